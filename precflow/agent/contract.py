@@ -1,0 +1,153 @@
+"""What judge and agent agree on: names, versions and the text form of a record's identity.
+
+The only module of the agent that the judge imports. Python 3.8, standard library, no torch. The prose is in
+``docs/record-identity.md``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, NamedTuple, Tuple
+from urllib.parse import quote, unquote
+
+REQUEST_SCHEMA = 1
+DUMP_SCHEMA = 1
+DUMP_FORMAT = "precflow-dump"
+
+HEADER_FILE = "dump.json"  # written last: it seals the dump
+ERROR_FILE = "error.json"  # written instead of the header when the workload raised
+FACTS_FILE = "facts.json"  # what action "environment" writes
+LOG_FILE = "agent.log"
+
+ROOT_MODULE = ""  # the model itself
+OUTSIDE = "(outside)"  # operators that run while no module of the model does
+
+LEVELS = ("module", "api", "operator")
+PHASES = ("forward", "backward", "gradient", "optimizer")
+ROLES = ("input", "output")
+
+DTYPE_OF_SAFETENSORS: Dict[str, str] = {  # safetensors' short name -> ours (torch's, without the prefix)
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U64": "uint64",
+    "U32": "uint32",
+    "U16": "uint16",
+    "U8": "uint8",
+    "BOOL": "bool",
+    "C64": "complex64",
+    "C128": "complex128",
+}
+SAFETENSORS_OF_DTYPE: Dict[str, str] = {ours: theirs for theirs, ours in DTYPE_OF_SAFETENSORS.items()}
+
+# Operators that move or relabel values and never round. They steer localization; they are not judged, their absence on
+# one side is not counted as unpaired, and their outputs are stored as digests only.
+MOVEMENT = frozenset(
+    "alias as_strided broadcast_to cat chunk clone concat concatenate contiguous copy_ detach diagonal expand expand_as "
+    "flatten flip gather getitem hsplit index_select masked_select meshgrid movedim moveaxis narrow permute pin_memory ravel "
+    "repeat repeat_interleave reshape reshape_as roll select setitem slice split split_with_sizes squeeze stack swapaxes "
+    "swapdims t tensor_split tile transpose tril triu unbind unflatten unfold unsqueeze view view_as vsplit dsplit take "
+    "take_along_dim rot90 fliplr flipud T mT H mH".split()
+)
+# Operators that only place, cast or allocate: what they do differs between devices on purpose. Never recorded.
+PLACEMENT = frozenset(
+    "to cuda npu cpu type type_as float half bfloat16 double empty empty_like new_empty data requires_grad_ retain_grad "
+    "is_contiguous item tolist numpy size dim numel stride storage_offset data_ptr element_size is_floating_point "
+    "is_complex is_tensor result_type promote_types finfo broadcast_tensors".split()
+)
+
+
+class Identity(NamedTuple):
+    """Who a record is, independent of how many other records stand before it.
+
+    Attributes:
+        module: Qualified name of the innermost running module; ``""`` is the model itself.
+        call: How often this module was entered before, in this step; 0 is the first call.
+        operator: Canonical operator name; ``""`` for a record of the module itself.
+        ordinal: How often this operator ran before inside this module call.
+        phase: One of ``PHASES``.
+        role: One of ``ROLES``.
+        index: Path of the tensor in the nested arguments or outputs, such as ``0`` or ``last_hidden_state``.
+        step: Step number, from 0.
+        rank: Rank, from 0.
+    """
+
+    module: str
+    call: int
+    operator: str
+    ordinal: int
+    phase: str
+    role: str
+    index: str
+    step: int
+    rank: int
+
+
+_SPELLED = {ROOT_MODULE: "(model)", OUTSIDE: OUTSIDE}
+_UNSPELLED = {spelled: module for module, spelled in _SPELLED.items()}
+_RESERVED = re.compile(r"[%/~@()\x00-\x1f\x7f]")
+
+
+def _escape(name: str) -> str:
+    return _RESERVED.sub(lambda found: "%%%02X" % ord(found.group()), name)
+
+
+def module_text(module: str, call: int = 0) -> str:
+    """Return ``encoder.layers.0`` or, from the second call on, ``encoder.layers.0~1``; the model itself is ``(model)``.
+
+    ``% / ~ @ ( )`` and control characters inside a name are percent-encoded, so that the text can be taken apart again.
+    """
+    name = _SPELLED.get(module) or _escape(module)
+    return name + ("~%d" % call if call else "")
+
+
+def identity_text(identity: Identity) -> str:
+    """Return ``module~call/operator.ordinal/phase.role.index``, with ``@step.rank`` behind it where not both are 0.
+
+    >>> identity_text(Identity("layers.0.attn", 0, "softmax", 1, "forward", "output", "0", 0, 0))
+    'layers.0.attn/softmax.1/forward.output.0'
+    >>> identity_text(Identity("", 1, "", 0, "forward", "output", "0", 2, 0))
+    '(model)~1/forward.output.0@2.0'
+    """
+    operator = "/%s.%d" % (_escape(identity.operator), identity.ordinal) if identity.operator else ""
+    when = "@%d.%d" % (identity.step, identity.rank) if identity.step or identity.rank else ""
+    tail = "/%s.%s.%s" % (identity.phase, identity.role, _escape(identity.index))
+    return module_text(identity.module, identity.call) + operator + tail + when
+
+
+def parse_identity(text: str) -> Identity:
+    """Read back what :func:`identity_text` wrote.
+
+    Raises:
+        ValueError: The text is not an identity.
+    """
+    parts = text.split("/")
+    if len(parts) not in (2, 3):
+        raise ValueError("not a record identity: %r" % text)
+    module, call = _split_call(parts[0])
+    operator, ordinal = ("", 0) if len(parts) == 2 else _split_ordinal(parts[1])
+    phase, role, rest = parts[-1].split(".", 2)
+    index, at, when = rest.rpartition("@")
+    step, rank = (0, 0)
+    if at and when.replace(".", "", 1).isdigit() and when.count(".") == 1:
+        step, rank = (int(number) for number in when.split("."))
+    else:
+        index = rest
+    return Identity(module, call, operator, ordinal, phase, role, unquote(index), step, rank)
+
+
+def _split_call(text: str) -> Tuple[str, int]:
+    name, _, call = text.partition("~")
+    return _UNSPELLED[name] if name in _UNSPELLED else unquote(name), int(call or 0)
+
+
+def _split_ordinal(text: str) -> Tuple[str, int]:
+    name, _, ordinal = text.rpartition(".")
+    return unquote(name), int(ordinal)

@@ -1,0 +1,62 @@
+"""What ``compare`` writes and ``judge`` reads: one measure a pair of records, with every metric and no limit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+JOINS = ("paired", "unpaired_reference", "unpaired_target", "shape", "unreadable", "sampled_out")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One pair of output records (or one record that found no partner), measured.
+
+    Attributes:
+        record: Identity text.
+        name: ``module / operator`` as screens show it.
+        module: Module path.
+        operator: Canonical name, ``""`` for the module itself.
+        level: ``module`` or ``api``.
+        phase: ``forward``...
+        order: Order of the call on the reference; on the target for ``unpaired_target``.
+        join: One of ``JOINS``.
+        reason: Why it is not ``paired``; ``""`` otherwise.
+        movement: Pure data movement: steers localization, is not judged.
+        judged: Float output that counts for the verdict (see DESIGN: inputs, movement and integers only steer).
+        reference_dtype: Element type on the reference, ``""`` where absent.
+        target_dtype: Element type on the target, ``""`` where absent.
+        reference_shape: Sizes on the reference.
+        target_shape: Sizes on the target.
+        equal: Content ids are equal: the bits are the same.
+        metrics: Metric name -> number; a metric that cannot be had is absent.
+        counts: Value classes: ``elements, ordinary, small, sentinel, nonfinite`` and what mismatched by place:
+            ``sentinel_mismatch, nonfinite_mismatch``.
+        warnings: What a reader should know (equal NaN at equal places...).
+        site: Where the call stands in the source, reference's.
+        target_site: The same on the target.
+        arguments: Non-tensor arguments that differ: name -> (reference, target).
+    """
+
+    record: str
+    name: str
+    module: str
+    operator: str
+    level: str
+    phase: str
+    order: int
+    join: str
+    reason: str = ""
+    movement: bool = False
+    judged: bool = True
+    reference_dtype: str = ""
+    target_dtype: str = ""
+    reference_shape: tuple[int, ...] = ()
+    target_shape: tuple[int, ...] = ()
+    equal: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    site: str = ""
+    target_site: str = ""
+    arguments: Mapping[str, tuple[str, str]] = field(default_factory=dict)

@@ -1,0 +1,81 @@
+"""What ``localize`` and ``advise`` write: where the error starts, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CERTAINTIES = ("certain", "likely", "possible")
+ROLES = ("introduces", "inherits", "agrees", "unknown")
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """An operator or module under suspicion.
+
+    Attributes:
+        record: Identity text of its failing output.
+        name: ``module / operator``.
+        module: Module path.
+        operator: Canonical operator name, ``""`` for a module.
+        order: Order of the call on the reference.
+        ratio: How far over its limit, at least 1 unless nonfinite.
+        why: In words: its inputs agree, its output does not...
+        site: ``file:line in function`` of the call.
+    """
+
+    record: str
+    name: str
+    module: str
+    operator: str
+    order: int
+    ratio: float
+    why: str
+    site: str = ""
+
+
+@dataclass(frozen=True)
+class Region:
+    """Where two sides part.
+
+    Attributes:
+        start: The first suspect's name, or ``""`` where nothing differs.
+        suspects: Those that introduce the error, in order of the graph.
+        roles: Identity text of a judged record -> ``introduces``, ``inherits``, ``agrees`` or ``unknown``.
+        unrepeatable: Names (``module / operator``) whose output changed between two equal runs, ``side: name``, in order.
+        notes: What a reader should know, such as "fails at its input already".
+    """
+
+    start: str = ""
+    suspects: tuple[Suspect, ...] = ()
+    roles: dict[str, str] | None = None
+    unrepeatable: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One piece of advice.
+
+    Attributes:
+        rule: Id such as ``PF214``.
+        title: One line: what is wrong.
+        certainty: One of ``CERTAINTIES``.
+        where: ``module / operator`` or a setting.
+        site: Source line, or ``""``.
+        evidence: Measured facts, ``(what, value)``.
+        why: Why this happens.
+        fix: What to do.
+        try_it: A command line that shows whether it helps, or ``""``.
+        sources: Where the knowledge comes from.
+    """
+
+    rule: str
+    title: str
+    certainty: str
+    where: str = ""
+    site: str = ""
+    evidence: tuple[tuple[str, str], ...] = ()
+    why: str = ""
+    fix: str = ""
+    try_it: str = ""
+    sources: tuple[str, ...] = ()

@@ -1,0 +1,79 @@
+"""Statuses of records and the verdict of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+STATUSES = (
+    "pass",
+    "fail",
+    "blind",
+    "accepted",
+    "unpaired_reference",
+    "unpaired_target",
+    "shape",
+    "dtype",
+    "nonfinite",
+    "unreadable",
+    "sampled_out",
+    "not_judged",  # movement, integers, inputs: shown, never counted
+)
+MISALIGNED_STATUSES = frozenset({"fail", "shape", "dtype", "nonfinite"})
+INCOMPLETE_STATUSES = frozenset({"unpaired_reference", "unpaired_target", "unreadable"})
+VERDICTS = ("aligned", "misaligned", "inconclusive")
+EXIT_CODES = {"aligned": 0, "misaligned": 1, "inconclusive": 3}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One record's status, and the condition that decided it.
+
+    Attributes:
+        record: Identity text.
+        status: One of ``STATUSES``.
+        metric: Metric of the tightest condition.
+        value: Its value.
+        limit: Its limit.
+        ratio: How much of the limit is used; above 1 fails. For "at least" metrics ``(1 - value) / (1 - limit)``.
+        standard: Where the limit comes from: a standard's name, ``tolerance``, or the pattern of a rule.
+        reason: In words, for every status but ``pass``.
+    """
+
+    record: str
+    status: str
+    metric: str = ""
+    value: float = 0.0
+    limit: float = 0.0
+    ratio: float = 0.0
+    standard: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Outcome of a run.
+
+    Attributes:
+        verdict: ``aligned``, ``misaligned`` or ``inconclusive``.
+        reasons: Why, most important first; empty for ``aligned``.
+        counts: Status -> number of records.
+        coverage: Share of judgeable records that were compared, 0 to 1.
+        compared: Records compared.
+        total: Records that should have been compared.
+        could_fail: Compared records whose limit could have failed (not blind).
+        standards: Standard or plain limit, as shown -> met.
+        closest: Record with the highest ratio among the passing ones, or ``""``.
+        warnings: Things a reader must know that do not change the verdict.
+    """
+
+    verdict: str
+    reasons: tuple[str, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    coverage: float = 0.0
+    compared: int = 0
+    total: int = 0
+    could_fail: int = 0
+    standards: Mapping[str, bool] = field(default_factory=dict)
+    closest: str = ""
+    warnings: tuple[str, ...] = ()

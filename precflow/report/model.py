@@ -1,0 +1,99 @@
+"""The one typed model from which HTML, Markdown, JSON and JUnit are made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from precflow.comparison.measures import Measure
+from precflow.diagnosis.findings import Finding, Region
+from precflow.judgement.verdicts import Judged, Verdict
+
+RESULT_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class SideView:
+    """One side as the report shows it.
+
+    Attributes:
+        side: ``reference`` or ``target``.
+        title: One line: device, versions, dtype.
+        emulated: The device is emulated.
+        device: Device name.
+        dtype: Floating point type.
+        facts: Flat facts, dotted name -> text.
+    """
+
+    side: str
+    title: str
+    emulated: bool
+    device: str
+    dtype: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StageView:
+    """One stage instance in the report: ``name``, ``state`` (kept, run, failed, skipped), ``seconds``, ``note``."""
+
+    name: str
+    state: str
+    seconds: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One record: its measure, its status, its limit (for the first shown metric) and its role on the graph."""
+
+    measure: Measure
+    judged: Judged
+    role: str
+
+
+@dataclass(frozen=True)
+class ReportModel:
+    """Everything a report says.
+
+    Attributes:
+        recipe: Name.
+        title: Title of the recipe.
+        run: Number of the run in its folder.
+        finished: ISO date and time, UTC, to the minute.
+        precflow: Version.
+        command: The command line as the user may type it again.
+        sides: Reference and target.
+        verdict: Outcome.
+        region: Where it starts.
+        findings: Advice, best first.
+        rows: Every record, in order of the graph.
+        differences: Environment differences: fact -> (reference, target).
+        stages: What ran.
+        recipe_yaml: The composed recipe, without site and secrets.
+        columns: Metrics shown first.
+        seconds: Length of the run.
+        emulated: Any side is emulated.
+        emulation: Name of the emulated fault, ``""`` for none.
+    """
+
+    recipe: str
+    title: str
+    run: int
+    finished: str
+    precflow: str
+    command: str
+    sides: tuple[SideView, ...]
+    verdict: Verdict
+    region: Region
+    findings: tuple[Finding, ...]
+    rows: tuple[Row, ...]
+    differences: Mapping[str, tuple[str, str]]
+    stages: tuple[StageView, ...]
+    recipe_yaml: str
+    columns: tuple[str, ...]
+    seconds: float
+    emulated: bool
+    emulation: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
