@@ -1,0 +1,95 @@
+"""The history of a run folder: which runs there were, what each was made of and how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from precflow.errors import StoreError
+from precflow.run.store import explained
+
+MANIFEST_FILE = "run.json"
+MANIFEST_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class RunEntry:
+    """One run.
+
+    Attributes:
+        number: From 1.
+        started: ISO time, UTC.
+        command: The command line that starts it again.
+        instances: Stage instance name -> key.
+        states: Stage instance name -> ``kept`` or ``run``.
+        verdict: Outcome, ``""`` while it runs or where there is none.
+        exit_code: Exit code, -1 while it runs.
+        seconds: Length.
+    """
+
+    number: int
+    started: str
+    command: str
+    instances: Mapping[str, str] = field(default_factory=dict)
+    states: Mapping[str, str] = field(default_factory=dict)
+    verdict: str = ""
+    exit_code: int = -1
+    seconds: float = 0.0
+
+
+class Manifest:
+    """``run.json`` of one run folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / MANIFEST_FILE
+
+    def entries(self) -> list[RunEntry]:
+        """Return all runs, oldest first.
+
+        Raises:
+            StoreError: The file is damaged, or was written by a newer precflow.
+        """
+        if not self.path.exists():
+            return []
+        try:
+            data: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
+            if data["schema"] > MANIFEST_SCHEMA:
+                raise StoreError(f"{self.path} was written by a newer precflow (schema {data['schema']})", next_step="update precflow")
+            return [RunEntry(**entry) for entry in data["runs"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"{self.path} is damaged: {error}", next_step=f"move it away; the store beside it is kept: mv {self.path} {self.path}.damaged") from error
+
+    def last(self, name: str) -> str:
+        """Return the key that stage instance ``name`` had in the newest run that knew it, or ``""``."""
+        return next((entry.instances[name] for entry in reversed(self.entries()) if name in entry.instances), "")
+
+    def begin(self, started: str, command: str) -> RunEntry:
+        """Add a run and return it."""
+        with self._locked():
+            entries = self.entries()
+            entry = RunEntry(number=entries[-1].number + 1 if entries else 1, started=started, command=command)
+            self._write([*entries, entry])
+        return entry
+
+    def update(self, entry: RunEntry) -> None:
+        """Replace the run of the same number."""
+        with self._locked():
+            self._write([entry if known.number == entry.number else known for known in self.entries()])
+
+    def _locked(self) -> filelock.BaseFileLock:
+        with explained(self.path.parent):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        return filelock.FileLock(self.path.with_suffix(".lock"), timeout=30)
+
+    def _write(self, entries: list[RunEntry]) -> None:
+        data = {"schema": MANIFEST_SCHEMA, "runs": [asdict(entry) for entry in entries]}
+        temporary = self.path.with_name(f"{MANIFEST_FILE}.{os.getpid()}.writing")
+        with explained(self.path.parent):
+            temporary.write_text(json.dumps(data, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+            temporary.replace(self.path)

@@ -1,0 +1,231 @@
+"""A store of values: sealed folders, one a stage instance, named by what went into them.
+
+    STORE/judge-1c9f20ab34/           artifacts and sealed.json, never changed again
+    STORE/judge-1c9f20ab34.lock       held by the process that makes it
+    STORE/judge-1c9f20ab34.owner      who that is
+    STORE/.making/judge-1c9f...-4711/ being made; renamed when it is whole, thrown away when its maker died
+    STORE/judge-1c9f20ab34.failed/    what the last failed attempt left, to look into
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from precflow.errors import BusyError, PrecflowError, StoreError
+from precflow import keys
+
+SEAL_FILE = "sealed.json"
+SEAL_SCHEMA = 1
+_MAKING = ".making"
+_OUT_OF_SPACE = {errno.ENOSPC, errno.EDQUOT}
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A finished stage instance.
+
+    Attributes:
+        name: Such as ``dump.target``.
+        key: Hex digits behind the name.
+        folder: Where its artifacts are.
+        seal: Hash of the artifacts, so that whoever needs them keys on their content.
+        declared: Plain data that the key was made of.
+        needs: Name -> seal of what it was made from.
+        seconds: How long it took.
+        bytes: Size on disk.
+        note: One line about it.
+        finished: Seconds since the epoch.
+    """
+
+    name: str
+    key: str
+    folder: Path
+    seal: str
+    declared: Mapping[str, Any] = field(default_factory=dict)
+    needs: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    bytes: int = 0
+    note: str = ""
+    finished: float = 0.0
+
+
+class Attempt:
+    """A stage instance that is being made.
+
+    Attributes:
+        folder: Empty folder to write artifacts into.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.started = time.monotonic()
+
+
+class Store:
+    """Sealed stage instances in one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def find(self, name: str, key: str) -> Sealed | None:
+        """Return the sealed instance, or ``None`` where there is none or where a file of it was lost or changed in size."""
+        return read_seal(self.root / f"{name}-{key}")
+
+    def named(self, name: str, prefix: str = "") -> list[Sealed]:
+        """Return all sealed instances of a name whose key starts with ``prefix``, newest first."""
+        folders = self.root.glob(f"{name}-{prefix}*") if self.root.is_dir() else ()
+        sealed = [found for folder in folders if folder.is_dir() and (found := read_seal(folder)) and found.name == name]
+        return sorted(sealed, key=lambda one: one.finished, reverse=True)
+
+    @contextlib.contextmanager
+    def making(self, name: str, key: str) -> Iterator[Attempt]:
+        """Hold the instance's lock and give a fresh folder; what a killed maker left is thrown away.
+
+        An error keeps what was written as ``NAME-KEY.failed`` and passes on.
+
+        Raises:
+            BusyError: A live process holds it.
+            StoreError: The folder cannot be written, or the disk is full.
+        """
+        with explained(self.root):
+            (self.root / _MAKING).mkdir(parents=True, exist_ok=True)
+        with self._locked(name, key):
+            for left in (self.root / _MAKING).glob(f"{name}-{key}-*"):
+                shutil.rmtree(left, ignore_errors=True)
+            folder = self.root / _MAKING / f"{name}-{key}-{os.getpid()}"
+            with explained(self.root):
+                folder.mkdir()
+            attempt = Attempt(folder)
+            try:
+                with explained(self.root):
+                    yield attempt
+            finally:
+                if folder.exists():
+                    self._keep_failed(folder, name, key)
+
+    def seal(self, attempt: Attempt, sealed: Mapping[str, Any]) -> Sealed:
+        """Write the seal and move the folder to its place; ``sealed`` carries name, key, declared, needs, note and, maybe, seal."""
+        with explained(self.root):
+            sizes = {path.relative_to(attempt.folder).as_posix(): path.stat().st_size for path in _files(attempt.folder)}
+            seal = {
+                "schema": SEAL_SCHEMA,
+                "seal": sealed.get("seal") or keys.file_digest(attempt.folder),
+                "seconds": round(time.monotonic() - attempt.started, 3),
+                "finished": time.time(),
+                "files": sizes,
+                **{key: value for key, value in sealed.items() if key != "seal"},
+            }
+            temporary = attempt.folder / f"{SEAL_FILE}.writing"
+            temporary.write_text(json.dumps(seal, ensure_ascii=False, indent=1), encoding="utf-8")
+            temporary.replace(attempt.folder / SEAL_FILE)
+            place = self.root / f"{sealed['name']}-{sealed['key']}"
+            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(_failed(place), ignore_errors=True)
+            attempt.folder.replace(place)
+        found = read_seal(place)
+        if found is None:
+            raise StoreError(f"{place} was written and cannot be read back", next_step="check the disk, then run the same command")
+        return found
+
+    def _keep_failed(self, folder: Path, name: str, key: str) -> None:
+        place = _failed(self.root / f"{name}-{key}")
+        shutil.rmtree(place, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.replace(place)
+
+    @contextlib.contextmanager
+    def _locked(self, name: str, key: str) -> Iterator[None]:
+        lock = filelock.FileLock(self.root / f"{name}-{key}.lock")
+        owner = self.root / f"{name}-{key}.owner"
+        try:
+            with explained(self.root):
+                lock.acquire(timeout=0)
+        except filelock.Timeout as error:
+            raise BusyError(
+                f"{name} of this recipe is being made by another run: {_owner(owner)}",
+                next_step="wait for it, or stop it; this run would make the same thing",
+            ) from error
+        try:
+            with contextlib.suppress(OSError):
+                owner.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}))
+            yield
+        finally:
+            owner.unlink(missing_ok=True)
+            lock.release()
+
+
+def read_seal(folder: Path) -> Sealed | None:
+    """Return what a folder's seal says, or ``None`` where it has no usable seal or lost a file."""
+    try:
+        seal = json.loads((folder / SEAL_FILE).read_text(encoding="utf-8"))
+        if seal["schema"] != SEAL_SCHEMA or any((folder / name).stat().st_size != size for name, size in seal["files"].items()):
+            return None
+        return Sealed(
+            name=seal["name"],
+            key=seal["key"],
+            folder=folder,
+            seal=seal["seal"],
+            declared=seal["declared"],
+            needs=seal["needs"],
+            seconds=seal["seconds"],
+            bytes=sum(seal["files"].values()),
+            note=seal["note"],
+            finished=seal["finished"],
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@contextlib.contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Turn errors of the disk into :class:`StoreError` with the folder's name.
+
+    Raises:
+        StoreError: The disk is full, the folder is read-only, not allowed, or otherwise out of reach.
+    """
+    try:
+        yield
+    except PrecflowError:
+        raise
+    except OSError as error:
+        if error.errno in _OUT_OF_SPACE:
+            free = shutil.disk_usage(_existing(folder)).free
+            raise StoreError(
+                f"the disk of {folder} is full ({free / 1e6:.0f} MB free)",
+                next_step="free some space, then run the same command: finished stages are kept",
+            ) from error
+        raise StoreError(
+            f"cannot write in {folder}: {error.strerror or error}", next_step="choose another folder:  runs=DIR  or  store=DIR"
+        ) from error
+
+
+def _owner(path: Path) -> str:
+    try:
+        owner = json.loads(path.read_text(encoding="utf-8"))
+        return f"pid {owner['pid']} on {owner['host']}"
+    except (OSError, ValueError, KeyError):
+        return "a process that has just started"
+
+
+def _failed(place: Path) -> Path:
+    return place.with_name(f"{place.name}.failed")
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _existing(folder: Path) -> Path:
+    return next((place for place in (folder, *folder.parents) if place.exists()), Path("/"))

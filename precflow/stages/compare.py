@@ -1,0 +1,39 @@
+"""Stage ``compare``: measures every pair of records; applies no limit, so that a changed limit reads no dump again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from precflow.comparison.compare import compare
+from precflow.comparison.measures import Measure
+from precflow.comparison.summary import SUMMARY_VERSION
+from precflow.stages.artifacts import read_lines, write_lines
+from precflow.stages.determinism import read_reproduction
+from precflow.stages.dump import open_dump
+from precflow.stages.job import Job, Made, Stage
+
+MEASURES_FILE = "measures.jsonl"
+
+
+def read_measures(folder: Path) -> list[Measure]:
+    """Return every measure, in order of the reference's graph."""
+    return read_lines(folder / MEASURES_FILE, Measure)
+
+
+def _declare(job: Job) -> Mapping[str, Any]:
+    del job
+    return {"summary": SUMMARY_VERSION}
+
+
+def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+    del job
+    blocked = bool(read_reproduction(needs["determinism"]).blockers)
+    measures = [] if blocked else compare(open_dump(needs["dump.reference"]), open_dump(needs["dump.target"]))
+    write_lines(folder / MEASURES_FILE, measures)
+    paired = sum(measure.join == "paired" for measure in measures)
+    return Made(note="no tensor was compared" if blocked else f"{paired} of {len(measures)} records paired")
+
+
+STAGE = Stage(name="compare", needs=("dump.reference", "dump.target", "determinism"), declare=_declare, make=_make)

@@ -1,0 +1,125 @@
+"""Stage ``dump``: the workload of one side, recorded by its agent; or a dump that the user brings."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from precflow import keys
+from precflow.agents.fingerprint import fingerprint
+from precflow.agents.launch import run_agent
+from precflow.dumps.header import Header
+from precflow.dumps.reader import Dump
+from precflow.dumps.requests import declared, dump_request
+from precflow.errors import DumpError
+from precflow.stages.artifacts import read_plain, write_value
+from precflow.stages.job import Job, Made, Stage
+
+GIVEN_FILE = "given.json"
+_OWN = "precflow"
+
+
+def stage(side: str) -> Stage:
+    """Return the stage that runs and records one side."""
+    return Stage(
+        name=f"dump.{side}",
+        needs=(f"environment.{side}",),
+        declare=functools.partial(_declare, side),
+        make=functools.partial(_make, side),
+        place=functools.partial(_place, side),
+        side=side,
+    )
+
+
+def given(side: str) -> Stage:
+    """Return the stage that takes the user's own dump of one side."""
+    return Stage(name=f"dump.{side}", needs=(), declare=functools.partial(_given, side), make=functools.partial(_take, side))
+
+
+def open_dump(folder: Path) -> Dump:
+    """Open the dump of a sealed ``dump`` stage, whether it was made here or given."""
+    pointer = folder / GIVEN_FILE
+    return Dump.open(Path(read_plain(pointer)["path"]), allow_unsealed=True) if pointer.is_file() else Dump.open(folder)
+
+
+def contents(value: Any) -> Any:
+    """Replace every path to an existing file or folder by what is in it: paths never enter a key, content does."""
+    if isinstance(value, Mapping):
+        return {key: contents(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [contents(item) for item in value]
+    if isinstance(value, str) and ("/" in value or Path(value).suffix) and Path(value).expanduser().exists():
+        return {"content": keys.file_digest(Path(value).expanduser())}
+    return value
+
+
+def _declare(side: str, job: Job) -> Mapping[str, Any]:
+    plain = dict(declared(job.config, side))
+    return {**plain, "workload": contents(plain["workload"])}
+
+
+def _place(side: str, job: Job) -> Mapping[str, Any]:
+    packages = {str(part["_target_"]).partition(".")[0] for part in _factories(job)} - {_OWN}
+    return {"code": {package: _code(package, job) for package in sorted(packages)}, "here": fingerprint(job.side(side))}
+
+
+def _factories(job: Job) -> list[Mapping[str, Any]]:
+    return [part for part in (job.config.workload.model, job.config.workload.inputs) if "_target_" in part]
+
+
+def _code(package: str, job: Job) -> str:
+    found = PathFinder.find_spec(package, list(job.import_paths))
+    if found is None or found.origin is None:
+        return ""
+    origin = Path(found.origin)
+    files = sorted(origin.parent.rglob("*.py")) if origin.name == "__init__.py" else [origin]
+    return keys.digest([keys.file_digest(file) for file in files])
+
+
+def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+    del needs
+    settings = job.side(side)
+    request = dump_request(
+        job.config,
+        side,
+        folder,
+        ci=job.ci,
+        declared_key=keys.digest(_declare(side, job)),
+        trusted=job.trusted,
+        import_paths=job.import_paths,
+    )
+    run_agent(
+        request, side=settings, folder=folder, variables=settings.variables, timeout=job.config.capture.timeout, on_progress=job.say
+    )
+    header = Dump.open(folder).header
+    return Made(note=_note(header), seal=header.content)
+
+
+def _note(header: Header) -> str:
+    counts, repeat = header.counts, header.repeat
+    size = counts["bytes"] / 1e6
+    again = "" if not repeat.checked else ", repeats bitwise" if not repeat.different else f", {len(repeat.different)} not repeatable"
+    return f"{counts['records']} records, {size:.0f} MB{again}"
+
+
+def _given(side: str, job: Job) -> Mapping[str, Any]:
+    dump = _brought(side, job)
+    identity = dump.header.content if dump.sealed else keys.file_digest(dump.path)
+    return {"content": identity}
+
+
+def _take(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+    del needs
+    dump = _brought(side, job)
+    write_value(folder / GIVEN_FILE, {"path": str(dump.path.resolve())})
+    return Made(note=f"given, {'sealed' if dump.sealed else 'never sealed'}", seal=str(_given(side, job)["content"]))
+
+
+def _brought(side: str, job: Job) -> Dump:
+    path = Path(job.side(side).dump).expanduser()
+    if not path.is_dir():
+        raise DumpError(f"{side}.dump={path} is not a folder", next_step="give the folder that holds dump.json")
+    return Dump.open(path, allow_unsealed=True)

@@ -1,0 +1,63 @@
+"""Stage ``environment``: what is on this side, which device it takes, and whether it has what the recipe requires."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from precflow import keys
+from precflow.agent.contract import FACTS_FILE
+from precflow.agents.fingerprint import fingerprint
+from precflow.agents.launch import run_agent
+from precflow.dumps.requests import environment_request
+from precflow.environment.requirements import check
+from precflow.errors import PrecflowError
+from precflow.stages.artifacts import read_plain
+from precflow.stages.job import Job, Made, Stage
+
+
+def stage(side: str) -> Stage:
+    """Return the environment stage of one side."""
+    return Stage(
+        name=f"environment.{side}",
+        needs=(),
+        declare=functools.partial(_declare, side),
+        make=functools.partial(_make, side),
+        side=side,
+    )
+
+
+def _declare(side: str, job: Job) -> Mapping[str, Any]:
+    settings = job.side(side)
+    return {
+        "device": list(settings.device),
+        "emulated_allowed": len(settings.device) == 1 or not job.ci,
+        "variables": dict(settings.variables),
+        "setup": [keys.file_digest(Path(path)) for path in settings.setup if Path(path).exists()],
+        "require": {"torch": job.config.environment.require.torch, "python": job.config.environment.require.python},
+        "here": fingerprint(settings),
+    }
+
+
+def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+    del needs
+    settings = job.side(side)
+    request = environment_request(job.config, side, folder, ci=job.ci)
+    run_agent(
+        request, side=settings, folder=folder, variables=settings.variables, timeout=job.config.capture.timeout, on_progress=job.say
+    )
+    facts = read_plain(folder / FACTS_FILE)
+    missing = check(job.config.environment.require, facts, shutil.disk_usage(folder).free)
+    if missing:
+        raise PrecflowError(f"the {side} side does not have what the recipe requires: " + "; ".join(missing))
+    return Made(note=describe(facts))
+
+
+def describe(facts: Mapping[str, Any]) -> str:
+    """Return one line: device, torch, Python."""
+    device, torch = facts["device"], facts["torch"]
+    name = device.get("description") or device["kind"]
+    return f"{device['kind']}: {name}, torch {torch['version']}, Python {facts['python']['version']}"

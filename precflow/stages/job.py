@@ -1,0 +1,95 @@
+"""What every stage gets: the recipe, how it was asked for, and a way to say how it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from precflow.config.schema import RunConfig, Side
+
+
+@dataclass(frozen=True)
+class Job:
+    """One composed recipe on its way.
+
+    Attributes:
+        config: The recipe.
+        command: Command line that starts the same run again.
+        yaml: The composed recipe as text, without site.
+        ci: Running in continuous integration: an emulated device must be asked for by its single name.
+        trusted: Packages whose ``_target_`` may be resolved.
+        import_paths: Folders where the user's own modules are looked for, after the interpreter's own.
+        cache: Folder for what can be made again (the packed agent).
+        run: Number of this run in its folder.
+        started: ISO time, UTC, to the minute.
+        stages: ``(name, state, seconds, note)`` of what was done before, for the report.
+        say: Called with a short text while a stage works.
+    """
+
+    config: RunConfig
+    command: str
+    yaml: str
+    ci: bool
+    trusted: tuple[str, ...]
+    import_paths: tuple[str, ...]
+    cache: Path
+    run: int = 0
+    started: str = ""
+    stages: tuple[tuple[str, str, float, str], ...] = ()
+    say: Callable[[str], None] = field(default=lambda _: None)
+
+    def side(self, name: str) -> Side:
+        """Return the recipe's section of a side."""
+        side: Side | None = getattr(self.config, name)
+        assert side is not None, f"recipe without side {name}"
+        return side
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a stage says when it is done.
+
+    Attributes:
+        note: One line for the screen.
+        seal: Hash of what was made; ``""`` where the store is to compute it from the files.
+    """
+
+    note: str = ""
+    seal: str = ""
+
+
+class Make(Protocol):
+    """The work of a stage: read artifacts of its needs, write its own into ``folder``."""
+
+    def __call__(self, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+        """Do it."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage instance: what it needs, what it depends on, what it does.
+
+    Attributes:
+        name: Such as ``compare``, or ``dump.target``.
+        needs: Names of the instances whose artifacts it reads.
+        declare: Plain data that its key is made of, besides its needs and its version.
+        make: The work.
+        version: Raised when the same declaration gives other artifacts.
+        place: Plain data about where it runs. Part of the key, but another machine may look for the rest alone.
+        side: The side it belongs to, or ``""``.
+    """
+
+    name: str
+    needs: tuple[str, ...]
+    declare: Callable[[Job], Mapping[str, Any]]
+    make: Make
+    version: int = 1
+    place: Callable[[Job], Mapping[str, Any]] | None = None
+    side: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The stage without its side, as ``stages=[...]`` names it."""
+        return self.name.partition(".")[0]

@@ -1,0 +1,39 @@
+"""Stage ``localize``: where on the data-flow graph the two sides part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from precflow.diagnosis.divergence import localize
+from precflow.diagnosis.findings import Region
+from precflow.stages.artifacts import read_value, write_value
+from precflow.stages.compare import read_measures
+from precflow.stages.dump import open_dump
+from precflow.stages.job import Job, Made, Stage
+from precflow.stages.judge import read_judged
+
+REGION_FILE = "region.json"
+
+
+def read_region(folder: Path) -> Region:
+    """Return the region of divergence."""
+    return read_value(folder / REGION_FILE, Region)
+
+
+def _declare(job: Job) -> Mapping[str, Any]:
+    del job
+    return {}
+
+
+def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+    del job
+    region = localize(
+        open_dump(needs["dump.reference"]), open_dump(needs["dump.target"]), read_measures(needs["compare"]), read_judged(needs["judge"])
+    )
+    write_value(folder / REGION_FILE, region)
+    return Made(note=f"starts at {region.start}" if region.start else "nothing parts")
+
+
+STAGE = Stage(name="localize", needs=("dump.reference", "dump.target", "compare", "judge"), declare=_declare, make=_make)
