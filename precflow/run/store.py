@@ -197,7 +197,7 @@ def explained(folder: Path) -> Iterator[None]:
     """
     try:
         yield
-    except PrecflowError:
+    except (PrecflowError, filelock.Timeout):  # a Timeout is an OSError too
         raise
     except OSError as error:
         if error.errno in _OUT_OF_SPACE:

@@ -1,0 +1,35 @@
+"""From a composed recipe to a job: who is trusted, where the user's modules are, whether this is continuous integration."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from precflow.config.schema import RunConfig
+from precflow.config.trust import trusted_packages
+from precflow.stages.job import Job
+
+if TYPE_CHECKING:
+    from precflow.config.composition import Composed
+
+
+def make_job(composed: Composed, *, command: str) -> Job:
+    """Return the job of a composed recipe."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "precflow"
+    return Job(
+        config=composed.config,
+        command=command,
+        yaml=composed.yaml,
+        ci=in_ci(composed.config),
+        trusted=tuple(trusted_packages(composed.config)),
+        import_paths=(str(Path.cwd()), *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)),
+        cache=cache,
+        started=datetime.datetime.now(tz=datetime.timezone.utc).isoformat(timespec="minutes"),
+    )
+
+
+def in_ci(config: RunConfig) -> bool:
+    """Tell whether this is continuous integration: ``output=ci``, or ``CI`` set to a true word."""
+    return config.output == "ci" or os.environ.get("CI", "").lower() in {"1", "true", "yes"}

@@ -1,0 +1,127 @@
+"""How a run goes, on stderr: one line a finished stage; a spinner on a terminal, heartbeats in continuous integration."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console
+from rich.markup import escape
+
+HEARTBEAT_SECONDS = 60.0
+
+
+class Progress(Protocol):
+    """What the runner tells."""
+
+    def working(self, stage: str, side: str) -> contextlib.AbstractContextManager[None]:
+        """Enter while a stage works."""
+
+    def say(self, text: str) -> None:
+        """Tell what the stage is doing."""
+
+    def done(self, stage: str, side: str, state: str, seconds: float, note: str) -> None:
+        """A stage ended, or was kept."""
+
+
+class Terminal:
+    """A spinner while a stage works, one line when it is done."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status = console.status("")
+        self._title = ""
+
+    @contextlib.contextmanager
+    def working(self, stage: str, side: str) -> Iterator[None]:
+        """Show the spinner."""
+        self._title = f"{stage} {side}".strip()
+        with self._console.status(self._title) as self._status:
+            yield
+
+    def say(self, text: str) -> None:
+        """Put the text beside the spinner."""
+        self._status.update(f"{self._title}  [dim]{escape(text)}[/dim]")
+
+    def done(self, stage: str, side: str, state: str, seconds: float, note: str) -> None:
+        """Print the stage's line."""
+        mark = "=" if state == "kept" else "+" if self._console.encoding != "utf-8" else "✓"
+        spent = "kept" if state == "kept" else f"{seconds:.0f} s"
+        line = f" {mark} {stage:<13}{side:<10} {spent:>6}   {note}"
+        self._console.print(escape(line), highlight=False, overflow="ellipsis", no_wrap=True)
+
+
+class Lines:
+    """Plain lines for build servers, and a heartbeat so that they do not think it hangs."""
+
+    def __init__(self, recipe: str) -> None:
+        self._recipe = recipe
+
+    @contextlib.contextmanager
+    def working(self, stage: str, side: str) -> Iterator[None]:
+        """Print a heartbeat every minute."""
+        with _Heartbeat(lambda seconds: self._line(stage, side, "running", seconds)):
+            yield
+
+    def say(self, text: str) -> None:
+        """Say nothing: a build server keeps every line."""
+
+    def done(self, stage: str, side: str, state: str, seconds: float, note: str) -> None:
+        """Print the stage's line."""
+        del note
+        self._line(stage, side, "kept" if state == "kept" else "done", seconds)
+
+    def _line(self, stage: str, side: str, state: str, seconds: float) -> None:
+        named = f" side={side}" if side else ""
+        sys.stderr.write(f"precflow {self._recipe} stage={stage}{named} state={state} seconds={seconds:.0f}\n")
+        sys.stderr.flush()
+
+
+class Quiet:
+    """Says nothing."""
+
+    @contextlib.contextmanager
+    def working(self, stage: str, side: str) -> Iterator[None]:
+        """Do nothing."""
+        del stage, side
+        yield
+
+    def say(self, text: str) -> None:
+        """Do nothing."""
+
+    def done(self, stage: str, side: str, state: str, seconds: float, note: str) -> None:
+        """Do nothing."""
+
+
+class _Heartbeat:
+    def __init__(self, beat: object) -> None:
+        self._beat = beat
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        started = time.monotonic()
+        while not self._over.wait(HEARTBEAT_SECONDS):
+            assert callable(self._beat)
+            self._beat(time.monotonic() - started)
+
+
+def choose(output: str, recipe: str, *, ci: bool) -> Progress:
+    """Return the way to tell that ``output=`` asks for; ``auto`` is ``ci`` in continuous integration and where stderr is no terminal."""
+    if output == "quiet":
+        return Quiet()
+    if output == "ci" or (output == "auto" and (ci or not sys.stderr.isatty())):
+        return Lines(recipe)
+    return Terminal(Console(stderr=True))

@@ -1,0 +1,150 @@
+"""Runs a recipe: stage instance by stage instance, keeping what is there, sealing what is made."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from precflow.errors import ConfigError, PrecflowError
+from precflow.judgement.verdicts import EXIT_CODES
+from precflow.report.terminal import ci_line, summary
+from precflow.run import plan, progress
+from precflow.run.jobs import make_job
+from precflow.run.manifest import RunEntry
+from precflow.run.store import Sealed, explained
+from precflow.stages.job import Job
+from precflow.stages.judge import read_verdict
+from precflow.stages.report import read_model
+
+if TYPE_CHECKING:
+    from precflow.config.composition import Composed
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: the verdict (``None`` where there was nothing to judge) and the exit code."""
+
+    verdict: str | None
+    exit_code: int
+
+
+def run(composed: Composed, *, command: str) -> Outcome:
+    """Run one composed recipe and print its closing summary.
+
+    Raises:
+        PrecflowError: It could not be done; finished stages are kept.
+    """
+    job = make_job(composed, command=command)
+    plan.check_stages(job.config)
+    where = plan.place(job.config)
+    started = time.monotonic()
+    entry = where.manifest.begin(job.started, command)
+    job = replace(job, run=entry.number)
+    ended = replace(entry, exit_code=2)
+    try:
+        done, states = _stages(job, where)
+        outcome = _close(job, where, done)
+        ended = replace(
+            entry,
+            instances={name: sealed.key for name, sealed in done.items()},
+            states=states,
+            verdict=outcome.verdict or "",
+            exit_code=outcome.exit_code,
+        )
+    finally:
+        where.manifest.update(replace(ended, seconds=round(time.monotonic() - started, 1)))
+    return outcome
+
+
+def _stages(job: Job, where: plan.Place) -> tuple[dict[str, Sealed], dict[str, str]]:
+    tell = progress.choose(job.config.output, job.config.recipe, ci=job.ci)
+    job = replace(job, say=tell.say)
+    done: dict[str, Sealed] = {}
+    states: dict[str, str] = {}
+    for stage in plan.wanted(job.config):
+        step = plan.resolve(stage, job, where, done)
+        if step.state == "missing":
+            raise plan.missing_side(step)
+        if step.state == "run" and not step.key:
+            raise ConfigError(f"stage {stage.name} needs {step.because}, which is not in stages=[...] and was never made")
+        began = time.monotonic()
+        with tell.working(stage.kind, stage.side):
+            sealed = step.sealed or _make(step, job, where, done)
+        done[stage.name], states[stage.name] = sealed, step.state
+        seconds = time.monotonic() - began
+        tell.done(stage.kind, stage.side, step.state, seconds, sealed.note)
+        job = replace(job, stages=(*job.stages, (stage.name, step.state, round(seconds, 2), sealed.note)))
+    return done, states
+
+
+def _make(step: plan.Step, job: Job, where: plan.Place, done: Mapping[str, Sealed]) -> Sealed:
+    stage = step.stage
+    try:
+        with where.store.making(stage.name, step.key) as attempt:
+            sealed = where.store.find(stage.name, step.key)  # made by another run while this one waited for nothing
+            if sealed:
+                shutil.rmtree(attempt.folder)
+                return sealed
+            made = stage.make(job, attempt.folder, {name: done[name].folder for name in stage.needs})
+            seal: dict[str, Any] = {**plan.seal_of(step, job, done), "note": made.note, "seal": made.seal}
+            return where.store.seal(attempt, seal)
+    except PrecflowError as error:
+        raise error.within(f"stage {stage.name} of {job.config.recipe}")
+
+
+def _close(job: Job, where: plan.Place, done: Mapping[str, Sealed]) -> Outcome:
+    if "judge" not in done:
+        _say(_half_done(job, where, done))
+        return Outcome(None, 0)
+    verdict = read_verdict(done["judge"].folder)
+    code = EXIT_CODES[verdict.verdict]
+    if "report" in done:
+        shown = _publish(where, done["report"].folder)
+        model = read_model(done["report"].folder)
+        plain = job.ci or not _unicode()
+        _say(ci_line(model, report_path=shown) if job.ci else summary(model, report_path=shown, exit_code=code, ascii_only=plain))
+    return Outcome(verdict.verdict, code)
+
+
+def _publish(where: plan.Place, report: Path) -> str:
+    """Copy the report's files to ``public/`` and the HTML to the run folder itself; return what to show."""
+    public = where.folder / "public"
+    with explained(where.folder):
+        public.mkdir(parents=True, exist_ok=True)
+        for file in sorted(report.glob("public/*")):
+            _copy(file, public / file.name)
+        page = report / "public" / "report.html"
+        if page.exists():
+            _copy(page, where.folder / "report.html")
+            return str(where.folder / "report.html")
+    return str(public)
+
+
+def _copy(source: Path, destination: Path) -> None:
+    temporary = destination.with_name(f"{destination.name}.{os.getpid()}.writing")
+    shutil.copyfile(source, temporary)
+    temporary.replace(destination)
+
+
+def _half_done(job: Job, where: plan.Place, done: Mapping[str, Sealed]) -> str:
+    lines = [f" sealed   {sealed.folder}" for name, sealed in done.items() if name.startswith("dump.")]
+    if tuple(job.config.sides) == ("reference",):
+        store = f" store={where.store.root.parent}" if job.config.store else ""
+        lines += ["", " Half done. On the machine of the target, with the same store:"]
+        lines += [f"   precflow +recipe={job.config.recipe} sides=[target]{store}"]
+    return "\n".join(lines)
+
+
+def _unicode() -> bool:
+    return (sys.stderr.encoding or "").lower().replace("-", "") == "utf8"
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text.rstrip("\n") + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,57 @@
+"""Stage ``advise``: measured evidence through the rules, to findings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from precflow import keys, resources
+from precflow.diagnosis import rules
+from precflow.diagnosis.evidence.collect import collect
+from precflow.diagnosis.findings import Finding
+from precflow.stages.artifacts import read_lines, write_lines
+from precflow.stages.compare import read_measures
+from precflow.stages.determinism import read_reproduction
+from precflow.stages.dump import open_dump
+from precflow.stages.job import Job, Made, Stage
+from precflow.stages.judge import read_judged
+from precflow.stages.localize import read_region
+
+FINDINGS_FILE = "findings.jsonl"
+
+
+def read_findings(folder: Path) -> list[Finding]:
+    """Return the findings, best first."""
+    return read_lines(folder / FINDINGS_FILE, Finding)
+
+
+def _rule_folder() -> Path:
+    return resources.directory("conf") / "rule"
+
+
+def _declare(job: Job) -> Mapping[str, Any]:
+    return {"rules": keys.file_digest(_rule_folder()), "same": list(job.config.environment.same), "recipe": job.config.recipe}
+
+
+def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+    evidence = collect(
+        open_dump(needs["dump.reference"]),
+        open_dump(needs["dump.target"]),
+        region=read_region(needs["localize"]),
+        measures=read_measures(needs["compare"]),
+        judged=read_judged(needs["judge"]),
+        config=job.config,
+        blockers=read_reproduction(needs["determinism"]).blockers,
+    )
+    findings = rules.advise(evidence, rules.load([_rule_folder()]))
+    write_lines(folder / FINDINGS_FILE, findings)
+    return Made(note=f"{findings[0].rule} {findings[0].title}" if findings else "no findings")
+
+
+STAGE = Stage(
+    name="advise",
+    needs=("dump.reference", "dump.target", "determinism", "compare", "judge", "localize"),
+    declare=_declare,
+    make=_make,
+)

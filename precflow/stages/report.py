@@ -1,0 +1,108 @@
+"""Stage ``report``: everything into one typed model, and from it HTML, Markdown, JSON and JUnit."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from precflow import __version__, keys, resources
+from precflow.config.plain import plain
+from precflow.dumps.header import Header
+from precflow.environment.pair import differences
+from precflow.report.model import ReportModel, Row, SideView, StageView
+from precflow.report.render import write
+from precflow.stages.advise import read_findings
+from precflow.stages.artifacts import read_value, write_value
+from precflow.stages.compare import read_measures
+from precflow.stages.dump import open_dump
+from precflow.stages.job import Job, Made, Stage
+from precflow.stages.judge import read_judged, read_verdict
+from precflow.stages.localize import read_region
+
+MODEL_FILE = "model.json"
+PUBLIC = "public"
+
+
+def read_model(folder: Path) -> ReportModel:
+    """Return the model of a sealed report."""
+    return read_value(folder / MODEL_FILE, ReportModel)
+
+
+def _declare(job: Job) -> Mapping[str, Any]:
+    return {
+        "report": plain(job.config.report),
+        "title": job.config.about.title,
+        "templates": keys.file_digest(resources.directory("templates")),
+        "recipe": job.yaml,
+    }
+
+
+def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+    model = _model(job, needs)
+    write_value(folder / MODEL_FILE, model)
+    (folder / PUBLIC).mkdir()
+    written = write(model, folder / PUBLIC, job.config.report.formats)
+    return Made(note=", ".join(path.name for path in written))
+
+
+def _model(job: Job, needs: Mapping[str, Path]) -> ReportModel:
+    reference, target = open_dump(needs["dump.reference"]), open_dump(needs["dump.target"])
+    region = read_region(needs["localize"])
+    judged = {one.record: one for one in read_judged(needs["judge"])}
+    roles = region.roles or {}
+    measures = read_measures(needs["compare"])
+    headers = (("reference", reference.header), ("target", target.header))
+    return ReportModel(
+        recipe=job.config.recipe,
+        title=job.config.about.title,
+        run=job.run,
+        finished=datetime.datetime.now(tz=datetime.timezone.utc).isoformat(timespec="minutes"),
+        precflow=__version__,
+        command=job.command,
+        sides=tuple(_side(name, header) for name, header in headers),
+        verdict=read_verdict(needs["judge"]),
+        region=region,
+        findings=tuple(read_findings(needs["advise"])),
+        rows=tuple(Row(measure, judged[measure.record], roles.get(measure.record, "unknown")) for measure in measures),
+        differences=differences(reference.header.facts, target.header.facts),
+        stages=tuple(StageView(name=name, state=state, seconds=seconds, note=note) for name, state, seconds, note in job.stages),
+        recipe_yaml=job.yaml,
+        columns=tuple(job.config.report.columns),
+        seconds=round(sum(seconds for _, _, seconds, _ in job.stages), 1),
+        emulated=any(header.device.emulated for _, header in headers),
+        emulation=target.header.emulate_name,
+    )
+
+
+def _side(name: str, header: Header) -> SideView:
+    facts = dict(_flat(header.facts))
+    device = header.device
+    words = [device.kind, device.description, _version("torch", facts), _version("torch_npu", facts), header.dtype]
+    return SideView(
+        side=name,
+        title=", ".join(word for word in words if word),
+        emulated=device.emulated,
+        device=device.name,
+        dtype=header.dtype,
+        facts=facts,
+    )
+
+
+def _version(package: str, facts: Mapping[str, str]) -> str:
+    version = facts.get(f"{package}.version") or facts.get(f"packages.{package}", "")
+    return f"{package} {version}" if version else ""
+
+
+def _flat(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, leaf in keys.flatten(value):
+        yield key, str(leaf)
+
+
+STAGE = Stage(
+    name="report",
+    needs=("dump.reference", "dump.target", "compare", "judge", "localize", "advise"),
+    declare=_declare,
+    make=_make,
+)

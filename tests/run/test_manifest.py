@@ -1,0 +1,36 @@
+"""The history of a run folder survives damage by saying so, and counts runs."""
+
+from dataclasses import replace
+
+import pytest
+
+from precflow.errors import StoreError
+from precflow.run.manifest import Manifest
+
+
+def test_runs_are_numbered_and_updated(tmp_path):
+    manifest = Manifest(tmp_path / "runs" / "one")
+    first = manifest.begin("2026-11-21T10:00", "precflow +recipe=one")
+    manifest.update(replace(first, verdict="aligned", exit_code=0, instances={"judge": "k1"}))
+    second = manifest.begin("2026-11-21T10:05", "precflow +recipe=one")
+    assert (first.number, second.number) == (1, 2)
+    assert [entry.verdict for entry in manifest.entries()] == ["aligned", ""]
+    assert manifest.last("judge") == "k1"
+    assert manifest.last("report") == ""
+
+
+def test_no_history_is_empty(tmp_path):
+    assert Manifest(tmp_path).entries() == []
+
+
+@pytest.mark.parametrize("text", ["{", '{"schema": 1}', '{"schema": 1, "runs": [{"unknown": 1}]}', "[]"])
+def test_damaged_history_says_what_to_do(tmp_path, text):
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(StoreError, match=r"damaged.*\n.*store beside it is kept"):
+        Manifest(tmp_path).entries()
+
+
+def test_newer_history_is_refused(tmp_path):
+    (tmp_path / "run.json").write_text('{"schema": 99, "runs": []}')
+    with pytest.raises(StoreError, match="newer precflow"):
+        Manifest(tmp_path).entries()

@@ -1,0 +1,138 @@
+"""A store never shows a half-made value, refuses a second maker, and explains a disk that cannot be written."""
+
+import errno
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from precflow.errors import BusyError, SideError, StoreError
+from precflow.run.store import SEAL_FILE, Store, explained, read_seal
+
+
+def make(store, name="judge", key="aa11", text="hello", **seal):
+    with store.making(name, key) as attempt:
+        (attempt.folder / "verdict.json").write_text(text)
+        return store.seal(attempt, {"name": name, "key": key, "declared": {}, "needs": {}, "note": "", **seal})
+
+
+def test_sealed_instance_is_found_again(tmp_path):
+    store = Store(tmp_path)
+    made = make(store, note="aligned", declared={"a": 1})
+    found = store.find("judge", "aa11")
+    assert found == made
+    assert (found.note, found.declared, found.bytes) == ("aligned", {"a": 1}, 5)
+    assert (found.folder / "verdict.json").read_text() == "hello"
+
+
+def test_seal_is_of_content(tmp_path):
+    store = Store(tmp_path)
+    assert make(store, key="1").seal == make(store, key="2").seal
+    assert make(store, key="3", text="other").seal != make(store, key="1").seal
+    assert make(store, key="4", seal="given").seal == "given"
+
+
+def test_unknown_instance_is_none(tmp_path):
+    assert Store(tmp_path).find("judge", "aa11") is None
+    assert Store(tmp_path / "absent").named("judge") == []
+
+
+def test_failed_attempt_is_kept_aside_and_never_found(tmp_path):
+    store = Store(tmp_path)
+    with pytest.raises(SideError), store.making("dump.target", "k") as attempt:
+        (attempt.folder / "agent.log").write_text("boom")
+        raise SideError("died")
+    assert store.find("dump.target", "k") is None
+    assert (tmp_path / "dump.target-k.failed" / "agent.log").read_text() == "boom"
+    make(store, name="dump.target", key="k")
+    assert not (tmp_path / "dump.target-k.failed").exists()
+
+
+@pytest.mark.parametrize("damage", ["remove", "shorten", "tear seal", "newer schema"])
+def test_damaged_instance_is_not_found(tmp_path, damage):
+    store = Store(tmp_path)
+    folder = make(store).folder
+    seal = folder / SEAL_FILE
+    if damage == "remove":
+        (folder / "verdict.json").unlink()
+    elif damage == "shorten":
+        (folder / "verdict.json").write_text("hel")
+    elif damage == "tear seal":
+        seal.write_text(seal.read_text()[:-20])
+    else:
+        seal.write_text(json.dumps({**json.loads(seal.read_text()), "schema": 99}))
+    assert store.find("judge", "aa11") is None
+    assert make(store).folder == folder
+    assert store.find("judge", "aa11") is not None
+
+
+def test_named_gives_newest_first(tmp_path):
+    store = Store(tmp_path)
+    make(store, name="dump.reference", key="5be0-aa")
+    time.sleep(0.01)
+    make(store, name="dump.reference", key="5be0-bb")
+    make(store, name="dump.reference", key="77-cc")
+    assert [one.key for one in store.named("dump.reference", "5be0")] == ["5be0-bb", "5be0-aa"]
+
+
+def _hold(folder, ready, release):
+    with Store(folder).making("dump.target", "k"):
+        ready.set()
+        release.wait(30)
+
+
+def test_second_maker_is_refused_with_pid_and_host(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    ready, release = context.Event(), context.Event()
+    holder = context.Process(target=_hold, args=(tmp_path, ready, release))
+    holder.start()
+    try:
+        assert ready.wait(30)
+        with pytest.raises(BusyError) as refused, Store(tmp_path).making("dump.target", "k"):
+            pass
+        assert f"pid {holder.pid} on {os.uname().nodename}" in str(refused.value)
+    finally:
+        release.set()
+        holder.join()
+
+
+_KILLED_MAKER = """
+import sys, time
+from pathlib import Path
+from precflow.run.store import Store
+with Store(Path(sys.argv[1])).making("dump.target", "k") as attempt:
+    (attempt.folder / "half").write_text("x")
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_what_a_killed_maker_left_does_not_stand_in_the_way(tmp_path):
+    maker = subprocess.Popen([sys.executable, "-c", _KILLED_MAKER, str(tmp_path)], stdout=subprocess.PIPE)
+    assert maker.stdout.readline() == b"ready\n"
+    maker.send_signal(signal.SIGKILL)
+    maker.wait()
+    store = Store(tmp_path)
+    assert store.find("dump.target", "k") is None
+    made = make(store, name="dump.target", key="k")
+    assert sorted(path.name for path in made.folder.iterdir()) == [SEAL_FILE, "verdict.json"]
+    assert not list((tmp_path / ".making").iterdir())
+
+
+def test_full_disk_is_explained(tmp_path):
+    with pytest.raises(StoreError, match=r"is full .* MB free.*\n.*finished stages are kept"), explained(tmp_path / "not" / "there"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_read_only_folder_is_explained(tmp_path):
+    with pytest.raises(StoreError, match=r"cannot write in .*Read-only file system"), explained(tmp_path):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+
+def test_seal_of_nothing_is_none(tmp_path):
+    assert read_seal(tmp_path) is None

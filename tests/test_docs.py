@@ -1,0 +1,58 @@
+"""What the documents tell people to type works: every ``bash`` block of README, docs and examples is run.
+
+A line may end in ``# exit N`` where another exit code than 0 is meant. A block behind ``<!-- not run: WHY -->`` is not run.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/README.md")])
+BLOCK = re.compile(r"(?P<skip><!-- not run: [^\n]+ -->\n+)?```bash\n(?P<body>.*?)```", re.DOTALL)
+EXIT = re.compile(r"#.*\bexit (\d+)\s*$")
+
+
+def commands(document):
+    for block in BLOCK.finditer(document.read_text(encoding="utf-8")):
+        if not block["skip"]:
+            yield [line for line in block["body"].splitlines() if line.strip() and not line.lstrip().startswith("#")]
+
+
+BLOCKS = [
+    pytest.param(document, lines, id=f"{document.relative_to(ROOT)}-{number}")
+    for document in DOCUMENTS
+    for number, lines in enumerate(commands(document))
+]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("text encoder")
+@pytest.mark.parametrize(("document", "lines"), BLOCKS)
+def test_block_runs_as_written(document, lines, workplace):
+    where = document.parent if document.parent.parent.name == "examples" else workplace
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    environment.pop("CI", None)
+    for line in lines:
+        expected = EXIT.search(line)
+        done = subprocess.run(["bash", "-c", line], cwd=where, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == int(expected[1] if expected else 0), f"{line}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
+def test_links_lead_somewhere(document):
+    links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", document.read_text(encoding="utf-8"))
+    broken = [link for link in links if not (document.parent / link).exists()]
+    assert broken == []
+
+
+def test_every_verb_and_recipe_is_documented():
+    text = "".join(document.read_text(encoding="utf-8") for document in DOCUMENTS)
+    verbs = [path.stem for path in (ROOT / "precflow" / "verbs").glob("*.py") if path.stem != "__init__"]
+    recipes = [path.stem for path in (ROOT / "recipes").glob("*.yaml")]
+    assert [verb for verb in verbs if f"precflow {verb}" not in text] == []
+    assert [recipe for recipe in recipes if recipe not in text] == []

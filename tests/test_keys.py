@@ -1,0 +1,50 @@
+"""Keys are equal for equal declarations and say what differs."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from precflow import keys
+
+plain_data = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(max_size=5), plain_data, max_size=6))
+def test_digest_does_not_depend_on_the_order_of_keys(data):
+    assert keys.digest(data) == keys.digest(dict(reversed(data.items())))
+
+
+@given(plain_data)
+def test_nothing_changes_between_equal_values(data):
+    assert keys.changes(data, data) == []
+
+
+def test_changes_name_the_leaf_and_both_values():
+    before = {"tolerance": {"cosine_similarity": 0.999, "rules": [{"match": "a"}]}, "gone": 1}
+    after = {"tolerance": {"cosine_similarity": 0.9999, "rules": [{"match": "b"}]}}
+    assert keys.changes(before, after) == [
+        ("tolerance.cosine_similarity", 0.999, 0.9999),
+        ("tolerance.rules[0].match", "a", "b"),
+        ("gone", 1, None),
+    ]
+
+
+def test_file_digest_is_of_content_not_of_place(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder in (one, other):
+        (folder / "deep").mkdir(parents=True)
+        (folder / "deep" / "weights.bin").write_bytes(b"\x00\x01")
+    assert keys.file_digest(one) == keys.file_digest(other)
+    (other / "deep" / "weights.bin").write_bytes(b"\x00\x02")
+    assert keys.file_digest(one) != keys.file_digest(other)
+
+
+def test_file_digest_sees_a_renamed_file(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a" / "x").write_bytes(b"1")
+    (tmp_path / "b" / "y").write_bytes(b"1")
+    assert keys.file_digest(tmp_path / "a") != keys.file_digest(tmp_path / "b")
