@@ -1,0 +1,100 @@
+"""The module tree: which part of the model holds records that went wrong."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES
+from precflow.report.model import Row
+from precflow.report.selection import worst_status
+
+_CALL = re.compile(r"~\d+$")
+_UNCOUNTED = frozenset({"not_judged", "sampled_out"})
+
+
+@dataclass
+class Node:
+    """One module with everything inside it.
+
+    Attributes:
+        name: Last part of the module's path.
+        path: The whole path, ``""`` for the model.
+        statuses: Status -> records here and below, those that are judged only.
+        introduces: Records here and below that introduce the error.
+        children: Modules directly inside, in order of first appearance.
+    """
+
+    name: str
+    path: str
+    statuses: Counter[str] = field(default_factory=Counter)
+    introduces: int = 0
+    children: dict[str, Node] = field(default_factory=dict)
+
+    @property
+    def worst(self) -> str:
+        """The worst status here and below."""
+        return worst_status(list(self.statuses))
+
+    @property
+    def judged(self) -> int:
+        """Number of judged records here and below."""
+        return sum(self.statuses.values())
+
+    @property
+    def wrong(self) -> int:
+        """Number of records here and below that are misaligned or without evidence."""
+        return sum(number for status, number in self.statuses.items() if status in MISALIGNED_STATUSES | INCOMPLETE_STATUSES)
+
+    def count(self, row: Row) -> None:
+        """Count one row for this module."""
+        if row.judged.status in _UNCOUNTED:
+            return
+        self.statuses[row.judged.status] += 1
+        self.introduces += row.role == "introduces"
+
+
+def build(rows: Iterable[Row]) -> Node:
+    """Return the tree of all modules that have rows; counts of a module include what is inside it."""
+    root = Node("(model)", "")
+    for row in rows:
+        node = root
+        node.count(row)
+        for part in parts(row.measure.module):
+            path = f"{node.path}.{part}" if node.path else part
+            node = node.children.setdefault(part, Node(part, path))
+            node.count(row)
+    return root
+
+
+def parts(module: str) -> list[str]:
+    """Return the parts of a module's path; none for the model itself.
+
+    >>> parts("encoder.layers.0.mlp"), parts(""), parts("(model)"), parts("encoder.mlp~1")
+    (['encoder', 'layers', '0', 'mlp'], [], [], ['encoder', 'mlp'])
+    """
+    plain = _CALL.sub("", module)
+    return [] if plain in {"", "(model)"} else plain.split(".")
+
+
+def levels(module: str) -> list[str]:
+    """Return the parts of a module's path as people count them: the number of a layer belongs to its list.
+
+    >>> levels("encoder.layers.0.mlp.fc1")
+    ['encoder', 'layers.0', 'mlp', 'fc1']
+    """
+    merged: list[str] = []
+    for part in parts(module):
+        if part.isdigit() and merged:
+            merged[-1] += "." + part
+        else:
+            merged.append(part)
+    return merged
+
+
+def plain(node: Node) -> list[object]:
+    """Return a node as nested lists for the page: name, worst status, wrong, judged, introduces, children."""
+    children = [plain(child) for child in node.children.values()]
+    return [node.name, node.worst, node.wrong, node.judged, node.introduces, children]

@@ -1,0 +1,177 @@
+"""Words, symbols and number formats that every report shares, so that all of them say the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+VERDICT_SYMBOLS: Mapping[str, str] = {"aligned": "✓", "misaligned": "✗", "inconclusive": "?"}
+VERDICT_SYMBOLS_ASCII: Mapping[str, str] = {"aligned": "+", "misaligned": "x", "inconclusive": "?"}
+EMULATED = "emulated target: shows that the recipe works, says nothing about hardware"
+
+STATUS_SYMBOLS: Mapping[str, str] = {
+    "pass": "✓",
+    "fail": "✗",
+    "blind": "◌",
+    "accepted": "≈",
+    "unpaired_reference": "◧",
+    "unpaired_target": "◨",
+    "shape": "▱",
+    "dtype": "◇",
+    "nonfinite": "∞",
+    "unreadable": "!",
+    "sampled_out": "…",
+    "not_judged": "·",
+}
+STATUS_MEANINGS: Mapping[str, str] = {
+    "pass": "Compared, and within every limit that applies to it.",
+    "fail": "Compared, and over at least one limit.",
+    "blind": "Compared, but its limit is so wide that nothing could have failed. Never evidence for aligned.",
+    "accepted": "Over its limit, and listed in the recipe as a known difference whose last day has not passed.",
+    "unpaired_reference": "Only the reference has this record; the target never computed it.",
+    "unpaired_target": "Only the target has this record; the reference never computed it.",
+    "shape": "The two sides have different shapes, so that no error can be stated.",
+    "dtype": "An element type that the recipe does not imply.",
+    "nonfinite": "NaN or infinity on one side only, or at different places.",
+    "unreadable": "The evidence of one side is damaged or was never stored.",
+    "sampled_out": "Left out on purpose by sampling.",
+    "not_judged": "Inputs, integers and pure data movement: shown, never counted.",
+}
+ROLE_MEANINGS: Mapping[str, str] = {
+    "introduces": "its inputs agree, its output does not: the error starts here",
+    "inherits": "differs, and so did what it was given",
+    "agrees": "within its limits",
+    "unknown": "not enough evidence to say",
+}
+AT_LEAST = frozenset({"cosine_similarity", "share_within_one_thousandth", "share_within_five_thousandths", "allclose_share"})
+
+
+def number(value: float) -> str:
+    """Return a number in at most three significant digits; shares just below 1 keep two digits of what is missing.
+
+    >>> number(0.0140), number(4.213e-2), number(0.62), number(344912.0), number(0.99998)
+    ('1.4e-2', '4.21e-2', '0.62', '344 912', '0.99998')
+    >>> number(0.0), number(float("nan")), number(float("-inf")), number(1.5e-05)
+    ('0', 'NaN', '-infinity', '1.5e-5')
+    """
+    if not math.isfinite(value):
+        return _nonfinite(value)
+    if 0.99 < value < 1:
+        return _just_below_one(value)
+    size = abs(value)
+    if 999.5 <= size < 1e7:
+        return count(round(value))
+    if size == 0 or 0.1 <= size < 999.5:
+        return f"{value + 0.0:.3g}"
+    return _scientific(value)
+
+
+def _nonfinite(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "infinity" if value > 0 else "-infinity"
+
+
+def _just_below_one(value: float) -> str:
+    """Return 0.99..., cut after the second digit that is not 9; ``1`` where doubles end.
+
+    >>> _just_below_one(0.9999987), _just_below_one(0.995), _just_below_one(1 - 2e-16)
+    ('0.9999987', '0.995', '0.9999999999999998')
+    """
+    digits = 1 - math.floor(math.log10(1 - value))
+    return f"{value:.{min(digits, 16)}f}".rstrip("0")
+
+
+def _scientific(value: float) -> str:
+    mantissa, exponent = f"{value:.2e}".split("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+
+
+def count(value: int) -> str:
+    """Return a whole number with its thousands apart.
+
+    >>> count(1214), count(12), count(-20604)
+    ('1 214', '12', '-20 604')
+    """
+    return f"{value:,}".replace(",", " ")
+
+
+def plural(value: int, one: str, many: str = "") -> str:
+    """Return a count with its noun.
+
+    >>> plural(1, "record"), plural(1214, "record"), plural(0, "entry", "entries")
+    ('1 record', '1 214 records', '0 entries')
+    """
+    return f"{count(value)} {one if value == 1 else many or one + 's'}"
+
+
+def share(value: float) -> str:
+    """Return a share as percent; never rounded up to 100 % or down to 0 %.
+
+    >>> share(1.0), share(0.62), share(0.99996), share(0.00004), share(2.5), share(0.0)
+    ('100 %', '62 %', '99.9 %', '0.1 %', '250 %', '0 %')
+    """
+    if math.isnan(value) or math.isinf(value):
+        return number(value)
+    percent = value * 100
+    if 0 < percent < 1:
+        return f"{max(percent, 0.1):.1f} %"
+    if 99 < percent < 100:
+        return f"{math.floor(percent * 10) / 10:g} %"
+    return f"{count(round(percent))} %" if percent < 1e5 else f"{number(percent)} %"
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in the unit that people would use.
+
+    >>> duration(0.44), duration(38.2), duration(260), duration(7500), duration(0)
+    ('0.4 s', '38 s', '4 min', '2 h 5 min', '0 s')
+    """
+    if seconds < 0.05:
+        return "0 s"
+    if seconds < 0.95:
+        return f"{seconds:.1f} s"
+    if seconds < 90:
+        return f"{round(seconds)} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest} min" if rest else f"{hours} h"
+
+
+def printable(text: str) -> str:
+    r"""Return text in which nothing can move a cursor, change a colour or turn the reading direction.
+
+    >>> printable("a\x1b[31mb"), printable("层 0"), printable("two\nlines")
+    ('a\\x1b[31mb', '层 0', 'two\\nlines')
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text)
+
+
+def shortened(text: str, width: int) -> str:
+    """Return text of at most ``width`` letters, cut in its middle: both ends of a module path tell something.
+
+    >>> shortened("encoder.layers.0.self_attn.q_proj", 20), shortened("short", 20)
+    ('encoder.l…ttn.q_proj', 'short')
+    """
+    if len(text) <= width:
+        return text
+    head = (width - 1) // 2
+    return text[:head] + "…" + text[len(text) - (width - 1 - head) :]
+
+
+def direction(metric: str) -> str:
+    """Return how a limit of this metric reads: ``at least`` or ``at most``.
+
+    >>> direction("cosine_similarity"), direction("relative_l2")
+    ('at least', 'at most')
+    """
+    return "at least" if metric in AT_LEAST else "at most"
+
+
+def words(name: str) -> str:
+    """Return a name of ours as words: ``unpaired_target`` -> ``unpaired target``."""
+    return name.replace("_", " ")

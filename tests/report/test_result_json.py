@@ -1,0 +1,107 @@
+import json
+import math
+
+import pytest
+
+from precflow.report import result_json
+from precflow.report.model import RESULT_SCHEMA
+from precflow.resources import directory
+
+SCHEMA = json.loads((directory("docs") / "result.schema.json").read_text(encoding="utf-8"))
+
+
+def violations(value, schema, place="$"):
+    """Check the part of JSON Schema that the schema uses; every keyword in it must be known here."""
+    known = {"$schema", "$id", "$defs", "$ref", "title", "description", "type", "properties", "required", "additionalProperties"}
+    unknown = set(schema) - known - {"items", "enum", "const", "minimum", "maximum", "anyOf", "minLength"}
+    assert not unknown, unknown
+    if "$ref" in schema:
+        return violations(value, SCHEMA["$defs"][schema["$ref"].removeprefix("#/$defs/")], place)
+    if "anyOf" in schema:
+        return [] if any(not violations(value, choice, place) for choice in schema["anyOf"]) else [f"{place}: no choice fits"]
+    return _plain_violations(value, schema, place)
+
+
+def _plain_violations(value, schema, place):
+    types = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool}
+    expected = types[schema["type"]] if "type" in schema else object
+    if not isinstance(value, expected) or (isinstance(value, bool) and schema.get("type") in {"integer", "number"}):
+        return [f"{place}: {value!r} is no {schema['type']}"]
+    found = [f"{place}: not {schema['const']!r}"] if "const" in schema and value != schema["const"] else []
+    found += [f"{place}: {value!r} not listed"] if "enum" in schema and value not in schema["enum"] else []
+    found += [f"{place}: {value} out of range"] if value_out_of_range(value, schema) else []
+    if isinstance(value, dict):
+        found += [f"{place}: lacks {key}" for key in schema.get("required", ()) if key not in value]
+        for key, inner in value.items():
+            rule = schema.get("properties", {}).get(key, schema.get("additionalProperties", False))
+            found += [f"{place}: {key} is not in the schema"] if rule is False else violations(inner, rule, f"{place}.{key}")
+    if isinstance(value, list):
+        found += [text for index, inner in enumerate(value) for text in violations(inner, schema["items"], f"{place}[{index}]")]
+    return found
+
+
+def value_out_of_range(value, schema):
+    return ("minimum" in schema and value < schema["minimum"]) or ("maximum" in schema and value > schema["maximum"])
+
+
+def refuse(word):
+    raise AssertionError(f"{word} is not strict JSON")
+
+
+def parsed(model):
+    return json.loads(result_json.text(model), parse_constant=refuse)
+
+
+@pytest.mark.parametrize("name", ["aligned", "misaligned", "inconclusive", "nasty", "empty"])
+def test_every_result_follows_the_published_schema(name, request):
+    assert violations(parsed(request.getfixturevalue(name)), SCHEMA) == []
+
+
+def test_the_schema_notices_what_is_wrong(misaligned):
+    whole = parsed(misaligned)
+    whole["verdict"]["verdict"] = "fine"
+    whole["rows"][0]["surprise"] = 1
+    del whole["recipe"]
+    found = violations(whole, SCHEMA)
+    assert len(found) == 3, found
+
+
+def test_text_and_document_agree(misaligned):
+    assert parsed(misaligned) == json.loads(json.dumps(result_json.document(misaligned)))
+
+
+def test_numbers_that_json_lacks_become_words(nasty):
+    values = {row.get("value") for row in parsed(nasty)["rows"]}
+    assert {"NaN", "Infinity"} <= values
+
+
+def test_a_cosine_next_to_one_is_not_rounded_to_one():
+    assert result_json.strict(1 - 1e-11) < 1
+
+
+def test_schema_version_and_exit_code(misaligned, aligned, inconclusive):
+    assert parsed(misaligned)["schema"] == RESULT_SCHEMA == SCHEMA["properties"]["schema"]["const"]
+    assert [parsed(model)["exit_code"] for model in (aligned, misaligned, inconclusive)] == [0, 1, 3]
+
+
+def test_every_record_is_in_the_result_with_the_shown_metrics_only(misaligned):
+    rows = parsed(misaligned)["rows"]
+    assert len(rows) == len(misaligned.rows)
+    assert set(rows[2]["metrics"]) == set(misaligned.columns)
+
+
+def test_the_error_s_start_is_one_row(misaligned):
+    rows = [row for row in parsed(misaligned)["rows"] if row["role"] == "introduces"]
+    assert [row["name"] for row in rows] == [parsed(misaligned)["region"]["start"]]
+
+
+def test_each_record_stands_on_a_line_of_its_own(misaligned):
+    lines = [line for line in result_json.text(misaligned).splitlines() if '"record":' in line and '"order":' in line]
+    assert len(lines) == len(misaligned.rows)
+
+
+def test_twenty_thousand_records_stay_small(large):
+    assert len(large.rows) >= 20_000
+    size = len(result_json.text(large).encode())
+    assert size < 9_000_000, size
+    assert math.isfinite(size)
