@@ -1,0 +1,103 @@
+"""Element types by name: their NumPy form, their kind, and the facts of the floating point ones.
+
+Names are torch's without the prefix (``float32``, ``bfloat16``, ``float8_e4m3fn``). bfloat16 and float8 come from
+``ml_dtypes``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
+    "float64": np.dtype(np.float64),
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    "int64": np.dtype(np.int64),
+    "int32": np.dtype(np.int32),
+    "int16": np.dtype(np.int16),
+    "int8": np.dtype(np.int8),
+    "uint64": np.dtype(np.uint64),
+    "uint32": np.dtype(np.uint32),
+    "uint16": np.dtype(np.uint16),
+    "uint8": np.dtype(np.uint8),
+    "bool": np.dtype(np.bool_),
+    "complex64": np.dtype(np.complex64),
+    "complex128": np.dtype(np.complex128),
+}
+FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")  # from fine to coarse
+_PARTS = {"complex64": "float32", "complex128": "float64"}
+
+
+@dataclass(frozen=True, slots=True)
+class FloatFacts:
+    """What a floating point type can hold.
+
+    Attributes:
+        name: Torch's name.
+        digits: Bits of the significand, the hidden one included: 24 for ``float32``.
+        largest: Largest finite value.
+        smallest_normal: Below it (and above 0) values are subnormal.
+        smallest: Smallest positive value, subnormal.
+    """
+
+    name: str
+    digits: int
+    largest: float
+    smallest_normal: float
+    smallest: float
+
+
+@functools.cache
+def float_facts(name: str) -> FloatFacts:
+    """Return the facts of a floating point type.
+
+    Raises:
+        KeyError: The name is not one of ``FLOATS``.
+    """
+    if name not in FLOATS:
+        raise KeyError(name)
+    info: Any = ml_dtypes.finfo(NUMPY_DTYPES[name])  # type: ignore[no-untyped-call]
+    normal, smallest = float(info.smallest_normal), float(info.smallest_subnormal)
+    return FloatFacts(name, int(info.nmant) + 1, float(info.max), normal, smallest)
+
+
+def name_of(dtype: np.dtype[Any]) -> str:
+    """Return the name of a NumPy element type, ``""`` where a dump cannot hold it.
+
+    >>> name_of(np.dtype("float32")), name_of(np.dtype("<U3"))
+    ('float32', '')
+    """
+    return dtype.name if dtype.name in NUMPY_DTYPES else ""
+
+
+def real_part(name: str) -> str:
+    """Return the type of the parts of a complex type; other names stay as they are.
+
+    >>> real_part("complex64"), real_part("bfloat16")
+    ('float32', 'bfloat16')
+    """
+    return _PARTS.get(name, name)
+
+
+def is_floating(name: str) -> bool:
+    """Say whether a type is floating point or complex, so that its rounding can be judged."""
+    return real_part(name) in FLOATS
+
+
+def coarsest(names: Iterable[str]) -> str:
+    """Return the floating point type with the fewest digits; others are passed over, ``""`` where none is left.
+
+    >>> coarsest(["float32", "float16", "int64", "complex128"])
+    'float16'
+    """
+    floats = [FLOATS.index(real_part(name)) for name in names if is_floating(name)]
+    return FLOATS[max(floats)] if floats else ""

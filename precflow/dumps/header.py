@@ -1,0 +1,195 @@
+"""The header of a dump, ``dump.json``, as a typed value: who wrote it, from what, and the seal of each file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA, HEADER_FILE
+from precflow.errors import DumpError
+
+_AGAIN = "write the dump again, or copy it again from where it was written"
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where the side ran: ``name`` (npu), ``kind``, a line of ``description``, and whether it is ``emulated``."""
+
+    name: str = ""
+    kind: str = ""
+    description: str = ""
+    emulated: bool = False
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One weight or input: content id, element type and sizes, as they were before any cast."""
+
+    content: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """All weights, or all inputs: one ``digest`` over them, and each by its name."""
+
+    digest: str = ""
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Whether the workload was run twice, how many records were compared, and the identities of those that changed."""
+
+    checked: bool = False
+    records: int = 0
+    different: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FileSeal:
+    """Size and BLAKE2b checksum (hex; its length tells the digest size) of one file of the dump."""
+
+    bytes: int
+    blake2b: str
+
+
+@dataclass(frozen=True)
+class Header:
+    """The header of a dump; ``docs/record-identity.md`` describes the file.
+
+    Attributes:
+        schema: Version of the layout.
+        agent: Version of the agent that wrote it.
+        side: ``reference``, ``target`` or ``golden``.
+        recipe: Name of the recipe.
+        declared: Hash of what the dump depends on by declaration.
+        device: Where it ran.
+        dtype: Floating point type of the run.
+        emulate: Emulated fault: ``name`` and ``rules``.
+        facts: Environment of the side, as the agent saw it.
+        determinism: Seeds and switches in force.
+        capture: Levels, phases, scope and detail.
+        weights: Before casting and before the move to the device.
+        inputs: Before casting.
+        repeat: Outcome of the second run.
+        draws: Random draws, in order.
+        counts: ``calls, records, tensors, bytes``.
+        sites: Places in the source, which calls index.
+        seconds: Time by part.
+        files: Relative path -> seal.
+        content: Identity of the evidence.
+    """
+
+    schema: int = DUMP_SCHEMA
+    agent: str = ""
+    side: str = ""
+    recipe: str = ""
+    declared: str = ""
+    device: Device = field(default_factory=Device)
+    dtype: str = ""
+    emulate: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    determinism: Mapping[str, Any] = field(default_factory=dict)
+    capture: Mapping[str, Any] = field(default_factory=dict)
+    weights: Holdings = field(default_factory=Holdings)
+    inputs: Holdings = field(default_factory=Holdings)
+    repeat: Repeat = field(default_factory=Repeat)
+    draws: tuple[Mapping[str, Any], ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    sites: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    files: Mapping[str, FileSeal] = field(default_factory=dict)
+    content: str = ""
+
+
+def read(path: Path) -> Header:
+    """Read and check ``dump.json``.
+
+    Args:
+        path: The file itself.
+
+    Raises:
+        DumpError: It is no JSON, no header of a dump, of a newer schema, lacks a key, or names files outside of the dump.
+    """
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DumpError(f"{path} cannot be read as JSON: {error}", next_step=_AGAIN) from error
+    if not isinstance(plain, dict) or plain.get("format") != DUMP_FORMAT:
+        found = plain.get("format") if isinstance(plain, dict) else type(plain).__name__
+        raise DumpError(f"{path} is not the header of a dump: expected format {DUMP_FORMAT!r}, found {found!r}")
+    _check_schema(path, plain)
+    try:
+        header = _typed(plain)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise DumpError(f"{path} is not a whole {HEADER_FILE}: {reason}", next_step=_AGAIN) from error
+    outside = [name for name in header.files if not _is_inside(name)]
+    if outside:
+        raise DumpError(f"{path} names files outside of its folder: {', '.join(outside)}")
+    return header
+
+
+def _check_schema(path: Path, plain: Mapping[str, Any]) -> None:
+    schema = plain.get("schema")
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
+        raise DumpError(f"{path} says schema {schema!r}; expected a number from 1 to {DUMP_SCHEMA}", next_step=_AGAIN)
+    if schema > DUMP_SCHEMA:
+        writer = f"the agent of precflow {plain.get('agent', 'of unknown version')}"
+        raise DumpError(
+            f"{path} was written by {writer} with {DUMP_FORMAT} schema {schema}; this precflow reads schema {DUMP_SCHEMA}",
+            next_step="update precflow here, or write the dump with this version: precflow agent",
+        )
+
+
+def _typed(plain: Mapping[str, Any]) -> Header:
+    device, repeat = plain["device"], plain.get("repeat") or {}
+    return Header(
+        schema=int(plain["schema"]),
+        agent=str(plain.get("agent", "")),
+        side=str(plain["side"]),
+        recipe=str(plain.get("recipe", "")),
+        declared=str(plain.get("declared", "")),
+        device=Device(
+            name=str(device["name"]),
+            kind=str(device.get("kind", "")),
+            description=str(device.get("description", "")),
+            emulated=bool(device.get("emulated", False)),
+        ),
+        dtype=str(plain["dtype"]),
+        emulate=_mapping(plain, "emulate"),
+        facts=_mapping(plain, "facts"),
+        determinism=_mapping(plain, "determinism"),
+        capture=_mapping(plain, "capture"),
+        weights=_holdings(plain["weights"]),
+        inputs=_holdings(plain["inputs"]),
+        repeat=Repeat(bool(repeat.get("checked", False)), int(repeat.get("records", 0)), tuple(repeat.get("different", ()))),
+        draws=tuple(dict(draw) for draw in plain.get("draws") or ()),
+        counts=_mapping(plain, "counts"),
+        sites=tuple(str(site) for site in plain.get("sites") or ()),
+        seconds=_mapping(plain, "seconds"),
+        files={name: FileSeal(int(seal["bytes"]), str(seal["blake2b"])) for name, seal in plain["files"].items()},
+        content=str(plain.get("content", "")),
+    )
+
+
+def _mapping(plain: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    return dict(plain.get(key) or {})
+
+
+def _holdings(plain: Mapping[str, Any]) -> Holdings:
+    entries = {
+        name: Entry(str(entry["content"]), str(entry["dtype"]), tuple(int(size) for size in entry["shape"]))
+        for name, entry in (plain.get("entries") or {}).items()
+    }
+    return Holdings(str(plain["digest"]), entries)
+
+
+def _is_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return bool(name) and not path.is_absolute() and ".." not in path.parts and "\\" not in name and ":" not in name

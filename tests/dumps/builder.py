@@ -1,0 +1,122 @@
+"""Writes small dumps by hand, from ``docs/record-identity.md`` alone, so that the reader is not tested against itself."""
+
+import hashlib
+import json
+from collections import Counter
+
+import numpy as np
+
+from precflow.agent.contract import SAFETENSORS_OF_DTYPE
+
+
+def content_of(array):
+    """Return the content id of a tensor: 128 bits of BLAKE2b over type, shape and bytes."""
+    head = f"{array.dtype.name}{list(array.shape)}".encode()
+    return hashlib.blake2b(head + array.tobytes(), digest_size=16).hexdigest()
+
+
+def shard_bytes(tensors):
+    """Return a safetensors file: eight bytes of length, a JSON index, the raw tensors."""
+    index, data = {}, b""
+    for content, array in tensors.items():
+        raw = array.tobytes()
+        kind = SAFETENSORS_OF_DTYPE[array.dtype.name]
+        index[content] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(index).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data
+
+
+class DumpBuilder:
+    """Collects calls and writes the folder when it is sealed (or left unsealed)."""
+
+    def __init__(self, folder, *, side="reference", dtype="float32"):
+        self.folder = folder
+        self.side = side
+        self.dtype = dtype
+        self.lines = {}
+        self.tensors = {}
+        self.seen = Counter()
+        self.header_changes = {}
+
+    def call(self, module, operator="", outputs=(), inputs=(), *, step=0, rank=0, store=True, **changes):
+        """Add one call; outputs and inputs are arrays, or a mapping from index to array."""
+        place = (rank, step)
+        key = (*place, module, operator)
+        line = {
+            "order": len(self.lines.setdefault(place, [])),
+            "level": "api" if operator else "module",
+            "module": module,
+            "class": "Block",
+            "call": 0,
+            "operator": operator,
+            "ordinal": self.seen[key] if operator else 0,
+            "phase": "forward",
+            "step": step,
+            "rank": rank,
+            "site": 0,
+            "movement": False,
+            "compiled": False,
+            "arguments": {},
+            "inputs": self._tensors(inputs, place, store=store),
+            "outputs": self._tensors(outputs, place, store=store),
+        }
+        self.seen[key] += 1
+        line.update(changes)
+        self.lines[place].append(line)
+        return self
+
+    def _tensors(self, arrays, place, *, store):
+        named = arrays if isinstance(arrays, dict) else {str(number): array for number, array in enumerate(arrays)}
+        return [self._tensor(index, np.asarray(array), place, store=store) for index, array in named.items()]
+
+    def _tensor(self, index, array, place, *, store):
+        content = content_of(array)
+        if store:
+            self.tensors.setdefault(place, {})[content] = array
+        facts = {"index": index, "dtype": array.dtype.name, "shape": list(array.shape), "content": content}
+        return {**facts, "stored": store, "source": None, "weight": ""}
+
+    def write(self, *, sealed=True):
+        """Write records, shards and (where it is sealed) the header; return the folder."""
+        files = {}
+        for (rank, step), lines in self.lines.items():
+            name = f"rank{rank}/step{step}"
+            files[f"{name}/records-0.jsonl"] = "".join(json.dumps(line) + "\n" for line in lines).encode()
+            files[f"{name}/tensors-0.safetensors"] = shard_bytes(self.tensors.get((rank, step), {}))
+        for name, data in files.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        if sealed:
+            self.folder.mkdir(exist_ok=True)
+            (self.folder / "dump.json").write_text(json.dumps(self._header(files)), encoding="utf-8")
+        return self.folder
+
+    def _header(self, files):
+        seals = {n: {"bytes": len(d), "blake2b": hashlib.blake2b(d, digest_size=16).hexdigest()} for n, d in files.items()}
+        header = {
+            "schema": 1,
+            "format": "precflow-dump",
+            "agent": "0.1.0",
+            "side": self.side,
+            "recipe": "test",
+            "declared": "5be0",
+            "device": {"name": "cpu", "kind": "cpu", "description": "CPU", "emulated": False},
+            "dtype": self.dtype,
+            "emulate": {"name": "", "rules": []},
+            "facts": {"torch": "2.1.0"},
+            "determinism": {"seed": 1234},
+            "capture": {"level": ["module", "api"], "phase": ["forward"], "scope": ["*"], "detail": "tensors"},
+            "weights": {"digest": "w", "entries": {"linear.weight": {"content": "c0", "dtype": "float32", "shape": [2, 3]}}},
+            "inputs": {"digest": "i", "entries": {}},
+            "repeat": {"checked": True, "records": 2, "different": []},
+            "draws": [],
+            "counts": {"calls": 1},
+            "sites": ["model.py:3 in forward <- run.py:1"],
+            "seconds": {},
+            "files": seals,
+            "content": "e0",
+        }
+        return {**header, **self.header_changes}

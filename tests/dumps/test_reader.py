@@ -1,0 +1,141 @@
+"""A dump as a whole: what is read, and what is damaged."""
+
+import json
+
+import numpy as np
+import pytest
+
+from precflow.dumps.reader import Dump
+from precflow.errors import DumpError
+
+RECORDS = "rank0/step0/records-0.jsonl"
+SHARD = "rank0/step0/tensors-0.safetensors"
+
+
+@pytest.fixture
+def folder(build):
+    dump = build()
+    dump.call("b", "linear", [np.ones((2, 3), np.float32)], [np.zeros(4, np.float32)])
+    dump.call("b", "", [np.full((2, 3), 2, np.float32)])
+    dump.call("a", "linear", [np.arange(3, dtype=np.float16)], step=1)
+    return dump.write()
+
+
+def test_calls_and_tensors(folder):
+    dump = Dump.open(folder)
+    assert [call.name for call in dump.calls()] == ["b / linear", "b", "a / linear"]
+    assert [call.name for call in dump.calls(step=1)] == ["a / linear"]
+    assert dump.calls(rank=3) == []
+    assert dump.calls()[0].site == "model.py:3 in forward <- run.py:1"
+    tensors = [dump.tensor(record).sum() for call in dump.calls() for record in (*call.inputs, *call.outputs)]
+    assert tensors == [0, 6, 12, 3]
+    assert dump.damage == ()
+    assert dump.verify() == []
+
+
+def test_no_folder_and_no_header(tmp_path, folder):
+    with pytest.raises(DumpError, match="there is no dump at"):
+        Dump.open(tmp_path / "nowhere")
+    (folder / "dump.json").unlink()
+    with pytest.raises(DumpError, match=r"never sealed.*stopped before it finished"):
+        Dump.open(folder)
+
+
+@pytest.mark.parametrize(("text", "said"), [('{"message": "ValueError: no"}', "ValueError: no"), ("{", "an error")])
+def test_an_unsealed_dump_says_what_its_workload_raised(folder, text, said):
+    (folder / "dump.json").unlink()
+    (folder / "error.json").write_text(text)
+    with pytest.raises(DumpError, match=f"its workload raised {said}"):
+        Dump.open(folder)
+
+
+def test_an_unsealed_dump_can_be_read_as_far_as_it_goes(folder):
+    (folder / "dump.json").unlink()
+    dump = Dump.open(folder, allow_unsealed=True)
+    assert not dump.sealed
+    assert len(dump.calls()) == 3
+    assert dump.calls()[0].site == ""
+    assert dump.tensor(dump.calls()[0].outputs[0]).shape == (2, 3)
+
+
+def test_a_torn_last_line_is_reported_and_the_rest_kept(folder):
+    (folder / "dump.json").unlink()
+    path = folder / RECORDS
+    path.write_bytes(path.read_bytes()[:-30])
+    dump = Dump.open(folder, allow_unsealed=True)
+    assert [call.name for call in dump.calls(step=0)] == ["b / linear"]
+    assert len(dump.damage) == 1
+    assert f"{RECORDS}:2 is torn" in dump.damage[0]
+
+
+def test_a_torn_line_in_a_sealed_dump_is_damage_twice_over(folder):
+    path = folder / RECORDS
+    path.write_bytes(path.read_bytes()[:-30])
+    damage = Dump.open(folder).damage
+    assert f"{RECORDS} is cut short" in damage[0]
+    assert "is torn" in damage[1]
+
+
+def test_a_separator_inside_a_name_does_not_tear_a_line(build):
+    dump = build().call("层\u2028x\x85y<script>", "linear", [np.ones(2, np.float32)])
+    dump.lines[0, 0][0]["module"] = "层\u2028x"
+    folder = dump.write()
+    path = folder / RECORDS
+    path.write_text(json.dumps(dump.lines[0, 0][0], ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / "dump.json").unlink()
+    read = Dump.open(folder, allow_unsealed=True)
+    assert read.damage == ()
+    assert read.calls()[0].module == "层\u2028x"
+
+
+def test_a_flipped_byte_makes_the_shards_tensors_unreadable(folder):
+    path = folder / SHARD
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 4
+    path.write_bytes(data)
+    dump = Dump.open(folder)
+    record = dump.calls()[0].outputs[0]
+    with pytest.raises(DumpError, match=r"is damaged(.|\n)*in b/linear\.0/forward\.output\.0"):
+        dump.tensor(record)
+    assert any("is damaged" in problem for problem in dump.verify())
+    assert dump.tensor(dump.calls(step=1)[0].outputs[0]).sum() == 3
+
+
+def test_missing_files_are_damage(folder):
+    (folder / SHARD).unlink()
+    (folder / RECORDS).unlink()
+    dump = Dump.open(folder)
+    assert [call.name for call in dump.calls()] == ["a / linear"]
+    assert sum("missing" in text for text in dump.damage) == 2
+    assert any(RECORDS in problem for problem in dump.verify())
+
+
+def test_a_record_whose_content_no_shard_holds(folder):
+    path = folder / RECORDS
+    lines = path.read_text().splitlines()
+    line = json.loads(lines[1])
+    line["outputs"][0]["content"] = "00ff"
+    path.write_text(lines[0] + "\n" + json.dumps(line) + "\n")
+    dump = Dump.open(folder)
+    with pytest.raises(DumpError, match="no shard holds its tensor"):
+        dump.tensor(dump.calls()[1].outputs[0])
+    assert any("is not in any shard" in problem for problem in dump.verify())
+
+
+@pytest.mark.parametrize("change", [{"dtype": "float64"}, {"shape": [6]}])
+def test_a_record_that_contradicts_its_shard(folder, change):
+    path = folder / RECORDS
+    line = json.loads(path.read_text().splitlines()[0])
+    line["outputs"][0].update(change)
+    path.write_text(json.dumps(line) + "\n")
+    dump = Dump.open(folder)
+    with pytest.raises(DumpError, match=r"holds float32 \[2, 3\] where the record says"):
+        dump.tensor(dump.calls()[0].outputs[0])
+
+
+def test_a_tensor_that_was_not_stored(build):
+    folder = build().call("a", "view", [np.ones(2, np.float32)], store=False, movement=True).write()
+    dump = Dump.open(folder)
+    with pytest.raises(DumpError, match="was not stored"):
+        dump.tensor(dump.calls()[0].outputs[0])
+    assert dump.verify() == []
