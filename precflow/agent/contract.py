@@ -7,12 +7,13 @@ The only module of the agent that the judge imports. Python 3.8, standard librar
 from __future__ import annotations
 
 import re
-from typing import Dict, NamedTuple, Tuple
-from urllib.parse import quote, unquote
+from typing import Dict, Mapping, NamedTuple, Tuple
+from urllib.parse import unquote
 
 REQUEST_SCHEMA = 1
 DUMP_SCHEMA = 1
 DUMP_FORMAT = "precflow-dump"
+DIGEST_SIZE = 16  # bytes of every blake2b in a dump: content ids, checksums of files, the content of a header
 
 HEADER_FILE = "dump.json"  # written last: it seals the dump
 ERROR_FILE = "error.json"  # written instead of the header when the workload raised
@@ -50,17 +51,17 @@ SAFETENSORS_OF_DTYPE: Dict[str, str] = {ours: theirs for theirs, ours in DTYPE_O
 # Operators that move or relabel values and never round. They steer localization; they are not judged, their absence on
 # one side is not counted as unpaired, and their outputs are stored as digests only.
 MOVEMENT = frozenset(
-    "alias as_strided broadcast_to cat chunk clone concat concatenate contiguous copy_ detach diagonal expand expand_as "
-    "flatten flip gather getitem hsplit index_select masked_select meshgrid movedim moveaxis narrow permute pin_memory ravel "
-    "repeat repeat_interleave reshape reshape_as roll select setitem slice split split_with_sizes squeeze stack swapaxes "
-    "swapdims t tensor_split tile transpose tril triu unbind unflatten unfold unsqueeze view view_as vsplit dsplit take "
-    "take_along_dim rot90 fliplr flipud T mT H mH".split()
+    "alias as_strided broadcast_to cat chunk clone concat concatenate contiguous copy_ detach diagonal expand "
+    "expand_as flatten flip gather getitem hsplit index_select masked_select meshgrid movedim moveaxis narrow "
+    "permute pin_memory ravel repeat repeat_interleave reshape reshape_as roll select setitem slice split "
+    "split_with_sizes squeeze stack swapaxes swapdims t tensor_split tile transpose tril triu unbind unflatten "
+    "unfold unsqueeze view view_as vsplit dsplit take take_along_dim rot90 fliplr flipud T mT H mH".split()
 )
 # Operators that only place, cast or allocate: what they do differs between devices on purpose. Never recorded.
 PLACEMENT = frozenset(
-    "to cuda npu cpu type type_as float half bfloat16 double empty empty_like new_empty data requires_grad_ retain_grad "
-    "is_contiguous item tolist numpy size dim numel stride storage_offset data_ptr element_size is_floating_point "
-    "is_complex is_tensor result_type promote_types finfo broadcast_tensors".split()
+    "to cuda npu cpu type type_as float half bfloat16 double empty empty_like new_empty data requires_grad_ "
+    "retain_grad is_contiguous item tolist numpy size dim numel stride storage_offset data_ptr element_size "
+    "is_floating_point is_complex is_tensor result_type promote_types finfo broadcast_tensors".split()
 )
 
 
@@ -151,3 +152,42 @@ def _split_call(text: str) -> Tuple[str, int]:
 def _split_ordinal(text: str) -> Tuple[str, int]:
     name, _, ordinal = text.rpartition(".")
     return unquote(name), int(ordinal)
+
+
+# Environment variables that change what a side computes, or which device and library it finds. Both programs record these
+# and no others.
+VARIABLE_PREFIXES = tuple(
+    "ACL_ ASCEND_ ATB_ CANN_ CUBLAS_ CUDA_ CUDNN_ GOMP_ HCCL_ INF_NAN_MODE_ KMP_ LCCL_ MKL_ NCCL_ NPU_ NVIDIA_TF32_ OMP_ "
+    "OPENBLAS_ PRECFLOW_ PYTORCH_ TORCHINDUCTOR_ TORCH_ TRANSFORMERS_".split()
+)
+VARIABLES = frozenset(
+    [
+        "CLOSE_MATMUL_K_SHIFT",
+        "COMBINED_ENABLE",
+        "CUSTOM_MATMUL_SHUFFLE",
+        "DNNL_MAX_CPU_ISA",
+        "FORCE_ACLNN_OP_LIST",
+        "FORCE_OVERFLOW_CHECK",
+        "HF_HUB_OFFLINE",
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "MULTI_STREAM_MEMORY_REUSE",
+        "ONEDNN_DEFAULT_FPMATH_MODE",
+        "OP_HOOK_ENABLE",
+        "PER_STREAM_QUEUE",
+        "PYTHONHASHSEED",
+        "PYTHONPATH",
+        "TASK_QUEUE_ENABLE",
+    ]
+)
+_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+
+
+def relevant_variables(variables: Mapping[str, str]) -> Dict[str, str]:
+    """Return the variables that matter for numbers, sorted by name; values behind names that look secret are ``(redacted)``.
+
+    >>> relevant_variables({"HOME": "/home/ann", "OMP_NUM_THREADS": "2", "PRECFLOW_TOKEN": "abc"})
+    {'OMP_NUM_THREADS': '2', 'PRECFLOW_TOKEN': '(redacted)'}
+    """
+    names = sorted(name for name in variables if name in VARIABLES or name.startswith(VARIABLE_PREFIXES))
+    return {name: "(redacted)" if _SECRET.search(name) else variables[name] for name in names}
