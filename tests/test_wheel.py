@@ -15,7 +15,18 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        folder,
+        ROOT,
+    ]
     subprocess.run(command, check=True)
     return next(folder.glob("precflow-*.whl"))
 
@@ -51,6 +62,8 @@ def test_installed_wheel_lists_and_validates_its_recipes(fresh, tmp_path):
 @pytest.mark.slow
 def test_installed_wheel_packs_its_agent(fresh, tmp_path):
     subprocess.run([fresh, "agent"], check=True, cwd=tmp_path)
-    said = subprocess.run([sys.executable, "-I", tmp_path / "precflow-agent.pyz", "--version"], capture_output=True, text=True, cwd=tmp_path)
+    said = subprocess.run(
+        [sys.executable, "-I", tmp_path / "precflow-agent.pyz", "--version"], capture_output=True, text=True, cwd=tmp_path
+    )
     assert said.returncode == 0
     assert "0.1.0" in said.stdout + said.stderr

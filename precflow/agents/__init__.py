@@ -1,0 +1,1 @@
+"""Starting an agent: packing it, finding out what is here, watching over its process."""

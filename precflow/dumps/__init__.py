@@ -1,0 +1,1 @@
+"""Dumps as the judge sees them, and the requests that make them."""

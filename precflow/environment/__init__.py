@@ -1,0 +1,1 @@
+"""Whether two sides can be compared at all: facts, variables, requirements, reproduction."""

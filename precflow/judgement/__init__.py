@@ -1,0 +1,1 @@
+"""Limits, standards, accepted differences, and the verdict."""

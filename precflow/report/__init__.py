@@ -1,0 +1,1 @@
+"""One typed model, rendered for people and for machines."""

@@ -1,0 +1,1 @@
+"""From a composed recipe to sealed stage instances: plan, store, history, progress."""

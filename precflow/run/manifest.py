@@ -60,10 +60,15 @@ class Manifest:
         try:
             data: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
             if data["schema"] > MANIFEST_SCHEMA:
-                raise StoreError(f"{self.path} was written by a newer precflow (schema {data['schema']})", next_step="update precflow")
+                raise StoreError(
+                    f"{self.path} was written by a newer precflow (schema {data['schema']})", next_step="update precflow"
+                )
             return [RunEntry(**entry) for entry in data["runs"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"{self.path} is damaged: {error}", next_step=f"move it away; the store beside it is kept: mv {self.path} {self.path}.damaged") from error
+            raise StoreError(
+                f"{self.path} is damaged: {error}",
+                next_step=f"move it away; the store beside it is kept: mv {self.path} {self.path}.damaged",
+            ) from error
 
     def last(self, name: str) -> str:
         """Return the key that stage instance ``name`` had in the newest run that knew it, or ``""``."""

@@ -95,7 +95,9 @@ def place(config: RunConfig) -> Place:
     folder = Path(config.runs).expanduser() / config.recipe
     named = config.store or config.site.store
     if "://" in named:
-        raise ConfigError(f"store={named}: object stores are not available in precflow {__version__}", next_step="name a folder: store=DIR")
+        raise ConfigError(
+            f"store={named}: object stores are not available in precflow {__version__}", next_step="name a folder: store=DIR"
+        )
     root = Path(named).expanduser() / config.recipe if named else folder / "store"
     return Place(folder=folder, store=Store(root), manifest=Manifest(folder))
 
@@ -224,7 +226,9 @@ def _cost(step: Step, where: Place) -> tuple[float, int]:
 def _notes(job: Job) -> list[str]:
     config = job.config
     emulated = "emulated" in config.target.device
-    notes = [f"target.device: {', '.join(config.target.device)}; the first that is here" if len(config.target.device) > 1 else ""]
+    notes = [
+        f"target.device: {', '.join(config.target.device)}; the first that is here" if len(config.target.device) > 1 else ""
+    ]
     notes.append("where it is EMULATED, every number says so" if emulated else "")
     notes.append(f"target is emulated with {config.emulate.name}" if config.emulate.name else "")
     return [note for note in notes if note]
@@ -255,9 +259,15 @@ def render_plan(plan: Plan, *, ascii_only: bool = False) -> str:
     rows = [_row(step, plan.costs[step.stage.name]) for step in plan.steps]
     widths = [max(len(row[column]) for row in (_TITLES, *rows)) for column in range(len(_TITLES))]
     lines = [f" precflow plan {plan.command}".rstrip(), f" run folder {plan.place.folder}   (nothing is computed by this)", ""]
-    lines += [" " + "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (_TITLES, *rows)]
+    lines += [
+        " " + "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (_TITLES, *rows)
+    ]
     seconds = sum(plan.costs[step.stage.name][0] for step in plan.steps if step.state == "run")
-    lines += ["", f" total about {seconds:.0f} s where it ran before" if seconds else " nothing like it ran here before: no time to tell"]
+    lines += [
+        "",
+        f" total about {seconds:.0f} s where it ran before" if seconds else " nothing like it ran here before: no time to tell",
+    ]
     lines += [f" {note}" for note in plan.notes]
     text = "\n".join(lines)
     return text.encode("ascii", "replace").decode() if ascii_only else text

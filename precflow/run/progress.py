@@ -119,7 +119,7 @@ class _Heartbeat:
 
 
 def choose(output: str, recipe: str, *, ci: bool) -> Progress:
-    """Return the way to tell that ``output=`` asks for; ``auto`` is ``ci`` in continuous integration and where stderr is no terminal."""
+    """Return the way to tell that ``output=`` asks for; ``auto`` means ``ci`` where stderr is no terminal."""
     if output == "quiet":
         return Quiet()
     if output == "ci" or (output == "auto" and (ci or not sys.stderr.isatty())):

@@ -16,7 +16,6 @@ from precflow.judgement.verdicts import EXIT_CODES
 from precflow.report.terminal import ci_line, summary
 from precflow.run import plan, progress
 from precflow.run.jobs import make_job
-from precflow.run.manifest import RunEntry
 from precflow.run.store import Sealed, explained
 from precflow.stages.job import Job
 from precflow.stages.judge import read_verdict
@@ -95,7 +94,8 @@ def _make(step: plan.Step, job: Job, where: plan.Place, done: Mapping[str, Seale
             seal: dict[str, Any] = {**plan.seal_of(step, job, done), "note": made.note, "seal": made.seal}
             return where.store.seal(attempt, seal)
     except PrecflowError as error:
-        raise error.within(f"stage {stage.name} of {job.config.recipe}")
+        error.within(f"stage {stage.name} of {job.config.recipe}")
+        raise
 
 
 def _close(job: Job, where: plan.Place, done: Mapping[str, Sealed]) -> Outcome:
@@ -108,7 +108,9 @@ def _close(job: Job, where: plan.Place, done: Mapping[str, Sealed]) -> Outcome:
         shown = _publish(where, done["report"].folder)
         model = read_model(done["report"].folder)
         plain = job.ci or not _unicode()
-        _say(ci_line(model, report_path=shown) if job.ci else summary(model, report_path=shown, exit_code=code, ascii_only=plain))
+        _say(
+            ci_line(model, report_path=shown) if job.ci else summary(model, report_path=shown, exit_code=code, ascii_only=plain)
+        )
     return Outcome(verdict.verdict, code)
 
 

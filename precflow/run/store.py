@@ -1,10 +1,10 @@
 """A store of values: sealed folders, one a stage instance, named by what went into them.
 
-    STORE/judge-1c9f20ab34/           artifacts and sealed.json, never changed again
-    STORE/judge-1c9f20ab34.lock       held by the process that makes it
-    STORE/judge-1c9f20ab34.owner      who that is
-    STORE/.making/judge-1c9f...-4711/ being made; renamed when it is whole, thrown away when its maker died
-    STORE/judge-1c9f20ab34.failed/    what the last failed attempt left, to look into
+STORE/judge-1c9f20ab34/           artifacts and sealed.json, never changed again
+STORE/judge-1c9f20ab34.lock       held by the process that makes it
+STORE/judge-1c9f20ab34.owner      who that is
+STORE/.making/judge-1c9f...-4711/ being made; renamed when it is whole, thrown away when its maker died
+STORE/judge-1c9f20ab34.failed/    what the last failed attempt left, to look into
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any
 
 import filelock
 
-from precflow.errors import BusyError, PrecflowError, StoreError
 from precflow import keys
+from precflow.errors import BusyError, PrecflowError, StoreError
 
 SEAL_FILE = "sealed.json"
 SEAL_SCHEMA = 1
@@ -116,7 +116,7 @@ class Store:
                     self._keep_failed(folder, name, key)
 
     def seal(self, attempt: Attempt, sealed: Mapping[str, Any]) -> Sealed:
-        """Write the seal and move the folder to its place; ``sealed`` carries name, key, declared, needs, note and, maybe, seal."""
+        """Write the seal and move the folder to its place; ``sealed`` has name, key, declared, needs, note, maybe seal."""
         with explained(self.root):
             sizes = {path.relative_to(attempt.folder).as_posix(): path.stat().st_size for path in _files(attempt.folder)}
             seal = {
@@ -136,7 +136,9 @@ class Store:
             attempt.folder.replace(place)
         found = read_seal(place)
         if found is None:
-            raise StoreError(f"{place} was written and cannot be read back", next_step="check the disk, then run the same command")
+            raise StoreError(
+                f"{place} was written and cannot be read back", next_step="check the disk, then run the same command"
+            )
         return found
 
     def _keep_failed(self, folder: Path, name: str, key: str) -> None:

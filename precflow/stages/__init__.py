@@ -1,0 +1,1 @@
+"""One file a stage: glue between the rooms, nothing else."""

@@ -92,7 +92,12 @@ def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
         import_paths=job.import_paths,
     )
     run_agent(
-        request, side=settings, folder=folder, variables=settings.variables, timeout=job.config.capture.timeout, on_progress=job.say
+        request,
+        side=settings,
+        folder=folder,
+        variables=settings.variables,
+        timeout=job.config.capture.timeout,
+        on_progress=job.say,
     )
     header = Dump.open(folder).header
     return Made(note=_note(header), seal=header.content)
@@ -101,7 +106,13 @@ def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
 def _note(header: Header) -> str:
     counts, repeat = header.counts, header.repeat
     size = counts["bytes"] / 1e6
-    again = "" if not repeat.checked else ", repeats bitwise" if not repeat.different else f", {len(repeat.different)} not repeatable"
+    again = (
+        ""
+        if not repeat.checked
+        else ", repeats bitwise"
+        if not repeat.different
+        else f", {len(repeat.different)} not repeatable"
+    )
     return f"{counts['records']} records, {size:.0f} MB{again}"
 
 

@@ -47,7 +47,12 @@ def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     settings = job.side(side)
     request = environment_request(job.config, side, folder, ci=job.ci)
     run_agent(
-        request, side=settings, folder=folder, variables=settings.variables, timeout=job.config.capture.timeout, on_progress=job.say
+        request,
+        side=settings,
+        folder=folder,
+        variables=settings.variables,
+        timeout=job.config.capture.timeout,
+        on_progress=job.say,
     )
     facts = read_plain(folder / FACTS_FILE)
     missing = check(job.config.environment.require, facts, shutil.disk_usage(folder).free)

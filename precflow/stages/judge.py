@@ -47,8 +47,8 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     judged, verdict = judge(
         read_measures(needs["compare"]),
         job.config,
-        reference_dtype=open_dump(needs["dump.reference"]).header.dtype,
-        target_dtype=open_dump(needs["dump.target"]).header.dtype,
+        reference_dtype=open_dump(needs["dump.reference"]).header.dtype or job.config.reference.dtype,
+        target_dtype=open_dump(needs["dump.target"]).header.dtype or job.config.target.dtype,
         blockers=(*reproduction.blockers, *reproduction.incomplete),
         unrepeatable=reproduction.unrepeatable,
         today=_today(),

@@ -30,7 +30,10 @@ def _declare(job: Job) -> Mapping[str, Any]:
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     del job
     region = localize(
-        open_dump(needs["dump.reference"]), open_dump(needs["dump.target"]), read_measures(needs["compare"]), read_judged(needs["judge"])
+        open_dump(needs["dump.reference"]),
+        open_dump(needs["dump.target"]),
+        read_measures(needs["compare"]),
+        read_judged(needs["judge"]),
     )
     write_value(folder / REGION_FILE, region)
     return Made(note=f"starts at {region.start}" if region.start else "nothing parts")

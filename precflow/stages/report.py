@@ -67,12 +67,14 @@ def _model(job: Job, needs: Mapping[str, Path]) -> ReportModel:
         findings=tuple(read_findings(needs["advise"])),
         rows=tuple(Row(measure, judged[measure.record], roles.get(measure.record, "unknown")) for measure in measures),
         differences=differences(reference.header.facts, target.header.facts),
-        stages=tuple(StageView(name=name, state=state, seconds=seconds, note=note) for name, state, seconds, note in job.stages),
+        stages=tuple(
+            StageView(name=name, state=state, seconds=seconds, note=note) for name, state, seconds, note in job.stages
+        ),
         recipe_yaml=job.yaml,
         columns=tuple(job.config.report.columns),
         seconds=round(sum(seconds for _, _, seconds, _ in job.stages), 1),
         emulated=any(header.device.emulated for _, header in headers),
-        emulation=target.header.emulate_name,
+        emulation=str(target.header.emulate.get("name", "")),
     )
 
 

@@ -1,0 +1,1 @@
+"""What can be done with recipes and machines besides running: one verb a file."""

@@ -125,7 +125,10 @@ def test_what_a_killed_maker_left_does_not_stand_in_the_way(tmp_path):
 
 
 def test_full_disk_is_explained(tmp_path):
-    with pytest.raises(StoreError, match=r"is full .* MB free.*\n.*finished stages are kept"), explained(tmp_path / "not" / "there"):
+    with (
+        pytest.raises(StoreError, match=r"is full .* MB free.*\n.*finished stages are kept"),
+        explained(tmp_path / "not" / "there"),
+    ):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 

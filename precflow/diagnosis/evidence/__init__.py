@@ -1,0 +1,1 @@
+"""Measured evidence for the rules: small functions of tensors, arguments and facts."""
