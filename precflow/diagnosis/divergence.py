@@ -1,0 +1,207 @@
+"""Where two sides part: which calls introduce an error, and which records only inherit one.
+
+A failing record *introduces* where nothing that goes into its call fails; otherwise it *inherits*. Records that are not
+judged (movement, integers, what could not be compared) hand on what went into them. One pass in order of completion
+decides, because every source of a call completed before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from precflow.agent.contract import module_text, parse_identity
+from precflow.comparison.measures import Measure
+from precflow.diagnosis.findings import Region, Suspect
+from precflow.diagnosis.flow import Flow, Tracer
+from precflow.diagnosis.graph import Edge, Key, Node, build
+from precflow.dumps.header import Entry, Header
+from precflow.dumps.records import Call
+from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
+
+ACCUMULATED = 0.5
+"""Share of their limit that inputs may use before a failing output counts as accumulated rounding."""
+
+
+class Graphed(Protocol):
+    """What is needed of a dump: its calls and its header."""
+
+    @property
+    def header(self) -> Header:
+        """The typed view of ``dump.json``."""
+
+    def calls(self) -> Sequence[Call]:
+        """Return every call of the dump."""
+
+
+def localize(reference: Graphed, target: Graphed, measures: Sequence[Measure], judged: Sequence[Judged]) -> Region:
+    """Return where the sides part.
+
+    Suspects are operators where operators were recorded, else modules. Those whose inputs clearly agree come first, in
+    order of the graph; those whose inputs already use more than half of their limit (accumulated rounding) follow.
+
+    Args:
+        reference: Dump of the side that the graph is taken from.
+        target: Dump of the side under test.
+        measures: Every measured pair.
+        judged: Their statuses.
+    """
+    nodes = build(reference.calls(), outside=_contents(reference.header.inputs.entries))
+    tracer = Tracer(nodes, target.calls(), {one.record: one for one in measures}, {one.record: one for one in judged})
+    search = _Search(nodes, tracer)
+    for node in nodes.values():
+        search.visit(node)
+    roles = {one.record: search.roles.get(one.record, "unknown") for one in judged}
+    suspects = search.ranked() or _earliest(nodes, tracer)
+    return Region(
+        start=suspects[0].name if suspects else "",
+        suspects=suspects,
+        roles=roles,
+        unrepeatable=(*_unrepeatable("reference", reference.header), *_unrepeatable("target", target.header)),
+        notes=(*_differ_already(reference.header, target.header), *_notes(judged, roles, suspects, search)),
+    )
+
+
+class _Search:
+    """One pass over the nodes; collects roles and suspects."""
+
+    def __init__(self, nodes: Mapping[Key, Node], tracer: Tracer) -> None:
+        self.nodes = nodes
+        self.tracer = tracer
+        self.roles: dict[str, str] = {}
+        self.clear: dict[Key, Suspect] = {}
+        self.accumulated: dict[Key, Suspect] = {}
+        self.guessed = 0
+
+    def visit(self, node: Node) -> None:
+        """Give every judged output of a call its role."""
+        arriving = self.tracer.arriving(node)
+        self.tracer.leave(node, arriving)
+        self.guessed += sum(edge.guessed for edge in node.edges)
+        for record in node.call.outputs:
+            status = self.tracer.status(record.text)
+            if status is None:
+                continue
+            if status.status not in MISALIGNED_STATUSES:
+                self.roles[record.text] = self.tracer.role(node, record, arriving)
+            elif arriving.failing or arriving.moved is not None:
+                self.roles[record.text] = "inherits"
+                self._blame_movement(arriving)
+            else:
+                self.roles[record.text] = "introduces"
+                self._suspect(node, status, arriving)
+
+    def ranked(self) -> tuple[Suspect, ...]:
+        """Return the suspects, clear ones first, each part in order of the graph."""
+        return tuple(part[key] for part in (self.clear, self.accumulated) for key in sorted(part))
+
+    def _suspect(self, node: Node, status: Judged, arriving: Flow) -> None:
+        part = self.accumulated if arriving.use > ACCUMULATED else self.clear
+        earlier = part.get(node.key)
+        if earlier is None or status.ratio > earlier.ratio:
+            part[node.key] = _suspect(node.call, status.record, status.ratio, _why(node, status, arriving, self.tracer))
+
+    def _blame_movement(self, arriving: Flow) -> None:
+        if arriving.failing or arriving.moved is None:
+            return
+        key, text = arriving.moved
+        why = "its inputs are equal bit for bit, and it puts the values elsewhere on the target"
+        self.clear.setdefault(key, _suspect(self.nodes[key].call, text, 1.0, why))
+
+
+def _suspect(call: Call, record: str, ratio: float, why: str) -> Suspect:
+    return Suspect(
+        record=record,
+        name=call.name,
+        module=call.module,
+        operator=call.operator,
+        order=call.order,
+        ratio=ratio,
+        why=why,
+        site=call.site,
+    )
+
+
+def _why(node: Node, status: Judged, arriving: Flow, tracer: Tracer) -> str:
+    """Say in words why a call is under suspicion."""
+    agree = _inputs_in_words(node.edges, arriving, tracer)
+    if not node.call.operator:
+        agree += ", nothing recorded inside it fails" if node.inside else ", nothing inside it was recorded"
+    differs = {
+        "nonfinite": "its output has NaN or Inf where the other side has numbers",
+        "shape": "its output has another shape",
+        "dtype": "its output has another dtype than the recipe implies",
+    }.get(status.status, "its output does not")
+    doubt = f"; {arriving.unknown} before it could not be compared" if arriving.unknown else ""
+    return f"{agree}, {differs}{doubt}"
+
+
+def _inputs_in_words(edges: Sequence[Edge], arriving: Flow, tracer: Tracer) -> str:
+    if arriving.outside:
+        return f"its {arriving.outside} differs between the sides before any operator ran"
+    if arriving.accepted:
+        return f"its inputs carry the accepted difference of {arriving.accepted}"
+    if not edges:
+        return "it has no inputs"
+    if arriving.use > ACCUMULATED:
+        return f"its inputs use {arriving.use:.0%} of their limit ({arriving.via}): accumulated"
+    if all(tracer.equal_input(edge.record) for edge in edges):
+        return "its inputs are equal bit for bit"
+    return "its inputs agree"
+
+
+def _earliest(nodes: Mapping[Key, Node], tracer: Tracer) -> tuple[Suspect, ...]:
+    """Return the first failing call, where every failing record seems to inherit."""
+    for node in nodes.values():
+        for record in node.call.outputs:
+            status = tracer.status(record.text)
+            if status is not None and status.status in MISALIGNED_STATUSES:
+                why = "the first failing record in execution order; what goes into it could not be told apart"
+                return (_suspect(node.call, record.text, status.ratio, why),)
+    return ()
+
+
+def _unrepeatable(side: str, header: Header) -> list[str]:
+    names = [f"{side}: {_name(text)}" for text in header.repeat.different]
+    return list(dict.fromkeys(names))
+
+
+def _name(text: str) -> str:
+    """Return ``module / operator`` of an identity's text; the text itself where it is none."""
+    try:
+        identity = parse_identity(text)
+    except ValueError:
+        return text
+    place = module_text(identity.module, identity.call)
+    return f"{place} / {identity.operator}" if identity.operator else place
+
+
+def _contents(entries: Mapping[str, Entry]) -> frozenset[str]:
+    """Return the content ids of a header's entries."""
+    return frozenset(entry.content for entry in entries.values())
+
+
+def _differ_already(reference: Header, target: Header) -> list[str]:
+    parts = (("weights", reference.weights, target.weights), ("inputs", reference.inputs, target.inputs))
+    return [
+        f"the {part} of the two sides differ already"
+        for part, one, other in parts
+        if one.digest and other.digest and one.digest != other.digest
+    ]
+
+
+def _notes(judged: Sequence[Judged], roles: Mapping[str, str], suspects: Sequence[Suspect], search: _Search) -> list[str]:
+    failing = [one.record for one in judged if one.status in MISALIGNED_STATUSES]
+    lost = sum(roles[record] == "unknown" for record in failing)
+    notes = []
+    if len(suspects) > 1:
+        notes.append(f"{len(suspects)} calls introduce an error of their own; the first in the graph is shown first")
+    if search.accumulated:
+        notes.append(f"{len(search.accumulated)} of them start from inputs that already use most of their limit")
+    if len(failing) > lost and not search.ranked():
+        notes.append("no failing record introduces its error by the graph: the first in execution order is shown")
+    if lost:
+        notes.append(f"{lost} failing records belong to no call that can be read on the reference")
+    if search.guessed and suspects:
+        notes.append(f"{search.guessed} edges of the graph are missing and were taken from execution order")
+    return notes

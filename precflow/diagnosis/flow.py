@@ -1,0 +1,150 @@
+"""What a tensor carries of the difference between two sides, handed on along the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from precflow.comparison.measures import Measure
+from precflow.diagnosis.graph import Edge, Key, Node
+from precflow.dumps.records import Call, Record
+from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Judged
+
+_JUDGED_FINE = frozenset({"pass", "blind"})
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What arrives at a call or leaves it.
+
+    Attributes:
+        failing: A failing record is among what it is made of.
+        use: Largest share of its limit that a passing record among them uses, 0 to 1.
+        via: Name of that record's call.
+        accepted: Name of a call with an accepted difference, or ``""``.
+        outside: The input or weight that differs between the sides before any operator ran, or ``""``.
+        unknown: Name of a call that could not be compared, or ``""``.
+        moved: Movement that changed values although its inputs are equal: its key and its output's identity.
+    """
+
+    failing: bool = False
+    use: float = 0.0
+    via: str = ""
+    accepted: str = ""
+    outside: str = ""
+    unknown: str = ""
+    moved: tuple[Key, str] | None = None
+
+
+CLEAN = Flow()
+FAILING = Flow(failing=True)
+
+
+def merge(flows: Iterable[Flow]) -> Flow:
+    """Return what several flows carry together; of names, the first."""
+    merged = CLEAN
+    for flow in flows:
+        if flow == CLEAN:
+            continue
+        louder = flow if flow.use > merged.use else merged
+        merged = Flow(
+            failing=merged.failing or flow.failing,
+            use=louder.use,
+            via=louder.via,
+            accepted=merged.accepted or flow.accepted,
+            outside=merged.outside or flow.outside,
+            unknown=merged.unknown or flow.unknown,
+            moved=merged.moved or flow.moved,
+        )
+    return merged
+
+
+class Tracer:
+    """Hands flows from call to call; calls must come in order of completion.
+
+    Args:
+        nodes: The reference's graph.
+        target: Calls of the target, to tell equal inputs.
+        measures: Identity text -> measure.
+        judged: Identity text -> status.
+    """
+
+    def __init__(
+        self, nodes: Mapping[Key, Node], target: Iterable[Call], measures: Mapping[str, Measure], judged: Mapping[str, Judged]
+    ) -> None:
+        self._nodes = nodes
+        self._measures = measures
+        self._judged = judged
+        self._target_inputs = {record.identity: record for call in target for record in call.inputs}
+        self._leaving: dict[tuple[Key, str], Flow] = {}
+
+    def status(self, record: str) -> Judged | None:
+        """Return the status of a record, if it was judged at all."""
+        return self._judged.get(record)
+
+    def equal_input(self, record: Record) -> bool:
+        """Tell whether an input has the same bits on both sides."""
+        other = self._target_inputs.get(record.identity)
+        return other is not None and other.content == record.content
+
+    def arriving(self, node: Node) -> Flow:
+        """Return what the inputs of a call carry; for a module also what fails inside it."""
+        arriving = merge(self._along(edge) for edge in node.edges)
+        within = [
+            self._leaving[(key, record.identity.index)] for key in node.inside for record in self._nodes[key].call.outputs
+        ]
+        if any(flow.failing for flow in within):
+            return merge([arriving, FAILING])
+        moved = next((flow.moved for flow in within if flow.moved), None)
+        return merge([arriving, Flow(moved=moved)])
+
+    def leave(self, node: Node, arriving: Flow) -> None:
+        """Remember what each output of a call carries on."""
+        for record in node.call.outputs:
+            self._leaving[(node.key, record.identity.index)] = self._leaves(node, record, arriving)
+
+    def role(self, node: Node, record: Record, arriving: Flow) -> str:
+        """Return the role of a record that does not fail: ``agrees``, or what is known of one that was not judged."""
+        status = self._judged[record.text].status
+        measure = self._measures.get(record.text)
+        if status in _JUDGED_FINE or status == "accepted" or (measure is not None and measure.equal):
+            return "agrees"
+        if status in INCOMPLETE_STATUSES or not node.call.movement:
+            return "unknown"
+        return "inherits" if arriving.failing or arriving.moved else "agrees"
+
+    def _along(self, edge: Edge) -> Flow:
+        if edge.source is not None:
+            return self._leaving.get(edge.source, CLEAN)
+        other = self._target_inputs.get(edge.record.identity)
+        if other is None or other.dtype != edge.record.dtype or other.content == edge.record.content:
+            return CLEAN
+        kind = f"weight {edge.record.weight}" if edge.record.weight else f"input {edge.record.identity.index}"
+        return Flow(outside=kind)
+
+    def _leaves(self, node: Node, record: Record, arriving: Flow) -> Flow:
+        judged = self._judged.get(record.text)
+        if judged is not None and judged.status in MISALIGNED_STATUSES:
+            return FAILING
+        if judged is not None and judged.status in _JUDGED_FINE:
+            return Flow(use=min(max(judged.ratio, 0.0), 1.0), via=node.call.name)
+        if judged is not None and judged.status == "accepted":
+            return Flow(use=1.0, via=node.call.name, accepted=node.call.name)
+        return self._hands_on(node, record, arriving, incomplete=judged is not None and judged.status in INCOMPLETE_STATUSES)
+
+    def _hands_on(self, node: Node, record: Record, arriving: Flow, *, incomplete: bool) -> Flow:
+        """Return what leaves a record that says nothing by itself."""
+        measure = self._measures.get(record.text)
+        if measure is not None and measure.equal:
+            return CLEAN
+        if incomplete:
+            return merge([arriving, Flow(unknown=node.call.name)])
+        if self._moved(node, measure):
+            return merge([arriving, Flow(moved=(node.key, record.text))])
+        return arriving
+
+    def _moved(self, node: Node, measure: Measure | None) -> bool:
+        """Tell whether pure movement changed values: equal bits in, other bits of the same type out."""
+        if not node.call.movement or measure is None or not node.edges or measure.reference_dtype != measure.target_dtype:
+            return False
+        return measure.join in {"paired", "shape"} and all(self.equal_input(edge.record) for edge in node.edges)

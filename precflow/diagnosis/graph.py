@@ -1,0 +1,154 @@
+"""The data-flow graph of one side: which call's output went into which call, and which calls a module made.
+
+Edges come from the ``source`` that the agent recorded. Where one is missing (an operator that was not recorded stands
+between), the same content seen earlier is taken, and then the latest earlier output of the same shape: execution order.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from precflow.agent.contract import OUTSIDE, ROOT_MODULE
+from precflow.dumps.records import Call, Record
+
+Key = tuple[int, int, int]
+"""Rank, step and order of a call: sorts in order of completion, so every source sorts before what uses it."""
+Place = tuple[Key, str]
+"""A call and the index of one of its outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One input of a call.
+
+    Attributes:
+        record: The input.
+        source: Call and output index that it comes from; ``None`` for weights and for what comes from outside.
+        guessed: Taken from execution order, because the recorded edge is missing.
+    """
+
+    record: Record
+    source: Place | None
+    guessed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One call with its place in the graph.
+
+    Attributes:
+        key: Rank, step, order.
+        call: The call.
+        edges: One for each input, in order.
+        inside: Calls that a module made before it was done, in order; empty for operators.
+    """
+
+    key: Key
+    call: Call
+    edges: tuple[Edge, ...]
+    inside: tuple[Key, ...]
+
+
+@dataclass
+class _Seen:
+    """Outputs so far, by what an input without an edge can be recognised by."""
+
+    outputs: set[Place] = field(default_factory=set)
+    by_content: dict[str, list[Place]] = field(default_factory=lambda: defaultdict(list))
+    by_shape: dict[tuple[int, ...], list[Place]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, key: Key, call: Call) -> None:
+        """Remember the outputs of a call."""
+        for record in call.outputs:
+            place = (key, record.identity.index)
+            self.outputs.add(place)
+            self.by_shape[record.shape].append(place)
+            if math.prod(record.shape) > 1:  # single numbers are equal by chance
+                self.by_content[record.content].append(place)
+
+
+def build(calls: Iterable[Call], *, outside: frozenset[str] = frozenset()) -> dict[Key, Node]:
+    """Return every call as a node, in order of completion.
+
+    Args:
+        calls: Calls of one dump, of any steps and ranks.
+        outside: Content ids of the workload's own inputs: no edge is guessed for them.
+    """
+    ordered = sorted(((key_of(call), call) for call in calls), key=lambda pair: pair[0])
+    inside = _inside(ordered)
+    seen = _Seen()
+    nodes: dict[Key, Node] = {}
+    for key, call in ordered:
+        children = inside.get(key, ())
+        start = children[0] if children else key
+        nodes[key] = Node(key, call, tuple(_edges(call, start, seen, outside)), children)
+        seen.add(key, call)
+    return nodes
+
+
+def key_of(call: Call) -> Key:
+    """Return rank, step and order."""
+    return (call.rank, call.step, call.order)
+
+
+def _inside(ordered: list[tuple[Key, Call]]) -> Mapping[Key, tuple[Key, ...]]:
+    """Give each module call the calls of itself and its children that completed since it was last done."""
+    waiting: dict[tuple[int, int, str], list[Key]] = defaultdict(list)
+    inside: dict[Key, tuple[Key, ...]] = {}
+    for key, call in ordered:
+        when = key[:2]
+        if not call.operator:
+            inside[key] = tuple(waiting.pop((*when, call.module), ()))
+        for module in _enclosing(call):
+            waiting[(*when, module)].append(key)
+    return inside
+
+
+def _enclosing(call: Call) -> Iterator[str]:
+    """Yield the modules that were running around a call, innermost first.
+
+    >>> from types import SimpleNamespace as Stub
+    >>> list(_enclosing(Stub(module="layers.0", operator="add")))
+    ['layers.0', 'layers', '']
+    """
+    module = call.module
+    if module == OUTSIDE:
+        return
+    if call.operator:
+        yield module
+    while module != ROOT_MODULE:
+        module = module.rpartition(".")[0]
+        yield module
+
+
+def _edges(call: Call, start: Key, seen: _Seen, outside: frozenset[str]) -> Iterator[Edge]:
+    sources = [_recorded(record, start, seen) or _same_content(record, start, seen) for record in call.inputs]
+    anything = any(source is not None for source in sources)
+    for record, source in zip(call.inputs, sources, strict=True):
+        if source is not None or anything or record.weight or record.content in outside:
+            yield Edge(record, source)
+        else:
+            guess = _latest(seen.by_shape.get(record.shape, []), start)
+            yield Edge(record, guess, guessed=guess is not None)
+
+
+def _recorded(record: Record, start: Key, seen: _Seen) -> Place | None:
+    if record.source is None:
+        return None
+    place = ((start[0], start[1], record.source[0]), record.source[1])
+    return place if place in seen.outputs and place[0] < start else None
+
+
+def _same_content(record: Record, start: Key, seen: _Seen) -> Place | None:
+    return None if record.weight else _latest(seen.by_content.get(record.content, []), start)
+
+
+def _latest(places: list[Place], start: Key) -> Place | None:
+    """Return the last place before ``start`` in the same rank and step."""
+    position = bisect.bisect_left(places, (start, ""))
+    found = places[position - 1] if position else None
+    return found if found and found[0][:2] == start[:2] else None
