@@ -1,0 +1,1 @@
+"""One file a device: cpu, cuda, npu and the emulated npu, behind one protocol."""

@@ -1,0 +1,58 @@
+"""Which device a side takes: the first of its list that is here."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Dict, List, Sequence
+
+from precflow.agent.devices.cpu import Cpu
+from precflow.agent.devices.cuda import Cuda
+from precflow.agent.devices.emulated import Emulated
+from precflow.agent.devices.npu import Npu
+from precflow.agent.devices.protocol import Device
+from precflow.agent.failures import AgentError
+
+DEVICES: Dict[str, Device] = {device.kind: device for device in (Cpu(), Cuda(), Npu(), Emulated())}
+
+
+def choose(preferences: Sequence[str], *, ci: bool, side: str = "target") -> Device:
+    """Return the first device of the list that can be used here.
+
+    Args:
+        preferences: Kinds, most wanted first.
+        ci: Take ``emulated`` only if it is the single name: a build machine with a broken driver must not go green on it.
+        side: Named in the message.
+
+    Raises:
+        AgentError: ``bad_request``: a name is unknown. ``device_missing``: none of them is here; says why for each.
+    """
+    _known(preferences)
+    reasons: List[str] = []
+    for kind in preferences:
+        refused = ci and kind == "emulated" and len(preferences) > 1
+        reason = "not taken in CI unless it is named alone" if refused else DEVICES[kind].missing()
+        if not reason:
+            return DEVICES[kind]
+        reasons.append("%s: %s" % (kind, reason))
+    message = "no device for %s.device=%s here. %s" % (side, _shown(preferences), "; ".join(reasons))
+    raise AgentError("device_missing", message, _would_work(preferences, side))
+
+
+def _known(preferences: Sequence[str]) -> None:
+    if not preferences:
+        raise AgentError("bad_request", "device is an empty list; expected some of %s" % ", ".join(DEVICES))
+    for kind in preferences:
+        if kind not in DEVICES:
+            near = difflib.get_close_matches(kind, DEVICES, n=1)
+            hint = " Did you mean %s?" % near[0] if near else ""
+            raise AgentError("bad_request", "unknown device %r; known are %s.%s" % (kind, ", ".join(DEVICES), hint))
+
+
+def _shown(preferences: Sequence[str]) -> str:
+    return preferences[0] if len(preferences) == 1 else "[%s]" % ",".join(preferences)
+
+
+def _would_work(preferences: Sequence[str], side: str) -> str:
+    alternatives = ("emulated", "cpu") if "npu" in preferences or "emulated" in preferences else ("cpu",)
+    working = [kind for kind in alternatives if not DEVICES[kind].missing()]
+    return "this would work here: " + " or ".join("%s.device=%s" % (side, kind) for kind in working)

@@ -1,0 +1,61 @@
+"""The CPU as a device."""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING
+
+from precflow.agent.devices.protocol import DeviceFacts
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Cpu:
+    """The processor that the agent itself runs on."""
+
+    name = "cpu"
+    kind = "cpu"
+
+    def missing(self) -> str:
+        """Return ``""``: there is always a CPU."""
+        return ""
+
+    def start(self) -> torch.device:
+        """Return ``cpu``."""
+        import torch
+
+        return torch.device("cpu")
+
+    def seed(self, seed: int) -> None:
+        """Seed torch's CPU generator."""
+        import torch
+
+        torch.manual_seed(seed)
+
+    def synchronize(self) -> None:
+        """Return at once: CPU operators are done when they return."""
+
+    def deterministic(self, algorithms: str) -> None:
+        """Change nothing: the CPU has no switches of its own."""
+
+    def facts(self) -> DeviceFacts:
+        """Return the processor's name, its widest instruction set as torch sees it, and the thread counts."""
+        import torch
+
+        capability = getattr(torch.backends.cpu, "get_cpu_capability", lambda: "unknown")
+        switches = {
+            "threads": str(torch.get_num_threads()),
+            "mkldnn": str(torch.backends.mkldnn.is_available()),
+        }
+        return DeviceFacts(_model_name(), {"instructions": str(capability())}, switches)
+
+
+def _model_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as stream:
+            lines = [line.partition(":") for line in stream]
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [value.strip() for key, _, value in lines if key.strip() in ("model name", "Model Name", "Hardware")]
+    return names[0] if names else platform.processor() or platform.machine()

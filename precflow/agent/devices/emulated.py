@@ -1,0 +1,61 @@
+"""The emulated NPU as a device: a real ``torch.device("npu")`` whose arithmetic is the CPU's, with rules on top."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from precflow.agent.devices.npu import switches
+from precflow.agent.devices.protocol import DeviceFacts
+
+if TYPE_CHECKING:
+    import torch
+
+OLDEST = (2, 10)  # first torch that lets Python register a device
+
+
+class Emulated:
+    """The emulated Ascend device of this process. Starting it cannot be undone: it belongs into a process of its own."""
+
+    name = "npu"
+    kind = "emulated"
+
+    def missing(self) -> str:
+        """Return why the emulation does not work here: torch is too old, or a real ``torch_npu`` is loaded already."""
+        import sys
+
+        import torch
+
+        version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+        if version < OLDEST:
+            return "the emulated NPU needs torch 2.10 or newer, here is %s" % torch.__version__
+        return "torch_npu is loaded in this process" if "torch_npu._C" in sys.modules else ""
+
+    def start(self) -> torch.device:
+        """Install the emulation into this process and return its device."""
+        import torch
+
+        from precflow.agent import emulated
+
+        emulated.install()
+        return torch.device("npu", 0)
+
+    def seed(self, seed: int) -> None:
+        """Seed the emulated device's own generator."""
+        _npu().manual_seed_all(seed)
+
+    def synchronize(self) -> None:
+        """Wait for nothing: emulated operators are done when they return."""
+        _npu().synchronize()
+
+    def deterministic(self, algorithms: str) -> None:
+        """Change nothing here: the emulation obeys ``torch.use_deterministic_algorithms``."""
+
+    def facts(self) -> DeviceFacts:
+        """Return a description that says "emulated", and the switches of ``torch.npu`` as migration code sees them."""
+        return DeviceFacts(str(_npu().get_device_name(0)), {}, switches(_npu()))
+
+
+def _npu() -> Any:
+    import torch
+
+    return torch.npu  # type: ignore[attr-defined]  # registered by the emulation

@@ -1,0 +1,116 @@
+"""An Ascend NPU as a device, through ``torch_npu``, which is imported here and only when an NPU is asked for."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Callable, Dict
+
+from precflow.agent.devices.protocol import DeviceFacts
+
+if TYPE_CHECKING:
+    import torch
+
+_VERSION_FILES = (  # where CANN writes its version, below ASCEND_HOME_PATH
+    "version.cfg",
+    "compiler/version.info",
+    "runtime/version.info",
+)
+
+
+class Npu:
+    """The current Ascend device."""
+
+    name = "npu"
+    kind = "npu"
+
+    def missing(self) -> str:
+        """Return why there is no NPU: no ``torch_npu``, one that does not load, or no device behind it."""
+        try:
+            import torch
+            import torch_npu  # noqa: F401  importing it registers the device
+        except ImportError as error:
+            return "torch_npu cannot be imported (%s)" % error
+        except RuntimeError as error:
+            return "torch_npu does not load (%s)" % str(error).splitlines()[0]
+        npu: Any = getattr(torch, "npu", None)
+        return "" if npu is not None and npu.is_available() else "torch_npu sees no NPU (driver, ASCEND_RT_VISIBLE_DEVICES)"
+
+    def start(self) -> torch.device:
+        """Initialise the NPU and return the current device."""
+        import torch
+
+        npu = _npu()
+        npu.set_device(npu.current_device())
+        return torch.device("npu", npu.current_device())
+
+    def seed(self, seed: int) -> None:
+        """Seed the generators of all NPUs."""
+        _npu().manual_seed_all(seed)
+
+    def synchronize(self) -> None:
+        """Wait for all streams of the current device."""
+        _npu().synchronize()
+
+    def deterministic(self, algorithms: str) -> None:
+        """Change nothing here: ``torch.use_deterministic_algorithms`` and HCCL_DETERMINISTIC reach the NPU by themselves."""
+
+    def facts(self) -> DeviceFacts:
+        """Return the chip's name, the versions of torch_npu and CANN, and HF32, compile and overflow switches."""
+        return DeviceFacts(str(_npu().get_device_name(0)), versions(), switches(_npu()))
+
+
+def versions() -> Dict[str, str]:
+    """Return the versions of ``torch_npu`` and, from the toolkit's own files, of CANN; ``unknown`` where a file is missing."""
+    import torch_npu
+
+    return {"torch_npu": str(getattr(torch_npu, "__version__", "unknown")), "cann": _cann_version()}
+
+
+def switches(npu: Any) -> Dict[str, str]:
+    """Read back the numerical switches of ``torch.npu``; one that this version does not have is ``unknown``.
+
+    Args:
+        npu: The module ``torch.npu``, of the hardware or emulated.
+    """
+    readers: Dict[str, Callable[[], Any]] = {
+        "matmul.allow_hf32": lambda: npu.matmul.allow_hf32,
+        "conv.allow_hf32": lambda: npu.conv.allow_hf32,
+        "jit_compile": lambda: not npu.is_jit_compile_false(),
+        "allow_internal_format": lambda: npu.config.allow_internal_format,
+        "inf_nan_mode": lambda: bool(npu.utils.is_support_inf_nan()),
+    }
+    return {name: _read(reader) for name, reader in readers.items()}
+
+
+def _read(reader: Callable[[], Any]) -> str:
+    try:
+        return str(reader())
+    except (AttributeError, RuntimeError, TypeError):  # write-only, or absent in this version
+        return "unknown"
+
+
+def _cann_version() -> str:
+    home = (
+        os.environ.get("ASCEND_HOME_PATH") or os.environ.get("ASCEND_TOOLKIT_HOME") or "/usr/local/Ascend/ascend-toolkit/latest"
+    )
+    for name in _VERSION_FILES:
+        path = os.path.join(home, name)
+        if os.path.isfile(path):
+            with open(path, encoding="utf-8", errors="replace") as stream:
+                return _version_line(stream.read())
+    return "unknown"
+
+
+def _version_line(text: str) -> str:
+    """Return the version out of ``Version=8.0.RC3`` or ``runtime_running_version=[7.3.0.1:8.0.0]``."""
+    for line in text.splitlines():
+        key, _, value = line.partition("=")
+        if "version" in key.lower() and value.strip():
+            return value.strip().strip("[]").rpartition(":")[2]
+    return "unknown"
+
+
+def _npu() -> Any:
+    import torch
+
+    return torch.npu  # type: ignore[attr-defined]  # registered by torch_npu

@@ -1,0 +1,24 @@
+"""Libraries that only some workloads need."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from precflow.agent.failures import AgentError
+
+
+def require(module: str) -> Any:
+    """Import and return a module of the extra ``models``.
+
+    Raises:
+        AgentError: ``workload``: not installed in this side's interpreter; names the extra.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        library = module.partition(".")[0]
+        if error.name != library:
+            raise  # the library is there, and lacks something itself
+        message = "%s is not installed in this side's interpreter" % library
+        raise AgentError("workload", message, "pip install 'precflow[models]', or %s alone" % library) from error

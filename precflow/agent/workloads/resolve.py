@@ -1,0 +1,96 @@
+"""From a ``_target_`` in a recipe to the value that the function behind it returns, in the side's own interpreter."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import sys
+from typing import Any, Callable, Mapping, Sequence
+
+from precflow.agent.failures import AgentError
+
+SHIPPED = "precflow.workloads."  # what recipes write
+_AGENT = "precflow.agent.workloads."  # where it is
+_TARGET = "_target_"
+
+
+def extend_path(import_paths: Sequence[str]) -> None:
+    """Append folders to ``sys.path`` that are not on it; what is installed is found first."""
+    sys.path.extend(path for path in import_paths if path not in sys.path)
+
+
+def build(spec: Mapping[str, Any], *, key: str, trusted: Sequence[str], **offered: Any) -> Any:
+    """Resolve ``_target_``, call it with the other keys, and return what it returns.
+
+    Args:
+        spec: The recipe's section: ``_target_`` and arguments by name.
+        key: Where it stands in the recipe, for messages, such as ``workload.model``.
+        trusted: Packages whose functions may be called.
+        offered: Arguments that are passed where the function takes one of that name and the recipe gives none.
+
+    Raises:
+        AgentError: ``bad_request`` without a target; ``untrusted``; ``workload`` where module or function is missing or the
+            arguments do not fit. What the function itself raises comes through.
+    """
+    if not isinstance(spec.get(_TARGET), str):
+        raise AgentError("bad_request", "%s has no _target_" % key, "name a function: %s._target_=my_pkg.my_module.build" % key)
+    target = str(spec[_TARGET])
+    function = resolve(target, key=key, trusted=trusted)
+    arguments = {name: value for name, value in spec.items() if name != _TARGET}
+    signature = _signature(function)
+    if signature is not None:
+        arguments = {**{name: value for name, value in offered.items() if name in signature.parameters}, **arguments}
+        _check(signature, arguments, target=target, key=key)
+    return function(**arguments)
+
+
+def resolve(target: str, *, key: str, trusted: Sequence[str]) -> Callable[..., Any]:
+    """Return the function that a dotted name means.
+
+    Raises:
+        AgentError: ``untrusted``, or ``workload`` where there is no such module or function.
+    """
+    package = target.partition(".")[0]
+    if target.startswith(SHIPPED):
+        target = _AGENT + target[len(SHIPPED) :]
+    elif package not in trusted:
+        message = "%s._target_=%s: package %s is not trusted" % (key, target, package)
+        raise AgentError(
+            "untrusted", message, "read its code, then: PRECFLOW_TRUST=%s, or `trusted: [%s]` in a site file" % ((package,) * 2)
+        )
+    module_name, _, name = target.rpartition(".")
+    if not module_name:
+        raise AgentError("workload", "%s._target_=%s is not of the form package.module.function" % (key, target))
+    module = _module(module_name, key)
+    function = getattr(module, name, None)
+    if not callable(function):
+        near = difflib.get_close_matches(name, [each for each in vars(module) if not each.startswith("_")], n=3)
+        hint = "did you mean %s?" % " or ".join(near) if near else ""
+        raise AgentError("workload", "%s: module %s has no function %s" % (key, module_name, name), hint)
+    return function  # type: ignore[no-any-return]  # whatever is callable
+
+
+def _module(name: str, key: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
+            raise  # the module is there, and lacks something itself: the traceback tells
+        message = "%s: no module %s in this side's interpreter (%s) nor in the import paths" % (key, error.name, sys.executable)
+        raise AgentError("workload", message, "install it there, or run precflow in the folder that holds it") from error
+
+
+def _signature(function: Callable[..., Any]) -> Any:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):  # some built-ins have none
+        return None
+
+
+def _check(signature: inspect.Signature, arguments: Mapping[str, Any], *, target: str, key: str) -> None:
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        message = "%s: %s%s cannot be called: %s" % (key, target, signature, error)
+        raise AgentError("workload", message, "give arguments by name below %s" % key) from error

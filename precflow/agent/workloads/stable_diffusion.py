@@ -1,0 +1,174 @@
+"""Stable Diffusion v1.5: its text encoder, with seeded or real weights, and prompts for it.
+
+The configuration is the published one of ``runwayml/stable-diffusion-v1-5``, folder ``text_encoder``: 12 layers, 768 wide,
+123 million parameters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Sequence, Tuple
+
+from precflow.agent.failures import AgentError
+from precflow.agent.workloads import weights as checkpoints
+from precflow.agent.workloads.extras import require
+
+if TYPE_CHECKING:
+    import torch
+
+SEEDED = "seeded"
+POSITIONS = 77  # tokens of one prompt
+END = 49407  # end of text, and padding
+CONFIGURATION: Mapping[str, Any] = {
+    "vocab_size": 49408,
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "max_position_embeddings": POSITIONS,
+    "hidden_act": "quick_gelu",
+    "layer_norm_eps": 1e-5,
+    "projection_dim": 768,
+    "bos_token_id": 49406,
+    "eos_token_id": END,
+    "pad_token_id": END,
+}
+_PREFIX = "text_model."  # in SD checkpoints and in older transformers; not in newer ones
+_DERIVED = "position_ids"  # a buffer that older checkpoints carry
+
+
+def text_encoder(weights: str = SEEDED) -> torch.nn.Module:
+    """Build the text encoder on the CPU in float32, with eager attention, so that softmax and mask can be recorded.
+
+    Args:
+        weights: ``seeded``, a ``.safetensors`` file, or a ``from_pretrained`` folder (whose ``config.json`` counts).
+
+    Returns:
+        ``CLIPTextModel`` of transformers. Seeded weights are drawn parameter by parameter from CPU generators that depend on
+        torch's seed and the parameter's name: the same bits on every machine, whatever the default device and the version
+        of transformers. Their spread is that of transformers' own initialization of CLIP: embeddings of variance 8e-4, small
+        as in the trained model, so that a wrong ``layer_norm_eps`` (1e-3) moves the final output by 19 %.
+
+    Raises:
+        AgentError: ``workload``: transformers is missing, or the weights cannot be read or do not fit.
+    """
+    _stay_offline()
+    model = _empty(_configuration(weights))
+    if weights == SEEDED:
+        _draw(model)
+    else:
+        checkpoints.load(model, weights, prefixes=(_PREFIX,), ignored=(_DERIVED,))
+    return model
+
+
+def prompts(token_ids: Sequence[Sequence[int]], texts: Sequence[str] = (), tokenizer: str = "") -> Dict[str, torch.Tensor]:
+    """Return prompts as the model's ``input_ids``, int64 of shape ``[prompts, 77]``, padded with the end-of-text token.
+
+    Args:
+        token_ids: One list a prompt, with start and end tokens, at most 77 long.
+        texts: The same prompts in words. Only read together with a tokenizer.
+        tokenizer: Folder of a CLIP tokenizer; where it is given, ``texts`` are tokenized and ``token_ids`` not used.
+
+    Raises:
+        AgentError: ``workload``: no prompt, a prompt too long, a token outside the vocabulary, other numbers of texts and
+            token lists, or a tokenizer that cannot be loaded.
+    """
+    import torch
+
+    if texts and len(texts) != len(token_ids):
+        raise AgentError("workload", "prompts: %d texts and %d token lists; expected as many" % (len(texts), len(token_ids)))
+    rows = _tokenized(texts, tokenizer) if tokenizer and texts else [list(row) for row in token_ids]
+    if not rows:
+        raise AgentError("workload", "prompts: no prompt was given")
+    for number, row in enumerate(rows):
+        _check_prompt(number, row)
+    return {"input_ids": torch.tensor([row + [END] * (POSITIONS - len(row)) for row in rows], dtype=torch.int64, device="cpu")}
+
+
+def _stay_offline() -> None:
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        os.environ.setdefault(name, "1")
+
+
+def _configuration(weights: str) -> Any:
+    transformers = require("transformers")
+    folder = os.path.expanduser(weights)
+    if weights != SEEDED and os.path.isfile(os.path.join(folder, "config.json")):
+        configuration = transformers.CLIPTextConfig.from_pretrained(folder)
+    else:
+        configuration = transformers.CLIPTextConfig(**CONFIGURATION)
+    configuration._attn_implementation = "eager"  # noqa: SLF001  the keyword is dropped by some versions' from_pretrained
+    return configuration
+
+
+def _empty(configuration: Any) -> torch.nn.Module:
+    """Build the model without initializing it: first without memory, then with memory of undefined content."""
+    import torch
+
+    with torch.device("meta"):
+        model: torch.nn.Module = require("transformers").CLIPTextModel(configuration)
+    model.to_empty(device="cpu")
+    for name, buffer in model.named_buffers():
+        if not name.endswith(_DERIVED):
+            raise AgentError(
+                "workload", "CLIPTextModel of this transformers has a buffer %s that precflow does not know" % name
+            )
+        with torch.no_grad():
+            buffer.copy_(torch.arange(buffer.shape[-1], device="cpu").expand_as(buffer))
+    return model
+
+
+def _draw(model: torch.nn.Module) -> None:
+    """Fill all parameters; matrices are normal with mean 0, biases 0, scales of normalisations 1."""
+    import torch
+
+    seed = torch.initial_seed()
+    for name, parameter in model.named_parameters():
+        mean, deviation = _distribution(name)
+        generator = torch.Generator(device="cpu").manual_seed(_seed_of(name, seed))
+        with torch.no_grad():
+            parameter.normal_(mean, deviation, generator=generator) if deviation else parameter.fill_(mean)
+
+
+def _distribution(name: str) -> Tuple[float, float]:
+    """Return mean and standard deviation of a parameter, as transformers initializes CLIP."""
+    width, layers = CONFIGURATION["hidden_size"], CONFIGURATION["num_hidden_layers"]
+    if name.endswith(".bias"):
+        return 0.0, 0.0
+    if "norm" in name:
+        return 1.0, 0.0
+    if "embedding" in name:
+        return 0.0, 0.02
+    if "out_proj" in name:
+        return 0.0, width**-0.5
+    return 0.0, (2 * width) ** -0.5 if "fc1" in name else width**-0.5 * (2 * layers) ** -0.5
+
+
+def _seed_of(name: str, seed: int) -> int:
+    bare = name[len(_PREFIX) :] if name.startswith(_PREFIX) else name
+    return int.from_bytes(hashlib.blake2b(("%d %s" % (seed, bare)).encode(), digest_size=7).digest(), "little")
+
+
+def _tokenized(texts: Sequence[str], folder: str) -> List[List[int]]:
+    _stay_offline()
+    try:
+        tokenizer = require("transformers").CLIPTokenizer.from_pretrained(os.path.expanduser(folder))
+    except (OSError, ValueError) as error:
+        raise AgentError(
+            "workload", "workload.tokenizer=%s cannot be loaded: %s" % (folder, str(error).splitlines()[0])
+        ) from error
+    return [list(row) for row in tokenizer(list(texts), truncation=True, max_length=POSITIONS)["input_ids"]]
+
+
+def _check_prompt(number: int, row: Sequence[int]) -> None:
+    if len(row) > POSITIONS:
+        raise AgentError("workload", "prompts: prompt %d has %d tokens; the model takes %d" % (number, len(row), POSITIONS))
+    outside = [token for token in row if not isinstance(token, int) or not 0 <= token < CONFIGURATION["vocab_size"]]
+    if outside:
+        message = "prompts: prompt %d holds %r; tokens are numbers from 0 to %d" % (
+            number,
+            outside[0],
+            CONFIGURATION["vocab_size"] - 1,
+        )
+        raise AgentError("workload", message)

@@ -1,0 +1,133 @@
+"""Checkpoints into models: every key accounted for, and what does not fit said by name."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Dict, List, Mapping, Sequence
+
+from precflow.agent.failures import AgentError
+
+if TYPE_CHECKING:
+    import torch
+
+_SINGLE = ("model.safetensors", "pytorch_model.bin")
+_INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_SHOWN = 5  # problems a message lists before it counts
+
+
+def load(model: torch.nn.Module, path: str, *, prefixes: Sequence[str] = (), ignored: Sequence[str] = ()) -> None:
+    """Copy a checkpoint into a model on the CPU; values are cast to the model's element types.
+
+    Args:
+        model: All of its parameters and persistent buffers must be in the checkpoint.
+        path: A ``.safetensors`` or ``.bin`` file, or a ``from_pretrained`` folder.
+        prefixes: Taken off from or put before the checkpoint's keys where that makes them the model's.
+        ignored: Endings of keys that may be in the checkpoint and not in the model.
+
+    Raises:
+        AgentError: ``workload``: no such file, unreadable, keys missing or left over, other shapes; names file, key and
+            both shapes.
+    """
+    wanted = model.state_dict()
+    found = {_renamed(key, wanted, prefixes): value for key, value in read(path).items()}
+    problems = [
+        *("%s is missing" % key for key in wanted if key not in found),
+        *("%s is not in the model" % key for key in found if key not in wanted and not key.endswith(tuple(ignored))),
+        *_other_shapes(wanted, found),
+    ]
+    if problems:
+        more = " and %d more" % (len(problems) - _SHOWN) if len(problems) > _SHOWN else ""
+        raise AgentError("workload", "weights %s do not fit the model: %s%s" % (path, "; ".join(problems[:_SHOWN]), more))
+    model.load_state_dict({key: found[key] for key in wanted})
+
+
+def read(path: str) -> Dict[str, torch.Tensor]:
+    """Return all tensors of a checkpoint file, or of every shard of a folder.
+
+    Raises:
+        AgentError: ``workload``: missing, truncated or of an unknown kind.
+    """
+    tensors: Dict[str, torch.Tensor] = {}
+    for file in files(os.path.expanduser(path)):
+        tensors.update(_read_file(file))
+    return tensors
+
+
+def files(path: str) -> List[str]:
+    """Return the checkpoint files behind a path, safetensors before pickles.
+
+    Raises:
+        AgentError: ``workload``: nothing there, or a folder without weights.
+    """
+    if os.path.isfile(path):
+        return [path]
+    if not os.path.isdir(path):
+        raise AgentError("workload", "weights %s: no such file or folder" % path)
+    for single, index in zip(_SINGLE, _INDEX):
+        if os.path.isfile(os.path.join(path, single)):
+            return [os.path.join(path, single)]
+        if os.path.isfile(os.path.join(path, index)):
+            return _shards(os.path.join(path, index))
+    expected = ", ".join((*_SINGLE, *_INDEX))
+    raise AgentError("workload", "weights %s: the folder has no weights; expected one of %s" % (path, expected))
+
+
+def _shards(index: str) -> List[str]:
+    with open(index, encoding="utf-8") as stream:
+        try:
+            names = sorted(set(json.load(stream)["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError) as error:
+            raise AgentError("workload", "weights %s: not an index of shards" % index) from error
+    return [os.path.join(os.path.dirname(index), name) for name in names]
+
+
+def _read_file(path: str) -> Dict[str, torch.Tensor]:
+    if path.endswith(".safetensors"):
+        return _read_safetensors(path)
+    if path.endswith((".bin", ".pt", ".pth")):
+        return _read_pickle(path)
+    raise AgentError("workload", "weights %s: unknown kind of file; expected .safetensors, .bin, .pt or .pth" % path)
+
+
+def _read_safetensors(path: str) -> Dict[str, torch.Tensor]:
+    from precflow.agent.workloads.extras import require
+
+    loader = require("safetensors.torch")
+    try:
+        return dict(loader.load_file(path))
+    except Exception as error:  # its own class, OSError or ValueError, by what is broken
+        raise _unreadable(path, error) from error
+
+
+def _read_pickle(path: str) -> Dict[str, torch.Tensor]:
+    import torch
+
+    try:
+        return dict(torch.load(path, map_location="cpu", weights_only=True))
+    except Exception as error:  # pickle, zip and runtime errors, by what is broken
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: Exception) -> AgentError:
+    size = "%d bytes" % os.path.getsize(path) if os.path.exists(path) else "missing"
+    message = "weights %s cannot be read (%s): %s" % (
+        path,
+        size,
+        str(error).splitlines()[0] if str(error) else type(error).__name__,
+    )
+    return AgentError("workload", message, "is the file complete? compare its size with the source, and copy it again")
+
+
+def _renamed(key: str, wanted: Mapping[str, object], prefixes: Sequence[str]) -> str:
+    candidates = [
+        key,
+        *(key[len(prefix) :] for prefix in prefixes if key.startswith(prefix)),
+        *(prefix + key for prefix in prefixes),
+    ]
+    return next((name for name in candidates if name in wanted), key)
+
+
+def _other_shapes(wanted: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> List[str]:
+    common = [key for key in wanted if key in found and wanted[key].shape != found[key].shape]
+    return ["%s has shape %s, expected %s" % (key, list(found[key].shape), list(wanted[key].shape)) for key in common]
