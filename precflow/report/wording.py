@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 
 VERDICT_SYMBOLS: Mapping[str, str] = {"aligned": "✓", "misaligned": "✗", "inconclusive": "?"}
-VERDICT_SYMBOLS_ASCII: Mapping[str, str] = {"aligned": "+", "misaligned": "x", "inconclusive": "?"}
 EMULATED = "emulated target: shows that the recipe works, says nothing about hardware"
 
 STATUS_SYMBOLS: Mapping[str, str] = {
@@ -108,17 +107,28 @@ def plural(value: int, one: str, many: str = "") -> str:
 def share(value: float) -> str:
     """Return a share as percent; never rounded up to 100 % or down to 0 %.
 
-    >>> share(1.0), share(0.62), share(0.99996), share(0.00004), share(2.5), share(0.0)
-    ('100 %', '62 %', '99.9 %', '0.1 %', '250 %', '0 %')
+    >>> share(1.0), share(0.62), share(0.99996), share(0.00004), share(0.0)
+    ('100 %', '62 %', '99.9 %', '0.1 %', '0 %')
     """
-    if math.isnan(value) or math.isinf(value):
+    if not math.isfinite(value):
         return number(value)
     percent = value * 100
     if 0 < percent < 1:
         return f"{max(percent, 0.1):.1f} %"
     if 99 < percent < 100:
         return f"{math.floor(percent * 10) / 10:g} %"
-    return f"{count(round(percent))} %" if percent < 1e5 else f"{number(percent)} %"
+    return f"{count(round(percent))} %"
+
+
+def used(ratio: float) -> str:
+    """Return how much of a limit is used: a share up to the double, a factor beyond.
+
+    >>> used(0.62), used(1.5), used(1836.2), used(math.inf)
+    ('62 %', '150 %', '1 836 times', 'infinity')
+    """
+    if ratio <= 2 or not math.isfinite(ratio):
+        return share(ratio)
+    return f"{number(ratio)} times"
 
 
 def duration(seconds: float) -> str:
@@ -152,14 +162,14 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """Return text of at most ``width`` letters, cut in its middle: both ends of a module path tell something.
+    """Return text of at most ``width`` letters, cut before its middle: the end of a module path tells most.
 
     >>> shortened("encoder.layers.0.self_attn.q_proj", 20), shortened("short", 20)
-    ('encoder.l…ttn.q_proj', 'short')
+    ('enco…elf_attn.q_proj', 'short')
     """
     if len(text) <= width:
         return text
-    head = (width - 1) // 2
+    head = (width - 1) // 4
     return text[:head] + "…" + text[len(text) - (width - 1 - head) :]
 
 

@@ -12,7 +12,18 @@ SCHEMA = json.loads((directory("docs") / "result.schema.json").read_text(encodin
 
 def violations(value, schema, place="$"):
     """Check the part of JSON Schema that the schema uses; every keyword in it must be known here."""
-    known = {"$schema", "$id", "$defs", "$ref", "title", "description", "type", "properties", "required", "additionalProperties"}
+    known = {
+        "$schema",
+        "$id",
+        "$defs",
+        "$ref",
+        "title",
+        "description",
+        "type",
+        "properties",
+        "required",
+        "additionalProperties",
+    }
     unknown = set(schema) - known - {"items", "enum", "const", "minimum", "maximum", "anyOf", "minLength"}
     assert not unknown, unknown
     if "$ref" in schema:

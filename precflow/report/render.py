@@ -1,0 +1,54 @@
+"""Writing the reports of a run into a folder."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from precflow.errors import PrecflowError, StoreError
+from precflow.report import html, junit, markdown, result_json
+from precflow.report.model import ReportModel
+
+FORMATS: Mapping[str, tuple[str, Callable[[ReportModel], str]]] = {
+    "html": ("report.html", html.text),
+    "markdown": ("report.md", markdown.text),
+    "json": ("result.json", result_json.text),
+    "junit": ("junit.xml", junit.text),
+}
+
+
+def write(model: ReportModel, folder: Path, formats: Sequence[str]) -> list[Path]:
+    """Write each format into the folder, which is made where it is missing, and return the files in order of the formats.
+
+    Each file appears whole or not at all: a reader never sees half a report.
+
+    Raises:
+        PrecflowError: A format that nobody knows.
+        StoreError: The folder cannot be written.
+    """
+    unknown = [name for name in formats if name not in FORMATS]
+    if unknown:
+        known = ", ".join(FORMATS)
+        raise PrecflowError(f"no report format {', '.join(unknown)}; there are {known}", next_step=f"report.formats=[{known}]")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return [_replace(folder / FORMATS[name][0], FORMATS[name][1](model)) for name in formats]
+    except OSError as error:
+        message = f"the report cannot be written into {folder}: {error.strerror or error}"
+        raise StoreError(message, next_step="choose another folder with runs=FOLDER, or free some space") from error
+
+
+def _replace(path: Path, text: str) -> Path:
+    """Put a whole file in its place in one step; letters that UTF-8 lacks become escapes."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+            file.write(text)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path

@@ -1,0 +1,77 @@
+// One record in full, in a dialog: both sides, every metric, the limit, what differs, where it was called.
+const drawDetail = () => {
+  const dialog = find("#detail");
+  const cell = (...inner) => element("td", {}, ...inner);
+  const head = (text) => element("th", { scope: "row" }, text);
+  const table = (titles, lines) => element("div", { class: "scroll" }, element("table", {},
+    element("thead", {}, element("tr", {}, ...titles.map((title) => element("th", { scope: "col" }, title)))), element("tbody", {}, ...lines)));
+
+  const sides = (row) => {
+    const line = (title, reference, target) => {
+      const same = reference === target;
+      return element("tr", { class: same ? null : "differs" }, head(title), cell(reference || "–"), cell(target || "–"), cell(same ? "same" : "≠ differs"));
+    };
+    return table(["", "reference", "target", ""], [
+      line("shape", word("referenceShape", row), word("targetShape", row)),
+      line("element type", word("referenceType", row), word("targetType", row)),
+      line("called at", word("site", row), word("targetSite", row)),
+      ...(data.details[row]?.arguments ?? []).map(([name, reference, target]) => line("argument " + name, reference, target)),
+    ]);
+  };
+
+  const metrics = (row) => {
+    const decides = word("metric", row);
+    const lines = Object.keys(data.metrics).filter((name) => metric(name, row) !== null).map((name) => {
+      const rule = name === decides
+        ? `limit ${data.atLeast.includes(name) ? "at least" : "at most"} ${number(figure("limit", row))} (${word("standard", row)}), ${used(figure("ratio", row))} of it used` : "";
+      return element("tr", { class: name === decides ? "deciding" : null }, head(name), element("td", { class: "figure" }, number(metric(name, row))), cell(rule));
+    });
+    return lines.length ? table(["metric", "value", ""], lines) : element("p", { class: "soft" }, "No metric can be had for this record.");
+  };
+
+  const meaning = (row) => {
+    const told = [element("p", {}, statusTag(word("status", row)), " ", data.meanings[word("status", row)])];
+    if (drawn(row)) told.push(element("p", {}, element("strong", {}, word("role", row)), ": ", data.roles[word("role", row)]));
+    if (word("reason", row)) told.push(element("p", { class: "soft" }, word("reason", row)));
+    if (data.columns.equal[row]) told.push(element("p", {}, "The bits of both sides are the same."));
+    for (const warning of data.details[row]?.warnings ?? []) told.push(element("p", { class: "doubt" }, "Note: " + warning));
+    return told;
+  };
+
+  const counts = (row) => {
+    const pairs = data.details[row]?.counts ?? [];
+    return pairs.length ? [element("h3", {}, "Elements"), element("p", {}, pairs.map(([name, value]) => `${name} ${count(value)}`).join(" · "))] : [];
+  };
+
+  const step = (by) => {
+    const place = listed.indexOf(view.record);
+    const next = listed[place + by];
+    if (place >= 0 && next !== undefined) look({ record: next });
+  };
+
+  const show = (row) => {
+    const place = listed.indexOf(row);
+    const steps = element("div", { class: "steps" },
+      element("button", { type: "button", class: "back", disabled: place <= 0, onclick: () => step(-1) }, "Previous"),
+      element("button", { type: "button", class: "on", disabled: place < 0 || place >= listed.length - 1, onclick: () => step(1) }, "Next"),
+      element("button", { type: "button", onclick: () => dialog.close() }, "Close"));
+    const place_ = [word("phase", row), "order " + figure("order", row)].join(" · ");
+    dialog.replaceChildren(
+      element("div", { class: "detail-head" }, element("h2", { id: "detail-title" }, word("name", row)), steps),
+      element("div", { class: "detail-body" }, element("p", { class: "soft" }, element("code", {}, word("record", row)), ` · ${place_}`),
+        ...meaning(row), element("h3", {}, "Both sides"), sides(row), element("h3", {}, "Metrics"), metrics(row), ...counts(row)));
+    if (!dialog.open) dialog.showModal();
+    dialog.scrollTop = 0;
+  };
+
+  dialog.addEventListener("close", () => look({ record: null }));
+  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+  dialog.addEventListener("keydown", (event) => {
+    if (event.key === "ArrowLeft") step(-1);
+    if (event.key === "ArrowRight") step(1);
+  });
+  watch(() => {
+    if (view.record !== null && view.record < size) show(view.record);
+    else if (dialog.open) dialog.close();
+  });
+};

@@ -1,0 +1,50 @@
+// The records by row number, and which of them the reader wants to see.
+const size = data.columns.order.length;
+const word = (column, row) => data.texts[data.columns[column][row]];
+const figure = (column, row) => Number(data.columns[column][row]);
+const metric = (name, row) => {
+  const value = data.metrics[name]?.[row];
+  return value === null || value === undefined ? null : Number(value);
+};
+const kinds = Object.fromEntries(data.severity.map((status) => [status, "quiet"]));
+for (const status of ["fail", "nonfinite", "shape", "dtype"]) kinds[status] = "bad";
+for (const status of ["unreadable", "unpaired_reference", "unpaired_target", "blind", "accepted"]) kinds[status] = "doubt";
+kinds.pass = "good";
+
+const statusTag = (status) => element("span", { class: "tag " + kinds[status] }, `${data.symbols[status]} ${words(status)}`);
+const drawn = (row) => !["not_judged", "sampled_out"].includes(word("status", row));
+const inside = (module, path) => path === "" || module === path || module.startsWith(path + ".");
+
+const matches = (row, view, needle) =>
+  (view.status === "" || view.status === word("status", row) || view.status === word("role", row)) &&
+  (view.from === null || row >= view.from) &&
+  (view.to === null || row <= view.to) &&
+  inside(word("module", row), view.module) &&
+  (needle === "" || ["name", "record", "reason"].some((column) => word(column, row).toLowerCase().includes(needle)));
+
+// What a column sorts by; null (cannot be had) stays last in both directions, NaN counts as the largest.
+const sortKey = (column) => {
+  const order = (value) => (Number.isNaN(value) ? Infinity : value);
+  if (column === "order") return (row) => row;
+  if (column === "name") return (row) => word("name", row);
+  if (column === "status") return (row) => -data.severity.indexOf(word("status", row));
+  if (column === "role") return (row) => word("role", row);
+  if (column === "ratio" || column === "limit") return (row) => (word("metric", row) ? order(figure(column, row)) : null);
+  return (row) => { const value = metric(column, row); return value === null ? null : order(value); };
+};
+
+const chosen = (view) => {
+  const needle = view.find.trim().toLowerCase();
+  const rows = [];
+  for (let row = 0; row < size; row += 1) if (matches(row, view, needle)) rows.push(row);
+  if (view.sort === "order" && !view.down) return rows;
+  const key = sortKey(view.sort);
+  const keys = new Map(rows.map((row) => [row, key(row)]));
+  const sign = view.down ? -1 : 1;
+  return rows.sort((one, other) => {
+    const [a, b] = [keys.get(one), keys.get(other)];
+    if (a === b) return one - other;
+    if (a === null || b === null) return a === null ? 1 : -1;
+    return a < b ? -sign : sign;
+  });
+};

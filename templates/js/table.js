@@ -1,0 +1,81 @@
+// All records: one page of rows at a time, so that 20 000 of them stay quick.
+const pageSize = 50;
+let listed = []; // rows in the order in which the table shows them
+
+const drawTable = () => {
+  const columns = [
+    ["order", "order"], ["name", "module / operator"], ["status", "status"], ["role", "role"],
+    ["ratio", "of its limit"], ...data.shown.map((name) => [name, name]),
+  ];
+  const figures = new Set(["order", "ratio", ...data.shown]);
+  const heads = columns.map(([column, title]) => {
+    const sorter = () => look({ sort: column, down: view.sort === column ? !view.down : figures.has(column) && column !== "order" && !data.atLeast.includes(column), page: 0 });
+    return element("th", { scope: "col", class: figures.has(column) ? "figure" : null, "data-column": column }, element("button", { type: "button", onclick: sorter }, title));
+  });
+  find("#table thead").replaceChildren(element("tr", {}, ...heads));
+
+  const rowOf = (row) => {
+    const name = word("name", row);
+    const open = (event) => { event.stopPropagation(); look({ record: row }); };
+    const button = element("button", { type: "button", class: "record", title: word("record", row), onclick: open }, shortened(name, 60));
+    const cells = [
+      element("td", { class: "figure soft" }, String(figure("order", row))),
+      element("td", {}, button),
+      element("td", {}, statusTag(word("status", row))),
+      element("td", { class: "role-" + word("role", row) }, drawn(row) ? word("role", row) : ""),
+      element("td", { class: "figure" }, word("metric", row) ? used(figure("ratio", row)) : "–"),
+      ...data.shown.map((name) => element("td", { class: "figure" }, number(metric(name, row)))),
+    ];
+    return element("tr", { "data-row": row, class: row === view.record ? "selected" : null, onclick: open }, ...cells);
+  };
+
+  const chips = () => {
+    const counts = new Map();
+    for (let row = 0; row < size; row += 1) counts.set(word("status", row), (counts.get(word("status", row)) ?? 0) + 1);
+    const starts = [...Array(size).keys()].filter((row) => word("role", row) === "introduces").length;
+    const choices = [["", `all ${count(size)}`], ...(starts ? [["introduces", `✗ starts here ${count(starts)}`]] : [])];
+    for (const status of data.severity) if (counts.has(status)) choices.push([status, `${data.symbols[status]} ${words(status)} ${count(counts.get(status))}`]);
+    const press = (status) => () => look({ status, page: 0 });
+    find("#chips").replaceChildren(...choices.map(([status, text]) => element("button", { type: "button", "data-status": status, onclick: press(status) }, text)));
+  };
+
+  const active = () => {
+    const drop = (changes, text) => element("button", { type: "button", title: text, onclick: () => look({ ...changes, page: 0 }) }, `${shortened(text, 60)} ✕`);
+    const parts = [];
+    if (view.module) parts.push(drop({ module: "" }, "module " + view.module));
+    if (view.from !== null) parts.push(drop({ from: null, to: null }, `records ${count(view.from)} to ${count(view.to ?? size)} of the picture`));
+    find("#active").replaceChildren(...parts);
+  };
+
+  let last = "";
+  watch(() => {
+    const wanted = JSON.stringify([view.status, view.module, view.find, view.from, view.to, view.sort, view.down]);
+    if (wanted !== last) listed = chosen(view);
+    const place = listed.indexOf(view.record);
+    const pages = Math.max(1, Math.ceil(listed.length / pageSize));
+    const page = place >= 0 ? Math.floor(place / pageSize) : Math.min(view.page, pages - 1);
+    last = wanted;
+    view.page = page;
+    const shown = listed.slice(page * pageSize, (page + 1) * pageSize);
+    const nothing = element("tr", {}, element("td", { class: "empty", colspan: columns.length }, size ? "No record matches." : "No record was compared."));
+    find("#table tbody").replaceChildren(...(shown.length ? shown.map(rowOf) : [nothing]));
+    find("#page-text").textContent = shown.length ? `${count(page * pageSize + 1)} to ${count(page * pageSize + shown.length)} of ${count(listed.length)}` : "0 of " + count(size);
+    find("#page-back").disabled = page === 0;
+    find("#page-on").disabled = page >= pages - 1;
+    for (const head of heads) {
+      if (head.dataset.column === view.sort) head.setAttribute("aria-sort", view.down ? "descending" : "ascending");
+      else head.removeAttribute("aria-sort");
+      const title = columns.find(([column]) => column === head.dataset.column)[1];
+      head.firstChild.textContent = title.replaceAll("_", "_\u200b") + (head.dataset.column === view.sort ? (view.down ? " ↓" : " ↑") : "");
+    }
+    for (const chip of find("#chips").children) chip.setAttribute("aria-pressed", String(chip.dataset.status === view.status));
+    if (find("#find").value !== view.find) find("#find").value = view.find;
+    active();
+  });
+
+  chips();
+  let waiting = 0;
+  find("#find").addEventListener("input", (event) => { clearTimeout(waiting); waiting = setTimeout(() => look({ find: event.target.value, page: 0 }), 120); });
+  find("#page-back").addEventListener("click", () => look({ page: view.page - 1, record: null }));
+  find("#page-on").addEventListener("click", () => look({ page: view.page + 1, record: null }));
+};
