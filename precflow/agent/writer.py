@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, 
 
 from precflow.agent.contract import DIGEST_SIZE, ERROR_FILE, HEADER_FILE
 from precflow.agent.digest import byte_count, to_host
+from precflow.agent.failures import AgentError
 from precflow.agent.shard import Entry, Written, entry, storable, write_shard
 
 if TYPE_CHECKING:
@@ -23,20 +24,12 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
-class WriteError(Exception):
+class WriteError(AgentError):
     """A dump cannot be written any further; what is already written stays readable.
 
-    Args:
-        kind: ``disk_full``, ``read_only``, ``budget`` or ``unwritable``.
-        message: What happened, with the folder and the bytes that were needed.
-        next_step: What to do about it.
+    ``kind`` is ``disk_full``, ``read_only``, ``budget`` or ``unwritable``; the message names the folder and the bytes that
+    were needed.
     """
-
-    def __init__(self, kind: str, message: str, next_step: str) -> None:
-        super().__init__("%s; %s" % (message, next_step))
-        self.kind = kind
-        self.message = message
-        self.next_step = next_step
 
 
 class Writer:
@@ -49,10 +42,16 @@ class Writer:
         folder: Where the dump goes.
         shard_bytes: A shard is closed when its tensors take this many bytes; a larger tensor has a shard of its own.
         budget_bytes: Most bytes that lines and tensors may take together; 0 sets no bound.
+
+    Attributes:
+        folder: Where the dump goes.
+        counts: ``calls``, ``records``, ``tensors`` and ``bytes`` (of tensors) so far.
+        failure: What stopped the writer, for callers whose exception was swallowed on its way.
     """
 
     def __init__(self, folder: str, shard_bytes: int = SHARD_BYTES, budget_bytes: int = 0) -> None:
         self.folder = str(folder)
+        self.failure: Optional[WriteError] = None
         self.counts = {"calls": 0, "records": 0, "tensors": 0, "bytes": 0}
         self._shard_bytes = shard_bytes
         self._budget_bytes = budget_bytes
@@ -212,7 +211,10 @@ class Writer:
                 bytes_text(spent),
                 bytes_text(size),
             )
-            raise WriteError("budget", message, "raise capture.budget, narrow capture.scope, or take capture.level=[module]")
+            self.failure = WriteError(
+                "budget", message, "raise capture.budget, narrow capture.scope, or take capture.level=[module]"
+            )
+            raise self.failure
 
     @contextmanager
     def _explained(self, needed: int) -> Iterator[None]:
@@ -220,7 +222,8 @@ class Writer:
         try:
             yield
         except OSError as problem:
-            raise _write_error(problem, self.folder, needed) from problem
+            self.failure = _write_error(problem, self.folder, needed)
+            raise self.failure from problem
 
 
 class _Step:

@@ -1,0 +1,111 @@
+"""The stack of running modules, and the counters that make an identity."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Any, Dict, List, Optional, Sequence
+
+from precflow.agent.contract import OUTSIDE, ROOT_MODULE
+
+_SHOWN = {ROOT_MODULE: "(model)"}
+
+
+class Frame:
+    """One module call that is running; ``(outside)`` is the frame below all others.
+
+    Args:
+        module: Qualified name.
+        class_name: Class of the module.
+        call: How often the module was entered before in this step.
+        in_scope: The module and the operators inside it are recorded.
+        compiled: The inside is compiled code and not recorded.
+    """
+
+    __slots__ = (
+        "_ran",
+        "arguments",
+        "call",
+        "class_name",
+        "compiled",
+        "in_scope",
+        "inputs",
+        "module",
+        "raising",
+        "resume",
+        "site",
+    )
+
+    def __init__(self, module: str, class_name: str, call: int, *, in_scope: bool, compiled: bool) -> None:
+        self.module = module
+        self.class_name = class_name
+        self.call = call
+        self.in_scope = in_scope
+        self.compiled = compiled
+        self.inputs: List[Dict[str, Any]] = []
+        self.arguments: Dict[str, str] = {}
+        self.site = 0
+        self.raising: Optional[BaseException] = None  # the exception that was being handled when the module was entered
+        self.resume = False  # the function mode has stepped aside and comes back when the module is left
+        self._ran: Dict[str, int] = {}
+
+    @property
+    def open(self) -> bool:
+        """Operators that run directly inside are recorded."""
+        return self.in_scope and not self.compiled
+
+    def ordinal(self, operator: str) -> int:
+        """Count one run of an operator, and return how often it ran before in this module call."""
+        before = self._ran.get(operator, 0)
+        self._ran[operator] = before + 1
+        return before
+
+
+class Frames:
+    """The running modules, innermost last.
+
+    Args:
+        scope: Patterns of module names (``*`` matches any text, dots included); the model itself is ``(model)``, and what runs
+            outside of all modules ``(outside)``.
+    """
+
+    def __init__(self, scope: Sequence[str]) -> None:
+        self._scope = tuple(scope)
+        self._entered: Dict[str, int] = {}
+        self._running: List[Frame] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a step: all counters are 0 and no module is running."""
+        self._entered = {}
+        self._running = [Frame(OUTSIDE, "", 0, in_scope=self.in_scope(OUTSIDE), compiled=False)]
+
+    @property
+    def innermost(self) -> Frame:
+        """The module call that runs now."""
+        return self._running[-1]
+
+    def in_scope(self, module: str) -> bool:
+        """Tell whether any pattern of the scope matches the module's name."""
+        shown = _SHOWN.get(module, module)
+        return any(fnmatchcase(shown, pattern) for pattern in self._scope)
+
+    def enter(self, module: str, class_name: str, *, compiled: bool) -> Frame:
+        """Put a module call on the stack."""
+        call = self._entered.get(module, 0)
+        self._entered[module] = call + 1
+        frame = Frame(module, class_name, call, in_scope=self.in_scope(module), compiled=compiled)
+        self._running.append(frame)
+        return frame
+
+    def leave(self, module: str) -> List[Frame]:
+        """Take the innermost call of a module off the stack, with what an exception left above it.
+
+        Returns:
+            The frames that were taken, the module's own last; empty where the module is not running.
+        """
+        for depth in range(len(self._running) - 1, 0, -1):
+            if self._running[depth].module == module:
+                taken = self._running[depth:]
+                del self._running[depth:]
+                return taken[::-1]
+        return []

@@ -1,0 +1,38 @@
+"""Memory behind tensors: which tensors share it, and whether it was written to."""
+
+from __future__ import annotations
+
+from typing import Optional, Tuple
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from precflow.agent.digest import readable
+
+Layout = Tuple[object, ...]
+
+
+def version_of(tensor: torch.Tensor) -> Optional[int]:
+    """Return the counter that every in-place write raises, shared by all views of one base; ``None`` for inference tensors."""
+    return None if tensor.is_inference() else tensor._version  # noqa: SLF001  documented under "in-place correctness checks"
+
+
+def storage_of(tensor: torch.Tensor) -> Optional[StorageWeakRef]:
+    """Return a weak reference to the tensor's storage, or ``None`` where it has none.
+
+    As long as the reference lives its ``cdata`` names this storage and no later one, although the memory itself is free to
+    go: an address alone would be handed out again.
+    """
+    return StorageWeakRef(tensor.untyped_storage()) if readable(tensor) else None
+
+
+def layout_of(tensor: torch.Tensor) -> Layout:
+    """Return what, besides the storage and its version, makes the tensor's values: two equal layouts read the same."""
+    return (
+        tensor.data_ptr(),
+        tensor.dtype,
+        tuple(tensor.shape),
+        tensor.stride(),
+        tensor.is_conj(),
+        tensor.is_neg(),
+    )

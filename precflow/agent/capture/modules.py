@@ -1,0 +1,162 @@
+"""Modules: hooks on each module of a model, and the boundary of those that are compiled."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set
+
+import torch
+from torch._C import DisableTorchFunction
+
+from precflow.agent.capture.arguments import Signatures, split_arguments
+from precflow.agent.capture.lines import Heading
+from precflow.agent.capture.nesting import Placed, output_tensors
+
+if TYPE_CHECKING:
+    from precflow.agent.capture.frames import Frame, Frames
+    from precflow.agent.capture.lines import Lines
+    from precflow.agent.capture.operators import OperatorMode
+    from precflow.agent.capture.sites import Sites
+
+Undo = Callable[[], None]
+
+_COMPILED_CALL = "_compiled_call_impl"  # what nn.Module calls instead of its forward; set by Module.compile()
+
+
+class Boundary(NamedTuple):
+    """A module that is watched from outside: its name, the module, and whether its inside is compiled."""
+
+    name: str
+    module: torch.nn.Module
+    compiled: bool
+
+
+class Modules:
+    """Records module calls and keeps the stack of running modules.
+
+    Args:
+        lines: Where records go.
+        frames: The running modules.
+        sites: Call sites.
+        listening: Tells whether calls are to be recorded just now.
+        recorded: Whether module calls are records; if not, only the stack is kept.
+    """
+
+    def __init__(self, lines: Lines, frames: Frames, sites: Sites, listening: Callable[[], bool], *, recorded: bool) -> None:
+        self._lines = lines
+        self._frames = frames
+        self._sites = sites
+        self._listening = listening
+        self._recorded = recorded
+        self._signatures = Signatures()
+        self._mode: Optional[OperatorMode] = None
+
+    def attach(self, model: torch.nn.Module, mode: Optional[OperatorMode]) -> List[Undo]:
+        """Watch every module of the model, down to compiled ones; return what takes it all off again."""
+        self._mode = mode
+        undo: List[Undo] = []
+        for boundary in boundaries(model):
+            undo.extend([self._wrap(boundary)] if _calls_past_hooks(boundary.module) else self._hook(boundary))
+        return undo
+
+    def _hook(self, boundary: Boundary) -> List[Undo]:
+        entered, left = partial(self._entered, boundary), partial(self._left, boundary)
+        return [
+            boundary.module.register_forward_pre_hook(entered, with_kwargs=True).remove,
+            boundary.module.register_forward_hook(left, with_kwargs=True, always_call=True).remove,
+        ]
+
+    def _wrap(self, boundary: Boundary) -> Undo:
+        """Stand in for the compiled call of a module: a hook would be compiled into it, or is refused (TorchScript)."""
+        module = boundary.module
+        before = module.__dict__.get(_COMPILED_CALL)
+        call = before or module._call_impl  # noqa: SLF001  what nn.Module itself calls
+
+        def watched(*positional: Any, **keywords: Any) -> Any:
+            self._entered(boundary, module, positional, keywords)
+            result = None
+            try:
+                result = call(*positional, **keywords)
+            finally:
+                self._left(boundary, module, positional, keywords, result)
+            return result
+
+        def restore() -> None:
+            module.__dict__.pop(_COMPILED_CALL, None)
+            if before is not None:
+                module.__dict__[_COMPILED_CALL] = before
+
+        module.__dict__[_COMPILED_CALL] = watched
+        return restore
+
+    def _entered(
+        self, boundary: Boundary, module: torch.nn.Module, positional: Sequence[Any], keywords: Dict[str, Any]
+    ) -> None:
+        if not self._listening():
+            return
+        frame = self._frames.enter(boundary.name, class_name(module), compiled=boundary.compiled)
+        frame.raising = sys.exc_info()[1]
+        if self._recorded and frame.in_scope:
+            with DisableTorchFunction():
+                self._describe_inputs(frame, module, positional, keywords)
+        if boundary.compiled and self._mode is not None:
+            frame.resume = self._mode.step_aside()
+
+    def _describe_inputs(
+        self, frame: Frame, module: torch.nn.Module, positional: Sequence[Any], keywords: Dict[str, Any]
+    ) -> None:
+        names = self._signatures.names(module.forward)[1:]
+        tensors, frame.arguments = split_arguments(positional, keywords, names)
+        frame.site = self._sites.here()
+        frame.inputs = self._lines.describe(tensors, store=True)
+
+    def _left(
+        self, boundary: Boundary, module: torch.nn.Module, positional: Sequence[Any], keywords: Dict[str, Any], result: Any
+    ) -> None:
+        del module, positional, keywords
+        if not self._listening():
+            return
+        taken = self._frames.leave(boundary.name)
+        if self._mode is not None and any(frame.resume for frame in taken):
+            self._mode.start()
+        if not taken or not self._recorded or not taken[-1].in_scope:
+            return
+        if sys.exc_info()[1] is taken[-1].raising:  # otherwise the forward was left by an exception and returned nothing
+            with DisableTorchFunction():
+                self._record(taken[-1], output_tensors(result))
+
+    def _record(self, frame: Frame, outputs: List[Placed]) -> None:
+        heading = Heading("module", frame, "", 0, frame.site, False, frame.arguments)  # noqa: FBT003  a named tuple's field
+        order = self._lines.emit(heading, frame.inputs, self._lines.describe(outputs, store=True))
+        for index, tensor in outputs:
+            if self._lines.sources.find(tensor) is None:  # made by compiled code, or by operators that are not recorded
+                self._lines.sources.produced(tensor, (order, index), written=True)
+
+
+def boundaries(model: torch.nn.Module) -> Iterator[Boundary]:
+    """Yield every module by its first name, without those inside compiled ones."""
+    inside: Set[int] = set()
+    for name, module in model.named_modules():
+        if id(module) in inside:
+            continue
+        compiled = is_compiled(module)
+        if compiled:
+            inside.update(id(each) for each in module.modules())
+        yield Boundary(name, module, compiled)
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Tell whether calling the module runs compiled code: ``torch.compile``, ``Module.compile()`` or TorchScript."""
+    return _calls_past_hooks(module) or type(module).__name__ == "OptimizedModule"
+
+
+def _calls_past_hooks(module: torch.nn.Module) -> bool:
+    return isinstance(module, torch.jit.ScriptModule) or module.__dict__.get(_COMPILED_CALL) is not None
+
+
+def class_name(module: torch.nn.Module) -> str:
+    """Return the name of the class that the author wrote, also where compilation has wrapped it."""
+    written = getattr(module, "original_name", None) if isinstance(module, torch.jit.ScriptModule) else None
+    inner = module.__dict__.get("_modules", {}).get("_orig_mod")
+    return str(written or type(module if inner is None else inner).__name__)

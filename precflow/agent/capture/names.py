@@ -1,0 +1,48 @@
+"""Canonical names of operators, the same however an operator was reached."""
+
+from __future__ import annotations
+
+from typing import Any, FrozenSet
+
+_BINARY = "add sub mul matmul div truediv floordiv mod pow and or xor lshift rshift".split()
+_REFLECTED: FrozenSet[str] = frozenset("r" + name for name in _BINARY)
+_IN_PLACE: FrozenSet[str] = frozenset("i" + name for name in _BINARY)
+_ACCESS = frozenset(["__get__", "__set__", "__delete__"])
+
+# Python's words for what torch calls otherwise: which of the two a mode sees depends on torch's version.
+_SPELLINGS = {
+    "truediv": "div",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift",
+    "rshift": "bitwise_right_shift",
+    "invert": "bitwise_not",
+}
+
+
+def operator_name(function: Any) -> str:
+    """Return the canonical name of a torch function, method or custom operator; ``""`` for access to an attribute."""
+    name = getattr(function, "__name__", "")
+    return "" if name in _ACCESS else canonical_name(name)
+
+
+def canonical_name(name: str) -> str:
+    """Return a name without what depends on the way of calling.
+
+    >>> [canonical_name(name) for name in ("__radd__", "__iadd__", "add_", "add.Tensor", "_softmax", "__getitem__")]
+    ['add', 'add_', 'add_', 'add', 'softmax', 'getitem']
+    """
+    if name.startswith("__") and name.endswith("__"):
+        return _python_operator(name.strip("_"))
+    return name.partition(".")[0].lstrip("_")
+
+
+def _python_operator(word: str) -> str:
+    if word in _IN_PLACE:
+        return _SPELLINGS.get(word[1:], word[1:]) + "_"
+    if word in _REFLECTED:
+        word = word[1:]
+    return _SPELLINGS.get(word, word)

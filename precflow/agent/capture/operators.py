@@ -1,0 +1,178 @@
+"""Operators: the outermost torch functions of a run, seen by one function mode."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+from torch._C import DisableTorchFunction
+from torch.overrides import TorchFunctionMode
+
+from precflow.agent.capture.arguments import Signatures, split_arguments
+from precflow.agent.capture.lines import Heading
+from precflow.agent.capture.memory import version_of
+from precflow.agent.capture.names import operator_name
+from precflow.agent.capture.nesting import Placed, output_tensors
+from precflow.agent.contract import MOVEMENT, PLACEMENT
+
+if TYPE_CHECKING:
+    from precflow.agent.capture.frames import Frames
+    from precflow.agent.capture.lines import Lines, Record
+    from precflow.agent.capture.sites import Sites
+
+Function = Callable[..., Any]
+
+
+class _Before(NamedTuple):
+    """What is known of a call before it runs."""
+
+    heading: Heading
+    tensors: List[Placed]
+    versions: List[Optional[int]]
+    inputs: List[Record]
+    in_place: bool
+
+
+class Operators:
+    """Records operator calls: inputs before, outputs after.
+
+    Args:
+        lines: Where records go.
+        frames: The running modules.
+        sites: Call sites.
+        listening: Tells whether calls are to be recorded just now.
+    """
+
+    def __init__(self, lines: Lines, frames: Frames, sites: Sites, listening: Callable[[], bool]) -> None:
+        self._lines = lines
+        self._frames = frames
+        self._sites = sites
+        self._listening = listening
+        self._signatures = Signatures()
+
+    def call(self, function: Function, positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:
+        """Run a torch function and record it; its result and its exceptions are the caller's, unchanged.
+
+        Raises:
+            WriteError: The dump cannot be written.
+        """
+        if not self._frames.innermost.open or not self._listening():
+            return function(*positional, **keywords)
+        name = operator_name(function)
+        if not name or name in PLACEMENT:
+            result = function(*positional, **keywords)
+            with DisableTorchFunction():
+                self._carry(positional, result)
+            return result
+        with DisableTorchFunction():
+            before = self._before(name, function, positional, keywords)
+        result = function(*positional, **keywords)
+        with DisableTorchFunction():
+            self._after(before, result)
+        return result
+
+    def _carry(self, positional: Sequence[Any], result: Any) -> None:
+        """Give what a cast, a move to a device or an attribute returns the source of what it was made from."""
+        if not positional or not isinstance(result, torch.Tensor) or not isinstance(positional[0], torch.Tensor):
+            return
+        source = self._lines.sources.find(positional[0])
+        if source is not None and result is not positional[0]:
+            self._lines.sources.produced(result, source, written=False)
+
+    def _before(self, name: str, function: Function, positional: Sequence[Any], keywords: Dict[str, Any]) -> _Before:
+        frame = self._frames.innermost
+        tensors, arguments = split_arguments(positional, keywords, self._signatures.names(function))
+        movement = name.rstrip("_") in MOVEMENT or name in MOVEMENT
+        heading = Heading("api", frame, name, frame.ordinal(name), self._sites.here(), movement, arguments)
+        return _Before(
+            heading,
+            tensors,
+            [version_of(tensor) for _, tensor in tensors],
+            self._lines.describe(tensors, store=not movement),
+            name.endswith("_") or name == "setitem" or "out" in keywords or keywords.get("inplace") is True,
+        )
+
+    def _after(self, before: _Before, result: Any) -> None:
+        written = _written(before)
+        returned = output_tensors(result)
+        given = {id(tensor) for _, tensor in before.tensors}
+        if not written and all(id(tensor) in given for _, tensor in returned):  # nothing new: no tensor, or the very same
+            return
+        changed = {id(tensor) for _, tensor in written}
+        for _, tensor in written:
+            self._lines.written(tensor)
+        produced = returned or _numbered(written)
+        outputs = self._lines.describe(produced, store=not before.heading.movement)
+        for record in outputs:
+            record["source"] = None
+        order = self._lines.emit(before.heading, before.inputs, outputs)
+        for _, tensor in written:
+            self._lines.sources.produced(tensor, (order, produced[0][0]), written=True)
+        for index, tensor in produced:
+            self._lines.sources.produced(tensor, (order, index), written=id(tensor) in changed)
+
+
+def _written(before: _Before) -> List[Placed]:
+    """Return the inputs that the call wrote to; where versions are not counted, the first of an in-place operator."""
+    pairs = list(zip(before.tensors, before.versions))
+    changed = [placed for placed, version in pairs if version_of(placed[1]) != version]
+    uncounted = [placed for placed, version in pairs if version is None]
+    return changed + (_target(uncounted) if before.in_place else [])
+
+
+def _target(tensors: List[Placed]) -> List[Placed]:
+    return [placed for placed in tensors if placed[0] == "out"] or tensors[:1]
+
+
+def _numbered(written: List[Placed]) -> List[Placed]:
+    """Return what a call without a result wrote, as its outputs: a single one is ``0``."""
+    return [("0", written[0][1])] if len(written) == 1 else written
+
+
+class OperatorMode(TorchFunctionMode):
+    """Hands the outermost torch functions of this thread to the operators.
+
+    While it is handling a function torch keeps it off the stack, so that functions inside a function are not seen.
+    """
+
+    def __init__(self, operators: Operators) -> None:
+        super().__init__()
+        self._operators = operators
+        self._active = False
+
+    def __torch_function__(
+        self, func: Function, types: Tuple[type, ...], args: Sequence[Any] = (), kwargs: Optional[Dict[str, Any]] = None
+    ) -> Any:
+        """Run a function on behalf of torch."""
+        del types
+        return self._operators.call(func, args, kwargs or {})
+
+    def start(self) -> None:
+        """Begin to listen."""
+        if not self._active:
+            self.__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+            self._active = True
+
+    def stop(self) -> None:
+        """Listen no longer; nothing happens where it had stepped aside."""
+        if self._active:
+            self._active = False
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # the same
+
+    def step_aside(self) -> bool:
+        """Leave the stack for code that must run as if nobody listened; return whether it did.
+
+        It stays where another mode was entered after it: modes can only be taken from the top.
+        """
+        top = _top_mode()
+        if self._active and top is self:
+            self.stop()
+            return True
+        return False
+
+
+def _top_mode() -> Optional[TorchFunctionMode]:
+    look = getattr(sys.modules["torch.overrides"], "_get_current_function_mode", None)
+    found: Optional[TorchFunctionMode] = None if look is None else look()
+    return found

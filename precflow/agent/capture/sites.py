@@ -1,0 +1,91 @@
+"""Call sites: which lines of the user's code a call came from."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import CodeType, FrameType
+from typing import Dict, List, Optional, Sequence, Tuple
+
+DEPTH = 6  # frames of one site
+
+_SKIPPED = ("torch", "torch_npu")
+_CAPTURE = "precflow.agent.capture"
+_AGENT = "precflow.agent"
+_WORKLOADS = "precflow.agent.workloads"
+
+
+class Sites:
+    """Call sites of a run, each text once.
+
+    Args:
+        roots: Folders that packages are imported from; file names are given relative to the deepest one that holds them,
+            or to an entry of ``sys.path`` or the working directory. No absolute path leaves this machine.
+    """
+
+    def __init__(self, roots: Sequence[str] = ()) -> None:
+        self.texts: List[str] = []
+        self._roots = [str(root) for root in roots]
+        self._places: Dict[int, Tuple[CodeType, str]] = {}  # holds the code, so that its id stays its own
+        self._numbers: Dict[Tuple[Tuple[int, int], ...], int] = {}
+        self._known: Dict[str, int] = {}
+
+    def here(self) -> int:
+        """Return the number of the site that is running, from the innermost frame that is neither torch's nor ours."""
+        frames = _user_frames(sys._getframe(1))  # noqa: SLF001  inspect.stack reads source files and takes milliseconds
+        key = tuple([(id(frame.f_code), frame.f_lineno) for frame in frames])
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = self._number(" <- ".join(self._frame_text(frame) for frame in frames))
+        return number
+
+    def _number(self, text: str) -> int:
+        if text not in self._known:
+            self._known[text] = len(self.texts)
+            self.texts.append(text)
+        return self._known[text]
+
+    def _frame_text(self, frame: FrameType) -> str:
+        code = frame.f_code
+        if id(code) not in self._places:
+            self._places[id(code)] = (code, relative_path(code.co_filename, self._all_roots()))
+        return "%s:%d in %s" % (self._places[id(code)][1], frame.f_lineno, code.co_name)
+
+    def _all_roots(self) -> List[str]:
+        return [*self._roots, *sys.path, os.getcwd()]
+
+
+def _user_frames(innermost: Optional[FrameType]) -> List[FrameType]:
+    """Return up to ``DEPTH`` frames of user code, outwards; the worker that called the model ends the search."""
+    found: List[FrameType] = []
+    frame = innermost
+    while frame is not None and len(found) < DEPTH:
+        name = frame.f_globals.get("__name__", "")
+        if _within(name, _AGENT) and not _within(name, _CAPTURE) and not _within(name, _WORKLOADS):
+            break
+        if not _skipped(name) and not frame.f_code.co_filename.startswith("<"):
+            found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def _skipped(name: str) -> bool:
+    return name.partition(".")[0] in _SKIPPED or _within(name, _CAPTURE)
+
+
+def _within(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def relative_path(path: str, roots: Sequence[str]) -> str:
+    """Return a path relative to the deepest of the roots that holds it, with ``/``; the bare name where none does.
+
+    >>> relative_path("/opt/site/package/model.py", ["/opt", "/opt/site"])
+    'package/model.py'
+    """
+    full = os.path.abspath(path)
+    folders = [os.path.abspath(root) for root in roots if root]
+    holding = [folder for folder in folders if folder != os.sep and full.startswith(folder + os.sep)]
+    if not holding:
+        return os.path.basename(full)
+    return full[len(max(holding, key=len)) + 1 :].replace(os.sep, "/")

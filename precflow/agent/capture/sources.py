@@ -1,0 +1,69 @@
+"""Data-flow edges: which call's output a tensor is."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Dict, NamedTuple, Optional, Tuple, Union
+
+from precflow.agent.capture.memory import storage_of, version_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+Source = Tuple[int, str]  # order of the call in its step, index of its output
+
+
+class _Object(NamedTuple):
+    tensor: weakref.ReferenceType[torch.Tensor]
+    version: Optional[int]
+    source: Source
+
+
+class _Storage(NamedTuple):
+    storage: StorageWeakRef  # held, so that its address names no other storage
+    version: Optional[int]
+    source: Source
+
+
+class Sources:
+    """The last writer of every tensor of a step.
+
+    A tensor is looked up as an object first, then by its storage: a view that no recorded call returned has the writer of
+    its base, and a write through any view counts for all. A tensor whose memory was written to by an unknown hand has no
+    source.
+    """
+
+    def __init__(self) -> None:
+        self._objects: Dict[int, _Object] = {}
+        self._storages: Dict[int, _Storage] = {}
+
+    def forget(self) -> None:
+        """Begin a new step: what is left from before comes from outside."""
+        self._objects.clear()
+        self._storages.clear()
+
+    def find(self, tensor: torch.Tensor) -> Optional[Source]:
+        """Return the call whose output this tensor is, or ``None``."""
+        version = version_of(tensor)
+        known = self._objects.get(id(tensor))
+        if known is not None and known.tensor() is not tensor:  # an id is used again after its object's death
+            known = None
+        storage = storage_of(tensor)
+        shared = None if storage is None else self._storages.get(storage.cdata)
+        latest = _later(known, shared)
+        return None if latest is None or latest.version != version else latest.source
+
+    def produced(self, tensor: torch.Tensor, source: Source, *, written: bool) -> None:
+        """Note that a call returned this tensor; ``written`` when it wrote to memory that was there before."""
+        version = version_of(tensor)
+        self._objects[id(tensor)] = _Object(weakref.ref(tensor), version, source)
+        storage = storage_of(tensor)
+        if storage is not None and (written or storage.cdata not in self._storages):
+            self._storages[storage.cdata] = _Storage(storage, version, source)
+
+
+def _later(known: Optional[_Object], shared: Optional[_Storage]) -> Union[_Object, _Storage, None]:
+    if known is None or shared is None:
+        return shared if known is None else known
+    return shared if shared.source[0] > known.source[0] else known
