@@ -1,0 +1,207 @@
+"""From two dumps to one measure a pair of output records: every metric, and no limit."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from precflow.comparison.measures import Measure
+from precflow.comparison.metrics import measure_all
+from precflow.comparison.pairing import Pair, pair
+from precflow.comparison.rows import pieces
+from precflow.comparison.summarize import DEFAULT_BLOCK, PairOfTensors
+from precflow.comparison.summary import Summary, merge
+from precflow.dumps.dtypes import is_floating
+from precflow.dumps.reader import Dump
+from precflow.dumps.records import Call, Record
+from precflow.errors import DumpError
+
+ABSENT = "(absent)"  # an argument that only the other side was given
+_PART = 1 << 22  # elements that one thread reads at a stretch
+
+Owners = Mapping[int, Call]  # id() of an output record -> its call
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A measure under way: the tensors to read, or ``None`` where there is nothing to read and the measure is whole."""
+
+    measure: Measure
+    tensors: PairOfTensors | None = None
+
+
+def compare(reference: Dump, target: Dump, *, threads: int = 0, block: int = DEFAULT_BLOCK) -> list[Measure]:
+    """Measure every output record of two dumps.
+
+    Memory is bounded by ``threads * block``, whatever the size of the tensors; a large tensor is read by several threads.
+
+    Args:
+        reference: Dump of the reference.
+        target: Dump of the target.
+        threads: How many; 0 is one a processor.
+        block: Elements that are widened at a time.
+
+    Returns:
+        Measures in the reference's order, then records that only the target has. The number of threads changes nothing
+        but the last bits of sums.
+    """
+    owners = {id(record): call for dump in (reference, target) for call in dump.calls() for record in call.outputs}
+    pairs = pair(_outputs(reference), _outputs(target))
+    with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
+        opened = list(pool.map(lambda joined: _open(joined, reference, target, owners), pairs))
+        tasks = [task for number, item in enumerate(opened) for task in _tasks(number, item)]
+        summaries = pool.map(lambda task: _read(opened[task[0]], *task[1:], block=block), tasks)
+        parts: dict[int, list[Summary]] = {}
+        for (number, _, _), summary in zip(tasks, summaries, strict=True):
+            parts.setdefault(number, []).append(summary)
+    return [_measured(item, parts.get(number)) for number, item in enumerate(opened)]
+
+
+def _outputs(dump: Dump) -> Iterator[Record]:
+    return (record for call in dump.calls() for record in call.outputs)
+
+
+def _tasks(number: int, item: _Opened) -> list[tuple[int, int, int]]:
+    if item.tensors is None:
+        return []
+    size, length = item.tensors.size, item.tensors.length
+    return [(number, start, stop) for start, stop in pieces(0, size, length, _PART)] or [(number, 0, 0)]
+
+
+def _read(item: _Opened, start: int, stop: int, *, block: int) -> Summary:
+    assert item.tensors is not None
+    return item.tensors.summary(start, stop, block=block)
+
+
+def _open(joined: Pair, reference: Dump, target: Dump, owners: Owners) -> _Opened:
+    """Fill in everything that is known without reading elements, and open the tensors where there are two to compare."""
+    left, right = joined.reference, joined.target
+    if left is None or right is None:
+        return _Opened(_only_reference(left, owners) if left else _only_target(right, owners))
+    measure = _paired(left, right, owners[id(left)], owners[id(right)])
+    if measure.movement or measure.join != "paired":
+        return _Opened(measure)
+    if not (left.stored and right.stored):
+        return _Opened(_unstored(measure, left, right))
+    try:
+        first, second = reference.tensor(left), target.tensor(right)
+    except DumpError as error:
+        return _Opened(replace(measure, join="unreadable", reason=str(error)))
+    return _Opened(measure, PairOfTensors(first, first if measure.equal else second))
+
+
+def _only_reference(record: Record, owners: Owners) -> Measure:
+    call = owners[id(record)]
+    return replace(
+        _described(record, call),
+        join="unpaired_reference",
+        reason="only the reference has it: the target ran no such call, or got no such output from it",
+        judged=not call.movement and is_floating(record.dtype),
+        reference_dtype=record.dtype,
+        reference_shape=record.shape,
+        site=call.site,
+    )
+
+
+def _only_target(record: Record | None, owners: Owners) -> Measure:
+    assert record is not None
+    call = owners[id(record)]
+    return replace(
+        _described(record, call),
+        join="unpaired_target",
+        reason="only the target has it: the reference ran no such call, or got no such output from it",
+        judged=not call.movement and is_floating(record.dtype),
+        target_dtype=record.dtype,
+        target_shape=record.shape,
+        target_site=call.site,
+    )
+
+
+def _described(record: Record, call: Call) -> Measure:
+    return Measure(
+        record=record.text,
+        name=call.name,
+        module=call.module,
+        operator=call.operator,
+        level=call.level,
+        phase=call.phase,
+        order=call.order,
+        join="paired",
+        movement=call.movement,
+    )
+
+
+def _paired(left: Record, right: Record, call: Call, other: Call) -> Measure:
+    movement = call.movement or other.movement
+    shapes = "" if left.shape == right.shape else f"{list(left.shape)} on the reference, {list(right.shape)} on the target"
+    return replace(
+        _described(left, call),
+        join="shape" if shapes else "paired",
+        reason=shapes,
+        movement=movement,
+        judged=not movement and (is_floating(left.dtype) or is_floating(right.dtype)),
+        reference_dtype=left.dtype,
+        target_dtype=right.dtype,
+        reference_shape=left.shape,
+        target_shape=right.shape,
+        equal=left.content == right.content and left.dtype == right.dtype,
+        site=call.site,
+        target_site=other.site,
+        arguments=_different(call.arguments, other.arguments),
+    )
+
+
+def _different(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return the non-tensor arguments that differ: name -> (reference, target)."""
+    values = {name: (first.get(name, ABSENT), second.get(name, ABSENT)) for name in {**first, **second}}
+    return {name: both for name, both in values.items() if both[0] != both[1]}
+
+
+def _unstored(measure: Measure, left: Record, right: Record) -> Measure:
+    """Return what can be said without tensors: equal content ids mean equal bits, so that every error is 0."""
+    sides = " and ".join(side for side, record in (("reference", left), ("target", right)) if not record.stored)
+    if not measure.equal:
+        return replace(measure, join="sampled_out", reason=f"the {sides} kept no tensor of it")
+    size = math.prod(left.shape)
+    same = Summary(inexact=measure.judged, elements=size, within_one_thousandth=size, within_five_thousandths=size)
+    return replace(
+        measure, metrics=measure_all(same), counts={"elements": size}, warnings=(f"by content id: the {sides} kept no tensor",)
+    )
+
+
+def _measured(item: _Opened, parts: Sequence[Summary] | None) -> Measure:
+    if parts is None:
+        return item.measure
+    summary = merge(parts)
+    return replace(item.measure, metrics=measure_all(summary), counts=counts(summary), warnings=warnings(summary))
+
+
+def counts(summary: Summary) -> dict[str, int]:
+    """Return how many elements fell into each class of values, and how many found no partner of their class."""
+    names = (
+        "elements ordinary small sentinel nonfinite sentinel_mismatch nonfinite_mismatch small_mismatch infinity_for_sentinel"
+    )
+    return {name: int(getattr(summary, name)) for name in names.split()}
+
+
+_WARNINGS: tuple[tuple[Callable[[Summary], int], str], ...] = (
+    (
+        lambda s: s.nonfinite - s.nonfinite_mismatch - s.infinity_for_sentinel,
+        "{} NaN or Inf, equal in kind and place on both sides",
+    ),
+    (lambda s: s.infinity_for_sentinel, "{} places hold -inf on one side and a mask's fill value on the other"),
+    (lambda s: s.sentinel - s.sentinel_mismatch, "{} elements hold a mask's fill value on both sides and enter no sum"),
+    (
+        lambda s: s.small_mismatch,
+        "{} elements are 0 or subnormal in the reference only: errors relative to single elements leave them out",
+    ),
+)
+
+
+def warnings(summary: Summary) -> tuple[str, ...]:
+    """Return what a reader of the metrics should know about the elements that they leave out."""
+    return tuple(text.format(count) for counted, text in _WARNINGS if (count := counted(summary)))

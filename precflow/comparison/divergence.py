@@ -1,0 +1,48 @@
+"""Kullback-Leibler divergence of two tensors that are distributions, without the cancellation of its textbook form."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from precflow.comparison.scaled import Scaled, ratio
+from precflow.comparison.values import Floats
+
+_SERIES_BELOW = 1e-4  # four terms of the series are exact to 1e-16 there
+_LARGEST_STEP = 1e300
+
+
+def divergence_sum(reference: Floats, target: Floats, smallest: float) -> float:
+    """Return the sum of ``y log(y / x) - y + x``, each term of which is 0 or positive.
+
+    Args:
+        reference: y, all 0 or positive, below 2^400.
+        target: x, the same.
+        smallest: Smallest positive value of the target's type. It stands in for a target of 0 where the reference is not:
+            what rounded to 0 is charged as the smallest number, not as infinitely wrong.
+    """
+    floored = np.where((target == 0) & (reference > 0), smallest, target)
+    difference = floored - reference
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        step = np.minimum(difference / reference, _LARGEST_STEP)
+        far = difference - reference * np.log1p(step)
+    near = reference * (step * step * (0.5 - step * (1 / 3 - step * (0.25 - step * 0.2))))
+    terms = np.where(np.abs(step) < _SERIES_BELOW, near, far)
+    return float(np.add.reduce(np.where(reference > 0, terms, floored)))
+
+
+def divergence(terms: Scaled, reference_sum: Scaled, target_sum: Scaled) -> float:
+    """Return ``sum p log(p / q)`` for ``p = y / sum y`` and ``q = x / sum x``, in nats, at least 0.
+
+    Args:
+        terms: What :func:`divergence_sum` gave, added up.
+        reference_sum: Sum of y.
+        target_sum: Sum of x.
+    """
+    step = ratio(target_sum, reference_sum) - 1
+    if step == -1:
+        return math.inf if terms.mantissa else 0.0
+    excess = step - math.log1p(step) if math.isfinite(step) else math.inf
+    value = ratio(terms, reference_sum) - excess
+    return max(value, 0.0) if not math.isnan(value) else math.inf

@@ -1,0 +1,82 @@
+"""Norms of the rows of a tensor, so that one bad row is seen among a million good ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from precflow.comparison.values import Floats
+
+MOST_ROWS = 1 << 20  # 16 MB of norms; beyond it neighbouring rows count as one
+
+
+def row_length(shape: tuple[int, ...]) -> int:
+    """Return how many elements make a row: the last axis, or the whole tensor where it has one axis or none.
+
+    Tensors of more than ``MOST_ROWS`` rows have neighbouring rows taken together, so that memory stays bounded.
+
+    >>> row_length((3, 77, 768)), row_length((5,)), row_length(()), row_length((1 << 24, 1))
+    (768, 5, 1, 16)
+    """
+    size = int(np.prod(shape, dtype=np.int64))
+    length = max(shape[-1] if len(shape) > 1 else size, 1)
+    return length * max(1, -(-size // (length * MOST_ROWS)))
+
+
+def pieces(start: int, stop: int, length: int, block: int) -> Iterator[tuple[int, int]]:
+    """Cut a range of elements into pieces of at most ``block``, each of whole rows or within one row.
+
+    Args:
+        start: First element.
+        stop: Element behind the last.
+        length: Elements of a row.
+        block: Most elements of a piece, at least 1.
+    """
+    while start < stop:
+        inside = start % length
+        if inside or length > block or stop - start < length:
+            end = min(stop, start - inside + length, start + block)
+        else:
+            end = start + min(block, stop - start) // length * length
+        yield start, end
+        start = end
+
+
+@dataclass(frozen=True, slots=True)
+class RowNorms:
+    """Euclidean norms of consecutive rows, or of the parts of them that were read so far.
+
+    Attributes:
+        first: Number of the first row.
+        difference: Norm of target - reference in each row.
+        reference: Norm of the reference in each row.
+    """
+
+    first: int = 0
+    difference: Floats = field(default_factory=lambda: np.zeros(0))
+    reference: Floats = field(default_factory=lambda: np.zeros(0))
+
+    def __add__(self, other: RowNorms) -> RowNorms:
+        """Put two parts together; a row that both have a part of gets the norm of both parts."""
+        if not self.difference.size:
+            return other
+        if not other.difference.size:
+            return self
+        first = min(self.first, other.first)
+        last = max(self.first + self.difference.size, other.first + other.difference.size)
+        norms = np.zeros((2, last - first))
+        for part in (self, other):
+            place = slice(part.first - first, part.first - first + part.difference.size)
+            norms[:, place] = np.hypot(norms[:, place], (part.difference, part.reference))
+        return RowNorms(first, norms[0], norms[1])
+
+    def worst(self) -> float:
+        """Return the largest ``|d_row| / max(|reference_row|, median of |reference_row|)``; 0 against 0 is 0."""
+        if not self.difference.size:
+            return 0.0
+        scale = np.maximum(self.reference, np.median(self.reference))
+        wrong = self.difference > 0
+        with np.errstate(divide="ignore", over="ignore"):
+            return float(np.max(self.difference[wrong] / scale[wrong], initial=0.0))

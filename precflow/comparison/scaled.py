@@ -1,0 +1,65 @@
+"""A sum that neither overflows nor vanishes: a float times a power of two of any size."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """The number ``mantissa * 2 ** exponent``; the mantissa is 0, not finite, or of magnitude 0.5 to 1.
+
+    Squares of float64 values leave the range of float64; sums of them do not, when they are kept like this.
+    Make it with :meth:`of`.
+    """
+
+    mantissa: float = 0.0
+    exponent: int = 0
+
+    @classmethod
+    def of(cls, value: float, exponent: int = 0) -> Scaled:
+        """Return ``value * 2 ** exponent``, exactly.
+
+        >>> Scaled.of(6.0)
+        Scaled(mantissa=0.75, exponent=3)
+        """
+        mantissa, shift = math.frexp(value)
+        finite = mantissa and math.isfinite(mantissa)
+        return cls(mantissa, shift + exponent if finite else 0)
+
+    def __add__(self, other: Scaled) -> Scaled:
+        if not self.mantissa:
+            return other
+        if not other.mantissa:
+            return self
+        exponent = max(self.exponent, other.exponent)
+        return Scaled.of(_shifted(self, -exponent) + _shifted(other, -exponent), exponent)
+
+    def __float__(self) -> float:
+        """Return it as a float: infinite above the range of float64, 0 far below."""
+        return _shifted(self, 0)
+
+
+def ratio(numerator: Scaled, denominator: Scaled, *, root: bool = False) -> float:
+    """Return the quotient, or its square root; 0 against 0 is 0, anything else against 0 is infinite.
+
+    >>> ratio(Scaled.of(1.0, 5000), Scaled.of(4.0, 5000), root=True)
+    0.5
+    """
+    if not numerator.mantissa:
+        return 0.0
+    if not denominator.mantissa:
+        return math.inf
+    quotient, exponent = numerator.mantissa / denominator.mantissa, numerator.exponent - denominator.exponent
+    if not root:
+        return float(Scaled.of(quotient, exponent))
+    odd = exponent % 2
+    return float(Scaled.of(math.sqrt(math.ldexp(quotient, odd)), (exponent - odd) // 2))
+
+
+def _shifted(number: Scaled, shift: int) -> float:
+    try:
+        return math.ldexp(number.mantissa, number.exponent + shift)
+    except OverflowError:
+        return math.copysign(math.inf, number.mantissa)
