@@ -1,0 +1,94 @@
+"""The emulated npu: real tensors on ``torch.device("npu")`` that live in host memory and are computed by the CPU.
+
+It shows that a recipe, a script or a capture works on another device type, and it lets faults be put in on purpose
+(:mod:`~precflow.agent.emulated.rules`). It says nothing about hardware. :func:`install` changes the whole process for
+good, so only a worker that was asked for it calls it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import types
+from typing import Tuple
+
+LEAST_TORCH = (2, 10)  # the first release that lets Python code bring a device
+
+
+def problem() -> str:
+    """Return why the emulated npu cannot be installed here, with what to do; ``""`` where it can."""
+    import torch
+
+    if installed():
+        return ""
+    if _release(torch.__version__) < LEAST_TORCH:
+        return (
+            "the emulated npu needs torch 2.10 or newer, here is torch %s; "
+            "install a newer torch in this side's interpreter, or use device cpu" % torch.__version__
+        )
+    if "torch_npu" in sys.modules or importlib.util.find_spec("torch_npu") is not None:
+        return "torch_npu is installed in this interpreter, so it is left alone: use device npu, or another interpreter"
+    if torch._C._get_privateuse1_backend_name() != "privateuseone":  # noqa: SLF001  no public name; a name can be given once only
+        return "another device backend has already taken torch's place for private devices in this process"
+    return ""
+
+
+def installed() -> bool:
+    """Return whether ``torch.npu`` is the emulated one."""
+    import torch
+
+    return bool(getattr(getattr(torch, "npu", None), "emulated", False))
+
+
+def install(device_count: int = 2) -> types.ModuleType:
+    """Install the device into this process, for good, and return ``torch.npu``; once installed, only the latter.
+
+    Backward runs in one thread from then on, for the thread that called this: torch's Python device guard knows one
+    device only, and backward on ``npu:1`` would fail in an engine thread.
+
+    Raises:
+        RuntimeError: It cannot be installed here; the text is that of :func:`problem`.
+    """
+    import torch
+
+    if installed():
+        present: types.ModuleType = torch.npu  # type: ignore[attr-defined]  # exists once it is installed
+        return present
+    reason = problem()
+    if reason:
+        raise RuntimeError(reason)
+    return _install(device_count)
+
+
+def _install(device_count: int) -> types.ModuleType:
+    import torch
+
+    from precflow.agent.emulated import generator, module, operators, ordinal, package, private, storage, stream
+    from precflow.agent.emulated.relabel import DEVICE_TYPE
+
+    ordinal.set_device_count(device_count)
+    private.set_up_backend(DEVICE_TYPE, backend_module=types.ModuleType("torch.npu"))  # the real one needs the name to be known
+    built = module.build()
+    torch.npu = built  # type: ignore[attr-defined]  # the device's name was free until now
+    torch.Generator = generator.Generator  # type: ignore[misc]  # a plain one refuses the device's name
+    torch.Tensor.pin_memory = _pinned  # type: ignore[method-assign,assignment]  # all memory is the host's
+    torch.accelerator.synchronize = stream.synchronize
+    torch.autograd.set_multithreading_enabled(False)
+    storage.install()
+    operators.install()
+    package.install(built)
+    return built
+
+
+def _pinned(tensor: object, device: object = None) -> object:  # noqa: ARG001  torch's signature
+    return tensor
+
+
+def _release(version: str) -> Tuple[int, ...]:
+    """Return the numbers of a version.
+
+    >>> _release("2.13.0+cpu")
+    (2, 13, 0)
+    """
+    numbers = version.split("+", maxsplit=1)[0].split(".")[:3]
+    return tuple(int("".join(character for character in number if character.isdigit()) or 0) for number in numbers)

@@ -1,0 +1,283 @@
+"""What a numerical rule does to one operator: each effect wraps the CPU computation and is chosen by name.
+
+An effect is made by a factory whose keyword arguments are the rule's parameters. Everything but :func:`drift` gives the
+same numbers each time, so that a repeated run agrees with the first. Magnitudes are chosen by hand: they test detection
+and are no measurement of any hardware.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import torch
+
+from precflow.agent.emulated import switches
+from precflow.agent.emulated.fallback import Compute
+from precflow.agent.emulated.private import PlainGenerator
+from precflow.agent.emulated.rounding import keep_bits, step
+from precflow.agent.emulated.schemas import Operator
+
+Named = Dict[str, Any]
+Effect = Callable[[Operator, Compute, Sequence[Any], Named], Any]
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+_SENTINEL = -1e4  # no score of a healthy model is below; masks are filled with -65504, finfo.min or -inf
+_HF32_BITS = 11
+_wild = PlainGenerator()
+_wild.seed()
+
+
+def scale(factor: float, share: float = 1.0) -> Effect:
+    """Multiply the output by ``factor``."""
+    return _on_output(lambda output: output * factor, share)
+
+
+def shift(amount: float, share: float = 1.0) -> Effect:
+    """Add ``amount`` to the output: a systematic error of one sign, as of a coarse approximation."""
+    return _on_output(lambda output: output + amount, share)
+
+
+def ulp(distance: int = 1, share: float = 1.0) -> Effect:
+    """Move the output by ``distance`` units in the last place, up or down by a fixed pattern."""
+
+    def change(output: torch.Tensor) -> torch.Tensor:
+        signs = torch.randint(0, 2, output.shape, generator=_fixed(1), dtype=torch.int64) * 2 - 1
+        return step(output, signs * distance)
+
+    return _on_output(change, share)
+
+
+def drift(relative: float = 1e-6) -> Effect:
+    """Multiply each output element by ``1 + relative * u``, u in -1..1 and new at every call, deterministic mode or not."""
+
+    def change(output: torch.Tensor) -> torch.Tensor:
+        noise = torch.empty(output.shape).uniform_(-relative, relative, generator=_wild)
+        return (output.double() * (1 + noise.double())).to(output.dtype)
+
+    return _on_output(change)
+
+
+def poison(value: str = "nan", position: int = 0) -> Effect:
+    """Put ``value`` (``nan``, ``inf``, ``-inf``) at one flat ``position`` of the output, modulo its size."""
+    number = float(value)
+
+    def change(output: torch.Tensor) -> torch.Tensor:
+        flat = output.flatten().clone()
+        if flat.numel():
+            flat[position % flat.numel()] = number
+        return flat.view(output.shape)
+
+    return _on_output(change)
+
+
+def narrow(dtype: str = "float16") -> Effect:
+    """Compute the whole operator in ``dtype`` and widen its outputs again."""
+    small = _dtype(dtype)
+
+    def effect(operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
+        if operator.written:
+            return _on_output(lambda output: output.to(small).to(output.dtype))(operator, compute, arguments, named)
+        wide = next((value.dtype for value in arguments if _is_float(value)), None)
+        outputs = compute(*[value.to(small) if _is_float(value) else value for value in arguments], **named)
+        return outputs if wide is None else _each(outputs, lambda output: output.to(wide) if output.dtype == small else output)
+
+    return effect
+
+
+def round_inputs(bits: int = 10) -> Effect:
+    """Round float32 inputs to ``bits`` explicit mantissa bits before the operator runs: 10 is TF32, 11 is HF32."""
+
+    def effect(_operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
+        return compute(*[keep_bits(value, bits) if _is_float(value) else value for value in arguments], **named)
+
+    return effect
+
+
+def hf32(unit: str = "matmul", switched: bool = False) -> Effect:  # noqa: FBT001, FBT002  a rule's parameters are named
+    """Round float32 inputs to 11 bits where ``torch.npu.<unit>.allow_hf32`` says so; ``switched`` turns it on at the start."""
+    if unit not in ("matmul", "conv"):
+        raise ValueError("unit must be matmul or conv, got %r" % unit)
+    rounded = round_inputs(_HF32_BITS)
+
+    def effect(operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
+        if not getattr(switches, unit).allow_hf32:
+            return compute(*arguments, **named)
+        return rounded(operator, compute, arguments, named)
+
+    del switched  # read by the rules when they are configured
+    return effect
+
+
+def slices(width: int = 64) -> Effect:
+    """Add up a matrix product in slices of ``width`` along K, in float32: another summation order, no narrower type."""
+    if width < 1:
+        raise ValueError("width must be at least 1, got %d" % width)
+
+    def effect(operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
+        bias, left, right, beta, alpha = _product(operator, arguments, named)
+        if left.shape[-1] <= width or not left.is_floating_point() or left.dtype == torch.float64:
+            return compute(*arguments, **named)
+        starts = range(0, left.shape[-1], width)
+        total = _slice(left, right, 0, width)
+        for start in starts[1:]:
+            total += _slice(left, right, start, width)
+        if bias is not None:
+            total = total * alpha + bias.float() * beta
+        return _delivered(operator, total.to(left.dtype), arguments, named)
+
+    return effect
+
+
+def reverse() -> Effect:
+    """Let softmax and layer_norm see the reduced axes backwards: another summation order of the same numbers."""
+
+    def effect(operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
+        if operator.overload in ("_softmax", "_log_softmax"):
+            turned = compute(arguments[0].flip(arguments[1]), *arguments[1:], **named)
+            return turned.flip(arguments[1])
+        if operator.overload != "native_layer_norm":
+            raise ValueError("rule reverse knows _softmax, _log_softmax and native_layer_norm, not %s" % operator.overload)
+        tensor, shape, weight, bias, eps = arguments
+        axes = list(range(-len(shape), 0))
+        turned = [None if part is None else part.flip(axes) for part in (tensor, weight, bias)]
+        output, mean, inverse = compute(turned[0], shape, turned[1], turned[2], eps, **named)
+        return output.flip(axes), mean, inverse
+
+    return effect
+
+
+def argument(name: str, value: float) -> Effect:
+    """Compute with another value of the argument ``name``, such as ``eps``; what the caller passed looks unchanged."""
+
+    def effect(operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
+        if name not in operator.arguments:
+            raise ValueError(
+                "aten::%s has no argument %r; it has: %s" % (operator.overload, name, ", ".join(operator.arguments))
+            )
+        place = operator.arguments.index(name)
+        if place < len(arguments):
+            return compute(*arguments[:place], value, *arguments[place + 1 :], **named)
+        return compute(*arguments, **dict(named, **{name: value}))
+
+    return effect
+
+
+def ignore_mask() -> Effect:
+    """Give back the first operand of an addition whose second operand is an attention mask (holds values of -1e4 or less)."""
+
+    def effect(operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
+        mask = arguments[1] if len(arguments) > 1 else None
+        if not isinstance(mask, torch.Tensor) or not mask.numel() or not bool((mask <= _SENTINEL).any()):
+            return compute(*arguments, **named)
+        shape = torch.broadcast_shapes(arguments[0].shape, mask.shape)
+        return _delivered(operator, arguments[0].expand(shape).clone(), arguments, named)
+
+    return effect
+
+
+def redraw(parameter: str) -> Effect:
+    """Draw parameters whose names match again, with the device's generator; see :func:`rules.redraw`."""
+    del parameter  # read by the rules when the model has been built
+    return _untouched
+
+
+KNOWN: Mapping[str, Callable[..., Effect]] = {
+    factory.__name__: factory
+    for factory in (
+        scale,
+        shift,
+        ulp,
+        drift,
+        poison,
+        narrow,
+        round_inputs,
+        hf32,
+        slices,
+        reverse,
+        argument,
+        ignore_mask,
+        redraw,
+    )
+}
+
+
+def _untouched(_operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
+    return compute(*arguments, **named)
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ValueError("dtype must be a floating point type of torch such as float16, got %r" % name)
+    return found
+
+
+def _is_float(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _fixed(seed: int) -> Any:
+    generator = PlainGenerator()
+    generator.manual_seed(seed)
+    return generator
+
+
+def _each(outputs: Any, change: Change) -> Any:
+    if isinstance(outputs, (tuple, list)):
+        return type(outputs)([_each(output, change) for output in outputs])
+    return change(outputs) if _is_float(outputs) else outputs
+
+
+def _on_output(change: Change, share: float = 1.0) -> Effect:
+    """Return an effect that changes the first output, on a fixed ``share`` (0 to 1) of its elements."""
+    if not 0.0 <= share <= 1.0:
+        raise ValueError("share must lie between 0 and 1, got %r" % share)
+
+    def effect(operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
+        outputs = compute(*arguments, **named)
+        several = isinstance(outputs, (tuple, list))
+        output = outputs[0] if several else outputs
+        if not _is_float(output):
+            return outputs
+        changed = change(output)
+        if share < 1.0:
+            changed = torch.where(torch.rand(output.shape, generator=_fixed(2)) < share, changed, output)
+        if operator.written:
+            changed = output.copy_(changed)
+        return type(outputs)([changed, *outputs[1:]]) if several else changed
+
+    return effect
+
+
+def _delivered(operator: Operator, result: torch.Tensor, arguments: Sequence[Any], named: Named) -> torch.Tensor:
+    """Return ``result``, or write it where an in-place or out= operator has to."""
+    if not operator.written:
+        return result
+    destination: torch.Tensor = named["out"] if "out" in named else arguments[0]
+    if destination.shape != result.shape:
+        destination.resize_(result.shape)
+    return destination.copy_(result)
+
+
+def _slice(left: torch.Tensor, right: torch.Tensor, start: int, width: int) -> torch.Tensor:
+    return left[..., start : start + width].float() @ right[..., start : start + width, :].float()
+
+
+_Product = Tuple[Optional[torch.Tensor], torch.Tensor, torch.Tensor, float, float]
+
+
+def _product(operator: Operator, arguments: Sequence[Any], named: Named) -> _Product:
+    """Return bias, left, right, beta and alpha of a matrix product.
+
+    Raises:
+        ValueError: The operator is none.
+    """
+    name = operator.name.rstrip("_")
+    if name in ("mm", "bmm"):
+        return None, arguments[0], arguments[1], 0.0, 1.0
+    if name not in ("addmm", "baddbmm"):
+        raise ValueError("rule slices knows mm, bmm, addmm and baddbmm, not %s" % operator.overload)
+    extra: List[Any] = list(arguments[3:])
+    beta = extra[0] if extra else named.get("beta", 1.0)
+    alpha = extra[1] if len(extra) > 1 else named.get("alpha", 1.0)
+    return arguments[0], arguments[1], arguments[2], beta, alpha

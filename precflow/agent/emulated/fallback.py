@@ -1,0 +1,145 @@
+"""The one kernel behind every operator of the emulated device: run it on the CPU, over the same memory.
+
+Arguments on ``npu`` become CPU aliases, the CPU operator runs (through the numerical rules, where there are any), and what
+it returns is relabelled. Helpers are functions and not closures on purpose: a closure that refers to itself is a cycle and
+would keep every argument alive until the next garbage collection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, ContextManager, Dict, List, NoReturn, Optional, Sequence, Tuple
+
+import torch
+
+from precflow.agent.emulated import generator, ordinal
+from precflow.agent.emulated.relabel import CPU, DEVICE_TYPE, adopt, is_emulated, on_host_key, to_device, to_host
+from precflow.agent.emulated.schemas import Operator, facts
+
+Compute = Callable[..., Any]
+Interceptor = Callable[[Operator, Compute], Compute]
+
+_interceptors: List[Interceptor] = []
+
+
+def intercept(interceptor: Optional[Interceptor]) -> None:
+    """Let ``interceptor`` wrap the CPU computation of every operator from now on; ``None`` takes it off again."""
+    _interceptors[:] = [] if interceptor is None else [interceptor]
+
+
+class _Placement:
+    """Where the arguments of one call live, seen while they are moved to the host."""
+
+    __slots__ = ("index", "operator", "saw_host")
+
+    def __init__(self, operator: Operator) -> None:
+        self.operator = operator
+        self.index: Optional[int] = None
+        self.saw_host = False
+
+    def see(self, device: torch.device) -> None:
+        """Note a device of an argument.
+
+        Raises:
+            RuntimeError: Two devices in one call, worded as on real ones.
+        """
+        if device.type == DEVICE_TYPE:
+            if self.index is not None and self.index != device.index and not self.operator.mixed:
+                _refuse_mixed(self.operator, "npu:%d" % self.index, str(device))
+            self.index = ordinal.index_of(device) if self.index is None else self.index
+        elif device.type == "cpu":
+            self.saw_host = True
+
+    def settle(self) -> int:
+        """Return the index of the device that the results belong to."""
+        if self.saw_host and self.index is not None and not self.operator.mixed:
+            _refuse_mixed(self.operator, "npu:%d" % self.index, "cpu")
+        return ordinal.current_device() if self.index is None else self.index
+
+
+def run(overload: Any, *arguments: Any, **named: Any) -> Any:
+    """Run ``overload`` (an ``OpOverload``) for npu tensors; registered for every operator of the device.
+
+    Raises:
+        RuntimeError: The tensors live on different devices, or a generator belongs to another one.
+    """
+    operator = facts(overload)
+    if operator.relabels:
+        return on_host_key(overload, *arguments, **named)
+    given = dict(zip(operator.arguments, arguments), **named)
+    placement = _Placement(operator)
+    call = {name: _hosted(value, name in operator.written, placement) for name, value in given.items()}
+    index = placement.settle()
+    if call.get("pin_memory"):
+        call["pin_memory"] = None
+    with _random_numbers(operator, call, index):
+        results = _compute(operator, overload, call)
+    _adopt_resized(operator, given, call)
+    return _returned(operator, results, given, index)
+
+
+def _compute(operator: Operator, compute: Compute, call: Dict[str, Any]) -> Any:
+    for interceptor in _interceptors:
+        compute = interceptor(operator, compute)
+    positional = operator.arguments[: operator.positional]
+    by_name = {name: call[name] for name in operator.arguments[operator.positional :] if name in call}
+    return compute(*[call[name] for name in positional if name in call], **by_name)
+
+
+def _hosted(value: Any, written: bool, placement: _Placement) -> Any:  # noqa: FBT001  private, called once
+    if isinstance(value, torch.Tensor):
+        if value.dim() or is_emulated(value):  # a CPU scalar goes with every device
+            placement.see(value.device)
+        if not is_emulated(value):
+            return value
+        return torch.empty(value.shape, dtype=value.dtype) if written and value.numel() == 0 else to_host(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)([_hosted(item, written, placement) for item in value])
+    if isinstance(value, torch.device) and value.type == DEVICE_TYPE:
+        placement.see(torch.device(DEVICE_TYPE, ordinal.index_of(value)))
+        return CPU
+    return value
+
+
+def _random_numbers(operator: Operator, call: Dict[str, Any], index: int) -> ContextManager[None]:
+    if operator.draws:
+        call["generator"] = generator.checked(call.get("generator"), index)
+    return generator.as_default(index) if operator.draws_silently else contextlib.nullcontext()
+
+
+def _adopt_resized(operator: Operator, given: Dict[str, Any], call: Dict[str, Any]) -> None:
+    """Give out= and in-place tensors the storage that the CPU operator resized for them."""
+    for name in operator.written:
+        for tensor, host in zip(_as_sequence(given.get(name)), _as_sequence(call.get(name))):
+            if is_emulated(tensor) and tensor.shape != host.shape:
+                adopt(tensor, host)
+
+
+def _as_sequence(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else (value,)
+
+
+def _returned(operator: Operator, results: Any, given: Dict[str, Any], index: int) -> Any:
+    if len(operator.sources) == 1:
+        return _placed(results, operator.sources[0], given, index)
+    if isinstance(results, tuple):
+        pairs: List[Tuple[Any, Optional[str]]] = list(zip(results, operator.sources))
+        return tuple([_placed(result, source, given, index) for result, source in pairs])
+    return results
+
+
+def _placed(result: Any, source: Optional[str], given: Dict[str, Any], index: int) -> Any:
+    if source is not None:
+        return given[source]
+    if isinstance(result, torch.Tensor):
+        return to_device(result, index) if result.device.type == "cpu" else result
+    if isinstance(result, (list, tuple)):
+        return type(result)([_placed(item, None, given, index) for item in result])
+    return result
+
+
+def _refuse_mixed(operator: Operator, first: str, second: str) -> NoReturn:
+    raise RuntimeError(
+        "Expected all tensors to be on the same device, but found at least two devices, %s and %s! "
+        "(operator aten::%s, emulated npu)" % (first, second, operator.overload)
+    )

@@ -1,0 +1,134 @@
+"""The module ``torch.npu`` of the emulated device, put together from its parts."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any, List, NamedTuple, Optional, Type
+
+import torch
+
+from precflow.agent.emulated import generator, memory, ordinal, stream, switches
+from precflow.agent.emulated.relabel import DEVICE_TYPE
+
+NAME = "Ascend910B-emulated"
+_PARTS = {
+    ordinal: "device_count current_device set_device",
+    generator: (
+        "manual_seed manual_seed_all seed seed_all initial_seed get_rng_state set_rng_state get_rng_state_all set_rng_state_all"
+    ),
+    memory: (
+        "mem_get_info memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_stats memory_summary "
+        "empty_cache reset_peak_memory_stats reset_max_memory_allocated"
+    ),
+    switches: (
+        "matmul conv config set_compile_mode is_jit_compile_false set_option set_task_queue_enable get_task_queue_enable "
+        "set_deterministic_level get_npu_overflow_flag clear_npu_overflow_flag npu_check_overflow"
+    ),
+    stream: "Stream Event current_stream default_stream stream set_stream synchronize",
+}
+
+
+class Properties(NamedTuple):
+    """What ``get_device_properties`` answers; ``total_memory`` in bytes, the host's."""
+
+    name: str
+    total_memory: int
+
+
+def build() -> types.ModuleType:
+    """Return the module that becomes ``torch.npu``."""
+    built = types.ModuleType("torch.npu", "Emulated npu of precflow: host memory, host arithmetic, another label.")
+    for part, names in _PARTS.items():
+        for name in names.split():
+            setattr(built, name, getattr(part, name))
+    own = (is_available, is_initialized, init, is_bf16_supported, get_device_name, get_device_properties)
+    more = (get_device_capability, get_amp_supported_dtype, can_device_access_peer, device, device_of)
+    for function in own + more:
+        setattr(built, function.__name__, function)
+    filled: Any = built
+    filled._is_in_bad_fork = _is_in_bad_fork  # noqa: SLF001  torch asks for this name
+    filled.default_generators = generator.create_defaults()
+    filled.amp = _amp()
+    filled.emulated = True
+    return built
+
+
+def _amp() -> types.ModuleType:
+    built = types.ModuleType("torch.npu.amp", "Mixed precision of the emulated npu.")
+    filled: Any = built
+    filled.autocast = functools.partial(torch.autocast, DEVICE_TYPE)
+    filled.GradScaler = functools.partial(torch.amp.GradScaler, DEVICE_TYPE)
+    return built
+
+
+def is_available() -> bool:
+    """Return True: the emulated device is here once it is installed."""
+    return True
+
+
+def is_initialized() -> bool:
+    """Return True: there is nothing to start."""
+    return True
+
+
+def init() -> None:
+    """Do nothing: there is nothing to start."""
+
+
+def _is_in_bad_fork() -> bool:
+    return False
+
+
+def is_bf16_supported() -> bool:
+    """Return True: the host computes it."""
+    return True
+
+
+def get_amp_supported_dtype() -> List[torch.dtype]:
+    """Return the types that autocast may choose."""
+    return [torch.float16, torch.bfloat16, torch.float32]
+
+
+def get_device_name(device_name: Any = None) -> str:
+    """Return a name that nobody can take for hardware."""
+    ordinal.index_of(device_name)
+    return NAME
+
+
+def get_device_properties(device_name: Any = None) -> Properties:
+    """Return name and memory (the host's, in bytes)."""
+    return Properties(get_device_name(device_name), memory.total_memory())
+
+
+def get_device_capability(device: Any = None) -> None:
+    """Return None, as torch_npu does: the idea belongs to CUDA."""
+    ordinal.index_of(device)
+
+
+def can_device_access_peer(device_id: Any, peer_device_id: Any) -> bool:
+    """Return True: all emulated devices share the host's memory."""
+    return ordinal.index_of(device_id) >= 0 and ordinal.index_of(peer_device_id) >= 0
+
+
+class device:  # noqa: N801  torch's own spelling
+    """Context in which another device is current; ``None`` or a negative index changes nothing."""
+
+    def __init__(self, device: Any) -> None:
+        stays = device is None or (isinstance(device, int) and device < 0)
+        self.idx = -1 if stays else ordinal.index_of(device)
+        self.prev_idx = -1
+
+    def __enter__(self) -> None:
+        self.prev_idx = ordinal.current_device()
+        if self.idx >= 0:
+            ordinal.set_device(self.idx)
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: object) -> None:
+        """Make the former device current again; an error goes on."""
+        ordinal.set_device(self.prev_idx)
+
+
+def device_of(tensor: torch.Tensor) -> device:
+    """Return a context in which the device of ``tensor`` is current; a tensor elsewhere changes nothing."""
+    return device(tensor.device.index if tensor.device.type == DEVICE_TYPE else None)

@@ -1,0 +1,110 @@
+"""Which operator gets which kernel: nearly all of them the fallback, a handful one of their own."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any, Iterator, List, Optional, Sequence
+
+import torch
+
+from precflow.agent.emulated import autocast, fallback, private
+from precflow.agent.emulated.relabel import adopt, is_emulated, to_host
+
+_KEY = "PrivateUse1"
+_OWN = frozenset(("copy_", "resize_", "_copy_from", "record_stream"))  # never taken over by the fallback
+_libraries: List[Any] = []  # a library that is collected takes its kernels along
+
+
+def install() -> None:
+    """Register all kernels of the device."""
+    everything = torch.library.Library("_", "IMPL")
+    everything.fallback(fallback.run, _KEY)
+    everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")  # torch brings none for this key
+    aten = torch.library.Library("aten", "IMPL")
+    _libraries.extend((everything, aten))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="(?s).*[Oo]verrid")
+        for name, operator in _decomposed_elsewhere():
+            aten.impl(name, functools.partial(fallback.run, operator), _KEY)
+        _install_own(aten)
+        _install_recurrent(aten)
+        autocast.install(aten)
+
+
+def _decomposed_elsewhere() -> Iterator[Any]:
+    """Yield operators that have a CPU kernel and a composite one.
+
+    The composite one would win over the fallback: ``layer_norm`` would be computed by other operators than on the CPU,
+    and the bits would differ.
+    """
+    has = private.has_kernel
+    for qualified in private.all_operator_names():
+        space, _, name = qualified.partition("::")
+        packet, _, overload = name.partition(".")
+        if space != "aten" or packet in _OWN or not has(qualified, "CPU"):
+            continue
+        if has(qualified, "CompositeExplicitAutograd") or has(qualified, "CompositeExplicitAutogradNonFunctional"):
+            yield name, getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def _install_own(aten: Any) -> None:
+    aten.impl("_copy_from", _copy_from, _KEY)
+    for lazy in ("Conjugate", "Negative"):  # these keys would call ``_copy_from`` again, without end
+        aten.impl("_copy_from", torch.library.fallthrough_kernel, lazy)
+    aten.impl("resize_", _resize, _KEY)
+    aten.impl("record_stream", _record_stream, _KEY)
+    aten.impl("convolution_overrideable", _convolution, _KEY)
+    aten.impl("convolution_backward_overrideable", _convolution_backward, _KEY)
+    aten.impl("_softmax", functools.partial(_softmax, private.softmax), _KEY)
+    aten.impl("_log_softmax", functools.partial(_softmax, private.log_softmax), _KEY)
+
+
+def _install_recurrent(aten: Any) -> None:
+    """Give LSTM and GRU the decompositions that torch keeps for devices without a kernel of their own."""
+    for name, kernel in private.recurrent_kernels:
+        for key in (_KEY, "AutogradPrivateUse1"):
+            aten.impl(name, kernel, key)
+
+
+def _copy_from(source: torch.Tensor, destination: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:  # noqa: ARG001, FBT001, FBT002  the schema's signature
+    host = to_host(source) if is_emulated(source) else source
+    (to_host(destination) if is_emulated(destination) else destination).copy_(host)
+    return destination
+
+
+def _resize(tensor: torch.Tensor, size: Sequence[int], memory_format: Any = None) -> torch.Tensor:  # noqa: ARG001  the schema's signature
+    if list(tensor.shape) != list(size):
+        adopt(tensor, to_host(tensor).clone().resize_(size))
+    return tensor
+
+
+def _record_stream(tensor: torch.Tensor, stream: Any) -> None:
+    """Do nothing: every operator has finished when it returns."""
+
+
+def _softmax(operator: Any, tensor: torch.Tensor, dim: int, half_to_float: bool) -> Any:  # noqa: FBT001  the schema's signature
+    """Widen first where the fused form is asked for: the CPU has no kernel that reads half and writes float32."""
+    return fallback.run(operator, tensor.float() if half_to_float else tensor, dim, False)  # noqa: FBT003  the schema's signature
+
+
+def _convolution(*arguments: Any) -> Any:
+    return fallback.run(torch.ops.aten.convolution.default, *arguments)
+
+
+def _convolution_backward(  # noqa: PLR0913, PLR0917  the schema's signature
+    gradient: torch.Tensor,
+    tensor: torch.Tensor,
+    weight: torch.Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,  # noqa: FBT001  the schema's signature
+    output_padding: Sequence[int],
+    groups: int,
+    wanted: Sequence[bool],
+) -> Any:
+    outputs = weight.shape[1] * groups if transposed else weight.shape[0]
+    bias_sizes: Optional[List[int]] = [outputs] if wanted[2] else None
+    rest = (stride, padding, dilation, transposed, output_padding, groups, wanted)
+    return fallback.run(torch.ops.aten.convolution_backward.default, gradient, tensor, weight, bias_sizes, *rest)

@@ -1,0 +1,69 @@
+"""One memory, two labels: the same host bytes seen as a CPU tensor or as an npu tensor.
+
+A DLPack capsule says on which device its bytes live. Rewriting that field between export and import gives a real
+``torch.Tensor`` of another device that shares memory, strides and lifetime with the first; no byte is copied.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+
+from precflow.agent.emulated import private
+
+DEVICE_TYPE = "npu"
+CPU = torch.device("cpu")
+_HOST_CODE = 1  # kDLCPU
+_PRIVATE_CODE = 12  # kDLExtDev, which torch reads as PrivateUse1
+_DEVICE_OFFSET = 8  # DLTensor starts with void* data; then int32 device_type, int32 device_id
+
+_DeviceField = ctypes.c_int32 * 2
+_pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer_of.restype = ctypes.c_void_p
+_pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+
+def is_emulated(value: object) -> bool:
+    """Return whether ``value`` is a tensor on the emulated device."""
+    return isinstance(value, torch.Tensor) and value.device.type == DEVICE_TYPE
+
+
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a CPU tensor over the same memory, with the same shape, strides and lazy conjugate and negative bits.
+
+    DLPack refuses the two lazy bits, so they are toggled away before and back after.
+    """
+    if tensor.is_conj():
+        return to_host(private.toggle_conjugate(tensor)).conj()
+    if tensor.is_neg():
+        result: torch.Tensor = private.toggle_negative(to_host(private.toggle_negative(tensor)))
+        return result
+    return _relabel(tensor, _HOST_CODE, 0)
+
+
+def to_device(tensor: torch.Tensor, index: int) -> torch.Tensor:
+    """Return a tensor on ``npu:index`` over the memory of the CPU tensor ``tensor``."""
+    strided = tensor if tensor.layout is torch.strided else tensor.contiguous()
+    return _relabel(strided, _PRIVATE_CODE, index)
+
+
+def adopt(tensor: torch.Tensor, host: torch.Tensor) -> None:
+    """Let the npu tensor ``tensor`` take over storage, shape and strides of the CPU tensor ``host``."""
+    fresh = to_device(host.detach(), tensor.device.index)
+    on_host_key(
+        torch.ops.aten.set_.source_Storage_storage_offset, tensor, fresh.untyped_storage(), 0, fresh.shape, fresh.stride()
+    )
+
+
+def on_host_key(operator: Any, *arguments: Any, **named: Any) -> Any:
+    """Run the CPU kernel of ``operator`` on npu tensors as they are: right for operators that only move metadata."""
+    return private.run_on_key(operator, "CPU", *arguments, **named)
+
+
+def _relabel(tensor: torch.Tensor, code: int, index: int) -> torch.Tensor:
+    capsule = private.export_capsule(tensor)
+    _DeviceField.from_address(_pointer_of(capsule, b"dltensor") + _DEVICE_OFFSET)[:] = [code, index]
+    relabelled: torch.Tensor = private.import_capsule(capsule)
+    return relabelled

@@ -1,0 +1,234 @@
+"""Numerical rules of the emulated device: which operators, in which module, phase and call, compute otherwise, and how.
+
+A rule is plain data, such as ``{"operator": "addmm", "rule": "scale", "factor": 1.01, "module": "encoder.layers.5.mlp.fc1"}``.
+Keys of every rule: ``operator`` (aten names or patterns, a list or joined by ``|``), ``rule`` (an effect of
+:mod:`~precflow.agent.emulated.effects`), ``module`` (pattern over the innermost running module; needs :func:`watch`),
+``phase`` (``forward`` or ``backward``), ``call`` (which matching calls, from 0, counted anew at each forward of the watched
+model). All other keys are parameters of the effect. ``redraw`` takes only ``parameter``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+
+import torch
+
+from precflow.agent.emulated import effects, fallback, private, switches
+from precflow.agent.emulated.fallback import Compute
+from precflow.agent.emulated.relabel import DEVICE_TYPE
+from precflow.agent.emulated.schemas import Operator
+
+PHASES = ("forward", "backward")
+_BUILD = "redraw"  # the one rule that acts on parameters and not on operators
+_COMMON = ("operator", "rule", "module", "phase", "call")
+_TYPES: Dict[str, Tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+
+
+@dataclass
+class _Rule:
+    """One checked rule and the number of calls that it has matched in this forward."""
+
+    operators: Tuple[str, ...]
+    effect: effects.Effect
+    name: str
+    module: str
+    phase: str
+    calls: FrozenSet[int]
+    parameters: Mapping[str, Any]
+    seen: int = 0
+
+    def touches(self, operator: Operator) -> bool:
+        names = (operator.name, operator.overload)
+        return any(fnmatchcase(name, pattern) for name in names for pattern in self.operators)
+
+    def applies(self) -> bool:
+        backward = private.running_backward() != -1
+        if self.phase and (self.phase == "backward") != backward:
+            return False
+        if self.module and (backward or not fnmatchcase(_running[-1] if _running else "", self.module)):
+            return False
+        self.seen += 1
+        return not self.calls or self.seen - 1 in self.calls
+
+    def run(self, operator: Operator, compute: Compute, *arguments: Any, **named: Any) -> Any:
+        return self.effect(operator, compute, arguments, named) if self.applies() else compute(*arguments, **named)
+
+
+_rules: List[_Rule] = []
+_by_operator: Dict[str, Tuple[_Rule, ...]] = {}
+_running: List[str] = []  # names of the running modules of the watched model, the innermost last
+
+
+def configure(rules: Sequence[Mapping[str, Any]]) -> None:
+    """Replace all rules; an empty sequence is exact arithmetic. The HF32 switches go back to what the rules say.
+
+    Raises:
+        ValueError: With every problem of every rule: unknown rule, key or phase, wrong type, missing parameter.
+    """
+    problems: List[str] = []
+    checked = [_checked(number, rule, problems) for number, rule in enumerate(rules)]
+    if problems:
+        raise ValueError("rules of the emulated device:\n  " + "\n  ".join(problems))
+    _rules[:] = [rule for rule in checked if rule is not None]
+    _by_operator.clear()
+    switched = {rule.parameters.get("unit", "matmul") for rule in _rules if rule.parameters.get("switched")}
+    switches.matmul.allow_hf32 = "matmul" in switched
+    switches.conv.allow_hf32 = True
+    fallback.intercept(_intercept if any(rule.name != _BUILD for rule in _rules) else None)
+
+
+def _intercept(operator: Operator, compute: Compute) -> Compute:
+    touching = _by_operator.get(operator.overload)
+    if touching is None:
+        touching = tuple(rule for rule in _rules if rule.name != _BUILD and rule.touches(operator))
+        _by_operator[operator.overload] = touching
+    for rule in touching:
+        compute = functools.partial(rule.run, operator, compute)
+    return compute
+
+
+def redraw(model: torch.nn.Module) -> List[str]:
+    """Draw the parameters that a ``redraw`` rule names again, with the device's generator, and return their names.
+
+    Mean and standard deviation stay; the values are those that initialization on the device would have given. Call it
+    before weights are hashed.
+    """
+    patterns = [rule.parameters["parameter"] for rule in _rules if rule.name == _BUILD]
+    redrawn = []
+    for name, parameter in model.named_parameters():
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
+            _draw(parameter)
+            redrawn.append(name)
+    return redrawn
+
+
+def _draw(parameter: torch.nn.Parameter) -> None:
+    values = parameter.detach().float()
+    drawn = torch.randn(parameter.shape, device=DEVICE_TYPE).to(parameter.device)
+    with torch.no_grad():
+        parameter.copy_(drawn * values.std(unbiased=False) + values.mean())
+
+
+class Watch:
+    """Hooks that keep the name of the running module, for rules that name one. :meth:`remove` takes them off."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._handles: List[Any] = []
+        for name, module in model.named_modules():
+            self._handles.append(module.register_forward_pre_hook(functools.partial(_entered, name)))
+            self._handles.append(module.register_forward_hook(_left, always_call=True))
+
+    def remove(self) -> None:
+        """Take the hooks off; a second call does nothing."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        _running.clear()
+
+
+def watch(model: torch.nn.Module) -> Watch:
+    """Keep the name of the running module of ``model`` from now on; calls are counted anew at each of its forwards."""
+    return Watch(model)
+
+
+def _entered(name: str, _module: torch.nn.Module, _arguments: Any) -> None:
+    if not _running:
+        for rule in _rules:
+            rule.seen = 0
+    _running.append(name)
+
+
+def _left(_module: torch.nn.Module, _arguments: Any, _outputs: Any) -> None:
+    if _running:
+        _running.pop()
+
+
+def _checked(number: int, rule: Mapping[str, Any], problems: List[str]) -> Optional[_Rule]:
+    where = "rule %d" % number
+    name = rule.get("rule")
+    if name not in effects.KNOWN:
+        problems.append("%s: %r is no rule; known: %s" % (where, name, ", ".join(sorted(effects.KNOWN))))
+        return None
+    found = len(problems)
+    parameters = {key: value for key, value in rule.items() if key not in _COMMON}
+    factory = effects.KNOWN[str(name)]
+    problems += [
+        "%s (%s): %s" % (where, name, text) for text in _common_problems(rule) + _parameter_problems(factory, parameters)
+    ]
+    if len(problems) > found:
+        return None
+    try:
+        effect = factory(**parameters)
+    except ValueError as error:
+        problems.append("%s (%s): %s" % (where, name, error))
+        return None
+    return _Rule(
+        operators=_patterns(rule.get("operator", ())),
+        effect=effect,
+        name=str(name),
+        module=rule.get("module", ""),
+        phase=rule.get("phase", ""),
+        calls=frozenset(_calls(rule)),
+        parameters=parameters,
+    )
+
+
+def _patterns(operator: Any) -> Tuple[str, ...]:
+    return tuple(operator.split("|")) if isinstance(operator, str) else tuple(operator)
+
+
+def _calls(rule: Mapping[str, Any]) -> Sequence[int]:
+    call = rule.get("call", ())
+    return (call,) if isinstance(call, int) else tuple(call)
+
+
+def _common_problems(rule: Mapping[str, Any]) -> List[str]:
+    if rule["rule"] == _BUILD:
+        return ["takes only parameter, not %s" % key for key in _COMMON if key in rule and key != "rule"]
+    phase, module, call = rule.get("phase", ""), rule.get("module", ""), rule.get("call", ())
+    operators = _patterns(rule.get("operator", ())) if isinstance(rule.get("operator", ()), (str, list, tuple)) else ()
+    numbers = [call] if isinstance(call, int) else call
+    tests = (
+        (
+            not operators or not all(isinstance(o, str) and o for o in operators),
+            "operator must be aten names or patterns, got %r" % rule.get("operator"),
+        ),
+        (not isinstance(module, str), "module must be a pattern, got %r" % (module,)),
+        (phase not in ("", *PHASES), "phase must be forward or backward, got %r" % (phase,)),
+        (bool(module) and phase == "backward", "a backward rule cannot name a module: none is running then"),
+        (not _are_counts(numbers), "call must be numbers from 0, got %r" % (call,)),
+    )
+    return [text for wrong, text in tests if wrong]
+
+
+def _are_counts(numbers: Any) -> bool:
+    return isinstance(numbers, (list, tuple)) and all(
+        isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers
+    )
+
+
+def _parameter_problems(factory: Callable[..., effects.Effect], given: Mapping[str, Any]) -> List[str]:
+    known = inspect.signature(factory).parameters
+    listed = ", ".join("%s (%s)" % (name, parameter.annotation) for name, parameter in known.items()) or "none"
+    unknown = ["unknown parameter %r; known: %s" % (name, listed) for name in given if name not in known]
+    missing = [
+        "parameter %r is missing; known: %s" % (name, listed)
+        for name, parameter in known.items()
+        if parameter.default is inspect.Parameter.empty and name not in given
+    ]
+    wrong = [
+        "parameter %r must be %s, got %r" % (name, known[name].annotation, value)
+        for name, value in given.items()
+        if name in known and not _fits(value, str(known[name].annotation))
+    ]
+    return unknown + missing + wrong
+
+
+def _fits(value: Any, annotation: str) -> bool:
+    if isinstance(value, bool) and annotation != "bool":
+        return False
+    return isinstance(value, _TYPES[annotation])

@@ -1,0 +1,85 @@
+"""What the fallback must know of an operator, read once from its schema."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple
+
+import torch
+
+from precflow.agent.emulated import private
+
+# Operators whose index or source argument may live on the host, on real devices too.
+_MIXED = frozenset(
+    "index index_put index_put_ _index_put_impl_ _unsafe_index _unsafe_index_put set_ _copy_from is_set_to".split()
+)
+_METADATA = frozenset(("set_", "set_.source_Tensor", "set_.source_Storage", "set_.source_Storage_storage_offset"))
+
+
+class Operator(NamedTuple):
+    """Facts of one aten operator overload.
+
+    Attributes:
+        name: Name without overload, such as ``addmm``.
+        overload: Name with overload where it has one, such as ``addmm.out``.
+        arguments: Argument names in the order of the schema.
+        positional: How many of them, from the left, may be given by position.
+        written: Arguments that the operator writes into.
+        sources: For each result the argument that it *is* (in-place and out= operators), else ``None``.
+        relabels: It only changes metadata: its CPU kernel runs on the npu tensor itself and keeps its storage.
+        draws: It takes an explicit generator.
+        draws_silently: It draws random numbers and takes no generator.
+        mixed: It accepts CPU tensors beside npu tensors.
+    """
+
+    name: str
+    overload: str
+    arguments: Tuple[str, ...]
+    positional: int
+    written: FrozenSet[str]
+    sources: Tuple[Optional[str], ...]
+    relabels: bool
+    draws: bool
+    draws_silently: bool
+    mixed: bool
+
+
+_known: Dict[Any, Operator] = {}
+
+
+def facts(overload: Any) -> Operator:
+    """Return what is known of ``overload`` (an ``OpOverload``); the schema is read at the first call only."""
+    known = _known.get(overload)
+    if known is None:
+        known = _known[overload] = _read(overload)
+    return known
+
+
+def _read(overload: Any) -> Operator:
+    schema = private.schema_of(overload)
+    base = schema.name.split("::")[-1]
+    full = base + ("." + schema.overload_name if schema.overload_name else "")
+    names = tuple(argument.name for argument in schema.arguments)
+    aliased = {label: argument.name for argument in schema.arguments for label in _labels(argument)}
+    written = frozenset(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+    views = any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)
+    draws = "generator" in names
+    return Operator(
+        name=base,
+        overload=full,
+        arguments=names,
+        positional=sum(not argument.kwarg_only for argument in schema.arguments),
+        written=written,
+        sources=tuple(_source(result, aliased) for result in schema.returns),
+        relabels=full in _METADATA or (views and not written),
+        draws=draws,
+        draws_silently=not draws and torch.Tag.nondeterministic_seeded in overload.tags,
+        mixed=base in _MIXED,
+    )
+
+
+def _labels(argument: Any) -> List[str]:
+    return [] if argument.alias_info is None else list(argument.alias_info.before_set)
+
+
+def _source(result: Any, aliased: Dict[str, str]) -> Optional[str]:
+    return next((aliased[label] for label in _labels(result) if label in aliased), None)
