@@ -1,1 +1,68 @@
-"""What can be done with recipes and machines besides running: one verb a file."""
+"""The verbs: one file each, with ``main(arguments) -> exit code``. What they share is here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import unicodedata
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from precflow.errors import ConfigError, PrecflowError
+
+VERBS: Mapping[str, str] = {
+    "ls": "recipes, or another group: ls site, ls emulate, ls standard...",
+    "show": "a composed recipe, each line with the file and line it comes from",
+    "cp": "copy a recipe to change it",
+    "validate": "check recipes and overrides without running anything",
+    "plan": "what a run would do, and why",
+    "open": "the newest report",
+    "doctor": "this machine: what can be a side, and what is wrong",
+    "agent": "write precflow-agent.pyz, the one file that a side needs",
+}
+
+
+def parser(verb: str, usage: str, description: str = "") -> argparse.ArgumentParser:
+    """Return an argument parser with what every verb knows: ``--json`` and ``--config-dir``."""
+    made = argparse.ArgumentParser(
+        prog=f"precflow {verb}",
+        usage=f"precflow {verb} {usage} [--json] [--config-dir DIR]",
+        description=description or VERBS[verb],
+        allow_abbrev=False,
+    )
+    made.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    made.add_argument(
+        "--config-dir", "-cd", type=Path, action="append", default=[], metavar="DIR", help="a folder with recipes/ and site/"
+    )
+    return made
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON object on stdout."""
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def json_error(error: PrecflowError) -> dict[str, Any]:
+    """Return an error as ``--json`` shows it."""
+    problems = error.problems if isinstance(error, ConfigError) else ()
+    rows = [{"place": problem.place, "key": problem.key.strip(), "message": problem.message} for problem in problems]
+    return {"error": error.message, "problems": rows, "next_step": error.next_step}
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows in columns; wide characters count two."""
+    widths = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
+    lines = ("   ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(f" {line.rstrip()}" for line in lines)
+
+
+def write(text: str) -> None:
+    """Print text on stdout, with what the terminal cannot show replaced."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding))
+
+
+def _width(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)

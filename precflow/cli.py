@@ -1,0 +1,178 @@
+"""The door: a verb, a run, or one of Hydra's views; every failure leaves with an exit code of ours.
+
+0 aligned or done, 1 misaligned, 2 could not be done, 3 inconclusive. Hydra and Python leave with 1 for a wrong key and for
+any traceback; both become 2 here. ``PRECFLOW_DEBUG=1`` shows tracebacks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+from precflow import __version__
+from precflow.config import flags
+from precflow.config.suggestions import did_you_mean
+from precflow.errors import ConfigError, PrecflowError
+from precflow.verbs import VERBS, json_error
+
+BADNESS = (0, 3, 1, 2)  # of several jobs the worst exit code counts
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run precflow with the arguments of a command line and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    return guarded(lambda: _dispatch(arguments), as_json="--json" in arguments)
+
+
+def guarded(work: Callable[[], int], *, as_json: bool = False) -> int:
+    """Return what the work returns; say what stopped it and return 2 where something did."""
+    try:
+        code = work()
+        sys.stdout.flush()
+    except PrecflowError as error:
+        return _refused(error, as_json=as_json)
+    except KeyboardInterrupt:
+        _say(" interrupted; finished stages are kept, the same command goes on from here")
+    except BrokenPipeError:  # `precflow ls | head`: nobody reads on, which is no failure
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except SystemExit as end:  # argparse
+        return 0 if end.code in (0, None) else 2
+    except Exception as error:  # noqa: BLE001  # the last line of defence: a fault of precflow's own is exit code 2, not 1
+        _traceback()
+        _say(f" precflow itself failed: {type(error).__name__}: {error}")
+        _say(" PRECFLOW_DEBUG=1 shows where. Nothing that finished is lost.")
+    else:
+        return code
+    return 2
+
+
+def worst(codes: Sequence[int]) -> int:
+    """Return the worst of several exit codes: 2, then 1, then 3, then 0."""
+    return max(codes, key=lambda code: BADNESS.index(code) if code in BADNESS else len(BADNESS), default=0)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments:
+        sys.stderr.write(short_help())
+        return 0
+    if arguments[0] in VERBS:
+        return _verb(arguments[0], arguments[1:])
+    if {"-sc", "--shell-completion"} & set(arguments):
+        from precflow.config.introspection import complete
+
+        return complete(arguments)
+    line = flags.parse(arguments)
+    if line.words and _is_bare(line.words[0]):
+        return _bare(line)
+    return _look(line) if line.asks_for(*flags.LOOKING) else _run(line, arguments)
+
+
+def _look(line: flags.CommandLine) -> int:
+    if line.asks_for("--version"):
+        sys.stdout.write(f"precflow {__version__}\n")
+        return 0
+    from precflow.config.introspection import look
+
+    return look(line)
+
+
+def _verb(name: str, arguments: Sequence[str]) -> int:
+    module = importlib.import_module(f"precflow.verbs.{name}")
+    code: int = module.main(arguments)
+    return code
+
+
+def _is_bare(word: str) -> bool:
+    return "=" not in word and word[:1] not in "+~"
+
+
+def _bare(line: flags.CommandLine) -> int:
+    """Take ``--config-dir DIR VERB`` for the verb; refuse any other bare word in front."""
+    word = line.words[0]
+    if word in VERBS:
+        folders = [text for folder in line.config_dirs for text in ("--config-dir", str(folder))]
+        return _verb(word, [*line.words[1:], *folders, *(["--help"] if line.asks_for("--help") else [])])
+    from precflow.config.places import names, places
+    from precflow.config.suggestions import near
+
+    recipes = names("recipe", places(line.config_dirs))
+    if word in recipes:
+        raise ConfigError(f"{word} is a recipe, not a verb", next_step=f"precflow +recipe={word}")
+    like = near(word, recipes, most=1)
+    run = f"+recipe={like[0]}" if like else "+recipe=NAME"
+    raise ConfigError(
+        f"no such verb: {word}.{did_you_mean(word, VERBS)}   Verbs: {', '.join(VERBS)}",
+        next_step=f"To run a recipe:  precflow {run}",
+    )
+
+
+def _run(line: flags.CommandLine, arguments: Sequence[str]) -> int:
+    from precflow.config.composition import compose, sweep
+
+    jobs = sweep(line.words, config_dirs=line.config_dirs) if line.multirun else [line.words]
+    composed = [compose(job, config_dirs=line.config_dirs) for job in jobs]  # every job is checked before the first one runs
+    from precflow.run.runner import run
+
+    command = shlex.join(["precflow", *arguments])
+    codes = []
+    for number, (job, one) in enumerate(zip(jobs, composed, strict=True), start=1):
+        if len(jobs) > 1:
+            _say(f" job {number} of {len(jobs)}   {' '.join(job)}")
+        codes.append(_job(lambda one=one: run(one, command=command).exit_code))  # type: ignore[misc]  # bound early on purpose
+    if len(jobs) > 1:
+        _say(_jobs(jobs, codes))
+    return worst(codes)
+
+
+def _job(work: Callable[[], int]) -> int:
+    """Run one job; what stops it does not stop the others."""
+    try:
+        return work()
+    except PrecflowError as error:
+        return _refused(error, as_json=False)
+
+
+def _jobs(jobs: Sequence[Sequence[str]], codes: Sequence[int]) -> str:
+    meaning = {0: "aligned", 1: "misaligned", 2: "could not be done", 3: "inconclusive"}
+    rows = [f"   {meaning[code]:<18} {' '.join(job)}" for job, code in zip(jobs, codes, strict=True)]
+    return "\n".join([f" {len(jobs)} jobs, exit {worst(codes)}", *rows])
+
+
+def _refused(error: PrecflowError, *, as_json: bool) -> int:
+    _traceback()
+    if as_json:
+        sys.stdout.write(json.dumps(json_error(error), ensure_ascii=False) + "\n")
+    _say(f" {error}")
+    return 2
+
+
+def _traceback() -> None:
+    if os.environ.get("PRECFLOW_DEBUG") == "1":
+        traceback.print_exc()
+
+
+def _say(text: str) -> None:
+    encoding = sys.stderr.encoding or "utf-8"
+    sys.stderr.write(text.rstrip("\n").encode(encoding, "replace").decode(encoding) + "\n")
+    sys.stderr.flush()
+
+
+def short_help() -> str:
+    """Return what ``precflow`` alone says: how to run a recipe, and the verbs."""
+    verbs = "\n".join(f"   precflow {name:<10} {summary}" for name, summary in VERBS.items())
+    return f""" precflow {__version__}: does a model that moved to another device still compute the same numbers?
+
+   precflow +recipe=sd_text_encoder                        run a recipe
+   precflow +recipe=sd_text_encoder target.dtype=float32   with a key of it changed
+   precflow -m +recipe=NAME target.dtype=float16,bfloat16  once for each value
+
+{verbs}
+
+ Exit codes: 0 aligned, 1 misaligned, 2 could not be done, 3 inconclusive. More: precflow --help
+"""

@@ -1,0 +1,164 @@
+"""From plain data to the frozen dataclasses of the schema; everything that is wrong is collected, nothing is guessed."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from precflow.config import shape, units
+from precflow.config.documents import DottedPath, Mark, dotted, trap
+from precflow.config.layers import COMMAND_LINE
+from precflow.config.schema import RunConfig
+from precflow.config.suggestions import did_you_mean
+from precflow.config.words import MEANT, known
+from precflow.errors import Problem
+
+_WRONG = object()
+
+
+class Builder:
+    """Builds one configuration.
+
+    Args:
+        mark: Gives the mark of a path, for places and for what was written.
+
+    Attributes:
+        problems: What is wrong, in the order in which it was met.
+    """
+
+    def __init__(self, mark: Callable[[DottedPath], Mark]) -> None:
+        self._mark = mark
+        self.problems: list[Problem] = []
+
+    def build(self, data: Mapping[str, Any]) -> RunConfig:
+        """Return the configuration; where ``problems`` is not empty afterwards, it is not usable."""
+        config = self._section(RunConfig, data, ())
+        return config if isinstance(config, RunConfig) else RunConfig()
+
+    def say(self, path: DottedPath, message: str) -> Any:
+        """Note one problem at a path."""
+        self.problems.append(Problem(self._mark(path).place, dotted(path), message))
+        return _WRONG
+
+    def _section(self, kind: type, data: Any, path: DottedPath) -> Any:
+        if not isinstance(data, Mapping):
+            keys = ", ".join(list(shape.fields(kind))[:4])
+            return self.say(path, f"is a section with keys ({keys}...), not one value: {_shown(data)}")
+        values = {}
+        for key, value in data.items():
+            here = (*path, str(key))
+            if key not in shape.fields(kind):
+                self.say(here, f"no such key.{shape.suggestion(here, len(path))}")
+            elif value is None and self._mark(here).raw in (None, "null"):
+                continue  # an explicit null takes an inherited value away
+            else:
+                built = self._value(shape.fields(kind)[key], value, here, f"{kind.__name__}.{key}")
+                if built is not _WRONG:
+                    values[key] = built
+        return kind(**values)
+
+    def _value(self, hint: Any, value: Any, path: DottedPath, field: str) -> Any:
+        kind = shape.without_none(hint)
+        origin = typing.get_origin(kind)
+        if shape.is_section(kind):
+            return self._section(kind, value, path)
+        if kind is Any:
+            return self._open(value, path)
+        if origin is tuple:
+            return self._list(shape.item(kind), value, path, field)
+        if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
+            return self._map(shape.item(kind), value, path, field)
+        return self._scalar(kind, value, path, field)
+
+    def _list(self, kind: Any, value: Any, path: DottedPath, field: str) -> Any:
+        if not isinstance(value, (list, tuple)):
+            if shape.is_section(kind) or isinstance(value, Mapping) or value is None:
+                return self.say(path, f"expected a list, got {_shown(value)}")
+            built = self._value(kind, value, path, field)
+            return _WRONG if built is _WRONG else (built,)
+        items = [self._value(kind, item, (*path, str(number)), field) for number, item in enumerate(value)]
+        return _WRONG if any(item is _WRONG for item in items) else tuple(items)
+
+    def _map(self, kind: Any, value: Any, path: DottedPath, field: str) -> Any:
+        if not isinstance(value, Mapping):
+            return self.say(path, f"expected `name: value` lines, got {_shown(value)}")
+        items = {str(key): self._value(kind, item, (*path, str(key)), field) for key, item in value.items() if item is not None}
+        return _WRONG if any(item is _WRONG for item in items.values()) else items
+
+    def _open(self, value: Any, path: DottedPath) -> Any:
+        """Take any value, but name what YAML bent."""
+        if isinstance(value, Mapping):
+            return {str(key): self._open(item, (*path, str(key))) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self._open(item, (*path, str(number))) for number, item in enumerate(value)]
+        bent = "" if self._mark(path).place == COMMAND_LINE else trap(value, self._raw(path))
+        return self.say(path, bent) if bent else value
+
+    def _scalar(self, kind: Any, value: Any, path: DottedPath, field: str) -> Any:
+        if isinstance(value, (Mapping, list, tuple)):
+            return self.say(path, f"expected one value, got {_shown(value)}")
+        if kind in units.PARSERS:
+            return self._number(kind, value, path)
+        if isinstance(kind, types.UnionType):
+            return value if isinstance(value, int) and not isinstance(value, bool) else self._text(value, path, field)
+        if kind is bool:
+            bent = trap(value, self._raw(path))
+            return (
+                value
+                if isinstance(value, bool) and not bent
+                else self.say(path, bent or f"expected true or false, got {_shown(value)}")
+            )
+        if kind is int:
+            right = isinstance(value, int) and not isinstance(value, bool) and not trap(value, self._raw(path))
+            return value if right else self.say(path, f"expected a whole number, got {_written(value, self._raw(path))}")
+        return self._text(value, path, field)
+
+    def _number(self, kind: Any, value: Any, path: DottedPath) -> Any:
+        bent = trap(value, self._raw(path))
+        if bent:
+            return self.say(path, bent)
+        try:
+            return units.PARSERS[kind](value)
+        except ValueError as error:
+            return self.say(path, f"{error}, got {_written(value, self._raw(path))}")
+
+    def _text(self, value: Any, path: DottedPath, field: str) -> Any:
+        words, mark = known(field), self._mark(path)
+        raw = self._raw(path)
+        if not isinstance(value, str):
+            as_typed = raw if mark.place == COMMAND_LINE or (type(value) is int and raw == str(value)) else None
+            if as_typed is None:
+                return self.say(path, _bent(value, raw, words, field))
+            value = as_typed
+        if words is not None and value not in words:
+            shown = ", ".join(word for word in words if word)
+            return self.say(path, f"`{value}` is not one of {shown}.{did_you_mean(value, words)}")
+        return value
+
+    def _raw(self, path: DottedPath) -> str | None:
+        mark = self._mark(path)
+        return mark.raw
+
+
+def _bent(value: Any, raw: str | None, words: tuple[str, ...] | None, field: str) -> str:
+    """Return what to say about a boolean, a float or a null where a word is wanted."""
+    if value is None:
+        return 'is empty: write "" or leave the key out'
+    read = str(value).lower() if isinstance(value, bool) else value
+    said = f"YAML reads `{raw if raw is not None else value}` as {'the number ' if not isinstance(value, bool) else ''}{read}."
+    if words:
+        meant = MEANT.get((field, value), "") if isinstance(value, bool) else ""
+        others = ", ".join(word for word in words if word and word != meant)
+        return f"{said} Use {meant} (also: {others})" if meant else f"{said} Use one of {others}"
+    return f"{said} Put it in quotes"
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return f"`{text if len(text) <= 60 else text[:57] + '...'}`"
+
+
+def _written(value: Any, raw: str | None) -> str:
+    return _shown(raw if raw is not None else value)

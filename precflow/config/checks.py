@@ -1,0 +1,161 @@
+"""What must hold in a built configuration beyond keys and types; every check yields ``(path, message)``."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from precflow import __version__
+from precflow.config.documents import DottedPath
+from precflow.config.later import unavailable
+from precflow.config.plain import plain
+from precflow.config.schema import Accepted, Limits, Rule, RunConfig
+from precflow.config.words import AT_LEAST, METRICS
+
+Found = Iterator[tuple[DottedPath, str]]
+
+_NOT_EMPTY = (
+    ("reference", "device"),
+    ("target", "device"),
+    ("capture", "level"),
+    ("capture", "phase"),
+    ("capture", "scope"),
+    ("capture", "step"),
+    ("report", "columns"),
+    ("report", "formats"),
+)
+
+
+def problems(config: RunConfig, data: Mapping[str, Any]) -> Found:
+    """Yield everything that makes a configuration unusable.
+
+    Args:
+        config: As built.
+        data: As written, for what was left out.
+    """
+    yield from _later(config)
+    yield from _empty(config)
+    yield from _rules(config, data)
+    yield from _accepted(config)
+    yield from _limits(config)
+    yield from _versions(config)
+
+
+def expired(config: RunConfig, today: datetime.date) -> Found:
+    """Yield accepted differences whose last day has passed: a run counts them as failures again."""
+    for number, entry in enumerate(config.accepted):
+        day = _day(entry.until)
+        if day is not None and day < today:
+            yield ("accepted", str(number), "until"), f"{entry.until} has passed: this difference fails again"
+
+
+def incomplete(config: RunConfig) -> Found:
+    """Yield what is missing before a side can run: something to run, or a dump."""
+    for side in ("reference", "target"):
+        settings = getattr(config, side)
+        if settings.dump or side not in config.sides:
+            continue
+        if not config.workload.model:
+            yield (side, "dump"), f"{side} has nothing to run: {side}.dump=PATH of an existing dump, or workload.model._target_"
+        elif "_target_" not in config.workload.model or "_target_" not in config.workload.inputs:
+            part = "model" if "_target_" not in config.workload.model else "inputs"
+            yield ("workload", part, "_target_"), "is missing: the dotted name of the function that makes it"
+            return
+
+
+def _later(config: RunConfig) -> Found:
+    yield from unavailable(plain(config))
+    for key, address in (("store", config.store), ("site.store", config.site.store)):
+        if "://" in address and not address.startswith("file://"):
+            yield tuple(key.split(".")), f"object stores are not available in precflow {__version__}: name a folder"
+
+
+def _empty(config: RunConfig) -> Found:
+    for section, key in _NOT_EMPTY:
+        if not getattr(getattr(config, section), key):
+            yield (section, key), "is an empty list: leave it out for the default"
+    if not config.tolerance.standards and not _limits_of(config.tolerance) and not config.tolerance.rules:
+        yield ("tolerance", "standards"), "is an empty list and there is no limit: nothing could fail. Use [default]"
+
+
+def _rules(config: RunConfig, data: Mapping[str, Any]) -> Found:
+    for number, rule in enumerate(config.tolerance.rules):
+        path = ("tolerance", "rules", str(number))
+        if "match" not in _item(data, path) or not rule.match:
+            yield path, "has no `match`: a pattern over `module` or `module / operator`"
+        if not _limits_of(rule):
+            yield path, f"sets no limit; metrics are {', '.join(METRICS[:4])}..."
+        for metric in _loosened(rule, config.tolerance):
+            yield path, f"loosens {metric} without `because`"
+
+
+def _loosened(rule: Rule, plain_limits: Limits) -> Iterator[str]:
+    """Yield the metrics whose plain limit is stricter than the rule's, where the rule gives no reason."""
+    for metric, limit in _limits_of(rule).items():
+        general = getattr(plain_limits, metric)
+        looser = general is not None and (limit < general if metric in AT_LEAST else limit > general)
+        if looser and not rule.because:
+            yield metric
+
+
+def _accepted(config: RunConfig) -> Found:
+    for number, entry in enumerate(config.accepted):
+        path = ("accepted", str(number))
+        missing = [key for key in ("match", "because", "until") if not getattr(entry, key)]
+        if missing:
+            yield (
+                path,
+                f"has no {', '.join(f'`{key}`' for key in missing)}: what is accepted is written down, with its last day",
+            )
+        if entry.until and _day(entry.until) is None:
+            yield (*path, "until"), f'`{entry.until}` is not a day: write "YYYY-MM-DD"'
+
+
+def _limits(config: RunConfig) -> Found:
+    groups: list[tuple[DottedPath, Limits]] = [(("tolerance",), config.tolerance)]
+    groups += [(("tolerance", "rules", str(number)), rule) for number, rule in enumerate(config.tolerance.rules)]
+    groups += [(("accepted", str(number)), entry) for number, entry in enumerate(config.accepted)]
+    for path, limits in groups:
+        for metric, limit in _limits_of(limits).items():
+            if metric in AT_LEAST and limit > 1:
+                yield (*path, metric), f"means at least {limit:g}, which nothing reaches: a share of one such as 0.999 or 99.9%"
+            elif metric not in AT_LEAST and limit < 0:
+                yield (*path, metric), f"means at most {limit:g}, which nothing reaches"
+    if config.coverage.minimum > 1:
+        yield ("coverage", "minimum"), "is a share of all records: at most 1"
+
+
+def _versions(config: RunConfig) -> Found:
+    require = config.environment.require
+    for path, text in (
+        (("about", "needs"), config.about.needs),
+        (("environment", "require", "torch"), require.torch),
+        (("environment", "require", "python"), require.python),
+    ):
+        try:
+            wanted = SpecifierSet(text)
+        except InvalidSpecifier:
+            yield path, f'`{text}` is not a range of versions such as ">=2.1" or ">=0.1,<1"'
+            continue
+        if path[0] == "about" and not wanted.contains(__version__, prereleases=True):
+            yield path, f"the recipe needs precflow {text}, this is {__version__}"
+
+
+def _limits_of(limits: Limits | Rule | Accepted) -> dict[str, float]:
+    return {metric: getattr(limits, metric) for metric in METRICS if getattr(limits, metric) is not None}
+
+
+def _item(data: Any, path: DottedPath) -> Mapping[str, Any]:
+    for part in path:
+        data = data[int(part)] if isinstance(data, list) else data[part]
+    return data if isinstance(data, Mapping) else {}
+
+
+def _day(text: str) -> datetime.date | None:
+    try:
+        return datetime.date.fromisoformat(text) if len(text) == len("2027-03-31") else None
+    except ValueError:
+        return None

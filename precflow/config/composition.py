@@ -1,0 +1,208 @@
+"""Composition: files and command line become one :class:`RunConfig`, or one error that shows every problem.
+
+Hydra resolves which files take part and in what order (its defaults list); what they say is laid over each other here, so
+that each value keeps its file and line, and is checked against the schema here, so that a misspelt key is refused wherever
+it stands. Nothing is instantiated.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from hydra.types import RunMode
+
+from precflow import resources
+from precflow.config import checks, overrides, recipe_source, trust
+from precflow.config.build import Builder
+from precflow.config.documents import Document, dotted, shown
+from precflow.config.interpolation import Interpolation
+from precflow.config.layers import COMMAND_LINE, Layers
+from precflow.config.listing import as_text, locked
+from precflow.config.overrides import Word, sweep
+from precflow.config.places import GROUPS, OPEN_GROUPS, Place, find, not_found, places
+from precflow.config.schema import RunConfig
+from precflow.errors import ConfigError, Problem, TrustError
+
+__all__ = ["Composed", "compose", "sweep"]
+
+_NO_RECIPE = "no recipe was chosen: +recipe=NAME (see `precflow ls`)"
+
+
+@dataclass(frozen=True)
+class Composed:
+    """One composed recipe.
+
+    Attributes:
+        config: The typed configuration.
+        provenance: Dotted key -> ``file:line`` or ``command line``; keys that nobody set are absent: they have defaults.
+        yaml: The recipe as YAML in the fixed order of sections, without what belongs to a machine.
+        overrides: The words of the command line, in the quoted form that Hydra reads.
+        notes: What makes no run impossible and should be known: accepted differences that have expired.
+        data: What was set, as written, with references replaced.
+        files: The files that took part, in the order in which they were laid over each other.
+    """
+
+    config: RunConfig
+    provenance: Mapping[str, str]
+    yaml: str
+    overrides: tuple[str, ...]
+    notes: tuple[Problem, ...] = ()
+    data: Mapping[str, Any] = field(default_factory=dict)
+    files: tuple[Path, ...] = ()
+
+
+def compose(words: Sequence[str], *, config_dirs: Sequence[Path] = (), complete: bool = True) -> Composed:
+    """Return the configuration that the words of a command line mean.
+
+    Args:
+        words: Overrides as typed: ``+recipe=NAME``, ``key=value``.
+        config_dirs: Folders of ``--config-dir``.
+        complete: Also demand that each side has something to run; ``False`` to look at a recipe.
+
+    Raises:
+        ConfigError: Something is not usable; all problems at once.
+        TrustError: A file asks for code that is not trusted.
+    """
+    within = places(config_dirs)
+    read, problems = overrides.read(words, within=within)
+    read, extra = overrides.recipe_files(read)
+    within = (*extra, *within)
+    problems += overrides.single(read)
+    files, missing = _reachable(read, within)
+    problems += missing
+    _refuse_untrusted(files, read, problems, words)
+    problems += [problem for document in files for problem in document.problems]
+    if problems:
+        raise overrides.problem_list(problems, words)
+    layers, documents = _lay(read, within)
+    return _composed(layers, documents, read, words, complete=complete)
+
+
+def _reachable(words: Sequence[Word], within: Sequence[Place]) -> tuple[list[Document], list[Problem]]:
+    """Return every file that the words and the files' own defaults name, read, and what does not exist."""
+    waiting = [(group, name, COMMAND_LINE, f"+{group}={name}") for group in GROUPS for name in overrides.chosen(words, group)]
+    problems = [] if any(group == "recipe" for group, *_ in waiting) else [Problem(COMMAND_LINE, "+recipe", _NO_RECIPE)]
+    found: dict[tuple[str, str], Document] = {}
+    while waiting:
+        group, name, place, key = waiting.pop(0)
+        if (group, name) in found or (group, name) == ("capture", "tensors"):
+            continue
+        document = find(group, name, within)
+        if document is None:
+            problems.append(Problem(place, key, not_found(group, name, within)))
+            continue
+        found[(group, name)] = document
+        place = document.marks[("defaults",)].place if ("defaults",) in document.marks else ""
+        waiting += [
+            ("recipe", parent, place, f"defaults: {parent}") for parent in trust.inherited(document) if group == "recipe"
+        ]
+    return list(found.values()), problems
+
+
+def _refuse_untrusted(
+    files: Sequence[Document], words: Sequence[Word], others: Iterable[Problem], typed: Sequence[str]
+) -> None:
+    packages = (*trust.trusted(document for document in files if document.group == "site"), *_trusted_here(words))
+    problems = [problem for document in files for problem in trust.forbidden(document)]
+    for document in files:
+        for path, message in trust.targets(document.data, packages):
+            problems.append(Problem(document.marks[path].place, dotted(path), message))
+    for word in words:
+        nested: Any = word.value
+        for part in reversed(word.path):
+            nested = {part: nested}
+        problems += (
+            [] if word.group else [Problem(COMMAND_LINE, word.key, message) for _, message in trust.targets(nested, packages)]
+        )
+    if problems:
+        error = overrides.problem_list([*problems, *others], typed)
+        raise TrustError(error.message, problems=error.problems, next_step=error.next_step)
+
+
+def _trusted_here(words: Sequence[Word]) -> list[str]:
+    """Return what the person at the keyboard trusts for this one command."""
+    values = [word.value for word in words if word.key == "site.trusted"]
+    return [str(item) for value in values for item in (value if isinstance(value, list) else [value])]
+
+
+def _lay(words: Sequence[Word], within: Sequence[Place]) -> tuple[Layers, list[Document]]:
+    """Return all files laid over each other in Hydra's order, and these files."""
+    layers, documents = Layers(), []
+    for config_path, package in _defaults_list(words, within):
+        group, _, name = config_path.partition("/")
+        document = find(group, name, within) if group in GROUPS else None
+        if document is not None:
+            layers.add(document, () if document.group in OPEN_GROUPS else tuple(filter(None, package.split("."))))
+            documents.append(document)
+    return layers, documents
+
+
+def _defaults_list(words: Sequence[Word], within: Sequence[Place]) -> list[tuple[str, str]]:
+    recipe_source.register()
+    choices = [word.text for word in words if word.group]
+    try:
+        with (
+            recipe_source.searching(within),
+            initialize_config_dir(str(resources.directory("conf")), version_base="1.3", job_name="precflow"),
+        ):
+            loader = GlobalHydra.instance().config_loader()
+            found = loader.compute_defaults_list("config", choices, RunMode.RUN)
+    except HydraException as error:
+        raise ConfigError(f"the files do not fit together: {_first_line(error)}") from error
+    return [(entry.config_path, entry.package or "") for entry in found.defaults if entry.config_path]
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _composed(
+    layers: Layers, documents: Sequence[Document], words: Sequence[Word], typed: Sequence[str], *, complete: bool
+) -> Composed:
+    problems = _apply(layers, words)
+    site = next((shown(document.path) for document in documents if document.group == "site"), "")
+    interpolation = Interpolation(layers.data, site=site)
+    data = interpolation.resolve(layers.data)
+    builder = Builder(layers.mark)
+    for path, message in interpolation.problems:
+        builder.say(path, message)
+    config = builder.build(data)
+    if not builder.problems:
+        for path, message in [*checks.problems(config, data), *(checks.incomplete(config) if complete else ())]:
+            builder.say(path, message)
+    problems += [Problem(problem.place or COMMAND_LINE, problem.key, problem.message) for problem in builder.problems]
+    if problems:
+        raise overrides.problem_list(problems, typed)
+    notes = [Problem(layers.mark(path).place, dotted(path), text) for path, text in checks.expired(config, _today())]
+    return Composed(
+        config=replace(config, recipe="+".join(overrides.chosen(words, "recipe"))),
+        provenance=layers.provenance(),
+        yaml=as_text(locked(layers.data, layers.mark)),
+        overrides=tuple(word.text.removeprefix("++") if not word.group else f"+{word.text}" for word in words),
+        notes=tuple(notes),
+        data=data,
+        files=tuple(document.path for document in documents),
+    )
+
+
+def _apply(layers: Layers, words: Sequence[Word]) -> list[Problem]:
+    """Lay the command line's keys over the files; of two words for one key the last counts, as in a shell."""
+    problems = []
+    for word in words:
+        if word.group:
+            continue
+        wrong = layers.remove(word.path) if word.removes else layers.assign(word.path, word.value, overrides.mark(word))
+        if wrong:
+            problems.append(Problem(COMMAND_LINE, word.typed, wrong))
+    return problems
+
+
+def _today() -> datetime.date:
+    return datetime.datetime.now(tz=datetime.timezone.utc).astimezone().date()

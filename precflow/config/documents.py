@@ -1,0 +1,235 @@
+"""One YAML file, read with the line of every value, and with YAML's traps named.
+
+YAML 1.1 bends words: ``off`` becomes false, ``3.10`` becomes 3.1, ``12:30`` becomes 750. A :class:`Mark` keeps what was
+written, so that a message can say so. Nothing here runs anything: only plain scalars, lists and maps are constructed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from precflow.errors import Problem
+
+DottedPath = tuple[str, ...]
+
+_MOST_NODES = 100_000
+_HEADER = re.compile(r"^#\s*@package\s+(?P<package>\S+)\s*$", re.MULTILINE)
+_TRUE_FALSE = ("true", "false")
+_DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9_]*)|0x[0-9a-fA-F]+")
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # one of two classes, by what is installed
+    """YAML as OmegaConf reads it: ``1e-3`` is a number, dates stay text."""
+
+
+_FLOAT = re.compile(
+    r"""^(?:[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*(?:[eE][-+]?[0-9]+)
+    |\.[0-9_]+(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+\.[0-9_]*|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$""",
+    re.VERBOSE,
+)
+_Loader.yaml_implicit_resolvers = {
+    first: [
+        (tag, pattern) for tag, pattern in resolvers if tag not in ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:float")
+    ]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where a value stands and how it was written.
+
+    Attributes:
+        place: ``file:line``, or ``command line``.
+        raw: The text of an unquoted scalar; ``None`` for quoted ones, lists and maps.
+        group: Config group of the file (``recipe``, ``site``...), ``""`` for the command line.
+    """
+
+    place: str
+    raw: str | None = None
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Document:
+    """What one file says.
+
+    Attributes:
+        path: The file.
+        group: Config group that it is in.
+        name: Its name in that group.
+        package: What ``# @package`` says, ``""`` where there is none.
+        data: Plain data, ``defaults`` taken out.
+        defaults: The entries of its ``defaults`` list.
+        marks: Path -> mark, for every value, list and map.
+        problems: What is wrong with the file as YAML.
+    """
+
+    path: Path
+    group: str
+    name: str
+    package: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    defaults: tuple[Any, ...] = ()
+    marks: Mapping[DottedPath, Mark] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+
+def shown(path: Path) -> str:
+    """Return a path as people want to read it: relative to the working directory where it is inside."""
+    try:
+        return path.resolve().relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        return str(path)
+
+
+def dotted(path: DottedPath) -> str:
+    """Return ``tolerance.rules[0].match`` for ``("tolerance", "rules", "0", "match")``."""
+    return "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path).removeprefix(".")
+
+
+def trap(value: Any, raw: str | None) -> str:
+    """Return what YAML made of an unquoted scalar, where that surprises; ``""`` where it does not.
+
+    >>> trap(750, "12:30")
+    'YAML reads `12:30` as 750: put it in quotes'
+    """
+    if raw is None:
+        return ""
+    if isinstance(value, bool) and raw.lower() not in _TRUE_FALSE:
+        return f"YAML reads `{raw}` as {str(value).lower()}: write {str(value).lower()}, or put it in quotes"
+    sexagesimal = isinstance(value, (int, float)) and ":" in raw
+    if sexagesimal or (isinstance(value, int) and not isinstance(value, bool) and not _DECIMAL.fullmatch(raw)):
+        return f"YAML reads `{raw}` as {value:g}: put it in quotes"
+    return ""
+
+
+def read(path: Path, group: str, name: str) -> Document:
+    """Read one file; what is wrong with it is returned in ``problems``, never raised."""
+    where = shown(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        walk = _Walk(_Loader(text), where, group)
+        data = walk.document()
+    except UnicodeDecodeError as error:
+        return Document(path, group, name, problems=(Problem(where, "", f"is not UTF-8 text ({error.reason})"),))
+    except OSError as error:
+        return Document(path, group, name, problems=(Problem(where, "", f"cannot be read: {error.strerror}"),))
+    except yaml.MarkedYAMLError as error:
+        return Document(path, group, name, problems=(_syntax(error, text, where),))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        return Document(path, group, name, problems=(Problem(where, "", f"is not YAML: {str(error).splitlines()[0]}"),))
+    defaults, package = data.pop("defaults", None) or [], _HEADER.search(text)
+    if not isinstance(defaults, list):
+        walk.problems.append(Problem(walk.marks[("defaults",)].place, "defaults", "expected a list"))
+        defaults = []
+    return Document(
+        path=path,
+        group=group,
+        name=name,
+        package=package["package"] if package else "",
+        data=data,
+        defaults=tuple(defaults),
+        marks=walk.marks,
+        problems=tuple(walk.problems),
+    )
+
+
+def _syntax(error: yaml.MarkedYAMLError, text: str, where: str) -> Problem:
+    mark = error.problem_mark or error.context_mark
+    line = mark.line if mark else 0
+    written = text.splitlines()[line].strip() if line < len(text.splitlines()) else ""
+    hint = ""
+    if re.search(r"(?:[:\-\[,]\s*|^)[*&%@`!]", written):
+        hint = ". A value that starts with one of * & % @ ` ! must be in quotes"
+    return Problem(f"{where}:{line + 1}", "", f"is not YAML: {error.problem or error.context}{hint}")
+
+
+class _Walk:
+    """Builds plain data from YAML nodes and notes where each one stands."""
+
+    def __init__(self, loader: Any, where: str, group: str) -> None:
+        self.loader, self.where, self.group = loader, where, group
+        self.marks: dict[DottedPath, Mark] = {}
+        self.problems: list[Problem] = []
+        self._nodes = 0
+
+    def document(self) -> dict[str, Any]:
+        node = self.loader.get_single_node()
+        if node is None:
+            return {}
+        if not isinstance(node, yaml.MappingNode):
+            self.problems.append(Problem(f"{self.where}:1", "", "expected `key: value` lines"))
+            return {}
+        return self._map(node, ())
+
+    def _value(self, node: yaml.Node, path: DottedPath) -> Any:
+        self._nodes += 1
+        if self._nodes > _MOST_NODES:
+            raise ValueError(f"more than {_MOST_NODES} values; aliases that repeat themselves?")
+        build: Callable[[Any, DottedPath], Any] = {yaml.MappingNode: self._map, yaml.SequenceNode: self._list}.get(
+            type(node), self._scalar
+        )
+        self.marks[path] = self._mark(node)
+        return build(node, path)
+
+    def _map(self, node: yaml.MappingNode, path: DottedPath) -> dict[str, Any]:
+        self.loader.flatten_mapping(node)
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = self._key(key_node, path)
+            if key in result:
+                self.problems.append(Problem(self._mark(key_node).place, dotted((*path, key)), "is written twice"))
+            result[key] = self._value(value_node, (*path, key))
+            if not isinstance(value_node, yaml.ScalarNode):
+                self.marks[(*path, key)] = self._mark(key_node, raw=False)
+        return result
+
+    def _key(self, node: yaml.Node, path: DottedPath) -> str:
+        key = self.loader.construct_object(node, deep=True)
+        if isinstance(key, (bool, float)) or key is None:
+            text = getattr(node, "value", "")
+            self.problems.append(
+                Problem(
+                    self._mark(node).place, dotted((*path, text)), f"YAML reads the key `{text}` as {key}: put it in quotes"
+                )
+            )
+            return str(text)
+        return str(key)
+
+    def _list(self, node: yaml.SequenceNode, path: DottedPath) -> list[Any]:
+        return [self._value(item, (*path, str(number))) for number, item in enumerate(node.value)]
+
+    def _scalar(self, node: yaml.ScalarNode, path: DottedPath) -> Any:
+        value = self.loader.construct_object(node, deep=True)
+        if not isinstance(value, (str, int, float)) and value is not None:
+            self.problems.append(
+                Problem(
+                    self._mark(node).place, dotted(path), f"{type(value).__name__} is not a kind of value that recipes have"
+                )
+            )
+        return value
+
+    def _mark(self, node: yaml.Node, *, raw: bool = True) -> Mark:
+        unquoted = raw and isinstance(node, yaml.ScalarNode) and node.style is None
+        text = str(node.value) if unquoted else None
+        return Mark(f"{self.where}:{node.start_mark.line + 1}", text, self.group)
+
+
+def scalars(value: Any, path: DottedPath = ()) -> Iterator[tuple[DottedPath, Any]]:
+    """Yield ``(path, scalar)`` of nested plain data, keys before their values' order."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from scalars(item, (*path, str(key)))
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            yield from scalars(item, (*path, str(number)))
+    else:
+        yield path, value

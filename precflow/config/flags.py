@@ -1,0 +1,96 @@
+"""The options of a command line, apart from its words: Hydra's own ones may stand anywhere here, also between overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from precflow.config.suggestions import did_you_mean
+from precflow.errors import ConfigError
+
+_FULL = {
+    "-h": "--help",
+    "-c": "--cfg",
+    "-p": "--package",
+    "-i": "--info",
+    "-m": "--multirun",
+    "-r": "--run",
+    "-cd": "--config-dir",
+    "-cp": "--config-path",
+    "-cn": "--config-name",
+    "-sc": "--shell-completion",
+}
+_ALONE = ("--help", "--hydra-help", "--version", "--multirun", "--run", "--resolve", "--shell-completion")
+_WITH_VALUE = ("--cfg", "--package", "--config-dir")
+_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+_REFUSED = {
+    "--config-path": "precflow's own configuration is the root; your files come by --config-dir DIR",
+    "--config-name": "precflow's own configuration is the root; choose with +recipe=NAME",
+    "--experimental-rerun": "the same command again goes on where the last one stopped",
+}
+LOOKING = ("--version", "--cfg", "--info", "--help", "--hydra-help", "--shell-completion")
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """A command line, taken apart.
+
+    Attributes:
+        words: Everything that is no option, in order: a verb and its arguments, or overrides.
+        options: Hydra's options with their values, as Hydra reads them, without ``--config-dir`` and ``--multirun``.
+        config_dirs: Values of ``--config-dir``.
+        multirun: ``-m`` was given.
+    """
+
+    words: tuple[str, ...]
+    options: tuple[str, ...]
+    config_dirs: tuple[Path, ...]
+    multirun: bool
+
+    def asks_for(self, *options: str) -> bool:
+        """Tell whether one of these options was given."""
+        return any(option in self.options for option in options)
+
+
+def parse(arguments: Sequence[str]) -> CommandLine:
+    """Take a command line apart.
+
+    Raises:
+        ConfigError: An option is unknown, lacks its value or is not for precflow.
+    """
+    words: list[str] = []
+    options: list[str] = []
+    folders: list[Path] = []
+    waiting = list(arguments)
+    while waiting:
+        word = waiting.pop(0)
+        if not word.startswith("-") or word == "-":
+            words.append(word)
+            continue
+        name, equals, value = word.partition("=")
+        name = _known(name)
+        if name in _WITH_VALUE:
+            if not equals and (not waiting or waiting[0].startswith("-")):
+                raise ConfigError(f"{name} needs a value", next_step="precflow --help")
+            value = value if equals else waiting.pop(0)
+            folders += [Path(value)] if name == "--config-dir" else []
+            options += [] if name == "--config-dir" else [name, value]
+        elif name == "--info":
+            value = value if equals else waiting.pop(0) if waiting and waiting[0] in _INFO else "all"
+            options += [name, value]
+        else:
+            options.append(name)
+    multirun = "--multirun" in options
+    kept = tuple(option for option in options if option not in ("--multirun", "--run"))
+    return CommandLine(tuple(words), kept, tuple(folders), multirun)
+
+
+def _known(name: str) -> str:
+    full = _FULL.get(name, name)
+    if full in _REFUSED:
+        raise ConfigError(f"{name} is not for precflow: {_REFUSED[full]}")
+    known = (*_ALONE, *_WITH_VALUE, "--info")
+    if full not in known:
+        raise ConfigError(f"no such option: {name}.{did_you_mean(name, known)}", next_step="precflow --help")
+    return full

@@ -1,0 +1,65 @@
+"""Hydra's own views, ``--cfg``, ``--info``, ``--help`` and tab completion, on precflow's configuration.
+
+The words go through the same door first, so Hydra sees nothing that was not checked; its exit code 1 becomes 2.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig
+
+from precflow import resources
+from precflow.config import overrides, recipe_source
+from precflow.config.composition import compose
+from precflow.config.flags import CommandLine
+from precflow.config.places import places
+
+
+def look(line: CommandLine) -> int:
+    """Let Hydra show what an option asks for; return 0, or 2 where it could not.
+
+    Raises:
+        ConfigError: The words are not usable.
+    """
+    words, _ = overrides.read(line.words)
+    if line.asks_for("--cfg", "--info") and line.words:
+        compose(line.words, config_dirs=line.config_dirs, complete=False)
+    words, extra = overrides.recipe_files(words)
+    within = (*extra, *places(line.config_dirs))
+    recipe_source.register()
+    with recipe_source.searching(within):
+        return _hydra([*line.options, *(word.text for word in words)])
+
+
+def complete(arguments: Sequence[str], config_dirs: Sequence[Path] = ()) -> int:
+    """Install, remove or answer tab completion, with the words exactly as the shell gave them."""
+    if (
+        "COMP_LINE" in os.environ
+    ):  # the shell's line says +recipe=..., which Hydra would not complete: the group is in the defaults
+        for group in ("recipe", "site", "emulate"):
+            os.environ["COMP_LINE"] = os.environ["COMP_LINE"].replace(f" +{group}=", f" {group}=")
+    recipe_source.register()
+    with recipe_source.searching(places(config_dirs)):
+        return _hydra(arguments)
+
+
+def _hydra(arguments: Sequence[str]) -> int:
+    application = hydra.main(version_base="1.3", config_path=str(resources.directory("conf")), config_name="config")(_nothing)
+    before = sys.argv
+    sys.argv = ["precflow", *arguments]
+    try:
+        application()
+    except SystemExit as end:
+        return 0 if end.code in (0, None) else 2
+    finally:
+        sys.argv = before
+    return 0
+
+
+def _nothing(config: DictConfig) -> None:
+    """Run nothing: every option that leads here only looks."""

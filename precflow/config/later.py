@@ -1,0 +1,86 @@
+"""Keys that the schema has and this version does not act on yet: one table, so that none is silently ignored.
+
+``AVAILABLE`` maps a dotted key (``*`` is one part, ``[]`` each item of a list) to the values that work now. Any other value
+is refused with a clear word before any work is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from precflow import __version__
+from precflow.config.words import standards
+
+AVAILABLE: Mapping[str, tuple[Any, ...]] = {
+    "golden": (None,),
+    "curves": ({},),
+    "workload.tokenizer": ("",),
+    "workload.script": ("",),
+    "workload.arguments": ({},),
+    "*.layout": ({},),
+    "*.ranks": (1,),
+    "*.migration": ("",),
+    "*.arguments": ({},),
+    "determinism.seed": (int,),
+    "determinism.algorithms": ("strict", "warn", "native"),
+    "determinism.shuffle": ("kept",),
+    "determinism.data": ("own",),
+    "capture.level[]": ("module", "api"),
+    "capture.phase[]": ("forward",),
+    "capture.step": ((0,),),
+    "capture.rank": ((), (0,)),
+    "capture.detail": ("tensors",),
+    "capture.slowdown": (0.0,),
+    "tolerance.standards[]": standards(),
+    "tolerance.rules[].phase": ("", "forward"),
+    "accepted[].phase": ("", "forward"),
+    "report.language": ("en",),
+    "sides[]": ("reference", "target"),
+    "site.store_profile": ("",),
+    "time_limit": (0.0,),
+}
+
+
+def unavailable(config: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield ``(path, message)`` for every value that a later version will know.
+
+    Args:
+        config: The whole configuration as plain data, with values converted.
+    """
+    for pattern, available in AVAILABLE.items():
+        for path, value in _matching(config, tuple(pattern.replace("[]", ".[]").split("."))):
+            if not _is_available(value, available):
+                yield path, _message(value, available)
+
+
+def _matching(value: Any, pattern: tuple[str, ...], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if not pattern:
+        yield path, value
+        return
+    first, rest = pattern[0], pattern[1:]
+    if first == "[]":
+        for number, item in enumerate(value or ()):
+            yield from _matching(item, rest, (*path, str(number)))
+    elif isinstance(value, Mapping):
+        names = ("reference", "target") if first == "*" else (first,)
+        for name in names:
+            if name in value:
+                yield from _matching(value[name], rest, (*path, name))
+
+
+def _is_available(value: Any, available: tuple[Any, ...]) -> bool:
+    comparable = tuple(value) if isinstance(value, list) else value
+    return any(isinstance(value, one) if isinstance(one, type) else comparable == one for one in available)
+
+
+def _message(value: Any, available: tuple[Any, ...]) -> str:
+    shown = (
+        f"`{value}` is"
+        if isinstance(value, (str, int, float))
+        else f"{list(value)} is"
+        if isinstance(value, (list, tuple))
+        else "is"
+    )
+    here = [str(list(one) if isinstance(one, tuple) else one) for one in available if isinstance(one, (str, tuple)) and one]
+    return f"{shown} not available in precflow {__version__}" + (f" (available: {', '.join(here)})" if here else "")

@@ -1,0 +1,114 @@
+"""Files and command line laid over each other: maps merge, everything else replaces, and each value keeps its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from precflow.config.documents import Document, DottedPath, Mark, dotted, scalars
+
+COMMAND_LINE = "command line"
+
+
+class Layers:
+    """Configuration under construction.
+
+    Attributes:
+        data: Plain data as written, later layers over earlier ones.
+        marks: Path -> where the effective value comes from.
+    """
+
+    def __init__(self) -> None:
+        self.data: dict[str, Any] = {}
+        self.marks: dict[DottedPath, Mark] = {}
+
+    def add(self, document: Document, package: DottedPath = ()) -> None:
+        """Lay a file over what is there.
+
+        Args:
+            document: The file.
+            package: Where its keys go; ``()`` is the top.
+        """
+        data: Any = document.data
+        for part in reversed(package):
+            data = {part: data}
+        marks = {(*package, *path): mark for path, mark in document.marks.items() if path[:1] != ("defaults",)}
+        self._overlay(self.data, data, (), marks)
+
+    def assign(self, path: DottedPath, value: Any, mark: Mark) -> str:
+        """Set one value; a map is merged into a map that is there. Return what is wrong, ``""`` where nothing is."""
+        marks = {(*path, *inner): Mark(mark.place, None) for inner, _ in scalars(value)}
+        marks[path] = mark
+        parent = self._parent(path)
+        if isinstance(parent, str):
+            return parent
+        if isinstance(parent, list):
+            return self._assign_item(parent, path, value, marks)
+        self._overlay(parent, {path[-1]: value}, path[:-1], marks)
+        return ""
+
+    def remove(self, path: DottedPath) -> str:
+        """Take one key away. Return what is wrong, ``""`` where nothing is."""
+        here: Any = self.data
+        for part in path[:-1]:
+            here = here.get(part) if isinstance(here, Mapping) else None
+        if not isinstance(here, dict) or path[-1] not in here:
+            return "is not set, so it cannot be taken away"
+        del here[path[-1]]
+        self._forget(path)
+        return ""
+
+    def mark(self, path: DottedPath) -> Mark:
+        """Return the mark of a path or of what it stands in."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.marks:
+                return self.marks[path[:length]]
+        return Mark("")
+
+    def provenance(self) -> dict[str, str]:
+        """Return dotted key -> ``file:line`` or ``command line`` for every value that was set."""
+        return {dotted(path): self.mark(path).place for path, _ in scalars(self.data)}
+
+    def _overlay(
+        self, under: dict[str, Any], over: Mapping[str, Any], path: DottedPath, marks: Mapping[DottedPath, Mark]
+    ) -> None:
+        for key, value in over.items():
+            here = (*path, key)
+            if isinstance(value, Mapping) and isinstance(under.get(key), dict):
+                self._overlay(under[key], value, here, marks)
+                continue
+            self._forget(here)
+            under[key] = _copied(value)
+            self.marks.update({inner: mark for inner, mark in marks.items() if inner[: len(here)] == here})
+
+    def _forget(self, path: DottedPath) -> None:
+        for inner in [inner for inner in self.marks if inner[: len(path)] == path]:
+            del self.marks[inner]
+
+    def _parent(self, path: DottedPath) -> dict[str, Any] | list[Any] | str:
+        here: Any = self.data
+        for depth, part in enumerate(path[:-1]):
+            if isinstance(here, list):
+                if not part.isdigit() or int(part) >= len(here):
+                    return f"{dotted(path[:depth])} has {len(here)} entries, counted from 0"
+                here = here[int(part)]
+            else:
+                if not isinstance(here.get(part), (dict, list)):
+                    here[part] = {}
+                here = here[part]
+        return here if isinstance(here, (dict, list)) else f"{dotted(path[:-1])} is one value and has no keys"
+
+    def _assign_item(self, items: list[Any], path: DottedPath, value: Any, marks: Mapping[DottedPath, Mark]) -> str:
+        number = int(path[-1]) if path[-1].isdigit() else len(items)
+        if number >= len(items):
+            return f"{dotted(path[:-1])} has {len(items)} entries, counted from 0"
+        self._forget(path)
+        items[number] = _copied(value)
+        self.marks.update(marks)
+        return ""
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value] if isinstance(value, (list, tuple)) else value

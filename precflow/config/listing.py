@@ -1,0 +1,136 @@
+"""A composed recipe as YAML: sections in their one order, each line with the place where its value was set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from precflow.config import shape, units
+from precflow.config.documents import DottedPath, Mark, dotted
+from precflow.config.schema import RunConfig
+from precflow.config.trust import MACHINE_KEYS, MACHINE_SIDE_KEYS
+
+_WIDE = 100
+_EMPTY: tuple[Any, ...] = (None, "", (), [], {})
+
+
+def lines(data: Mapping[str, Any]) -> Iterator[tuple[DottedPath, str]]:
+    """Yield ``(path, line of YAML)`` of plain data."""
+    for key, value in data.items():
+        yield from _entry((str(key),), f"{_scalar(str(key))}:", value, 0)
+
+
+def as_text(data: Mapping[str, Any]) -> str:
+    """Return plain data as YAML, one entry a line."""
+    return "".join(f"{line}\n" for _, line in lines(data))
+
+
+def effective(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was set, in the order of the schema, with the defaults of everything else that is not empty."""
+    return _section(RunConfig, data, RunConfig())
+
+
+def locked(data: Mapping[str, Any], mark: Callable[[DottedPath], Mark]) -> dict[str, Any]:
+    """Return the effective recipe without what belongs to a machine: it composes again, to the same run, elsewhere."""
+    kept = _without_site(data, (), mark)
+    recipe = {key: value for key, value in effective(kept).items() if key not in (*MACHINE_KEYS, "sides", "output")}
+    for side in ("reference", "target", "golden"):
+        if isinstance(recipe.get(side), dict):
+            recipe[side] = {key: value for key, value in recipe[side].items() if key not in MACHINE_SIDE_KEYS}
+    return recipe
+
+
+def margin(path: DottedPath, provenance: Mapping[str, str]) -> str:
+    """Return where a line's value was set: its own place, its only item's place, or ``default``."""
+    key = dotted(path)
+    if key in provenance:
+        return provenance[key]
+    inner = {place for other, place in provenance.items() if other.startswith((f"{key}.", f"{key}["))}
+    return "" if len(inner) > 1 else next(iter(inner), "default")
+
+
+def _without_site(data: Mapping[str, Any], path: DottedPath, mark: Callable[[DottedPath], Mark]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        here = (*path, str(key))
+        if isinstance(value, Mapping) and value:
+            inner = _without_site(value, here, mark)
+            if inner:
+                found[key] = inner
+        elif mark(here).group != "site":
+            found[key] = value
+    return found
+
+
+def _section(kind: type, data: Mapping[str, Any], defaults: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, hint in shape.fields(kind).items():
+        inner = shape.without_none(hint)
+        default = getattr(defaults, name)
+        if shape.is_section(inner) and (default is not None or name in data):
+            section = _section(inner, data.get(name) or {}, default if default is not None else inner())
+            if section:
+                found[name] = section
+        elif name in data:
+            found[name] = data[name]
+        elif default not in _EMPTY and units.written(inner, default) != 0:
+            found[name] = units.written(inner, default) if inner in units.PARSERS else _plain_default(default)
+    return found
+
+
+def _plain_default(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _entry(path: DottedPath, head: str, value: Any, indent: int) -> Iterator[tuple[DottedPath, str]]:
+    space = " " * indent
+    flow = _flow(value)
+    if flow is not None and (len(space) + len(head) + len(flow) < _WIDE or not isinstance(value, (list, tuple))):
+        yield path, f"{space}{head} {flow}"
+        return
+    yield path, f"{space}{head}"
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _entry((*path, str(key)), f"{_scalar(str(key))}:", item, indent + 2)
+    else:
+        for number, item in enumerate(value):
+            yield from _list_item((*path, str(number)), item, indent + 2)
+
+
+def _list_item(path: DottedPath, item: Any, indent: int) -> Iterator[tuple[DottedPath, str]]:
+    """Yield one `- ` entry; the first key of a map stands behind the dash."""
+    if isinstance(item, Mapping) and item:
+        for number, (key, value) in enumerate(item.items()):
+            rows = list(_entry((*path, str(key)), f"{_scalar(str(key))}:", value, indent + 2))
+            if number == 0:
+                first_path, first = rows[0]
+                rows[0] = (first_path, f"{' ' * indent}- {first.lstrip()}")
+            yield from rows
+    else:
+        flow = _flow(item, always=True)
+        yield path, f"{' ' * indent}- {flow}"
+
+
+def _flow(value: Any, *, always: bool = False) -> str | None:
+    """Return a value on one line, or ``None`` for maps and lists of maps, which take several."""
+    if isinstance(value, Mapping):
+        if value and not always:
+            return None
+        return "{" + ", ".join(f"{_scalar(str(key))}: {_flow(item, always=True)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        items = [_flow(item, always=always) for item in value]
+        return None if any(item is None for item in items) else "[" + ", ".join(str(item) for item in items) + "]"
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    """Return one scalar as YAML that any reader takes for the same value."""
+    if isinstance(value, str):
+        text = (
+            yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**9).rstrip("\n").removesuffix("\n...")
+        )
+        return json.dumps(value, ensure_ascii=False) if "\n" in text or any(mark in value for mark in ",[]{}#:") else text
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)

@@ -1,0 +1,207 @@
+"""The words of a command line: what was typed, what Hydra reads, which key they set.
+
+``key=value``, ``+key=value`` and ``++key=value`` mean the same: keys are checked against the schema, by us, so nobody needs
+to know whether a key was there before. ``~key`` takes a key away. The order of the words has no meaning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import Glob, Override
+
+from precflow.config import quoting
+from precflow.config.documents import DottedPath, Mark
+from precflow.config.layers import COMMAND_LINE
+from precflow.config.places import GROUPS, Place, file_as_recipe, names, places
+from precflow.config.shape import problem_at
+from precflow.config.suggestions import near
+from precflow.errors import ConfigError, Problem
+
+_KEY = re.compile(r"[^\W\d][\w-]*(\.[\w-]+)*")
+
+
+@dataclass(frozen=True)
+class Word:
+    """One override.
+
+    Attributes:
+        typed: As it was typed.
+        text: As Hydra reads it: quoted where needed, with the prefix that Hydra wants.
+        key: Dotted key, ``tolerance.rules.0.match``; a group's name for a choice of group.
+        value: The parsed value.
+        raw: The text behind the ``=`` where the value is one plain scalar, else ``None``.
+        group: ``recipe``, ``site``, ``capture``, ``emulate``, or ``""`` for a key.
+        removes: It takes the key away.
+        choices: The single overrides that a sweep over this word consists of; one where it is no sweep.
+    """
+
+    typed: str
+    text: str
+    key: str
+    value: Any = None
+    raw: str | None = None
+    group: str = ""
+    removes: bool = False
+    choices: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> DottedPath:
+        """The key as a path."""
+        return tuple(self.key.split("."))
+
+
+def read(words: Sequence[str], *, within: Sequence[Place] = ()) -> tuple[list[Word], list[Problem]]:
+    """Return the overrides and everything that is wrong with them, unknown keys included.
+
+    Args:
+        words: As typed.
+        within: Folders, for ``glob(...)`` over names of a group.
+    """
+    found, problems = [], []
+    for typed in words:
+        word = _read(typed, within)
+        if isinstance(word, Problem):
+            problems.append(word)
+        else:
+            found.append(word)
+    return found, _aligned(problems)
+
+
+def single(words: Sequence[Word]) -> list[Problem]:
+    """Return a problem for each word that gives several values where one run wants one."""
+    message = "gives several values: add -m to run each of them, or write a list as [a,b]"
+    return [Problem(COMMAND_LINE, word.typed.partition("=")[0], message) for word in words if len(word.choices) > 1]
+
+
+def sweep(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> list[tuple[str, ...]]:
+    """Return the overrides of every job of ``-m``, in the order of Hydra's basic sweeper (last word fastest).
+
+    Raises:
+        ConfigError: The words are not usable.
+    """
+    words, problems = read(overrides, within=places(config_dirs))
+    empty = [
+        Problem(COMMAND_LINE, word.typed, "matches nothing, so there is nothing to run") for word in words if not word.choices
+    ]
+    if problems or empty:
+        raise problem_list([*problems, *empty], overrides)
+    return list(product(*(word.choices for word in words)))
+
+
+def problem_list(problems: Sequence[Problem], overrides: Sequence[str]) -> ConfigError:
+    """Return the error that shows all problems at once and how to check again without running."""
+    count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
+    only_typed = all(problem.place == COMMAND_LINE for problem in problems)
+    where = "in the command line" if only_typed else "in the configuration"
+    shown = [Problem("", problem.key, problem.message) for problem in problems] if only_typed else list(problems)
+    recipe = next((word for word in overrides if word.lstrip("+").startswith("recipe=")), "")
+    again = f"Check again without running:  precflow validate {recipe} ..." if recipe else ""
+    return ConfigError(f"{count} {where}, nothing was run", problems=shown, next_step=again)
+
+
+def _read(typed: str, within: Sequence[Place]) -> Word | Problem:
+    prefix, key, value = quoting.split(typed)
+    key = re.sub(r"\[(\d+)\]", r".\1", key).strip()
+    if value is None and prefix != "~":
+        return Problem(COMMAND_LINE, typed, _bare(typed, within))
+    if not _KEY.fullmatch(key.removeprefix("/")):
+        return Problem(COMMAND_LINE, typed, "expected key=value with a dotted key")
+    if key.startswith("hydra.") or key == "hydra":
+        return Problem(
+            COMMAND_LINE,
+            key,
+            "precflow keeps Hydra's own settings: folders of recipes come by --config-dir or PRECFLOW_RECIPES",
+        )
+    if prefix == "~":
+        wrong = "cannot be taken away" if key in GROUPS else problem_at(tuple(key.split(".")))
+        return Problem(COMMAND_LINE, typed, wrong) if wrong else Word(typed, f"~{key}", key, removes=True, choices=(typed,))
+    group = key.removeprefix("/") if key.removeprefix("/") in GROUPS else ""
+    wrong = "" if group else problem_at(tuple(key.split(".")))
+    if wrong:
+        return Problem(COMMAND_LINE, f"{prefix}{key}", f"{wrong}   (no + needed)" if prefix else wrong)
+    return _assignment(typed, group or key, value or "", within, group=group)
+
+
+def _assignment(typed: str, key: str, value: str, within: Sequence[Place], *, group: str) -> Word | Problem:
+    text = f"{'' if group else '++'}{key}={quoting.quoted(value, many=True)}"
+    override = quoting.parse(text)
+    if override is None:
+        return Problem(COMMAND_LINE, typed, "cannot be read as key=value, not even in quotes")
+    if group and not _names_group(override):
+        return Problem(COMMAND_LINE, typed, f"expected the name of a {group}, or a list of names such as {group}=[a,b]")
+    parsed = override.value()
+    several = override.is_sweep_override()
+    raw = None if several or isinstance(parsed, (list, dict)) else parsed if isinstance(parsed, str) else value
+    choices = _choices(override, group, within) if several else (text,)
+    return Word(typed, text, key, None if several else parsed, raw, group, choices=choices)
+
+
+def _names_group(override: Override) -> bool:
+    if override.is_sweep_override():
+        return True
+    value = override.value()
+    several = isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
+    return several or (isinstance(value, (str, int, float)) and not isinstance(value, bool))
+
+
+def _choices(override: Override, group: str, within: Sequence[Place]) -> tuple[str, ...]:
+    if isinstance(override.value(), Glob):
+        chosen = override.value().filter(list(names(group, within)))
+        return tuple(f"{override.input_line.partition('=')[0]}={quoting.quoted(name)}" for name in chosen)  # type: ignore[union-attr]
+    left = (override.input_line or "").partition("=")[0]
+    return tuple(f"{left}={text}" for text in override.sweep_string_iterator())
+
+
+def _bare(typed: str, within: Sequence[Place]) -> str:
+    recipes = names("recipe", within or places())
+    if typed in recipes:
+        return f"is a recipe: +recipe={typed}"
+    like = near(typed, recipes, most=1)
+    hint = f" Did you mean  +recipe={like[0]} ?" if like else ""
+    return f"is not an override; those are key=value.{hint}"
+
+
+def _aligned(problems: Sequence[Problem]) -> list[Problem]:
+    """Indent keys without a plus where others have one, so that the column reads straight."""
+    if not any(problem.key.startswith("+") for problem in problems):
+        return list(problems)
+    return [
+        problem if problem.key.startswith("+") else Problem(problem.place, f" {problem.key}", problem.message)
+        for problem in problems
+    ]
+
+
+def recipe_files(words: Sequence[Word]) -> tuple[list[Word], list[Place]]:
+    """Turn ``+recipe=some/where.yaml`` into a name and the folder that it stands in."""
+    found: list[Word] = []
+    extra: list[Place] = []
+    for word in words:
+        if (
+            word.group == "recipe"
+            and isinstance(word.value, str)
+            and word.value.endswith(".yaml")
+            and Path(word.value).is_file()
+        ):
+            name, place = file_as_recipe(Path(word.value))
+            extra.append(place)
+            word = Word(word.typed, f"recipe={quoting.quoted(name)}", word.key, name, name, "recipe", choices=word.choices)  # noqa: PLW2901  # the same word, said as Hydra wants it
+        found.append(word)
+    return found, extra
+
+
+def chosen(words: Sequence[Word], group: str) -> list[str]:
+    """Return the names that the command line chose in a group, the last word winning."""
+    values = [word.value for word in words if word.group == group]
+    last = values[-1] if values else []
+    return [str(item) for item in last] if isinstance(last, list) else [str(last)]
+
+
+def mark(word: Word) -> Mark:
+    """Return the mark of a value that was typed."""
+    return Mark(COMMAND_LINE, word.raw)

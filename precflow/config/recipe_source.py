@@ -1,0 +1,139 @@
+"""precflow's folders as a source of Hydra's config groups: ``+recipe=llama/attention`` reads ``recipes/llama/attention.yaml``.
+
+Hydra names a group after its folder; the group here is ``recipe`` and the folder ``recipes/``, and several folders serve one
+group. A file without ``# @package _global_`` still goes to the top. What :mod:`precflow.config.trust` forbids is refused here
+once more, so that no way into Hydra goes around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathElement
+from hydra.core.config_store import ConfigStore
+from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import OmegaConf
+
+from precflow.config import trust
+from precflow.config.documents import read
+from precflow.config.places import OPEN_GROUPS, Place
+from precflow.config.plain import plain
+from precflow.config.schema import RunConfig
+from precflow.errors import TrustError
+
+SCHEME = "precflow"
+
+_CURRENT: ContextVar[tuple[Place, ...]] = ContextVar("places", default=())
+
+
+class PlaceSource(ConfigSource):
+    """One folder of one group, addressed as ``precflow://GROUP/absolute/folder``."""
+
+    def __init__(self, provider: str, path: str) -> None:
+        super().__init__(provider=provider, path=path)
+        group, _, folder = path.partition("://")[2].partition("/")
+        self._place = Place(group, Path(f"/{folder}") if folder[1:2] != ":" else Path(folder), provider)
+
+    @staticmethod
+    def scheme() -> str:
+        """Return what stands before ``://``."""
+        return SCHEME
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """Return one file, checked.
+
+        Raises:
+            ConfigLoadError: There is no such file, or it is not YAML.
+            TrustError: It is more than data.
+        """
+        name = self._name(config_path)
+        file = self._place.file(name) if name else None
+        if file is None:
+            raise ConfigLoadError(f"no {config_path} in {self._place.folder}")
+        document = read(file, self._place.group, name)
+        if document.problems:
+            raise ConfigLoadError(str(document.problems[0]))
+        problems = list(trust.forbidden(document))
+        if problems:
+            raise TrustError(f"{file} is more than a recipe", problems=problems)
+        package = document.package or ("_global_" if document.group in OPEN_GROUPS else None)
+        data: dict[str, Any] = {"defaults": list(document.defaults)} if document.defaults else {}
+        return ConfigResult(
+            config=OmegaConf.create({**data, **document.data}),
+            path=str(file),
+            provider=self.provider,
+            header={"package": package},
+        )
+
+    def available(self) -> bool:
+        """Tell whether the folder exists."""
+        return self._place.folder.is_dir()
+
+    def is_group(self, config_path: str) -> bool:
+        """Tell whether a path is this group or a folder in it."""
+        inside = self._inside(config_path)
+        return config_path == "" or (inside is not None and (self._place.folder / inside).is_dir())
+
+    def is_config(self, config_path: str) -> bool:
+        """Tell whether a path is a file of this group."""
+        name = self._name(config_path)
+        return bool(name) and self._place.file(name) is not None
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        """Return what stands directly in a group."""
+        if config_path == "":
+            return [] if results_filter == ObjectType.CONFIG else [self._place.group]
+        inside = self._inside(config_path)
+        found: list[str] = []
+        for path in (
+            sorted((self._place.folder / inside).iterdir()) if inside is not None and self.is_group(config_path) else []
+        ):
+            self._list_add_result(found, f"{config_path}/{path.name}", path.name, results_filter)
+        return sorted(set(found))
+
+    def _inside(self, config_path: str) -> str | None:
+        group, _, rest = config_path.partition("/")
+        return rest if group == self._place.group else None
+
+    def _name(self, config_path: str) -> str:
+        return (self._inside(config_path) or "").removesuffix(".yaml")
+
+
+class PlacesSearchPath(SearchPathPlugin):
+    """Puts precflow's folders before ``conf``, so that a team's file wins over the shipped one of the same name."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Add the folders that are searched now; none, where another Hydra application runs in this process."""
+        path = search_path.get_path()
+        before = next((number for number, element in enumerate(path) if element.provider == "main"), 0)
+        elements = [SearchPathElement(place.origin, address(place)) for place in _CURRENT.get()]
+        path[before:before] = elements
+
+
+def address(place: Place) -> str:
+    """Return the address of a folder in Hydra's search path."""
+    return f"{SCHEME}://{place.group}/{place.folder.as_posix().lstrip('/')}"
+
+
+def register() -> None:
+    """Tell Hydra about precflow's folders and about the defaults of the schema; may be called again."""
+    Plugins.instance().register(PlaceSource)
+    Plugins.instance().register(PlacesSearchPath)
+    ConfigStore.instance().store(name="schema", node=plain(RunConfig()), provider="precflow")
+
+
+@contextmanager
+def searching(within: Sequence[Place]) -> Iterator[None]:
+    """Make Hydra look into these folders."""
+    token = _CURRENT.set(tuple(within))
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)

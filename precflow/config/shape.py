@@ -1,0 +1,111 @@
+"""The schema as a tree of types: what may stand at a dotted key."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from precflow.config.documents import DottedPath, dotted
+from precflow.config.schema import RunConfig
+from precflow.config.suggestions import did_you_mean, near
+
+_SPOKEN_KEYS = {
+    "standard": "tolerance.standards",
+    "standards": "tolerance.standards",
+    "seed": "determinism.seed",
+    "device": "target.device",
+}
+
+
+@lru_cache(maxsize=64)
+def fields(kind: type) -> dict[str, Any]:
+    """Return field name -> type of a dataclass, in the order of the recipe's sections."""
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def without_none(hint: Any) -> Any:
+    """Return ``X`` for ``X | None``; other types as they are."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+        return kinds[0] if len(kinds) == 1 else hint
+    return hint
+
+
+def is_section(hint: Any) -> bool:
+    """Tell whether a type is a dataclass: a closed set of keys."""
+    return isinstance(hint, type) and dataclasses.is_dataclass(hint)
+
+
+def item(hint: Any) -> Any:
+    """Return the type of a list's items or of a map's values, or ``None`` for a scalar."""
+    origin = typing.get_origin(hint)
+    if origin is tuple:
+        return typing.get_args(hint)[0]
+    return typing.get_args(hint)[1] if origin is not None and issubclass(origin, Mapping) else None
+
+
+def problem_at(path: DottedPath) -> str:
+    """Return why there can be no value at this path, with a did-you-mean; ``""`` where there can be one."""
+    hint: Any = RunConfig
+    for depth, part in enumerate(path):
+        hint = without_none(hint)
+        if is_section(hint):
+            if part not in fields(hint):
+                return f"no such key.{suggestion(path, depth)}"
+            hint = fields(hint)[part]
+        elif hint is Any or item(hint) is None:
+            return "" if hint is Any else f"{dotted(path[:depth])} is one value and has no keys.{suggestion(path, depth)}"
+        elif typing.get_origin(hint) is tuple and not part.isdigit():
+            return f"{dotted(path[:depth])} is a list: {dotted((*path[:depth], '0'))}..., or the whole list"
+        else:
+            hint = item(hint)
+    return ""
+
+
+def suggestion(path: DottedPath, depth: int) -> str:
+    """Return the key that was meant: a neighbour of the wrong part, else the same word elsewhere in the schema."""
+    siblings = {dotted((*path[:depth], *key.split("."))): key for key in _below(path[:depth])}
+    typed, rest = path[depth], path[depth + 1 :]
+    first_parts = {key.split(".")[0] for key in siblings.values()}
+    for neighbour in near(typed, first_parts):
+        meant = (*path[:depth], neighbour, *rest)
+        if not problem_at(meant):
+            return f" Did you mean  {dotted(meant)} ?"
+    spoken = _SPOKEN_KEYS.get(".".join(path))
+    if spoken:
+        return f" Did you mean  {spoken} ?"
+    every = list(leaves())
+    same_word = [
+        key for key in every if key.rsplit(".", 1)[-1] in near(path[-1], {key.rsplit(".", 1)[-1] for key in every}, most=1)
+    ]
+    if same_word:
+        best = near(dotted(path), same_word, most=1) or same_word
+        return f" Did you mean  {best[0]} ?"
+    return did_you_mean(dotted(path), every)
+
+
+def _below(path: DottedPath) -> Iterator[str]:
+    prefix = dotted(path)
+    for key in leaves():
+        if not prefix or key.startswith(f"{prefix}."):
+            yield key.removeprefix(f"{prefix}.") if prefix else key
+
+
+@lru_cache(maxsize=1)
+def leaves() -> tuple[str, ...]:
+    """Return every dotted key of the schema; lists and open maps count as one."""
+    return tuple(_leaves(RunConfig, ()))
+
+
+def _leaves(kind: type, path: DottedPath) -> Iterator[str]:
+    for name, hint in fields(kind).items():
+        inner = without_none(hint)
+        if is_section(inner):
+            yield from _leaves(inner, (*path, name))
+        else:
+            yield dotted((*path, name))

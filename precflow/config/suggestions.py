@@ -1,0 +1,44 @@
+"""Did you mean: the nearest known words for one that is not known."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+_SPOKEN = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp64": "float64",
+    "half": "float16",
+    "double": "float64",
+    "float": "float32",
+    "gpu": "cuda",
+    "ascend": "npu",
+    "md": "markdown",
+    "bench": "reference",
+    "cos": "cosine_similarity",
+    "cosine": "cosine_similarity",
+    "ulp": "ulp_distance",
+}
+
+
+def near(word: str, known: Iterable[str], *, most: int = 3) -> list[str]:
+    """Return up to ``most`` known words that look like the given one, best first; spoken short forms count.
+
+    >>> near("flaot16", ["float16", "float32", "bfloat16"], most=1)
+    ['float16']
+    """
+    words = list(dict.fromkeys(known))
+    spoken = _SPOKEN.get(word.lower(), "")
+    if spoken in words:
+        return [spoken]
+    folded = {other.casefold(): other for other in words}
+    found = difflib.get_close_matches(word.casefold(), list(folded), n=most, cutoff=0.6)
+    return [folded[name] for name in found]
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``" Did you mean  x ?"`` with the nearest known word, or ``""`` where nothing is near."""
+    found = near(word, known, most=1)
+    return f" Did you mean  {found[0]} ?" if found else ""

@@ -1,0 +1,79 @@
+"""The words that a key may take, where it takes words: one table.
+
+Keys are ``Dataclass.field``. A field that holds a list allows these words as its items.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import lru_cache
+from pathlib import Path
+
+from precflow import resources
+from precflow.config.schema import Limits
+from precflow.errors import PrecflowError
+
+PHASES = ("forward", "backward", "gradient", "optimizer")
+METRICS = tuple(field.name for field in dataclasses.fields(Limits))
+AT_LEAST = ("cosine_similarity", "share_within_one_thousandth", "share_within_five_thousandths", "allclose_share")
+
+_DTYPES = ("float64", "float32", "float16", "bfloat16")
+_SIDES = ("reference", "target", "golden")
+_STAGES = ("environment", "dump", "determinism", "compare", "judge", "localize", "advise", "report")
+_LATER_STANDARDS = (
+    "calibrated",
+    "cann_single",
+    "cann_dual",
+    "thousandth",
+    "mindformers_forward",
+    "mindformers_migration",
+    "onnx_conversion",
+)
+
+WORDS = {
+    "Workload.mode": ("eval", "train"),
+    "Side.device": ("cpu", "cuda", "npu", "emulated"),
+    "Side.dtype": _DTYPES,
+    "Determinism.seed": ("script",),
+    "Determinism.algorithms": ("strict", "warn", "native", "when_needed"),
+    "Determinism.random_numbers": ("cpu", "device"),
+    "Determinism.dropout": ("removed", "kept"),
+    "Determinism.shuffle": ("removed", "kept"),
+    "Determinism.data": ("own", "recorded"),
+    "Capture.level": ("module", "api", "operator"),
+    "Capture.phase": PHASES,
+    "Capture.detail": ("tensors", "sketch", "escalating"),
+    "Rule.phase": ("", *PHASES),
+    "Accepted.phase": ("", *PHASES),
+    "Report.columns": METRICS,
+    "Report.formats": ("html", "markdown", "json", "junit"),
+    "Report.language": ("en", "zh", "both"),
+    "RunConfig.stages": _STAGES,
+    "RunConfig.sides": _SIDES,
+    "RunConfig.output": ("auto", "terminal", "ci", "quiet"),
+}
+
+# What people who know YAML's booleans mean where a word is wanted.
+MEANT = {
+    ("Determinism.algorithms", False): "native",
+    ("Determinism.algorithms", True): "warn",
+    ("Determinism.dropout", False): "removed",
+}
+
+
+def known(field: str) -> tuple[str, ...] | None:
+    """Return the words that ``Dataclass.field`` may take, or ``None`` where any text will do."""
+    if field == "Tolerance.standards":
+        return (*standards(), *(name for name in _LATER_STANDARDS if name not in standards()))
+    return WORDS.get(field)
+
+
+@lru_cache(maxsize=1)
+def standards() -> tuple[str, ...]:
+    """Return the names of the tolerance standards that are shipped: the files in ``conf/standard``."""
+    try:
+        folder = resources.directory("conf") / "standard"
+    except PrecflowError:
+        folder = Path("standard")
+    found = sorted(file.stem for file in folder.glob("*.yaml"))
+    return tuple(found) or ("default", "allclose")

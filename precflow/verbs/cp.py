@@ -1,0 +1,70 @@
+"""``precflow cp NAME DEST``: a copy of a recipe (or ``site/NAME``, ``emulate/NAME``) to change."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from precflow.config.places import GROUPS, find, not_found, places
+from precflow.errors import ConfigError, StoreError
+from precflow.verbs import parser, print_json
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Copy one file, never over another one; say the next command; return 0.
+
+    Raises:
+        ConfigError: There is no such name.
+        StoreError: The destination exists or cannot be written.
+    """
+    options = parser("cp", "NAME DEST")
+    options.add_argument("name", help="a recipe, or GROUP/NAME")
+    options.add_argument("destination", type=Path, metavar="DEST", help="a file or a folder")
+    chosen = options.parse_args(arguments)
+    group, name = _group_and_name(chosen.name)
+    within = places(chosen.config_dir)
+    document = find(group, name, within)
+    if document is None:
+        raise ConfigError(f"{chosen.name}: {not_found(group, name, within)}")
+    destination = _copy(document.path, _as_file(chosen.destination.expanduser(), name))
+    command = next_command(group, destination)
+    if chosen.json:
+        print_json({"copied": str(document.path), "to": str(destination), "next": command})
+    else:
+        sys.stderr.write(f" {destination} is yours to change. Next:\n   {command}\n")
+    return 0
+
+
+def next_command(group: str, file: Path) -> str:
+    """Return the command line that uses a copied file."""
+    if group == "recipe":
+        return f"precflow {shlex.quote(f'+recipe={file}')}"
+    if group == "site":
+        return f"PRECFLOW_SITES={shlex.quote(str(file.parent))} precflow +recipe=NAME {shlex.quote(f'+site={file.stem}')}"
+    root = file.parent.parent if file.parent.name in (group, f"{group}s") else file.parent
+    return f"precflow --config-dir {shlex.quote(str(root))} +recipe=NAME {shlex.quote(f'{group}={file.stem}')}"
+
+
+def _group_and_name(text: str) -> tuple[str, str]:
+    group, _, name = text.partition("/")
+    return (group, name) if group in GROUPS and name else ("recipe", text)
+
+
+def _as_file(destination: Path, name: str) -> Path:
+    if destination.is_dir():
+        return destination / f"{Path(name).name}.yaml"
+    return destination if destination.suffix in (".yaml", ".yml") else destination.with_name(f"{destination.name}.yaml")
+
+
+def _copy(source: Path, destination: Path) -> Path:
+    if destination.exists():
+        raise StoreError(f"{destination} exists and is not written over", next_step="name another file")
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, destination)
+    except OSError as error:
+        raise StoreError(f"{destination} cannot be written: {error.strerror}") from error
+    return destination

@@ -1,0 +1,107 @@
+"""``precflow ls [GROUP]``: what there is, read from the YAML as it stands, in a fraction of a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from precflow import resources
+from precflow.config import places
+from precflow.config.documents import Document, read
+from precflow.config.suggestions import did_you_mean
+from precflow.config.words import AT_LEAST, METRICS
+from precflow.errors import ConfigError
+from precflow.verbs import parser, print_json, table, write
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the listing.
+
+    Attributes:
+        name: What to type.
+        title: What it is, in one line.
+        owner: Who answers for it.
+        origin: Where it comes from.
+    """
+
+    name: str
+    title: str
+    owner: str
+    origin: str
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print one group; return 0.
+
+    Raises:
+        ConfigError: There is no such group, or a folder of recipes is missing.
+    """
+    options = parser("ls", "[GROUP]")
+    options.add_argument("group", nargs="?", default="recipe", help=f"one of {', '.join(_GROUPS)}")
+    chosen = options.parse_args(arguments)
+    group = chosen.group if chosen.group in _GROUPS else chosen.group.removesuffix("s")
+    if group not in _GROUPS:
+        raise ConfigError(f"no such group: {chosen.group}.{did_you_mean(chosen.group, _GROUPS)}   Groups: {', '.join(_GROUPS)}")
+    entries = entries_of(group, chosen.config_dir)
+    if chosen.json:
+        print_json({"group": group, "entries": [asdict(entry) for entry in entries]})
+    elif entries:
+        write(table([(entry.name, entry.title, entry.owner, entry.origin) for entry in entries]))
+    else:
+        write(f" no {group} yet")
+    return 0
+
+
+def entries_of(group: str, config_dirs: Sequence[Path] = ()) -> list[Entry]:
+    """Return what a group has, sorted by name."""
+    return sorted(_GROUPS[group](group, config_dirs), key=lambda entry: entry.name)
+
+
+def _placed(group: str, config_dirs: Sequence[Path]) -> list[Entry]:
+    found = places.names(group, places.places(config_dirs))
+    return [_entry(read(place.folder / f"{name}.yaml", group, name), place.origin) for name, place in found.items()]
+
+
+def _shipped(group: str, _: Sequence[Path]) -> list[Entry]:
+    folder = resources.directory("conf") / group
+    return [_entry(read(file, group, file.stem), "precflow") for file in folder.glob("*.yaml")]
+
+
+def _metrics(_: str, __: Sequence[Path]) -> list[Entry]:
+    return [
+        Entry(name, "limits say at least" if name in AT_LEAST else "limits say at most", "", "precflow") for name in METRICS
+    ]
+
+
+_GROUPS: Mapping[str, Callable[[str, Sequence[Path]], list[Entry]]] = {
+    "recipe": _placed,
+    "site": _placed,
+    "emulate": _placed,
+    "capture": _placed,
+    "standard": _shipped,
+    "metric": _metrics,
+    "rule": _shipped,
+}
+
+
+def _entry(document: Document, origin: str) -> Entry:
+    if document.problems:
+        return Entry(document.name, f"not readable: {document.problems[0].message}", "", origin)
+    about = document.data.get("about")
+    title = _text(about, "title") or _text(document.data, "title") or _first_comment(document)
+    return Entry(document.name, title, _text(about, "owner"), origin)
+
+
+def _text(data: Any, key: str) -> str:
+    value = data.get(key) if isinstance(data, Mapping) else None
+    return " ".join(value.split()) if isinstance(value, str) else ""
+
+
+def _first_comment(document: Document) -> str:
+    comments = (
+        line.lstrip("#").strip() for line in document.path.read_text(encoding="utf-8").splitlines() if line.startswith("#")
+    )
+    return next((comment for comment in comments if comment and not comment.startswith("@package")), "")

@@ -1,0 +1,46 @@
+"""``precflow open [FOLDER]``: the newest report, in the browser."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+
+from precflow.errors import StoreError
+from precflow.verbs import parser, print_json, write
+
+_PAGE = "report.html"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Open the newest report, or print where it is; return 0.
+
+    Raises:
+        StoreError: There is none.
+    """
+    options = parser("open", "[FOLDER] [--print]")
+    options.add_argument(
+        "folder", nargs="?", type=Path, default=Path("runs"), help="a run folder, or the folder of run folders"
+    )
+    options.add_argument("--print", action="store_true", dest="only_print", help="print its path instead")
+    chosen = options.parse_args(arguments)
+    report = newest(chosen.folder)
+    if report is None:
+        raise StoreError(
+            f"no report in {chosen.folder}", next_step="precflow +recipe=NAME writes one; precflow open FOLDER looks elsewhere"
+        )
+    if chosen.json:
+        print_json({"report": str(report)})
+    elif chosen.only_print:
+        write(str(report))
+    elif not webbrowser.open(report.resolve().as_uri()):
+        sys.stderr.write(" no browser here; the report is a file that opens anywhere:\n")
+        write(str(report))
+    return 0
+
+
+def newest(folder: Path) -> Path | None:
+    """Return the youngest report below a folder; the copies inside stores do not count."""
+    found = [page for page in folder.rglob(_PAGE) if not {"store", "public"} & set(page.relative_to(folder).parts)]
+    return max(found, key=lambda page: page.stat().st_mtime, default=None)

@@ -1,0 +1,37 @@
+"""``precflow plan +recipe=NAME [key=value ...]``: which stages would run, which are kept, and why."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from precflow.verbs import parser, print_json, write
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the plan of a run; return 0. Nothing is computed.
+
+    Raises:
+        ConfigError: The recipe does not compose.
+    """
+    from precflow.config.composition import compose
+    from precflow.run.plan import build_plan, render_plan
+    from precflow.verbs.show import as_overrides
+
+    options = parser("plan", "RECIPE|+recipe=NAME [key=value ...]")
+    options.add_argument("words", nargs="+", metavar="RECIPE|key=value")
+    chosen = options.parse_args(arguments)
+    overrides, _ = as_overrides(chosen.words)
+    composed = compose(overrides, config_dirs=chosen.config_dir)
+    plan = build_plan(composed)
+    if chosen.json:
+        print_json(plan.as_json())
+    else:
+        plain = (
+            composed.config.output == "ci"
+            or bool(os.environ.get("CI"))
+            or (sys.stdout.encoding or "").lower() not in ("utf-8", "utf8")
+        )
+        write(render_plan(plan, ascii_only=plain))
+    return 0

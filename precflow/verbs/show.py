@@ -1,0 +1,71 @@
+"""``precflow show RECIPE [key=value...] [SECTION]``: the composed recipe, with where each line comes from in the margin."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from precflow.config.suggestions import did_you_mean
+from precflow.errors import ConfigError
+from precflow.verbs import parser, print_json, write
+
+_GREY, _PLAIN = "\033[90m", "\033[0m"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print a composed recipe; return 0.
+
+    Raises:
+        ConfigError: It does not compose, or it has no such section.
+    """
+    from precflow.config.composition import compose
+    from precflow.config.listing import effective
+
+    options = parser("show", "RECIPE|+recipe=NAME [key=value ...] [SECTION]")
+    options.add_argument("words", nargs="+", metavar="RECIPE|key=value|SECTION")
+    chosen = options.parse_args(arguments)
+    overrides, section = as_overrides(chosen.words)
+    composed = compose(overrides, config_dirs=chosen.config_dir, complete=False)
+    data = effective(composed.data)
+    if chosen.json:
+        print_json({"recipe": composed.config.recipe, "config": data, "provenance": dict(composed.provenance)})
+        return 0
+    rows = _rows(data, composed.provenance, section)
+    if not rows:
+        raise ConfigError(f"nothing is set in {section}.{did_you_mean(section, data)}   Sections: {', '.join(data)}")
+    write(_with_margin(rows, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+    return 0
+
+
+def as_overrides(words: Sequence[str]) -> tuple[list[str], str]:
+    """Return the overrides and the section that words ask for; the first bare word is the recipe where no other is chosen."""
+    overrides = [word for word in words if "=" in word or word[:1] in "+~"]
+    bare = [word for word in words if word not in overrides]
+    if bare and not any(word.lstrip("+").startswith("recipe=") for word in overrides):
+        overrides.insert(0, f"+recipe={bare.pop(0)}")
+    if len(bare) > 1:
+        raise ConfigError(f"one section at a time: {', '.join(bare)}")
+    return overrides, bare[0] if bare else ""
+
+
+def _rows(data: dict[str, object], provenance: object, section: str) -> list[tuple[str, str]]:
+    from precflow.config.documents import dotted
+    from precflow.config.listing import lines, margin
+
+    inside = (section, f"{section}.", f"{section}[")
+    rows = [(margin(path, provenance), line, dotted(path)) for path, line in lines(data)]  # type: ignore[arg-type]  # a mapping, see Composed
+    return [(place, line) for place, line, key in rows if not section or key == section or key.startswith(inside[1:])]
+
+
+def _with_margin(rows: Sequence[tuple[str, str]], *, colour: bool) -> str:
+    places = [_short(place) for place, _ in rows]
+    width = max(len(place) for place in places)
+    on, off = (_GREY, _PLAIN) if colour else ("", "")
+    return "\n".join(f"{on}{place:>{width}}{off}  {line}" for place, (_, line) in zip(places, rows, strict=True))
+
+
+def _short(place: str) -> str:
+    """Return a place without the folders that lead to it: the last two parts are enough to find it."""
+    return place if len(place) <= 48 else "..." + str(Path(*Path(place).parts[-2:]))

@@ -1,0 +1,112 @@
+"""``precflow validate [RECIPE|FILE|key=value ...]``: every problem of every recipe, nothing run, torch not imported."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from precflow.config.documents import shown
+from precflow.config.places import names, places
+from precflow.errors import ConfigError, Problem, TrustError
+from precflow.verbs import parser, print_json
+
+_UNUSABLE = 2
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One recipe that was checked.
+
+    Attributes:
+        title: Its file or its name.
+        problems: What makes it unusable, and what a run would count as a failure again.
+        untrusted: It is unusable here only because it names code that is not trusted.
+    """
+
+    title: str
+    problems: tuple[Problem, ...]
+    untrusted: bool = False
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Check recipes; return 0 where all are usable, else 2.
+
+    Raises:
+        ConfigError: A folder of recipes is missing.
+    """
+    started = time.monotonic()
+    options = parser("validate", "[RECIPE|FILE|+recipe=NAME key=value ...]")
+    options.add_argument("words", nargs="*", metavar="RECIPE|FILE|key=value")
+    chosen = options.parse_args(arguments)
+    checked = [_check(title, words, chosen.config_dir) for title, words in _jobs(chosen.words, chosen.config_dir)]
+    unusable = [one for one in checked if one.problems and (chosen.words or not one.untrusted)]
+    seconds = time.monotonic() - started
+    if chosen.json:
+        print_json({"recipes": [_plain(one) for one in checked], "unusable": len(unusable), "seconds": round(seconds, 2)})
+    else:
+        sys.stderr.write(_screen(checked, len(unusable), seconds))
+    return _UNUSABLE if unusable else 0
+
+
+def _jobs(words: Sequence[str], config_dirs: Sequence[Path]) -> list[tuple[str, list[str]]]:
+    """Return what to check: title and overrides. Overrides go to every recipe that is named."""
+    overrides = [word for word in words if "=" in word or word[:1] in "+~"]
+    named = [word for word in words if word not in overrides]
+    if any(word.lstrip("+").startswith("recipe=") for word in overrides):
+        return [(" ".join(overrides), overrides), *((name, [f"+recipe={name}"]) for name in named)]
+    if not named:
+        named = list(names("recipe", places(config_dirs)))
+    return [(name, [f"+recipe={name}", *overrides]) for name in named]
+
+
+def _check(title: str, words: Sequence[str], config_dirs: Sequence[Path]) -> Checked:
+    from precflow.config.composition import compose
+
+    try:
+        composed = compose(words, config_dirs=config_dirs, complete=False)
+    except ConfigError as error:
+        problems = error.problems or (Problem("", "", error.message),)
+        only_trust = isinstance(error, TrustError) and all(problem.key.endswith("_target_") for problem in problems)
+        return Checked(title, problems, untrusted=only_trust)
+    return Checked(title, composed.notes)
+
+
+def _plain(one: Checked) -> dict[str, object]:
+    rows = [{"place": problem.place, "key": problem.key.strip(), "message": problem.message} for problem in one.problems]
+    return {"recipe": one.title, "usable": not one.problems, "problems": rows}
+
+
+def _screen(checked: Sequence[Checked], unusable: int, seconds: float) -> str:
+    width = max((len(one.title) for one in checked), default=0)
+    lines = []
+    for one in checked:
+        lines.append(f" {one.title:<{width}}   ok" if not one.problems else f" {one.title}")
+        lines += _rows(one)
+    of = f"{unusable} of {len(checked)}" if len(checked) != 1 else ("it" if unusable else "")
+    said = (
+        f" {of} recipe{'s' if len(checked) > 1 else ''} {'is' if unusable == 1 else 'are'} not usable"
+        if unusable
+        else f" {len(checked)} usable"
+    )
+    said = " not usable" if unusable and len(checked) == 1 else said
+    return "\n".join([*lines, f"{said:<80} {seconds:.1f} s"]) + "\n"
+
+
+def _rows(one: Checked) -> list[str]:
+    places_shown = [_line(problem.place, one.title) for problem in one.problems]
+    wide = max((len(place) for place in places_shown), default=0)
+    width = max((len(problem.key) for problem in one.problems), default=0)
+    return [
+        f"   {place:>{wide}}  {problem.key:<{width}}   {problem.message}"
+        for place, problem in zip(places_shown, one.problems, strict=True)
+    ]
+
+
+def _line(place: str, title: str) -> str:
+    """Return the line alone where the place is in the file that the title names."""
+    file, _, line = place.rpartition(":")
+    same = file and (file == title or (Path(title).suffix and file == shown(Path(title))))
+    return line if same else place
