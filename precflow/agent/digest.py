@@ -46,9 +46,11 @@ def _wrapped_by_func(tensor: torch.Tensor) -> bool:
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
     """Return the values on the CPU, without gradient and without a pending conjugation; a copy only where one is needed.
 
-    Strides are kept: rearranging is cheaper on the host than on a device, and does not disturb the device's allocator.
+    They are in C order, unless that would copy more than ``PIECE_BYTES``. Rearranging is done here because on a device it
+    would disturb the device's allocator.
     """
-    return tensor.detach().cpu().resolve_conj().resolve_neg()
+    host = tensor.detach().cpu().resolve_conj().resolve_neg()
+    return host if byte_count(host) > PIECE_BYTES else host.contiguous()
 
 
 def byte_count(tensor: torch.Tensor) -> int:

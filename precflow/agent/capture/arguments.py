@@ -24,7 +24,7 @@ class Signatures:
         self._names: Dict[Any, Tuple[str, ...]] = {}
 
     def names(self, function: Callable[..., Any]) -> Tuple[str, ...]:
-        """Return the names of the leading positional parameters; empty where Python cannot know them, as for built-ins."""
+        """Return the names of the leading positional parameters; none for what is written in C."""
         key = getattr(function, "__func__", function)  # a method is a new object each time, its function is not
         if key not in self._names:
             self._names[key] = _positional_names(function)
@@ -32,12 +32,9 @@ class Signatures:
 
 
 def _positional_names(function: Callable[..., Any]) -> Tuple[str, ...]:
-    if not inspect.isroutine(function) or inspect.isbuiltin(function):
+    if not (inspect.isfunction(function) or inspect.ismethod(function)):
         return ()
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # a function in C without a signature
-        return ()
+    parameters = inspect.signature(function).parameters.values()
     return tuple(parameter.name for parameter in parameters if parameter.kind in _POSITIONAL)
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from typing import Any, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 from precflow.agent.contract import OUTSIDE, ROOT_MODULE
+
+if TYPE_CHECKING:
+    import torch
 
 _SHOWN = {ROOT_MODULE: "(model)"}
 
@@ -27,6 +30,7 @@ class Frame:
         "call",
         "class_name",
         "compiled",
+        "given",
         "in_scope",
         "inputs",
         "module",
@@ -41,6 +45,7 @@ class Frame:
         self.call = call
         self.in_scope = in_scope
         self.compiled = compiled
+        self.given: List[Tuple[torch.Tensor, Optional[int]]] = []  # the inputs, with their versions before
         self.inputs: List[Dict[str, Any]] = []
         self.arguments: Dict[str, str] = {}
         self.site = 0

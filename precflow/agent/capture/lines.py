@@ -114,7 +114,7 @@ class Lines:
     def _record(self, index: str, tensor: torch.Tensor, *, store: bool) -> Record:
         weight = self._weights.name(tensor)
         content, stored = ("", False) if weight else self._contents.of(tensor, store=store)
-        source = self.sources.find(tensor)
+        source = None if weight else self.sources.find(tensor)
         return {
             "index": index,
             "dtype": dtype_name(tensor.dtype),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
+from typing import Iterable, Optional, Set, Tuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -24,6 +24,17 @@ def storage_of(tensor: torch.Tensor) -> Optional[StorageWeakRef]:
     go: an address alone would be handed out again.
     """
     return StorageWeakRef(tensor.untyped_storage()) if readable(tensor) else None
+
+
+def storages_of(tensors: Iterable[torch.Tensor]) -> Set[int]:
+    """Return the addresses of the tensors' storages; they name them as long as the tensors live."""
+    found = (storage_of(tensor) for tensor in tensors)
+    return {storage.cdata for storage in found if storage is not None}
+
+
+def is_new(tensor: torch.Tensor, given: Set[int]) -> bool:
+    """Tell whether a tensor that a call returned has memory of its own, not that of one of the storages it was given."""
+    return not storages_of([tensor]) & given
 
 
 def layout_of(tensor: torch.Tensor) -> Layout:

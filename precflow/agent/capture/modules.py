@@ -11,6 +11,7 @@ from torch._C import DisableTorchFunction
 
 from precflow.agent.capture.arguments import Signatures, split_arguments
 from precflow.agent.capture.lines import Heading
+from precflow.agent.capture.memory import is_new, storages_of, version_of
 from precflow.agent.capture.nesting import Placed, output_tensors
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class Modules:
         names = self._signatures.names(module.forward)[1:]
         tensors, frame.arguments = split_arguments(positional, keywords, names)
         frame.site = self._sites.here()
+        frame.given = [(tensor, version_of(tensor)) for _, tensor in tensors]
         frame.inputs = self._lines.describe(tensors, store=True)
 
     def _left(
@@ -129,9 +131,11 @@ class Modules:
     def _record(self, frame: Frame, outputs: List[Placed]) -> None:
         heading = Heading("module", frame, "", 0, frame.site, False, frame.arguments)  # noqa: FBT003  a named tuple's field
         order = self._lines.emit(heading, frame.inputs, self._lines.describe(outputs, store=True))
+        passed = {id(tensor) for tensor, version in frame.given if version_of(tensor) == version}
+        views = storages_of(tensor for tensor, _ in frame.given if id(tensor) in passed)
         for index, tensor in outputs:
-            if self._lines.sources.find(tensor) is None:  # made by compiled code, or by operators that are not recorded
-                self._lines.sources.produced(tensor, (order, index), written=True)
+            if id(tensor) not in passed and self._lines.sources.find(tensor) is None:  # made by what is not recorded
+                self._lines.sources.produced(tensor, (order, index), made=is_new(tensor, views))
 
 
 def boundaries(model: torch.nn.Module) -> Iterator[Boundary]:
@@ -148,7 +152,11 @@ def boundaries(model: torch.nn.Module) -> Iterator[Boundary]:
 
 def is_compiled(module: torch.nn.Module) -> bool:
     """Tell whether calling the module runs compiled code: ``torch.compile``, ``Module.compile()`` or TorchScript."""
-    return _calls_past_hooks(module) or type(module).__name__ == "OptimizedModule"
+    return _calls_past_hooks(module) or _is_optimized(module)
+
+
+def _is_optimized(module: torch.nn.Module) -> bool:
+    return type(module).__name__ == "OptimizedModule"  # by name: importing it would import the whole compiler
 
 
 def _calls_past_hooks(module: torch.nn.Module) -> bool:
@@ -157,6 +165,7 @@ def _calls_past_hooks(module: torch.nn.Module) -> bool:
 
 def class_name(module: torch.nn.Module) -> str:
     """Return the name of the class that the author wrote, also where compilation has wrapped it."""
-    written = getattr(module, "original_name", None) if isinstance(module, torch.jit.ScriptModule) else None
-    inner = module.__dict__.get("_modules", {}).get("_orig_mod")
-    return str(written or type(module if inner is None else inner).__name__)
+    if isinstance(module, torch.jit.ScriptModule):
+        return str(module.original_name)
+    written = getattr(module, "_orig_mod", module) if _is_optimized(module) else module
+    return type(written).__name__

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from precflow.agent.capture.arguments import Signatures, split_arguments
 from precflow.agent.capture.lines import Heading
-from precflow.agent.capture.memory import version_of
+from precflow.agent.capture.memory import is_new, storages_of, version_of
 from precflow.agent.capture.names import operator_name
 from precflow.agent.capture.nesting import Placed, output_tensors
 from precflow.agent.contract import MOVEMENT, PLACEMENT
@@ -78,7 +78,7 @@ class Operators:
             return
         source = self._lines.sources.find(positional[0])
         if source is not None and result is not positional[0]:
-            self._lines.sources.produced(result, source, written=False)
+            self._lines.sources.produced(result, source, made=is_new(result, storages_of(positional[:1])))
 
     def _before(self, name: str, function: Function, positional: Sequence[Any], keywords: Dict[str, Any]) -> _Before:
         frame = self._frames.innermost
@@ -99,7 +99,6 @@ class Operators:
         given = {id(tensor) for _, tensor in before.tensors}
         if not written and all(id(tensor) in given for _, tensor in returned):  # nothing new: no tensor, or the very same
             return
-        changed = {id(tensor) for _, tensor in written}
         for _, tensor in written:
             self._lines.written(tensor)
         produced = returned or _numbered(written)
@@ -107,10 +106,15 @@ class Operators:
         for record in outputs:
             record["source"] = None
         order = self._lines.emit(before.heading, before.inputs, outputs)
+        self._note_sources(before, order, produced, written)
+
+    def _note_sources(self, before: _Before, order: int, produced: List[Placed], written: List[Placed]) -> None:
+        given = storages_of(tensor for _, tensor in before.tensors)
+        changed = {id(tensor) for _, tensor in written}
         for _, tensor in written:
-            self._lines.sources.produced(tensor, (order, produced[0][0]), written=True)
+            self._lines.sources.produced(tensor, (order, produced[0][0]), made=True)
         for index, tensor in produced:
-            self._lines.sources.produced(tensor, (order, index), written=id(tensor) in changed)
+            self._lines.sources.produced(tensor, (order, index), made=id(tensor) in changed or is_new(tensor, given))
 
 
 def _written(before: _Before) -> List[Placed]:

@@ -54,12 +54,12 @@ class Sources:
         latest = _later(known, shared)
         return None if latest is None or latest.version != version else latest.source
 
-    def produced(self, tensor: torch.Tensor, source: Source, *, written: bool) -> None:
-        """Note that a call returned this tensor; ``written`` when it wrote to memory that was there before."""
+    def produced(self, tensor: torch.Tensor, source: Source, *, made: bool) -> None:
+        """Note that a call returned this tensor; ``made`` when it filled the memory, which a view of an input does not."""
         version = version_of(tensor)
         self._objects[id(tensor)] = _Object(weakref.ref(tensor), version, source)
         storage = storage_of(tensor)
-        if storage is not None and (written or storage.cdata not in self._storages):
+        if storage is not None and made:
             self._storages[storage.cdata] = _Storage(storage, version, source)
 
 
