@@ -99,26 +99,28 @@ class _Search:
         part = self.accumulated if arriving.use > ACCUMULATED else self.clear
         earlier = part.get(node.key)
         if earlier is None or status.ratio > earlier.ratio:
-            part[node.key] = _suspect(node.call, status.record, status.ratio, _why(node, status, arriving, self.tracer))
+            part[node.key] = _suspect(node, status, _why(node, status, arriving, self.tracer), use=arriving.use)
 
     def _blame_movement(self, arriving: Flow) -> None:
         if arriving.failing or arriving.moved is None:
             return
         key, text = arriving.moved
         why = "its inputs are equal bit for bit, and it puts the values elsewhere on the target"
-        self.clear.setdefault(key, _suspect(self.nodes[key].call, text, 1.0, why))
+        self.clear.setdefault(key, _suspect(self.nodes[key], Judged(record=text, status="not_judged", ratio=1.0), why))
 
 
-def _suspect(call: Call, record: str, ratio: float, why: str) -> Suspect:
+def _suspect(node: Node, status: Judged, why: str, *, use: float = 0.0) -> Suspect:
+    call = node.call
     return Suspect(
-        record=record,
+        record=status.record,
         name=call.name,
         module=call.module,
         operator=call.operator,
         order=call.order,
-        ratio=ratio,
+        ratio=status.ratio,
         why=why,
         site=call.site,
+        inputs_use=use,
     )
 
 
@@ -157,7 +159,7 @@ def _earliest(nodes: Mapping[Key, Node], tracer: Tracer) -> tuple[Suspect, ...]:
             status = tracer.status(record.text)
             if status is not None and status.status in MISALIGNED_STATUSES:
                 why = "the first failing record in execution order; what goes into it could not be told apart"
-                return (_suspect(node.call, record.text, status.ratio, why),)
+                return (_suspect(node, status, why),)
     return ()
 
 

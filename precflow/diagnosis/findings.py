@@ -21,6 +21,7 @@ class Suspect:
         ratio: How far over its limit, at least 1 unless nonfinite.
         why: In words: its inputs agree, its output does not...
         site: ``file:line in function`` of the call.
+        inputs_use: Largest share of its limit that one of its inputs uses, 0 to 1; above a half its error may be accumulated.
     """
 
     record: str
@@ -31,6 +32,7 @@ class Suspect:
     ratio: float
     why: str
     site: str = ""
+    inputs_use: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,71 @@
+"""Gathers all named evidence of a run, with bounded work: headers, statuses, and the tensors of three suspects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from precflow.comparison.measures import Measure
+from precflow.config.schema import RunConfig
+from precflow.diagnosis.evidence import families, run, suspect
+from precflow.diagnosis.evidence.tensors import Readable, observe
+from precflow.diagnosis.findings import Region
+from precflow.judgement.verdicts import Judged
+
+SUSPECTS = 3
+"""Suspects whose tensors are read."""
+
+
+def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage between made of them
+    reference: Readable,
+    target: Readable,
+    *,
+    region: Region,
+    measures: Sequence[Measure],
+    judged: Sequence[Judged],
+    config: RunConfig,
+    blockers: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return evidence by the names of ``names.EVIDENCE``, and under ``suspects`` one mapping for each of the first three.
+
+    What could not be had is absent, so that no rule takes it for a measured value.
+
+    Args:
+        reference: Dump of the reference.
+        target: Dump of the target.
+        region: Where the sides part.
+        measures: All pairs; none where blockers stood in the way.
+        judged: Their statuses.
+        config: The recipe.
+        blockers: What made a comparison meaningless; then no tensor is read.
+    """
+    statuses = {one.record: one for one in judged}
+    looked_at = [] if blockers else observe(reference, target, region.suspects[:SUSPECTS])
+    same_dtype = reference.header.dtype == target.header.dtype
+    return {
+        "recipe": config.recipe,
+        "command": f"precflow +recipe={config.recipe}",
+        **run.about(reference.header, target.header, same=config.environment.same, measures=measures, judged=judged),
+        **_region(region),
+        "suspects": [
+            suspect.about(observed, statuses.get(observed.suspect.record, _MOVED), same_dtype=same_dtype)
+            for observed in looked_at
+        ],
+    }
+
+
+_MOVED = Judged(record="", status="not_judged")
+
+
+def _region(region: Region) -> dict[str, Any]:
+    kinds = {families.family(one.operator) for one in region.suspects}
+    return {
+        "suspect_count": len(region.suspects),
+        "suspects_all_matmul": kinds == {"matmul"},
+        "unrepeatable_reference": _of_side(region.unrepeatable, "reference"),
+        "unrepeatable_target": _of_side(region.unrepeatable, "target"),
+    }
+
+
+def _of_side(names: Sequence[str], side: str) -> list[str]:
+    return [name.removeprefix(f"{side}: ") for name in names if name.startswith(f"{side}: ")]

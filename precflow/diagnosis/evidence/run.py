@@ -1,0 +1,87 @@
+"""Named evidence about the run as a whole: from headers, facts and statuses, without any tensor."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from precflow.comparison.measures import Measure
+from precflow.dumps.header import Header, Holdings
+from precflow.environment import pair, reproduction, variables
+from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
+
+_SHOWN = 5
+_LOW = frozenset({"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"})
+
+
+def about(
+    reference: Header, target: Header, *, same: Sequence[str], measures: Sequence[Measure], judged: Sequence[Judged]
+) -> dict[str, Any]:
+    """Return the evidence about the run, by the names of ``names.EVIDENCE``, except what the region tells.
+
+    Args:
+        reference: Header of the reference's dump.
+        target: Header of the target's dump.
+        same: What the recipe wants to be the same.
+        measures: All pairs.
+        judged: Their statuses.
+    """
+    return {
+        "reference_dtype": reference.dtype,
+        "target_dtype": target.dtype,
+        "low_precision": bool({reference.dtype, target.dtype} & _LOW),
+        "emulated": reference.device.emulated or target.device.emulated,
+        **_start(reference, target),
+        **_environment(reference, target, same),
+        **_statuses(measures, judged),
+    }
+
+
+def _start(reference: Header, target: Header) -> dict[str, Any]:
+    """Return what was different before the first operator ran."""
+    seeds = {"seed_reference": reference.determinism.get("seed"), "seed_target": target.determinism.get("seed")}
+    drawn = [str(draw.get("operator", "")) for draw in (*reference.draws, *target.draws) if not draw.get("moved", True)]
+    return {
+        **_holdings("weights", reference.weights, target.weights),
+        **_holdings("inputs", reference.inputs, target.inputs),
+        **{name: seed for name, seed in seeds.items() if seed is not None},
+        "device_draws": sorted(set(drawn)),
+    }
+
+
+def _holdings(name: str, reference: Holdings, target: Holdings) -> dict[str, Any]:
+    names = reproduction.differing(reference, target)
+    return {f"{name}_different": names[:_SHOWN], f"{name}_different_count": len(names)}
+
+
+def _environment(reference: Header, target: Header, same: Sequence[str]) -> dict[str, Any]:
+    changed = pair.differences(reference.facts, target.facts, same=same)
+    packages = [f"{name}: {one} / {other}" for name, (one, other) in changed.items() if pair.is_compute_package(name, same)]
+    lint = {problem.text for header in (reference, target) for problem in variables.lint(pair.variables_of(header.facts))}
+    return {
+        "misspelt_variables": sorted(lint),
+        "package_differences": packages,
+        "matmul_switches": _switches(reference, target, convolution=False),
+        "convolution_switches": _switches(reference, target, convolution=True),
+    }
+
+
+def _switches(reference: Header, target: Header, *, convolution: bool) -> list[str]:
+    """Return the reducing switches in effect on one side only, as ``side: name=value``."""
+    one, other = (pair.reduced_switches(header.facts, convolution=convolution) for header in (reference, target))
+    return [f"reference: {switch}" for switch in one if not other] + [f"target: {switch}" for switch in other if not one]
+
+
+def _statuses(measures: Sequence[Measure], judged: Sequence[Judged]) -> dict[str, Any]:
+    counts = Counter(one.status for one in judged)
+    names = {one.record: one.name for one in measures}
+    alone = {side: [names[one.record] for one in judged if one.status == side and one.record in names] for side in _UNPAIRED}
+    return {
+        "failing": sum(counts[status] for status in MISALIGNED_STATUSES),
+        **{side: list(dict.fromkeys(found))[:_SHOWN] for side, found in alone.items()},
+        "unpaired_count": sum(counts[side] for side in _UNPAIRED),
+    }
+
+
+_UNPAIRED = ("unpaired_reference", "unpaired_target")

@@ -1,0 +1,140 @@
+"""Named evidence about one call under suspicion; what cannot be had is left out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from precflow.diagnosis.divergence import ACCUMULATED
+from precflow.diagnosis.evidence import arguments, curve, families, masks, nonfinite, normalisation, rounding, scale
+from precflow.diagnosis.evidence.tensors import Observed, Pair
+from precflow.judgement.verdicts import Judged
+
+_WIDE = ("float32", "float64")
+_EPSILON = {"layer_norm": (4, True), "rms_norm": (3, False)}  # position of eps, and whether the mean is taken off
+_DEFAULT_EPSILON = 1e-5
+
+
+def about(observed: Observed, judged: Judged, *, same_dtype: bool) -> dict[str, Any]:
+    """Return the evidence about one suspect, by the names of ``names.EVIDENCE``.
+
+    Args:
+        observed: What both sides recorded.
+        judged: Status of its output.
+        same_dtype: Both runs have the same floating point type.
+    """
+    found = {**_who(observed, judged), **_difference(observed, same_dtype=same_dtype)}
+    if observed.output is not None:
+        kind = str(found["family"])
+        found |= _values(observed, observed.output) | _by_family(kind, observed, observed.output)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _who(observed: Observed, judged: Judged) -> dict[str, Any]:
+    suspect, call = observed.suspect, observed.reference
+    operator = call.operator or families.operator_of_class(call.class_name)
+    return {
+        "name": suspect.name,
+        "module": suspect.module,
+        "operator": operator or "module",
+        "family": families.family(operator),
+        "site": suspect.site,
+        "why_suspect": suspect.why,
+        "status": judged.status,
+        "ratio": suspect.ratio,
+        "movement": call.movement,
+        "accumulated": suspect.inputs_use > ACCUMULATED,
+        "inputs_use": suspect.inputs_use,
+        "inputs_equal": observed.inputs_equal,
+    }
+
+
+def _difference(observed: Observed, *, same_dtype: bool) -> dict[str, Any]:
+    """Return how the two calls differ before any value is looked at."""
+    one, other = observed.records
+    changed = [] if observed.target is None else arguments.differing(observed.reference, observed.target, same_dtype=same_dtype)
+    found: dict[str, Any] = {
+        "arguments_different": changed,
+        "reference_shape": list(one.shape),
+        "reference_output_dtype": one.dtype,
+    }
+    if other is not None:
+        found |= {"target_shape": list(other.shape), "target_output_dtype": other.dtype}
+    return found
+
+
+def _values(observed: Observed, output: Pair) -> dict[str, Any]:
+    here, there = output.reference[output.ordinary], output.target[output.ordinary]
+    fitted, error = scale.fit_scale(here, there), scale.relative_error(here, there)
+    broken = nonfinite.nonfinite(output.reference, output.target)
+    return {
+        "relative_l2": error,
+        "error_bits": None if error is None else rounding.error_bits(error),
+        "error_cosine": scale.error_cosine(here, there),
+        "scale_slope": fitted.slope if fitted else None,
+        "scale_share": fitted.share if fitted else None,
+        "narrow_type": _narrow_type(observed, output),
+        "nonfinite_reference": broken.reference,
+        "nonfinite_target": broken.target,
+        "nonfinite_target_only": broken.target_only,
+        "overflow_share": broken.overflow_share,
+        "reference_max": broken.reference_max,
+    }
+
+
+def _narrow_type(observed: Observed, output: Pair) -> str:
+    """Return the narrower type of the target's values, where the reference's are not so narrow as well."""
+    _, other = observed.records
+    if other is None or other.dtype not in _WIDE:
+        return ""
+    narrow = rounding.narrow_type(output.target)
+    return "" if narrow == rounding.narrow_type(output.reference) else narrow
+
+
+def _by_family(family: str, observed: Observed, output: Pair) -> dict[str, Any]:
+    if family == "normalisation":
+        return _epsilon(observed, output)
+    if family == "activation":
+        return _curve(observed, output)
+    if family in {"masking", "softmax"}:
+        return _masks(output, probabilities=family == "softmax")
+    return {}
+
+
+def _masks(output: Pair, *, probabilities: bool) -> dict[str, Any]:
+    if probabilities:
+        places = masks.mask_places(output.reference == 0.0, output.target == 0.0)
+    else:
+        places = masks.mask_places(output.filled_reference, output.filled_target)
+    return {"masked_reference": places.reference, "masked_target": places.target, "masked_different": places.different}
+
+
+def _curve(observed: Observed, output: Pair) -> dict[str, Any]:
+    if not observed.inputs or observed.inputs[0].reference.shape != output.reference.shape:
+        return {}
+    return {"curve_share": curve.curve_share(observed.inputs[0].reference, output.target - output.reference)}
+
+
+def _epsilon(observed: Observed, output: Pair) -> dict[str, Any]:
+    call = observed.reference
+    known = _EPSILON.get(call.operator or families.operator_of_class(call.class_name))
+    if known is None or not _over_last_axis(call.arguments):
+        return {}
+    position, centred = known
+    epsilon = arguments.number(call.arguments, "eps", position, _DEFAULT_EPSILON)
+    fitted = None
+    if observed.inputs and observed.inputs[0].reference.shape == output.reference.shape:
+        pair = observed.inputs[0]
+        fitted = normalisation.fit_epsilon(pair.reference, output.reference, output.target, epsilon, centred=centred)
+    return {
+        "epsilon_reference": epsilon,
+        "epsilon_target": fitted.epsilon if fitted else None,
+        "epsilon_share": fitted.share if fitted else None,
+    }
+
+
+def _over_last_axis(given: Mapping[str, str]) -> bool:
+    """Tell whether a normalisation runs over one axis; so it is taken where the argument was not recorded."""
+    shape = given.get("normalized_shape", given.get("1", "0"))
+    return len(re.findall(r"\d+", shape)) == 1

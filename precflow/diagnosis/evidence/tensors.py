@@ -1,0 +1,135 @@
+"""What both sides recorded of one call under suspicion: its tensors as float64, of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from precflow.agent.contract import Identity
+from precflow.comparison.values import LOW_FILL, MINUS_INFINITY, FillRange, classes, classify, fill_range, widen
+from precflow.diagnosis.divergence import Graphed
+from precflow.diagnosis.findings import Suspect
+from precflow.dumps.dtypes import FLOATS, FloatFacts, float_facts
+from precflow.dumps.records import Call, Record
+from precflow.errors import DumpError
+
+ELEMENTS = 1 << 21
+"""Elements of one tensor that are looked at; of larger ones evenly spaced rows are taken."""
+
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+
+class Readable(Graphed, Protocol):
+    """A dump whose tensors can be read."""
+
+    def tensor(self, record: Record) -> npt.NDArray[Any]:
+        """Return a record's tensor; raises DumpError."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One tensor on both sides, as ``(rows, last axis)``.
+
+    Attributes:
+        reference: Values of the reference.
+        target: Values of the target at the same places.
+        ordinary: Neither mask fill, NaN nor infinity on either side.
+        filled_reference: Masked on the reference: a low fill value or -inf.
+        filled_target: The same on the target.
+    """
+
+    reference: Floats
+    target: Floats
+    ordinary: Mask
+    filled_reference: Mask
+    filled_target: Mask
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A call under suspicion, on both sides.
+
+    Attributes:
+        suspect: Who it is.
+        reference: The call on the reference.
+        target: The call on the target; ``None`` where it has none.
+        records: The output under suspicion, on the reference and, where it is there, on the target.
+        output: Its values; ``None`` where they cannot be compared element by element.
+        inputs: Values of each input that is on both sides and stored, in order.
+    """
+
+    suspect: Suspect
+    reference: Call
+    target: Call | None
+    records: tuple[Record, Record | None]
+    output: Pair | None
+    inputs: tuple[Pair, ...]
+
+    @property
+    def inputs_equal(self) -> bool:
+        """Every input has the same bits on both sides, and there is at least one."""
+        if self.target is None or not self.reference.inputs:
+            return False
+        return [one.content for one in self.reference.inputs] == [one.content for one in self.target.inputs]
+
+
+def observe(reference: Readable, target: Readable, suspects: Sequence[Suspect]) -> list[Observed]:
+    """Read what both sides recorded of each suspect; tensors that cannot be read are left out."""
+    calls = {record.text: call for call in reference.calls() for record in call.outputs}
+    others = {who(call): call for call in target.calls()}
+    found = [(suspect, calls[suspect.record]) for suspect in suspects if suspect.record in calls]
+    return [_observed(reference, target, suspect, call, others.get(who(call))) for suspect, call in found]
+
+
+def who(call: Call) -> tuple[object, ...]:
+    """Return the identity of a call, without that of its tensors."""
+    return (call.module, call.call, call.operator, call.ordinal, call.phase, call.step, call.rank)
+
+
+def read_pair(reference: Readable, target: Readable, one: Record, other: Record | None) -> Pair | None:
+    """Return one tensor of both sides; ``None`` where a side lacks it, the shapes differ, or it is no floating point type."""
+    if other is None or one.shape != other.shape or 0 in one.shape or not (one.stored and other.stored):
+        return None
+    if one.dtype not in FLOATS or other.dtype not in FLOATS:
+        return None
+    try:
+        here, there = _bounded(reference.tensor(one)), _bounded(target.tensor(other))
+    except DumpError:
+        return None  # the record's status says already that it is unreadable
+    return _pair(here, there, (float_facts(one.dtype), float_facts(other.dtype)))
+
+
+def _observed(reference: Readable, target: Readable, suspect: Suspect, call: Call, other: Call | None) -> Observed:
+    records = () if other is None else (*other.inputs, *other.outputs)
+    theirs: Mapping[Identity, Record] = {record.identity: record for record in records}
+    record = next(record for record in call.outputs if record.text == suspect.record)
+    pairs = [read_pair(reference, target, one, theirs.get(one.identity)) for one in call.inputs if not one.weight]
+    return Observed(
+        suspect=suspect,
+        reference=call,
+        target=other,
+        records=(record, theirs.get(record.identity)),
+        output=read_pair(reference, target, record, theirs.get(record.identity)),
+        inputs=tuple(pair for pair in pairs if pair is not None),
+    )
+
+
+def _bounded(tensor: npt.NDArray[Any]) -> Floats:
+    rows = tensor.reshape(-1, tensor.shape[-1]) if tensor.ndim else tensor.reshape(1, 1)
+    step = -(-rows.size // ELEMENTS)
+    return widen(np.ascontiguousarray(rows[::step] if step > 1 else rows))
+
+
+def _pair(reference: Floats, target: Floats, facts: tuple[FloatFacts, FloatFacts]) -> Pair:
+    fills = (fill_range(facts[0]), fill_range(facts[1]))
+    excluded = classify(reference, target, fills, same_dtype=facts[0] == facts[1]).excluded
+    return Pair(reference, target, ~excluded, _filled(reference, fills[0]), _filled(target, fills[1]))
+
+
+def _filled(values: Floats, fills: FillRange) -> Mask:
+    return np.isin(classes(values, fills), (LOW_FILL, MINUS_INFINITY))

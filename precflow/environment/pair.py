@@ -1,0 +1,91 @@
+"""What differs between the environments of two sides, the important things first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from precflow import keys
+
+ABSENT = "(absent)"
+_EXPECTED = re.compile(
+    r"device\.(name|kind|description|emulated)"  # the two sides are different devices: that is the point
+    r"|system\.(kernel|processors)|python\.executable|torch\.(git|cuda_build|parallel)"
+    r"|variables\.(ASCEND_RT_VISIBLE_DEVICES|CUDA_VISIBLE_DEVICES|LD_LIBRARY_PATH|PYTHONPATH|PRECFLOW_.*)"
+)
+_FIRST = ("torch.version", "packages.torch-npu", "python.version")
+_SECTIONS = ("device", "switches", "variables", "torch", "python", "system", "packages")
+_COMPUTE = ("torch", "torch-npu", "transformers", "diffusers", "tokenizers", "numpy", "accelerate", "safetensors")
+_REDUCED = re.compile(r"tf32|hf32|matmul_precision|cube_math", re.IGNORECASE)
+_CONVOLUTION = re.compile(r"conv|cudnn", re.IGNORECASE)
+_FULL = frozenset({"False", "highest", "ieee", "none", "unknown", "0", ABSENT})
+
+
+def differences(
+    reference: Mapping[str, Any], target: Mapping[str, Any], *, same: Sequence[str] = ()
+) -> dict[str, tuple[str, str]]:
+    """Return dotted fact -> (reference, target) for everything that differs and is not meant to.
+
+    First come the versions of torch and Python, then packages that the recipe wants the same, then device libraries,
+    switches and variables, then the rest. Device names, kernels and paths differ on purpose and are left out.
+
+    Args:
+        reference: Facts of the reference, nested plain data.
+        target: Facts of the target.
+        same: What the recipe wants to be the same.
+    """
+    here, there = _flat(reference), _flat(target)
+    names = [name for name in (*here, *there) if not _EXPECTED.fullmatch(name)]
+    changed = {name: (here.get(name, ABSENT), there.get(name, ABSENT)) for name in names}
+    wanted = [f"packages.{package_name(name)}" for name in same]
+    ordered = sorted(changed, key=lambda name: (_importance(name, wanted), name))
+    return {name: changed[name] for name in ordered if changed[name][0] != changed[name][1]}
+
+
+def variables_of(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment variables of a side."""
+    variables = facts.get("variables")
+    return {str(name): str(value) for name, value in variables.items()} if isinstance(variables, Mapping) else {}
+
+
+def is_compute_package(name: str, same: Sequence[str] = ()) -> bool:
+    """Tell whether a fact is the version of something that computes: torch, the usual libraries, or one of ``same``.
+
+    >>> is_compute_package("packages.transformers"), is_compute_package("packages.rich"), is_compute_package("torch.version")
+    (True, False, True)
+    """
+    wanted = {f"packages.{package_name(one)}" for one in (*_COMPUTE, *same)}
+    return name == "torch.version" or name in wanted
+
+
+def package_name(name: str) -> str:
+    """Return a distribution's name as facts spell it: ``torch_npu`` -> ``torch-npu``."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def reduced_switches(facts: Mapping[str, Any], *, convolution: bool) -> list[str]:
+    """Return ``name=value`` of the switches in effect that let float32 products be rounded: TF32, HF32 and their like.
+
+    >>> reduced_switches({"switches": {"matmul.allow_hf32": "True", "conv.allow_hf32": "True"}}, convolution=False)
+    ['matmul.allow_hf32=True']
+    """
+    switches = facts.get("switches")
+    found = switches if isinstance(switches, Mapping) else {}
+    chosen = [name for name in found if _REDUCED.search(name) and bool(_CONVOLUTION.search(name)) == convolution]
+    return [f"{name}={found[name]}" for name in chosen if str(found[name]) not in _FULL]
+
+
+def _flat(facts: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in keys.flatten(facts)}
+
+
+def _importance(name: str, wanted: Sequence[str]) -> int:
+    if name in _FIRST:
+        return _FIRST.index(name)
+    if name in wanted:
+        return len(_FIRST)
+    if is_compute_package(name):
+        return len(_FIRST) + 1
+    section = name.partition(".")[0]
+    return len(_FIRST) + 2 + (_SECTIONS.index(section) if section in _SECTIONS else len(_SECTIONS))

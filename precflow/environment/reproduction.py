@@ -1,0 +1,46 @@
+"""Did both sides start from the same recipe, seed, weights and inputs? If not, no tensor needs to be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from precflow.dumps.header import Header, Holdings
+
+_SHOWN = 5
+
+
+def blockers(reference: Header, target: Header, same: Sequence[str]) -> list[str]:
+    """Return what makes a comparison of two dumps meaningless, in words; empty where nothing does.
+
+    Args:
+        reference: Header of the reference's dump.
+        target: Header of the target's dump.
+        same: What the recipe wants to be the same; weights and inputs are looked at only where they are named.
+    """
+    found = []
+    if reference.recipe and target.recipe and reference.recipe != target.recipe:
+        found.append(f"the dumps are of different recipes: {reference.recipe} on the reference, {target.recipe} on the target")
+    seeds = (reference.determinism.get("seed"), target.determinism.get("seed"))
+    if seeds[0] != seeds[1]:
+        found.append(f"the seeds differ: {seeds[0]} on the reference, {seeds[1]} on the target")
+    holdings = (("weights", reference.weights, target.weights), ("inputs", reference.inputs, target.inputs))
+    return found + [text for name, one, other in holdings if name in same and (text := _difference(name, one, other))]
+
+
+def differing(reference: Holdings, target: Holdings) -> list[str]:
+    """Return the names of entries that differ or are on one side only, in the reference's order."""
+    names = [*reference.entries, *(name for name in target.entries if name not in reference.entries)]
+    return [name for name in names if reference.entries.get(name) != target.entries.get(name)]
+
+
+def _difference(name: str, reference: Holdings, target: Holdings) -> str:
+    """Say how the weights or the inputs differ; ``""`` where they do not."""
+    unknown = [side for side, one in (("reference", reference), ("target", target)) if not one.digest]
+    if unknown:
+        return f"the {name} of the {' and the '.join(unknown)} are not recorded, so nobody knows whether they are the same"
+    if reference.digest == target.digest:
+        return ""
+    names = differing(reference, target)
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    which = f": {', '.join(names[:_SHOWN])}{more}" if names else ""
+    return f"the {name} differ in {len(names)} of {len(reference.entries)}{which}" if names else f"the {name} differ"

@@ -1,0 +1,45 @@
+"""Does a side have what the recipe requires?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from precflow.config.schema import Requirements
+
+
+def check(require: Requirements, facts: Mapping[str, Any], free_disk_bytes: int) -> list[str]:
+    """Return what is missing, in words; empty where everything is there.
+
+    Args:
+        require: What the recipe requires; an empty text or 0 requires nothing.
+        facts: Facts of the side, with ``torch.version`` and ``python.version``.
+        free_disk_bytes: Free space where the run is written.
+    """
+    problems = [
+        *_version("torch", require.torch, facts),
+        *_version("python", require.python, facts),
+    ]
+    if free_disk_bytes < require.free_disk:
+        problems.append(f"{_gigabytes(require.free_disk)} of free disk are required, {_gigabytes(free_disk_bytes)} are free")
+    return problems
+
+
+def _version(name: str, specifier: str, facts: Mapping[str, Any]) -> Iterator[str]:
+    if not specifier:
+        return
+    found = str((facts.get(name) or {}).get("version", ""))
+    try:
+        if not SpecifierSet(specifier).contains(Version(found), prereleases=True):
+            yield f"{name} {specifier} is required, {found} is here"
+    except InvalidSpecifier:
+        yield f"environment.require.{name} is {specifier!r}; expected a version specifier such as '>=2.1'"
+    except InvalidVersion:
+        yield f"{name} {specifier} is required, and the side does not say its version ({found!r})"
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.1f} GB"
