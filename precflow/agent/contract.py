@@ -158,7 +158,7 @@ def _split_ordinal(text: str) -> Tuple[str, int]:
 # and no others.
 VARIABLE_PREFIXES = tuple(
     "ACL_ ASCEND_ ATB_ CANN_ CUBLAS_ CUDA_ CUDNN_ GOMP_ HCCL_ INF_NAN_MODE_ KMP_ LCCL_ MKL_ NCCL_ NPU_ NVIDIA_TF32_ OMP_ "
-    "OPENBLAS_ PRECFLOW_ PYTORCH_ TORCHINDUCTOR_ TORCH_ TRANSFORMERS_".split()
+    "OPENBLAS_ PRECFLOW_ PYTORCH_ TORCH_ TRANSFORMERS_".split()
 )
 VARIABLES = frozenset(
     [

@@ -100,5 +100,4 @@ def _torch() -> Dict[str, str]:
         "cuda_build": str(torch.version.cuda),
         "cxx11_abi": str(torch.compiled_with_cxx11_abi()),
         "parallel": torch.__config__.parallel_info().partition("ATen parallel backend: ")[2].split("\n")[0],
-        "lapack": str(torch._C.has_lapack),  # noqa: SLF001  tells CPU builds apart and has no public name
     }

@@ -5,7 +5,17 @@ The agent has no access to the judge's exception tree: a failure becomes one JSO
 
 from __future__ import annotations
 
-KINDS = ("device_missing", "bad_request", "workload", "disk_full", "unsupported", "budget", "untrusted")
+KINDS = (
+    "bad_request",  # the request itself
+    "device_missing",  # none of the wanted devices is here
+    "untrusted",  # a _target_ of a package that the user has not trusted
+    "unsupported",  # an operator, element type, level or library version
+    "workload",  # the user's model, inputs or weights
+    "budget",  # the dump would exceed its budget
+    "disk_full",
+    "read_only",
+    "unwritable",
+)
 
 
 class AgentError(Exception):

@@ -10,8 +10,6 @@ from precflow.agent.devices.protocol import DeviceFacts
 if TYPE_CHECKING:
     import torch
 
-OLDEST = (2, 10)  # first torch that lets Python register a device
-
 
 class Emulated:
     """The emulated Ascend device of this process. Starting it cannot be undone: it belongs into a process of its own."""
@@ -20,15 +18,10 @@ class Emulated:
     kind = "emulated"
 
     def missing(self) -> str:
-        """Return why the emulation does not work here: torch is too old, or a real ``torch_npu`` is loaded already."""
-        import sys
+        """Return why the emulation does not work here: torch too old, or the device's name taken by a real one."""
+        from precflow.agent import emulated
 
-        import torch
-
-        version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-        if version < OLDEST:
-            return "the emulated NPU needs torch 2.10 or newer, here is %s" % torch.__version__
-        return "torch_npu is loaded in this process" if "torch_npu._C" in sys.modules else ""
+        return emulated.problem()
 
     def start(self) -> torch.device:
         """Install the emulation into this process and return its device."""

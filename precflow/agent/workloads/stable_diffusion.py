@@ -38,11 +38,12 @@ _PREFIX = "text_model."  # in SD checkpoints and in older transformers; not in n
 _DERIVED = "position_ids"  # a buffer that older checkpoints carry
 
 
-def text_encoder(weights: str = SEEDED) -> torch.nn.Module:
+def text_encoder(weights: str = SEEDED, layers: int = 0) -> torch.nn.Module:
     """Build the text encoder on the CPU in float32, with eager attention, so that softmax and mask can be recorded.
 
     Args:
         weights: ``seeded``, a ``.safetensors`` file, or a ``from_pretrained`` folder (whose ``config.json`` counts).
+        layers: Number of layers of a smaller, seeded encoder, for quick trials; 0 is the published 12.
 
     Returns:
         ``CLIPTextModel`` of transformers. Seeded weights are drawn parameter by parameter from CPU generators that depend on
@@ -51,10 +52,14 @@ def text_encoder(weights: str = SEEDED) -> torch.nn.Module:
         as in the trained model, so that a wrong ``layer_norm_eps`` (1e-3) moves the final output by 19 %.
 
     Raises:
-        AgentError: ``workload``: transformers is missing, or the weights cannot be read or do not fit.
+        AgentError: ``workload``: transformers is missing, or the weights cannot be read or do not fit;
+            ``layers`` given together with weights that have their own number.
     """
     _stay_offline()
-    model = _empty(_configuration(weights))
+    configuration = _configuration(weights)
+    if layers:
+        _shorten(configuration, weights, layers)
+    model = _empty(configuration)
     if weights == SEEDED:
         _draw(model)
     else:
@@ -100,6 +105,13 @@ def _configuration(weights: str) -> Any:
         configuration = transformers.CLIPTextConfig(**CONFIGURATION)
     configuration._attn_implementation = "eager"  # noqa: SLF001  the keyword is dropped by some versions' from_pretrained
     return configuration
+
+
+def _shorten(configuration: Any, weights: str, layers: int) -> None:
+    if weights != SEEDED or not 0 < layers <= CONFIGURATION["num_hidden_layers"]:
+        message = "text_encoder: layers=%r; a number from 1 to %d, and only with weights=seeded"
+        raise AgentError("workload", message % (layers, CONFIGURATION["num_hidden_layers"]))
+    configuration.num_hidden_layers = layers
 
 
 def _empty(configuration: Any) -> torch.nn.Module:

@@ -1,0 +1,169 @@
+"""Action ``dump``: run the workload once under capture, once more for repeatability, and seal what was seen."""
+
+from __future__ import annotations
+
+import traceback
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional
+
+import torch
+
+from precflow import __version__
+from precflow.agent import determinism, facts, faults
+from precflow.agent.capture.recorder import Recorder
+from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA
+from precflow.agent.failures import AgentError
+from precflow.agent.placement import element_type
+from precflow.agent.random_numbers import Draw, RandomNumbers
+from precflow.agent.scope import check_scope
+from precflow.agent.subject import Run, Subject, prepare
+from precflow.agent.workloads.resolve import extend_path
+from precflow.agent.writer import Writer
+
+if TYPE_CHECKING:
+    from precflow.agent.devices.protocol import Device
+    from precflow.agent.events import Events
+    from precflow.agent.request import Request
+
+
+def dump(request: Request, device: Device, where: torch.device, events: Events) -> None:
+    """Run the request on a started device and write the dump into ``request.output``.
+
+    Raises:
+        AgentError: Of every kind. An exception of the user's code is its cause, and the records made until then stay
+            readable, without a seal.
+    """
+    settings = request.determinism
+    numbers = RandomNumbers(move=settings.random_numbers == "cpu", remove_dropout=settings.dropout == "removed")
+    writer = Writer(request.output, budget_bytes=request.capture.budget)
+    try:
+        _supported(request)
+        extend_path(request.import_paths)
+        with _explained():
+            header = _recorded(Run(request, device, where, events, numbers), writer)
+        events.progress("seal", "writing the header")
+        writer.seal({**header, "seconds": dict(events.seconds)})
+    except AgentError as error:
+        writer.abandon(_plain_error(error))
+        raise
+
+
+def _recorded(run: Run, writer: Writer) -> Dict[str, Any]:
+    """Run everything and return the header, but for what the writer and the clock know."""
+    capture = run.request.capture
+    subject = prepare(run)
+    check_scope(capture.scope, subject.model)
+    recorder = Recorder(writer, levels=capture.level, scope=capture.scope, detail=capture.detail)
+    contents = _forward(run, subject, recorder, "forward")
+    repeat = _repeat(run, subject, contents)
+    with run.events.part("facts", "reading the environment"):
+        sites = list(recorder.sites)
+        draws = [_plain_draw(draw, sites) for draw in run.numbers.draws]
+        return {**_header(run, subject), "repeat": repeat, "draws": draws, "sites": sites}
+
+
+def _forward(run: Run, subject: Subject, recorder: Recorder, part: str) -> Dict[str, str]:
+    """Run every step from the same seeds and state; return identity text -> content id of all recorded outputs."""
+    contents: Dict[str, str] = {}
+    steps = run.request.capture.step
+    determinism.reseed(run.request.determinism, run.device)
+    subject.restore()
+    with run.events.part(part, "running the model" if part == "forward" else "running the model once more"):
+        for number in range(max(steps) + 1):
+            arguments = subject.arguments(element_type(run.request.dtype), run.where)
+            with torch.no_grad(), run.numbers, faults.watched(run.request, subject.model):
+                contents.update(_step(subject.model, arguments, recorder if number in steps else None, number))
+        run.device.synchronize()
+    return contents
+
+
+def _step(model: torch.nn.Module, arguments: Dict[str, Any], recorder: Optional[Recorder], number: int) -> Dict[str, str]:
+    """Run the model once, recorded or not."""
+    if recorder is None:
+        model(**arguments)
+        return {}
+    recorder.step(number)
+    with recorder.watch(model):
+        model(**arguments)
+    return recorder.contents
+
+
+def _repeat(run: Run, subject: Subject, first: Dict[str, str]) -> Dict[str, Any]:
+    """Compare a second run bitwise with the first; ``different`` lists identities in order of completion."""
+    if not run.request.determinism.repeat:
+        return {"checked": False, "records": 0, "different": []}
+    capture = run.request.capture
+    second = _forward(run, subject, Recorder(None, levels=capture.level, scope=capture.scope, detail="digest"), "repeat")
+    everything = {**first, **second}
+    different = [identity for identity in everything if first.get(identity) != second.get(identity)]
+    return {"checked": True, "records": len(everything), "different": different}
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn what the user's code raises into a failure that names the line; the exception itself stays its cause."""
+    try:
+        yield
+    except AgentError:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = "%s:%d in %s" % (last.filename.rpartition("/")[2], last.lineno or 0, last.name)
+        refused = isinstance(error, NotImplementedError) or "not implemented for" in str(error)
+        kind = "unsupported" if refused else "workload"
+        said = str(error).strip().splitlines() or ["without a message"]
+        message = "the workload raised %s: %s (%s)" % (type(error).__name__, said[0], place)
+        step = "another dtype or device may have this operator; the traceback is in agent.log" if refused else _LOG
+        raise AgentError(kind, message, step) from error
+
+
+def _supported(request: Request) -> None:
+    phases = [phase for phase in request.capture.phase if phase != "forward"]
+    levels = [level for level in request.capture.level if level not in ("module", "api")]
+    if phases or levels:
+        message = "this agent (%s) cannot record %s" % (__version__, ", ".join(phases + levels))
+        raise AgentError("unsupported", message, "capture.phase=[forward] capture.level=[module,api]")
+    if request.capture.detail not in ("tensors", "digest"):
+        raise AgentError("bad_request", "capture.detail is %r; expected tensors or digest" % request.capture.detail)
+    if not request.capture.step or min(request.capture.step) < 0:
+        raise AgentError("bad_request", "capture.step is %s; expected numbers from 0" % list(request.capture.step))
+
+
+def _header(run: Run, subject: Subject) -> Dict[str, Any]:
+    request, found = run.request, facts.collect(run.device)
+    shown = ("name", "kind", "description", "emulated")
+    return {
+        "schema": DUMP_SCHEMA,
+        "format": DUMP_FORMAT,
+        "agent": __version__,
+        "side": request.side,
+        "recipe": request.recipe,
+        "declared": request.declared,
+        "device": {name: found["device"][name] for name in shown},
+        "dtype": request.dtype,
+        "emulate": {"name": "", "rules": [], **request.emulate, "redrawn": subject.redrawn},
+        "facts": found,
+        "determinism": {
+            **request.determinism._asdict(),
+            "dropouts_removed": subject.dropouts,
+            "functional_dropouts_removed": run.numbers.removed,
+        },
+        "capture": request.capture._asdict(),
+        "weights": subject.weights,
+        "inputs": subject.given,
+    }
+
+
+def _plain_draw(draw: Draw, sites: List[str]) -> Dict[str, Any]:
+    if draw.site not in sites:
+        sites.append(draw.site)
+    return {"operator": draw.operator, "site": sites.index(draw.site), "device": draw.device, "moved": draw.moved}
+
+
+def _plain_error(error: AgentError) -> Dict[str, Any]:
+    cause = error.__cause__
+    lines = traceback.format_exception(type(cause), cause, cause.__traceback__) if cause is not None else []
+    return {"kind": error.kind, "message": error.message, "next_step": error.next_step, "traceback": "".join(lines)}
+
+
+_LOG = "the traceback is in agent.log and error.json"

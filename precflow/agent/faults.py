@@ -1,0 +1,62 @@
+"""Faults that a request puts into the emulated device on purpose; on real devices there are none.
+
+The emulation is imported here and in its device, and only when it is asked for.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Iterator, List
+
+from precflow.agent.failures import AgentError
+
+if TYPE_CHECKING:
+    import torch
+
+    from precflow.agent.devices.protocol import Device
+    from precflow.agent.request import Request
+
+
+def configure(request: Request, device: Device) -> None:
+    """Hand the request's rules to the emulated device.
+
+    Raises:
+        AgentError: ``bad_request``: the rules are wrong, or the device is not the emulated one.
+    """
+    asked = request.emulate.get("rules")
+    if not asked:
+        return
+    name = request.emulate.get("name", "")
+    if device.kind != "emulated":
+        message = "emulate rules (%s) need the emulated device; device of %s is %s" % (name, request.side, device.kind)
+        raise AgentError("bad_request", message, "%s.device=emulated" % request.side)
+    from precflow.agent.emulated import rules
+
+    try:
+        rules.configure(asked)
+    except ValueError as error:
+        raise AgentError("bad_request", "emulate rules (%s): %s" % (name, error)) from error
+
+
+def redraw(request: Request, model: torch.nn.Module) -> List[str]:
+    """Draw the weights that rules name anew, with the device's own generator; return their names."""
+    if not request.emulate.get("rules"):
+        return []
+    from precflow.agent.emulated import rules
+
+    return list(rules.redraw(model))
+
+
+@contextmanager
+def watched(request: Request, model: torch.nn.Module) -> Iterator[None]:
+    """Let the rules know which module is running, until the block is left."""
+    if not request.emulate.get("rules"):
+        yield
+        return
+    from precflow.agent.emulated import rules
+
+    watch = rules.watch(model)
+    try:
+        yield
+    finally:
+        watch.remove()

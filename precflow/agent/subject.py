@@ -1,0 +1,128 @@
+"""The subject of a dump: the workload's model with its inputs, built on the CPU, then brought to the side's device."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Tuple
+
+from precflow.agent import determinism, faults, holdings
+from precflow.agent.failures import AgentError
+from precflow.agent.placement import element_type, place_model, placed
+from precflow.agent.workloads import resolve
+
+if TYPE_CHECKING:
+    import torch
+
+    from precflow.agent.devices.protocol import Device
+    from precflow.agent.events import Events
+    from precflow.agent.random_numbers import RandomNumbers
+    from precflow.agent.request import Request
+
+
+class Run(NamedTuple):
+    """What a dump is made with: the request, the started device, where tensors go on it, events, and draws."""
+
+    request: Request
+    device: Device
+    where: torch.device
+    events: Events
+    numbers: RandomNumbers
+
+
+class Subject(NamedTuple):
+    """What is run.
+
+    Attributes:
+        model: On its device, in its element type and mode.
+        inputs: Keyword arguments of its forward, on the CPU as the factory made them.
+        weights: ``digest`` and ``entries`` of the parameters and buffers, before cast and move.
+        given: The same of the inputs.
+        dropouts: Names of the modules whose dropout was removed.
+        redrawn: Names of the weights that an emulated fault drew anew on the device.
+        state: Copies of the buffers, to start each forward from the same state.
+    """
+
+    model: torch.nn.Module
+    inputs: Dict[str, Any]
+    weights: Dict[str, Any]
+    given: Dict[str, Any]
+    dropouts: List[str]
+    redrawn: List[str]
+    state: Dict[str, torch.Tensor]
+
+    def arguments(self, dtype: torch.dtype, device: torch.device) -> Dict[str, Any]:
+        """Return fresh inputs on the device: a model may write to the ones it gets."""
+        return {name: placed(value, dtype, device) for name, value in self.inputs.items()}
+
+    def restore(self) -> None:
+        """Put the buffers back to what they were before the first forward."""
+        import torch
+
+        with torch.no_grad():
+            for name, buffer in self.model.named_buffers():
+                buffer.copy_(self.state[name])
+
+
+def prepare(run: Run) -> Subject:
+    """Build, hash, cast and move the workload.
+
+    Raises:
+        AgentError: ``workload`` where a factory does not give what it should, ``bad_request``, ``untrusted``, ``unsupported``.
+            What the user's factory raises itself comes through.
+    """
+    request, events = run.request, run.events
+    dtype = element_type(request.dtype)
+    with events.part("model", "building the model"), run.numbers:
+        model, inputs = _model(request), _inputs(request)
+    inputs = inputs if isinstance(inputs, dict) else _named(inputs, model)
+    with events.part("weights", "reading the weights"):
+        redrawn = faults.redraw(request, model)
+        weights, given = holdings.of_model(model), holdings.of_inputs(inputs)
+    with events.part("move", "casting to %s and moving to %s" % (request.dtype, run.device.kind)):
+        model.train(request.workload.get("mode", "eval") == "train")
+        dropouts = determinism.remove_dropout(model) if request.determinism.dropout == "removed" else []
+        place_model(model, dtype, run.where)
+        run.device.synchronize()
+        state = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    return Subject(model, inputs, weights, given, dropouts, redrawn, state)
+
+
+def _model(request: Request) -> torch.nn.Module:
+    import torch
+
+    spec = _spec(request, "model")
+    model = resolve.build(spec, key="workload.model", trusted=request.trusted)
+    if not isinstance(model, torch.nn.Module):
+        message = "workload.model: %s returned a %s; expected a torch.nn.Module" % (spec["_target_"], type(model).__name__)
+        raise AgentError("workload", message)
+    devices = sorted({each.device.type for each in (*model.parameters(), *model.buffers())} - {"cpu"})
+    if devices:
+        message = "workload.model: %s returned a model on %s" % (spec["_target_"], ", ".join(devices))
+        raise AgentError("workload", message, "build it on the CPU: precflow hashes the weights, casts them and moves them")
+    return model
+
+
+def _inputs(request: Request) -> Any:
+    """Return what the inputs factory made: a dict, or a tuple whose names the model's forward tells."""
+    spec, tokenizer = _spec(request, "inputs"), request.workload.get("tokenizer", "")
+    offered = {"tokenizer": tokenizer} if tokenizer else {}
+    made = resolve.build(spec, key="workload.inputs", trusted=request.trusted, **offered)
+    if isinstance(made, Mapping):
+        return {str(name): value for name, value in made.items()}
+    if isinstance(made, (tuple, list)):
+        return tuple(made)
+    message = "workload.inputs: %s returned a %s" % (spec["_target_"], type(made).__name__)
+    raise AgentError("workload", message, "return a dict of keyword arguments of the model's forward, or a tuple")
+
+
+def _named(values: Tuple[Any, ...], model: torch.nn.Module) -> Dict[str, Any]:
+    """Give positional inputs the names of the forward's parameters: records are named alike on every side."""
+    try:
+        return dict(inspect.signature(model.forward).bind(*values).arguments)
+    except TypeError as error:
+        raise AgentError("workload", "workload.inputs: the tuple does not fit the model's forward: %s" % error) from error
+
+
+def _spec(request: Request, part: str) -> Dict[str, Any]:
+    spec = request.workload.get(part)
+    return spec if isinstance(spec, dict) else {}

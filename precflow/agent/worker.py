@@ -1,0 +1,82 @@
+"""From a request to its action, on a device that is here."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+from precflow.agent.contract import FACTS_FILE
+from precflow.agent.failures import AgentError
+
+if TYPE_CHECKING:
+    import torch
+
+    from precflow.agent.devices.protocol import Device
+    from precflow.agent.events import Events
+    from precflow.agent.request import Request
+
+OLDEST_TORCH = (2, 1)
+
+
+def run(request: Request, events: Events) -> None:
+    """Do what the request asks.
+
+    Raises:
+        AgentError: It could not be done.
+    """
+    if not os.path.isdir(request.output):
+        raise AgentError("bad_request", "output %r is not a folder; it must exist" % request.output)
+    with events.part("torch", "importing torch"):
+        _check_torch()
+    from precflow.agent.devices.choose import choose
+
+    with events.part("device", "starting the device"):
+        device = choose(request.device, ci=request.ci, side=request.side)
+        where = _start(request, device)
+    events.progress("device", "%s of %s" % (device.kind, ", ".join(request.device)))
+    if request.action == "environment":
+        _environment(request, device)
+    else:
+        from precflow.agent.dumping import dump
+
+        dump(request, device, where, events)
+
+
+def _start(request: Request, device: Device) -> torch.device:
+    """Start the device and set determinism: after this, nothing about the run is left to chance or to its order."""
+    from precflow.agent import determinism, faults
+
+    try:
+        where = device.start()
+    except RuntimeError as error:
+        raise AgentError("device_missing", "device %s does not start: %s" % (device.kind, error)) from error
+    faults.configure(request, device)
+    determinism.apply(request.determinism, device)
+    return where
+
+
+def _environment(request: Request, device: Device) -> None:
+    from precflow.agent import facts
+
+    path = os.path.join(request.output, FACTS_FILE)
+    try:
+        with open(path + ".part", "w", encoding="utf-8") as stream:
+            json.dump(facts.collect(device), stream, ensure_ascii=False, indent=1)
+        os.replace(path + ".part", path)
+    except OSError as error:
+        raise AgentError(
+            "disk_full" if error.errno == 28 else "unwritable", "cannot write %s: %s" % (path, error.strerror)
+        ) from error
+
+
+def _check_torch() -> None:
+    try:
+        import torch
+    except ImportError as error:
+        raise AgentError(
+            "workload", "this interpreter cannot import torch: %s" % error, "pip install 'torch>=2.1' there"
+        ) from error
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if version < OLDEST_TORCH:
+        raise AgentError("unsupported", "torch %s is too old; expected 2.1 or newer" % torch.__version__)
