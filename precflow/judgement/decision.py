@@ -1,0 +1,158 @@
+"""The status of one record: guards first, then every condition that applies to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from precflow.comparison.measures import Measure
+from precflow.comparison.metrics import METRICS
+from precflow.config.schema import Tolerance
+from precflow.dumps.dtypes import coarsest
+from precflow.judgement.accepted import AcceptedDifferences
+from precflow.judgement.limits import Condition, conditions, family, is_blind, ratio
+from precflow.judgement.patterns import matches
+from precflow.judgement.standards import Standard
+from precflow.judgement.verdicts import Judged
+
+SENTINEL = "sentinel_mismatch"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a run is judged by.
+
+    Attributes:
+        reference_dtype: Floating point type of the reference's run.
+        target_dtype: Floating point type of the target's run.
+        standards: All of them must pass.
+        tolerance: Plain limits and rules.
+    """
+
+    reference_dtype: str
+    target_dtype: str
+    standards: Sequence[Standard]
+    tolerance: Tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One record's status, and the conditions that it fails (none where the failure is accepted)."""
+
+    judged: Judged
+    failed: frozenset[Condition] = frozenset()
+
+
+def deciding_dtype(measure: Measure, terms: Terms) -> str:
+    """Return the coarsest of both runs' and both records' floating point types: it sets the limits of standards."""
+    return coarsest([terms.reference_dtype, terms.target_dtype, measure.reference_dtype, measure.target_dtype])
+
+
+def applicable(measure: Measure, terms: Terms) -> list[Condition]:
+    """Return the conditions of a record: those of the first rule that matches, and all others on metrics it does not name."""
+    dtype = deciding_dtype(measure, terms)
+    common = [condition for standard in terms.standards for condition in standard.limits.get(dtype, ())]
+    common += conditions(terms.tolerance, "tolerance")
+    rule = next((rule for rule in terms.tolerance.rules if matches(measure, rule.match, rule.phase)), None)
+    own = conditions(rule, rule.match, rule.because) if rule else []
+    replaced = {family(condition.metric) for condition in own}
+    return own + [condition for condition in common if family(condition.metric) not in replaced]
+
+
+def decide(measure: Measure, terms: Terms, accepted: AcceptedDifferences) -> Decision:
+    """Return the status of one record; nothing is passed that was not compared."""
+    early = _without_numbers(measure, terms)
+    if early is not None:
+        return Decision(early)
+    accepted.see(measure)
+    sentinel = measure.counts.get(SENTINEL, 0)
+    used = [
+        (condition, _used(measure, condition))
+        for condition in applicable(measure, terms)
+        if condition.metric in measure.metrics
+    ]
+    failing = frozenset(condition for condition, share in used if share > 1)
+    if failing or sentinel:
+        return _failed(measure, used, failing, sentinel, accepted)
+    dtype = deciding_dtype(measure, terms)
+    telling = [(condition, share) for condition, share in used if not is_blind(condition.metric, condition.limit, dtype)]
+    judged = _tightest(measure, telling or used)
+    if not telling:
+        return Decision(replace(judged, status="blind", reason=_why_blind(used)))
+    return Decision(judged)
+
+
+def _without_numbers(measure: Measure, terms: Terms) -> Judged | None:
+    """Return the status where it follows without a limit, ``None`` where limits decide."""
+    if not measure.judged:
+        return Judged(
+            measure.record, "not_judged", reason="data movement" if measure.movement else "not a floating point output"
+        )
+    if measure.join != "paired":
+        return Judged(measure.record, measure.join, reason=measure.reason)
+    if wrong := _wrong_dtype(measure, terms):
+        return Judged(measure.record, "dtype", reason=wrong)
+    if mismatch := measure.counts.get("nonfinite_mismatch", 0):
+        return Judged(measure.record, "nonfinite", reason=f"{mismatch} NaN or Inf on one side only, or of another kind")
+    counts = measure.counts
+    if counts.get("elements", 0) == counts.get("sentinel", 0) + counts.get("nonfinite", 0) and not counts.get(SENTINEL, 0):
+        empty = "it has no element" if not counts.get("elements", 0) else "every element is NaN, Inf or a mask's fill value"
+        return Judged(measure.record, "blind", reason=f"nothing ordinary to compare: {empty}")
+    return None
+
+
+def _wrong_dtype(measure: Measure, terms: Terms) -> str:
+    """Say in words that the target's type is not the one that the recipe implies, ``""`` where it is."""
+    expected = {measure.reference_dtype}
+    if measure.reference_dtype == terms.reference_dtype:
+        expected.add(terms.target_dtype)
+    if measure.target_dtype in expected:
+        return ""
+    wanted = " or ".join(sorted(expected))
+    return f"{measure.target_dtype} on the target, {measure.reference_dtype} on the reference; the recipe implies {wanted}"
+
+
+def _used(measure: Measure, condition: Condition) -> float:
+    return ratio(condition.metric, measure.metrics[condition.metric], condition.limit)
+
+
+def _tightest(measure: Measure, used: Sequence[tuple[Condition, float]]) -> Judged:
+    """Return a passing status that names the condition of which most is used."""
+    if not used:
+        return Judged(measure.record, "pass")
+    condition, share = max(used, key=lambda item: item[1])
+    value = measure.metrics[condition.metric]
+    return Judged(measure.record, "pass", condition.metric, value, condition.limit, share, condition.source)
+
+
+def _failed(
+    measure: Measure,
+    used: Sequence[tuple[Condition, float]],
+    failing: frozenset[Condition],
+    sentinel: int,
+    accepted: AcceptedDifferences,
+) -> Decision:
+    judged = _tightest(measure, used)
+    names = {condition.metric for condition in failing} | ({SENTINEL} if sentinel else set())
+    taken, words = accepted.decide(measure, names)
+    if taken:
+        return Decision(replace(judged, status="accepted", reason=words))
+    fills = f"{sentinel} mask fill values stand against ordinary numbers" if sentinel else ""
+    over = _over(judged) if failing else ""
+    reason = "; ".join(text for text in (fills, over, words) if text)
+    return Decision(replace(judged, status="fail", reason=reason), failing)
+
+
+def _over(judged: Judged) -> str:
+    metric = METRICS[judged.metric]
+    source = f"({judged.standard})"
+    if metric.at_least:
+        return f"{judged.metric} {judged.value:.6g} is below its limit {judged.limit:.6g} {source}"
+    return f"{judged.metric} {judged.value:.3g} is {judged.ratio:.3g} times its limit {judged.limit:.3g} {source}"
+
+
+def _why_blind(used: Sequence[tuple[Condition, float]]) -> str:
+    if not used:
+        return "no limit applies to it"
+    wide = ", ".join(dict.fromkeys(condition.text for condition, _ in used))
+    return f"its limits are so wide that nothing could fail: {wide}"

@@ -1,0 +1,144 @@
+"""From measures and limits to the status of every record and the verdict of the run."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+
+from precflow.comparison.measures import Measure
+from precflow.config.schema import RunConfig
+from precflow.judgement import standards
+from precflow.judgement.accepted import AcceptedDifferences
+from precflow.judgement.coverage import Tally, blind_phases, tally
+from precflow.judgement.decision import Decision, Terms, decide
+from precflow.judgement.limits import conditions
+from precflow.judgement.verdicts import Judged, Verdict
+
+_FAILURES = {
+    "fail": "exceed their limits",
+    "nonfinite": "have NaN or Inf on one side only",
+    "shape": "have another shape",
+    "dtype": "have a type that the recipe does not imply",
+}
+_GAPS = {
+    "unpaired_reference": "the target lacks {} records that the reference has",
+    "unpaired_target": "the target has {} records that the reference lacks",
+    "unreadable": "{} records cannot be read",
+}
+_FROM_VALUES = frozenset({"fail", "nonfinite"})  # what a drift of one side can cause; another shape or type it cannot
+
+
+def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
+    measures: Sequence[Measure],
+    config: RunConfig,
+    *,
+    reference_dtype: str,
+    target_dtype: str,
+    blockers: Sequence[str] = (),
+    unrepeatable: Sequence[str] = (),
+    today: datetime.date,
+) -> tuple[list[Judged], Verdict]:
+    """Judge a run.
+
+    Args:
+        measures: Every record, in order.
+        config: Its tolerance, accepted differences and coverage count here.
+        reference_dtype: Floating point type of the reference's run.
+        target_dtype: Floating point type of the target's run.
+        blockers: What makes any verdict but "misaligned" impossible, in words.
+        unrepeatable: ``side: identity`` of records that changed between two equal runs of one side. Such a record proves
+            nothing by failing: where no other record fails, the run is inconclusive.
+        today: Decides which accepted differences have expired.
+
+    Returns:
+        One status a measure, in the same order, and the verdict.
+
+    Raises:
+        ConfigError: A standard is not known or not usable.
+    """
+    loaded = [standards.load(name) for name in config.tolerance.standards]
+    terms = Terms(reference_dtype, target_dtype, loaded, config.tolerance)
+    accepted = AcceptedDifferences(config.accepted, today)
+    decisions = [decide(measure, terms, accepted) for measure in measures]
+    judged = [decision.judged for decision in decisions]
+    counted = tally(judged)
+    failures = _failures(measures, judged, unrepeatable)
+    gaps = [*blockers, *_drift(unrepeatable), *_gaps(counted, config.coverage.minimum)]
+    phases = blind_phases(measures, judged)
+    gaps += phases if counted.compared and not counted.could_fail else []
+    return judged, Verdict(
+        verdict="misaligned" if failures else "inconclusive" if gaps else "aligned",
+        reasons=(*failures, *gaps),
+        counts=counted.counts,
+        coverage=counted.coverage,
+        compared=counted.compared,
+        total=counted.total,
+        could_fail=counted.could_fail,
+        standards=_met(config, decisions, counted),
+        closest=_closest(judged),
+        warnings=(*accepted.warnings(), *phases, *_equal_nonfinite(measures, judged)),
+    )
+
+
+def _failures(measures: Sequence[Measure], judged: Sequence[Judged], unrepeatable: Sequence[str]) -> list[str]:
+    """Say what makes the run misaligned, by status, each with the first record in order."""
+    drifting = {_side_and_record(entry)[1] for entry in unrepeatable}
+    texts = []
+    for status, words in _FAILURES.items():
+        found = [measure for measure, record in zip(measures, judged, strict=True) if record.status == status]
+        if all(measure.record in drifting for measure in found) and status in _FROM_VALUES:
+            continue
+        texts += [f"{len(found)} records {words}, first {found[0].name}"] if found else []
+    return texts
+
+
+def _side_and_record(entry: str) -> tuple[str, str]:
+    side, found, record = entry.partition(": ")
+    return (f"the {side}", record) if found else ("a side", entry)
+
+
+def _drift(unrepeatable: Sequence[str]) -> list[str]:
+    """Say which sides do not repeat themselves."""
+    by_side: dict[str, list[str]] = {}
+    for side, record in map(_side_and_record, unrepeatable):
+        by_side.setdefault(side, []).append(record)
+    return [
+        f"{side} does not repeat itself: {len(records)} records differ between two equal runs, first {records[0]}"
+        for side, records in by_side.items()
+    ]
+
+
+def _gaps(counted: Tally, minimum: float) -> list[str]:
+    """Say what is missing for a verdict."""
+    if not counted.total:
+        return ["nothing was compared: there is no floating point output to judge"]
+    texts = [text.format(counted.counts[status]) for status, text in _GAPS.items() if counted.counts.get(status)]
+    if not counted.compared:
+        texts.append(f"nothing was compared of {counted.total} records")
+    elif counted.coverage < minimum:
+        texts.append(f"{counted.compared} of {counted.total} records were compared; coverage.minimum asks for {minimum:.6g}")
+    return texts
+
+
+def _met(config: RunConfig, decisions: Sequence[Decision], counted: Tally) -> Mapping[str, bool]:
+    """Say which standards and plain limits every record keeps; none is met where nothing was compared."""
+    failed = {condition for decision in decisions for condition in decision.failed}
+    sources = {condition.source for condition in failed}
+    met = {name: name not in sources for name in config.tolerance.standards}
+    met |= {condition.text: condition not in failed for condition in conditions(config.tolerance, "tolerance")}
+    return {name: kept and counted.compared > 0 for name, kept in met.items()}
+
+
+def _closest(judged: Sequence[Judged]) -> str:
+    passing = [record for record in judged if record.status == "pass"]
+    return max(passing, key=lambda record: record.ratio).record if passing else ""
+
+
+def _equal_nonfinite(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[str]:
+    """Warn of NaN and Inf that both sides share: they pass, and somebody should know."""
+    holding = [
+        measure
+        for measure, record in zip(measures, judged, strict=True)
+        if record.status in {"pass", "blind", "accepted"} and measure.counts.get("nonfinite", 0)
+    ]
+    return [f"{len(holding)} records hold NaN or Inf equal on both sides, first {holding[0].name}"] if holding else []

@@ -1,0 +1,32 @@
+"""Which records a rule or an accepted difference speaks of."""
+
+from __future__ import annotations
+
+import functools
+import re
+from fnmatch import translate
+
+from precflow.agent.contract import ROOT_MODULE, module_text
+from precflow.comparison.measures import Measure
+
+
+def matches(measure: Measure, pattern: str, phase: str = "") -> bool:
+    """Say whether a pattern covers a record.
+
+    Args:
+        measure: The record.
+        pattern: Shell pattern (``* ? [abc]``), upper and lower case distinguished, over the module path
+            (``encoder.layers.0.mlp``) or over ``module / operator``. ``*.norm`` covers a module ``norm`` at the top too.
+        phase: ``forward``...; ``""`` is every phase.
+    """
+    if phase not in ("", measure.phase):
+        return False
+    module = measure.module if measure.module != ROOT_MODULE else module_text(ROOT_MODULE)
+    names = {module, measure.name, measure.name.replace(" / ", "/")}
+    compiled = _compiled(pattern)
+    return any(compiled.fullmatch(name) or compiled.fullmatch(f".{name}") for name in names)
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(translate(pattern))
