@@ -1,0 +1,57 @@
+"""Measures by hand."""
+
+import datetime
+from dataclasses import replace
+
+import pytest
+
+from precflow.comparison.measures import Measure
+from precflow.config.schema import Limits, RunConfig, Tolerance
+from precflow.judgement.judge import judge
+
+DAY = datetime.date(2026, 1, 31)
+
+
+@pytest.fixture
+def measure():
+    """Return a function that makes one measured float32 record; keywords change it."""
+
+    def make(module="encoder.layers.0.mlp", operator="linear", relative_l2=1e-7, **changes):
+        name = f"{module} / {operator}" if operator else module
+        plain = Measure(
+            record=f"{module}/{operator}.0/forward.output.0",
+            name=name,
+            module=module,
+            operator=operator,
+            level="api",
+            phase="forward",
+            order=0,
+            join="paired",
+            reference_dtype="float32",
+            target_dtype="float32",
+            reference_shape=(2, 3),
+            target_shape=(2, 3),
+            metrics={"relative_l2": relative_l2, "cosine_similarity": 1 - relative_l2**2 / 2, "allclose_share_float32": 1.0},
+            counts={"elements": 6, "ordinary": 6, "small": 0, "sentinel": 0, "nonfinite": 0},
+        )
+        return replace(plain, **changes)
+
+    return make
+
+
+@pytest.fixture
+def run():
+    """Return a function that judges measures with the parts of a recipe that count."""
+
+    def judged(measures, *, tolerance=None, accepted=(), coverage=None, dtypes=("float32", "float32"), today=DAY, **more):
+        config = RunConfig(tolerance=tolerance or Tolerance(), accepted=tuple(accepted))
+        config = replace(config, coverage=coverage) if coverage else config
+        return judge(measures, config, reference_dtype=dtypes[0], target_dtype=dtypes[1], today=today, **more)
+
+    return judged
+
+
+@pytest.fixture
+def limits():
+    """Return the class of limits."""
+    return Limits

@@ -1,0 +1,136 @@
+"""The status of one record."""
+
+import math
+
+import pytest
+
+from precflow.config.schema import Rule, Tolerance
+from precflow.judgement import standards
+from precflow.judgement.decision import Terms, applicable, deciding_dtype
+
+
+def status(run, record, **more):
+    return run([record], **more)[0][0]
+
+
+def test_the_coarsest_type_decides(measure):
+    terms = Terms("float32", "float16", [standards.load("default")], Tolerance())
+    record = measure(reference_dtype="float32", target_dtype="float32")
+    assert deciding_dtype(record, terms) == "float16"
+    assert [condition.limit for condition in applicable(record, terms)] == [2**-8]
+    assert deciding_dtype(measure(target_dtype="bfloat16"), terms) == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("reference", "target", "expected"),
+    [
+        ("float32", "float16", "pass"),
+        ("float32", "float32", "pass"),  # an operator that computes in float32 inside a float16 run
+        ("float16", "float16", "pass"),
+        ("float16", "float32", "dtype"),
+        ("float32", "bfloat16", "dtype"),
+        ("float32", "float64", "dtype"),
+        ("float32", "int64", "dtype"),
+        ("float64", "float16", "dtype"),
+    ],
+)
+def test_types_that_the_recipe_implies(measure, run, reference, target, expected):
+    record = measure(reference_dtype=reference, target_dtype=target)
+    judged = status(run, record, dtypes=("float32", "float16"))
+    assert judged.status == expected
+    assert (f"{target} on the target" in judged.reason) == (expected == "dtype")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(2**-16, "pass"), (2**-16 * 1.0001, "fail"), (0.0, "pass"), (math.inf, "fail"), (math.nan, "fail")]
+)
+def test_the_limit_itself_passes(measure, run, value, expected):
+    judged = status(run, measure(relative_l2=value))
+    assert judged.status == expected
+    assert (judged.metric, judged.standard, judged.limit) == ("relative_l2", "default", 2**-16)
+    assert (judged.reason == "") == (expected == "pass")
+
+
+def test_a_plain_limit_never_loosens(measure, run):
+    assert status(run, measure(relative_l2=1e-3), tolerance=Tolerance(relative_l2=0.01)).status == "fail"
+    tight = status(run, measure(relative_l2=1e-6), tolerance=Tolerance(relative_l2=1e-7))
+    assert (tight.status, tight.standard) == ("fail", "tolerance")
+    assert "is 10 times its limit 1e-07 (tolerance)" in tight.reason
+
+
+def test_at_least_metrics(measure, run):
+    judged = status(run, measure(relative_l2=0.1), tolerance=Tolerance(standards=(), cosine_similarity=0.999))
+    assert judged.status == "fail"
+    assert judged.ratio == pytest.approx(5)
+    assert "cosine_similarity 0.995 is below its limit 0.999" in judged.reason
+
+
+def test_the_first_rule_that_matches_replaces_the_metrics_it_names(measure, run):
+    rules = (
+        Rule(match="*.mlp", relative_l2=0.01, because="known"),
+        Rule(match="*", relative_l2=1e-9),
+    )
+    tolerance = Tolerance(rules=rules, cosine_similarity=0.9999)
+    loose = status(run, measure(relative_l2=5e-3), tolerance=tolerance)
+    assert (loose.status, loose.standard) == ("pass", "*.mlp")
+    strict = status(run, measure("other", relative_l2=1e-8), tolerance=tolerance)
+    assert (strict.status, strict.standard) == ("fail", "*")
+    still = status(run, measure(relative_l2=5e-3), tolerance=Tolerance(rules=rules, cosine_similarity=0.99999999))
+    assert (still.status, still.metric) == ("fail", "cosine_similarity")
+
+
+def test_a_rule_on_allclose_replaces_the_standards_form_of_it(measure, run):
+    record = measure(metrics={"allclose_share": 0.9, "allclose_share_float32": 0.9})
+    assert status(run, record, tolerance=Tolerance(standards=("allclose",))).status == "fail"
+    rule = Rule(match="*", allclose_share=0.8, because="ties")
+    assert status(run, record, tolerance=Tolerance(standards=("allclose",), rules=(rule,))).status == "pass"
+
+
+def test_equal_nonfinite_values_pass(measure, run):
+    counts = {"elements": 6, "nonfinite": 2, "nonfinite_mismatch": 0}
+    assert status(run, measure(counts=counts)).status == "pass"
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ({"elements": 0}, "no element"),
+        ({"elements": 6, "nonfinite": 6}, "every element is NaN"),
+        ({"elements": 6, "nonfinite": 2, "sentinel": 4}, "mask's fill"),
+    ],
+)
+def test_nothing_ordinary_is_blind(measure, run, counts, said):
+    judged = status(run, measure(counts=counts, metrics={"bitwise_equal": 1.0}))
+    assert judged.status == "blind"
+    assert said in judged.reason
+
+
+def test_a_record_without_any_limit_is_blind(measure, run):
+    judged = status(run, measure(metrics={"relative_l2": 0.0}), tolerance=Tolerance(standards=(), kl_divergence=0.001))
+    assert (judged.status, judged.reason) == ("blind", "no limit applies to it")
+
+
+def test_a_blind_limit_can_still_be_failed(measure, run):
+    wide = Tolerance(standards=(), relative_l2=0.2)
+    assert status(run, measure(relative_l2=0.3), tolerance=wide).status == "fail"
+    blind = status(run, measure(relative_l2=0.01), tolerance=wide)
+    assert blind.status == "blind"
+    assert "so wide that nothing could fail: relative_l2 <= 0.2" in blind.reason
+
+
+def test_one_telling_condition_is_enough(measure, run):
+    tolerance = Tolerance(standards=(), relative_l2=0.2, cosine_similarity=0.9999)
+    judged = status(run, measure(relative_l2=1e-4), tolerance=tolerance)
+    assert (judged.status, judged.metric) == ("pass", "cosine_similarity")
+
+
+def test_mask_fills_without_a_partner_fail_in_words(measure, run):
+    judged = status(run, measure(counts={"elements": 6, "sentinel": 3, "sentinel_mismatch": 3}))
+    assert judged.status == "fail"
+    assert "3 mask fill values stand against ordinary numbers" in judged.reason
+
+
+@pytest.mark.parametrize(("movement", "said"), [(True, "data movement"), (False, "not a floating point output")])
+def test_what_is_not_judged(measure, run, movement, said):
+    judged = status(run, measure(judged=False, movement=movement, join="shape"))
+    assert (judged.status, judged.reason) == ("not_judged", said)

@@ -1,0 +1,130 @@
+"""The verdict of a run: nothing defaults to pass."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from precflow.comparison.metrics import METRICS
+from precflow.config.schema import Coverage, Limits, Tolerance
+from precflow.judgement.verdicts import VERDICTS
+
+
+def test_a_clean_run_is_aligned(measure, run):
+    judged, verdict = run([measure(), measure("a", relative_l2=1e-6)])
+    assert [record.status for record in judged] == ["pass", "pass"]
+    assert verdict.verdict == "aligned"
+    assert verdict.reasons == ()
+    assert (verdict.compared, verdict.total, verdict.could_fail, verdict.coverage) == (2, 2, 2, 1.0)
+    assert verdict.standards == {"default": True}
+    assert verdict.closest == measure("a").record
+    assert judged[1].ratio == pytest.approx(1e-6 * 2**16)
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"relative_l2": 1e-3}, "fail"),
+        ({"join": "shape", "reason": "[1] [2]"}, "shape"),
+        ({"target_dtype": "float16"}, "dtype"),
+        ({"counts": {"elements": 6, "nonfinite": 1, "nonfinite_mismatch": 1}}, "nonfinite"),
+        ({"counts": {"elements": 6, "sentinel": 6, "sentinel_mismatch": 1}}, "fail"),
+    ],
+)
+def test_one_bad_record_makes_a_run_misaligned(measure, run, change, status):
+    judged, verdict = run([measure("a"), measure("b", **change), measure("c")], blockers=["weights differ"])
+    assert judged[1].status == status
+    assert judged[1].reason
+    assert verdict.verdict == "misaligned"
+    assert "first b / linear" in verdict.reasons[0]
+    assert "weights differ" in verdict.reasons
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"join": "unpaired_reference"}, "the target lacks 1 records"),
+        ({"join": "unpaired_target"}, "the target has 1 records that the reference lacks"),
+        ({"join": "unreadable", "reason": "cut short"}, "1 records cannot be read"),
+        ({"join": "sampled_out", "reason": "not stored"}, "1 of 2 records were compared"),
+    ],
+)
+def test_what_was_not_compared_makes_a_run_inconclusive(measure, run, change, reason):
+    judged, verdict = run([measure("a"), measure("b", **change)])
+    assert judged[1].status == change["join"]
+    assert verdict.verdict == "inconclusive"
+    assert any(reason in text for text in verdict.reasons)
+    assert verdict.coverage == 0.5
+
+
+def test_nothing_at_all_is_never_aligned(measure, run):
+    for measures in ([], [measure(judged=False, movement=True)], [measure(join="unreadable")]):
+        _, verdict = run(measures)
+        assert verdict.verdict == "inconclusive"
+        assert any("nothing was compared" in text for text in verdict.reasons)
+        assert verdict.standards == {"default": False}
+        assert verdict.closest == ""
+
+
+def test_blockers_and_drift_come_first(measure, run):
+    _, verdict = run([measure()], blockers=["the weights differ"], unrepeatable=["target: a/bmm.0/forward.output.0"])
+    assert verdict.verdict == "inconclusive"
+    assert verdict.reasons[0] == "the weights differ"
+    assert verdict.reasons[1].startswith("the target does not repeat itself: 1 records differ")
+
+
+def test_a_record_that_drifts_proves_nothing_by_failing(measure, run):
+    drifting, steady = measure("a", relative_l2=1.0), measure("b", relative_l2=1.0)
+    entry = f"target: {drifting.record}"
+    judged, verdict = run([drifting], unrepeatable=[entry])
+    assert judged[0].status == "fail"
+    assert verdict.verdict == "inconclusive"
+    assert run([drifting, steady], unrepeatable=[entry])[1].verdict == "misaligned"
+    assert run([replace(drifting, join="shape")], unrepeatable=[entry])[1].verdict == "misaligned"
+
+
+def test_coverage_below_the_minimum_is_tolerated_only_where_the_recipe_says_so(measure, run):
+    measures = [measure("a"), measure("b", join="sampled_out")]
+    assert run(measures, coverage=Coverage(0.5))[1].verdict == "aligned"
+    assert run(measures, coverage=Coverage(0.51))[1].verdict == "inconclusive"
+    assert run([measure("a"), measure("b", join="unreadable")], coverage=Coverage(0.5))[1].verdict == "inconclusive"
+
+
+def test_only_blind_records_are_no_evidence(measure, run):
+    blind = Tolerance(standards=(), relative_l2=0.1)
+    judged, verdict = run([measure()], tolerance=blind)
+    assert judged[0].status == "blind"
+    assert verdict.verdict == "inconclusive"
+    assert verdict.could_fail == 0
+    assert "forward is mostly blind: 1 of 1" in verdict.reasons[0]
+
+
+def test_a_mostly_blind_phase_is_named(measure, run):
+    empty = {"elements": 2, "nonfinite": 2}
+    measures = [
+        measure("a"),
+        *(measure(name, phase="backward", counts=empty) for name in "bcd"),
+        measure("e", phase="backward"),
+    ]
+    _, verdict = run(measures)
+    assert verdict.verdict == "aligned"
+    assert any("backward is mostly blind: 3 of 4" in text for text in verdict.warnings)
+    assert any("3 records hold NaN or Inf equal on both sides, first b" in text for text in verdict.warnings)
+
+
+def test_standards_and_plain_limits_are_shown_as_met_or_not(measure, run):
+    tolerance = Tolerance(standards=("default", "allclose"), cosine_similarity=0.9999, max_abs_error=1.0)
+    _, verdict = run([measure(), measure("b", relative_l2=0.1)], tolerance=tolerance)
+    assert verdict.standards == {
+        "default": False,
+        "allclose": True,
+        "cosine_similarity >= 0.9999": False,
+        "max_abs_error <= 1": True,
+    }
+
+
+def test_the_verdict_is_one_of_three(measure, run):
+    assert run([measure()])[1].verdict in VERDICTS
+
+
+def test_every_limit_of_a_recipe_is_a_metric():
+    assert {part.name for part in fields(Limits)} <= set(METRICS)
