@@ -1,0 +1,242 @@
+"""Starting an agent in its own interpreter, following it, and making sure that nothing of it is left."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from precflow.agent.contract import FACTS_FILE, HEADER_FILE, LOG_FILE
+from precflow.agents import pack
+from precflow.agents.fingerprint import interpreter
+from precflow.config.schema import Side
+from precflow.errors import SideError, StoreError
+
+REQUEST_FILE = "request.json"
+COMMAND = "{command}"  # where a launcher wants the command, if not at its end
+LOG_LINES = 15  # shown of a side that died without a word
+_GRACE = 3.0  # seconds between asking a process to end and ending it
+_TICK = 0.2  # seconds between two looks at a silent process
+_MADE = {"environment": FACTS_FILE, "dump": HEADER_FILE}
+
+
+@dataclass
+class _Heard:
+    """What an agent said before it ended."""
+
+    error: Mapping[str, str] = field(default_factory=dict)
+    timed_out: bool = False
+
+
+def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go by name
+    request: Mapping[str, Any],
+    *,
+    side: Side,
+    folder: Path,
+    variables: Mapping[str, str],
+    timeout: float,
+    on_progress: Callable[[str], None] | None = None,
+) -> None:
+    """Run one request in the side's interpreter and return when its result is in ``folder``.
+
+    Args:
+        request: See ``requests.py``; its ``output`` is ``folder``.
+        side: Interpreter, launcher and set-up files.
+        folder: Exists. Gets ``request.json`` and ``agent.log`` besides what the agent writes.
+        variables: Win over everything that the request implies.
+        timeout: Seconds until the agent is stopped; 0 is no limit.
+        on_progress: Called with a short text while the agent works.
+
+    Raises:
+        SideError: The agent refused, crashed, hung, or left no result; carries its last lines.
+        StoreError: The folder cannot be written to.
+    """
+    name = str(request["side"])
+    path = _write_request(request, side, folder)
+    environment = {**os.environ, **implied_variables(request), **{key: str(value) for key, value in variables.items()}}
+    with _log(folder) as log, _started(command(side, path), environment, log) as process:
+        deadline = time.monotonic() + timeout if timeout else float("inf")
+        heard = _follow(process, deadline, on_progress or (lambda _: None), log)
+    if heard.timed_out:
+        message = f"the {name} side did not finish within {timeout:g} s and was stopped"
+        raise SideError(message, log=last_lines(folder), next_step="allow it more time: capture.timeout=2h")
+    _check_end(process.returncode, heard, name, folder)
+    if not (folder / _MADE[str(request["action"])]).is_file():
+        raise SideError(f"the agent of the {name} side ended without a result", log=last_lines(folder))
+
+
+def implied_variables(request: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables that must stand before Python or a driver starts, as the request's determinism wants them."""
+    determinism = request.get("determinism", {})
+    seed, algorithms = determinism.get("seed", 0), determinism.get("algorithms", "warn")
+    wanted = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+    if isinstance(seed, int):
+        wanted["PYTHONHASHSEED"] = str(seed % 2**32)
+    if algorithms != "native":
+        wanted |= {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "HCCL_DETERMINISTIC": "true"}
+    return wanted
+
+
+def command(side: Side, request: Path) -> list[str]:
+    """Return the words that start an agent: set-up files, then launcher, then interpreter, agent and request.
+
+    Raises:
+        SideError: The interpreter or a set-up file is missing.
+    """
+    elsewhere = bool(side.setup or side.launcher)  # a set-up file may change PATH, a launcher the machine
+    python = side.interpreter if elsewhere and side.interpreter else interpreter(side)
+    words = [python, str(pack.cached()), str(request)]
+    if COMMAND in side.launcher:
+        place = side.launcher.index(COMMAND)
+        words = [*side.launcher[:place], *words, *side.launcher[place + 1 :]]
+    else:
+        words = [*side.launcher, *words]
+    return _behind_setup(side.setup, words) if side.setup else words
+
+
+def last_lines(folder: Path, count: int = LOG_LINES) -> list[str]:
+    """Return the last lines of the agent's log; none where there is no log."""
+    try:
+        text = (folder / LOG_FILE).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return [line for line in text.splitlines() if line.strip()][-count:]
+
+
+def _behind_setup(files: Sequence[str], words: Sequence[str]) -> list[str]:
+    missing = [file for file in files if not Path(file).is_file()]
+    if missing:
+        raise SideError(f"set-up file {', '.join(missing)} does not exist", next_step="correct `setup` in the site file")
+    sourced = "".join(f". {shlex.quote(file)} >&2 || exit 2; " for file in files)
+    return ["bash", "-c", f"{sourced}exec {shlex.join(words)}"]
+
+
+def _write_request(request: Mapping[str, Any], side: Side, folder: Path) -> Path:
+    """Write the request; the agent of this very process dies with it, one behind a launcher has another parent."""
+    path = folder / REQUEST_FILE
+    parent = None if side.launcher else os.getpid()
+    try:
+        path.write_text(json.dumps({**request, "parent": parent}, ensure_ascii=False, indent=1), encoding="utf-8")
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {path}: {error.strerror}", next_step="name another place for runs: runs=FOLDER"
+        ) from error
+    return path
+
+
+def _log(folder: Path) -> IO[bytes]:
+    try:
+        return (folder / LOG_FILE).open("wb", buffering=0)
+    except OSError as error:
+        raise StoreError(f"cannot write {folder / LOG_FILE}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _started(words: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the process in a group of its own, and end the whole group on the way out, whatever the way is."""
+    try:
+        process = subprocess.Popen(  # ends below
+            words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+        )
+    except OSError as error:
+        raise SideError(
+            f"cannot start {words[0]}: {error.strerror}", next_step="correct interpreter or launcher of this side"
+        ) from error
+    try:
+        yield process
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        _signal_group(process, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE)
+    _signal_group(process, signal.SIGKILL)
+    process.wait()
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left; macOS says it with the second
+        os.killpg(process.pid, number)
+
+
+def _follow(process: subprocess.Popen[bytes], deadline: float, say: Callable[[str], None], log: IO[bytes]) -> _Heard:
+    """Pass on what the agent says until it has ended, or its time has."""
+    heard = _Heard()
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    assert process.stdout is not None
+    threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
+    while True:
+        if time.monotonic() > deadline:
+            heard.timed_out = True
+            return heard
+        try:
+            line = lines.get(timeout=min(_TICK, max(0.0, deadline - time.monotonic())))
+        except queue.Empty:
+            if process.poll() is not None:  # ended, and a process that it left behind keeps the pipe open
+                return heard
+            continue
+        if not line:
+            break
+        _hear(line, heard, say, log)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(None if deadline == float("inf") else max(0.0, deadline - time.monotonic()))
+    heard.timed_out = process.poll() is None
+    return heard
+
+
+def _read(stream: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
+    for line in stream:
+        lines.put(line)
+    lines.put(b"")
+
+
+def _hear(line: bytes, heard: _Heard, say: Callable[[str], None], log: IO[bytes]) -> None:
+    """Take one line: an event, or something that a launcher printed, which belongs into the log."""
+    try:
+        event = json.loads(line)
+        kind = event["event"]
+    except (ValueError, KeyError, TypeError):
+        log.write(line)
+        return
+    if kind == "error":
+        heard.error = event
+    else:
+        say(str(event.get("text", "")))
+
+
+def _check_end(code: int, heard: _Heard, name: str, folder: Path) -> None:
+    if heard.error:
+        trace = last_lines(folder) if heard.error.get("kind") == "workload" else []
+        raise SideError(f"{name}: {heard.error['message']}", log=trace, next_step=heard.error.get("next_step", ""))
+    if code == 0:
+        return
+    by = _signal_name(code)
+    why = f"was killed by {by}" if by else f"ended with exit code {code}"
+    step = (
+        "was there enough memory? look at dmesg, or narrow the workload"
+        if by == "SIGKILL"
+        else f"all it said is in {folder / LOG_FILE}"
+    )
+    raise SideError(f"the agent of the {name} side {why}", log=last_lines(folder), next_step=step)
+
+
+def _signal_name(code: int) -> str:
+    """Return the signal behind an exit code: negative from the process itself, 128 and more through a shell."""
+    number = -code if code < 0 else code - 128
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return ""

@@ -1,0 +1,97 @@
+"""The agent as one file: ``precflow-agent.pyz``, for interpreters in which nothing may be installed."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import platformdirs
+
+import precflow
+from precflow.errors import StoreError
+
+NAME = "precflow-agent.pyz"
+_PACKAGE = Path(precflow.__file__).resolve().parent
+_STAMP = (1980, 1, 1, 0, 0, 0)  # the oldest time a zip file knows: the same sources give the same bytes
+_SHEBANG = b"#!/usr/bin/env python3\n"
+_DOOR = '''\
+"""Checks the interpreter before anything newer than Python 3.5 is read."""
+import json
+import sys
+
+if sys.version_info < (3, 8):
+    message = "the agent needs Python 3.8 or newer; %s is Python %d.%d" % ((sys.executable,) + tuple(sys.version_info[:2]))
+    step = "name another interpreter for this side"
+    sys.stdout.write(json.dumps({"event": "error", "kind": "unsupported", "message": message, "next_step": step}) + "\\n")
+    sys.stderr.write(message + "\\n")
+    sys.exit(2)
+
+from precflow.agent.__main__ import main
+
+sys.exit(main())
+'''
+
+
+def build(destination: Path) -> Path:
+    """Write the agent to ``destination`` (or into it, if it is a folder) and return the file.
+
+    The same sources give the same bytes. Written under a temporary name first.
+
+    Raises:
+        StoreError: The place cannot be written to.
+    """
+    path = destination / NAME if destination.is_dir() else destination
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(packed())
+        Path(temporary).chmod(0o755)
+        Path(temporary).replace(path)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}", next_step="name another place") from error
+    return path
+
+
+def cached() -> Path:
+    """Return the agent of this very precflow from the user's cache, built if it is not there yet.
+
+    The name holds a hash of the content, so that another version never runs by mistake. Where the cache cannot be written
+    to, the folder for temporary files is taken.
+    """
+    name = f"precflow-agent-{precflow.__version__}-{hashlib.blake2b(packed(), digest_size=8).hexdigest()}.pyz"
+    path = platformdirs.user_cache_path("precflow") / name
+    if path.is_file():
+        return path
+    try:
+        return build(path)
+    except StoreError:
+        return build(Path(tempfile.mkdtemp(prefix="precflow-")) / name)
+
+
+def packed() -> bytes:
+    """Return the bytes of the file: the package's version and everything below ``precflow/agent``, compressed."""
+    buffer = io.BytesIO(_SHEBANG)
+    buffer.seek(0, os.SEEK_END)
+    with zipfile.ZipFile(buffer, "a", compression=zipfile.ZIP_DEFLATED) as archive:
+        _add(archive, "__main__.py", _DOOR.encode())
+        for source in _sources():
+            _add(archive, source.relative_to(_PACKAGE.parent).as_posix(), source.read_bytes())
+    return buffer.getvalue()
+
+
+def _sources() -> Iterator[Path]:
+    yield _PACKAGE / "__init__.py"
+    yield from sorted((_PACKAGE / "agent").rglob("*.py"))
+
+
+def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    entry = zipfile.ZipInfo(name, date_time=_STAMP)
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.external_attr = 0o644 << 16
+    archive.writestr(entry, content)
