@@ -13,6 +13,7 @@ from precflow.report.selection import roles
 from precflow.report.tree import levels
 
 PREFERRED = "relative_l2"
+ENOUGH_GROUPS = 4  # fewer tell nothing, so that the next depth is shown however many it has
 MOST_GROUPS = 18
 _UNDRAWN = frozenset({"not_judged", "sampled_out"})
 
@@ -62,12 +63,12 @@ def decades(rows: Sequence[Row], metric: str) -> tuple[int, int]:
 
 
 def groups(rows: Sequence[Row]) -> tuple[tuple[str, int], ...]:
-    """Return the parts of the network under the picture: as deep as there is room for."""
+    """Return the parts of the network under the picture: as deep as there is room for, or as zooming in will make room."""
     paths = [levels(row.measure.module) for row in rows]
     found = _runs(paths, 1)
     for depth in range(2, max((len(path) for path in paths), default=0) + 1):
         deeper = _runs(paths, depth)
-        if len(deeper) > MOST_GROUPS:
+        if len(deeper) > MOST_GROUPS and len(found) >= ENOUGH_GROUPS:
             break
         found = deeper
     return tuple(found)

@@ -33,7 +33,7 @@ def text(model: ReportModel) -> str:
     """Return the HTML report."""
     templates = environment()
     style, script = inlined(templates, "css", STYLES), inlined(templates, "js", SCRIPTS)
-    page = templates.get_template("report.html.j2").render(
+    return templates.get_template("report.html.j2").render(
         model=model,
         style=style,
         script=script,
@@ -53,7 +53,6 @@ def text(model: ReportModel) -> str:
         severity=selection.SEVERITY,
         kinds=kinds(),
     )
-    return page
 
 
 def inlined(templates: jinja2.Environment, folder: str, names: tuple[str, ...]) -> Markup:

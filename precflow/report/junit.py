@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
@@ -100,7 +100,7 @@ def _details(found: Sequence[Row]) -> Iterable[str]:
         yield f"and {wording.count(len(found) - _SHOWN)} more in the report"
 
 
-def _totals(name: str, inside: Sequence[Case]) -> Mapping[str, str]:
+def _totals(name: str, inside: Sequence[Case]) -> dict[str, str]:
     def having(outcome: str) -> str:
         return str(sum(case.outcome == outcome for case in inside))
 

@@ -47,6 +47,7 @@ def document(model: ReportModel) -> dict[str, Any]:
         "shown": list(model.columns),
         "metrics": {metric: _metric(model.rows, metric) for metric in metrics},
         "columns": columns,
+        "counts": _counts(model.rows),
         "details": {str(index): detail for index, row in enumerate(model.rows) if (detail := _detail(row))},
         "texts": texts.all(),
         "chart": {"metric": picture.metric, "decades": list(picture.decades), "groups": _labels(picture.groups)},
@@ -98,12 +99,17 @@ def _metric(rows: Sequence[Row], metric: str) -> list[Any]:
     return [None if value is None else rounded(value) for value in found]
 
 
+def _counts(rows: Sequence[Row]) -> dict[str, list[int]]:
+    """Return each class of values with its number of elements in every row; 0 where a row has none."""
+    names = dict.fromkeys(name for row in rows for name in row.measure.counts)
+    return {wording.words(name): [row.measure.counts.get(name, 0) for row in rows] for name in names}
+
+
 def _detail(row: Row) -> dict[str, Any]:
-    """Return what only the detail of a record shows, without what is usual."""
+    """Return what few records have: arguments that differ, and warnings."""
     measure = row.measure
     arguments = [[*map(wording.printable, (name, *pair))] for name, pair in measure.arguments.items()]
     found = {
-        "counts": [[wording.words(name), number] for name, number in measure.counts.items() if number],
         "arguments": arguments,
         "warnings": [wording.printable(warning) for warning in measure.warnings],
     }

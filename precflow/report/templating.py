@@ -14,11 +14,11 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]#|~!])")
 
 
 def environment() -> jinja2.Environment:
-    """Return the environment that reads the shipped templates; everything is escaped but in Markdown, which has its own filters."""
+    """Return the environment that reads the shipped templates; all is escaped but Markdown, which has its own filters."""
     loader = jinja2.FileSystemLoader(directory("templates"))
     found = jinja2.Environment(
         loader=loader,
-        autoescape=_is_html,
+        autoescape=_is_html,  # noqa: S701 - HTML is escaped; in Markdown entities would show
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -30,6 +30,7 @@ def environment() -> jinja2.Environment:
         "plural": wording.plural,
         "share": wording.share,
         "used": wording.used,
+        "factor": wording.factor,
         "duration": wording.duration,
         "words": wording.words,
         "printable": wording.printable,

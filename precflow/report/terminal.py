@@ -80,7 +80,7 @@ def _aligned(model: ReportModel) -> list[str]:
     lines = [*_labelled("records", coverage(model)), *_labelled("standards", standards(model))]
     closest = selection.closest_row(model)
     if closest is not None:
-        lines += _measured("closest", closest, f"{wording.used(closest.judged.ratio)} of its limit")
+        lines += _measured("closest", closest, wording.used(closest.judged.ratio))
     for warning in model.verdict.warnings[:2]:
         lines += _labelled("warning", warning)
     if model.findings:

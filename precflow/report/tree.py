@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES
 from precflow.report.model import Row
 from precflow.report.selection import worst_status
+from precflow.report.wording import printable
 
 _CALL = re.compile(r"~\d+$")
 _UNCOUNTED = frozenset({"not_judged", "sampled_out"})
@@ -97,4 +98,4 @@ def levels(module: str) -> list[str]:
 def plain(node: Node) -> list[object]:
     """Return a node as nested lists for the page: name, worst status, wrong, judged, introduces, children."""
     children = [plain(child) for child in node.children.values()]
-    return [node.name, node.worst, node.wrong, node.judged, node.introduces, children]
+    return [printable(node.name), node.worst, node.wrong, node.judged, node.introduces, children]

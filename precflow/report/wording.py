@@ -42,6 +42,7 @@ ROLE_MEANINGS: Mapping[str, str] = {
     "agrees": "within its limits",
     "unknown": "not enough evidence to say",
 }
+_TIMES = "\u00d7"
 AT_LEAST = frozenset({"cosine_similarity", "share_within_one_thousandth", "share_within_five_thousandths", "allclose_share"})
 
 
@@ -120,15 +121,26 @@ def share(value: float) -> str:
     return f"{count(round(percent))} %"
 
 
-def used(ratio: float) -> str:
-    """Return how much of a limit is used: a share up to the double, a factor beyond.
+def factor(ratio: float) -> str:
+    r"""Return how much of a limit is used, for a table: a share up to the double, a factor beyond.
 
-    >>> used(0.62), used(1.5), used(1836.2), used(math.inf)
-    ('62 %', '150 %', '1 836 times', 'infinity')
+    >>> factor(0.62), factor(1.5), factor(1836.2) == "1 836 \u00d7", factor(math.inf)
+    ('62 %', '150 %', True, 'infinity')
     """
     if ratio <= 2 or not math.isfinite(ratio):
         return share(ratio)
-    return f"{number(ratio)} times"
+    return f"{number(ratio)} {_TIMES}"
+
+
+def used(ratio: float) -> str:
+    """Return how much of a limit is used, in words.
+
+    >>> used(0.62), used(1836.2), used(math.nan)
+    ('62 % of its limit', '1 836 times its limit', 'NaN of its limit')
+    """
+    if ratio <= 2 or not math.isfinite(ratio):
+        return f"{share(ratio)} of its limit"
+    return f"{number(ratio)} times its limit"
 
 
 def duration(seconds: float) -> str:

@@ -3,7 +3,7 @@ const drawChart = () => {
   const canvas = find("#chart canvas");
   const tip = find("#chart .tip");
   const [low, high] = data.chart.decades;
-  const margin = { left: 58, right: 14, top: 14, bottom: 34 };
+  const margin = { left: 72, right: 14, top: 14, bottom: 34 };
   const lane = 28; // above the scale: no number; below it: no difference at all
   const rows = [...Array(size).keys()].filter(drawn);
   const errors = rows.map((row) => metric(data.chart.metric, row));
@@ -35,6 +35,7 @@ const drawChart = () => {
   const frame = (pen) => {
     pen.font = "12px system-ui, sans-serif";
     pen.textBaseline = "middle";
+    if (!rows.length) return label(pen, "no record to draw", box.width / 2, box.height / 2, "center");
     const step = Math.ceil((high - low) / 8);
     for (let decade = low; decade <= high; decade += step) {
       const y = upOf(10 ** decade);
@@ -48,10 +49,12 @@ const drawChart = () => {
 
   const parts = (pen) => {
     let free = margin.left;
+    let ruled = -Infinity;
     for (const [name, first] of data.chart.groups) {
       const x = acrossOf(first);
       if (x < margin.left || x > box.width - margin.right) continue;
-      line(pen, [[x, margin.top], [x, box.height - margin.bottom + 4]], colour("line"));
+      if (x - ruled > 5) line(pen, [[x, margin.top], [x, box.height - margin.bottom + 4]], colour("line"));
+      ruled = Math.max(x, ruled);
       const text = shortened(name, 22);
       const width = pen.measureText(text).width;
       if (x < free || x + width > box.width) continue;
@@ -163,7 +166,7 @@ const drawChart = () => {
     if (place === null || !places[place]) return;
     const [x, y, row] = places[place];
     const error = `${data.chart.metric} ${number(metric(data.chart.metric, row))}`;
-    const limit = word("metric", row) ? `, ${used(figure("ratio", row))} of its limit` : "";
+    const limit = word("metric", row) ? `, ${used(figure("ratio", row))}` : "";
     tip.replaceChildren(element("b", {}, shortened(word("name", row), 90)), `${words(word("status", row))}, ${word("role", row)}: ${error}${limit}`);
     tip.style.left = Math.max(0, Math.min(x + 14, box.width - tip.offsetWidth - 4)) + "px";
     tip.style.top = (y + 16 + tip.offsetHeight > box.height ? Math.max(0, y - tip.offsetHeight - 14) : y + 16) + "px";

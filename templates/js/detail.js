@@ -9,7 +9,7 @@ const drawDetail = () => {
   const sides = (row) => {
     const line = (title, reference, target) => {
       const same = reference === target;
-      return element("tr", { class: same ? null : "differs" }, head(title), cell(reference || "–"), cell(target || "–"), cell(same ? "same" : "≠ differs"));
+      return element("tr", { class: same ? null : "differs" }, head(title), cell(reference || "–"), cell(target || "–"), element("td", { class: "same" }, same ? "same" : "≠ differs"));
     };
     return table(["", "reference", "target", ""], [
       line("shape", word("referenceShape", row), word("targetShape", row)),
@@ -23,7 +23,7 @@ const drawDetail = () => {
     const decides = word("metric", row);
     const lines = Object.keys(data.metrics).filter((name) => metric(name, row) !== null).map((name) => {
       const rule = name === decides
-        ? `limit ${data.atLeast.includes(name) ? "at least" : "at most"} ${number(figure("limit", row))} (${word("standard", row)}), ${used(figure("ratio", row))} of it used` : "";
+        ? `limit ${data.atLeast.includes(name) ? "at least" : "at most"} ${number(figure("limit", row))} (${word("standard", row)}): ${used(figure("ratio", row))}` : "";
       return element("tr", { class: name === decides ? "deciding" : null }, head(name), element("td", { class: "figure" }, number(metric(name, row))), cell(rule));
     });
     return lines.length ? table(["metric", "value", ""], lines) : element("p", { class: "soft" }, "No metric can be had for this record.");
@@ -39,7 +39,7 @@ const drawDetail = () => {
   };
 
   const counts = (row) => {
-    const pairs = data.details[row]?.counts ?? [];
+    const pairs = Object.entries(data.counts).map(([name, values]) => [name, values[row]]).filter(([, value]) => value > 0);
     return pairs.length ? [element("h3", {}, "Elements"), element("p", {}, pairs.map(([name, value]) => `${name} ${count(value)}`).join(" · "))] : [];
   };
 
@@ -54,19 +54,22 @@ const drawDetail = () => {
     const steps = element("div", { class: "steps" },
       element("button", { type: "button", class: "back", disabled: place <= 0, onclick: () => step(-1) }, "Previous"),
       element("button", { type: "button", class: "on", disabled: place < 0 || place >= listed.length - 1, onclick: () => step(1) }, "Next"),
-      element("button", { type: "button", onclick: () => dialog.close() }, "Close"));
-    const place_ = [word("phase", row), "order " + figure("order", row)].join(" · ");
+      element("button", { type: "button", class: "close", onclick: () => dialog.close() }, "Close"));
+    const when = [word("phase", row), "order " + figure("order", row)].join(" · ");
+    const focused = document.activeElement?.className; // stepping on replaces the very button that was pressed
     dialog.replaceChildren(
       element("div", { class: "detail-head" }, element("h2", { id: "detail-title" }, word("name", row)), steps),
-      element("div", { class: "detail-body" }, element("p", { class: "soft" }, element("code", {}, word("record", row)), ` · ${place_}`),
+      element("div", { class: "detail-body" }, element("p", { class: "soft" }, element("code", {}, word("record", row)), ` · ${when}`),
         ...meaning(row), element("h3", {}, "Both sides"), sides(row), element("h3", {}, "Metrics"), metrics(row), ...counts(row)));
     if (!dialog.open) dialog.showModal();
+    else (dialog.querySelector(`.steps .${focused || "on"}:not(:disabled)`) ?? dialog.querySelector(".close")).focus();
     dialog.scrollTop = 0;
   };
 
   dialog.addEventListener("close", () => look({ record: null }));
   dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
-  dialog.addEventListener("keydown", (event) => {
+  document.addEventListener("keydown", (event) => {
+    if (!dialog.open) return;
     if (event.key === "ArrowLeft") step(-1);
     if (event.key === "ArrowRight") step(1);
   });

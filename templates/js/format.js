@@ -23,7 +23,9 @@ const share = (value) => {
   return count(percent) + " %";
 };
 
-const used = (ratio) => (ratio <= 2 || !Number.isFinite(ratio) ? share(ratio) : number(ratio) + " times");
+const moderate = (ratio) => ratio <= 2 || !Number.isFinite(ratio);
+const factor = (ratio) => (moderate(ratio) ? share(ratio) : number(ratio) + " ×");
+const used = (ratio) => (moderate(ratio) ? share(ratio) + " of its limit" : number(ratio) + " times its limit");
 
 const words = (name) => name.replaceAll("_", " ");
 

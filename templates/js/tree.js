@@ -9,7 +9,7 @@ const drawTree = () => {
     const twist = element("button", { type: "button", class: "twist", "aria-expanded": "false", "aria-label": "inside " + name, disabled: children.length === 0 }, children.length ? "▸" : "");
     const kind = starts ? "bad" : kinds[worst];
     const dot = element("span", { class: "dot " + kind, title: starts ? "the error starts here" : words(worst) }, starts ? "✗" : data.symbols[worst] === "✗" ? "○" : data.symbols[worst]);
-    const sum = element("span", { class: "sum " + (wrong ? kind : "soft"), title: `${wrong} of ${judged} records are wrong or missing` }, wrong ? `${count(wrong)}/${count(judged)}` : count(judged));
+    const sum = element("span", { class: "sum " + (wrong ? kind : "soft"), title: `${wrong} of ${judged} records are wrong or missing` }, wrong && judged < 1000 ? `${wrong}/${judged}` : count(wrong || judged));
     const holder = element("div", {}, element("div", { class: "node" }, twist, dot, label, sum));
     names.push(label);
     const toggle = () => {

@@ -332,7 +332,7 @@ def inconclusive_model(**changes):
         found = dataclasses.replace(row.measure, join=join, reason="no partner of this name", metrics=metrics_left, judged=True)
         rows[index] = Row(found, judged(found, status=status, reason="no partner of this name"), "unknown")
     reasons = (
-        "the target does not repeat itself: 14 records differ between two equal runs, first at encoder.layers.2.self_attn / matmul",
+        "the target does not repeat itself: 14 records differ between two equal runs, first at layers.2.self_attn / matmul",
         "3 of 242 records were not compared",
     )
     region = Region(unrepeatable=("target: encoder.layers.2.self_attn / matmul",), notes=("nothing differs beyond its limit",))

@@ -1,0 +1,221 @@
+import json
+
+import pytest
+
+from precflow.report import wording
+from precflow.resources import directory
+
+pytestmark = pytest.mark.browser
+MODELS = ["aligned", "misaligned", "inconclusive", "nasty", "empty"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_page_is_quiet_and_asks_nothing_of_the_network(name, request, show):
+    page = show(request.getfixturevalue(name))
+    assert page.run("document.documentElement.classList.contains('has-script')")
+    assert page.named("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled") == []
+    asked = {sent["request"]["url"].split("#")[0] for sent in page.named("Network.requestWillBeSent")}
+    assert len(asked) == 1, asked
+    assert asked.pop().startswith("file:")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", MODELS)
+def test_nothing_sticks_out_at_the_side(name, width, request, show):
+    page = show(request.getfixturevalue(name), width=width)
+    assert page.run("document.documentElement.scrollWidth") <= width
+
+
+def test_nasty_names_are_shown_and_never_run(nasty, show):
+    page = show(nasty)
+    assert page.named("Page.javascriptDialogOpening") == []
+    assert page.run("document.querySelectorAll('script').length") == 2
+    assert page.run("document.images.length") == 0
+    assert "<script>alert(1)</script>.0 / linear" in page.text("#table tbody")
+    assert "文本编码器.层.零.2 / linear" in page.text("#table tbody")
+    page.click("#table tbody tr:nth-child(6)")
+    assert "</script><img src=x onerror=alert(2)>.5 / linear" in page.text("#detail-title")
+    assert "49" not in page.text("#what-to-do").replace("1 49", "")
+
+
+def test_the_table_sorts_by_every_column(misaligned, show):
+    page = show(misaligned)
+    page.click("th[data-column=relative_l2] button")
+    assert page.run("document.querySelector('th[data-column=relative_l2]').ariaSort") == "descending"
+    worst = max(misaligned.rows, key=lambda row: row.measure.metrics.get("relative_l2", -1))
+    assert worst.measure.name in page.text("#table tbody tr")
+    page.click("th[data-column=relative_l2] button")
+    assert "embedding" in page.text("#table tbody tr")
+    page.click("th[data-column=status] button")
+    assert page.run("location.hash") == "#sort=status"
+
+
+def test_records_without_a_value_sort_last_in_both_directions(misaligned, show):
+    for address in ("sort=relative_l2", "sort=relative_l2&down=1"):
+        page = show(misaligned, address + "&page=99")
+        assert page.text("#table tbody tr:last-child td:nth-child(7)") == "–"
+
+
+def test_chips_filter_by_status(misaligned, show):
+    page = show(misaligned)
+    page.click("[data-status=introduces]")
+    assert page.run("document.querySelectorAll('#table tbody tr').length") == 1
+    assert misaligned.region.start in page.text("#table tbody")
+    page.click("[data-status=fail]")
+    failed = sum(row.judged.status == "fail" for row in misaligned.rows)
+    assert page.text("#page-text") == f"1 to 50 of {failed}"
+    assert page.run("document.querySelector('[data-status=fail]').ariaPressed") == "true"
+
+
+def test_text_filters_and_empty_results_say_so(misaligned, show):
+    page = show(misaligned)
+    page.run("{const box = document.querySelector('#find'); box.value = 'SOFTMAX'; box.dispatchEvent(new Event('input'))}")
+    page.wait("document.querySelector('#page-text').textContent === '1 to 12 of 12'")
+    page.run("{const box = document.querySelector('#find'); box.value = 'nothing'; box.dispatchEvent(new Event('input'))}")
+    page.wait("document.querySelector('#table tbody').textContent === 'No record matches.'")
+
+
+def test_a_module_filters_the_table_and_is_taken_off_again(misaligned, show):
+    page = show(misaligned)
+    page.click('[data-path="encoder.layers.4"]')
+    assert page.text("#page-text") == "1 to 23 of 23"
+    assert page.text("#active").startswith("module encoder.layers.4")
+    page.click("#active button")
+    assert page.text("#page-text").endswith(f"of {len(misaligned.rows)}")
+
+
+def test_the_tree_opens_where_the_error_starts(misaligned, show):
+    page = show(misaligned)
+    assert page.run("""document.querySelector('[data-path="encoder.layers.4.layer_norm1"]') !== null""")
+    assert page.run("""document.querySelector('[data-path="encoder.layers.5.layer_norm1"]') === null""")
+
+
+def test_a_record_opens_steps_and_closes(misaligned, show):
+    page = show(misaligned)
+    page.click("#table tbody tr:nth-child(3)")
+    assert page.text("#detail-title") == misaligned.rows[2].measure.name
+    assert page.run("location.hash") == "#record=2"
+    page.click("#detail .on")
+    assert page.text("#detail-title") == misaligned.rows[3].measure.name
+    page.key("ArrowLeft")
+    page.wait("location.hash === '#record=2'")
+    page.key("Escape")
+    page.wait("!document.querySelector('#detail').open && location.hash === ''")
+
+
+def test_the_detail_tells_arguments_limit_and_sites(misaligned, show):
+    start = next(index for index, row in enumerate(misaligned.rows) if row.role == "introduces")
+    page = show(misaligned, f"record={start}")
+    told = page.text("#detail")
+    assert "argument eps" in told
+    assert "≠ differs" in told
+    assert "limit at most 1.53e-5 (default)" in told
+    assert "modeling_clip.py" in told
+    assert wording.ROLE_MEANINGS["introduces"] in told
+
+
+def test_an_address_brings_back_what_was_looked_at(misaligned, show):
+    page = show(misaligned, "module=encoder.layers.4&status=fail&sort=ratio&down=1")
+    assert page.text("#page-text").endswith("of 21")
+    assert page.run("document.querySelector('th[data-column=ratio]').ariaSort") == "descending"
+
+
+def test_a_foreign_address_does_no_harm(misaligned, show):
+    page = show(misaligned, "record=999999&sort=nonsense&page=-4&status=%3Cscript%3E")
+    assert page.named("Runtime.exceptionThrown") == []
+    assert page.text("#table tbody") == "No record matches."
+
+
+def canvas_box(page):
+    page.run("document.querySelector('canvas').scrollIntoView()")
+    return page.run(
+        "(({x, y, width, height}) => [x, y, width, height])(document.querySelector('canvas').getBoundingClientRect())"
+    )
+
+
+def test_dragging_zooms_and_double_click_resets(misaligned, show):
+    page = show(misaligned)
+    x, y, width, height = canvas_box(page)
+    page.mouse("mousePressed", x + width * 0.3, y + height / 2, pressed=1)
+    page.mouse("mouseMoved", x + width * 0.6, y + height / 2, pressed=1)
+    page.mouse("mouseReleased", x + width * 0.6, y + height / 2)
+    page.wait("location.hash.includes('from=')")
+    assert "of the picture" in page.text("#active")
+    assert page.run("document.querySelector('#zoom-out').hidden") is False
+    page.run("document.querySelector('canvas').dispatchEvent(new MouseEvent('dblclick'))")
+    assert page.run("location.hash") == ""
+
+
+def test_pointing_at_a_mark_tells_it_and_clicking_opens_it(misaligned, show):
+    page = show(misaligned)
+    x, y, width, height = canvas_box(page)
+    start = next(index for index, row in enumerate(misaligned.rows) if row.role == "introduces")
+    across = x + 78 + start / (len(misaligned.rows) - 1) * (width - 98)
+    for step in range(10, int(height), 8):
+        page.mouse("mouseMoved", across, y + step)
+        if page.run("!document.querySelector('.tip').hidden") and "introduces" in page.text(".tip"):
+            break
+    assert misaligned.region.start in page.text(".tip")
+    page.mouse("mousePressed", across, y + step, pressed=1)
+    page.mouse("mouseReleased", across, y + step)
+    page.wait("document.querySelector('#detail').open")
+    assert page.text("#detail-title") == misaligned.region.start
+
+
+def test_the_picture_works_by_keyboard(misaligned, show):
+    page = show(misaligned)
+    page.run("document.querySelector('canvas').focus()")
+    page.key("ArrowRight")
+    page.key("ArrowRight")
+    page.wait("!document.querySelector('.tip').hidden")
+    assert misaligned.rows[1].measure.name in page.text(".tip")
+    page.key("Enter")
+    page.wait("document.querySelector('#detail').open")
+    assert page.text("#detail-title") == misaligned.rows[1].measure.name
+
+
+def test_the_environment_filter_needs_no_script(misaligned, show):
+    page = show(misaligned, script=False)
+    assert page.run("getComputedStyle(document.querySelector('tr.same')).display") == "none"
+    assert page.run("getComputedStyle(document.querySelector('tr.differs')).display") == "table-row"
+
+
+def test_without_script_the_letter_still_stands(misaligned, show):
+    page = show(misaligned, script=False)
+    told = page.text("body")
+    assert "Misaligned" in told
+    assert misaligned.region.start in told
+    assert misaligned.findings[0].fix in told
+    assert "257 of 257 records" in told
+    assert page.run("getComputedStyle(document.querySelector('.browse')).display") == "none"
+
+
+def test_dark_mode_follows_the_reader(misaligned, show):
+    colours = [show(misaligned, dark=dark).run("getComputedStyle(document.body).backgroundColor") for dark in (False, True)]
+    assert colours == ["rgb(245, 246, 248)", "rgb(14, 17, 22)"]
+
+
+def test_numbers_read_the_same_in_the_page_and_elsewhere(misaligned, show):
+    values = [0, 1, 0.5, 0.0999, 0.1, 0.014, 1.5e-5, 4.213e-2, 999.4, 999.6, 1214, 344912, 9.99e6, 1e7, 1e300, -3.2, -20604]
+    values += [0.99, 0.9901, 0.995, 0.99998, 0.9999987, 1 - 1e-11, 1 - 2e-16, 5e-324, 123.456, 12.3456]
+    ratios = [0, 1e-5, 0.004, 0.62, 0.995, 0.99996, 1, 1.5, 2, 2.01, 75.2, 1836.2, 1e9]
+    page = show(misaligned)
+    source = (directory("templates") / "js" / "format.js").read_text(encoding="utf-8")
+    calls = f"[{json.dumps(values)}.map(number), {json.dumps(ratios)}.map(factor), {json.dumps(ratios)}.map(used)]"
+    wanted = f"(() => {{{source}; return {calls}}})()"
+    here = [list(map(wording.number, values)), list(map(wording.factor, ratios)), list(map(wording.used, ratios))]
+    assert page.run(wanted) == here
+    special = (
+        f"(() => {{{source}; return [number(NaN), number(Infinity), number(-Infinity), shortened('a'.repeat(40), 21)]}})()"
+    )
+    assert page.run(special) == ["NaN", "infinity", "-infinity", wording.shortened("a" * 40, 21)]
+
+
+def test_twenty_thousand_records_stay_light(large, show):
+    page = show(large)
+    assert page.run("document.querySelectorAll('#table tbody tr').length") == 50
+    assert page.run("document.querySelectorAll('*').length") < 12_000
+    page.click("[data-status=fail]")
+    page.click("th[data-column=ratio] button")
+    worst = max((row for row in large.rows if row.judged.status == "fail"), key=lambda row: row.judged.ratio)
+    assert worst.measure.name in page.text("#table tbody tr")
