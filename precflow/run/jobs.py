@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precflow.config.schema import RunConfig
-from precflow.config.trust import trusted_packages
+from precflow.config.trust import trusted
 from precflow.stages.job import Job
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def make_job(composed: Composed, *, command: str) -> Job:
         command=command,
         yaml=composed.yaml,
         ci=in_ci(composed.config),
-        trusted=tuple(trusted_packages(composed.config)),
+        trusted=(*composed.config.site.trusted, *trusted(())),  # a site file's own, then the environment's and the user's
         import_paths=(str(Path.cwd()), *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)),
         cache=cache,
         started=datetime.datetime.now(tz=datetime.timezone.utc).isoformat(timespec="minutes"),

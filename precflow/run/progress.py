@@ -13,6 +13,8 @@ from typing import Protocol
 from rich.console import Console
 from rich.markup import escape
 
+from precflow.report.ci import stage_line
+
 HEARTBEAT_SECONDS = 60.0
 
 
@@ -77,8 +79,7 @@ class Lines:
         self._line(stage, side, "kept" if state == "kept" else "done", seconds)
 
     def _line(self, stage: str, side: str, state: str, seconds: float) -> None:
-        named = f" side={side}" if side else ""
-        sys.stderr.write(f"precflow {self._recipe} stage={stage}{named} state={state} seconds={seconds:.0f}\n")
+        sys.stderr.write(stage_line(self._recipe, stage, side=side, state=state, seconds=seconds) + "\n")
         sys.stderr.flush()
 
 

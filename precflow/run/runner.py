@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from precflow.errors import ConfigError, PrecflowError
 from precflow.judgement.verdicts import EXIT_CODES
-from precflow.report.terminal import ci_line, summary
+from precflow.report.ci import ci_line
+from precflow.report.terminal import summary
 from precflow.run import plan, progress
 from precflow.run.jobs import make_job
 from precflow.run.store import Sealed, explained
