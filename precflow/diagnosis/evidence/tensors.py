@@ -128,7 +128,8 @@ def _bounded(tensor: npt.NDArray[Any]) -> Floats:
 def _pair(reference: Floats, target: Floats, facts: tuple[FloatFacts, FloatFacts]) -> Pair:
     fills = (fill_range(facts[0]), fill_range(facts[1]))
     excluded = classify(reference, target, fills, same_dtype=facts[0] == facts[1]).excluded
-    return Pair(reference, target, ~excluded, _filled(reference, fills[0]), _filled(target, fills[1]))
+    ordinary = ~excluded & np.isfinite(reference) & np.isfinite(target)
+    return Pair(reference, target, ordinary, _filled(reference, fills[0]), _filled(target, fills[1]))
 
 
 def _filled(values: Floats, fills: FillRange) -> Mask:

@@ -1,0 +1,33 @@
+"""The registry of evidence, and how values are shown."""
+
+import pytest
+
+from precflow.diagnosis.evidence.names import EVIDENCE, OF_SUSPECT, shown
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (True, "yes"),
+        (False, "no"),
+        (1e-5, "1e-05"),
+        (0.99998, "1"),
+        (12, "12"),
+        ([1, 2], "1, 2"),
+        ("a", "a"),
+        (["a"], "a"),
+        ([], ""),
+    ],
+)
+def test_shown(value, text):
+    assert shown(value) == text
+
+
+def test_every_name_has_words_and_a_meaning_that_is_a_sentence():
+    assert all(named.label and named.meaning.endswith(".") for named in EVIDENCE.values())
+    assert set(EVIDENCE) > OF_SUSPECT
+
+
+def test_labels_are_not_repeated():
+    labels = [named.label for named in EVIDENCE.values()]
+    assert len(labels) == len(set(labels))

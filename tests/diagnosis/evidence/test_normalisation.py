@@ -1,0 +1,53 @@
+"""The fitted epsilon against torch's own layer_norm, with known epsilons."""
+
+import numpy as np
+import pytest
+import torch
+
+from precflow.diagnosis.evidence.normalisation import fit_epsilon
+
+GENERATOR = np.random.default_rng(1)
+INPUT = GENERATOR.standard_normal((231, 64)) * GENERATOR.uniform(0.01, 0.1, (231, 1))
+WEIGHT, BIAS = 1 + 0.3 * GENERATOR.standard_normal(64), GENERATOR.standard_normal(64)
+
+
+def layer_norm(values, epsilon, dtype=torch.float64):
+    tensors = [torch.tensor(one, dtype=dtype) for one in (values, WEIGHT, BIAS)]
+    return torch.nn.functional.layer_norm(tensors[0], (64,), *tensors[1:], eps=epsilon).double().numpy()
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 1e-6, 3e-4])
+def test_the_epsilon_of_the_target_is_found(epsilon):
+    fit = fit_epsilon(INPUT, layer_norm(INPUT, 1e-5), layer_norm(INPUT, epsilon), 1e-5)
+    assert fit.epsilon == pytest.approx(epsilon, rel=0.01)
+    assert fit.share > 0.999
+
+
+def test_it_is_found_in_half_precision_too():
+    reference, target = layer_norm(INPUT, 1e-5), layer_norm(INPUT, 1e-3, torch.float32).astype(np.float16).astype(float)
+    fit = fit_epsilon(INPUT, reference, target, 1e-5)
+    assert fit.epsilon == pytest.approx(1e-3, rel=0.05)
+    assert fit.share > 0.97
+
+
+def test_root_mean_square_without_a_mean():
+    def rms_norm(epsilon):
+        return INPUT / np.sqrt(np.mean(INPUT**2, axis=1, keepdims=True) + epsilon) * WEIGHT
+
+    fit = fit_epsilon(INPUT, rms_norm(1e-6), rms_norm(1e-4), 1e-6, centred=False)
+    assert fit.epsilon == pytest.approx(1e-4, rel=0.01)
+
+
+def test_noise_and_a_plain_factor_are_not_explained():
+    reference = layer_norm(INPUT, 1e-5)
+    noise = fit_epsilon(INPUT, reference, reference + 1e-3 * GENERATOR.standard_normal(reference.shape), 1e-5)
+    assert noise.share < 0.1
+    assert fit_epsilon(INPUT, reference, 1.01 * reference, 1e-5).share < 0.6
+
+
+def test_what_cannot_be_fitted_is_none():
+    reference = layer_norm(INPUT, 1e-5)
+    broken = np.where(np.arange(64) == 3, np.nan, reference)
+    assert fit_epsilon(INPUT, reference, reference, 1e-5) is None
+    assert fit_epsilon(INPUT, reference, broken, 1e-5) is None
+    assert fit_epsilon(INPUT[:3], reference[:3], reference[:3] * 2, 1e-5) is None

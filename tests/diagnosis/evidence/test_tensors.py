@@ -1,0 +1,106 @@
+"""What is read of a call under suspicion, and what is not."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from precflow.diagnosis.evidence import tensors
+from precflow.diagnosis.evidence.tensors import observe, read_pair
+from precflow.diagnosis.findings import Suspect
+from precflow.errors import DumpError
+
+VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+@pytest.fixture
+def sides(hand_made):
+    """Two dumps with one linear each; the target's output is one larger."""
+    made = []
+    for shift in (0, 1):
+        dump = hand_made()
+        before = dump.operator("a", "add", value=VALUES)
+        dump.operator("b", "linear", before, {"weight": "b.weight", "content": "w"}, value=VALUES + np.float32(shift))
+        made.append(dump)
+    return made
+
+
+def suspect_of(call):
+    return Suspect(call.outputs[0].text, call.name, call.module, call.operator, call.order, 2.0, "why")
+
+
+def test_inputs_and_output_of_both_sides(sides):
+    (observed,) = observe(*sides, [suspect_of(sides[0].made[1])])
+    assert observed.inputs_equal
+    assert np.array_equal(observed.output.target - observed.output.reference, np.ones((3, 4)))
+    assert len(observed.inputs) == 1
+    assert observed.target is sides[1].made[1]
+
+
+def test_other_inputs_are_not_equal(sides, hand_made):
+    other = hand_made()
+    other.operator("b", "linear", {"content": "else"}, value=VALUES)
+    (observed,) = observe(sides[0], other, [suspect_of(sides[0].made[1])])
+    assert not observed.inputs_equal
+
+
+def test_a_call_without_a_partner_has_no_output_pair(sides, hand_made):
+    (observed,) = observe(sides[0], hand_made(), [suspect_of(sides[0].made[1])])
+    assert observed.target is None
+    assert observed.output is None
+    assert observed.records[1] is None
+    assert not observed.inputs_equal
+
+
+def test_a_suspect_that_is_not_in_the_dump_is_left_out(sides, hand_made):
+    assert observe(hand_made(), sides[1], [suspect_of(sides[0].made[1])]) == []
+
+
+def test_another_shape_cannot_be_compared(sides, hand_made):
+    other = hand_made()
+    call = other.operator("b", "linear", value=VALUES.T.copy())
+    assert read_pair(sides[0], other, sides[0].made[1].outputs[0], call.outputs[0]) is None
+
+
+def test_integers_and_empty_tensors_are_left_out(hand_made):
+    dump = hand_made()
+    whole = dump.operator("a", "argmax", value=np.arange(3))
+    empty = dump.operator("a", "cat", value=np.empty((0, 3), np.float32))
+    assert read_pair(dump, dump, whole.outputs[0], whole.outputs[0]) is None
+    assert read_pair(dump, dump, empty.outputs[0], empty.outputs[0]) is None
+
+
+def test_a_damaged_tensor_is_left_out(sides, monkeypatch):
+    def torn(record):
+        raise DumpError("its shard is cut short")
+
+    monkeypatch.setattr(sides[1], "tensor", torn)
+    (observed,) = observe(*sides, [suspect_of(sides[0].made[1])])
+    assert observed.output is None
+
+
+def test_large_tensors_are_thinned_by_rows_on_both_sides_alike(hand_made, monkeypatch):
+    monkeypatch.setattr(tensors, "ELEMENTS", 100)
+    dump = hand_made()
+    values = np.arange(1000, dtype=np.float32).reshape(100, 10)
+    call = dump.operator("a", "linear", value=values)
+    pair = read_pair(dump, dump, call.outputs[0], call.outputs[0])
+    assert pair.reference.shape == (10, 10)
+    assert np.array_equal(pair.reference, values[::10])
+
+
+def test_fill_values_are_masked_and_not_ordinary(hand_made):
+    dump = hand_made()
+    reference = dump.operator("a", "add", value=np.array([[1.0, np.finfo(np.float32).min, -np.inf, 2.0]], np.float32))
+    target = hand_made()
+    other = target.operator("a", "add", value=np.array([[1.0, -65504, 3.0, np.nan]], np.float16))
+    pair = read_pair(dump, target, reference.outputs[0], other.outputs[0])
+    assert pair.ordinary.tolist() == [[True, False, False, False]]
+    assert pair.filled_reference.tolist() == [[False, True, True, False]]
+    assert pair.filled_target.tolist() == [[False, True, False, False]]
+
+
+def test_bfloat16_and_single_numbers_are_read(hand_made):
+    dump = hand_made()
+    call = dump.operator("a", "mean", value=np.array(1.5, ml_dtypes.bfloat16))
+    pair = read_pair(dump, dump, call.outputs[0], call.outputs[0])
+    assert pair.reference.tolist() == [[1.5]]

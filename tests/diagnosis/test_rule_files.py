@@ -1,0 +1,81 @@
+"""Rule files are checked all at once, and nothing in them can reach out of the sandbox."""
+
+import pytest
+from jinja2.exceptions import SecurityError
+
+from precflow.diagnosis.rule_files import expression, load, template
+from precflow.errors import ConfigError
+
+GOOD = "id: PF901\ntitle: t\nwhen: failing > 0\nwhy: w\nfix: f\nabout: run\nwhere: here\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    def write(**files):
+        for name, text in files.items():
+            (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
+        return tmp_path
+
+    return write
+
+
+def problems(folder):
+    with pytest.raises(ConfigError) as caught:
+        load([folder])
+    return [(problem.key, problem.message) for problem in caught.value.problems]
+
+
+def test_a_good_file_is_a_rule_with_defaults(folder):
+    (rule,) = load([folder(PF901_good=GOOD)])
+    assert (rule.id, rule.certainty, rule.rank, rule.evidence, rule.explains) == ("PF901", "possible", "normal", (), True)
+
+
+def test_rules_come_sorted_by_id_over_all_folders(folder, tmp_path):
+    second = tmp_path / "second"
+    second.mkdir()
+    (second / "PF100_first.yaml").write_text(GOOD.replace("PF901", "PF100"), encoding="utf-8")
+    assert [rule.id for rule in load([folder(PF901_good=GOOD), second])] == ["PF100", "PF901"]
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "words"),
+    [
+        (GOOD + "wen: x\n", "wen", "no such key"),
+        (GOOD.replace("why: w\n", ""), "why", "is missing"),
+        (GOOD.replace("PF901", "X1"), "id", "expected PFnnn"),
+        (GOOD + "certainty: sure\n", "certainty", "expected one of certain, likely, possible"),
+        (GOOD + "explains: 1.0e0\n", "explains", "expected one of"),
+        (GOOD.replace("failing > 0", "failing >"), "when", "cannot be read"),
+        (GOOD.replace("failing > 0", "faling > 0"), "when", "no evidence is named 'faling'; did you mean failing?"),
+        (GOOD.replace("title: t", "title: '{{ nothing_here_at_all }}'"), "title", "no evidence is named"),
+        (GOOD.replace("title: t", "title: 3"), "title", "expected text"),
+        (GOOD + "evidence: [scale_slop]\n", "evidence", "did you mean scale_slope?"),
+        (GOOD + "sources: one\n", "sources", "expected a list of texts"),
+        (GOOD.replace("failing > 0", "scale_slope > 0"), "when", "known of a suspect only"),
+    ],
+)
+def test_what_is_wrong_is_said(folder, text, key, words):
+    found = dict(problems(folder(PF901_bad=text)))
+    assert words in found[key]
+
+
+def test_problems_of_all_files_come_at_once(folder):
+    found = problems(folder(PF901_a=GOOD + "x: 1\n", PF902_b="- a list\n", PF903_c="a: [\n", PF904_d=GOOD))
+    assert [key for key, _ in found] == ["x", "PF902_b", "PF903_c", "id"]
+
+
+def test_an_id_stands_in_one_file_only(folder):
+    assert problems(folder(PF901_a=GOOD, PF901_b=GOOD)) == [("PF901", "stands in more than one file")]
+
+
+@pytest.mark.parametrize("attack", ["''.__class__.__mro__", "names.append(1)", "cycler.__init__.__globals__"])
+def test_conditions_stay_in_the_sandbox(attack):
+    names = ["a"]
+    with pytest.raises(SecurityError):
+        bool(expression(f"({attack}).x")(names=names))
+    assert names == ["a"]
+
+
+def test_texts_stay_in_the_sandbox():
+    with pytest.raises(SecurityError):
+        template("{{ ''.__class__.__mro__[1] }}").render()

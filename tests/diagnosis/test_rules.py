@@ -1,0 +1,198 @@
+"""The engine, and every shipped rule with evidence that meets it and evidence that does not."""
+
+import pytest
+
+from precflow import resources
+from precflow.diagnosis.evidence.names import EVIDENCE
+from precflow.diagnosis.rule_files import Rule
+from precflow.diagnosis.rules import advise, load
+from precflow.errors import ConfigError
+
+SHIPPED = {rule.id: rule for rule in load([resources.directory("conf") / "rule"])}
+RUN = {
+    "recipe": "demo",
+    "command": "precflow +recipe=demo",
+    "reference_dtype": "float32",
+    "target_dtype": "float32",
+    "low_precision": False,
+    "failing": 10,
+    "unpaired_count": 0,
+    "unpaired_reference": [],
+    "unpaired_target": [],
+    "weights_different": [],
+    "weights_different_count": 0,
+    "inputs_different": [],
+    "inputs_different_count": 0,
+    "unrepeatable_reference": [],
+    "unrepeatable_target": [],
+    "misspelt_variables": [],
+    "package_differences": [],
+    "matmul_switches": [],
+    "convolution_switches": [],
+    "device_draws": [],
+    "seed_reference": 1234,
+    "seed_target": 1234,
+}
+SUSPECT = {
+    "name": "layers.0 / op",
+    "module": "layers.0",
+    "operator": "op",
+    "family": "other",
+    "site": "model.py:3 in forward",
+    "why_suspect": "its inputs agree, its output does not",
+    "status": "fail",
+    "ratio": 20.0,
+    "movement": False,
+    "accumulated": False,
+    "inputs_use": 0.0,
+    "inputs_equal": True,
+    "arguments_different": [],
+    "reference_shape": [2, 3],
+    "target_shape": [2, 3],
+    "reference_output_dtype": "float32",
+    "target_output_dtype": "float32",
+    "relative_l2": 1e-3,
+    "error_bits": 10.0,
+    "error_cosine": 0.5,
+    "scale_slope": 1.0,
+    "scale_share": 0.1,
+    "narrow_type": "",
+    "nonfinite_reference": 0,
+    "nonfinite_target": 0,
+    "nonfinite_target_only": 0,
+    "overflow_share": 0.0,
+    "reference_max": 3.0,
+}
+MATMUL = {"family": "matmul", "operator": "linear", "error_bits": 12.0, "error_cosine": 0.01}
+EPSILON = {"family": "normalisation", "epsilon_reference": 1e-5, "epsilon_target": 1e-3, "epsilon_share": 0.999}
+MASK = {"family": "masking", "masked_reference": 1000, "masked_target": 0, "masked_different": 1000}
+# rule, evidence that meets it, evidence that nearly does
+TABLE = [
+    ("PF101", {"unrepeatable_target": ["a / index_put"]}, {}),
+    ("PF102", MATMUL, {**MATMUL, "error_cosine": 0.9}),
+    ("PF102", {**MATMUL, "error_bits": 13.9}, {**MATMUL, "error_bits": 20.0}),
+    ("PF102", MATMUL, {**MATMUL, "low_precision": True}),
+    ("PF103", {"seed_target": 1}, {}),
+    ("PF104", {"misspelt_variables": ["HCCL_DETERMINISITIC is set and nobody reads it: HCCL_DETERMINISTIC"]}, {}),
+    ("PF105", {"package_differences": ["torch.version: 2.13.0 / 2.6.0"]}, {"package_differences": ["x: 1 / 2"], "failing": 0}),
+    ("PF106", {"family": "random"}, {"family": "random", "status": "pass"}),
+    ("PF201", {"status": "shape", "target_shape": [3, 2]}, {}),
+    ("PF202", {"status": "dtype", "target_output_dtype": "float16"}, {}),
+    ("PF203", {"arguments_different": ["eps: 1 / 2"]}, {}),
+    ("PF204", {"unpaired_count": 1, "unpaired_target": ["a / rope"]}, {}),
+    ("PF211", {"scale_slope": 1.01, "scale_share": 0.9999}, {"scale_slope": 1.01, "scale_share": 0.5}),
+    ("PF211", {"scale_slope": 1.01, "scale_share": 0.98}, {"scale_slope": 0.9, "scale_share": 0.98, **EPSILON}),
+    ("PF212", {"family": "activation", "curve_share": 0.99}, {"family": "activation", "scale_share": 0.99}),
+    ("PF213", {"family": "softmax", "narrow_type": "float16"}, {"family": "softmax"}),
+    ("PF214", EPSILON, {**EPSILON, "epsilon_share": 0.3}),
+    ("PF214", EPSILON, {**EPSILON, "epsilon_target": 1.1e-5}),
+    ("PF215", {"movement": True, "operator": "transpose"}, {}),
+    ("PF299", {}, EPSILON),
+    ("PF301", MASK, {**MASK, "masked_target": 1000, "masked_different": 0}),
+    ("PF301", {**MASK, "family": "softmax"}, {**MASK, "family": "softmax", "masked_target": 1200, "low_precision": True}),
+    ("PF401", {"weights_different": ["a.weight"], "weights_different_count": 1}, {}),
+    ("PF402", {"inputs_different": ["input_ids"], "inputs_different_count": 1}, {}),
+    ("PF501", {"nonfinite_target_only": 3, "nonfinite_target": 3}, {"nonfinite_target_only": 3, **MASK}),
+    ("PF502", {"overflow_share": 1.0, "reference_max": 1e5}, {"overflow_share": 0.1}),
+    ("PF503", {"low_precision": True, "failing": 0}, {"low_precision": True}),
+    ("PF504", {"accumulated": True, "inputs_use": 0.95}, {}),
+]
+
+
+def evidence(changes):
+    """Split changed names into those of the run and those of its one suspect."""
+    run = {name: value for name, value in changes.items() if name in RUN}
+    return {**RUN, **run, "suspects": [{**SUSPECT, **{name: value for name, value in changes.items() if name not in RUN}}]}
+
+
+@pytest.mark.parametrize(("identifier", "meets", "misses"), TABLE)
+def test_a_shipped_rule_applies_to_its_evidence_and_to_nothing_near_it(identifier, meets, misses):
+    found = {finding.rule: finding for finding in advise(evidence(meets), SHIPPED.values())}
+    assert identifier in found
+    finding = found[identifier]
+    assert all((finding.title, finding.why, finding.fix, finding.where))
+    assert "{{" not in f"{finding.title}{finding.why}{finding.fix}{finding.where}{finding.try_it}"
+    assert identifier not in {one.rule for one in advise(evidence(misses), SHIPPED.values())}
+
+
+def test_every_shipped_rule_is_in_the_table():
+    assert {row[0] for row in TABLE} == set(SHIPPED)
+
+
+def test_nothing_measured_gives_no_finding_about_the_run_and_does_not_raise():
+    assert advise({"suspects": []}, list(SHIPPED.values())) == []
+    assert [one.rule for one in advise({"suspects": [{"name": "a"}]}, list(SHIPPED.values()))] == ["PF299"]
+
+
+def test_names_in_tests_are_evidence():
+    assert set(RUN) | set(SUSPECT) <= set(EVIDENCE)
+
+
+@pytest.mark.parametrize(
+    ("identifier", "changes", "certainty"),
+    [
+        ("PF214", EPSILON, "certain"),
+        ("PF214", {**EPSILON, "epsilon_share": 0.9}, "likely"),
+        ("PF211", {"scale_slope": 1.01, "scale_share": 0.9999, "inputs_equal": False}, "likely"),
+        ("PF102", {**MATMUL, "matmul_switches": ["target: matmul.allow_hf32=True"]}, "certain"),
+        ("PF102", {**MATMUL, "operator": "conv2d", "matmul_switches": ["target: matmul.allow_hf32=True"]}, "likely"),
+        ("PF301", MASK, "certain"),
+    ],
+)
+def test_certainty_rises_with_the_evidence(identifier, changes, certainty):
+    found = {finding.rule: finding for finding in advise(evidence(changes), SHIPPED.values())}
+    assert found[identifier].certainty == certainty
+
+
+def test_the_wording_of_a_finding():
+    finding = next(one for one in advise(evidence({**EPSILON, "operator": "layer_norm"}), SHIPPED.values()))
+    assert finding.title == "eps of layer_norm differs: 1e-05 on the reference, about 0.001 on the target"
+    assert finding.where == "layers.0 / op"
+    assert finding.site == "model.py:3 in forward"
+    assert ("epsilon that explains the target", "0.001") in finding.evidence
+    assert ("inputs bitwise equal", "yes") in finding.evidence
+
+
+def rule(identifier, **options):
+    return Rule(**{"id": identifier, "title": "{{ name }}", "when": "true", "why": "w", "fix": "f", **options})
+
+
+def test_order_is_certainty_then_rank_then_the_graph():
+    suspects = [{"name": "first", "status": "a"}, {"name": "second", "status": "b"}]
+    rules = [
+        rule("PF901", certainty="likely"),
+        rule("PF902", certainty="certain", when="status == 'b'"),
+        rule("PF903", certainty="certain", when="status == 'a'"),
+        rule("PF904", certainty="certain", rank="after", when="status == 'a'"),
+        rule("PF905", certainty="likely", rank="before", when="status == 'b'"),
+    ]
+    assert [one.rule for one in advise({"suspects": suspects}, rules)] == ["PF903", "PF902", "PF904", "PF905", "PF901"]
+
+
+def test_one_rule_at_several_places_is_one_finding_that_names_them():
+    suspects = [{"name": name} for name in ("q", "k", "v")]
+    (finding,) = advise({"suspects": suspects}, [rule("PF901")])
+    assert finding.where == "q"
+    assert finding.evidence == (("also at", "k, v"),)
+
+
+def test_the_unexplained_rule_is_for_suspects_that_no_other_explains():
+    suspects = [{"name": "known", "status": "a"}, {"name": "open", "status": "b"}]
+    rules = [rule("PF901", when="status == 'a'"), rule("PF902", about="unexplained")]
+    assert [(one.rule, one.where) for one in advise({"suspects": suspects}, rules)] == [("PF901", "known"), ("PF902", "open")]
+
+
+def test_missing_evidence_does_not_match_and_is_not_shown():
+    names = {"suspects": [{"name": "a"}]}
+    assert advise(names, [rule("PF901", when="scale_share > 0.5")]) == []
+    assert advise(names, [rule("PF901", evidence=("scale_share", "name"))])[0].evidence == (("where", "a"),)
+
+
+def test_a_condition_that_cannot_be_evaluated_names_its_rule():
+    with pytest.raises(ConfigError, match="PF901"):
+        advise({"suspects": [{"name": "a"}]}, [rule("PF901", when="name > 3")])
+
+
+def test_names_of_a_user_are_text_and_never_templates():
+    (finding,) = advise({"suspects": [{"name": "{{ 7 * 7 }}<script>"}]}, [rule("PF901")])
+    assert finding.title == "{{ 7 * 7 }}<script>"

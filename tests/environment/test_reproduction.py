@@ -1,0 +1,55 @@
+"""What makes a comparison meaningless."""
+
+from precflow.dumps.header import Entry, Header, Holdings
+from precflow.environment.reproduction import blockers, differing
+
+BOTH = ("weights", "inputs")
+
+
+def holdings(digest, **contents):
+    return Holdings(digest, {name: Entry(content, "float32", (2,)) for name, content in contents.items()})
+
+
+def header(weights=None, inputs=None, seed=1234, recipe="demo"):
+    plain = holdings("same", a="1")
+    return Header(recipe=recipe, determinism={"seed": seed}, weights=weights or plain, inputs=inputs or plain)
+
+
+def test_equal_starts_block_nothing():
+    assert blockers(header(), header(), BOTH) == []
+
+
+def test_weights_that_differ_are_named():
+    found = blockers(header(weights=holdings("x", a="1", b="2")), header(weights=holdings("y", a="1", b="3")), BOTH)
+    assert found == ["the weights differ in 1 of 2: b"]
+
+
+def test_at_most_five_names_and_the_count():
+    here, there = ({f"w{number}": f"{side}{number}" for number in range(8)} for side in "ab")
+    (text,) = blockers(header(weights=holdings("x", **here)), header(weights=holdings("y", **there)), BOTH)
+    assert text == "the weights differ in 8 of 8: w0, w1, w2, w3, w4 and 3 more"
+
+
+def test_entries_of_one_side_only_differ():
+    assert differing(holdings("x", a="1", b="2"), holdings("y", a="1", c="3")) == ["b", "c"]
+
+
+def test_digests_decide_where_no_entry_tells():
+    assert blockers(header(inputs=Holdings("x")), header(inputs=Holdings("y")), BOTH) == ["the inputs differ"]
+
+
+def test_only_what_the_recipe_names_is_compared():
+    assert blockers(header(weights=holdings("x", a="1")), header(weights=holdings("y", a="2")), ("inputs",)) == []
+
+
+def test_what_was_not_recorded_is_no_agreement():
+    (text,) = blockers(header(), header(weights=Holdings()), BOTH)
+    assert text == "the weights of the target are not recorded, so nobody knows whether they are the same"
+
+
+def test_seeds_and_recipes_that_differ():
+    found = blockers(header(), header(seed=1, recipe="other"), BOTH)
+    assert found == [
+        "the dumps are of different recipes: demo on the reference, other on the target",
+        "the seeds differ: 1234 on the reference, 1 on the target",
+    ]

@@ -1,0 +1,43 @@
+"""Requirements of a recipe against the facts of a side."""
+
+import pytest
+
+from precflow.config.schema import Bytes, Requirements
+from precflow.environment.requirements import check
+
+FACTS = {"torch": {"version": "2.13.0+cpu"}, "python": {"version": "3.11.9"}}
+
+
+def test_what_is_there_is_no_problem():
+    assert check(Requirements(free_disk=Bytes(10), torch=">=2.1,<3", python=">=3.8"), FACTS, 11) == []
+
+
+def test_nothing_required_needs_no_facts():
+    assert check(Requirements(), {}, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("require", "problem"),
+    [
+        (Requirements(torch=">=3"), "torch >=3 is required, 2.13.0+cpu is here"),
+        (Requirements(python="<3.9"), "python <3.9 is required, 3.11.9 is here"),
+        (Requirements(free_disk=Bytes(20_000_000_000)), "20.0 GB of free disk are required, 1.0 GB are free"),
+        (Requirements(torch="two"), "environment.require.torch is 'two'; expected a version specifier such as '>=2.1'"),
+    ],
+)
+def test_what_is_missing_is_said(require, problem):
+    assert check(require, FACTS, 1_000_000_000) == [problem]
+
+
+def test_a_version_that_is_not_known_is_a_problem():
+    (problem,) = check(Requirements(torch=">=2"), {}, 0)
+    assert "does not say its version" in problem
+
+
+def test_a_local_build_and_a_nightly_count_as_their_version():
+    nightly = {"torch": {"version": "2.14.0.dev20261101+cu130"}}
+    assert check(Requirements(torch=">=2.13"), nightly, 0) == []
+
+
+def test_all_problems_come_at_once():
+    assert len(check(Requirements(free_disk=Bytes(5), torch=">=3", python=">=4"), FACTS, 1)) == 3
