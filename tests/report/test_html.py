@@ -1,0 +1,162 @@
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from precflow.report import html, templating
+from precflow.report.model import SideView
+from precflow.resources import directory
+
+MODELS = ["aligned", "misaligned", "inconclusive", "nasty", "empty"]
+VOID = {"meta", "input", "br", "img", "link", "circle", "path"}
+
+
+class Page(HTMLParser):
+    """Elements, attributes and balance of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.open, self.problems, self.ids = [], [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.problems.append(tag)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_element_is_closed_and_every_id_is_unique(name, request):
+    page = Page(html.text(request.getfixturevalue(name)))
+    assert page.problems == []
+    assert page.open == []
+    assert len(page.ids) == len(set(page.ids))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_nothing_is_loaded_from_anywhere(name, request):
+    text = html.text(request.getfixturevalue(name))
+    page = Page(text)
+    loading = {"src", "srcset", "data", "action", "poster", "background", "formaction"}
+    assert [attributes for _, attributes in page.elements if loading & set(attributes)] == []
+    assert all(attributes["href"].startswith("#") for _, attributes in page.elements if "href" in attributes)
+    assert not {"link", "img", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in page.elements}
+    own = "".join(
+        path.read_text(encoding="utf-8") for folder in ("css", "js") for path in (directory("templates") / folder).iterdir()
+    )
+    assert not re.search(r"https?:|url\(|@import|\bfetch\(|XMLHttpRequest|WebSocket|\bimport\(|innerHTML|eval\(", own)
+
+
+def test_only_our_own_style_and_script_may_run(misaligned):
+    text = html.text(misaligned)
+    policy = next(a["content"] for _, a in Page(text).elements if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    for tag in ("style", "script"):
+        source = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        assert len(source) == 1
+        assert base64.b64encode(hashlib.sha256(source[0].encode()).digest()).decode() in policy
+
+
+def test_nothing_of_a_run_becomes_markup(nasty):
+    page = Page(html.text(nasty))
+    assert [tag for tag, _ in page.elements].count("script") == 2
+    assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
+    assert not any("style" in attributes for _, attributes in page.elements)
+    assert "\x1b" not in html.text(nasty)
+
+
+def test_a_template_in_a_name_is_not_rendered(nasty):
+    assert "{{ 7 * 7 }}" in html.text(nasty)
+
+
+def test_a_name_that_is_missing_in_a_template_is_an_error():
+    with pytest.raises(Exception, match="undefined"):
+        templating.environment().from_string("{{ nobody_knows }}").render()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "aligned",
+            ["Aligned", "Every record that was compared stays within its limits", "EMULATED target", "Nothing. No rule"],
+        ),
+        (
+            "misaligned",
+            ["Misaligned", "The two sides part at", "encoder.layers.4.layer_norm1 / layer_norm", "PF214", "3 facts differ"],
+        ),
+        ("inconclusive", ["Inconclusive", "does not repeat itself", "1 blind", "2 unpaired", "1 unreadable", "1 accepted"]),
+        ("empty", ["Inconclusive", "no record was in scope", "0 of 0 records", "No record"]),
+    ],
+)
+def test_the_letter_stands_in_the_page_itself(name, words, request):
+    text = html.text(request.getfixturevalue(name))
+    before_the_data = text[: text.index('<script type="application/json"')] + text[text.index("</body>") - 1 :]
+    missing = [word for word in words[:-1] if word not in before_the_data]
+    assert missing == []
+
+
+def test_a_real_target_is_not_called_emulated(misaligned):
+    assert "EMULATED" not in html.text(misaligned)
+
+
+def test_what_differs_comes_first_and_is_marked(misaligned):
+    facts = html.facts(misaligned)
+    assert [fact.differs for fact in facts] == sorted((fact.differs for fact in facts), reverse=True)
+    assert facts[0].differs
+    assert facts[0].name in misaligned.differences
+
+
+def test_a_difference_without_a_fact_is_shown(empty):
+    side = SideView("reference", "", emulated=False, device="cpu", dtype="float32")
+    model = type(empty)(**{**vars(empty), "sides": (side,), "differences": {"only.here": ("1", "2")}})
+    assert [(fact.name, fact.target) for fact in html.facts(model)] == [("only.here", "2")]
+
+
+def test_every_status_has_a_colour():
+    assert html.kinds()["fail"] == "bad"
+    assert html.kinds()["blind"] == "doubt"
+    assert html.kinds()["pass"] == "good"
+    assert html.kinds()["not_judged"] == "quiet"
+
+
+def test_sizes(misaligned, large, request):
+    assert len(html.text(misaligned).encode()) < 300_000
+    assert len(html.text(large).encode()) < 10_000_000
+
+
+def luminance(colour):
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one, other):
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_text_has_enough_contrast_in_both_modes():
+    """WCAG AA: 4.5 for text."""
+    style = (directory("templates") / "css" / "base.css").read_text(encoding="utf-8").split("@media print")[0]
+    light, dark = (
+        dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in style.split("@media (prefers-color-scheme: dark)")
+    )
+    pairs = [(word, back) for word in ("ink", "soft", "link", "bad", "doubt", "good") for back in ("page", "card")]
+    pairs += [(word, f"{word}-soft") for word in ("bad", "doubt", "good", "quiet")] + [("soft", "quiet-soft"), ("ink", "hover")]
+    weak = [
+        (word, back) for mode in (light, {**light, **dark}) for word, back in pairs if contrast(mode[word], mode[back]) < 4.5
+    ]
+    assert weak == []

@@ -1,0 +1,54 @@
+import json
+import math
+
+import pytest
+
+from precflow.report import payload
+
+
+@pytest.mark.parametrize("name", ["aligned", "misaligned", "inconclusive", "nasty", "empty"])
+def test_the_data_cannot_end_its_element_and_reads_back(name, request):
+    model = request.getfixturevalue(name)
+    text = payload.text(model)
+    assert not set("<>&") & set(text)
+    read = json.loads(text)
+    assert {len(column) for column in read["columns"].values()} == {len(model.rows)}
+    assert {len(column) for column in read["metrics"].values()} <= {len(model.rows)}
+
+
+def test_texts_are_kept_once_and_found_again(misaligned):
+    read = payload.document(misaligned)
+    assert len(read["texts"]) == len(set(read["texts"]))
+    names = [read["texts"][index] for index in read["columns"]["name"]]
+    assert names == [row.measure.name for row in misaligned.rows]
+
+
+def test_a_metric_that_cannot_be_had_is_null(misaligned):
+    index = next(index for index, row in enumerate(misaligned.rows) if not row.measure.metrics)
+    assert payload.document(misaligned)["metrics"]["relative_l2"][index] is None
+
+
+def test_nan_and_infinity_are_words(nasty):
+    assert payload.document(nasty)["metrics"]["relative_l2"][1:3] == ["NaN", "Infinity"]
+
+
+def test_numbers_keep_what_the_page_can_show():
+    assert payload.rounded(-0.00123456) == -0.001235
+    assert payload.rounded(1 - 1e-10) < 1
+    assert isinstance(payload.rounded(12.0), int)
+    assert payload.rounded(-math.inf) == "-Infinity"
+
+
+def test_arguments_that_differ_are_in_the_details_of_their_row(misaligned):
+    index = next(index for index, row in enumerate(misaligned.rows) if row.role == "introduces")
+    details = payload.document(misaligned)["details"]
+    assert details == {str(index): {"arguments": [["eps", "1e-05", "0.001"]]}}
+
+
+def test_an_absent_side_has_no_shape(misaligned):
+    assert payload._shape((), "") == ""
+    assert payload._shape((), "float32") == "[]"
+
+
+def test_control_characters_are_visible_in_every_text(nasty):
+    assert all(text.isprintable() for text in payload.document(nasty)["texts"])

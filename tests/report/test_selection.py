@@ -1,0 +1,66 @@
+import dataclasses
+import math
+
+from precflow.judgement.verdicts import STATUSES
+from precflow.report import selection
+
+
+def with_status(model, index, status, **changes):
+    row = model.rows[index]
+    rows = list(model.rows)
+    rows[index] = dataclasses.replace(row, judged=dataclasses.replace(row.judged, status=status, **changes))
+    return dataclasses.replace(model, rows=tuple(rows))
+
+
+def test_severity_orders_every_status_and_puts_a_failure_first():
+    assert min(STATUSES, key=selection.severity) == "fail"
+    assert selection.severity("never heard of") < selection.severity("fail")
+
+
+def test_a_missing_record_is_worse_than_a_passing_one():
+    assert selection.worst_status(["pass", "unpaired_target", "accepted"]) == "unpaired_target"
+
+
+def test_the_row_that_introduces_the_error_comes_first(misaligned):
+    worst = selection.worst_rows(misaligned, 5)
+    assert [row.role for row in worst] == ["introduces", *["inherits"] * 4]
+    assert selection.ratio_of(worst[1]) >= selection.ratio_of(worst[2])
+
+
+def test_what_has_no_number_ranks_before_every_number(misaligned):
+    changed = with_status(misaligned, 200, "nonfinite")
+    assert selection.worst_rows(changed, 2)[1] is changed.rows[200]
+    assert selection.ratio_of(changed.rows[200]) == math.inf
+
+
+def test_a_nan_ratio_is_infinitely_bad(misaligned):
+    changed = with_status(misaligned, 200, "fail", ratio=math.nan)
+    assert selection.furthest_row(changed) is changed.rows[200]
+
+
+def test_an_aligned_run_has_a_closest_row_and_no_furthest(aligned):
+    assert selection.furthest_row(aligned) is None
+    assert selection.closest_row(aligned).measure.record == aligned.verdict.closest
+
+
+def test_incomplete_rows_and_unpaired_count(inconclusive):
+    statuses = [row.judged.status for row in selection.incomplete_rows(inconclusive, 10)]
+    assert statuses == ["unpaired_reference", "unpaired_target", "unreadable"]
+    assert selection.unpaired(inconclusive) == 2
+
+
+def test_roles_count_judged_rows_only(misaligned):
+    counted = selection.roles(misaligned)
+    assert counted["introduces"] == 1
+    assert sum(counted.values()) == misaligned.verdict.total
+
+
+def test_shown_metrics_come_first_and_each_once(misaligned):
+    metrics = selection.metrics_of(misaligned)
+    assert metrics[: len(misaligned.columns)] == misaligned.columns
+    assert len(metrics) == len(set(metrics)) > len(misaligned.columns)
+
+
+def test_the_side_s_title(misaligned):
+    assert selection.side(misaligned, "target").startswith("Ascend")
+    assert selection.side(misaligned, "golden") == ""

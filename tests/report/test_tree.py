@@ -1,0 +1,54 @@
+from precflow.report import tree
+
+
+def node_at(root, path):
+    for part in path.split("."):
+        root = root.children[part]
+    return root
+
+
+def test_counts_of_a_module_include_what_is_inside(misaligned):
+    root = tree.build(misaligned.rows)
+    assert root.judged == misaligned.verdict.total
+    assert root.wrong == misaligned.verdict.counts["fail"]
+    assert node_at(root, "encoder.layers").judged == sum(
+        node.judged for node in node_at(root, "encoder.layers").children.values()
+    )
+
+
+def test_the_start_marks_every_module_around_it_and_no_other(misaligned):
+    root = tree.build(misaligned.rows)
+    assert node_at(root, "encoder.layers.4.layer_norm1").introduces == 1
+    assert node_at(root, "encoder.layers.4").introduces == 1
+    assert node_at(root, "encoder.layers.5").introduces == 0
+
+
+def test_the_worst_status_of_a_module_is_that_of_its_worst_record(misaligned):
+    root = tree.build(misaligned.rows)
+    assert root.worst == "fail"
+    assert node_at(root, "encoder.layers.3").worst == "pass"
+
+
+def test_missing_records_count_as_wrong(inconclusive):
+    root = tree.build(inconclusive.rows)
+    assert root.wrong == 3
+    assert root.worst == "unreadable"
+
+
+def test_movement_is_not_counted(misaligned):
+    views = [row for row in misaligned.rows if row.measure.operator == "view"]
+    assert tree.build(views).judged == 0
+    assert tree.build(views).worst == "not_judged"
+
+
+def test_a_second_call_of_a_module_is_the_same_module():
+    assert tree.parts("encoder.mlp~1") == tree.parts("encoder.mlp")
+
+
+def test_levels_keep_a_leading_number():
+    assert tree.levels("0.1.linear") == ["0.1", "linear"]
+
+
+def test_plain_nodes_hold_no_control_character(nasty):
+    assert "\x1b" not in repr(tree.plain(tree.build(nasty.rows)))
+    assert "\\x1b" in repr(tree.plain(tree.build(nasty.rows)))
