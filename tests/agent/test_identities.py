@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from precflow.agent.capture.recorder import Recorder
-from precflow.agent.contract import Identity, identity_text, parse_identity
-from precflow.agent.writer import Writer
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+
+from precflow.agent.capture.recorder import Recorder
+from precflow.agent.contract import Identity, identity_text, parse_identity
+from precflow.agent.writer import Writer
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -290,9 +291,9 @@ def texts(line):
         for found in records:
             who = [line[key] for key in ("module", "call", "operator", "ordinal", "phase")]
             parts = [identity_text(Identity(*who, role, found["index"], line["step"], line["rank"]))]
-            parts.append("%s%s" % (found["dtype"], json.dumps(found["shape"])))
+            parts.append("{}{}".format(found["dtype"], json.dumps(found["shape"])))
             parts += ["from %d.%s" % tuple(found["source"])] if found["source"] else []
-            parts += ["weight %s" % found["weight"]] if found["weight"] else []
+            parts += ["weight {}".format(found["weight"])] if found["weight"] else []
             parts += [flag for flag in ("movement", "compiled") if line[flag]]
             parts.append("by order %d" % line["order"])
             yield "  ".join(parts)

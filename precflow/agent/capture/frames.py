@@ -5,12 +5,10 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
-from precflow.agent.contract import OUTSIDE, ROOT_MODULE
+from precflow.agent.contract import OUTSIDE, module_text
 
 if TYPE_CHECKING:
     import torch
-
-_SHOWN = {ROOT_MODULE: "(model)"}
 
 
 class Frame:
@@ -90,8 +88,8 @@ class Frames:
         return self._running[-1]
 
     def in_scope(self, module: str) -> bool:
-        """Tell whether any pattern of the scope matches the module's name."""
-        shown = _SHOWN.get(module, module)
+        """Tell whether any pattern of the scope matches the module's name as identities show it."""
+        shown = module_text(module)
         return any(fnmatchcase(shown, pattern) for pattern in self._scope)
 
     def enter(self, module: str, class_name: str, *, compiled: bool) -> Frame:

@@ -17,7 +17,7 @@ from precflow.agent.capture.weights import Weights
 if TYPE_CHECKING:
     import torch
 
-    from precflow.agent.writer import Writer
+    from precflow.agent.writer import WriteError, Writer
 
 DETAILS = ("tensors", "digest")
 
@@ -100,22 +100,35 @@ class Recorder:
         Raises:
             WriteError: The dump could not be written, also where the model's code swallowed the exception itself.
         """
-        with ExitStack() as undo:
-            self._weights.learn(model)
-            undo.callback(self._weights.forget)
-            if not self._begun:
-                self.step(0)
-            mode = OperatorMode(self._operators) if self._sees_operators else None
-            for take_off in self._modules.attach(model, mode):
-                undo.callback(take_off)
-            self._thread = threading.get_ident()
-            undo.callback(self._rest)
-            if mode is not None:
-                mode.start()
-                undo.callback(mode.stop)
-            yield self
-        if self._writer is not None and self._writer.failure is not None:
-            raise self._writer.failure
+        try:
+            with ExitStack() as undo:
+                self._begin(model, undo)
+                yield self
+        except Exception as error:
+            if self._failure is not None and error is not self._failure:  # what the model made of it
+                raise self._failure from error
+            raise
+        if self._failure is not None:
+            raise self._failure
+
+    def _begin(self, model: torch.nn.Module, undo: ExitStack) -> None:
+        """Put everything on, each with what takes it off."""
+        self._weights.learn(model)
+        undo.callback(self._weights.forget)
+        if not self._begun:
+            self.step(0)
+        mode = OperatorMode(self._operators) if self._sees_operators else None
+        for take_off in self._modules.attach(model, mode):
+            undo.callback(take_off)
+        self._thread = threading.get_ident()
+        undo.callback(self._rest)
+        if mode is not None:
+            mode.start()
+            undo.callback(mode.stop)
+
+    @property
+    def _failure(self) -> Optional[WriteError]:
+        return None if self._writer is None else self._writer.failure
 
     def _rest(self) -> None:
         self._thread = None

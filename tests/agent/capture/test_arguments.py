@@ -1,0 +1,64 @@
+import torch
+from torch.nn import functional
+
+from precflow.agent.capture.arguments import LONGEST, Signatures, argument_text, split_arguments
+
+ONE, TWO = torch.zeros(1), torch.zeros(2)
+
+
+def test_tensors_go_by_place_and_others_by_name():
+    tensors, others = split_arguments((ONE, 3, "same"), {"mask": TWO, "dim": -1}, ("input", "repeats"))
+    assert tensors == [("0", ONE), ("mask", TWO)]
+    assert others == {"repeats": "3", "2": "'same'", "dim": "-1"}
+
+
+def test_values_beside_tensors_go_by_path():
+    tensors, others = split_arguments(((slice(None), TWO, None),), {"state": {"k": ONE, "n": 2}}, ("key",))
+    assert [path for path, _ in tensors] == ["0.1", "state.k"]
+    assert others == {"0.0": "slice(None, None, None)", "0.2": "None", "state.n": "2"}
+
+
+def test_containers_without_tensors_are_one_argument():
+    _, others = split_arguments(([1, 2], ()), {"shape": torch.Size([3, 4]), "options": {"a": 1}})
+    assert others == {"0": "[1, 2]", "1": "()", "shape": "torch.Size([3, 4])", "options": "{'a': 1}"}
+
+
+def test_addresses_are_masked():
+    assert argument_text(object()) == "<object object at 0x>"
+    assert argument_text(torch.Generator()) == argument_text(torch.Generator())
+    assert "0x>" in argument_text(iter(()))
+
+
+def test_long_texts_are_cut_and_stay_different():
+    one, other = argument_text("a" * 500 + "b"), argument_text("a" * 500 + "c")
+    assert len(one) == len(other) == LONGEST
+    assert one != other
+    assert argument_text(list(range(10**5))) == "list of 100000"
+
+
+def test_a_failing_repr_is_no_failure():
+    class Hostile:
+        def __repr__(self):
+            raise RuntimeError("no")
+
+    class Wrong:
+        def __repr__(self):
+            return 3
+
+    assert argument_text(Hostile()).endswith("Hostile without repr: RuntimeError>")
+    assert argument_text(Wrong()).endswith("Wrong without repr: TypeError>")
+
+
+def test_names_come_from_python_functions_only():
+    signatures = Signatures()
+    assert signatures.names(functional.softmax)[:2] == ("input", "dim")
+    assert signatures.names(torch.softmax) == ()
+    assert signatures.names(torch.Tensor.__getitem__) == ()
+    assert signatures.names(lambda x, *rest, flag=1: x) == ("x",)
+
+
+def test_names_are_looked_up_once_for_a_method():
+    signatures, linear = Signatures(), torch.nn.Linear(1, 1)
+    assert signatures.names(linear.forward) == ("input",)
+    assert signatures.names(torch.nn.Linear(2, 2).forward) == ("input",)
+    assert len(signatures._names) == 1
