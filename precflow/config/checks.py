@@ -9,6 +9,7 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from precflow import __version__
+from precflow.config import standards
 from precflow.config.documents import DottedPath
 from precflow.config.later import unavailable
 from precflow.config.plain import plain
@@ -42,6 +43,8 @@ def problems(config: RunConfig, data: Mapping[str, Any]) -> Found:
     yield from _accepted(config)
     yield from _limits(config)
     yield from _versions(config)
+    if config.emulate.name and "emulated" not in config.target.device:
+        yield ("target", "device"), f"emulate={config.emulate.name} would do nothing: the target is not `emulated`"
 
 
 def expired(config: RunConfig, today: datetime.date) -> Found:
@@ -88,17 +91,18 @@ def _rules(config: RunConfig, data: Mapping[str, Any]) -> Found:
             yield path, "has no `match`: a pattern over `module` or `module / operator`"
         if not _limits_of(rule):
             yield path, f"sets no limit; metrics are {', '.join(METRICS[:4])}..."
-        for metric in _loosened(rule, config.tolerance):
-            yield path, f"loosens {metric} without `because`"
+        for metric, source in () if rule.because else _loosened(rule, config):
+            yield path, f"loosens {metric} of {source} without `because`"
 
 
-def _loosened(rule: Rule, plain_limits: Limits) -> Iterator[str]:
-    """Yield the metrics whose plain limit is stricter than the rule's, where the rule gives no reason."""
-    for metric, limit in _limits_of(rule).items():
-        general = getattr(plain_limits, metric)
-        looser = general is not None and (limit < general if metric in AT_LEAST else limit > general)
-        if looser and not rule.because:
-            yield metric
+def _loosened(rule: Rule, config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Yield ``(metric, whose limit)`` where a rule's limit is wider than the one it takes the place of."""
+    dtype = standards.coarsest(config.reference.dtype, config.target.dtype)
+    others = {f"`{name}`": standards.limits(name, dtype) for name in config.tolerance.standards}
+    for source, general in {"the plain limit": _limits_of(config.tolerance), **others}.items():
+        for metric, limit in _limits_of(rule).items():
+            if metric in general and (limit < general[metric] if metric in AT_LEAST else limit > general[metric]):
+                yield metric, source
 
 
 def _accepted(config: RunConfig) -> Found:
@@ -150,7 +154,10 @@ def _limits_of(limits: Limits | Rule | Accepted) -> dict[str, float]:
 
 def _item(data: Any, path: DottedPath) -> Mapping[str, Any]:
     for part in path:
-        data = data[int(part)] if isinstance(data, list) else data[part]
+        if isinstance(data, (list, tuple)) and part.isdigit() and int(part) < len(data):
+            data = data[int(part)]
+        else:
+            data = data.get(part) if isinstance(data, Mapping) else None
     return data if isinstance(data, Mapping) else {}
 
 

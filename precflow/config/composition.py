@@ -174,8 +174,9 @@ def _composed(
     for path, message in interpolation.problems:
         builder.say(path, message)
     config = builder.build(data)
-    if not builder.problems:
-        for path, message in [*checks.problems(config, data), *(checks.incomplete(config) if complete else ())]:
+    wrong = [problem.key for problem in builder.problems]
+    for path, message in [*checks.problems(config, data), *(checks.incomplete(config) if complete else ())]:
+        if not any(_touches(dotted(path), key) for key in wrong):  # what could not be built has its default and says nothing
             builder.say(path, message)
     problems += [Problem(problem.place or COMMAND_LINE, problem.key, problem.message) for problem in builder.problems]
     if problems:
@@ -185,11 +186,17 @@ def _composed(
         config=replace(config, recipe="+".join(overrides.chosen(words, "recipe"))),
         provenance=layers.provenance(),
         yaml=as_text(locked(layers.data, layers.mark)),
-        overrides=tuple(word.text.removeprefix("++") if not word.group else f"+{word.text}" for word in words),
+        overrides=tuple(overrides.spoken(word.text, word.group) for word in words),
         notes=tuple(notes),
         data=data,
         files=tuple(document.path for document in documents),
     )
+
+
+def _touches(one: str, other: str) -> bool:
+    """Tell whether one dotted key is the other, or stands in it."""
+    first, second = sorted((one, other), key=len)
+    return second == first or second.startswith((f"{first}.", f"{first}["))
 
 
 def _apply(layers: Layers, words: Sequence[Word]) -> list[Problem]:

@@ -7,7 +7,7 @@ written, so that a message can say so. Nothing here runs anything: only plain sc
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ DottedPath = tuple[str, ...]
 _MOST_NODES = 100_000
 _HEADER = re.compile(r"^#\s*@package\s+(?P<package>\S+)\s*$", re.MULTILINE)
 _TRUE_FALSE = ("true", "false")
+_PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9_]*)|0x[0-9a-fA-F]+")
 
 
@@ -174,11 +175,12 @@ class _Walk:
         self._nodes += 1
         if self._nodes > _MOST_NODES:
             raise ValueError(f"more than {_MOST_NODES} values; aliases that repeat themselves?")
-        build: Callable[[Any, DottedPath], Any] = {yaml.MappingNode: self._map, yaml.SequenceNode: self._list}.get(
-            type(node), self._scalar
-        )
         self.marks[path] = self._mark(node)
-        return build(node, path)
+        if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
+            self.problems.append(Problem(self._mark(node).place, dotted(path), f"is not YAML of a recipe: no value has a tag such as {node.tag}"))
+        if isinstance(node, yaml.MappingNode):
+            return self._map(node, path)
+        return self._list(node, path) if isinstance(node, yaml.SequenceNode) else self._scalar(node, path)
 
     def _map(self, node: yaml.MappingNode, path: DottedPath) -> dict[str, Any]:
         self.loader.flatten_mapping(node)
@@ -207,7 +209,7 @@ class _Walk:
     def _list(self, node: yaml.SequenceNode, path: DottedPath) -> list[Any]:
         return [self._value(item, (*path, str(number))) for number, item in enumerate(node.value)]
 
-    def _scalar(self, node: yaml.ScalarNode, path: DottedPath) -> Any:
+    def _scalar(self, node: yaml.Node, path: DottedPath) -> Any:
         value = self.loader.construct_object(node, deep=True)
         if not isinstance(value, (str, int, float)) and value is not None:
             self.problems.append(
@@ -218,7 +220,7 @@ class _Walk:
         return value
 
     def _mark(self, node: yaml.Node, *, raw: bool = True) -> Mark:
-        unquoted = raw and isinstance(node, yaml.ScalarNode) and node.style is None
+        unquoted = raw and isinstance(node, yaml.ScalarNode) and not node.style
         text = str(node.value) if unquoted else None
         return Mark(f"{self.where}:{node.start_mark.line + 1}", text, self.group)
 

@@ -5,6 +5,8 @@ The words go through the same door first, so Hydra sees nothing that was not che
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -38,14 +40,22 @@ def look(line: CommandLine) -> int:
 
 def complete(arguments: Sequence[str], config_dirs: Sequence[Path] = ()) -> int:
     """Install, remove or answer tab completion, with the words exactly as the shell gave them."""
-    if (
-        "COMP_LINE" in os.environ
-    ):  # the shell's line says +recipe=..., which Hydra would not complete: the group is in the defaults
-        for group in ("recipe", "site", "emulate"):
-            os.environ["COMP_LINE"] = os.environ["COMP_LINE"].replace(f" +{group}=", f" {group}=")
+    typed = os.environ.get("COMP_LINE", "")
+    os.environ["COMP_LINE"] = typed.replace(
+        " +", " "
+    )  # the groups are in the defaults, so Hydra completes them without the plus
     recipe_source.register()
-    with recipe_source.searching(places(config_dirs)):
-        return _hydra(arguments)
+    answer = io.StringIO()
+    with recipe_source.searching(places(config_dirs)), contextlib.redirect_stdout(answer):
+        code = _hydra(arguments)
+    behind_plus = typed.split(" ")[-1].startswith("+")
+    sys.stdout.write(_with_plus(answer.getvalue()) if behind_plus else answer.getvalue())
+    return code
+
+
+def _with_plus(answer: str) -> str:
+    """Return completions as the shell compares them with what was typed: each behind a plus."""
+    return " ".join(f"+{word}" for word in answer.split()) + "\n"
 
 
 def _hydra(arguments: Sequence[str]) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from precflow import __version__
-from precflow.config.words import standards
+from precflow.config import standards
 
 AVAILABLE: Mapping[str, tuple[Any, ...]] = {
     "golden": (None,),
@@ -32,7 +32,7 @@ AVAILABLE: Mapping[str, tuple[Any, ...]] = {
     "capture.rank": ((), (0,)),
     "capture.detail": ("tensors",),
     "capture.slowdown": (0.0,),
-    "tolerance.standards[]": standards(),
+    "tolerance.standards[]": standards.names(),
     "tolerance.rules[].phase": ("", "forward"),
     "accepted[].phase": ("", "forward"),
     "report.language": ("en",),
@@ -75,12 +75,7 @@ def _is_available(value: Any, available: tuple[Any, ...]) -> bool:
 
 
 def _message(value: Any, available: tuple[Any, ...]) -> str:
-    shown = (
-        f"`{value}` is"
-        if isinstance(value, (str, int, float))
-        else f"{list(value)} is"
-        if isinstance(value, (list, tuple))
-        else "is"
-    )
+    many = isinstance(value, (list, tuple))
+    shown = f"{list(value)} is" if many else f"`{value}` is" if isinstance(value, (str, int)) else "is"
     here = [str(list(one) if isinstance(one, tuple) else one) for one in available if isinstance(one, (str, tuple)) and one]
     return f"{shown} not available in precflow {__version__}" + (f" (available: {', '.join(here)})" if here else "")

@@ -138,7 +138,7 @@ def _assignment(typed: str, key: str, value: str, within: Sequence[Place], *, gr
     parsed = override.value()
     several = override.is_sweep_override()
     raw = None if several or isinstance(parsed, (list, dict)) else parsed if isinstance(parsed, str) else value
-    choices = _choices(override, group, within) if several else (text,)
+    choices = _choices(override, group, within) if several else (spoken(text, group),)
     return Word(typed, text, key, None if several else parsed, raw, group, choices=choices)
 
 
@@ -151,11 +151,17 @@ def _names_group(override: Override) -> bool:
 
 
 def _choices(override: Override, group: str, within: Sequence[Place]) -> tuple[str, ...]:
-    if isinstance(override.value(), Glob):
-        chosen = override.value().filter(list(names(group, within)))
-        return tuple(f"{override.input_line.partition('=')[0]}={quoting.quoted(name)}" for name in chosen)  # type: ignore[union-attr]
+    pattern: Any = override.value()
+    if isinstance(pattern, Glob):
+        chosen = pattern.filter(list(names(group, within)))
+        return tuple(f"+{group}={quoting.quoted(name)}" for name in chosen)
     left = (override.input_line or "").partition("=")[0]
-    return tuple(f"{left}={text}" for text in override.sweep_string_iterator())
+    return tuple(spoken(f"{left}={text}", group) for text in override.sweep_string_iterator())
+
+
+def spoken(text: str, group: str) -> str:
+    """Return an override as people write it: ``+recipe=NAME``, ``key=value``."""
+    return f"+{text}" if group else text.removeprefix("++")
 
 
 def _bare(typed: str, within: Sequence[Place]) -> str:

@@ -96,7 +96,7 @@ def names(group: str, within: Sequence[Place]) -> dict[str, Place]:
 def not_found(group: str, name: str, within: Sequence[Place]) -> str:
     """Return a message for a name that no folder has: near names and the folders that were searched."""
     known = names(group, within)
-    like = near(name, known)
+    like = near(name, known, alike=0.5)
     hint = f" Did you mean  {', '.join(like)} ?" if like else ""
     if group == "recipe" and not like:
         hint = f" There are: {', '.join(known)}." if len(known) <= 8 else " See `precflow ls`."

@@ -11,7 +11,7 @@ from typing import Any
 
 from precflow.config.documents import DottedPath, dotted
 from precflow.config.schema import RunConfig
-from precflow.config.suggestions import did_you_mean, near
+from precflow.config.suggestions import near
 
 _SPOKEN_KEYS = {
     "standard": "tolerance.standards",
@@ -69,10 +69,8 @@ def problem_at(path: DottedPath) -> str:
 
 def suggestion(path: DottedPath, depth: int) -> str:
     """Return the key that was meant: a neighbour of the wrong part, else the same word elsewhere in the schema."""
-    siblings = {dotted((*path[:depth], *key.split("."))): key for key in _below(path[:depth])}
-    typed, rest = path[depth], path[depth + 1 :]
-    first_parts = {key.split(".")[0] for key in siblings.values()}
-    for neighbour in near(typed, first_parts):
+    rest = path[depth + 1 :]
+    for neighbour in near(path[depth], _keys_at(path[:depth])):
         meant = (*path[:depth], neighbour, *rest)
         if not problem_at(meant):
             return f" Did you mean  {dotted(meant)} ?"
@@ -86,14 +84,18 @@ def suggestion(path: DottedPath, depth: int) -> str:
     if same_word:
         best = near(dotted(path), same_word, most=1) or same_word
         return f" Did you mean  {best[0]} ?"
-    return did_you_mean(dotted(path), every)
+    far = near(dotted(path), every, most=1, alike=0.85)
+    return f" Did you mean  {far[0]} ?" if far else ""
 
 
-def _below(path: DottedPath) -> Iterator[str]:
-    prefix = dotted(path)
-    for key in leaves():
-        if not prefix or key.startswith(f"{prefix}."):
-            yield key.removeprefix(f"{prefix}.") if prefix else key
+def _keys_at(path: DottedPath) -> tuple[str, ...]:
+    """Return the keys that a section has; none where the path leads to no section."""
+    hint: Any = RunConfig
+    for part in path:
+        hint = without_none(hint)
+        hint = fields(hint).get(part) if is_section(hint) else item(hint)
+    kind = without_none(hint)
+    return tuple(fields(kind)) if is_section(kind) else ()
 
 
 @lru_cache(maxsize=1)

@@ -23,8 +23,14 @@ _SPOKEN = {
 }
 
 
-def near(word: str, known: Iterable[str], *, most: int = 3) -> list[str]:
+def near(word: str, known: Iterable[str], *, most: int = 3, alike: float = 0.6) -> list[str]:
     """Return up to ``most`` known words that look like the given one, best first; spoken short forms count.
+
+    Args:
+        word: What was written.
+        known: What could have been meant.
+        most: How many to return.
+        alike: How much alike they must be, from 0 to 1 (``difflib``'s ratio).
 
     >>> near("flaot16", ["float16", "float32", "bfloat16"], most=1)
     ['float16']
@@ -34,7 +40,7 @@ def near(word: str, known: Iterable[str], *, most: int = 3) -> list[str]:
     if spoken in words:
         return [spoken]
     folded = {other.casefold(): other for other in words}
-    found = difflib.get_close_matches(word.casefold(), list(folded), n=most, cutoff=0.6)
+    found = difflib.get_close_matches(word.casefold(), list(folded), n=most, cutoff=alike)
     return [folded[name] for name in found]
 
 

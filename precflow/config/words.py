@@ -6,12 +6,9 @@ Keys are ``Dataclass.field``. A field that holds a list allows these words as it
 from __future__ import annotations
 
 import dataclasses
-from functools import lru_cache
-from pathlib import Path
 
-from precflow import resources
+from precflow.config import standards
 from precflow.config.schema import Limits
-from precflow.errors import PrecflowError
 
 PHASES = ("forward", "backward", "gradient", "optimizer")
 METRICS = tuple(field.name for field in dataclasses.fields(Limits))
@@ -45,7 +42,7 @@ WORDS = {
     "Capture.detail": ("tensors", "sketch", "escalating"),
     "Rule.phase": ("", *PHASES),
     "Accepted.phase": ("", *PHASES),
-    "Report.columns": METRICS,
+    "Report.columns": (*METRICS, "mean_ulp_distance", "mare", "mere", "bitwise_equal"),
     "Report.formats": ("html", "markdown", "json", "junit"),
     "Report.language": ("en", "zh", "both"),
     "RunConfig.stages": _STAGES,
@@ -64,16 +61,5 @@ MEANT = {
 def known(field: str) -> tuple[str, ...] | None:
     """Return the words that ``Dataclass.field`` may take, or ``None`` where any text will do."""
     if field == "Tolerance.standards":
-        return (*standards(), *(name for name in _LATER_STANDARDS if name not in standards()))
+        return (*standards.names(), *(name for name in _LATER_STANDARDS if name not in standards.names()))
     return WORDS.get(field)
-
-
-@lru_cache(maxsize=1)
-def standards() -> tuple[str, ...]:
-    """Return the names of the tolerance standards that are shipped: the files in ``conf/standard``."""
-    try:
-        folder = resources.directory("conf") / "standard"
-    except PrecflowError:
-        folder = Path("standard")
-    found = sorted(file.stem for file in folder.glob("*.yaml"))
-    return tuple(found) or ("default", "allclose")

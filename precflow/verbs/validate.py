@@ -85,14 +85,17 @@ def _screen(checked: Sequence[Checked], unusable: int, seconds: float) -> str:
     for one in checked:
         lines.append(f" {one.title:<{width}}   ok" if not one.problems else f" {one.title}")
         lines += _rows(one)
-    of = f"{unusable} of {len(checked)}" if len(checked) != 1 else ("it" if unusable else "")
-    said = (
-        f" {of} recipe{'s' if len(checked) > 1 else ''} {'is' if unusable == 1 else 'are'} not usable"
-        if unusable
-        else f" {len(checked)} usable"
-    )
-    said = " not usable" if unusable and len(checked) == 1 else said
+    said = _sum(checked, unusable)
     return "\n".join([*lines, f"{said:<80} {seconds:.1f} s"]) + "\n"
+
+
+def _sum(checked: Sequence[Checked], unusable: int) -> str:
+    """Return the last line; a recipe that only waits for trust is unusable where it was named, and said so where it was not."""
+    if unusable:
+        of = f"{unusable} of {len(checked)} recipes {'is' if unusable == 1 else 'are'}" if len(checked) > 1 else "the recipe is"
+        return f" {of} not usable"
+    waiting = sum(one.untrusted for one in checked)
+    return f" {len(checked) - waiting} usable" + (f", {waiting} for those who trust it" if waiting else "")
 
 
 def _rows(one: Checked) -> list[str]:

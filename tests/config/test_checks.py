@@ -1,0 +1,90 @@
+import datetime
+
+import pytest
+
+from precflow.config.checks import expired
+from precflow.config.composition import compose
+from precflow.config.schema import Accepted, RunConfig
+from precflow.errors import ConfigError
+
+
+def refused(team, text, *words):
+    team("r", text)
+    with pytest.raises(ConfigError) as error:
+        compose(["+recipe=r", *words], complete=False)
+    return [(problem.key, problem.message) for problem in error.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "said"),
+    [
+        ("tolerance: {rules: [{relative_l2: 1%, because: x}]}", "tolerance.rules[0]", "has no `match`"),
+        ("tolerance: {rules: [{match: a}]}", "tolerance.rules[0]", "sets no limit"),
+        ("tolerance: {rules: [{match: a, relative_l2: 50%}]}", "tolerance.rules[0]", "loosens relative_l2 of `default` without `because`"),
+        ("tolerance: {cosine_similarity: 0.9, rules: [{match: a, cosine_similarity: 0.8}]}", "tolerance.rules[0]", "loosens cosine_similarity"),
+        ("tolerance: {cosine_similarity: 99}", "tolerance.cosine_similarity", "at least 99"),
+        ("tolerance: {max_abs_error: -1}", "tolerance.max_abs_error", "at most -1"),
+        ("tolerance: {standards: []}", "tolerance.standards", "nothing could fail"),
+        ("coverage: {minimum: 150%}", "coverage.minimum", "at most 1"),
+        ("accepted: [{match: a}]", "accepted[0]", "has no `because`, `until`"),
+        ("accepted: [{match: a, because: b, until: 2027-13-01}]", "accepted[0].until", "is not a day"),
+        ("accepted: [{match: a, because: b, until: next year}]", "accepted[0].until", "is not a day"),
+        ("capture: {scope: []}", "capture.scope", "empty list"),
+        ("reference: {device: []}", "reference.device", "empty list"),
+        ("capture: {level: []}", "capture.level", "empty list"),
+        ("report: {formats: []}", "report.formats", "empty list"),
+        ("about: {needs: '>=99'}", "about.needs", "needs precflow >=99, this is 0.1.0"),
+        ("about: {needs: newest}", "about.needs", "not a range of versions"),
+        ("environment: {require: {torch: two}}", "environment.require.torch", "not a range of versions"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(team, text, key, said):
+    ((found, message),) = refused(team, text)
+    assert found == key
+    assert said in message
+
+
+def test_a_rule_with_a_reason_may_loosen_and_one_without_may_tighten(team):
+    team("r", "tolerance: {rules: [{match: a, relative_l2: 50%, because: ties}, {match: b, relative_l2: 2^-30}]}")
+    assert len(compose(["+recipe=r"], complete=False).config.tolerance.rules) == 2
+
+
+def test_faults_without_an_emulated_target_would_be_silently_ignored(team):
+    ((key, message),) = refused(team, "about: {title: x}", "+emulate=layernorm_eps", "target.device=cpu")
+    assert key == "target.device"
+    assert "would do nothing" in message
+
+
+def test_an_accepted_difference_lasts_until_its_day():
+    config = RunConfig(accepted=(Accepted(match="a", because="b", until="2027-03-31"),))
+    assert list(expired(config, datetime.date(2027, 3, 31))) == []
+    ((path, message),) = expired(config, datetime.date(2027, 4, 1))
+    assert path == ("accepted", "0", "until")
+    assert message == "2027-03-31 has passed: this difference fails again"
+
+
+def test_an_expired_one_is_a_note_and_does_not_stop_the_run(team):
+    team("r", "accepted: [{match: a, because: b, until: '2020-01-01'}]")
+    (note,) = compose(["+recipe=r"], complete=False).notes
+    assert (note.key, note.place) == ("accepted[0].until", "recipes/r.yaml:1")
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("about: {title: x}", ["reference.dump", "target.dump"]),
+        ("sides: [target]", ["target.dump"]),
+        ("workload: {model: {_target_: precflow.workloads.x}}", ["workload.inputs._target_"]),
+        ("workload: {model: {weights: seeded}}", ["workload.model._target_"]),
+    ],
+)
+def test_a_run_needs_something_to_run(team, text, keys):
+    team("r", text)
+    with pytest.raises(ConfigError) as error:
+        compose(["+recipe=r"])
+    assert [problem.key for problem in error.value.problems] == keys
+    assert compose(["+recipe=r"], complete=False).config.recipe == "r"
+
+
+def test_dumps_are_something():
+    assert compose(["+recipe=compare_dumps", "reference.dump=a", "target.dump=b"]).config.target.dump == "b"

@@ -1,0 +1,111 @@
+import textwrap
+
+import pytest
+
+from precflow.config import places, trust
+from precflow.config.documents import read
+from precflow.errors import ConfigError
+
+
+def document(tmp_path, text, group="recipe"):
+    file = tmp_path / "d.yaml"
+    file.write_text(textwrap.dedent(text), encoding="utf-8")
+    return read(file, group, "d")
+
+
+@pytest.mark.parametrize(
+    ("target", "packages", "yes"),
+    [
+        ("precflow.workloads.stable_diffusion.prompts", [], True),
+        ("precflow.cli.main", [], False),
+        ("precflow.workloads_evil.x", [], False),
+        ("os.system", [], False),
+        ("our_llm.models.build", ["our_llm"], True),
+        ("our_llm.models.build", ["our_llm.models"], True),
+        ("our_llm.other.build", ["our_llm.models"], False),
+        ("our_llm2.build", ["our_llm"], False),
+        ("our_llm", ["our_llm"], False),
+    ],
+)
+def test_a_name_is_trusted_by_its_package(target, packages, yes):
+    assert trust.is_trusted(target, packages) is yes
+
+
+@pytest.mark.parametrize("value", ["os.system", "${site.name}", "", "a b.c", "precflow.workloads.", 3, None, {"a": "b"}, ["os.system"]])
+def test_targets_are_found_however_deep_and_however_written(value):
+    found = list(trust.targets({"workload": {"model": {"parts": [{"_target_": value}]}}}, ["mine"]))
+    assert found
+    assert found[0][0][:4] == ("workload", "model", "parts", "0")
+
+
+def test_what_is_trusted_is_not_mentioned():
+    assert list(trust.targets({"a": {"_target_": "mine.x"}, "b": {"_target_": "precflow.workloads.x"}}, ["mine"])) == []
+
+
+def test_trust_comes_from_variable_site_and_user(monkeypatch, tmp_path):
+    monkeypatch.setenv("PRECFLOW_TRUST", "a, b:c")
+    folder = places.user_folder()
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("trusted: [d]\n")
+    site = document(tmp_path, "site: {trusted: [e, f]}", "site")
+    assert set(trust.trusted([site])) == {"a", "b", "c", "d", "e", "f"}
+
+
+def test_a_broken_user_configuration_is_named():
+    folder = places.user_folder()
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("trusted: [d\n")
+    with pytest.raises(ConfigError, match="your own configuration"):
+        trust.trusted([])
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("hydra: {callbacks: {x: {_target_: os.system}}}", "hydra"),
+        ("# @package hydra.callbacks\nx: 1", "@package"),
+        ("defaults: [override hydra/launcher: x]", "defaults"),
+        ("defaults: ['capture@hydra.callbacks: x']", "defaults"),
+        ("defaults: [{'/capture@hydra.callbacks': x}]", "defaults"),
+        ("defaults: [/site/evil]", "defaults"),
+        ("defaults: [{/site: evil}]", "defaults"),
+        ("defaults: [../../evil]", "defaults"),
+        ("defaults: ['${site.name}']", "defaults"),
+        ("defaults: [{override /capture: '${site.name}'}]", "defaults"),
+        ("about: {title: '${oc.env:TOKEN}'}", "about.title"),
+        ("site: {trusted: [os]}", "site"),
+        ("store: /data", "store"),
+        ("runs: /data", "runs"),
+        ("recipe: other", "recipe"),
+        ("target: {interpreter: /tmp/evil}", "target.interpreter"),
+        ("target: {setup: [/tmp/evil.sh]}", "target.setup"),
+        ("reference: {launcher: [bash, -c]}", "reference.launcher"),
+        ("golden: {dump: /a}", "golden.dump"),
+        ("target: {variables: {LD_PRELOAD: /tmp/evil.so}}", "target.variables.LD_PRELOAD"),
+        ("target: {variables: {PYTHONPATH: /tmp}}", "target.variables.PYTHONPATH"),
+    ],
+)
+def test_a_recipe_is_only_data(tmp_path, text, key):
+    assert [problem.key for problem in trust.forbidden(document(tmp_path, text))] == [key]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# @package _global_\ndefaults: [other, /recipe/a/b, override /capture: tensors, override /emulate: exact, _self_]\nabout: {title: x}",
+        "workload: {model: {_target_: precflow.workloads.x, weights: '${site.paths.models}/a'}}",
+        "target: {variables: {HCCL_DETERMINISTIC: 'true', PYTHONHASHSEED: '0'}}",
+        "target: 3",
+    ],
+)
+def test_a_plain_recipe_may_say_what_recipes_say(tmp_path, text):
+    assert list(trust.forbidden(document(tmp_path, text))) == []
+
+
+def test_a_site_may_speak_of_its_machine_but_not_configure_hydra(tmp_path):
+    assert list(trust.forbidden(document(tmp_path, "site: {name: x}\nstore: /d\ntarget: {interpreter: /py}", "site"))) == []
+    assert [problem.key for problem in trust.forbidden(document(tmp_path, "hydra: {x: 1}\ndefaults: [a]", "site"))] == ["hydra", "defaults"]
+
+
+def test_inherited_recipes_are_named_as_they_are_looked_up(tmp_path):
+    assert trust.inherited(document(tmp_path, "defaults: [a/b, /recipe/c, _self_, override /capture: tensors]")) == ("a/b", "c")

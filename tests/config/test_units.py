@@ -1,0 +1,98 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from precflow.config import units
+from precflow.config.schema import Bytes, Factor, Seconds, Share, Ulp
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "value"),
+    [
+        (units.parse_share, "1%", 0.01),
+        (units.parse_share, "0.1%", 0.001),
+        (units.parse_share, "2^-10", 2.0**-10),
+        (units.parse_share, 0.999, 0.999),
+        (units.parse_share, "1e-3", 0.001),
+        (units.parse_ulp, "8ulp", 8.0),
+        (units.parse_ulp, "8 ulp", 8.0),
+        (units.parse_ulp, 4, 4.0),
+        (units.parse_bytes, "2GB", 2_000_000_000),
+        (units.parse_bytes, "1.5GB", 1_500_000_000),
+        (units.parse_bytes, "1GiB", 2**30),
+        (units.parse_bytes, 0, 0),
+        (units.parse_seconds, "45m", 2700.0),
+        (units.parse_seconds, "1h30m", 5400.0),
+        (units.parse_seconds, "500ms", 0.5),
+        (units.parse_seconds, "2d", 172800.0),
+        (units.parse_factor, "3x", 3.0),
+        (units.parse_number, "2^-10", 2.0**-10),
+        (units.parse_number, "-0.5", -0.5),
+    ],
+)
+def test_what_people_write(parse, text, value):
+    assert parse(text) == pytest.approx(value, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "said"),
+    [
+        (units.parse_share, "5parsec", "1%"),
+        (units.parse_share, "-1%", "not negative"),
+        (units.parse_share, True, "share"),
+        (units.parse_share, float("nan"), "share"),
+        (units.parse_share, None, "share"),
+        (units.parse_share, "0^-1", "share"),
+        (units.parse_ulp, "8ulps", "8ulp"),
+        (units.parse_bytes, 2000, "GB"),
+        (units.parse_bytes, "2gb", "GiB"),
+        (units.parse_bytes, "-2GB", "not negative"),
+        (units.parse_seconds, 45, "45m"),
+        (units.parse_seconds, "45min", "45m"),
+        (units.parse_seconds, "12:30", "45m"),
+        (units.parse_factor, "3%", "3x"),
+        (units.parse_number, "1%", "2^-10"),
+        (units.parse_number, "9^9999", "number"),
+    ],
+)
+def test_what_is_refused_names_the_known_units(parse, text, said):
+    with pytest.raises(ValueError, match="expected") as refused:
+        parse(text)
+    assert said in str(refused.value)
+
+
+@given(st.integers(-300, 300))
+def test_powers_of_two_are_exact(exponent):
+    assert units.parse_share(f"2^{exponent}") == 2.0**exponent
+
+
+@given(st.floats(0, 1e6, allow_nan=False))
+def test_a_percentage_is_the_number_by_a_hundred(number):
+    assert units.parse_share(f"{number:.6f}%") == pytest.approx(round(number, 6) / 100)
+
+
+@given(st.integers(0, 10**15))
+def test_bytes_come_back_as_they_were_written(size):
+    assert units.parse_bytes(units.written(Bytes, size)) == size
+
+
+@given(st.floats(1e-3, 1e9, allow_nan=False))
+def test_seconds_come_back_as_they_were_written(seconds):
+    assert math.isclose(units.parse_seconds(units.written(Seconds, seconds)), seconds, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize(("kind", "parse"), [(Ulp, units.parse_ulp), (Factor, units.parse_factor), (Share, units.parse_share)])
+@given(value=st.floats(1e-9, 1e9, allow_nan=False))
+def test_numbers_come_back_as_they_were_written(kind, parse, value):
+    assert math.isclose(parse(units.written(kind, value)), value, rel_tol=1e-12)
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_number_or_a_value_error(text):
+    for parse in units.PARSERS.values():
+        try:
+            assert math.isfinite(parse(text))
+        except ValueError as refused:
+            assert "expected" in str(refused)  # noqa: PT017  # both outcomes are right
