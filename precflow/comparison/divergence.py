@@ -10,7 +10,7 @@ from precflow.comparison.scaled import Scaled, ratio
 from precflow.comparison.values import Floats
 
 _SERIES_BELOW = 1e-4  # four terms of the series are exact to 1e-16 there
-_LARGEST_STEP = 1e300
+_RATIOS = (5e-324, 1e308)  # keeps the logarithm finite where a quotient leaves float64
 
 
 def divergence_sum(reference: Floats, target: Floats, smallest: float) -> float:
@@ -24,10 +24,10 @@ def divergence_sum(reference: Floats, target: Floats, smallest: float) -> float:
     """
     floored = np.where((target == 0) & (reference > 0), smallest, target)
     difference = floored - reference
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        step = np.minimum(difference / reference, _LARGEST_STEP)
-        far = difference - reference * np.log1p(step)
-    near = reference * (step * step * (0.5 - step * (1 / 3 - step * (0.25 - step * 0.2))))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+        step = difference / reference
+        near = reference * (step * step * (0.5 - step * (1 / 3 - step * (0.25 - step * 0.2))))
+        far = difference - reference * np.log(np.clip(floored / reference, *_RATIOS))
     terms = np.where(np.abs(step) < _SERIES_BELOW, near, far)
     return float(np.add.reduce(np.where(reference > 0, terms, floored)))
 

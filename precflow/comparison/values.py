@@ -60,8 +60,9 @@ def widen(block: npt.NDArray[Any]) -> Floats:
     if block.dtype.name == "bfloat16":
         bits: npt.NDArray[np.uint32] = block.view(np.uint16).astype(np.uint32)
         bits <<= np.uint32(16)
-        return bits.view(np.float32).astype(np.float64)
-    return block.astype(np.float64)
+        block = bits.view(np.float32)
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        return block.astype(np.float64)
 
 
 def classes(values: Floats, fills: FillRange) -> npt.NDArray[np.uint8]:
@@ -110,7 +111,8 @@ def classify(reference: Floats, target: Floats, fills: tuple[FillRange, FillRang
         same_dtype: Both sides have one type.
     """
     left, right = classes(reference, fills[0]), classes(target, fills[1])
-    close = np.abs(reference - target) <= _BAND * np.maximum(np.abs(reference), np.abs(target))
+    largest = np.maximum(np.abs(reference), np.abs(target))
+    close = np.isfinite(largest) & (np.abs(reference - target) <= _BAND * largest)
     one_sided = ((left == ORDINARY) ^ (right == ORDINARY)) & close
     left[one_sided] = right[one_sided] = ORDINARY
     excluded = (left != ORDINARY) | (right != ORDINARY)

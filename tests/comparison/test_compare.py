@@ -1,0 +1,160 @@
+"""From two dumps to measures."""
+
+import numpy as np
+import pytest
+
+from precflow.comparison.compare import ABSENT, compare
+from precflow.dumps.reader import Dump
+
+RNG = np.random.default_rng(11)
+HIDDEN = RNG.standard_normal((4, 16)).astype(np.float32)
+
+
+def measured(first, second, **options):
+    return compare(Dump.open(first.write()), Dump.open(second.write()), **options)
+
+
+@pytest.fixture
+def both(build):
+    return build("reference"), build("target", side="target")
+
+
+def test_a_pair_is_measured(both):
+    for dump, factor in zip(both, (1, 1.001), strict=True):
+        dump.call("a", "linear", [HIDDEN * np.float32(factor)], [HIDDEN])
+        dump.call("a", "", {"last_hidden_state": HIDDEN})
+    linear, module = measured(*both)
+    assert (linear.record, linear.name, linear.level, linear.join) == (
+        "a/linear.0/forward.output.0",
+        "a / linear",
+        "api",
+        "paired",
+    )
+    assert linear.metrics["relative_l2"] == pytest.approx(1e-3, rel=1e-3)
+    assert linear.counts["elements"] == linear.counts["ordinary"] == 64
+    assert not linear.equal
+    assert linear.site == linear.target_site == "model.py:3 in forward <- run.py:1"
+    assert (module.record, module.equal) == ("a/forward.output.last_hidden_state", True)
+    assert module.metrics["relative_l2"] == 0.0
+    assert module.counts["ordinary"] == 64
+    assert linear.judged
+    assert module.judged
+
+
+def test_results_keep_the_references_order_whatever_the_threads(both):
+    reference, target = both
+    for number in range(20):
+        reference.call(f"layers.{number}", "linear", [HIDDEN])
+        target.call(f"layers.{19 - number}", "linear", [HIDDEN * 2])
+    target.call("extra", "clone", [HIDDEN])
+    one, many = measured(*both, threads=1), measured(*both, threads=4, block=7)
+    assert [measure.name for measure in one] == [*(f"layers.{number} / linear" for number in range(20)), "extra / clone"]
+    assert [measure.name for measure in many] == [measure.name for measure in one]
+    for left, right in zip(one, many, strict=True):
+        assert left.metrics == pytest.approx(right.metrics, rel=1e-12)
+    assert one[-1].join == "unpaired_target"
+
+
+def test_what_only_one_side_has(both):
+    reference, target = both
+    reference.call("a", "linear", [HIDDEN]).call("b", "view", [HIDDEN], movement=True)
+    target.call("c", "linear", [HIDDEN]).call("c", "argmax", [np.int64([1])])
+    joins = {measure.name: (measure.join, measure.judged) for measure in measured(*both)}
+    assert joins == {
+        "a / linear": ("unpaired_reference", True),
+        "b / view": ("unpaired_reference", False),
+        "c / linear": ("unpaired_target", True),
+        "c / argmax": ("unpaired_target", False),
+    }
+
+
+def test_other_shapes_are_not_compared(both):
+    for dump, shape in zip(both, ((4, 16), (16, 4)), strict=True):
+        dump.call("a", "linear", [HIDDEN.reshape(shape)])
+    (measure,) = measured(*both)
+    assert (measure.join, measure.reason) == ("shape", "[4, 16] on the reference, [16, 4] on the target")
+    assert measure.metrics == {}
+    assert measure.judged
+
+
+def test_movement_is_equal_or_not_by_content_alone(both):
+    for dump, other in zip(both, (HIDDEN, HIDDEN * 2), strict=True):
+        dump.call("a", "view", [HIDDEN], store=False, movement=True)
+        dump.call("b", "view", [other], store=False, movement=True)
+    same, different = measured(*both)
+    assert (same.equal, same.judged, same.metrics, same.join) == (True, False, {}, "paired")
+    assert (different.equal, different.judged) == (False, False)
+
+
+def test_integers_are_measured_and_not_judged(both):
+    for dump in both:
+        dump.call("a", "argmax", [np.int64([3, 4])])
+    (measure,) = measured(*both)
+    assert not measure.judged
+    assert measure.metrics == {"max_abs_error": 0.0, "mean_abs_error": 0.0, "bitwise_equal": 1.0}
+
+
+def test_arguments_that_differ(both):
+    for dump, arguments in zip(both, ({"eps": "1e-05", "dim": "1"}, {"eps": "1e-03", "dim": "1", "out": "None"}), strict=True):
+        dump.call("a", "layer_norm", [HIDDEN], arguments=arguments)
+    (measure,) = measured(*both)
+    assert measure.arguments == {"eps": ("1e-05", "1e-03"), "out": (ABSENT, "None")}
+
+
+def test_a_broken_shard_makes_its_records_unreadable_on_either_side(both):
+    for dump in both:
+        dump.call("a", "linear", [HIDDEN]).call("a", "linear", [HIDDEN[:2]], step=1)
+    folders = [dump.write() for dump in both]
+    shard = folders[1] / "rank0/step0/tensors-0.safetensors"
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    first, second = compare(*(Dump.open(folder) for folder in folders))
+    assert first.join == "unreadable"  # although the content ids are equal
+    assert "tensors-0.safetensors is damaged" in first.reason
+    assert second.join == "paired"
+
+
+def test_tensors_that_were_not_kept(both):
+    for dump, factor in zip(both, (1, 2), strict=True):
+        dump.call("a", "linear", [HIDDEN * factor], store=False)
+        dump.call("b", "linear", [HIDDEN], store=factor == 1)
+    different, same = measured(*both)
+    assert (different.join, different.reason) == ("sampled_out", "the reference and target kept no tensor of it")
+    assert (same.join, same.equal, same.metrics["relative_l2"]) == ("paired", True, 0.0)
+    assert same.warnings == ("by content id: the target kept no tensor",)
+
+
+def test_warnings_tell_what_the_metrics_leave_out(both):
+    lowest = np.finfo(np.float32).min
+    for dump, filled in zip(both, (-np.inf, lowest), strict=True):
+        dump.call("a", "masked_fill", [np.float32([np.nan, 1.0, lowest, filled, 0.0 if dump.side == "reference" else 2.0])])
+    (measure,) = measured(*both)
+    assert len(measure.warnings) == 4
+    assert measure.warnings[0].startswith("1 NaN or Inf")
+    assert measure.counts["infinity_for_sentinel"] == 1
+    assert measure.counts["nonfinite_mismatch"] == 0
+
+
+def test_large_tensors_are_read_by_several_threads(both, monkeypatch):
+    monkeypatch.setattr("precflow.comparison.compare._PART", 16)
+    for dump, factor in zip(both, (1, 2), strict=True):
+        dump.call("a", "linear", [HIDDEN * np.float32(factor)]).call("b", "linear", [np.zeros((0, 4), np.float32)])
+    whole, empty = measured(*both, threads=3)
+    assert whole.metrics["relative_l2"] == 1.0
+    assert whole.metrics["worst_row_error"] == pytest.approx(1.0)
+    assert empty.counts["elements"] == 0
+    assert empty.equal
+
+
+def test_another_type_is_compared_in_float64(both):
+    for dump, dtype in zip(both, (np.float32, np.float16), strict=True):
+        dump.call("a", "linear", [HIDDEN.astype(dtype)])
+    (measure,) = measured(*both)
+    assert (measure.reference_dtype, measure.target_dtype, measure.equal) == ("float32", "float16", False)
+    assert 0 < measure.metrics["relative_l2"] < 1e-3
+    assert measure.metrics["ulp_distance"] == 0.0
+
+
+def test_two_empty_dumps(both):
+    assert measured(*both) == []
