@@ -1,0 +1,235 @@
+"""``precflow doctor``: what this machine is, what can be a side here, and what has to be put right. Computes nothing else."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from precflow.config.schema import RunConfig, Side
+from precflow.errors import SideError
+from precflow.verbs import parser, print_json
+
+DEVICES = ("cpu", "cuda", "npu", "emulated")
+_NODES = {"cuda": "nvidia", "npu": "davinci"}  # how the kernel calls them
+_ANY_RECIPE = "+recipe=sd_text_encoder"  # a site file is composed on top of a recipe; which one makes no difference here
+_PATIENCE = 120.0  # seconds for an interpreter to import torch
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing that was looked at.
+
+    Attributes:
+        topic: First column.
+        text: What was found.
+        problem: Whether it has to be put right.
+        fix: How.
+    """
+
+    topic: str
+    text: str
+    problem: bool = False
+    fix: str = ""
+
+
+Probe = Callable[[RunConfig, str], Mapping[str, Any]]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Look at this machine; return 0 where nothing has to be put right, else 2.
+
+    Raises:
+        ConfigError: The site file or an override is not usable.
+    """
+    options = parser("doctor", "[+site=NAME]")
+    options.add_argument("words", nargs="*", metavar="+site=NAME", help="look at the interpreters and the store of a site too")
+    chosen = options.parse_args(arguments)
+    rows = examine(_config(chosen.words, chosen.config_dir), probe)
+    problems = sum(row.problem for row in rows)
+    if chosen.json:
+        print_json({"rows": [asdict(row) for row in rows], "problems": problems})
+    else:
+        sys.stderr.write(screen(rows))
+    return 2 if problems else 0
+
+
+def examine(config: RunConfig, ask: Probe) -> list[Row]:
+    """Return everything that was looked at.
+
+    Args:
+        config: What a site gives: interpreters, variables, store.
+        ask: Asks a device of a side for its facts; raises SideError where it cannot be a side.
+    """
+    with ThreadPoolExecutor(max_workers=2) as pool:  # each loads torch: two at a time
+        devices = list(pool.map(lambda name: _device(config, name, ask), DEVICES))
+        interpreters = list(pool.map(lambda side: _interpreter(config, side, ask), _own_interpreters(config)))
+    return [
+        Row("this machine", _machine()),
+        *devices,
+        *_matching(config),
+        *interpreters,
+        *_variables(config),
+        _store(config),
+    ]
+
+
+def probe(config: RunConfig, name: str) -> Mapping[str, Any]:
+    """Return the facts of a side, asked of an agent in the side's interpreter.
+
+    Raises:
+        SideError: It cannot be a side, and why.
+    """
+    from precflow.agent.contract import FACTS_FILE
+    from precflow.agents.launch import run_agent
+    from precflow.dumps.requests import environment_request
+    from precflow.stages.artifacts import read_plain
+
+    side = _side(config, name)
+    with tempfile.TemporaryDirectory(prefix="precflow-doctor-") as folder:
+        request = environment_request(config, name, Path(folder), ci=False)
+        run_agent(request, side=side, folder=Path(folder), variables=side.variables, timeout=_PATIENCE)
+        facts: Mapping[str, Any] = read_plain(Path(folder) / FACTS_FILE)
+    return facts
+
+
+def screen(rows: Sequence[Row]) -> str:
+    """Return the rows as text; a topic is written once, and how to put a thing right stands below it."""
+    width = max(len(row.topic) for row in rows)
+    lines, last = [], ""
+    for row in rows:
+        topic = "" if row.topic == last else row.topic
+        lines.append(f" {topic:<{width}}  {'✗ ' if row.problem else ''}{row.text}")
+        lines += [f" {'':<{width}}    {row.fix}"] if row.fix else []
+        last = row.topic
+    problems = sum(row.problem for row in rows)
+    said = f"{problems} thing{'s' if problems > 1 else ''} to fix" if problems else "nothing to fix"
+    text = "\n".join([*lines, f" {said}"]) + "\n"
+    encoding = sys.stderr.encoding or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
+
+
+def _config(words: Sequence[str], config_dirs: Sequence[Path]) -> RunConfig:
+    if not words:
+        return RunConfig()
+    from precflow.config.composition import compose
+
+    named = any(word.lstrip("+").startswith("recipe=") for word in words)
+    return compose([*([] if named else [_ANY_RECIPE]), *words], config_dirs=config_dirs, complete=False).config
+
+
+def _side(config: RunConfig, name: str) -> Side:
+    side: Side = getattr(config, name)
+    return side
+
+
+def _machine() -> str:
+    system = platform.freedesktop_os_release().get("PRETTY_NAME", "") if sys.platform == "linux" else platform.platform()
+    libc = " ".join(platform.libc_ver())
+    words = [platform.machine(), f"{os.cpu_count()} processors", system, libc, f"Python {platform.python_version()}"]
+    return ", ".join(word for word in words if word.strip())
+
+
+def _device(config: RunConfig, name: str, ask: Probe) -> Row:
+    """Ask precflow's own interpreter for one device."""
+    alone = replace(config, target=Side(device=(name,)))
+    try:
+        facts = ask(alone, "target")
+    except SideError as error:
+        expected = name == "cpu" or _has_node(name)
+        reason = _first_line(error.message).rpartition(f"{name}: ")[2]
+        return Row("sides", f"{name}: none ({reason})", problem=expected, fix=error.next_step if expected else "")
+    description = facts["device"].get("description") or name
+    return Row("sides", f"{name}: {description}, torch {facts['torch']['version']}")
+
+
+def _has_node(device: str) -> bool:
+    """Tell whether the kernel knows such an accelerator: then it should be usable."""
+    prefix = _NODES.get(device)
+    return prefix is not None and any(node.name[len(prefix) :].isdigit() for node in Path("/dev").glob(f"{prefix}*"))
+
+
+def _own_interpreters(config: RunConfig) -> list[str]:
+    """Return the sides that a site gives an interpreter of their own, each interpreter once."""
+    sides = {_side(config, name).interpreter: name for name in ("target", "reference")}
+    return sorted(name for interpreter, name in sides.items() if interpreter)
+
+
+def _interpreter(config: RunConfig, name: str, ask: Probe) -> Row:
+    side = replace(_side(config, name), device=("cpu",), launcher=())
+    asked = replace(config, target=side) if name == "target" else replace(config, reference=side)
+    try:
+        facts = ask(asked, name)
+    except SideError as error:
+        return Row("interpreter", f"{side.interpreter}   {_first_line(error.message)}", problem=True, fix=error.next_step)
+    versions = f"{facts['python']['version']}, torch {facts['torch']['version']}"
+    return Row("interpreter", f"{side.interpreter}   {versions}   can be a side")
+
+
+def _matching(config: RunConfig) -> list[Row]:
+    """Compare torch_npu with the torch that it was built for, where it is installed."""
+    from precflow.agents.fingerprint import fingerprint
+
+    rows = []
+    for name in ("reference", "target"):
+        try:
+            packages = fingerprint(_side(config, name))["packages"]
+        except SideError:
+            continue  # said in the row of the interpreter
+        rows += matching(packages)
+    return list(dict.fromkeys(rows))
+
+
+def matching(packages: Mapping[str, str]) -> list[Row]:
+    """Return whether torch and torch_npu belong together; nothing where torch_npu is not installed.
+
+    >>> matching({"torch": "2.6.0", "torch-npu": "2.6.0.post5"})
+    [Row(topic='matching table', text='torch_npu 2.6.0.post5 belongs to torch 2.6.0', problem=False, fix='')]
+    """
+    here, npu = packages.get("torch", ""), packages.get("torch-npu", "")
+    if not npu:
+        return []
+    wanted = npu.partition(".post")[0].partition("rc")[0]
+    if here.partition("+")[0] != wanted:
+        text = f"torch_npu {npu} belongs to torch {wanted}; found torch {here or '(none)'}"
+        return [Row("matching table", text, problem=True, fix=f"pip install torch=={wanted}, or the torch_npu of torch {here}")]
+    if "+cu" in here:
+        text = f"torch {here} is a CUDA build and torch_npu {npu} is beside it"
+        return [Row("matching table", text, problem=True, fix=f"install the CPU build of torch {wanted}")]
+    return [Row("matching table", f"torch_npu {npu} belongs to torch {wanted}")]
+
+
+def _variables(config: RunConfig) -> list[Row]:
+    from precflow.environment.variables import lint
+
+    given = {**config.reference.variables, **config.target.variables}
+    found = lint({**os.environ, **given})
+    rows = [Row("variables", problem.text, problem=True, fix=f"call it {problem.meant}, or take it away") for problem in found]
+    return rows or [Row("variables", "no name looks misspelt")]
+
+
+def _store(config: RunConfig) -> Row:
+    """Try to write where runs would be written, without leaving anything there."""
+    place = config.store or config.site.store or config.runs
+    if "://" in place:
+        return Row("store", f"{place}   not looked at: only folders are")
+    path = Path(place).expanduser().absolute()
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        reason = f"{path}   cannot be written: {error.strerror}"
+        return Row("store", reason, problem=True, fix="name another place: store=FOLDER, or site.store in the site file")
+    free = os.statvfs(existing)
+    return Row("store", f"{path}   can be written, {free.f_bavail * free.f_frsize / 1e9:.0f} GB free")
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
