@@ -14,19 +14,18 @@ const drawDetail = () => {
     return table(["", "reference", "target", ""], [
       line("shape", word("referenceShape", row), word("targetShape", row)),
       line("element type", word("referenceType", row), word("targetType", row)),
-      line("called at", word("site", row), word("targetSite", row)),
       ...(data.details[row]?.arguments ?? []).map(([name, reference, target]) => line("argument " + name, reference, target)),
     ]);
   };
 
   const metrics = (row) => {
     const decides = word("metric", row);
-    const lines = Object.keys(data.metrics).filter((name) => metric(name, row) !== null).map((name) => {
-      const rule = name === decides
-        ? `limit ${data.atLeast.includes(name) ? "at least" : "at most"} ${number(figure("limit", row))} (${word("standard", row)}): ${used(figure("ratio", row))}` : "";
-      return element("tr", { class: name === decides ? "deciding" : null }, head(name), element("td", { class: "figure" }, number(metric(name, row))), cell(rule));
-    });
-    return lines.length ? table(["metric", "value", ""], lines) : element("p", { class: "soft" }, "No metric can be had for this record.");
+    const limit = () => `${decides} ${number(figure("value", row))}, limit ${data.atLeast.includes(decides) ? "at least" : "at most"} ` +
+      `${number(figure("limit", row))} (${word("standard", row)}): ${used(figure("ratio", row))}`;
+    const lines = Object.keys(data.metrics).filter((name) => metric(name, row) !== null).map((name) =>
+      element("tr", { class: name === decides ? "deciding" : null }, head(name), element("td", { class: "figure" }, number(metric(name, row)))));
+    if (!lines.length) return [element("p", { class: "soft" }, "No metric can be had for this record.")];
+    return [...(decides ? [element("p", {}, limit())] : []), table(["metric", "value"], lines)];
   };
 
   const meaning = (row) => {
@@ -36,6 +35,12 @@ const drawDetail = () => {
     if (data.columns.equal[row]) told.push(element("p", {}, "The bits of both sides are the same."));
     for (const warning of data.details[row]?.warnings ?? []) told.push(element("p", { class: "doubt" }, "Note: " + warning));
     return told;
+  };
+
+  const sites = (row) => {
+    const [reference, target] = [word("site", row), word("targetSite", row)];
+    const told = reference === target ? [reference] : [`reference: ${reference || "–"}`, `target: ${target || "–"}`];
+    return reference || target ? [element("h3", {}, "Called at"), ...told.map((site) => element("p", {}, element("code", {}, site)))] : [];
   };
 
   const counts = (row) => {
@@ -60,7 +65,7 @@ const drawDetail = () => {
     dialog.replaceChildren(
       element("div", { class: "detail-head" }, element("h2", { id: "detail-title" }, word("name", row)), steps),
       element("div", { class: "detail-body" }, element("p", { class: "soft" }, element("code", {}, word("record", row)), ` · ${when}`),
-        ...meaning(row), element("h3", {}, "Both sides"), sides(row), element("h3", {}, "Metrics"), metrics(row), ...counts(row)));
+        ...meaning(row), element("h3", {}, "Both sides"), sides(row), element("h3", {}, "Metrics"), ...metrics(row), ...counts(row), ...sites(row)));
     if (!dialog.open) dialog.showModal();
     else (dialog.querySelector(`.steps .${focused || "on"}:not(:disabled)`) ?? dialog.querySelector(".close")).focus();
     dialog.scrollTop = 0;

@@ -400,6 +400,12 @@ def empty():
 
 
 @pytest.fixture(scope="session")
+def medium():
+    """1 200 records."""
+    return misaligned_model(layers=52)
+
+
+@pytest.fixture(scope="session")
 def large():
     """20 000 records."""
     return misaligned_model(layers=870)

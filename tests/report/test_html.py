@@ -132,8 +132,10 @@ def test_every_status_has_a_colour():
     assert html.kinds()["not_judged"] == "quiet"
 
 
-def test_sizes(misaligned, large, request):
-    assert len(html.text(misaligned).encode()) < 300_000
+def test_sizes(medium, large):
+    assert len(medium.rows) >= 1200
+    assert len(html.text(medium).encode()) < 1_000_000
+    assert len(large.rows) >= 20_000
     assert len(html.text(large).encode()) < 10_000_000
 
 
