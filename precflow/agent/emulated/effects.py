@@ -47,12 +47,13 @@ def ulp(distance: int = 1, share: float = 1.0) -> Effect:
     return _on_output(change, share)
 
 
-def drift(relative: float = 1e-6) -> Effect:
-    """Multiply each output element by ``1 + relative * u``, u in -1..1 and new at every call, deterministic mode or not."""
+def drift(share: float = 0.05) -> Effect:
+    """Move a random ``share`` of the output by one unit in the last place: others at every call, deterministic mode or not."""
+    _check_share(share)
 
     def change(output: torch.Tensor) -> torch.Tensor:
-        noise = torch.empty(output.shape).uniform_(-relative, relative, generator=_wild)
-        return (output.double() * (1 + noise.double())).to(output.dtype)
+        chance = torch.rand(output.shape, generator=_wild)
+        return step(output, (chance < share / 2).long() - (chance > 1 - share / 2).long())
 
     return _on_output(change)
 
@@ -228,10 +229,14 @@ def _each(outputs: Any, change: Change) -> Any:
     return change(outputs) if _is_float(outputs) else outputs
 
 
-def _on_output(change: Change, share: float = 1.0) -> Effect:
-    """Return an effect that changes the first output, on a fixed ``share`` (0 to 1) of its elements."""
+def _check_share(share: float) -> None:
     if not 0.0 <= share <= 1.0:
         raise ValueError("share must lie between 0 and 1, got %r" % share)
+
+
+def _on_output(change: Change, share: float = 1.0) -> Effect:
+    """Return an effect that changes the first output, on a fixed ``share`` (0 to 1) of its elements."""
+    _check_share(share)
 
     def effect(operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
         outputs = compute(*arguments, **named)

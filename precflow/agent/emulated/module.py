@@ -50,6 +50,7 @@ def build() -> types.ModuleType:
     filled._is_in_bad_fork = _is_in_bad_fork  # noqa: SLF001  torch asks for this name
     filled.default_generators = generator.create_defaults()
     filled.amp = _amp()
+    filled.utils = _utils()
     filled.emulated = True
     return built
 
@@ -59,6 +60,13 @@ def _amp() -> types.ModuleType:
     filled: Any = built
     filled.autocast = functools.partial(torch.autocast, DEVICE_TYPE)
     filled.GradScaler = functools.partial(torch.amp.GradScaler, DEVICE_TYPE)
+    return built
+
+
+def _utils() -> types.ModuleType:
+    built = types.ModuleType("torch.npu.utils", "Helpers of the emulated npu.")
+    for name in "is_support_inf_nan get_npu_overflow_flag clear_npu_overflow_flag npu_check_overflow".split():
+        setattr(built, name, getattr(switches, name))
     return built
 
 

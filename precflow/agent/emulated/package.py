@@ -22,6 +22,7 @@ def install(device_module: types.ModuleType) -> None:
     filled: Any = device_module
     sys.modules["torch.npu"] = sys.modules["torch_npu.npu"] = device_module
     sys.modules["torch.npu.amp"] = sys.modules["torch_npu.npu.amp"] = filled.amp
+    sys.modules["torch.npu.utils"] = sys.modules["torch_npu.npu.utils"] = filled.utils
     sys.modules["torch_npu"] = package
 
 

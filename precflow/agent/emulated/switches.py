@@ -90,6 +90,11 @@ def set_deterministic_level(level: int) -> None:
     torch.use_deterministic_algorithms(level >= 1)
 
 
+def is_support_inf_nan() -> bool:
+    """Return True: overflow gives infinity, as on hardware in INF/NAN mode."""
+    return True
+
+
 def get_npu_overflow_flag() -> bool:
     """Refuse, as hardware in INF/NAN mode does: overflow is seen in the values.
 

@@ -1,0 +1,61 @@
+import pytest
+import torch
+
+from precflow.agent.emulated.schemas import facts
+
+aten = torch.ops.aten
+
+
+def test_a_plain_operator():
+    addmm = facts(aten.addmm.default)
+    assert (addmm.name, addmm.overload) == ("addmm", "addmm")
+    assert addmm.arguments == ("self", "mat1", "mat2", "beta", "alpha")
+    assert addmm.positional == 3
+    assert addmm.written == frozenset()
+    assert addmm.sources == (None,)
+    assert not (addmm.relabels or addmm.draws or addmm.draws_silently or addmm.mixed)
+
+
+@pytest.mark.parametrize(
+    ("overload", "written", "sources"),
+    [
+        (aten.add.out, {"out"}, ("out",)),
+        (aten.add_.Tensor, {"self"}, ("self",)),
+        (aten.sort.values, {"values", "indices"}, ("values", "indices")),
+        (aten._foreach_add_.Scalar, {"self"}, ()),
+    ],
+)
+def test_written_arguments_and_the_results_that_they_are(overload, written, sources):
+    assert facts(overload).written == written
+    assert facts(overload).sources == sources
+
+
+@pytest.mark.parametrize(
+    ("overload", "relabels"),
+    [
+        (aten.view.default, True),
+        (aten.t.default, True),
+        (aten.split.Tensor, True),
+        (aten.set_.source_Tensor, True),
+        (aten.add.Tensor, False),
+        (aten.transpose_.default, False),
+        (aten.clone.default, False),
+    ],
+)
+def test_views_are_told_from_copies(overload, relabels):
+    assert facts(overload).relabels is relabels
+
+
+def test_two_ways_of_drawing_random_numbers():
+    assert facts(aten.normal_.default).draws
+    assert facts(aten.native_dropout.default).draws_silently
+    assert not facts(aten.mul.Tensor).draws_silently
+
+
+def test_indexing_may_mix_devices_and_arithmetic_may_not():
+    assert facts(aten.index.Tensor).mixed
+    assert not facts(aten.mul.Tensor).mixed
+
+
+def test_a_schema_is_read_once():
+    assert facts(aten.add.Tensor) is facts(aten.add.Tensor)
