@@ -87,8 +87,3 @@ def metrics_of(model: ReportModel) -> tuple[str, ...]:
     present = {metric for row in model.rows for metric in row.measure.metrics}
     shown = tuple(dict.fromkeys(model.columns))
     return shown + tuple(sorted(present - set(shown)))
-
-
-def side(model: ReportModel, name: str) -> str:
-    """Return the title of a side, ``""`` where the run has none."""
-    return next((view.title for view in model.sides if view.side == name), "")

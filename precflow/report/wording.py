@@ -185,15 +185,6 @@ def shortened(text: str, width: int) -> str:
     return text[:head] + "…" + text[len(text) - (width - 1 - head) :]
 
 
-def direction(metric: str) -> str:
-    """Return how a limit of this metric reads: ``at least`` or ``at most``.
-
-    >>> direction("cosine_similarity"), direction("relative_l2")
-    ('at least', 'at most')
-    """
-    return "at least" if metric in AT_LEAST else "at most"
-
-
 def words(name: str) -> str:
     """Return a name of ours as words: ``unpaired_target`` -> ``unpaired target``."""
     return name.replace("_", " ")

@@ -31,12 +31,6 @@ workload:
   model:
     _target_: precflow.workloads.stable_diffusion.text_encoder
     weights: seeded
-reference:
-  device: [cuda, cpu]
-  dtype: float32
-target:
-  device: [npu, emulated]
-  dtype: float32
 tolerance:
   standards: [default]
   rules:
@@ -109,8 +103,7 @@ def measure(order, module, operator, *, error=1e-7, seen=None, **changes):
         "equal": error == 0,
         "metrics": {} if moving else metrics(error),
         "counts": {"elements": 177408, "ordinary": 177408, "small": 12, "sentinel": 0, "nonfinite": 0},
-        "site": f"modeling_clip.py:{300 + order % 300} in forward <- modeling_clip.py:602 in forward <- workload",
-        "target_site": f"modeling_clip.py:{300 + order % 300} in forward <- modeling_clip.py:602 in forward <- workload",
+        **dict.fromkeys(("site", "target_site"), f"modeling_clip.py:{300 + order % 300} in forward <- workload"),
     }
     return Measure(**(fields | changes))
 
@@ -223,7 +216,6 @@ STAGES = (
     StageView("compare", "run", 4.0),
     StageView("judge", "run", 0.2),
     StageView("localize", "run", 0.6),
-    StageView("advise", "run", 0.3),
 )
 
 

@@ -59,8 +59,3 @@ def test_shown_metrics_come_first_and_each_once(misaligned):
     metrics = selection.metrics_of(misaligned)
     assert metrics[: len(misaligned.columns)] == misaligned.columns
     assert len(metrics) == len(set(metrics)) > len(misaligned.columns)
-
-
-def test_the_side_s_title(misaligned):
-    assert selection.side(misaligned, "target").startswith("Ascend")
-    assert selection.side(misaligned, "golden") == ""

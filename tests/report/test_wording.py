@@ -63,11 +63,6 @@ def test_shortened_text_keeps_its_end_and_its_width(text, width):
     assert short == text or (len(text) > width and short.endswith(text[-1]))
 
 
-def test_limits_say_their_direction():
-    assert wording.direction("allclose_share") == "at least"
-    assert wording.direction("ulp_distance") == "at most"
-
-
 def test_a_ratio_that_cannot_be_had_is_said_so():
     assert wording.factor(math.nan) == "NaN"
     assert wording.used(math.inf) == "infinity of its limit"
