@@ -147,7 +147,7 @@ def _paired(left: Record, right: Record, call: Call, other: Call) -> Measure:
         target_dtype=right.dtype,
         reference_shape=left.shape,
         target_shape=right.shape,
-        equal=left.content == right.content and left.dtype == right.dtype,
+        equal=bool(left.content) and left.content == right.content and left.dtype == right.dtype,
         site=call.site,
         target_site=other.site,
         arguments=_different(call.arguments, other.arguments),

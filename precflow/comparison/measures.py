@@ -28,7 +28,7 @@ class Measure:
         target_dtype: Element type on the target, ``""`` where absent.
         reference_shape: Sizes on the reference.
         target_shape: Sizes on the target.
-        equal: Content ids are equal: the bits are the same.
+        equal: Both have a content id, and the same: the bits are the same.
         metrics: Metric name -> number; a metric that cannot be had is absent.
         counts: Value classes: ``elements, ordinary, small, sentinel, nonfinite`` and what mismatched by place:
             ``sentinel_mismatch, nonfinite_mismatch``.

@@ -89,15 +89,19 @@ def real_part(name: str) -> str:
 
 
 def is_floating(name: str) -> bool:
-    """Say whether a type is floating point or complex, so that its rounding can be judged."""
-    return real_part(name) in FLOATS
+    """Say whether a type is floating point or complex, one that a dump cannot hold included: its rounding is to be judged.
+
+    >>> is_floating("bfloat16"), is_floating("float8_e4m3fnuz"), is_floating("int64")
+    (True, True, False)
+    """
+    return name.startswith(("float", "bfloat", "complex"))
 
 
 def coarsest(names: Iterable[str]) -> str:
-    """Return the floating point type with the fewest digits; others are passed over, ``""`` where none is left.
+    """Return the floating point type with the fewest digits; types outside of ``FLOATS`` are passed over, ``""`` if none is left.
 
     >>> coarsest(["float32", "float16", "int64", "complex128"])
     'float16'
     """
-    floats = [FLOATS.index(real_part(name)) for name in names if is_floating(name)]
+    floats = [FLOATS.index(real_part(name)) for name in names if real_part(name) in FLOATS]
     return FLOATS[max(floats)] if floats else ""

@@ -44,8 +44,11 @@ class Decision:
 
 
 def deciding_dtype(measure: Measure, terms: Terms) -> str:
-    """Return the coarsest of both runs' and both records' floating point types: it sets the limits of standards."""
-    return coarsest([terms.reference_dtype, terms.target_dtype, measure.reference_dtype, measure.target_dtype])
+    """Return the coarsest of both runs' and both records' floating point types: it sets the limits of standards.
+
+    float32 where none of them is a type that has limits.
+    """
+    return coarsest([terms.reference_dtype, terms.target_dtype, measure.reference_dtype, measure.target_dtype]) or "float32"
 
 
 def applicable(measure: Measure, terms: Terms) -> list[Condition]:

@@ -125,6 +125,14 @@ def test_tensors_that_were_not_kept(both):
     assert same.warnings == ("by content id: the target kept no tensor",)
 
 
+def test_records_without_a_content_id_are_never_equal(both):
+    for dump in both:
+        dump.call("a", "to_sparse", [HIDDEN], store=False)
+        dump.lines[0, 0][0]["outputs"][0].update(content="", dtype="float8_e4m3fnuz")
+    (measure,) = measured(*both)
+    assert (measure.join, measure.equal, measure.judged) == ("sampled_out", False, True)
+
+
 def test_warnings_tell_what_the_metrics_leave_out(both):
     lowest = np.finfo(np.float32).min
     for dump, filled in zip(both, (-np.inf, lowest), strict=True):
