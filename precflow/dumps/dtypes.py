@@ -98,7 +98,7 @@ def is_floating(name: str) -> bool:
 
 
 def coarsest(names: Iterable[str]) -> str:
-    """Return the floating point type with the fewest digits; types outside of ``FLOATS`` are passed over, ``""`` if none is left.
+    """Return the floating point type with the fewest digits; others than ``FLOATS`` are passed over, ``""`` if none is left.
 
     >>> coarsest(["float32", "float16", "int64", "complex128"])
     'float16'
