@@ -22,6 +22,8 @@ from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
 ACCUMULATED = 0.5
 """Share of their limit that inputs may use before a failing output counts as accumulated rounding."""
 
+_EQUAL = "its inputs are equal bit for bit"
+
 
 class Graphed(Protocol):
     """What is needed of a dump: its calls and its header."""
@@ -133,7 +135,7 @@ def _why(node: Node, status: Judged, arriving: Flow, tracer: Tracer) -> str:
         "nonfinite": "its output has NaN or Inf where the other side has numbers",
         "shape": "its output has another shape",
         "dtype": "its output has another dtype than the recipe implies",
-    }.get(status.status, "its output does not")
+    }.get(status.status, "its output is not" if agree == _EQUAL else "its output does not")
     doubt = f"; {arriving.unknown} before it could not be compared" if arriving.unknown else ""
     return f"{agree}, {differs}{doubt}"
 
@@ -148,7 +150,7 @@ def _inputs_in_words(edges: Sequence[Edge], arriving: Flow, tracer: Tracer) -> s
     if arriving.use > ACCUMULATED:
         return f"its inputs use {arriving.use:.0%} of their limit ({arriving.via}): accumulated"
     if all(tracer.equal_input(edge.record) for edge in edges):
-        return "its inputs are equal bit for bit"
+        return _EQUAL
     return "its inputs agree"
 
 

@@ -81,8 +81,17 @@ TABLE = [
     ("PF203", {"arguments_different": ["eps: 1 / 2"]}, {}),
     ("PF204", {"unpaired_count": 1, "unpaired_target": ["a / rope"]}, {}),
     ("PF211", {"scale_slope": 1.01, "scale_share": 0.9999}, {"scale_slope": 1.01, "scale_share": 0.5}),
-    ("PF211", {"scale_slope": 1.01, "scale_share": 0.98}, {"scale_slope": 0.9, "scale_share": 0.98, **EPSILON}),
+    (
+        "PF211",
+        {"scale_slope": 1.01, "scale_share": 0.96, "low_precision": True},
+        {"scale_slope": 0.9, "scale_share": 0.98, **EPSILON},
+    ),
     ("PF212", {"family": "activation", "curve_share": 0.99}, {"family": "activation", "scale_share": 0.99}),
+    (
+        "PF212",
+        {"family": "activation", "curve_share": 0.999, "scale_share": 0.97},
+        {"family": "activation", "scale_share": 1.0},
+    ),
     ("PF213", {"family": "softmax", "narrow_type": "float16"}, {"family": "softmax"}),
     ("PF214", EPSILON, {**EPSILON, "epsilon_share": 0.3}),
     ("PF214", EPSILON, {**EPSILON, "epsilon_target": 1.1e-5}),

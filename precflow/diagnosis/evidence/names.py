@@ -97,16 +97,21 @@ EVIDENCE: dict[str, Named] = {**_RUN, **_SUSPECT}
 OF_SUSPECT = frozenset(_SUSPECT)
 
 
+_NEAR_ONE = 0.9
+
+
 def shown(value: Any) -> str:
     """Return a value of evidence as a person reads it.
 
-    >>> shown(True), shown(0.00123456), shown(["a", "b"]), shown(3), shown((2, 3))
-    ('yes', '0.00123', 'a, b', '3', '2, 3')
+    Near 1, where shares and factors are, five digits are shown; elsewhere three.
+
+    >>> shown(True), shown(0.00123456), shown(0.9998), shown(["a", "b"]), shown((2, 3)), shown([])
+    ('yes', '0.00123', '0.9998', 'a, b', '2, 3', 'none')
     """
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.3g}"
+        return f"{value:.5g}" if _NEAR_ONE < abs(value) < 1.0 / _NEAR_ONE else f"{value:.3g}"
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return ", ".join(shown(item) for item in value)
+        return ", ".join(shown(item) for item in value) or "none"
     return str(value)

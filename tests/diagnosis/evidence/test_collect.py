@@ -54,6 +54,8 @@ FAULTS = {  # name: operator, input, right, wrong, arguments, rule
         "PF212",
     ),
     "noisy_activation": ("sigmoid", SCORES, torch.sigmoid, lambda x: x.sigmoid() + 1e-3 * torch.sin(40 * x), {}, "PF212"),
+    "shifted_activation": ("sigmoid", SCORES, torch.sigmoid, lambda x: x.sigmoid() + 5e-4, {}, "PF212"),
+    "scaled_activation": ("silu", SCORES, torch.nn.functional.silu, lambda x: 1.01 * torch.nn.functional.silu(x), {}, "PF211"),
     "mask": ("add", SCORES, causal, lambda x: x.clone(), {}, "PF301"),
     "mask_behind": ("softmax", SCORES, lambda x: causal(x).softmax(-1), lambda x: x.softmax(-1), {}, "PF301"),
     "nan": ("linear", INPUT, lambda x: x @ WEIGHT, lambda x: (x @ WEIGHT).masked_fill(x > 0.05, torch.nan), {}, "PF501"),

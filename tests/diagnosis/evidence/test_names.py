@@ -11,12 +11,14 @@ from precflow.diagnosis.evidence.names import EVIDENCE, OF_SUSPECT, shown
         (True, "yes"),
         (False, "no"),
         (1e-5, "1e-05"),
-        (0.99998, "1"),
+        (0.99998, "0.99998"),
+        (1.01, "1.01"),
+        (0.123456, "0.123"),
         (12, "12"),
         ([1, 2], "1, 2"),
         ("a", "a"),
         (["a"], "a"),
-        ([], ""),
+        ([], "none"),
     ],
 )
 def test_shown(value, text):
