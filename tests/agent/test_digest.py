@@ -26,7 +26,7 @@ def test_definition_holds_for_a_known_tensor():
 def test_bytes_are_those_of_numpy(name, shape):
     tensor = (torch.rand(shape) * 10).to(getattr(torch, name))
     sizes = ",".join(str(size) for size in shape)
-    assert content_id(tensor) == expected("{}[{}]".format(name, sizes), tensor.numpy().tobytes())
+    assert content_id(tensor) == expected(f"{name}[{sizes}]", tensor.numpy().tobytes())
 
 
 def test_bfloat16_has_the_high_half_of_float32():
@@ -39,9 +39,9 @@ def test_bfloat16_has_the_high_half_of_float32():
 def test_float8_is_read_where_torch_has_it(name):
     dtype = getattr(torch, name, None)
     if dtype is None:
-        pytest.skip("this torch has no {}".format(name))
+        pytest.skip(f"this torch has no {name}")
     raw = torch.tensor([0, 56, 200], dtype=torch.uint8)
-    assert content_id(raw.view(dtype)) == expected("{}[3]".format(name), bytes([0, 56, 200]))
+    assert content_id(raw.view(dtype)) == expected(f"{name}[3]", bytes([0, 56, 200]))
 
 
 @pytest.mark.parametrize(

@@ -252,6 +252,7 @@ CASES = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_golden(case, tmp_path):
     skip_where_torch_is_too_old(case)
@@ -292,10 +293,10 @@ def texts(line):
             who = [line[key] for key in ("module", "call", "operator", "ordinal", "phase")]
             parts = [identity_text(Identity(*who, role, found["index"], line["step"], line["rank"]))]
             parts.append("{}{}".format(found["dtype"], json.dumps(found["shape"])))
-            parts += ["from %d.%s" % tuple(found["source"])] if found["source"] else []
+            parts += ["from {}.{}".format(*found["source"])] if found["source"] else []
             parts += ["weight {}".format(found["weight"])] if found["weight"] else []
             parts += [flag for flag in ("movement", "compiled") if line[flag]]
-            parts.append("by order %d" % line["order"])
+            parts.append(f"by order {line['order']}")
             yield "  ".join(parts)
 
 

@@ -42,7 +42,7 @@ def test_the_real_library_reads_what_was_written(tmp_path, copied):
 def test_float8_goes_through_the_real_library(tmp_path, name):
     dtype = getattr(torch, name, None)
     if dtype is None:
-        pytest.skip("this torch has no {}".format(name))
+        pytest.skip(f"this torch has no {name}")
     tensor = torch.tensor([0, 56, 200], dtype=torch.uint8).view(dtype)
     write_shard(str(tmp_path / "a"), entries([tensor]))
     found = safetensors.torch.load_file(str(tmp_path / "a"))[content_id(tensor)]

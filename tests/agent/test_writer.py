@@ -36,7 +36,7 @@ def opened(folder, **options):
 
 
 def lines(folder, step=0):
-    text = (folder / ("rank0/step%d/records-0.jsonl" % step)).read_text(encoding="utf-8")
+    text = (folder / f"rank0/step{step}/records-0.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
 
 

@@ -7,6 +7,8 @@ import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
 
+from torch._C import DisableTorchFunction
+
 from precflow.agent.capture.frames import Frames
 from precflow.agent.capture.lines import Lines
 from precflow.agent.capture.modules import Modules
@@ -87,7 +89,8 @@ class Recorder:
             WriteError: The step's files cannot be opened.
         """
         self._frames.begin()
-        self._weights.renew()
+        with DisableTorchFunction():  # a step may begin while the mode listens
+            self._weights.renew()
         self._lines.begin(number)
         self._begun = True
 

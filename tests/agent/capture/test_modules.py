@@ -1,5 +1,4 @@
 import json
-import warnings
 
 import pytest
 import torch
@@ -9,11 +8,11 @@ from precflow.agent.capture.modules import boundaries, class_name, is_compiled
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.writer import Writer
 
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit")  # deprecated, and still in use
+
 
 def scripted():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+    return torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
 
 
 def names(model):

@@ -20,7 +20,7 @@ def calls(tmp_path):
         writer.seal({})
         text = (tmp_path / "rank0/step0/records-0.jsonl").read_text(encoding="utf-8")
         lines = [json.loads(line) for line in text.splitlines()]
-        return result, {"%s.%d" % (line["operator"], line["ordinal"]): line for line in lines}
+        return result, {f"{line['operator']}.{line['ordinal']}": line for line in lines}
 
     return run
 

@@ -42,7 +42,7 @@ def recorded(folder, watched, *steps, **options):
 
 
 def lines(folder, step=0):
-    text = (folder / ("rank0/step%d/records-0.jsonl" % step)).read_text(encoding="utf-8")
+    text = (folder / f"rank0/step{step}/records-0.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
 
 
@@ -148,6 +148,15 @@ def test_a_repeat_by_digests_has_the_same_contents(tmp_path):
     assert second.contents == first.contents
     assert second.records == first.records > 20
     assert all(len(content) == 32 for content in first.contents.values())
+
+
+def test_beginning_a_step_under_the_mode_records_nothing(tmp_path):
+    writer, watched = Writer(str(tmp_path)), model()
+    with Recorder(writer).watch(watched) as recorder:
+        recorder.step(0)
+        recorder.step(1)
+    assert recorder.records == 0
+    assert writer.counts == {"calls": 0, "records": 0, "tensors": 0, "bytes": 0}
 
 
 def test_steps_count_for_themselves(tmp_path):
