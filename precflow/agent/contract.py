@@ -158,7 +158,7 @@ def _split_ordinal(text: str) -> Tuple[str, int]:
 # and no others.
 VARIABLE_PREFIXES = tuple(
     "ACL_ ASCEND_ ATB_ CANN_ CUBLAS_ CUDA_ CUDNN_ GOMP_ HCCL_ INF_NAN_MODE_ KMP_ LCCL_ MKL_ NCCL_ NPU_ NVIDIA_TF32_ OMP_ "
-    "OPENBLAS_ PRECFLOW_ PYTORCH_ TORCH_ TRANSFORMERS_".split()
+    "OPENBLAS_ PYTORCH_ TORCH_ TRANSFORMERS_".split()
 )
 VARIABLES = frozenset(
     [
@@ -186,8 +186,8 @@ _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 def relevant_variables(variables: Mapping[str, str]) -> Dict[str, str]:
     """Return the variables that matter for numbers, sorted by name; values behind names that look secret are ``(redacted)``.
 
-    >>> relevant_variables({"HOME": "/home/ann", "OMP_NUM_THREADS": "2", "PRECFLOW_TOKEN": "abc"})
-    {'OMP_NUM_THREADS': '2', 'PRECFLOW_TOKEN': '(redacted)'}
+    >>> relevant_variables({"HOME": "/home/ann", "OMP_NUM_THREADS": "2", "NCCL_TOKEN": "abc"})
+    {'NCCL_TOKEN': '(redacted)', 'OMP_NUM_THREADS': '2'}
     """
     names = sorted(name for name in variables if name in VARIABLES or name.startswith(VARIABLE_PREFIXES))
     return {name: "(redacted)" if _SECRET.search(name) else variables[name] for name in names}

@@ -149,8 +149,8 @@ class Store:
 
     @contextlib.contextmanager
     def _locked(self, name: str, key: str) -> Iterator[None]:
-        lock = filelock.FileLock(self.root / f"{name}-{key}.lock")
-        owner = self.root / f"{name}-{key}.owner"
+        lock = filelock.FileLock(self.root / _MAKING / f"{name}-{key}.lock")
+        owner = self.root / _MAKING / f"{name}-{key}.owner"
         try:
             with explained(self.root):
                 lock.acquire(timeout=0)

@@ -58,9 +58,9 @@ def _model(job: Job, needs: Mapping[str, Path]) -> ReportModel:
         recipe=job.config.recipe,
         title=job.config.about.title,
         run=job.run,
-        finished=datetime.datetime.now(tz=datetime.timezone.utc).isoformat(timespec="minutes"),
+        finished=datetime.datetime.now(tz=datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"),
         precflow=__version__,
-        command=job.command,
+        command=_homeless(job.command),
         sides=tuple(_side(name, header) for name, header in headers),
         verdict=read_verdict(needs["judge"]),
         region=region,
@@ -70,7 +70,7 @@ def _model(job: Job, needs: Mapping[str, Path]) -> ReportModel:
         stages=tuple(
             StageView(name=name, state=state, seconds=seconds, note=note) for name, state, seconds, note in job.stages
         ),
-        recipe_yaml=job.yaml,
+        recipe_yaml=_homeless(job.yaml),
         columns=tuple(job.config.report.columns),
         seconds=round(sum(seconds for _, _, seconds, _ in job.stages), 1),
         emulated=any(header.device.emulated for _, header in headers),
@@ -90,6 +90,11 @@ def _side(name: str, header: Header) -> SideView:
         dtype=header.dtype,
         facts=facts,
     )
+
+
+def _homeless(text: str) -> str:
+    home = str(Path.home())
+    return text.replace(home, "~") if len(home) > 1 else text
 
 
 def _version(package: str, facts: Mapping[str, str]) -> str:
