@@ -154,6 +154,8 @@ def _defaults_list(words: Sequence[Word], within: Sequence[Place]) -> list[tuple
         ):
             loader = GlobalHydra.instance().config_loader()
             found = loader.compute_defaults_list("config", choices, RunMode.RUN)
+    except RecursionError as error:
+        raise ConfigError("the chosen recipes inherit from each other in a circle", next_step="see their `defaults`") from error
     except HydraException as error:
         raise ConfigError(f"the files do not fit together: {_first_line(error)}") from error
     return [(entry.config_path, entry.package or "") for entry in found.defaults if entry.config_path]

@@ -177,7 +177,9 @@ class _Walk:
             raise ValueError(f"more than {_MOST_NODES} values; aliases that repeat themselves?")
         self.marks[path] = self._mark(node)
         if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
-            self.problems.append(Problem(self._mark(node).place, dotted(path), f"is not YAML of a recipe: no value has a tag such as {node.tag}"))
+            self.problems.append(
+                Problem(self._mark(node).place, dotted(path), f"is not YAML of a recipe: no value has a tag such as {node.tag}")
+            )
         if isinstance(node, yaml.MappingNode):
             return self._map(node, path)
         return self._list(node, path) if isinstance(node, yaml.SequenceNode) else self._scalar(node, path)

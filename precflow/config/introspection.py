@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -60,7 +61,8 @@ def _with_plus(answer: str) -> str:
 
 def _hydra(arguments: Sequence[str]) -> int:
     application = hydra.main(version_base="1.3", config_path=str(resources.directory("conf")), config_name="config")(_nothing)
-    before = sys.argv
+    before, log = sys.argv, logging.getLogger()
+    handlers, level = list(log.handlers), log.level
     sys.argv = ["precflow", *arguments]
     try:
         application()
@@ -68,6 +70,7 @@ def _hydra(arguments: Sequence[str]) -> int:
         return 0 if end.code in (0, None) else 2
     finally:
         sys.argv = before
+        log.handlers[:], log.level = handlers, level  # --info puts Hydra's own in place
     return 0
 
 

@@ -94,6 +94,8 @@ class Layers:
                 here = here[int(part)]
             else:
                 if not isinstance(here.get(part), (dict, list)):
+                    if path[depth + 1].isdigit():
+                        return f"{dotted(path[: depth + 1])} has 0 entries, counted from 0"
                     here[part] = {}
                 here = here[part]
         return here if isinstance(here, (dict, list)) else f"{dotted(path[:-1])} is one value and has no keys"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -14,6 +14,7 @@ from precflow.config.schema import RunConfig
 from precflow.config.trust import MACHINE_KEYS, MACHINE_SIDE_KEYS
 
 _WIDE = 100
+_PLAIN = re.compile(r"[^\W\d][\w ./+=-]*")
 _EMPTY: tuple[Any, ...] = (None, "", (), [], {})
 
 
@@ -107,7 +108,7 @@ def _list_item(path: DottedPath, item: Any, indent: int) -> Iterator[tuple[Dotte
             rows = list(_entry((*path, str(key)), f"{_scalar(str(key))}:", value, indent + 2))
             if number == 0:
                 first_path, first = rows[0]
-                rows[0] = (first_path, f"{' ' * indent}- {first.lstrip()}")
+                rows[0] = (first_path, f"{' ' * indent}- {first[indent + 2 :]}")
             yield from rows
     else:
         flow = _flow(item, always=True)
@@ -129,8 +130,6 @@ def _flow(value: Any, *, always: bool = False) -> str | None:
 def _scalar(value: Any) -> str:
     """Return one scalar as YAML that any reader takes for the same value."""
     if isinstance(value, str):
-        text = (
-            yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**9).rstrip("\n").removesuffix("\n...")
-        )
-        return json.dumps(value, ensure_ascii=False) if "\n" in text or any(mark in value for mark in ",[]{}#:") else text
+        plain = _PLAIN.fullmatch(value) and not value.endswith(" ") and yaml.safe_load(value) == value
+        return value if plain else str(yaml.safe_dump(value, default_style='"', allow_unicode=True, width=10**9)).rstrip("\n")
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)

@@ -64,7 +64,7 @@ class PlaceSource(ConfigSource):
         if problems:
             raise TrustError(f"{file} is more than a recipe", problems=problems)
         package = document.package or ("_global_" if document.group in OPEN_GROUPS else None)
-        data: dict[str, Any] = {"defaults": list(document.defaults)} if document.defaults else {}
+        data: dict[str, Any] = {"defaults": trust.absolute(document.defaults)} if document.defaults else {}
         return ConfigResult(
             config=OmegaConf.create({**data, **document.data}),
             path=str(file),

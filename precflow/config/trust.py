@@ -98,6 +98,21 @@ def inherited(document: Document) -> tuple[str, ...]:
     return tuple(name.removeprefix("/").removeprefix("recipe/") if name.startswith("/") else name for name in names)
 
 
+def absolute(defaults: Iterable[Any]) -> list[Any]:
+    """Return the entries of a ``defaults`` list as Hydra reads them the same from anywhere.
+
+    Names are those of ``precflow ls``. Hydra would take them relative to the group for one recipe and relative to the
+    recipe's own folder for a stacked one.
+    """
+    found: list[Any] = []
+    for entry in defaults:
+        if isinstance(entry, dict):
+            found.append({re.sub(r"^override +/?", "override /", key): value for key, value in entry.items()})
+        else:
+            found.append(entry if entry == "_self_" or entry.startswith("/") else f"/recipe/{entry}")
+    return found
+
+
 def _is_plain_default(entry: Any, group: str) -> bool:
     if isinstance(entry, str):
         return entry == "_self_" or (group == "recipe" and not re.search(r"@|\$\{|\.\.|^hydra/|^/(?!recipe/)", entry))

@@ -40,10 +40,18 @@ def test_values_become_the_types_of_the_schema(tmp_path):
 @pytest.mark.parametrize(
     ("text", "key", "said"),
     [
-        ("determinism: {algorithms: off}", "determinism.algorithms", "YAML reads `off` as false. Use native (also: strict, warn, when_needed)"),
+        (
+            "determinism: {algorithms: off}",
+            "determinism.algorithms",
+            "YAML reads `off` as false. Use native (also: strict, warn, when_needed)",
+        ),
         ("determinism: {algorithms: on}", "determinism.algorithms", "YAML reads `on` as true. Use warn"),
         ("determinism: {dropout: no}", "determinism.dropout", "YAML reads `no` as false. Use removed (also: kept)"),
-        ("environment: {require: {python: 3.10}}", "environment.require.python", "YAML reads `3.10` as the number 3.1. Put it in quotes"),
+        (
+            "environment: {require: {python: 3.10}}",
+            "environment.require.python",
+            "YAML reads `3.10` as the number 3.1. Put it in quotes",
+        ),
         ("about: {owner: yes}", "about.owner", "YAML reads `yes` as true. Put it in quotes"),
         ("about: {owner: ~}", "about.owner", "is empty"),
         ("about: {owner: 010}", "about.owner", "YAML reads `010` as the number 8"),
@@ -61,7 +69,11 @@ def test_values_become_the_types_of_the_schema(tmp_path):
         ("capture: {scope: {a: b}}", "capture.scope", "expected a list"),
         ("capture: tensors", "capture", "is a section with keys (level, phase, scope, step...)"),
         ("reference: {variables: 3}", "reference.variables", "expected `name: value` lines"),
-        ("target: {dtype: bf16}", "target.dtype", "`bf16` is not one of float64, float32, float16, bfloat16. Did you mean  bfloat16 ?"),
+        (
+            "target: {dtype: bf16}",
+            "target.dtype",
+            "`bf16` is not one of float64, float32, float16, bfloat16. Did you mean  bfloat16 ?",
+        ),
         ("target: {device: [npu, gpu]}", "target.device[1]", "Did you mean  cuda ?"),
         ("report: {columns: [cosine]}", "report.columns[0]", "Did you mean  cosine_similarity ?"),
         ("tolerance: {standards: [defalt]}", "tolerance.standards[0]", "Did you mean  default ?"),

@@ -20,8 +20,16 @@ def refused(team, text, *words):
     [
         ("tolerance: {rules: [{relative_l2: 1%, because: x}]}", "tolerance.rules[0]", "has no `match`"),
         ("tolerance: {rules: [{match: a}]}", "tolerance.rules[0]", "sets no limit"),
-        ("tolerance: {rules: [{match: a, relative_l2: 50%}]}", "tolerance.rules[0]", "loosens relative_l2 of `default` without `because`"),
-        ("tolerance: {cosine_similarity: 0.9, rules: [{match: a, cosine_similarity: 0.8}]}", "tolerance.rules[0]", "loosens cosine_similarity"),
+        (
+            "tolerance: {rules: [{match: a, relative_l2: 50%}]}",
+            "tolerance.rules[0]",
+            "loosens relative_l2 of `default` without `because`",
+        ),
+        (
+            "tolerance: {cosine_similarity: 0.9, rules: [{match: a, cosine_similarity: 0.8}]}",
+            "tolerance.rules[0]",
+            "loosens cosine_similarity",
+        ),
         ("tolerance: {cosine_similarity: 99}", "tolerance.cosine_similarity", "at least 99"),
         ("tolerance: {max_abs_error: -1}", "tolerance.max_abs_error", "at most -1"),
         ("tolerance: {standards: []}", "tolerance.standards", "nothing could fail"),

@@ -9,7 +9,13 @@ def resolved(data, site=""):
 
 
 def test_other_keys_are_put_in():
-    data = {"site": {"paths": {"models": "/m"}}, "a": "${site.paths.models}/glm", "b": "${a}", "c": ["${b}!"], "d": "${site.paths}"}
+    data = {
+        "site": {"paths": {"models": "/m"}},
+        "a": "${site.paths.models}/glm",
+        "b": "${a}",
+        "c": ["${b}!"],
+        "d": "${site.paths}",
+    }
     values, problems = resolved(data)
     assert problems == []
     assert (values["a"], values["b"], values["c"], values["d"]) == ("/m/glm", "/m/glm", ["/m/glm!"], {"models": "/m"})

@@ -45,7 +45,11 @@ def test_a_key_is_taken_away():
 @pytest.mark.parametrize(
     ("word", "key", "said"),
     [
-        ("+tolerance.cosin_similarity=0.9", "+tolerance.cosin_similarity", "Did you mean  tolerance.cosine_similarity ?   (no + needed)"),
+        (
+            "+tolerance.cosin_similarity=0.9",
+            "+tolerance.cosin_similarity",
+            "Did you mean  tolerance.cosine_similarity ?   (no + needed)",
+        ),
         ("target.devise=npu", "target.devise", "Did you mean  target.device ?"),
         ("determinsm.seed=1", "determinsm.seed", "Did you mean  determinism.seed ?"),
         ("cosine_similarity=0.9", "cosine_similarity", "Did you mean  tolerance.cosine_similarity ?"),
@@ -82,7 +86,9 @@ def test_several_values_want_a_sweep():
 def test_a_sweep_is_every_combination():
     jobs = sweep(["+recipe=sd_text_encoder", "target.dtype=float16,float32", "determinism.seed=range(1,3)"])
     assert jobs == [
-        ("+recipe=sd_text_encoder", f"target.dtype={dtype}", f"determinism.seed={seed}") for dtype in ("float16", "float32") for seed in (1, 2)
+        ("+recipe=sd_text_encoder", f"target.dtype={dtype}", f"determinism.seed={seed}")
+        for dtype in ("float16", "float32")
+        for seed in (1, 2)
     ]
 
 

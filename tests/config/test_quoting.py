@@ -5,12 +5,16 @@ from hypothesis import strategies as st
 from precflow.config import quoting
 
 
-@pytest.mark.parametrize("value", ["0.5", "abc", "[a,b]", "{a:1}", "a,b", "choice(a,b)", "1%", "8ulp", "", "a b", "${site.name}", "'x y'"])
+@pytest.mark.parametrize(
+    "value", ["0.5", "abc", "[a,b]", "{a:1}", "a,b", "choice(a,b)", "1%", "8ulp", "", "a b", "${site.name}", "'x y'"]
+)
 def test_what_hydra_takes_stays_as_it_is(value):
     assert quoting.quoted(value) == value
 
 
-@pytest.mark.parametrize("value", ["2^-10", "s3://桶/模型", "~/x", "/data/a=b", "/data/x(1)", "一只猫", "<script>alert(1)</script>", 'a"b=c', "a=\\"])
+@pytest.mark.parametrize(
+    "value", ["2^-10", "s3://桶/模型", "~/x", "/data/a=b", "/data/x(1)", "一只猫", "<script>alert(1)</script>", 'a"b=c', "a=\\"]
+)
 def test_what_hydra_refuses_means_the_same_in_quotes(value):
     assert quoting.parse(f"key={value}") is None
     assert quoting.parse(f"key={quoting.quoted(value)}").value() == value

@@ -6,7 +6,15 @@ from precflow.config.schema import Limits, RunConfig, Side
 
 @pytest.mark.parametrize(
     "key",
-    ["target.dtype", "target.variables.ANYTHING", "workload.model.a.b.c", "tolerance.rules.0.match", "golden.device", "capture.step.0", "curves.x"],
+    [
+        "target.dtype",
+        "target.variables.ANYTHING",
+        "workload.model.a.b.c",
+        "tolerance.rules.0.match",
+        "golden.device",
+        "capture.step.0",
+        "curves.x",
+    ],
 )
 def test_keys_that_exist(key):
     assert shape.problem_at(tuple(key.split("."))) == ""

@@ -5,7 +5,11 @@ from precflow.config.suggestions import did_you_mean, near
 
 @pytest.mark.parametrize(
     ("word", "known", "meant"),
-    [("bf16", ["float16", "bfloat16"], "bfloat16"), ("gpu", ["cpu", "cuda"], "cuda"), ("devise", ["dtype", "device"], "device")],
+    [
+        ("bf16", ["float16", "bfloat16"], "bfloat16"),
+        ("gpu", ["cpu", "cuda"], "cuda"),
+        ("devise", ["dtype", "device"], "device"),
+    ],
 )
 def test_nearest_word(word, known, meant):
     assert near(word, known, most=1) == [meant]

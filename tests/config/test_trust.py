@@ -31,7 +31,9 @@ def test_a_name_is_trusted_by_its_package(target, packages, yes):
     assert trust.is_trusted(target, packages) is yes
 
 
-@pytest.mark.parametrize("value", ["os.system", "${site.name}", "", "a b.c", "precflow.workloads.", 3, None, {"a": "b"}, ["os.system"]])
+@pytest.mark.parametrize(
+    "value", ["os.system", "${site.name}", "", "a b.c", "precflow.workloads.", 3, None, {"a": "b"}, ["os.system"]]
+)
 def test_targets_are_found_however_deep_and_however_written(value):
     found = list(trust.targets({"workload": {"model": {"parts": [{"_target_": value}]}}}, ["mine"]))
     assert found
@@ -92,7 +94,7 @@ def test_a_recipe_is_only_data(tmp_path, text, key):
 @pytest.mark.parametrize(
     "text",
     [
-        "# @package _global_\ndefaults: [other, /recipe/a/b, override /capture: tensors, override /emulate: exact, _self_]\nabout: {title: x}",
+        "defaults: [other, /recipe/a/b, override /capture: a, override /emulate: b, _self_]\nabout: {title: x}",
         "workload: {model: {_target_: precflow.workloads.x, weights: '${site.paths.models}/a'}}",
         "target: {variables: {HCCL_DETERMINISTIC: 'true', PYTHONHASHSEED: '0'}}",
         "target: 3",
@@ -104,7 +106,21 @@ def test_a_plain_recipe_may_say_what_recipes_say(tmp_path, text):
 
 def test_a_site_may_speak_of_its_machine_but_not_configure_hydra(tmp_path):
     assert list(trust.forbidden(document(tmp_path, "site: {name: x}\nstore: /d\ntarget: {interpreter: /py}", "site"))) == []
-    assert [problem.key for problem in trust.forbidden(document(tmp_path, "hydra: {x: 1}\ndefaults: [a]", "site"))] == ["hydra", "defaults"]
+    assert [problem.key for problem in trust.forbidden(document(tmp_path, "hydra: {x: 1}\ndefaults: [a]", "site"))] == [
+        "hydra",
+        "defaults",
+    ]
+
+
+def test_names_mean_the_same_from_anywhere():
+    entries = ["a/b", "/recipe/c", "_self_", {"override /capture": "x"}, {"override capture": "x"}]
+    assert trust.absolute(entries) == [
+        "/recipe/a/b",
+        "/recipe/c",
+        "_self_",
+        {"override /capture": "x"},
+        {"override /capture": "x"},
+    ]
 
 
 def test_inherited_recipes_are_named_as_they_are_looked_up(tmp_path):

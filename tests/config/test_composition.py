@@ -1,0 +1,269 @@
+import itertools
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from omegaconf import OmegaConf
+
+from precflow import resources
+from precflow.config import recipe_source
+from precflow.config.composition import compose
+from precflow.config.documents import scalars
+from precflow.config.places import places
+from precflow.errors import ConfigError, TrustError
+
+RECIPES = sorted(path.stem for path in resources.directory("recipes").glob("*.yaml"))
+
+
+@pytest.fixture
+def trusting(monkeypatch):
+    monkeypatch.setenv("PRECFLOW_TRUST", "minilm_workload")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.usefixtures("trusting")
+def test_every_shipped_recipe_composes_and_is_short(recipe):
+    composed = compose([f"+recipe={recipe}"], complete=False)
+    assert composed.config.recipe == recipe
+    assert composed.config.about.title
+    text = (resources.directory("recipes") / f"{recipe}.yaml").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 70
+    assert f"precflow +recipe={recipe}" in text
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.usefixtures("trusting")
+def test_our_layers_say_what_hydra_says(recipe):
+    words = [f"recipe={recipe}", "emulate=reorder", "site=local", "++target.device=[emulated]"]
+    recipe_source.register()
+    with recipe_source.searching(places()), initialize_config_dir(str(resources.directory("conf")), version_base="1.3"):
+        theirs = OmegaConf.to_container(hydra_compose("config", words))
+    ours = dict(scalars(compose(words, complete=False).data))
+    assert len(ours) > 8
+    assert {path: value for path, value in scalars(theirs) if path in ours} == ours
+
+
+def test_the_main_recipe_is_what_the_interface_promises():
+    config = compose(["+recipe=sd_text_encoder"]).config
+    assert (config.reference.device, config.reference.dtype) == (("cuda", "cpu"), "float32")
+    assert (config.target.device, config.target.dtype) == (("npu", "emulated"), "float16")
+    assert config.workload.model["weights"] == "seeded"
+    first, chinese, empty = config.workload.inputs["token_ids"]
+    assert first == [49406, 320, 8853, 539, 550, 18376, 6765, 320, 4558, 49407]
+    assert (len(chinese), empty) == (33, [49406, 49407])
+    assert config.tolerance.standards == ("default",)
+
+
+@pytest.mark.parametrize("words", list(itertools.permutations(["+recipe=r", "+site=s", "target.dtype=float64"])))
+def test_order_has_no_meaning(team, sites, words):
+    team("r", "target: {dtype: float16, device: cuda}")
+    sites("s", "target: {dtype: bfloat16, device: npu, interpreter: /py}")
+    target = compose(words, complete=False).config.target
+    assert (target.dtype, target.device, target.interpreter) == ("float64", ("npu",), "/py")
+
+
+def test_every_value_has_its_place(team, sites):
+    team("base", "about:\n  title: base\n  owner: us\n")
+    team("r", "defaults: [base, _self_]\nabout:\n  title: r\n")
+    sites("s", "site:\n  name: here\n")
+    provenance = compose(["+recipe=r", "+site=s", "target.dtype=float16"], complete=False).provenance
+    assert provenance["about.title"] == "recipes/r.yaml:3"
+    assert provenance["about.owner"] == "recipes/base.yaml:3"
+    assert provenance["site.name"] == "sites/s.yaml:2"
+    assert provenance["target.dtype"] == "command line"
+
+
+def test_recipes_inherit_and_stack(team):
+    team("a/base", "about: {title: base, owner: base}\ncapture: {scope: [x]}")
+    team("a/one", "defaults: [a/base, _self_]\nabout: {title: one}")
+    team("two", "capture: {scope: [y]}")
+    config = compose(["+recipe=[a/one,two]"], complete=False).config
+    assert (config.recipe, config.about.title, config.about.owner, config.capture.scope) == ("a/one+two", "one", "base", ("y",))
+
+
+@pytest.mark.parametrize("name", ["我的 配方", "<script>", "llama/attention", "x" * 200, "it's"])
+def test_recipes_of_any_name_compose(team, name):
+    team(name, "about: {title: x}")
+    assert compose([f"+recipe={name}"], complete=False).config.recipe == name
+
+
+def test_a_recipe_file_can_be_named_by_its_path(tmp_path):
+    (tmp_path / "some where").mkdir()
+    (tmp_path / "some where" / "mine.yaml").write_text("about: {title: mine}")
+    composed = compose(["+recipe=some where/mine.yaml"], complete=False)
+    assert (composed.config.recipe, composed.config.about.title) == ("mine", "mine")
+
+
+def test_a_config_dir_brings_every_group(tmp_path):
+    for group, text in {
+        "recipes": "about: {title: t}",
+        "site": "site: {name: s}",
+        "capture": "scope: [x]",
+        "emulate": "name: e",
+    }.items():
+        (tmp_path / "team" / group).mkdir(parents=True)
+        (tmp_path / "team" / group / "t.yaml").write_text(text)
+    words = ["+recipe=t", "+site=t", "capture=t", "+emulate=t", "target.device=emulated"]
+    config = compose(words, config_dirs=[tmp_path / "team"], complete=False).config
+    assert (config.about.title, config.site.name, config.capture.scope, config.emulate.name) == ("t", "s", ("x",), "e")
+
+
+def test_a_missing_recipe_names_neighbours_and_folders(team):
+    team("training", "about: {title: x}")
+    with pytest.raises(ConfigError) as refused:
+        compose(["+recipe=trainin"])
+    assert "Did you mean  training ?" in str(refused.value)
+    assert "Searched: recipes, " in str(refused.value)
+
+
+def test_a_missing_parent_is_named_where_it_stands(team):
+    team("r", "# why\ndefaults: [nothing_there, _self_]\n")
+    with pytest.raises(ConfigError) as refused:
+        compose(["+recipe=r"])
+    assert (refused.value.problems[0].place, refused.value.problems[0].key) == ("recipes/r.yaml:2", "defaults: nothing_there")
+
+
+def test_a_recipe_that_inherits_from_itself_is_refused(team):
+    team("r", "defaults: [r, _self_]\n")
+    with pytest.raises(ConfigError, match="circle"):
+        compose(["+recipe=r"])
+
+
+@pytest.mark.parametrize("words", [[], ["target.dtype=float16"], ["+site=local"]])
+def test_without_a_recipe_nothing_runs(words):
+    with pytest.raises(ConfigError, match="no recipe was chosen"):
+        compose(words)
+
+
+def test_every_problem_comes_at_once(team):
+    team("r", "targt: {x: 1}\ntarget: {dtype: bf16}\n")
+    with pytest.raises(ConfigError) as refused:
+        compose(
+            ["+recipe=r", "capture.budget=3", "determinism.seed=script", "tolerance.standards=[calibrated]"], complete=False
+        )
+    keys = {problem.key for problem in refused.value.problems}
+    assert keys == {"targt", "target.dtype", "capture.budget", "determinism.seed", "tolerance.standards[0]"}
+
+
+def test_words_and_screens_of_the_command_line():
+    with pytest.raises(ConfigError) as refused:
+        compose(["+recipe=sd_text_encoder", "+tolerance.cosin_similarity=0.9999", "target.devise=npu"])
+    assert str(refused.value).splitlines() == [
+        "2 problems in the command line, nothing was run",
+        "   +tolerance.cosin_similarity   no such key. Did you mean  tolerance.cosine_similarity ?   (no + needed)",
+        "    target.devise                no such key. Did you mean  target.device ?",
+        " Check again without running:  precflow validate +recipe=sd_text_encoder ...",
+    ]
+
+
+def test_a_missing_site_key_names_both_files(team, sites):
+    team("r", "workload:\n  model:\n    weights: ${site.paths.models}/glm\n")
+    sites("s", "site: {name: s}")
+    with pytest.raises(ConfigError) as refused:
+        compose(["+recipe=r", "+site=s"], complete=False)
+    (problem,) = refused.value.problems
+    assert problem.place == "recipes/r.yaml:3"
+    assert "sites/s.yaml" in problem.message
+
+
+def test_site_paths_are_put_in_and_stay_out_of_the_shared_text(team, sites):
+    team("r", "workload: {model: {weights: '${site.paths.models}/glm'}}\n")
+    sites("s", "site: {paths: {models: /secret/place}}\ntarget: {interpreter: /secret/python, dtype: float16}")
+    composed = compose(["+recipe=r", "+site=s", "store=/secret/store"], complete=False)
+    assert composed.config.workload.model["weights"] == "/secret/place/glm"
+    assert "/secret" not in composed.yaml
+    assert "${site.paths.models}/glm" in composed.yaml
+
+
+@pytest.mark.usefixtures("trusting")
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_shared_text_is_a_recipe_again(team, recipe):
+    words = [f"+recipe={recipe}", "tolerance.max_rel_error=2^-10", "target.variables.X=on", "capture.scope=['*.norm','a: b']"]
+    first = compose(words, complete=False)
+    team("again", first.yaml)
+    second = compose(["+recipe=again"], complete=False)
+    assert {**vars(second.config), "recipe": ""} == {**vars(first.config), "recipe": ""}
+    assert list(yaml.safe_load(first.yaml)) == [key for key in vars(first.config) if key in yaml.safe_load(first.yaml)]
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("workload: {model: {_target_: os.system, command: 'touch hacked'}}", "workload.model._target_"),
+        ("hydra: {callbacks: {x: {_target_: os.system}}}", "hydra"),
+        ("site: {trusted: [os]}\nworkload: {model: {_target_: os.system}}", "site"),
+    ],
+)
+def test_what_is_not_trusted_is_refused_before_anything(team, text, key):
+    team("evil", text)
+    with pytest.raises(TrustError) as refused:
+        compose(["+recipe=evil"])
+    assert refused.value.problems[0].key == key
+    assert refused.value.problems[0].place == "recipes/evil.yaml:1"
+
+
+def test_a_parent_is_not_more_trusted(team):
+    team("evil", "hydra: {x: 1}")
+    team("nice", "defaults: [evil, _self_]")
+    with pytest.raises(TrustError):
+        compose(["+recipe=nice"])
+
+
+def test_the_command_line_needs_trust_too(monkeypatch):
+    word = "workload.model._target_=mine.build"
+    with pytest.raises(TrustError, match=r"mine\.build is not trusted"):
+        compose(["+recipe=sd_text_encoder", word])
+    monkeypatch.setenv("PRECFLOW_TRUST", "mine")
+    assert compose(["+recipe=sd_text_encoder", word]).config.workload.model["_target_"] == "mine.build"
+
+
+def test_a_site_trusts(team, sites):
+    team("r", "workload: {model: {_target_: mine.build}, inputs: {_target_: mine.inputs}}")
+    sites("s", "site: {trusted: [mine]}")
+    assert compose(["+recipe=r", "+site=s"]).config.site.trusted == ("mine",)
+
+
+def test_typed_forms(team):
+    team("r", "tolerance: {rules: [{match: a, relative_l2: 1%, because: x}]}\ntarget: {variables: {A: 'x'}}")
+    words = [
+        "tolerance.rules[0].relative_l2=2%",
+        "~target.variables.A",
+        "environment.require.python=>=3.10",
+        "target.variables.B=01",
+    ]
+    config = compose(["+recipe=r", *words], complete=False).config
+    assert (config.tolerance.rules[0].relative_l2, config.target.variables) == (0.02, {"B": "01"})
+    assert config.environment.require.python == ">=3.10"
+
+
+@pytest.mark.parametrize("word", ["~target.variables.NOT_THERE", "tolerance.rules[3].match=x"])
+def test_what_is_not_there_cannot_be_changed(word):
+    with pytest.raises(ConfigError, match=r"not set|counted from 0"):
+        compose(["+recipe=compare_dumps", word], complete=False)
+
+
+def test_the_quoted_form_is_recorded():
+    composed = compose(["+recipe=compare_dumps", "tolerance.max_rel_error=2^-10"], complete=False)
+    assert composed.overrides == ("+recipe=compare_dumps", 'tolerance.max_rel_error="2^-10"')
+
+
+def test_a_team_folder_that_is_gone_is_an_error(monkeypatch):
+    monkeypatch.setenv("PRECFLOW_RECIPES", "/no/where")
+    with pytest.raises(ConfigError, match="/no/where"):
+        compose(["+recipe=sd_text_encoder"])
+
+
+def test_composing_is_quick_and_imports_no_torch():
+    code = (
+        "import sys, time; from precflow.config.composition import compose; t = time.perf_counter();"
+        "compose(['+recipe=sd_text_encoder']); print(time.perf_counter() - t, 'torch' in sys.modules)"
+    )
+    started = time.perf_counter()
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert said[1] == "False"
+    assert float(said[0]) < 1.0  # 0.06 s on a quiet machine
+    assert time.perf_counter() - started < 3.0

@@ -1,0 +1,177 @@
+"""The door: what leaves with which exit code, and what is said."""
+
+import json
+import os
+import subprocess
+import sys
+import types
+
+import pytest
+
+from precflow import cli
+from precflow.errors import ConfigError, PrecflowError
+
+
+@pytest.fixture(autouse=True)
+def quiet_place(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name in ("PRECFLOW_RECIPES", "PRECFLOW_SITES", "PRECFLOW_TRUST", "PRECFLOW_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Put a runner in place that remembers what it ran and leaves with the codes it is given."""
+    ran, codes = [], []
+
+    def run(composed, *, command):
+        ran.append((composed, command))
+        code = codes.pop(0) if codes else 0
+        if isinstance(code, BaseException):
+            raise code
+        return types.SimpleNamespace(verdict=None, exit_code=code)
+
+    monkeypatch.setitem(sys.modules, "precflow.run.runner", types.SimpleNamespace(run=run))
+    return types.SimpleNamespace(ran=ran, codes=codes)
+
+
+def test_no_arguments_say_how_to_begin(capsys):
+    assert cli.main([]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "+recipe=sd_text_encoder" in said.err
+    assert all(f"precflow {verb}" in said.err for verb in cli.VERBS)
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == "precflow 0.1.0\n"
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3])
+def test_the_runs_exit_code_is_ours(runs, code):
+    runs.codes.append(code)
+    assert cli.main(["+recipe=sd_text_encoder", "tolerance.max_rel_error=2^-10"]) == code
+    ((composed, command),) = runs.ran
+    assert composed.config.tolerance.max_rel_error == 2.0**-10
+    assert command == "precflow +recipe=sd_text_encoder 'tolerance.max_rel_error=2^-10'"
+
+
+@pytest.mark.parametrize(("codes", "worst"), [((0, 1, 0), 1), ((0, 3, 0), 3), ((3, 1, 0), 1), ((1, 2, 3), 2), ((0, 0, 0), 0)])
+def test_of_several_jobs_every_one_runs_and_the_worst_counts(runs, capsys, codes, worst):
+    runs.codes.extend(codes)
+    assert cli.main(["-m", "+recipe=sd_text_encoder", "target.dtype=float16,bfloat16,float32"]) == worst
+    assert [composed.config.target.dtype for composed, _ in runs.ran] == ["float16", "bfloat16", "float32"]
+    assert f"3 jobs, exit {worst}" in capsys.readouterr().err
+
+
+def test_a_job_that_cannot_be_done_does_not_stop_the_others(runs, capsys):
+    runs.codes.extend([PrecflowError("the disk is full"), 0])
+    assert cli.main(["-m", "+recipe=sd_text_encoder", "target.dtype=float16,float32"]) == 2
+    assert len(runs.ran) == 2
+    assert "the disk is full" in capsys.readouterr().err
+
+
+def test_every_job_is_checked_before_the_first_one_runs(runs):
+    assert cli.main(["-m", "+recipe=sd_text_encoder", "target.dtype=float16,flaot32"]) == 2
+    assert runs.ran == []
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PrecflowError("no npu here", next_step="target.device=emulated"), "no npu here\n   target.device=emulated"),
+        (KeyboardInterrupt(), "the same command goes on from here"),
+        (ZeroDivisionError("oops"), "precflow itself failed: ZeroDivisionError: oops"),
+    ],
+)
+def test_whatever_stops_a_run_is_two_and_no_traceback(runs, capsys, error, said):
+    runs.codes.append(error)
+    assert cli.main(["+recipe=sd_text_encoder"]) == 2
+    written = capsys.readouterr().err
+    assert said in written
+    assert "Traceback" not in written
+
+
+def test_tracebacks_are_there_for_those_who_ask(runs, capsys, monkeypatch):
+    monkeypatch.setenv("PRECFLOW_DEBUG", "1")
+    runs.codes.append(ZeroDivisionError("oops"))
+    assert cli.main(["+recipe=sd_text_encoder"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["valdate"], "Did you mean  validate ?"),
+        (["run"], "To run a recipe:  precflow +recipe=NAME"),
+        (["sd_text_encodr"], "precflow +recipe=sd_text_encoder"),
+        (["sd_text_encoder"], "is a recipe, not a verb\n precflow +recipe=sd_text_encoder"),
+        (["--foo"], "no such option"),
+        (["+recipe=nope"], "no recipe of this name"),
+        (["+recipe=sd_text_encoder", "sd_text_encoder"], "is a recipe: +recipe=sd_text_encoder"),
+        (["+recipe=sd_text_encoder", "target.devise=npu"], "target.device"),
+        (["+recipe=sd_text_encoder", "tolerance.relative_l2=5parsec"], "got `5parsec`"),
+        (["+recipe=sd_text_encoder", "determinism.repeat=3"], "expected true or false"),
+        (["+recipe=minilm"], "minilm_workload.build is not trusted"),
+        (["+recipe=sd_text_encoder", "--cfg", "nothing"], "invalid choice"),
+        (["ls", "--nothing"], "unrecognized arguments"),
+    ],
+)
+def test_what_cannot_be_done_is_two_and_says_why(capsys, arguments, said):
+    assert cli.main(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_config_dir_may_stand_before_the_verb(capsys, tmp_path):
+    (tmp_path / "team" / "recipes").mkdir(parents=True)
+    (tmp_path / "team" / "recipes" / "ours.yaml").write_text("about: {title: ours alone}")
+    assert cli.main(["--config-dir", "team", "ls"]) == 0
+    assert "ours alone" in capsys.readouterr().out
+    assert cli.main(["show", "ours", "--config-dir", "team"]) == 0
+
+
+def test_json_errors_are_one_object_on_stdout(capsys):
+    assert cli.main(["show", "nope", "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)
+    assert error["problems"][0]["key"] == "+recipe=nope"
+
+
+@pytest.mark.parametrize("verb", ["ls", "show", "cp", "validate", "plan", "open", "agent"])
+def test_every_verb_has_help(capsys, verb):
+    assert cli.main([verb, "--help"]) == 0
+    assert f"precflow {verb}" in capsys.readouterr().out
+
+
+def test_a_reader_who_leaves_is_no_failure():
+    done = subprocess.run(f"{sys.executable} -m precflow ls metric | head -1", shell=True, capture_output=True, text=True)
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""
+
+
+def test_listing_imports_nothing_heavy():
+    code = (
+        "import sys; from precflow.cli import main; main(['ls']);"
+        "print([name for name in ('torch', 'hydra', 'omegaconf', 'pandas', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_what_a_terminal_cannot_show_does_not_stop_the_door():
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-m", "precflow", "+recipe=一只猫"], capture_output=True, text=True, env=environment)
+    assert done.returncode == 2
+    assert "no recipe of this name" in done.stderr
+
+
+def test_worst_of_nothing_is_nothing():
+    assert cli.worst([]) == 0
+
+
+def test_guarded_passes_codes_on():
+    def refuse():
+        raise ConfigError("no")
+
+    assert cli.guarded(lambda: 3) == 3
+    assert cli.guarded(refuse) == 2

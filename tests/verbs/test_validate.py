@@ -1,0 +1,85 @@
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from precflow.verbs import validate
+
+BROKEN = """\
+# what
+determinism:
+  algorithms: off
+tolerance:
+  rules:
+    - match: "*.x"
+      relative_l2: 50%
+accepted:
+  - match: a
+    because: b
+    until: "2025-03-31"
+"""
+
+
+def test_every_problem_with_its_line(capsys, team):
+    team("broken", BROKEN)
+    team("fine", "about: {title: x}")
+    assert validate.main(["recipes/broken.yaml", "recipes/fine.yaml"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == " recipes/broken.yaml"
+    assert (
+        lines[1].split()
+        == "3 determinism.algorithms YAML reads `off` as false. Use native (also: strict, warn, when_needed)".split()
+    )
+    assert lines[2].split() == "6 tolerance.rules[0] loosens relative_l2 of `default` without `because`".split()
+    assert lines[3].split()[:2] == ["recipes/fine.yaml", "ok"]
+    assert "1 of 2 recipes is not usable" in lines[4]
+
+
+def test_an_accepted_difference_that_has_expired_is_told(capsys, team):
+    team("late", "accepted:\n  - match: a\n    because: b\n    until: '2025-03-31'\n")
+    assert validate.main(["late"]) == 2
+    assert "accepted[0].until   2025-03-31 has passed: this difference fails again" in capsys.readouterr().err
+
+
+def test_everything_that_is_shipped_is_usable(capsys):
+    assert validate.main([]) == 0
+    said = capsys.readouterr().err
+    assert "2 usable, 1 for those who trust it" in said
+
+
+def test_what_is_named_must_be_trusted(capsys, monkeypatch):
+    assert validate.main(["minilm"]) == 2
+    assert "not trusted" in capsys.readouterr().err
+    monkeypatch.setenv("PRECFLOW_TRUST", "minilm_workload")
+    assert validate.main(["minilm"]) == 0
+
+
+@pytest.mark.parametrize("words", [["+recipe=sd_text_encoder", "target.devise=npu"], ["sd_text_encoder", "target.devise=npu"]])
+def test_overrides_are_checked_too(capsys, words):
+    assert validate.main(words) == 2
+    assert "Did you mean  target.device ?" in capsys.readouterr().err
+    assert validate.main([words[0]]) == 0
+
+
+def test_json(capsys, team):
+    team("broken", "target: {dtype: bf16}")
+    assert validate.main(["broken", "sd_text_encoder", "--json"]) == 2
+    said = json.loads(capsys.readouterr().out)
+    assert [(row["recipe"], row["usable"]) for row in said["recipes"]] == [("broken", False), ("sd_text_encoder", True)]
+    assert said["recipes"][0]["problems"][0]["key"] == "target.dtype"
+    assert said["unusable"] == 1
+
+
+def test_a_file_that_is_not_there(capsys):
+    assert validate.main(["recipes/none.yaml"]) == 2
+    assert "no recipe of this name" in capsys.readouterr().err
+
+
+def test_it_takes_no_second_and_no_torch():
+    code = "import sys; from precflow.cli import main; main(['validate']); print('torch' in sys.modules)"
+    started = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+    assert time.perf_counter() - started < 3.0  # 0.4 s on a quiet machine
