@@ -72,6 +72,7 @@ def prepare(run: Run) -> Subject:
     """
     request, events = run.request, run.events
     dtype = element_type(request.dtype)
+    determinism.reseed(request.determinism, run.device)
     with events.part("model", "building the model"), run.numbers:
         model, inputs = _model(request), _inputs(request)
     inputs = inputs if isinstance(inputs, dict) else _named(inputs, model)

@@ -35,6 +35,7 @@ CONFIGURATION: Mapping[str, Any] = {
     "pad_token_id": END,
 }
 _PREFIX = "text_model."  # in SD checkpoints and in older transformers; not in newer ones
+_VOCABULARIES = ("tokenizer.json", "vocab.json")
 _DERIVED = "position_ids"  # a buffer that older checkpoints carry
 
 
@@ -164,12 +165,14 @@ def _seed_of(name: str, seed: int) -> int:
 
 def _tokenized(texts: Sequence[str], folder: str) -> List[List[int]]:
     _stay_offline()
+    place = os.path.expanduser(folder)
+    if not any(os.path.isfile(os.path.join(place, name)) for name in _VOCABULARIES):  # some versions then make one up
+        expected = " or ".join(_VOCABULARIES)
+        raise AgentError("workload", "workload.tokenizer=%s is not a folder with %s" % (folder, expected))
     try:
-        tokenizer = require("transformers").CLIPTokenizer.from_pretrained(os.path.expanduser(folder))
+        tokenizer = require("transformers").CLIPTokenizer.from_pretrained(place)
     except (OSError, ValueError) as error:
-        raise AgentError(
-            "workload", "workload.tokenizer=%s cannot be loaded: %s" % (folder, str(error).splitlines()[0])
-        ) from error
+        raise AgentError("workload", "workload.tokenizer=%s cannot be loaded: %s" % (folder, error)) from error
     return [list(row) for row in tokenizer(list(texts), truncation=True, max_length=POSITIONS)["input_ids"]]
 
 

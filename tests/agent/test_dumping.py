@@ -1,0 +1,180 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from precflow.agent import request as requests
+from precflow.agent.devices.cpu import Cpu
+from precflow.agent.dumping import dump
+from precflow.agent.failures import AgentError
+
+pytestmark = pytest.mark.usefixtures("restored")
+
+
+@pytest.fixture(autouse=True)
+def forgotten():
+    """Let each test import its own toy."""
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
+    sys.modules.pop("toy_workload", None)
+
+
+@pytest.fixture
+def make(asked, events):
+    """Return a function that makes a dump in this process and returns its header."""
+
+    def made(**changes):
+        request = requests.parse(asked(**changes))
+        dump(request, Cpu(), torch.device("cpu"), events)
+        return json.loads(Path(request.output, "dump.json").read_text())
+
+    return made
+
+
+def workload(kind="Toy", inputs="inputs", **more):
+    return {"model": {"_target_": "toy_workload.build", "kind": kind}, "inputs": {"_target_": f"toy_workload.{inputs}"}, **more}
+
+
+def calls(request_output):
+    return [json.loads(line) for line in Path(request_output, "rank0/step0/records-0.jsonl").read_text().splitlines()]
+
+
+def refused(make, **changes):
+    with pytest.raises(AgentError) as caught:
+        make(**changes)
+    return caught.value
+
+
+def test_the_header_says_what_was_run(make):
+    header = make()
+    assert {key: header[key] for key in ("schema", "format", "side", "recipe", "declared", "dtype")} == {
+        "schema": 1,
+        "format": "precflow-dump",
+        "side": "target",
+        "recipe": "toy",
+        "declared": "5be0",
+        "dtype": "float32",
+    }
+    assert header["device"]["kind"] == "cpu"
+    assert header["repeat"]["checked"] is True
+    assert header["repeat"]["records"] > 0
+    assert header["repeat"]["different"] == []
+    assert header["draws"] == []
+    assert header["determinism"]["dropouts_removed"] == ["dropout"]
+    assert list(header["weights"]["entries"]) == ["linear.weight", "linear.bias", "norm.weight", "norm.bias", "seen"]
+    assert list(header["inputs"]["entries"]) == ["features"]
+    assert set(header["seconds"]) >= {"model", "weights", "move", "forward", "repeat"}
+    assert header["counts"]["calls"] > 0
+
+
+def test_the_same_request_gives_the_same_evidence(make):
+    assert make()["content"] == make()["content"]
+
+
+def test_weights_and_inputs_are_hashed_before_the_cast(make):
+    full, half = make(), make(dtype="float16")
+    assert half["weights"] == full["weights"]
+    assert half["inputs"] == full["inputs"]
+    assert half["content"] != full["content"]
+
+
+def test_the_run_itself_is_in_the_wanted_type(make, tmp_path):
+    make(dtype="bfloat16")
+    linear = next(call for call in calls(tmp_path / "output") if call["operator"] == "linear")
+    assert {record["dtype"] for record in linear["inputs"] + linear["outputs"]} == {"bfloat16"}
+
+
+def test_seeds_decide_weights_and_inputs(make):
+    first, second = make(), make(determinism={"seed": 7})
+    assert first["weights"]["digest"] != second["weights"]["digest"]
+    assert first["inputs"]["digest"] != second["inputs"]["digest"]
+
+
+def test_state_is_put_back_before_the_repeat(make):
+    assert make(workload=workload(mode="train"))["repeat"]["different"] == []
+
+
+def test_what_does_not_repeat_is_named_in_order(make):
+    different = make(workload=workload("Noisy"))["repeat"]["different"]
+    assert different[0] == "(model)/add.0/forward.output.0"
+    assert "linear/linear.0/forward.output.0" in different
+    assert different[-1] == "(model)/forward.output.hidden"
+
+
+def test_without_repeat_nothing_is_claimed(make):
+    assert make(determinism={"repeat": False})["repeat"] == {"checked": False, "records": 0, "different": []}
+
+
+def test_draws_in_the_forward_repeat_after_reseeding(make):
+    assert make(workload=workload("Drawing"))["repeat"]["different"] == []
+
+
+def test_dropout_can_be_kept_and_repeats_by_its_seed(make):
+    header = make(workload=workload(mode="train"), determinism={"dropout": "kept"})
+    assert header["determinism"]["dropouts_removed"] == []
+    assert header["repeat"]["different"] == []
+
+
+def test_positional_inputs_get_the_forwards_names(make):
+    assert list(make(workload=workload(inputs="pair"))["inputs"]["entries"]) == ["features", "scale"]
+
+
+def test_steps(make, tmp_path):
+    make(capture={"step": [0, 2]})
+    assert sorted(path.name for path in (tmp_path / "output" / "rank0").iterdir()) == ["step0", "step2"]
+
+
+def test_scope(make, tmp_path):
+    make(capture={"scope": ["norm"]})
+    assert {call["module"] for call in calls(tmp_path / "output")} == {"norm"}
+
+
+def test_an_empty_scope_offers_names(make):
+    error = refused(make, capture={"scope": ["nrom"]})
+    assert "matches no module of Toy" in error.message
+    assert "norm" in error.next_step
+
+
+@pytest.mark.parametrize(
+    ("capture", "kind", "expected"),
+    [
+        ({"phase": ["forward", "backward"]}, "unsupported", "cannot record backward"),
+        ({"level": ["operator"]}, "unsupported", "cannot record operator"),
+        ({"detail": "sketch"}, "bad_request", "capture.detail is 'sketch'"),
+        ({"step": []}, "bad_request", "capture.step"),
+        ({"budget": 10}, "budget", "exceed its budget"),
+    ],
+)
+def test_what_this_agent_cannot_do_is_said(make, capture, kind, expected):
+    error = refused(make, capture=capture)
+    assert error.kind == kind
+    assert expected in error.message
+
+
+def test_an_untrusted_target_leaves_an_error_and_no_dump(make, tmp_path):
+    assert refused(make, trusted=[]).kind == "untrusted"
+    assert json.loads((tmp_path / "output" / "error.json").read_text())["kind"] == "untrusted"
+    assert not (tmp_path / "output" / "dump.json").exists()
+
+
+def test_an_operator_that_the_type_lacks_is_unsupported(make, toy):
+    (toy / "toy_workload.py").write_text(
+        "import torch\n"
+        "class Model(torch.nn.Module):\n"
+        "    def forward(self, x): return torch.linalg.svd(x.half())\n"
+        "def build(): return Model()\n"
+        "def inputs(): return {'x': torch.ones(2, 2)}\n"
+    )
+    error = refused(make, workload={"model": {"_target_": "toy_workload.build"}, "inputs": {"_target_": "toy_workload.inputs"}})
+    assert error.kind == "unsupported"
+    assert "Half" in error.message
+
+
+def test_nothing_of_the_capture_is_left_on_the_model(make):
+    make()
+    model = sys.modules["toy_workload"].build()
+    assert not model._forward_hooks
+    assert torch.overrides._get_current_function_mode_stack() == []

@@ -1,0 +1,41 @@
+import subprocess
+import sys
+
+import pytest
+
+from precflow.agent.failures import AgentError
+
+
+def test_parts_are_announced_and_measured(events):
+    with events.part("model", "building"):
+        pass
+    assert events.lines() == [{"event": "progress", "step": "model", "text": "building"}]
+    assert events.seconds["model"] >= 0
+
+
+def test_a_part_that_fails_is_measured_too(events):
+    with pytest.raises(ValueError, match="no"), events.part("model", "building"):
+        raise ValueError("no")
+    assert "model" in events.seconds
+
+
+def test_the_same_part_adds_up(events):
+    events.seconds["forward"] = 10.0
+    with events.part("forward", "again"):
+        pass
+    assert events.seconds["forward"] >= 10.0
+
+
+def test_a_failure_is_one_line(events):
+    events.failed(AgentError("workload", "line one\nline two", "do this"))
+    assert events.lines() == [{"event": "error", "kind": "workload", "message": "line one\nline two", "next_step": "do this"}]
+
+
+def test_what_others_print_goes_to_stderr():
+    script = (
+        "import os; from precflow.agent.events import Events, claim_stdout; e = Events(claim_stdout());"
+        "print('from a model'); os.system('echo from a process'); e.progress('a', 'b')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == '{"event": "progress", "step": "a", "text": "b"}\n'
+    assert sorted(done.stderr.splitlines()) == ["from a model", "from a process"]

@@ -1,0 +1,108 @@
+"""The agent's door, in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from precflow import __version__
+
+
+def agent(*words, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "precflow.agent", *map(str, words)], capture_output=True, text=True, check=False, **options
+    )
+
+
+def lines(done):
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_without_a_request_it_explains_itself():
+    done = agent()
+    assert done.returncode == 2
+    assert "python precflow-agent.pyz request.json" in done.stderr
+    assert agent("--help").returncode == 0
+
+
+def test_version():
+    done = agent("--version")
+    assert (done.returncode, done.stdout) == (0, f"precflow-agent {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("{", "is not JSON"), ('{"schema": 99}', "request schema 99; this agent reads schema 1")]
+)
+def test_a_bad_request_is_one_event_and_exit_code_2(tmp_path, text, expected):
+    path = tmp_path / "request.json"
+    path.write_text(text)
+    done = agent(path)
+    assert done.returncode == 2
+    assert [event["kind"] for event in lines(done)] == ["bad_request"]
+    assert expected in lines(done)[0]["message"]
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr or "JSON" in expected
+
+
+def test_facts(written, tmp_path):
+    done = agent(written(action="environment"))
+    assert done.returncode == 0, done.stderr
+    facts = json.loads((tmp_path / "output" / "facts.json").read_text())
+    assert facts["device"]["kind"] == "cpu"
+    assert facts["switches"]["deterministic_algorithms"] == "True"
+    assert {event["event"] for event in lines(done)} == {"progress"}
+
+
+def test_a_dump(written, tmp_path):
+    done = agent(written())
+    assert done.returncode == 0, done.stderr
+    header = json.loads((tmp_path / "output" / "dump.json").read_text())
+    assert header["format"] == "precflow-dump"
+    assert [event["step"] for event in lines(done)][-2:] == ["facts", "seal"]
+
+
+def test_a_missing_device_is_an_event_that_says_what_would_work(written):
+    done = agent(written(device=["npu"]))
+    assert done.returncode == 2
+    last = lines(done)[-1]
+    assert last["kind"] == "device_missing"
+    assert "target.device=emulated" in last["next_step"]
+
+
+def test_an_exception_of_the_model_reaches_the_log_whole(written, tmp_path):
+    done = agent(written(workload=raising()))
+    assert done.returncode == 2
+    assert lines(done)[-1]["kind"] == "workload"
+    assert "ValueError: the third layer is upset (toy_workload.py:" in lines(done)[-1]["message"]
+    assert 'raise ValueError("the third layer is upset")' in done.stderr
+    output = tmp_path / "output"
+    assert not (output / "dump.json").exists()
+    assert "the third layer is upset" in json.loads((output / "error.json").read_text())["traceback"]
+    assert (output / "rank0/step0/records-0.jsonl").read_text().count("\n") >= 3
+
+
+def raising():
+    return {"model": {"_target_": "toy_workload.build", "kind": "Raising"}, "inputs": {"_target_": "toy_workload.inputs"}}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_full_disk_is_said_and_leaves_no_seal(written, tmp_path):
+    output = tmp_path / "output"
+    output.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(output)], check=False, capture_output=True
+    ).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        inputs = {"_target_": "toy_workload.inputs", "rows": 4096, "width": 64}
+        model = {"_target_": "toy_workload.build", "width": 64}
+        done = agent(written(workload={"model": model, "inputs": inputs}))
+        assert done.returncode == 2
+        last = lines(done)[-1]
+        assert last["kind"] == "disk_full"
+        assert f"no space left in {output}" in last["message"]
+        assert not (output / "dump.json").exists()
+    finally:
+        subprocess.run(["umount", str(output)], check=True)

@@ -1,0 +1,89 @@
+import json
+
+import pytest
+
+from precflow.agent import request
+from precflow.agent.failures import KINDS, AgentError
+
+SMALLEST = {"schema": 1, "action": "environment", "output": "/tmp"}
+
+
+def refused(plain):
+    with pytest.raises(AgentError) as caught:
+        request.parse(plain)
+    assert caught.value.kind == "bad_request"
+    return caught.value
+
+
+def test_defaults_fill_what_a_person_left_out():
+    found = request.parse(SMALLEST)
+    assert found.device == ("cpu",)
+    assert found.determinism == request.Determinism(1234, "warn", "cpu", "removed", repeat=True)
+    assert found.capture.level == ("module", "api")
+    assert found.capture.step == (0,)
+    assert found.parent is None
+
+
+def test_all_problems_are_named_at_once():
+    bad = {
+        **SMALLEST,
+        "dtype": 16,
+        "device": "npu",
+        "determinism": {"algorithms": "off", "seed": True},
+        "capture": {"level": ["modul"]},
+    }
+    message = refused(bad).message
+    for part in (
+        "dtype is 16",
+        "device is 'npu', expected a list",
+        "determinism.algorithms is 'off'",
+        "determinism.seed is True",
+        "['modul']",
+    ):
+        assert part in message
+
+
+def test_a_seed_may_be_left_to_the_script():
+    assert request.parse({**SMALLEST, "determinism": {"seed": "script"}}).determinism.seed is None
+
+
+def test_unknown_action_lists_the_known_ones():
+    assert "one of environment, dump" in refused({**SMALLEST, "action": "train"}).message
+
+
+def test_output_must_be_there():
+    assert "output is None" in refused({"schema": 1, "action": "dump"}).message
+
+
+def test_a_newer_schema_is_refused_with_the_way_out():
+    error = refused({**SMALLEST, "schema": 2})
+    assert "request schema 2; this agent reads schema 1" in error.message
+    assert "precflow agent" in error.next_step
+
+
+@pytest.mark.parametrize("schema", [None, "1", 0, 1.5])
+def test_no_schema_is_refused(schema):
+    assert "this agent reads schema 1" in refused({**SMALLEST, "schema": schema}).message
+
+
+def test_reads_a_file(tmp_path):
+    path = tmp_path / "request.json"
+    path.write_text(json.dumps(SMALLEST))
+    assert request.read(str(path)).action == "environment"
+
+
+@pytest.mark.parametrize(("text", "expected"), [("{", "is not JSON"), ("[]", "expected an object"), ("\xff", "is not JSON")])
+def test_what_is_no_request_is_refused(tmp_path, text, expected):
+    path = tmp_path / "request.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(AgentError, match=expected):
+        request.read(str(path))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(AgentError, match=r"absent\.json: No such file"):
+        request.read(str(tmp_path / "absent.json"))
+
+
+def test_kinds_of_failures_are_distinct():
+    assert len(set(KINDS)) == len(KINDS)

@@ -1,0 +1,98 @@
+import sys
+
+import pytest
+
+from precflow.agent.failures import AgentError
+from precflow.agent.workloads import resolve
+
+
+@pytest.fixture(autouse=True)
+def importable(toy, monkeypatch):
+    """Make ``toy_workload`` importable for one test."""
+    monkeypatch.syspath_prepend(str(toy))
+    yield
+    sys.modules.pop("toy_workload", None)
+
+
+def build(target, trusted=("toy_workload",), **arguments):
+    return resolve.build({"_target_": target, **arguments}, key="workload.model", trusted=trusted)
+
+
+def refused(*words, **options):
+    with pytest.raises(AgentError) as caught:
+        build(*words, **options)
+    return caught.value
+
+
+def test_a_users_function_is_called_with_the_recipes_arguments():
+    assert build("toy_workload.build", width=3).linear.weight.shape == (3, 3)
+
+
+def test_shipped_names_are_the_agents():
+    function = resolve.resolve("precflow.workloads.stable_diffusion.prompts", key="workload.inputs", trusted=())
+    assert function.__module__ == "precflow.agent.workloads.stable_diffusion"
+
+
+def test_an_untrusted_package_is_not_even_imported():
+    error = refused("toy_workload.build", trusted=("other",))
+    assert error.kind == "untrusted"
+    assert "package toy_workload is not trusted" in error.message
+    assert "PRECFLOW_TRUST=toy_workload" in error.next_step
+    assert "toy_workload" not in sys.modules
+
+
+@pytest.mark.parametrize("target", ["precflow.agent.worker.run", "precflow.cli.main", "os.system", "precflow_workloads.x.y"])
+def test_other_parts_of_precflow_and_of_python_are_not_trusted_by_themselves(target):
+    assert refused(target).kind == "untrusted"
+
+
+def test_a_missing_function_offers_near_names():
+    error = refused("toy_workload.biuld")
+    assert "module toy_workload has no function biuld" in error.message
+    assert "build" in error.next_step
+
+
+def test_a_missing_module_names_the_interpreter():
+    error = refused("toy_workload.models.build")
+    assert "no module toy_workload.models" in error.message
+    assert sys.executable in error.message
+
+
+def test_a_module_that_lacks_something_itself_shows_its_own_error(toy):
+    (toy / "toy_broken.py").write_text("import surely_not_installed\n")
+    with pytest.raises(ModuleNotFoundError, match="surely_not_installed"):
+        build("toy_broken.build", trusted=("toy_broken",))
+
+
+def test_arguments_that_do_not_fit_show_the_signature():
+    error = refused("toy_workload.build", widht=3)
+    assert "toy_workload.build(width=8, kind='Toy') cannot be called" in error.message
+    assert "widht" in error.message
+
+
+def test_a_name_without_a_module_is_refused():
+    assert "package.module.function" in refused("build", trusted=("build",)).message
+
+
+@pytest.mark.parametrize("spec", [{}, {"_target_": None}, {"_target_": 3}])
+def test_no_target_is_refused(spec):
+    with pytest.raises(AgentError, match=r"workload\.model has no _target_") as caught:
+        resolve.build(spec, key="workload.model", trusted=())
+    assert caught.value.kind == "bad_request"
+
+
+def test_what_is_offered_is_passed_only_where_it_is_wanted():
+    spec = {"_target_": "toy_workload.inputs"}
+    made = resolve.build(spec, key="workload.inputs", trusted=("toy_workload",), rows=2, tokenizer="/x")
+    assert made["features"].shape == (2, 8)
+
+
+def test_what_the_recipe_gives_wins_over_what_is_offered():
+    spec = {"_target_": "toy_workload.inputs", "rows": 5}
+    assert resolve.build(spec, key="workload.inputs", trusted=("toy_workload",), rows=2)["features"].shape == (5, 8)
+
+
+def test_import_paths_come_last_and_once(monkeypatch):
+    monkeypatch.setattr(sys, "path", ["/a"])
+    resolve.extend_path(["/b", "/a", "/b"])
+    assert sys.path == ["/a", "/b"]
