@@ -107,7 +107,12 @@ def _finding(same: Sequence[_Match]) -> Finding:
 
 
 def _shown(names: Iterable[str], values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(EVIDENCE[name].label, shown(values[name])) for name in names if name in values]
+    known = [(name, values[name]) for name in names if name in values]
+    return [(EVIDENCE[name].label, shown(value)) for name, value in known if not _is_empty(value)]
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, (str, list, tuple)) and not value
 
 
 def _text(source: str, names: Mapping[str, Any]) -> str:

@@ -194,6 +194,8 @@ def test_the_unexplained_rule_is_for_suspects_that_no_other_explains():
 def test_missing_evidence_does_not_match_and_is_not_shown():
     names = {"suspects": [{"name": "a"}]}
     assert advise(names, [rule("PF901", when="scale_share > 0.5")]) == []
+    nothing = {"suspects": [{"name": "a", "arguments_different": [], "narrow_type": ""}]}
+    assert advise(nothing, [rule("PF901", evidence=("arguments_different", "narrow_type"))])[0].evidence == ()
     assert advise(names, [rule("PF901", evidence=("scale_share", "name"))])[0].evidence == (("where", "a"),)
 
 

@@ -5,7 +5,6 @@ A name is here or it does not exist: rules that use another one are refused when
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 
@@ -98,12 +97,13 @@ OF_SUSPECT = frozenset(_SUSPECT)
 
 
 _NEAR_ONE = 0.9
+_LISTED = 5
 
 
 def shown(value: Any) -> str:
     """Return a value of evidence as a person reads it.
 
-    Near 1, where shares and factors are, five digits are shown; elsewhere three.
+    Near 1, where shares and factors are, five digits are shown; elsewhere three. Of lists the first five.
 
     >>> shown(True), shown(0.00123456), shown(0.9998), shown(["a", "b"]), shown((2, 3)), shown([])
     ('yes', '0.00123', '0.9998', 'a, b', '2, 3', 'none')
@@ -112,6 +112,7 @@ def shown(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.5g}" if _NEAR_ONE < abs(value) < 1.0 / _NEAR_ONE else f"{value:.3g}"
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return ", ".join(shown(item) for item in value) or "none"
+    if isinstance(value, (list, tuple)):
+        more = [f"and {len(value) - _LISTED} more"] if len(value) > _LISTED else []
+        return ", ".join([*(shown(item) for item in value[:_LISTED]), *more]) or "none"
     return str(value)

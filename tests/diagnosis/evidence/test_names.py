@@ -19,6 +19,7 @@ from precflow.diagnosis.evidence.names import EVIDENCE, OF_SUSPECT, shown
         ("a", "a"),
         (["a"], "a"),
         ([], "none"),
+        (list("abcdefg"), "a, b, c, d, e, and 2 more"),
     ],
 )
 def test_shown(value, text):
