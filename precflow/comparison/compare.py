@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -22,14 +22,19 @@ from precflow.errors import DumpError
 ABSENT = "(absent)"  # an argument that only the other side was given
 _PART = 1 << 22  # elements that one thread reads at a stretch
 
+Contents = tuple[str, str]
 Owners = Mapping[int, Call]  # id() of an output record -> its call
 
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A measure under way: the tensors to read, or ``None`` where there is nothing to read and the measure is whole."""
+    """A measure under way: the tensors to read, or ``None`` where there is nothing to read and the measure is whole.
+
+    ``contents`` are the content ids of both sides: a module and its last operator have the same, and are read once.
+    """
 
     measure: Measure
+    contents: Contents = ("", "")
     tensors: PairOfTensors | None = None
 
 
@@ -52,28 +57,23 @@ def compare(reference: Dump, target: Dump, *, threads: int = 0, block: int = DEF
     pairs = pair(_outputs(reference), _outputs(target))
     with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
         opened = list(pool.map(lambda joined: _open(joined, reference, target, owners), pairs))
-        tasks = [task for number, item in enumerate(opened) for task in _tasks(number, item)]
-        summaries = pool.map(lambda task: _read(opened[task[0]], *task[1:], block=block), tasks)
-        parts: dict[int, list[Summary]] = {}
-        for (number, _, _), summary in zip(tasks, summaries, strict=True):
-            parts.setdefault(number, []).append(summary)
-    return [_measured(item, parts.get(number)) for number, item in enumerate(opened)]
+        distinct = {item.contents: item.tensors for item in opened if item.tensors is not None}
+        tasks = [(contents, start, stop) for contents, tensors in distinct.items() for start, stop in _parts(tensors)]
+        summaries = pool.map(lambda task: distinct[task[0]].summary(task[1], task[2], block=block), tasks)
+        read: dict[Contents, list[Summary]] = {}
+        for (contents, _, _), summary in zip(tasks, summaries, strict=True):
+            read.setdefault(contents, []).append(summary)
+    merged = {contents: merge(parts) for contents, parts in read.items()}
+    return [_measured(item.measure, merged[item.contents]) if item.tensors else item.measure for item in opened]
 
 
 def _outputs(dump: Dump) -> Iterator[Record]:
     return (record for call in dump.calls() for record in call.outputs)
 
 
-def _tasks(number: int, item: _Opened) -> list[tuple[int, int, int]]:
-    if item.tensors is None:
-        return []
-    size, length = item.tensors.size, item.tensors.length
-    return [(number, start, stop) for start, stop in pieces(0, size, length, _PART)] or [(number, 0, 0)]
-
-
-def _read(item: _Opened, start: int, stop: int, *, block: int) -> Summary:
-    assert item.tensors is not None
-    return item.tensors.summary(start, stop, block=block)
+def _parts(tensors: PairOfTensors) -> list[tuple[int, int]]:
+    """Return the ranges that threads read; one without elements where there are none, so that it has a summary too."""
+    return list(pieces(0, tensors.size, tensors.length, _PART)) or [(0, 0)]
 
 
 def _open(joined: Pair, reference: Dump, target: Dump, owners: Owners) -> _Opened:
@@ -90,7 +90,7 @@ def _open(joined: Pair, reference: Dump, target: Dump, owners: Owners) -> _Opene
         first, second = reference.tensor(left), target.tensor(right)
     except DumpError as error:
         return _Opened(replace(measure, join="unreadable", reason=str(error)))
-    return _Opened(measure, PairOfTensors(first, first if measure.equal else second))
+    return _Opened(measure, (left.content, right.content), PairOfTensors(first, first if measure.equal else second))
 
 
 def _only_reference(record: Record, owners: Owners) -> Measure:
@@ -172,11 +172,8 @@ def _unstored(measure: Measure, left: Record, right: Record) -> Measure:
     )
 
 
-def _measured(item: _Opened, parts: Sequence[Summary] | None) -> Measure:
-    if parts is None:
-        return item.measure
-    summary = merge(parts)
-    return replace(item.measure, metrics=measure_all(summary), counts=counts(summary), warnings=warnings(summary))
+def _measured(measure: Measure, summary: Summary) -> Measure:
+    return replace(measure, metrics=measure_all(summary), counts=counts(summary), warnings=warnings(summary))
 
 
 def counts(summary: Summary) -> dict[str, int]:

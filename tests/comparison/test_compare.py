@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from precflow.comparison.compare import ABSENT, compare
+from precflow.comparison.summarize import PairOfTensors
 from precflow.dumps.reader import Dump
 
 RNG = np.random.default_rng(11)
@@ -153,6 +154,18 @@ def test_large_tensors_are_read_by_several_threads(both, monkeypatch):
     assert whole.metrics["worst_row_error"] == pytest.approx(1.0)
     assert empty.counts["elements"] == 0
     assert empty.equal
+
+
+def test_equal_pairs_of_contents_are_read_once(both, monkeypatch):
+    for dump, factor in zip(both, (1, 2), strict=True):
+        dump.call("a", "linear", [HIDDEN * factor]).call("a", "", [HIDDEN * factor]).call("b", "linear", [HIDDEN])
+    read = []
+    original = PairOfTensors.summary
+    monkeypatch.setattr(PairOfTensors, "summary", lambda self, *a, **k: read.append(self.size) or original(self, *a, **k))
+    linear, module, other = measured(*both)
+    assert len(read) == 2
+    assert linear.metrics == module.metrics
+    assert other.metrics["relative_l2"] == 0.0
 
 
 def test_another_type_is_compared_in_float64(both):
