@@ -105,7 +105,7 @@ def test_plan_says_what_would_run_and_why(precflow):
         (("target.device=npu",), "emulated"),
         (("+tolerance.cosin_similarity=0.9999",), "tolerance.cosine_similarity"),
         (("capture.scope=[nothing.*]",), "scope"),
-        (("workload.model.weights=/not/there.safetensors",), "/not/there.safetensors"),
+        (("workload.model.weights=/not/there.safetensors", "workload.model.layers=0"), "/not/there.safetensors"),
         (("reference.interpreter=/not/there/python",), "/not/there/python"),
         (("workload.model._target_=os.system",), "trust"),
     ],
