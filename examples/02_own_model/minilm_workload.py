@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 from transformers import AutoModel, AutoTokenizer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
+
+TEXTS = (  # of different lengths, so that padding and its mask are part of what is compared
+    "A photograph of an astronaut riding a horse.",
+    "Numbers that agree to the last bit are rare; numbers that agree well enough are the trade.",
+    "Short.",
+)
 
 
 def build() -> torch.nn.Module:
@@ -20,7 +28,7 @@ def build() -> torch.nn.Module:
     return AutoModel.from_pretrained(model_folder(), attn_implementation="eager", local_files_only=True)
 
 
-def sentences(texts: list[str]) -> dict[str, torch.Tensor]:
+def sentences(texts: Sequence[str] = TEXTS) -> dict[str, torch.Tensor]:
     """Return ``input_ids`` and ``attention_mask``, int64 of shape ``[sentences, longest]``, from the model's own tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(model_folder(), local_files_only=True)
     encoded = tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt")

@@ -1,0 +1,69 @@
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from precflow.agents.fingerprint import fingerprint, interpreter
+from precflow.config.schema import Side
+from precflow.errors import SideError
+
+
+def test_what_it_says():
+    found = fingerprint(Side(variables={"OMP_NUM_THREADS": "3", "MY_OWN": "1"}))
+    assert set(found) == {"interpreter", "packages", "accelerators", "machine", "variables"}
+    assert found["interpreter"] == {"path": os.path.realpath(sys.executable), "version": sys.version.split()[0]}
+    assert {"torch", "hydra-core", "ml-dtypes"} <= set(found["packages"])
+    assert found["variables"]["OMP_NUM_THREADS"] == "3"
+    assert "MY_OWN" not in found["variables"]
+
+
+def test_it_is_quick_and_the_same_again():
+    started = time.monotonic()
+    first = fingerprint(Side())
+    assert time.monotonic() - started < 3
+    assert fingerprint(Side()) == first
+
+
+def test_torch_is_not_imported():
+    script = (
+        "import sys; from precflow.agents.fingerprint import fingerprint; from precflow.config.schema import Side;"
+        "fingerprint(Side()); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_an_installed_package_changes_it(tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    side = Side(interpreter=str(tmp_path / "bare" / "bin" / "python"))
+    assert fingerprint(side)["packages"] == {}
+    site = next((tmp_path / "bare" / "lib").glob("python*/site-packages"))
+    (site / "Some_Package-1.2.3.dist-info").mkdir()
+    assert fingerprint(side)["packages"] == {"some-package": "1.2.3"}
+
+
+def test_variables_of_the_shell_count(monkeypatch):
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "3")
+    assert fingerprint(Side())["variables"]["ASCEND_RT_VISIBLE_DEVICES"] == "3"
+
+
+def test_the_judges_own_interpreter_is_the_default():
+    assert interpreter(Side()) == sys.executable
+
+
+def test_a_name_is_looked_up_on_the_path(tmp_path, monkeypatch):
+    (tmp_path / "python3x").symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert interpreter(Side(interpreter="python3x")) == str(tmp_path / "python3x")
+
+
+def test_what_is_no_python_says_so():
+    with pytest.raises(SideError, match="does not answer like a Python interpreter"):
+        fingerprint(Side(interpreter="/bin/echo"))
+
+
+def test_a_missing_interpreter_is_named():
+    with pytest.raises(SideError, match="interpreter /nowhere/python does not exist"):
+        fingerprint(Side(interpreter="/nowhere/python"))

@@ -1,0 +1,220 @@
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from precflow.agents import launch
+from precflow.agents.launch import command, implied_variables, last_lines, run_agent
+from precflow.config.schema import Side
+from precflow.errors import SideError, StoreError
+
+
+def run(request, output, side=None, **options):
+    options = {"variables": {}, "timeout": 120.0, **options}
+    run_agent(request, side=side or Side(), folder=output, **options)
+
+
+def failed(request, output, side=None, **options):
+    with pytest.raises(SideError) as caught:
+        run(request, output, side, **options)
+    return caught.value
+
+
+def test_a_dump_is_made_and_progress_is_heard(asked, output):
+    heard = []
+    run(asked(), output, on_progress=heard.append)
+    assert json.loads((output / "dump.json").read_text())["recipe"] == "toy"
+    assert "building the model" in heard
+    assert "a line of the user's own" in (output / "agent.log").read_text()
+    assert json.loads((output / "request.json").read_text())["parent"] == os.getpid()
+
+
+def test_facts_show_the_variables_that_were_set_before_python(asked, output):
+    request = asked(action="environment", determinism={"seed": 11, "algorithms": "warn"})
+    run(request, output, variables={"HCCL_DETERMINISTIC": "strict"})
+    variables = json.loads((output / "facts.json").read_text())["variables"]
+    assert variables["PYTHONHASHSEED"] == "11"
+    assert variables["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert variables["HCCL_DETERMINISTIC"] == "strict", "the side's own variables win"
+    assert variables["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
+
+
+def test_what_determinism_implies():
+    assert "CUBLAS_WORKSPACE_CONFIG" not in implied_variables({"determinism": {"algorithms": "native"}})
+    assert "PYTHONHASHSEED" not in implied_variables({"determinism": {"seed": "script"}})
+    assert implied_variables({"determinism": {"seed": 2**32 + 5}})["PYTHONHASHSEED"] == "5"
+
+
+def test_a_refusal_carries_message_and_next_step(asked, output):
+    error = failed(asked(device=["npu"]), output)
+    assert error.message.startswith("target: no device for target.device=npu here")
+    assert "target.device=emulated" in error.next_step
+    assert error.log == ()
+
+
+def test_an_exception_of_the_workload_carries_its_traceback(asked, output):
+    error = failed(asked("raises"), output)
+    assert "the workload raised ValueError: upset (toy_launched.py:" in error.message
+    assert any("ValueError: upset" in line for line in error.log)
+    assert not (output / "dump.json").exists()
+    assert (output / "error.json").exists()
+
+
+@pytest.mark.parametrize(("kind", "signal"), [("abort", "SIGABRT"), ("killed", "SIGKILL")])
+def test_a_crash_names_the_signal_and_the_last_lines(asked, output, kind, signal):
+    error = failed(asked(kind), output)
+    assert f"was killed by {signal}" in error.message
+    assert any("a line of the user's own" in line for line in error.log)
+    assert ("enough memory" in error.next_step) == (signal == "SIGKILL")
+
+
+def test_an_exit_without_a_word_shows_its_code_and_the_log(asked, output, impostor):
+    side = impostor("import sys\nfor n in range(40): print('line', n, file=sys.stderr)\nsys.exit(7)")
+    error = failed(asked(), output, side)
+    assert "ended with exit code 7" in error.message
+    assert error.log == tuple(f"line {number}" for number in range(25, 40))
+    assert str(output / "agent.log") in error.next_step
+
+
+def test_an_end_without_a_result_is_not_success(asked, output, impostor):
+    assert "ended without a result" in failed(asked(), output, impostor("print('all is well')")).message
+    assert (output / "agent.log").read_text() == "all is well\n"
+
+
+def test_a_side_that_hangs_is_stopped_with_all_it_started(asked, output, impostor, tmp_path):
+    child = tmp_path / "child"
+    side = impostor(
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        f"open({str(child)!r}, 'w').write(str(child.pid)); time.sleep(60)"
+    )
+    started = time.monotonic()
+    error = failed(asked(), output, side, timeout=1.5)
+    assert time.monotonic() - started < 15
+    assert "did not finish within 1.5 s" in error.message
+    assert "capture.timeout" in error.next_step
+    assert _gone(int(child.read_text()))
+
+
+def test_one_that_ignores_the_request_to_end_is_killed(asked, output, impostor, monkeypatch):
+    monkeypatch.setattr(launch, "_GRACE", 0.3)
+    side = impostor("import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)")
+    assert "was stopped" in failed(asked(), output, side, timeout=1.0).message
+
+
+def test_one_that_closes_its_output_and_goes_on_is_stopped_too(asked, output, impostor):
+    side = impostor("import os, time\nos.close(1)\ntime.sleep(60)")
+    assert "did not finish" in failed(asked(), output, side, timeout=1.0).message
+
+
+def test_a_child_that_keeps_the_pipe_open_holds_nobody_up(asked, output, impostor):
+    side = impostor("import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])")
+    started = time.monotonic()
+    assert "without a result" in failed(asked(), output, side).message
+    assert time.monotonic() - started < 15
+
+
+def test_an_interrupt_ends_the_agent(asked, output, impostor, tmp_path):
+    pid = tmp_path / "pid"
+    side = impostor(
+        f"import json, os, time\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\n"
+        "print(json.dumps({'event': 'progress', 'text': 'x'}), flush=True)\ntime.sleep(60)"
+    )
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(asked(), output, side, on_progress=interrupt)
+    assert _gone(int(pid.read_text()))
+
+
+def test_a_missing_interpreter_is_named(asked, output):
+    assert "interpreter /nowhere/python does not exist" in failed(asked(), output, Side(interpreter="/nowhere/python")).message
+
+
+def test_a_file_that_may_not_be_executed_is_named(asked, output, tmp_path):
+    (tmp_path / "python").write_text("")
+    assert "is not executable" in failed(asked(), output, Side(interpreter=str(tmp_path / "python"))).message
+
+
+def test_a_launcher_that_is_not_there_is_named(asked, output):
+    assert "cannot start no-such-launcher" in failed(asked(), output, Side(launcher=("no-such-launcher",))).message
+
+
+def test_an_interpreter_without_torch_is_told_what_to_install(asked, output, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    error = failed(asked(), output, Side(interpreter=str(tmp_path / "bare" / "bin" / "python")))
+    assert "cannot import torch" in error.message
+    assert "pip install 'torch>=2.1'" in error.next_step
+
+
+def test_set_up_files_are_sourced_before_python_starts(asked, output, tmp_path):
+    file = tmp_path / "set env.sh"
+    file.write_text('echo "sourced"; export OMP_WAIT_POLICY="from the file"')
+    run(asked(action="environment"), output, Side(setup=(str(file),)))
+    assert json.loads((output / "facts.json").read_text())["variables"]["OMP_WAIT_POLICY"] == "from the file"
+    assert "sourced" in (output / "agent.log").read_text()
+
+
+def test_a_set_up_file_that_fails_stops_the_side(asked, output, tmp_path):
+    (tmp_path / "set_env.sh").write_text("echo no driver here; return 1")
+    error = failed(asked(), output, Side(setup=(str(tmp_path / "set_env.sh"),)))
+    assert "exit code 2" in error.message
+    assert error.log == ("no driver here",)
+
+
+def test_a_missing_set_up_file_is_named(asked, output):
+    assert (
+        "set-up file /nowhere/set_env.sh does not exist"
+        in failed(asked(), output, Side(setup=("/nowhere/set_env.sh",))).message
+    )
+
+
+def test_the_command_stands_where_the_launcher_wants_it():
+    last = command(Side(launcher=("nice", "-n", "5")), Path("r.json"))
+    assert last[:4] == ["nice", "-n", "5", sys.executable]
+    assert last[-1] == "r.json"
+    inside = command(Side(launcher=("run", "{command}", "--then", "stop")), Path("r.json"))
+    assert (inside[0], inside[1], inside[-2:]) == ("run", sys.executable, ["--then", "stop"])
+
+
+def test_behind_a_launcher_the_parent_is_not_ours(asked, output):
+    run(asked(action="environment"), output, Side(launcher=("env", "OMP_SCHEDULE=static")))
+    assert json.loads((output / "request.json").read_text())["parent"] is None
+    assert json.loads((output / "facts.json").read_text())["variables"]["OMP_SCHEDULE"] == "static"
+
+
+def test_quoting_survives_the_shell(tmp_path):
+    file = tmp_path / "it's; here.sh"
+    file.write_text("")
+    words = command(Side(setup=(str(file),), launcher=("echo", "a b", "$HOME", "{command}")), Path("r q.json"))
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("a b $HOME ")
+    assert done.stdout.endswith("r q.json\n")
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder that nobody can write to")
+def test_a_folder_that_cannot_be_written_to(asked):
+    with pytest.raises(StoreError, match=r"cannot write /proc/request\.json"):
+        run(asked(), Path("/proc"))
+
+
+def test_no_log_has_no_lines(tmp_path):
+    assert last_lines(tmp_path) == []
+
+
+def _gone(process):
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.05)
+    return False

@@ -1,0 +1,100 @@
+import dataclasses
+import json
+
+import pytest
+
+from precflow.agent import request as agents
+from precflow.config.schema import Capture, Determinism, Emulate, RunConfig, Side, Site, Workload
+from precflow.dumps.requests import declared, dump_request, environment_request
+
+RULES = ({"operator": "addmm", "rule": "scale", "factor": 1.01},)
+
+
+@pytest.fixture
+def config():
+    """Return a recipe as it comes out of composition."""
+    return RunConfig(
+        recipe="toy",
+        workload=Workload(model={"_target_": "toy.build", "width": 4}, inputs={"_target_": "toy.inputs", "texts": ("a", "b")}),
+        reference=Side(device=("cuda", "cpu")),
+        target=Side(device=("npu", "emulated"), dtype="float16", interpreter="/opt/python", variables={"A": "1"}),
+        emulate=Emulate(name="scaled_linear", rules=RULES),
+        site=Site(name="here", paths={"models": "/models"}),
+    )
+
+
+def asked(config, side, tmp_path, **options):
+    options = {"ci": False, "declared_key": "5be0", "trusted": ("toy",), "import_paths": ("/code",), **options}
+    return dump_request(config, side, tmp_path, **options)
+
+
+def test_declared_is_plain_and_without_paths_or_site(config):
+    found = declared(config, "target")
+    assert json.loads(json.dumps(found)) == found
+    assert found["device"] == ["npu", "emulated"]
+    assert found["dtype"] == "float16"
+    assert found["workload"]["inputs"]["texts"] == ["a", "b"]
+    text = json.dumps(found)
+    for path in ("/opt/python", "/models", "here", "timeout"):
+        assert path not in text
+
+
+def test_faults_belong_to_the_target(config):
+    assert declared(config, "target")["emulate"] == {"name": "scaled_linear", "rules": [dict(RULES[0])]}
+    assert declared(config, "reference")["emulate"] == {"name": "", "rules": []}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"determinism": Determinism(seed=5)},
+        {"capture": Capture(scope=("encoder.*",))},
+        {"target": Side(device=("npu", "emulated"), dtype="float32")},
+        {"workload": Workload(model={"_target_": "toy.build", "width": 5})},
+        {"emulate": Emulate(name="scaled_linear", rules=({**RULES[0], "factor": 2.0},))},
+    ],
+)
+def test_what_changes_a_dump_changes_the_declaration(config, change):
+    assert declared(dataclasses.replace(config, **change), "target") != declared(config, "target")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"capture": Capture(timeout=5.0)},
+        {"runs": "elsewhere"},
+        {"reference": Side(dtype="float64")},
+        {"site": Site()},
+        {"recipe": "another_name"},
+    ],
+)
+def test_what_does_not_change_a_dump_does_not(config, change):
+    assert declared(dataclasses.replace(config, **change), "target") == declared(config, "target")
+
+
+@pytest.mark.parametrize("side", ["reference", "target"])
+def test_an_agent_takes_the_request_as_it_is(config, side, tmp_path):
+    found = agents.parse(json.loads(json.dumps(asked(config, side, tmp_path))))
+    assert (found.action, found.side, found.recipe, found.declared) == ("dump", side, "toy", "5be0")
+    assert found.trusted == ("toy",)
+    assert found.import_paths == ("/code",)
+    assert found.output == str(tmp_path)
+    assert found.device == tuple(getattr(config, side).device)
+
+
+def test_an_agent_takes_the_environment_request(config, tmp_path):
+    found = agents.parse(environment_request(config, "target", tmp_path, ci=True))
+    assert (found.action, found.ci) == ("environment", True)
+    assert found.determinism == agents.parse(asked(config, "target", tmp_path)).determinism
+
+
+def test_the_golden_side_where_there_is_one(config):
+    golden = dataclasses.replace(config, golden=Side(dtype="float64"))
+    assert declared(golden, "golden")["dtype"] == "float64"
+
+
+def test_the_output_is_an_absolute_path(config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    from pathlib import Path
+
+    assert asked(config, "target", Path("here"))["output"] == str(tmp_path / "here")
