@@ -24,6 +24,9 @@ ACCUMULATED = 0.5
 
 _EQUAL = "its inputs are equal bit for bit"
 
+AMPLIFIED = 4.0
+"""Times its limit from which a failing output is more than the drift of inputs that use most of theirs."""
+
 
 class Graphed(Protocol):
     """What is needed of a dump: its calls and its header."""
@@ -73,6 +76,7 @@ class _Search:
         self.roles: dict[str, str] = {}
         self.clear: dict[Key, Suspect] = {}
         self.accumulated: dict[Key, Suspect] = {}
+        self.drifting = 0
         self.guessed = 0
 
     def visit(self, node: Node) -> None:
@@ -89,6 +93,9 @@ class _Search:
             elif arriving.failing or arriving.moved is not None:
                 self.roles[record.text] = "inherits"
                 self._blame_movement(arriving)
+            elif _drifts(status, arriving):
+                self.roles[record.text] = "inherits"
+                self.drifting += 1
             else:
                 self.roles[record.text] = "introduces"
                 self._suspect(node, status, arriving)
@@ -109,6 +116,11 @@ class _Search:
         key, text = arriving.moved
         why = "its inputs are equal bit for bit, and it puts the values elsewhere on the target"
         self.clear.setdefault(key, _suspect(self.nodes[key], Judged(record=text, status="not_judged", ratio=1.0), why))
+
+
+def _drifts(status: Judged, arriving: Flow) -> bool:
+    """Tell whether an error from a suspect before fell below its limit in between, and rises above it again here."""
+    return status.status == "fail" and arriving.behind and arriving.use > ACCUMULATED and status.ratio < AMPLIFIED
 
 
 def _suspect(node: Node, status: Judged, why: str, *, use: float = 0.0) -> Suspect:
@@ -204,6 +216,8 @@ def _notes(judged: Sequence[Judged], roles: Mapping[str, str], suspects: Sequenc
         notes.append(f"{len(search.accumulated)} of them start from inputs that already use most of their limit")
     if len(failing) > lost and not search.ranked():
         notes.append("no failing record introduces its error by the graph: the first in execution order is shown")
+    if search.drifting:
+        notes.append(f"{search.drifting} records fail again by an error that was below its limit in between")
     if lost:
         notes.append(f"{lost} failing records belong to no call that can be read on the reference")
     if search.guessed and suspects:

@@ -21,6 +21,7 @@ class Flow:
         failing: A failing record is among what it is made of.
         use: Largest share of its limit that a passing record among them uses, 0 to 1.
         via: Name of that record's call.
+        behind: A failing record is among its ancestors, though records between may pass again.
         accepted: Name of a call with an accepted difference, or ``""``.
         outside: The input or weight that differs between the sides before any operator ran, or ``""``.
         unknown: Name of a call that could not be compared, or ``""``.
@@ -30,6 +31,7 @@ class Flow:
     failing: bool = False
     use: float = 0.0
     via: str = ""
+    behind: bool = False
     accepted: str = ""
     outside: str = ""
     unknown: str = ""
@@ -37,7 +39,7 @@ class Flow:
 
 
 CLEAN = Flow()
-FAILING = Flow(failing=True)
+FAILING = Flow(failing=True, behind=True)
 
 
 def merge(flows: Iterable[Flow]) -> Flow:
@@ -51,6 +53,7 @@ def merge(flows: Iterable[Flow]) -> Flow:
             failing=merged.failing or flow.failing,
             use=louder.use,
             via=louder.via,
+            behind=merged.behind or flow.behind,
             accepted=merged.accepted or flow.accepted,
             outside=merged.outside or flow.outside,
             unknown=merged.unknown or flow.unknown,
@@ -127,9 +130,9 @@ class Tracer:
         if judged is not None and judged.status in MISALIGNED_STATUSES:
             return FAILING
         if judged is not None and judged.status in _JUDGED_FINE:
-            return Flow(use=min(max(judged.ratio, 0.0), 1.0), via=node.call.name)
+            return Flow(use=min(max(judged.ratio, 0.0), 1.0), via=node.call.name, behind=arriving.behind)
         if judged is not None and judged.status == "accepted":
-            return Flow(use=1.0, via=node.call.name, accepted=node.call.name)
+            return Flow(use=1.0, via=node.call.name, behind=arriving.behind, accepted=node.call.name)
         return self._hands_on(node, record, arriving, incomplete=judged is not None and judged.status in INCOMPLETE_STATUSES)
 
     def _hands_on(self, node: Node, record: Record, arriving: Flow, *, incomplete: bool) -> Flow:

@@ -155,6 +155,22 @@ def test_accumulated_rounding_is_said_and_ranked_behind_clear_suspects(hand_made
     assert "use 95% of their limit (a / linear): accumulated" in region.suspects[1].why
 
 
+@pytest.mark.parametrize(
+    ("between", "last", "expected"),
+    [(0.9, 1.5, "inherits"), (0.2, 1.5, "introduces"), (0.9, 30.0, "introduces")],
+)
+def test_an_error_that_passes_in_between_is_inherited_unless_it_is_new(hand_made, judge_calls, between, last, expected):
+    dump = hand_made()
+    fault = dump.operator("a", "linear")
+    passes = dump.operator("a", "add", fault)
+    again = dump.operator("b", "matmul", passes)
+    shares = {"a / linear": 10.0, "a / add": between, "b / matmul": last}
+    region = locate(dump, judge_calls, {"a / linear": "fail", "b / matmul": "fail"}, shares=shares)
+    assert region.start == "a / linear"
+    assert role(region, again) == expected
+    assert any("fail again" in note for note in region.notes) is (expected == "inherits")
+
+
 def test_an_accepted_difference_before_a_suspect_is_said(hand_made, judge_calls):
     dump = hand_made()
     dump.operator("b", "add", dump.operator("a", "linear"))

@@ -1,0 +1,52 @@
+"""What flows carry together."""
+
+from precflow.diagnosis.flow import CLEAN, FAILING, Flow, Tracer, merge
+from precflow.diagnosis.graph import build
+from precflow.judgement.verdicts import Judged
+
+
+def test_nothing_carries_nothing():
+    assert merge([]) == merge([CLEAN, CLEAN]) == CLEAN
+
+
+def test_the_loudest_input_is_named():
+    assert merge([Flow(use=0.2, via="a"), Flow(use=0.9, via="b"), Flow(use=0.5, via="c")]) == Flow(use=0.9, via="b")
+
+
+def test_a_failing_record_is_behind_itself():
+    merged = merge([Flow(use=0.3, via="a"), FAILING])
+    assert merged.failing
+    assert merged.behind
+    assert (merged.use, merged.via) == (0.3, "a")
+
+
+def test_of_names_the_first_is_kept():
+    flows = [Flow(unknown="a", moved=((0, 0, 1), "x")), Flow(unknown="b", outside="input 0", moved=((0, 0, 2), "y"))]
+    assert merge(flows) == Flow(unknown="a", outside="input 0", moved=((0, 0, 1), "x"))
+
+
+def test_inputs_are_equal_by_their_content_on_both_sides(hand_made):
+    reference, target = hand_made(), hand_made()
+    here = reference.operator("a", "linear", {"content": "same"}, {"content": "one"})
+    target.operator("a", "linear", {"content": "same"}, {"content": "two"})
+    tracer = Tracer(build(reference.calls()), target.calls(), {}, {})
+    assert [tracer.equal_input(record) for record in here.inputs] == [True, False]
+
+
+def test_an_input_that_the_target_lacks_is_not_equal(hand_made):
+    reference = hand_made()
+    here = reference.operator("a", "linear", {"content": "same"})
+    assert not Tracer(build(reference.calls()), [], {}, {}).equal_input(here.inputs[0])
+
+
+def test_a_share_of_a_limit_stays_between_0_and_1(hand_made):
+    dump = hand_made()
+    first = dump.operator("a", "linear")
+    second = dump.operator("b", "add", first)
+    nodes = build(dump.calls())
+    text = first.outputs[0].text
+    tracer = Tracer(nodes, dump.calls(), {}, {text: Judged(record=text, status="pass", ratio=7.0)})
+    before, after = nodes.values()
+    tracer.leave(before, tracer.arriving(before))
+    assert tracer.arriving(after) == Flow(use=1.0, via="a / linear")
+    assert after.call is second
