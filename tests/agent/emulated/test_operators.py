@@ -154,10 +154,10 @@ def test_recomputation_and_function_transforms(npu):
 
 
 def test_deterministic_algorithms_are_obeyed(npu):
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(mode=True)
     try:
         target = torch.zeros(3, device="npu")
         target.index_put_((torch.tensor([0, 0], device="npu"),), torch.ones(2, device="npu"), accumulate=True)
         assert target.cpu().tolist() == [2.0, 0.0, 0.0]
     finally:
-        torch.use_deterministic_algorithms(False)
+        torch.use_deterministic_algorithms(mode=False)

@@ -14,7 +14,7 @@ import torch
 
 from precflow.agent.emulated import private
 
-ADVICE = "torch %s changed %s: see the head of this file for what to do" % (torch.__version__, "%s")
+ADVICE = f"torch {torch.__version__} changed %s: see the head of this file for what to do"
 
 
 def test_torch_lets_python_bring_a_device():
@@ -47,7 +47,7 @@ def test_a_kernel_can_be_run_by_its_key():
 
 @pytest.mark.parametrize("key", ["CPU", "PrivateUse1", "AutogradPrivateUse1", "AutocastPrivateUse1", "Conjugate", "Negative"])
 def test_dispatch_keys_have_their_names(key):
-    assert hasattr(private.DispatchKey, key), ADVICE % ("DispatchKey.%s" % key)
+    assert hasattr(private.DispatchKey, key), ADVICE % f"DispatchKey.{key}"
 
 
 def test_the_dispatcher_lists_its_operators_and_kernels():

@@ -13,7 +13,7 @@ def test_a_plain_operator():
     assert addmm.positional == 3
     assert addmm.written == frozenset()
     assert addmm.sources == (None,)
-    assert not (addmm.relabels or addmm.draws or addmm.draws_silently or addmm.mixed)
+    assert not any((addmm.relabels, addmm.draws, addmm.draws_silently, addmm.mixed))
 
 
 @pytest.mark.parametrize(
