@@ -120,7 +120,8 @@ class _Search:
 
 def _drifts(status: Judged, arriving: Flow) -> bool:
     """Tell whether an error from a suspect before fell below its limit in between, and rises above it again here."""
-    return status.status == "fail" and arriving.behind and arriving.use > ACCUMULATED and status.ratio < AMPLIFIED
+    near = 1.0 < status.ratio < AMPLIFIED  # a ratio below 1 fails for another reason, such as a mask
+    return status.status == "fail" and near and arriving.behind and arriving.use > ACCUMULATED
 
 
 def _suspect(node: Node, status: Judged, why: str, *, use: float = 0.0) -> Suspect:

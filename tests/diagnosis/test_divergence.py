@@ -157,7 +157,7 @@ def test_accumulated_rounding_is_said_and_ranked_behind_clear_suspects(hand_made
 
 @pytest.mark.parametrize(
     ("between", "last", "expected"),
-    [(0.9, 1.5, "inherits"), (0.2, 1.5, "introduces"), (0.9, 30.0, "introduces")],
+    [(0.9, 1.5, "inherits"), (0.2, 1.5, "introduces"), (0.9, 30.0, "introduces"), (0.9, 0.4, "introduces")],
 )
 def test_an_error_that_passes_in_between_is_inherited_unless_it_is_new(hand_made, judge_calls, between, last, expected):
     dump = hand_made()

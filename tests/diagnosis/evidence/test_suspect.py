@@ -1,0 +1,91 @@
+"""Evidence about one suspect: what is there by family, and what is left out where it cannot be had."""
+
+import numpy as np
+import pytest
+
+from precflow.diagnosis.evidence import suspect
+from precflow.diagnosis.evidence.names import OF_SUSPECT
+from precflow.diagnosis.evidence.tensors import observe
+from precflow.diagnosis.findings import Suspect
+from precflow.judgement.verdicts import Judged
+
+VALUES = np.random.default_rng(5).standard_normal((64, 64)).astype(np.float32)
+
+
+@pytest.fixture
+def about(hand_made):
+    """Evidence about one operator, whose target gives ``wrong``."""
+
+    def of(operator, wrong, *, inputs_use=0.0, **options):
+        sides = []
+        for value in (VALUES, wrong):
+            dump = hand_made()
+            before = dump.operator("a", "add", value=VALUES * 2)
+            dump.operator("b", operator, before, value=value, **options)
+            sides.append(dump)
+        call = sides[0].made[1]
+        who = Suspect(call.outputs[0].text, call.name, "b", operator, 1, 3.0, "because", "model.py:1", inputs_use)
+        (observed,) = observe(*sides, [who])
+        return suspect.about(observed, Judged(who.record, "fail"), same_dtype=True)
+
+    return of
+
+
+def test_every_name_belongs_to_a_suspect_and_nothing_is_none(about):
+    found = about("layer_norm", VALUES * 1.5, arguments={"normalized_shape": "(64,)"})
+    assert set(found) <= OF_SUSPECT
+    assert None not in found.values()
+
+
+def test_who_it_is_and_why(about):
+    found = about("linear", VALUES * 2, inputs_use=0.7)
+    assert (found["name"], found["operator"], found["family"], found["site"]) == (
+        "b / linear",
+        "linear",
+        "matmul",
+        "model.py:1",
+    )
+    assert (found["why_suspect"], found["status"], found["ratio"]) == ("because", "fail", 3.0)
+    assert found["accumulated"]
+    assert found["inputs_equal"]
+
+
+def test_numbers_of_the_difference(about):
+    found = about("linear", VALUES * 2)
+    assert found["scale_slope"] == pytest.approx(2)
+    assert found["relative_l2"] == pytest.approx(1)
+    assert found["error_bits"] == pytest.approx(0, abs=1e-6)
+    assert found["error_cosine"] == pytest.approx(1)
+
+
+def test_another_shape_leaves_the_values_out(about):
+    found = about("linear", VALUES[:32])
+    assert (found["reference_shape"], found["target_shape"]) == ([64, 64], [32, 64])
+    assert "relative_l2" not in found
+
+
+def test_epsilon_is_fitted_over_one_axis_only(about):
+    assert "epsilon_share" in about("layer_norm", VALUES * 1.5, arguments={"normalized_shape": "(64,)"})
+    assert "epsilon_share" not in about("layer_norm", VALUES * 1.5, arguments={"normalized_shape": "(64, 64)"})
+    assert "epsilon_share" not in about("group_norm", VALUES * 1.5)
+
+
+@pytest.mark.parametrize(
+    ("operator", "name", "there"),
+    [
+        ("sigmoid", "curve_share", True),
+        ("linear", "curve_share", False),
+        ("add", "masked_different", True),
+        ("softmax", "masked_different", True),
+        ("linear", "masked_different", False),
+    ],
+)
+def test_what_belongs_to_a_family_is_told_of_it_alone(about, operator, name, there):
+    assert (name in about(operator, VALUES + 1)) is there
+
+
+def test_a_narrow_type_counts_only_where_the_reference_is_wider(about):
+    halves = VALUES.astype(np.float16).astype(np.float32)
+    assert about("softmax", halves)["narrow_type"] == "float16"
+    assert about("softmax", VALUES * 2)["narrow_type"] == ""
+    assert about("softmax", halves.astype(np.float16))["narrow_type"] == ""
