@@ -41,7 +41,7 @@ def read_lines(path: Path, kind: type[Value]) -> list[Value]:
     Raises:
         StoreError: The file is missing, or a line is not such a value.
     """
-    return [_structured(_parsed(path, line), kind, path) for line in _text(path).splitlines()]
+    return [_structured(_parsed(path, line), kind, path) for line in _text(path).split("\n") if line]
 
 
 def read_plain(path: Path) -> Any:

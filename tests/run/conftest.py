@@ -1,0 +1,28 @@
+"""Two small dumps and the recipe that compares them: runs without an agent."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from precflow.config.composition import compose
+
+_SPEC = importlib.util.spec_from_file_location("stage_fixtures", Path(__file__).parents[1] / "stages" / "conftest.py")
+stage_fixtures = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(stage_fixtures)
+
+
+@pytest.fixture
+def composed(tmp_path, monkeypatch):
+    """Return a function that composes ``compare_dumps`` over two dumps whose second operator differs by ``factor``."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CI", raising=False)
+
+    def make(*words, factor=1.0, name="dumps", **options):
+        folder = tmp_path / name
+        if not folder.exists():
+            stage_fixtures.write_pair(folder, factor=factor, **options)
+        given = [f"{side}.dump={folder / side}" for side in ("reference", "target")]
+        return compose(["+recipe=compare_dumps", *given, *words])
+
+    return make

@@ -1,0 +1,79 @@
+"""From a composed recipe to an outcome: kept stages, the history, the public folder, the closing words."""
+
+import json
+
+import pytest
+
+from precflow.errors import ConfigError, StoreError
+from precflow.run.runner import run
+
+
+def history(tmp_path):
+    return json.loads((tmp_path / "runs" / "compare_dumps" / "run.json").read_text())["runs"]
+
+
+def test_equal_dumps_are_aligned(composed, tmp_path, capsys):
+    outcome = run(composed(), command="precflow +recipe=compare_dumps")
+    assert (outcome.verdict, outcome.exit_code) == ("aligned", 0)
+    assert "ALIGNED" in capsys.readouterr().err
+    assert {path.name for path in (tmp_path / "runs" / "compare_dumps" / "public").iterdir()} == {
+        "report.html",
+        "report.md",
+        "result.json",
+        "junit.xml",
+    }
+
+
+def test_a_fault_is_misaligned_and_named(composed, capsys):
+    outcome = run(composed(factor=1.01), command="")
+    assert (outcome.verdict, outcome.exit_code) == ("misaligned", 1)
+    assert "fc2 / linear" in capsys.readouterr().err
+
+
+def test_a_second_run_keeps_everything(composed, tmp_path):
+    run(composed(), command="one")
+    run(composed(), command="two")
+    first, second = history(tmp_path)
+    assert set(first["states"].values()) == {"run"}
+    assert set(second["states"].values()) == {"kept"}
+    assert first["instances"] == second["instances"]
+    assert (second["number"], second["command"], second["verdict"], second["exit_code"]) == (2, "two", "aligned", 0)
+
+
+def test_going_back_keeps_everything_too(composed, tmp_path):
+    run(composed(), command="")
+    assert run(composed("tolerance.cosine_similarity=0.9"), command="").exit_code == 0
+    run(composed(), command="")
+    assert set(history(tmp_path)[-1]["states"].values()) == {"kept"}
+
+
+def test_a_run_that_fails_is_in_the_history_with_exit_2(composed, tmp_path):
+    with pytest.raises(ConfigError, match="never made"):
+        run(composed("stages=[compare]"), command="")
+    assert history(tmp_path)[-1]["exit_code"] == 2
+
+
+def test_a_subset_of_stages_has_no_verdict(composed):
+    outcome = run(composed("stages=[dump,determinism]"), command="")
+    assert (outcome.verdict, outcome.exit_code) == (None, 0)
+
+
+def test_in_ci_the_verdict_is_the_last_line(composed, capsys):
+    run(composed("output=ci"), command="")
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("precflow compare_dumps verdict=aligned")
+    assert last.isascii()
+
+
+def test_a_run_folder_that_cannot_be_made_is_said(composed, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot write"):
+        run(composed(f"runs={tmp_path / 'file'}"), command="")
+
+
+def test_a_damaged_artifact_is_made_again(composed, tmp_path):
+    run(composed(), command="")
+    folder = next((tmp_path / "runs" / "compare_dumps" / "store").glob("compare-*"))
+    (folder / "measures.jsonl").write_text("{")
+    assert run(composed(), command="").exit_code == 0
+    assert history(tmp_path)[-1]["states"]["compare"] == "run"

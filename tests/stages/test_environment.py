@@ -1,0 +1,22 @@
+"""The line about a side."""
+
+from precflow.stages.environment import describe, stage
+
+
+def test_a_side_in_one_line():
+    facts = {
+        "device": {"kind": "npu", "description": "910B3"},
+        "torch": {"version": "2.6.0"},
+        "python": {"version": "3.10.14"},
+    }
+    assert describe(facts) == "npu: 910B3, torch 2.6.0, Python 3.10.14"
+
+
+def test_the_key_holds_device_and_machine_and_no_path(tmp_path, monkeypatch):
+    from precflow.config.composition import compose
+    from precflow.run.jobs import make_job
+
+    monkeypatch.chdir(tmp_path)
+    declared = stage("target").declare(make_job(compose(["+recipe=sd_text_encoder"]), command=""))
+    assert declared["device"] == ["npu", "emulated"]
+    assert str(tmp_path) not in str(declared)

@@ -1,0 +1,33 @@
+"""The judge's artifacts and what its key depends on."""
+
+import datetime
+
+from precflow.stages import judge
+
+
+def test_a_fault_is_misaligned_and_its_record_fails(pair, made):
+    folders = made(pair(factor=1.01), until="judge")
+    assert judge.read_verdict(folders["judge"]).verdict == "misaligned"
+    assert [one.status for one in judge.read_judged(folders["judge"])] == ["pass", "fail"]
+
+
+def test_equal_dumps_are_aligned(pair, made):
+    verdict = judge.read_verdict(made(pair(), until="judge")["judge"])
+    assert (verdict.verdict, verdict.coverage) == ("aligned", 1.0)
+
+
+def test_an_unsealed_dump_is_never_aligned(pair, made):
+    verdict = judge.read_verdict(made(pair(sealed=False), until="judge")["judge"])
+    assert verdict.verdict == "inconclusive"
+    assert "never sealed" in verdict.reasons[0]
+
+
+def test_a_limit_and_a_day_change_the_key(pair, job_of, monkeypatch):
+    folder = pair()
+    declare = judge.STAGE.declare
+    plain = declare(job_of(folder))
+    assert declare(job_of(folder, "tolerance.cosine_similarity=0.9")) != plain
+    accepted = job_of(folder, "accepted=[{match: 'fc2*', relative_l2: 2%, because: known, until: '2099-03-31'}]")
+    before = declare(accepted)
+    monkeypatch.setattr(judge, "_today", lambda: datetime.date(2099, 4, 1))
+    assert declare(accepted) != before

@@ -1,0 +1,19 @@
+"""Every stage comes after what it needs."""
+
+from precflow.stages import registry
+
+
+def test_stages_come_after_their_needs(pair, job_of):
+    seen = set()
+    for stage in registry.instances(job_of(pair()).config):
+        assert set(stage.needs) <= seen
+        seen.add(stage.name)
+
+
+def test_a_given_dump_runs_no_environment(pair, job_of):
+    names = [stage.name for stage in registry.instances(job_of(pair()).config)]
+    assert names == ["dump.reference", "dump.target", *(stage.name for stage in registry.JUDGING)]
+
+
+def test_kinds_are_the_names_that_people_type(pair, job_of):
+    assert {stage.kind for stage in registry.instances(job_of(pair()).config)} <= set(registry.NAMES)

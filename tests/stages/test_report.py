@@ -1,0 +1,24 @@
+"""One model, four files, and no home folder in any of them."""
+
+from pathlib import Path
+
+from precflow.stages.report import read_model
+
+
+def test_the_model_carries_every_record(pair, made):
+    model = read_model(made(pair(factor=1.01))["report"])
+    assert model.verdict.verdict == "misaligned"
+    assert [row.measure.name for row in model.rows] == ["fc1 / linear", "fc2 / linear"]
+    assert [view.side for view in model.sides] == ["reference", "target"]
+
+
+def test_four_files_are_public(pair, made):
+    public = made(pair())["report"] / "public"
+    assert sorted(path.name for path in public.iterdir()) == ["junit.xml", "report.html", "report.md", "result.json"]
+
+
+def test_homes_stay_private(pair, made, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = made(pair())["report"]
+    assert str(Path.home()) == str(tmp_path)
+    assert all(str(tmp_path) not in path.read_text(encoding="utf-8") for path in (folder / "public").iterdir())
