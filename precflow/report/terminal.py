@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from precflow.diagnosis.findings import CERTAINTIES, Finding
+from precflow.judgement.verdicts import MISALIGNED_STATUSES
 from precflow.report import selection, wording
 from precflow.report.model import ReportModel, Row, SideView
 
@@ -65,15 +66,18 @@ def _verdict(model: ReportModel) -> list[str]:
     """Return the verdict's own lines: never a colour alone, and where it starts."""
     verdict = model.verdict.verdict
     line = f" {wording.VERDICT_SYMBOLS[verdict]} {verdict.upper()}"
+    if verdict == "aligned":
+        return [f"{line} ({wording.EMULATED})" if model.emulated else line]
+    line += " (emulated)" if model.emulated else ""
     emulated = [f"   ({wording.EMULATED})"] if model.emulated else []
-    if verdict == "misaligned" and model.region.start:
+    if verdict == "misaligned":
+        if not model.region.start:
+            return [line, *emulated]
         start = f"{line}   starts at  "
         return [start + wording.shortened(model.region.start, COLUMNS - len(start)), *emulated]
-    if verdict == "inconclusive":
-        return [f"{line}   nothing failed, but something needed for a verdict is missing", *emulated]
-    if emulated:
-        return [f"{line} ({wording.EMULATED})"]
-    return [line]
+    failing = any(model.verdict.counts.get(status) for status in MISALIGNED_STATUSES)
+    said = "records differ, but that proves nothing yet" if failing else "nothing failed, but something needed is missing"
+    return [f"{line}   {said}", *emulated]
 
 
 def _aligned(model: ReportModel) -> list[str]:
