@@ -14,6 +14,7 @@ from precflow.agent.capture.recorder import Recorder
 from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA
 from precflow.agent.failures import AgentError
 from precflow.agent.placement import element_type
+from precflow.agent.places import place_of_error
 from precflow.agent.random_numbers import Draw, RandomNumbers
 from precflow.agent.scope import check_scope
 from precflow.agent.subject import Run, Subject, prepare
@@ -107,12 +108,10 @@ def _explained() -> Iterator[None]:
     except AgentError:
         raise
     except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place = "%s:%d in %s" % (last.filename.rpartition("/")[2], last.lineno or 0, last.name)
         refused = isinstance(error, NotImplementedError) or "not implemented for" in str(error)
         kind = "unsupported" if refused else "workload"
         said = str(error).strip().splitlines() or ["without a message"]
-        message = "the workload raised %s: %s (%s)" % (type(error).__name__, said[0], place)
+        message = "the workload raised %s: %s (%s)" % (type(error).__name__, said[0], place_of_error(error))
         step = "another dtype or device may have this operator; the traceback is in agent.log" if refused else _LOG
         raise AgentError(kind, message, step) from error
 

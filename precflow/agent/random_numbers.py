@@ -6,12 +6,12 @@ therefore not comparable, unless its draws are taken from the CPU's generator. E
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch.overrides import TorchFunctionMode
+
+from precflow.agent.places import running_place
 
 DRAWING = frozenset(
     "bernoulli bernoulli_ binomial cauchy_ exponential_ geometric_ gumbel_softmax log_normal_ multinomial normal normal_ "
@@ -24,7 +24,6 @@ DROPOUT = frozenset(
 )
 INSIDE = "scaled_dot_product_attention"  # draws for its dropout inside a fused kernel: cannot be moved, only removed
 _FACTORIES = frozenset("normal rand randint randn randperm".split())
-_OWN_FILES = (os.sep + "torch" + os.sep, os.sep + "precflow" + os.sep + "agent" + os.sep)
 
 
 class Draw(NamedTuple):
@@ -134,10 +133,10 @@ class RandomNumbers(TorchFunctionMode):
 
     def _report(self, name: str, device: torch.device, *, moved: bool) -> None:
         if device.type != "cpu":
-            self._draws.setdefault(Draw(name, _site(), device.type, moved))
+            self._draws.setdefault(Draw(name, running_place(), device.type, moved))
 
     def _removed(self) -> None:
-        site = _site()
+        site = running_place()
         if site not in self.removed:
             self.removed.append(site)
 
@@ -160,11 +159,3 @@ def _device(name: str, args: Sequence[Any], arguments: Mapping[str, Any]) -> tor
     if name in _FACTORIES and not isinstance(generator, torch.Generator):
         return torch.empty(0).device
     return torch.device("cpu") if generator is None else torch.device(generator.device)
-
-
-def _site() -> str:
-    """Return the innermost line outside of torch and the agent, without a path: ``model.py:12 in forward``."""
-    frame = sys._getframe(1)  # noqa: SLF001  documented, and the only way without building a whole traceback
-    while frame.f_back is not None and any(part in frame.f_code.co_filename for part in _OWN_FILES):
-        frame = frame.f_back
-    return "%s:%d in %s" % (os.path.basename(frame.f_code.co_filename), frame.f_lineno, frame.f_code.co_name)

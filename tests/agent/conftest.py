@@ -124,18 +124,29 @@ def events():
 
 
 @pytest.fixture
+def emulation():
+    """Skip where torch is too old for an emulated device: these tests also run on torch 2.1."""
+    from precflow.agent import emulated
+
+    if emulated.problem():
+        pytest.skip(emulated.problem())
+
+
+@pytest.fixture
 def restored():
     """Put torch's and Python's global state back: the agent owns its process, a test does not."""
     import torch
 
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    filled = torch.utils.deterministic.fill_uninitialized_memory
+    deterministic = getattr(torch.utils, "deterministic", None)  # absent in torch 2.1, on which these tests also run
+    filled = getattr(deterministic, "fill_uninitialized_memory", None)
     states = random.getstate(), torch.get_rng_state()
     variables = dict(os.environ)
     yield
     os.environ.clear()
     os.environ.update(variables)
     torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-    torch.utils.deterministic.fill_uninitialized_memory = filled
+    if deterministic is not None:
+        deterministic.fill_uninitialized_memory = filled
     random.setstate(states[0])
     torch.set_rng_state(states[1])

@@ -75,7 +75,7 @@ def test_the_same_request_gives_the_same_evidence(make):
 
 
 def test_weights_and_inputs_are_hashed_before_the_cast(make):
-    full, half = make(), make(dtype="float16")
+    full, half = make(), make(dtype="bfloat16")
     assert half["weights"] == full["weights"]
     assert half["inputs"] == full["inputs"]
     assert half["content"] != full["content"]

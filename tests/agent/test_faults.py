@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("emulation")
+
 LINEAR_OFF = {"operator": "addmm", "rule": "scale", "factor": 1.01, "module": "linear"}
 REDRAWN = {"rule": "redraw", "parameter": "linear.weight"}
 

@@ -63,6 +63,7 @@ def test_a_dump(written, tmp_path):
     assert [event["step"] for event in lines(done)][-2:] == ["facts", "seal"]
 
 
+@pytest.mark.usefixtures("emulation")
 def test_a_missing_device_is_an_event_that_says_what_would_work(written):
     done = agent(written(device=["npu"]))
     assert done.returncode == 2

@@ -1,6 +1,7 @@
 import sys
 import types
 
+import pytest
 import torch
 
 from precflow.agent.devices.emulated import Emulated
@@ -13,6 +14,7 @@ def test_an_old_torch_is_named(monkeypatch):
     assert "2.6.0" in reason
 
 
+@pytest.mark.usefixtures("emulation")
 def test_beside_torch_npu_it_steps_back(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_npu", types.ModuleType("torch_npu"))
     assert "torch_npu" in Emulated().missing()

@@ -1,0 +1,38 @@
+"""Which lines are the user's: neither torch's nor the agent's own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import torch
+
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_AGENT = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_WORKLOADS = os.path.join(_AGENT, "workloads") + os.sep
+
+
+def is_users(filename: str) -> bool:
+    """Tell whether a source file is the user's; the shipped workloads count as such."""
+    path = os.path.abspath(filename)
+    return path.startswith(_WORKLOADS) or not path.startswith((_TORCH, _AGENT))
+
+
+def running_place() -> str:
+    """Return the innermost line of the user's that is running, without a path: ``model.py:12 in forward``."""
+    frame = sys._getframe(1)  # noqa: SLF001  documented; inspect.stack reads source files and takes milliseconds
+    while frame.f_back is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return _text(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def place_of_error(error: BaseException) -> str:
+    """Return the innermost line of the user's that an exception came through, or where it was raised."""
+    steps = traceback.extract_tb(error.__traceback__)
+    step = ([step for step in steps if is_users(step.filename)] or list(steps))[-1]
+    return _text(step.filename, step.lineno or 0, step.name)
+
+
+def _text(filename: str, line: int, function: str) -> str:
+    return "%s:%d in %s" % (os.path.basename(filename), line, function)

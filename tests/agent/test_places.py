@@ -1,0 +1,24 @@
+import pytest
+import torch
+
+from precflow.agent import places
+from precflow.agent.workloads import stable_diffusion
+
+
+def test_whose_lines_are_whose():
+    assert places.is_users(__file__)
+    assert places.is_users(stable_diffusion.__file__)
+    assert places.is_users("/home/ann/torch/model.py")
+    assert not places.is_users(torch.nn.functional.__file__)
+    assert not places.is_users(places.__file__)
+
+
+def test_an_error_inside_torch_is_placed_at_the_users_call():
+    with pytest.raises(RuntimeError) as caught:
+        torch.nn.functional.linear(torch.ones(2), torch.ones(3, 3))
+    assert places.place_of_error(caught.value).startswith("test_places.py:")
+    assert places.place_of_error(caught.value).endswith("in test_an_error_inside_torch_is_placed_at_the_users_call")
+
+
+def test_the_line_that_is_running():
+    assert places.running_place().endswith("in test_the_line_that_is_running")
