@@ -139,8 +139,11 @@ def _job(work: Callable[[], int]) -> int:
 
 
 def _jobs(jobs: Sequence[Sequence[str]], codes: Sequence[int]) -> str:
+    """Return what became of each job, by the words in which the jobs differ."""
     meaning = {0: "aligned", 1: "misaligned", 2: "could not be done", 3: "inconclusive"}
-    rows = [f"   {meaning[code]:<18} {' '.join(job)}" for job, code in zip(jobs, codes, strict=True)]
+    every = set(jobs[0]).intersection(*jobs)
+    differing = [" ".join(word for word in job if word not in every) for job in jobs]
+    rows = [f"   {meaning[code]:<18} {words}" for words, code in zip(differing, codes, strict=True)]
     return "\n".join([f" {len(jobs)} jobs, exit {worst(codes)}", *rows])
 
 

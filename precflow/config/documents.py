@@ -163,6 +163,7 @@ class _Walk:
         self._nodes = 0
 
     def document(self) -> dict[str, Any]:
+        """Return the only document of the file as a map."""
         node = self.loader.get_single_node()
         if node is None:
             return {}

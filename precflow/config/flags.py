@@ -68,22 +68,28 @@ def parse(arguments: Sequence[str]) -> CommandLine:
         if not word.startswith("-") or word == "-":
             words.append(word)
             continue
-        name, equals, value = word.partition("=")
-        name = _known(name)
-        if name in _WITH_VALUE:
-            if not equals and (not waiting or waiting[0].startswith("-")):
-                raise ConfigError(f"{name} needs a value", next_step="precflow --help")
-            value = value if equals else waiting.pop(0)
-            folders += [Path(value)] if name == "--config-dir" else []
-            options += [] if name == "--config-dir" else [name, value]
-        elif name == "--info":
-            value = value if equals else waiting.pop(0) if waiting and waiting[0] in _INFO else "all"
-            options += [name, value]
+        name, value = _option(word, waiting)
+        if name == "--config-dir":
+            folders.append(Path(value or ""))
         else:
-            options.append(name)
-    multirun = "--multirun" in options
+            options += [name] if value is None else [name, value]
     kept = tuple(option for option in options if option not in ("--multirun", "--run"))
-    return CommandLine(tuple(words), kept, tuple(folders), multirun)
+    return CommandLine(tuple(words), kept, tuple(folders), multirun="--multirun" in options)
+
+
+def _option(word: str, waiting: list[str]) -> tuple[str, str | None]:
+    """Return an option's full name and its value, taken from the words that wait where it needs one."""
+    typed, equals, value = word.partition("=")
+    name = _known(typed)
+    if name in _ALONE:
+        return name, None
+    if equals:
+        return name, value
+    if name == "--info":
+        return name, waiting.pop(0) if waiting and waiting[0] in _INFO else "all"
+    if not waiting or waiting[0].startswith("-"):
+        raise ConfigError(f"{name} needs a value", next_step="precflow --help")
+    return name, waiting.pop(0)
 
 
 def _known(name: str) -> str:

@@ -18,7 +18,7 @@ from hydra.core.override_parser.types import Glob, Override
 from precflow.config import quoting
 from precflow.config.documents import DottedPath, Mark
 from precflow.config.layers import COMMAND_LINE
-from precflow.config.places import GROUPS, Place, file_as_recipe, names, places
+from precflow.config.places import GROUPS, Place, file_as_recipe, is_file, names, places
 from precflow.config.shape import problem_at
 from precflow.config.suggestions import near
 from precflow.errors import ConfigError, Problem
@@ -192,7 +192,7 @@ def recipe_files(words: Sequence[Word]) -> tuple[list[Word], list[Place]]:
             word.group == "recipe"
             and isinstance(word.value, str)
             and word.value.endswith(".yaml")
-            and Path(word.value).is_file()
+            and is_file(Path(word.value))
         ):
             name, place = file_as_recipe(Path(word.value))
             extra.append(place)

@@ -41,7 +41,7 @@ class Place:
         if not name or ".." in Path(name).parts or Path(name).is_absolute():
             return None
         file = self.folder / f"{name}{_SUFFIX}"
-        return file if file.is_file() else None
+        return file if is_file(file) else None
 
     def names(self) -> list[str]:
         """Return the names of all files, sorted; hidden ones are left out."""
@@ -49,6 +49,14 @@ class Place:
         return sorted(
             path.as_posix().removesuffix(_SUFFIX) for path in found if not any(part.startswith(".") for part in path.parts)
         )
+
+
+def is_file(path: Path) -> bool:
+    """Tell whether a path is a file; a name that no file system takes (300 letters) is none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def places(config_dirs: Sequence[Path] = (), *, extra: Sequence[Place] = ()) -> tuple[Place, ...]:

@@ -7,6 +7,8 @@ import pytest
 import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from precflow import resources
@@ -14,6 +16,7 @@ from precflow.config import recipe_source
 from precflow.config.composition import compose
 from precflow.config.documents import scalars
 from precflow.config.places import places
+from precflow.config.schema import RunConfig
 from precflow.errors import ConfigError, TrustError
 
 RECIPES = sorted(path.stem for path in resources.directory("recipes").glob("*.yaml"))
@@ -267,3 +270,72 @@ def test_composing_is_quick_and_imports_no_torch():
     assert said[1] == "False"
     assert float(said[0]) < 1.0  # 0.06 s on a quiet machine
     assert time.perf_counter() - started < 3.0
+
+
+WORDS = st.sampled_from(
+    [
+        "target",
+        "dtype",
+        "tolerance",
+        "rules",
+        "0",
+        "match",
+        "workload",
+        "model",
+        "_target_",
+        "x",
+        "site",
+        "capture",
+        "a b",
+        "golden",
+        "curves",
+        "hydra",
+    ]
+)
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.floats(),
+    st.text(max_size=6),
+    st.sampled_from(["off", "2^-10", "1%", "${target.dtype}", "${x}", "${oc.env:HOME}", "float16", "*.norm", "2020-01-01"]),
+)
+TREES = st.recursive(
+    VALUES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3), max_leaves=10
+)
+SECTIONS = st.sampled_from([*RunConfig.__dataclass_fields__, "defaults", "hydra", "unknown"])
+
+
+def composed_or_refused(words):
+    """Compose; whatever is wrong must come as an error of ours that names at least one problem or says what does not fit."""
+    try:
+        return compose(words, complete=False)
+    except ConfigError as refused:
+        assert str(refused)  # noqa: PT017  # both outcomes are right
+        return None
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.dictionaries(SECTIONS, TREES, max_size=4))
+def test_no_recipe_whatever_it_says_ends_in_anything_but_an_explanation(team, data):
+    team("any", yaml.safe_dump(data, allow_unicode=True))
+    composed = composed_or_refused(["+recipe=any"])
+    assert composed is None or composed.config.recipe == "any"
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(raw=st.binary(max_size=60) | st.text("ab:-[]{}#&*!%@`'\"\n \t", max_size=60).map(str.encode))
+def test_no_file_whatever_its_bytes_ends_in_anything_but_an_explanation(team, raw):
+    team("any", "").write_bytes(raw)
+    composed = composed_or_refused(["+recipe=any"])
+    assert composed is None or composed.config.recipe == "any"
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    key=st.lists(WORDS, min_size=1, max_size=4).map(".".join),
+    value=st.text(max_size=8) | st.sampled_from(["[1,{a:b}]", "{x:[off]}", "null", "a,b"]),
+)
+def test_no_word_whatever_it_says_ends_in_anything_but_an_explanation(key, value):
+    composed = composed_or_refused(["+recipe=compare_dumps", f"{key}={value}"])
+    assert composed is None or composed.config.recipe == "compare_dumps"
