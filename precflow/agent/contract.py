@@ -86,7 +86,7 @@ class Identity(NamedTuple):
     ordinal: int
     phase: str
     role: str
-    index: str
+    index: str  # type: ignore[assignment]  # hides tuple.index, which nobody calls on an identity
     step: int
     rank: int
 
