@@ -12,7 +12,7 @@ from precflow.agent.emulated import autocast, fallback, private
 from precflow.agent.emulated.relabel import adopt, is_emulated, to_host
 
 _KEY = "PrivateUse1"
-_OWN = frozenset(("copy_", "resize_", "_copy_from", "record_stream"))  # never taken over by the fallback
+_OWN = frozenset("copy_ resize_ _copy_from record_stream _softmax _log_softmax".split())  # never taken over by the fallback
 _libraries: List[Any] = []  # a library that is collected takes its kernels along
 
 
