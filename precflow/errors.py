@@ -38,7 +38,7 @@ class PrecflowError(Exception):
         return self
 
     def __str__(self) -> str:
-        where = "".join(f"\n   in {place}" for place in self.context)
+        where = "".join(f"\n   {place}" for place in self.context)
         step = f"\n   {self.next_step}" if self.next_step else ""
         return f"{self.message}{where}{step}"
 

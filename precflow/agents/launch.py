@@ -219,17 +219,12 @@ def _hear(line: bytes, heard: _Heard, say: Callable[[str], None], log: IO[bytes]
 
 def _check_end(code: int, heard: _Heard, name: str, folder: Path) -> None:
     if heard.error:
-        trace = last_lines(folder) if heard.error.get("kind") == "workload" else []
-        raise SideError(f"{name}: {heard.error['message']}", log=trace, next_step=heard.error.get("next_step", ""))
+        raise SideError(f"{name}: {heard.error['message']}", next_step=heard.error.get("next_step", ""))
     if code == 0:
         return
     by = _signal_name(code)
     why = f"was killed by {by}" if by else f"ended with exit code {code}"
-    step = (
-        "was there enough memory? look at dmesg, or narrow the workload"
-        if by == "SIGKILL"
-        else f"all it said is in {folder / LOG_FILE}"
-    )
+    step = "was there enough memory? look at dmesg, or narrow the workload" if by == "SIGKILL" else ""
     raise SideError(f"the agent of the {name} side {why}", log=last_lines(folder), next_step=step)
 
 

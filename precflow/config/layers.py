@@ -8,6 +8,7 @@ from typing import Any
 from precflow.config.documents import Document, DottedPath, Mark, dotted, scalars
 
 COMMAND_LINE = "command line"
+TARGET = "_target_"
 
 
 class Layers:
@@ -72,6 +73,8 @@ class Layers:
     def _overlay(
         self, under: dict[str, Any], over: Mapping[str, Any], path: DottedPath, marks: Mapping[DottedPath, Mark]
     ) -> None:
+        if under.get(TARGET, over.get(TARGET)) != over.get(TARGET, under.get(TARGET)):
+            self._drop_arguments(under, path)
         for key, value in over.items():
             here = (*path, key)
             if isinstance(value, Mapping) and isinstance(under.get(key), dict):
@@ -80,6 +83,12 @@ class Layers:
             self._forget(here)
             under[key] = _copied(value)
             self.marks.update({inner: mark for inner, mark in marks.items() if inner[: len(here)] == here})
+
+    def _drop_arguments(self, under: dict[str, Any], path: DottedPath) -> None:
+        """Take away the arguments of a function that another one replaces, but for those that the command line gave."""
+        for key in [key for key in under if self.mark((*path, key)).place != COMMAND_LINE]:
+            del under[key]
+            self._forget((*path, key))
 
     def _forget(self, path: DottedPath) -> None:
         for inner in [inner for inner in self.marks if inner[: len(path)] == path]:

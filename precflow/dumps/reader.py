@@ -74,7 +74,7 @@ class Dump:
         try:
             return self._tensor(record)
         except DumpError as error:
-            raise error.within(record.text) from error
+            raise error.within(f"in {record.text}") from error
 
     def verify(self) -> list[str]:
         """Read every byte and return all problems: files against their seals, records against the shards."""

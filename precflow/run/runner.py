@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from precflow.errors import ConfigError, PrecflowError
+from precflow.agent.contract import LOG_FILE
+from precflow.errors import ConfigError, PrecflowError, SideError
 from precflow.judgement.verdicts import EXIT_CODES
 from precflow.report.ci import ci_line
 from precflow.report.terminal import summary
@@ -95,7 +96,10 @@ def _make(step: plan.Step, job: Job, where: plan.Place, done: Mapping[str, Seale
             seal: dict[str, Any] = {**plan.seal_of(step, job, done), "note": made.note, "seal": made.seal}
             return where.store.seal(attempt, seal)
     except PrecflowError as error:
-        error.within(f"stage {stage.name} of {job.config.recipe}")
+        error.within(f"in stage {stage.name} of {job.config.recipe}")
+        log = where.store.failed(stage.name, step.key) / LOG_FILE
+        if isinstance(error, SideError) and log.is_file():
+            error.within(f"log: {log}")
         raise
 
 

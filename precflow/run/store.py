@@ -141,8 +141,12 @@ class Store:
             )
         return found
 
+    def failed(self, name: str, key: str) -> Path:
+        """Return the folder where the last failed attempt's files are kept."""
+        return _failed(self.root / f"{name}-{key}")
+
     def _keep_failed(self, folder: Path, name: str, key: str) -> None:
-        place = _failed(self.root / f"{name}-{key}")
+        place = self.failed(name, key)
         shutil.rmtree(place, ignore_errors=True)
         with contextlib.suppress(OSError):
             folder.replace(place)

@@ -58,3 +58,22 @@ def test_an_unknown_place_is_empty():
 def test_a_scalar_replaces_a_map_and_back(tmp_path):
     layers = layered(tmp_path, "a: {x: 1}\n", "a: 2\n", "a: {y: 3}\n")
     assert (layers.data, layers.provenance()) == ({"a": {"y": 3}}, {"a.y": "2.yaml:1"})
+
+
+def test_arguments_belong_to_their_function(tmp_path):
+    recipe = "inputs: {_target_: a.b, texts: [one], size: 2}\n"
+    layers = layered(tmp_path, recipe)
+    mark = Mark(COMMAND_LINE, None)
+    layers.assign(("inputs", "size"), 3, mark)
+    layers.assign(("inputs", "_target_"), "c.d", mark)
+    assert layers.data == {"inputs": {"_target_": "c.d", "size": 3}}
+    assert set(layers.provenance()) == {"inputs._target_", "inputs.size"}
+    layers.assign(("inputs", "_target_"), "c.d", mark)
+    assert layers.data["inputs"]["size"] == 3
+
+
+def test_a_file_that_names_another_function_starts_afresh(tmp_path):
+    layers = layered(tmp_path, "m: {_target_: a.b, x: 1}\n", "m: {_target_: c.d, y: 2}\n")
+    assert layers.data == {"m": {"_target_": "c.d", "y": 2}}
+    layers = layered(tmp_path, "m: {_target_: a.b, x: 1}\n", "m: {y: 2}\n")
+    assert layers.data == {"m": {"_target_": "a.b", "x": 1, "y": 2}}

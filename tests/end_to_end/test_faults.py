@@ -3,7 +3,7 @@
 import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.npu]
-SMALL = ("+recipe=sd_text_encoder", "workload.model.layers=4")
+RECIPE = "+recipe=sd_text_encoder"
 FAULTS = {  # fault -> ends of the name of the operator where it sits
     "sigmoid_inexact": "encoder.layers.0.mlp.activation_fn / sigmoid",
     "softmax_half": "encoder.layers.0.self_attn / softmax",
@@ -19,7 +19,7 @@ VISIBLE_IN_HALF = ("layernorm_eps", "mask_dropped", "scaled_linear", "nan_in_lay
 @pytest.mark.xdist_group("float32")
 @pytest.mark.parametrize(("fault", "name"), FAULTS.items())
 def test_fault_is_found_in_float32(precflow, fault, name):
-    ended = precflow(*SMALL, "target.dtype=float32", f"+emulate={fault}")
+    ended = precflow(RECIPE, "target.dtype=float32", f"+emulate={fault}")
     assert ended.code == 1, ended.err
     assert ended.result["region"]["start"].endswith(name)
     assert "EMULATED" in ended.err.upper()
@@ -30,7 +30,7 @@ def test_fault_is_found_in_float32(precflow, fault, name):
 @pytest.mark.xdist_group("float16")
 @pytest.mark.parametrize("fault", VISIBLE_IN_HALF)
 def test_visible_fault_is_found_in_float16(precflow, fault):
-    ended = precflow(*SMALL, "target.dtype=float16", f"+emulate={fault}")
+    ended = precflow(RECIPE, "target.dtype=float16", f"+emulate={fault}")
     assert ended.code == 1, ended.err
     assert ended.result["region"]["start"].endswith(FAULTS[fault])
 
@@ -39,13 +39,13 @@ def test_visible_fault_is_found_in_float16(precflow, fault):
 @pytest.mark.parametrize("words", [(), ("+emulate=reorder",)], ids=["exact", "reorder"])
 def test_clean_run_is_aligned(precflow, dtype, words, request):
     request.applymarker(pytest.mark.xdist_group(dtype))
-    ended = precflow(*SMALL, f"target.dtype={dtype}", *words)
+    ended = precflow(RECIPE, f"target.dtype={dtype}", *words)
     assert ended.code == 0, ended.err
 
 
 @pytest.mark.xdist_group("float32")
 def test_drift_that_stays_is_inconclusive_and_named(precflow):
-    ended = precflow(*SMALL, "target.dtype=float32", "+emulate=nondeterministic_op")
+    ended = precflow(RECIPE, "target.dtype=float32", "+emulate=nondeterministic_op")
     assert ended.code == 3, ended.err
     assert ended.result["region"]["unrepeatable"][0].startswith("target: encoder.layers.")
     assert ended.result["region"]["unrepeatable"][0].split(" ")[1] in ended.err
@@ -53,7 +53,7 @@ def test_drift_that_stays_is_inconclusive_and_named(precflow):
 
 @pytest.mark.xdist_group("float32")
 def test_weights_drawn_on_the_device_are_inconclusive_and_named(precflow):
-    ended = precflow(*SMALL, "target.dtype=float32", "+emulate=weights_from_device_rng")
+    ended = precflow(RECIPE, "target.dtype=float32", "+emulate=weights_from_device_rng")
     assert ended.code == 3, ended.err
     assert "weight" in ended.err
     assert ended.result["verdict"]["compared"] == 0

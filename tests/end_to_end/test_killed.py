@@ -11,7 +11,7 @@ import time
 import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.npu, pytest.mark.xdist_group("killed")]
-WORDS = ("+recipe=sd_text_encoder", "workload.model.layers=1", "target.dtype=float32", "+emulate=scaled_linear")
+WORDS = ("+recipe=sd_text_encoder", "workload.model.layers=1", "target.dtype=float32", "+emulate=layernorm_eps")
 MOMENTS = int(os.environ.get("PRECFLOW_KILL_MOMENTS", "4"))
 
 
