@@ -16,7 +16,7 @@ from precflow.errors import ConfigError, PrecflowError, SideError
 from precflow.judgement.verdicts import EXIT_CODES
 from precflow.report.ci import ci_line
 from precflow.report.terminal import summary
-from precflow.run import plan, progress
+from precflow.run import progress, steps
 from precflow.run.jobs import make_job
 from precflow.run.store import Sealed, explained
 from precflow.stages.job import Job
@@ -42,8 +42,8 @@ def run(composed: Composed, *, command: str) -> Outcome:
         PrecflowError: It could not be done; finished stages are kept.
     """
     job = make_job(composed, command=command)
-    plan.check_stages(job.config)
-    where = plan.place(job.config)
+    steps.check_stages(job.config)
+    where = steps.place(job.config)
     started = time.monotonic()
     entry = where.manifest.begin(job.started, command)
     job = replace(job, run=entry.number)
@@ -63,15 +63,15 @@ def run(composed: Composed, *, command: str) -> Outcome:
     return outcome
 
 
-def _stages(job: Job, where: plan.Place) -> tuple[dict[str, Sealed], dict[str, str]]:
+def _stages(job: Job, where: steps.Place) -> tuple[dict[str, Sealed], dict[str, str]]:
     tell = progress.choose(job.config.output, job.config.recipe, ci=job.ci)
     job = replace(job, say=tell.say)
     done: dict[str, Sealed] = {}
     states: dict[str, str] = {}
-    for stage in plan.wanted(job.config):
-        step = plan.resolve(stage, job, where, done)
+    for stage in steps.wanted(job.config):
+        step = steps.resolve(stage, job, where, done)
         if step.state == "missing":
-            raise plan.missing_side(step)
+            raise steps.missing_side(step)
         if step.state == "run" and not step.key:
             raise ConfigError(f"stage {stage.name} needs {step.because}, which is not in stages=[...] and was never made")
         began = time.monotonic()
@@ -84,7 +84,7 @@ def _stages(job: Job, where: plan.Place) -> tuple[dict[str, Sealed], dict[str, s
     return done, states
 
 
-def _make(step: plan.Step, job: Job, where: plan.Place, done: Mapping[str, Sealed]) -> Sealed:
+def _make(step: steps.Step, job: Job, where: steps.Place, done: Mapping[str, Sealed]) -> Sealed:
     stage = step.stage
     try:
         with where.store.making(stage.name, step.key) as attempt:
@@ -93,7 +93,7 @@ def _make(step: plan.Step, job: Job, where: plan.Place, done: Mapping[str, Seale
                 shutil.rmtree(attempt.folder)
                 return sealed
             made = stage.make(job, attempt.folder, {name: done[name].folder for name in stage.needs})
-            seal: dict[str, Any] = {**plan.seal_of(step, job, done), "note": made.note, "seal": made.seal}
+            seal: dict[str, Any] = {**steps.seal_of(step, job, done), "note": made.note, "seal": made.seal}
             return where.store.seal(attempt, seal)
     except PrecflowError as error:
         error.within(f"in stage {stage.name} of {job.config.recipe}")
@@ -103,7 +103,7 @@ def _make(step: plan.Step, job: Job, where: plan.Place, done: Mapping[str, Seale
         raise
 
 
-def _close(job: Job, where: plan.Place, done: Mapping[str, Sealed]) -> Outcome:
+def _close(job: Job, where: steps.Place, done: Mapping[str, Sealed]) -> Outcome:
     if "judge" not in done:
         _say(_half_done(job, where, done))
         return Outcome(None, 0)
@@ -119,7 +119,7 @@ def _close(job: Job, where: plan.Place, done: Mapping[str, Sealed]) -> Outcome:
     return Outcome(verdict.verdict, code)
 
 
-def _publish(where: plan.Place, report: Path) -> str:
+def _publish(where: steps.Place, report: Path) -> str:
     """Copy the report's files to ``public/`` and the HTML to the run folder itself; return what to show."""
     public = where.folder / "public"
     with explained(where.folder):
@@ -139,7 +139,7 @@ def _copy(source: Path, destination: Path) -> None:
     temporary.replace(destination)
 
 
-def _half_done(job: Job, where: plan.Place, done: Mapping[str, Sealed]) -> str:
+def _half_done(job: Job, where: steps.Place, done: Mapping[str, Sealed]) -> str:
     lines = [f" sealed   {sealed.folder}" for name, sealed in done.items() if name.startswith("dump.")]
     if tuple(job.config.sides) == ("reference",):
         store = f" store={where.store.root.parent}" if job.config.store else ""

@@ -1,12 +1,7 @@
 """A plan says what is kept, what runs and which value makes the difference; it computes and writes nothing."""
 
-import dataclasses
 import re
 
-import pytest
-
-from precflow.config.composition import compose
-from precflow.errors import ConfigError
 from precflow.run import plan
 from precflow.run.runner import run
 
@@ -42,34 +37,6 @@ def test_json_has_a_row_a_stage(composed):
     plain = plan.build_plan(composed()).as_json()
     assert [row["stage"] for row in plain["stages"]][-1] == "report"
     assert plain["recipe"] == "compare_dumps"
-
-
-def test_sides_decide_what_is_wanted(composed):
-    config = compose(["+recipe=sd_text_encoder", "sides=[reference]"]).config
-    assert [stage.name for stage in plan.wanted(config)] == ["environment.reference", "dump.reference"]
-    config = compose(["+recipe=sd_text_encoder", "sides=[target]"]).config
-    names = [stage.name for stage in plan.wanted(config)]
-    assert "environment.reference" not in names
-    assert {"dump.reference", "dump.target", "report"} <= set(names)
-
-
-def test_stages_can_be_chosen_and_must_exist(composed):
-    config = composed("stages=[dump,determinism]").config
-    assert [stage.name for stage in plan.wanted(config)] == ["dump.reference", "dump.target", "determinism"]
-    with pytest.raises(ConfigError, match="no stage"):
-        plan.check_stages(type(config)(stages=("compile",)))
-
-
-def test_a_store_elsewhere_holds_one_folder_a_recipe(composed, tmp_path):
-    where = plan.place(composed(f"store={tmp_path / 'shared'}").config)
-    assert where.store.root == tmp_path / "shared" / "compare_dumps"
-    assert where.folder.name == "compare_dumps"
-
-
-def test_an_object_store_is_refused_by_name(composed):
-    config = dataclasses.replace(composed().config, store="s3://bucket/x")
-    with pytest.raises(ConfigError, match=r"s3://bucket"):
-        plan.place(config)
 
 
 def test_ascii_plan_is_ascii(composed):
