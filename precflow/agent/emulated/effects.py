@@ -53,7 +53,7 @@ def drift(share: float = 0.05) -> Effect:
 
     def change(output: torch.Tensor) -> torch.Tensor:
         chance = torch.rand(output.shape, generator=_wild)
-        return step(output, (chance < share / 2).long() - (chance > 1 - share / 2).long())
+        return step(output, (chance < share / 2).to(torch.int64) - (chance > 1 - share / 2).to(torch.int64))
 
     return _on_output(change)
 
