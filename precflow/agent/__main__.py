@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from typing import Optional, Sequence
 
 from precflow import __version__
@@ -40,9 +39,7 @@ def _serve(path: str, events: Events) -> int:
             parent.die_with(asked.parent)
         worker.run(asked, events)
     except AgentError as error:
-        if error.__cause__ is not None:
-            traceback.print_exc()
-        sys.stderr.write("precflow-agent: %s\n%s\n" % (error.message, error.next_step))
+        sys.stderr.write(error.trace or "precflow-agent: %s\n%s\n" % (error.message, error.next_step))
         events.failed(error)
         return 2
     return 0

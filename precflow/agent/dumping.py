@@ -112,8 +112,8 @@ def _explained() -> Iterator[None]:
         kind = "unsupported" if refused else "workload"
         said = str(error).strip().splitlines() or ["without a message"]
         message = "the workload raised %s: %s (%s)" % (type(error).__name__, said[0], place_of_error(error))
-        step = "another dtype or device may have this operator; the traceback is in agent.log" if refused else _LOG
-        raise AgentError(kind, message, step) from error
+        step = "another dtype or device may have this operator; " + _LOG if refused else _LOG
+        raise AgentError(kind, message, step, traceback.format_exc()) from error
 
 
 def _supported(request: Request) -> None:
@@ -160,9 +160,7 @@ def _plain_draw(draw: Draw, sites: List[str]) -> Dict[str, Any]:
 
 
 def _plain_error(error: AgentError) -> Dict[str, Any]:
-    cause = error.__cause__
-    lines = traceback.format_exception(type(cause), cause, cause.__traceback__) if cause is not None else []
-    return {"kind": error.kind, "message": error.message, "next_step": error.next_step, "traceback": "".join(lines)}
+    return {"kind": error.kind, "message": error.message, "next_step": error.next_step, "traceback": error.trace}
 
 
 _LOG = "the traceback is in agent.log and error.json"

@@ -25,10 +25,12 @@ class AgentError(Exception):
         kind: One of ``KINDS``.
         message: What was wrong, what was expected, what came.
         next_step: What to do about it.
+        trace: Traceback of what the user's own code raised; ``""`` where the message says it all.
     """
 
-    def __init__(self, kind: str, message: str, next_step: str = "") -> None:
+    def __init__(self, kind: str, message: str, next_step: str = "", trace: str = "") -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
         self.next_step = next_step
+        self.trace = trace

@@ -28,7 +28,8 @@ def test_the_same_part_adds_up(events):
 
 def test_a_failure_is_one_line(events):
     events.failed(AgentError("workload", "line one\nline two", "do this"))
-    assert events.lines() == [{"event": "error", "kind": "workload", "message": "line one\nline two", "next_step": "do this"}]
+    expected = {"event": "error", "kind": "workload", "message": "line one\nline two", "next_step": "do this"}
+    assert events.lines() == [expected]
 
 
 def test_what_others_print_goes_to_stderr():

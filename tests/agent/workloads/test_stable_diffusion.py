@@ -100,6 +100,19 @@ def test_a_checkpoint_of_another_width_names_key_and_shapes(small, tmp_path):
         stable_diffusion.text_encoder(weights=str(tmp_path / "encoder.safetensors"))
 
 
+def test_fewer_layers_have_the_same_weights(small):
+    whole = values(stable_diffusion.text_encoder())
+    first = values(stable_diffusion.text_encoder(layers=1))
+    assert first.keys() < whole.keys()
+    assert same(first, {name: whole[name] for name in first})
+
+
+@pytest.mark.parametrize(("weights", "layers"), [("seeded", 3), ("seeded", -1), ("/some/where", 1)])
+def test_layers_that_cannot_be_had_are_refused(small, weights, layers):
+    with pytest.raises(AgentError, match="a number from 1 to 2, and only with weights=seeded"):
+        stable_diffusion.text_encoder(weights=weights, layers=layers)
+
+
 def test_without_transformers_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(AgentError, match="transformers is not installed") as caught:
