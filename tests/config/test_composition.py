@@ -224,6 +224,17 @@ def test_the_command_line_needs_trust_too(monkeypatch):
     assert compose(["+recipe=sd_text_encoder", word]).config.workload.model["_target_"] == "mine.build"
 
 
+def test_a_function_that_the_command_line_replaces_needs_no_trust(team, monkeypatch):
+    team("r", "workload: {model: {_target_: theirs.build}, inputs: {_target_: theirs.inputs}}")
+    monkeypatch.setenv("PRECFLOW_TRUST", "mine")
+    words = ["+recipe=r", "workload.model._target_=mine.build"]
+    with pytest.raises(TrustError, match=r"theirs\.inputs is not trusted") as refused:
+        compose(words)
+    assert "theirs.build" not in str(refused.value)
+    config = compose([*words, "workload.inputs._target_=mine.inputs"]).config
+    assert config.workload.model["_target_"] == "mine.build"
+
+
 def test_a_site_trusts(team, sites):
     team("r", "workload: {model: {_target_: mine.build}, inputs: {_target_: mine.inputs}}")
     sites("s", "site: {trusted: [mine]}")
