@@ -56,6 +56,7 @@ def _recorded(run: Run, writer: Writer) -> Dict[str, Any]:
     check_scope(capture.scope, subject.model)
     recorder = Recorder(writer, levels=capture.level, scope=capture.scope, detail=capture.detail)
     contents = _forward(run, subject, recorder, "forward")
+    faults.check_acted(run.request)
     repeat = _repeat(run, subject, contents)
     with run.events.part("facts", "reading the environment"):
         sites = list(recorder.sites)

@@ -47,6 +47,25 @@ def redraw(request: Request, model: torch.nn.Module) -> List[str]:
     return list(rules.redraw(model))
 
 
+def check_acted(request: Request) -> None:
+    """Refuse a fault that found nothing to act on: the run would look clean without having shown anything.
+
+    Raises:
+        AgentError: ``bad_request``: no rule matched any operator or parameter.
+    """
+    if not request.emulate.get("rules"):
+        return
+    from precflow.agent.emulated import rules
+
+    if rules.idle():
+        message = "emulate rules (%s) matched nothing that ran: no such operator or module in this model"
+        raise AgentError(
+            "bad_request",
+            message % request.emulate.get("name", ""),
+            "compare the names in conf/emulate with those of the model",
+        )
+
+
 @contextmanager
 def watched(request: Request, model: torch.nn.Module) -> Iterator[None]:
     """Let the rules know which module is running, until the block is left."""

@@ -57,3 +57,11 @@ def test_a_wrong_rule_is_a_bad_request(dumped):
     last = json.loads(done.stdout.splitlines()[-1])
     assert last["kind"] == "bad_request"
     assert "scael" in last["message"]
+
+
+def test_a_fault_that_finds_nothing_is_refused(dumped):
+    elsewhere = {**LINEAR_OFF, "module": "encoder.layers.40.*"}
+    done, header = dumped(device=["emulated"], emulate={"name": "elsewhere", "rules": [elsewhere]})
+    assert done.returncode == 2
+    assert "matched nothing that ran" in done.stdout
+    assert header == {}

@@ -30,7 +30,7 @@ _TYPES: Dict[str, Tuple[type, ...]] = {"int": (int,), "float": (int, float), "st
 
 @dataclass
 class _Rule:
-    """One checked rule and the number of calls that it has matched in this forward."""
+    """One checked rule, the number of calls that it has matched in this forward, and whether it ever acted."""
 
     operators: Tuple[str, ...]
     effect: effects.Effect
@@ -40,6 +40,7 @@ class _Rule:
     calls: FrozenSet[int]
     parameters: Mapping[str, Any]
     seen: int = 0
+    acted: bool = False
 
     def touches(self, operator: Operator) -> bool:
         names = (operator.name, operator.overload)
@@ -55,7 +56,10 @@ class _Rule:
         return not self.calls or self.seen - 1 in self.calls
 
     def run(self, operator: Operator, compute: Compute, *arguments: Any, **named: Any) -> Any:
-        return self.effect(operator, compute, arguments, named) if self.applies() else compute(*arguments, **named)
+        if not self.applies():
+            return compute(*arguments, **named)
+        self.acted = True
+        return self.effect(operator, compute, arguments, named)
 
 
 _rules: List[_Rule] = []
@@ -103,7 +107,14 @@ def redraw(model: torch.nn.Module) -> List[str]:
         if any(fnmatchcase(name, pattern) for pattern in patterns):
             _draw(parameter)
             redrawn.append(name)
+    for rule in _rules:
+        rule.acted = rule.acted or (rule.name == _BUILD and bool(redrawn))
     return redrawn
+
+
+def idle() -> bool:
+    """Tell whether there are rules and none of them has acted since :func:`configure`: a fault that is not in this model."""
+    return bool(_rules) and not any(rule.acted for rule in _rules)
 
 
 def _draw(parameter: torch.nn.Parameter) -> None:
