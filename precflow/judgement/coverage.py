@@ -51,7 +51,34 @@ def blind_phases(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[
         compared[measure.phase] += record.status in COMPARED
         blind[measure.phase] += record.status == "blind"
     return [
-        f"{phase} is mostly blind: {blind[phase]} of {count} records could not have failed"
+        f"{phase} is mostly blind: {blind[phase]} of {records(count)} could not have failed"
         for phase, count in compared.items()
         if blind[phase] > _MOSTLY * count
     ]
+
+
+def empty_ends(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[str]:
+    """Name the outputs of the last call that hold no ordinary number on both sides, in words.
+
+    The last call is the model itself, where it was recorded. What it computed is unknown then, however well everything before
+    agrees.
+    """
+    compared = [(measure, record) for measure, record in zip(measures, judged, strict=True) if record.status in COMPARED]
+    last = max((measure.order for measure, _ in compared), default=0)
+    ends = [measure.name for measure, record in compared if measure.order == last and _is_empty(measure, record)]
+    holds = "has no element, or only NaN, Inf and mask fill values, on both sides"
+    return [f"nothing is known about the end, {ends[0]}: it {holds}"] if ends else []
+
+
+def records(count: int) -> str:
+    """Return a number of records in words.
+
+    >>> records(1), records(2)
+    ('1 record', '2 records')
+    """
+    return f"{count} record{'s' * (count != 1)}"
+
+
+def _is_empty(measure: Measure, record: Judged) -> bool:
+    ordinary = measure.counts.get("elements", 0) - measure.counts.get("sentinel", 0) - measure.counts.get("nonfinite", 0)
+    return record.status == "blind" and not ordinary

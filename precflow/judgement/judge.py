@@ -9,21 +9,21 @@ from precflow.comparison.measures import Measure
 from precflow.config.schema import RunConfig
 from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
-from precflow.judgement.coverage import Tally, blind_phases, tally
+from precflow.judgement.coverage import Tally, blind_phases, empty_ends, records, tally
 from precflow.judgement.decision import Decision, Terms, decide
 from precflow.judgement.limits import conditions
 from precflow.judgement.verdicts import Judged, Verdict
 
-_FAILURES = {
-    "fail": "exceed their limits",
-    "nonfinite": "have NaN or Inf on one side only",
-    "shape": "have another shape",
-    "dtype": "have a type that the recipe does not imply",
+_FAILURES = {  # of one record, of several
+    "fail": ("exceeds its limit", "exceed their limits"),
+    "nonfinite": ("has NaN or Inf on one side only", "have NaN or Inf on one side only"),
+    "shape": ("has another shape", "have another shape"),
+    "dtype": ("has a type that the recipe does not imply", "have a type that the recipe does not imply"),
 }
 _GAPS = {
-    "unpaired_reference": "the target lacks {} records that the reference has",
-    "unpaired_target": "the target has {} records that the reference lacks",
-    "unreadable": "{} records cannot be read",
+    "unpaired_reference": "the target lacks {} that the reference has",
+    "unpaired_target": "the target has {} that the reference lacks",
+    "unreadable": "{} cannot be read",
 }
 _FROM_VALUES = frozenset({"fail", "nonfinite"})  # what a drift of one side can cause; another shape or type it cannot
 
@@ -65,7 +65,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     failures = _failures(measures, judged, unrepeatable)
     gaps = [*blockers, *_drift(unrepeatable), *_gaps(counted, config.coverage.minimum)]
     phases = blind_phases(measures, judged)
-    gaps += phases if counted.compared and not counted.could_fail else []
+    gaps += [*empty_ends(measures, judged), *(phases if counted.compared and not counted.could_fail else [])]
     return judged, Verdict(
         verdict="misaligned" if failures else "inconclusive" if gaps else "aligned",
         reasons=(*failures, *gaps),
@@ -88,7 +88,7 @@ def _failures(measures: Sequence[Measure], judged: Sequence[Judged], unrepeatabl
         found = [measure for measure, record in zip(measures, judged, strict=True) if record.status == status]
         if all(measure.record in drifting for measure in found) and status in _FROM_VALUES:
             continue
-        texts += [f"{len(found)} records {words}, first {found[0].name}"] if found else []
+        texts += [f"{records(len(found))} {words[len(found) > 1]}, first {found[0].name}"] if found else []
     return texts
 
 
@@ -103,8 +103,9 @@ def _drift(unrepeatable: Sequence[str]) -> list[str]:
     for side, record in map(_side_and_record, unrepeatable):
         by_side.setdefault(side, []).append(record)
     return [
-        f"{side} does not repeat itself: {len(records)} records differ between two equal runs, first {records[0]}"
-        for side, records in by_side.items()
+        f"{side} does not repeat itself: {records(len(found))} differ{'s' * (len(found) == 1)} between two equal runs, "
+        f"first {found[0]}"
+        for side, found in by_side.items()
     ]
 
 
@@ -112,9 +113,9 @@ def _gaps(counted: Tally, minimum: float) -> list[str]:
     """Say what is missing for a verdict."""
     if not counted.total:
         return ["nothing was compared: there is no floating point output to judge"]
-    texts = [text.format(counted.counts[status]) for status, text in _GAPS.items() if counted.counts.get(status)]
+    texts = [text.format(records(counted.counts[status])) for status, text in _GAPS.items() if counted.counts.get(status)]
     if not counted.compared:
-        texts.append(f"nothing was compared of {counted.total} records")
+        texts.append(f"nothing was compared of {records(counted.total)}")
     elif counted.coverage < minimum:
         texts.append(f"{counted.compared} of {counted.total} records were compared; coverage.minimum asks for {minimum:.6g}")
     return texts
@@ -136,9 +137,16 @@ def _closest(judged: Sequence[Judged]) -> str:
 
 def _equal_nonfinite(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[str]:
     """Warn of NaN and Inf that both sides share: they pass, and somebody should know."""
-    holding = [
+    passed = [
         measure
         for measure, record in zip(measures, judged, strict=True)
         if record.status in {"pass", "blind", "accepted"} and measure.counts.get("nonfinite", 0)
     ]
-    return [f"{len(holding)} records hold NaN or Inf equal on both sides, first {holding[0].name}"] if holding else []
+    masked = [measure for measure in passed if measure.counts.get("infinity_for_sentinel", 0)]
+    equal = [measure for measure in passed if measure not in masked]
+    told = ((equal, "NaN or Inf equal on both sides"), (masked, "-inf on one side where the other has a mask's fill value"))
+    return [f"{records(len(found))} {_hold(found)} {what}, first {found[0].name}" for found, what in told if found]
+
+
+def _hold(found: Sequence[Measure]) -> str:
+    return "hold" if len(found) > 1 else "holds"

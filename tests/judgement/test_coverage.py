@@ -1,6 +1,6 @@
 """Counting."""
 
-from precflow.judgement.coverage import blind_phases, tally
+from precflow.judgement.coverage import blind_phases, empty_ends, tally
 from precflow.judgement.verdicts import STATUSES, Judged
 
 
@@ -25,3 +25,14 @@ def test_half_blind_is_not_mostly_blind(measure):
         "forward is mostly blind: 2 of 2 records could not have failed"
     ]
     assert blind_phases(measures, [Judged("r", "not_judged")] * 2) == []
+
+
+def test_only_the_end_must_hold_numbers(measure):
+    empty = {"elements": 4, "nonfinite": 1, "sentinel": 3}
+    early, end = measure("a", counts=empty), measure("b", order=1)
+    blind = [Judged("r", "blind"), Judged("r", "pass")]
+    assert empty_ends([early, end], blind) == []
+    assert len(empty_ends([end, early], blind[::-1])) == 0
+    assert "b / linear" in empty_ends([early, measure("b", order=1, counts=empty)], [Judged("r", "blind")] * 2)[0]
+    assert empty_ends([], []) == []
+    assert empty_ends([early], [Judged("r", "not_judged")]) == []

@@ -42,9 +42,9 @@ def test_one_bad_record_makes_a_run_misaligned(measure, run, change, status):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"join": "unpaired_reference"}, "the target lacks 1 records"),
-        ({"join": "unpaired_target"}, "the target has 1 records that the reference lacks"),
-        ({"join": "unreadable", "reason": "cut short"}, "1 records cannot be read"),
+        ({"join": "unpaired_reference"}, "the target lacks 1 record that the reference has"),
+        ({"join": "unpaired_target"}, "the target has 1 record that the reference lacks"),
+        ({"join": "unreadable", "reason": "cut short"}, "1 record cannot be read"),
         ({"join": "sampled_out", "reason": "not stored"}, "1 of 2 records were compared"),
     ],
 )
@@ -69,7 +69,7 @@ def test_blockers_and_drift_come_first(measure, run):
     _, verdict = run([measure()], blockers=["the weights differ"], unrepeatable=["target: a/bmm.0/forward.output.0"])
     assert verdict.verdict == "inconclusive"
     assert verdict.reasons[0] == "the weights differ"
-    assert verdict.reasons[1].startswith("the target does not repeat itself: 1 records differ")
+    assert verdict.reasons[1].startswith("the target does not repeat itself: 1 record differs between")
 
 
 def test_a_record_that_drifts_proves_nothing_by_failing(measure, run):
@@ -103,12 +103,27 @@ def test_a_mostly_blind_phase_is_named(measure, run):
     measures = [
         measure("a"),
         *(measure(name, phase="backward", counts=empty) for name in "bcd"),
-        measure("e", phase="backward"),
+        measure("e", phase="backward", order=1),
     ]
     _, verdict = run(measures)
     assert verdict.verdict == "aligned"
     assert any("backward is mostly blind: 3 of 4" in text for text in verdict.warnings)
     assert any("3 records hold NaN or Inf equal on both sides, first b" in text for text in verdict.warnings)
+
+
+@pytest.mark.parametrize("counts", [{"elements": 2, "nonfinite": 2}, {"elements": 0}], ids=["NaN", "no element"])
+def test_a_model_that_ends_in_nothing_is_never_aligned(measure, run, counts):
+    _, verdict = run([measure("a"), measure("b"), measure("c"), measure("(model)", "", order=1, counts=counts)])
+    assert verdict.verdict == "inconclusive"
+    assert "nothing is known about the end, (model)" in verdict.reasons[0]
+    assert "only NaN" in verdict.reasons[0]
+
+
+def test_infinity_against_a_mask_fill_is_not_called_equal(measure, run):
+    masked = {"elements": 6, "nonfinite": 2, "infinity_for_sentinel": 2}
+    _, verdict = run([measure("a", counts=masked)])
+    assert verdict.verdict == "aligned"
+    assert verdict.warnings == ("1 record holds -inf on one side where the other has a mask's fill value, first a / linear",)
 
 
 def test_standards_and_plain_limits_are_shown_as_met_or_not(measure, run):
