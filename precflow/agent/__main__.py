@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import sys
 from typing import Optional, Sequence
 
@@ -33,6 +34,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 
 def _serve(path: str, events: Events) -> int:
+    faulthandler.enable()  # a crash below Python then leaves the line of the workload in the log
     try:
         asked = request.read(path)
         if asked.parent is not None:

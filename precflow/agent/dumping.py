@@ -108,7 +108,7 @@ def _explained() -> Iterator[None]:
         yield
     except AgentError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # a workload that ends the process ends it here
         refused = isinstance(error, NotImplementedError) or "not implemented for" in str(error)
         kind = "unsupported" if refused else "workload"
         said = str(error).strip().splitlines() or ["without a message"]

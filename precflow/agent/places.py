@@ -1,4 +1,4 @@
-"""Which lines are the user's: neither torch's nor the agent's own."""
+"""Which lines are the user's: neither Python's, torch's nor the agent's own."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ import torch
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _AGENT = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PYTHON = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_INSTALLED = (_PYTHON + "site-packages", _PYTHON + "dist-packages")
 _WORKLOADS = os.path.join(_AGENT, "workloads") + os.sep
 
 
 def is_users(filename: str) -> bool:
-    """Tell whether a source file is the user's; the shipped workloads count as such."""
+    """Tell whether a source file is the user's; the shipped workloads and installed models count as such."""
     path = os.path.abspath(filename)
-    return path.startswith(_WORKLOADS) or not path.startswith((_TORCH, _AGENT))
+    if path.startswith((_TORCH, _AGENT)):
+        return path.startswith(_WORKLOADS)
+    return path.startswith(_INSTALLED) or not (path.startswith(_PYTHON) or filename.startswith("<frozen "))
 
 
 def running_place() -> str:

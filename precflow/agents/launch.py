@@ -27,6 +27,14 @@ COMMAND = "{command}"  # where a launcher wants the command, if not at its end
 LOG_LINES = 15  # shown of a side that died without a word
 _GRACE = 3.0  # seconds between asking a process to end and ending it
 _TICK = 0.2  # seconds between two looks at a silent process
+_NEXT_STEPS = {
+    "SIGKILL": "was there enough memory? look at dmesg, or narrow the workload",
+    **dict.fromkeys(
+        ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"),
+        "a library below Python crashed: run the workload alone in this interpreter to see it again",
+    ),
+}
+_CRASHED, _CRASH_PLACE = "Fatal Python error", "Current thread 0x"  # how Python's fault handler begins
 _MADE = {"environment": FACTS_FILE, "dump": HEADER_FILE}
 
 
@@ -72,7 +80,11 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
         raise SideError(message, log=last_lines(folder), next_step="allow it more time: capture.timeout=2h")
     _check_end(process.returncode, heard, name, folder)
     if not (folder / _MADE[str(request["action"])]).is_file():
-        raise SideError(f"the agent of the {name} side ended without a result", log=last_lines(folder))
+        raise SideError(
+            f"the agent of the {name} side ended without a result",
+            log=last_lines(folder),
+            next_step="does the workload end its process, as os._exit does? look into the log",
+        )
 
 
 def implied_variables(request: Mapping[str, Any]) -> dict[str, str]:
@@ -105,12 +117,17 @@ def command(side: Side, request: Path) -> list[str]:
 
 
 def last_lines(folder: Path, count: int = LOG_LINES) -> list[str]:
-    """Return the last lines of the agent's log; none where there is no log."""
+    """Return the last lines of the agent's log, of a crash the innermost ones; none where there is no log."""
     try:
         text = (folder / LOG_FILE).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
-    return [line for line in text.splitlines() if line.strip()][-count:]
+    lines = [line for line in text.splitlines() if line.strip()]
+    crash = next((number for number, line in enumerate(lines) if line.startswith(_CRASHED)), None)
+    if crash is None:
+        return lines[-count:]
+    place = next((number for number in range(crash + 1, len(lines)) if lines[number].startswith(_CRASH_PLACE)), crash + 1)
+    return [*lines[:crash][-count // 3 :], lines[crash], *lines[place : place + count // 2]]
 
 
 def _behind_setup(files: Sequence[str], words: Sequence[str]) -> list[str]:
@@ -224,8 +241,7 @@ def _check_end(code: int, heard: _Heard, name: str, folder: Path) -> None:
         return
     by = _signal_name(code)
     why = f"was killed by {by}" if by else f"ended with exit code {code}"
-    step = "was there enough memory? look at dmesg, or narrow the workload" if by == "SIGKILL" else ""
-    raise SideError(f"the agent of the {name} side {why}", log=last_lines(folder), next_step=step)
+    raise SideError(f"the agent of the {name} side {why}", log=last_lines(folder), next_step=_NEXT_STEPS.get(by, ""))
 
 
 def _signal_name(code: int) -> str:

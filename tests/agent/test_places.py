@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 
@@ -11,6 +13,9 @@ def test_whose_lines_are_whose():
     assert places.is_users("/home/ann/torch/model.py")
     assert not places.is_users(torch.nn.functional.__file__)
     assert not places.is_users(places.__file__)
+    assert not places.is_users(json.encoder.__file__)
+    assert not places.is_users("<frozen importlib._bootstrap>")
+    assert places.is_users(pytest.__file__), "what is installed may be a model"
 
 
 def test_an_error_inside_torch_is_placed_at_the_users_call():

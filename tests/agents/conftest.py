@@ -26,6 +26,10 @@ class Toy(torch.nn.Module):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.kind == "raises":
             raise ValueError("upset")
+        if self.kind == "leaves":
+            sys.exit(0)
+        if self.kind == "interrupts":
+            raise KeyboardInterrupt
         return self.linear(features)
 
 

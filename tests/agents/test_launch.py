@@ -70,7 +70,17 @@ def test_a_crash_names_the_signal_and_the_last_lines(asked, output, kind, signal
     error = failed(asked(kind), output)
     assert f"was killed by {signal}" in error.message
     assert any("a line of the user's own" in line for line in error.log)
-    assert ("enough memory" in error.next_step) == (signal == "SIGKILL")
+    assert ("enough memory" if signal == "SIGKILL" else "below Python crashed") in error.next_step
+    assert any("toy_launched.py" in line and "in forward" in line for line in error.log) == (signal == "SIGABRT")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [("leaves", "SystemExit: 0"), ("interrupts", "KeyboardInterrupt: without a message")]
+)
+def test_a_workload_that_ends_the_process_is_an_error_at_its_line(asked, output, kind, said):
+    error = failed(asked(kind), output)
+    assert f"the workload raised {said} (toy_launched.py:" in error.message
+    assert error.log == ()
 
 
 def test_an_exit_without_a_word_shows_its_code_and_the_log(asked, output, impostor):
@@ -81,7 +91,9 @@ def test_an_exit_without_a_word_shows_its_code_and_the_log(asked, output, impost
 
 
 def test_an_end_without_a_result_is_not_success(asked, output, impostor):
-    assert "ended without a result" in failed(asked(), output, impostor("print('all is well')")).message
+    error = failed(asked(), output, impostor("print('all is well')"))
+    assert "ended without a result" in error.message
+    assert "os._exit" in error.next_step
     assert (output / "agent.log").read_text() == "all is well\n"
 
 
