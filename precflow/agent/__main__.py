@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import signal
 import sys
 from typing import Optional, Sequence
 
@@ -34,7 +35,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 
 def _serve(path: str, events: Events) -> int:
-    faulthandler.enable()  # a crash below Python then leaves the line of the workload in the log
+    faulthandler.enable()  # a crash below Python leaves the line of the workload in the log
+    faulthandler.register(signal.SIGTERM, all_threads=False, chain=True)  # and so does one that hung until it was stopped
     try:
         asked = request.read(path)
         if asked.parent is not None:

@@ -34,7 +34,8 @@ _NEXT_STEPS = {
         "a library below Python crashed: run the workload alone in this interpreter to see it again",
     ),
 }
-_CRASHED, _CRASH_PLACE = "Fatal Python error", "Current thread 0x"  # how Python's fault handler begins
+_STACK = ("Stack (most recent call first)", "Current thread 0x")  # of one that was stopped, or crashed
+_STACKS = ("Fatal Python error", *_STACK)  # how Python's fault handler begins
 _MADE = {"environment": FACTS_FILE, "dump": HEADER_FILE}
 
 
@@ -117,17 +118,17 @@ def command(side: Side, request: Path) -> list[str]:
 
 
 def last_lines(folder: Path, count: int = LOG_LINES) -> list[str]:
-    """Return the last lines of the agent's log, of a crash the innermost ones; none where there is no log."""
+    """Return the last lines of the agent's log, of a crash or a hang the innermost ones; none where there is no log."""
     try:
         text = (folder / LOG_FILE).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
     lines = [line for line in text.splitlines() if line.strip()]
-    crash = next((number for number, line in enumerate(lines) if line.startswith(_CRASHED)), None)
-    if crash is None:
+    stacks = next((number for number, line in enumerate(lines) if line.startswith(_STACKS)), None)
+    if stacks is None:
         return lines[-count:]
-    place = next((number for number in range(crash + 1, len(lines)) if lines[number].startswith(_CRASH_PLACE)), crash + 1)
-    return [*lines[:crash][-count // 3 :], lines[crash], *lines[place : place + count // 2]]
+    first = next((number for number in range(stacks, len(lines)) if lines[number].startswith(_STACK)), stacks)
+    return [*lines[:stacks][-count // 3 :], *lines[stacks : min(first, stacks + 1)], *lines[first : first + count // 2]]
 
 
 def _behind_setup(files: Sequence[str], words: Sequence[str]) -> list[str]:

@@ -26,6 +26,8 @@ class Toy(torch.nn.Module):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.kind == "raises":
             raise ValueError("upset")
+        if self.kind == "hangs":
+            time.sleep(1000)
         if self.kind == "leaves":
             sys.exit(0)
         if self.kind == "interrupts":

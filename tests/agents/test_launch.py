@@ -112,6 +112,12 @@ def test_a_side_that_hangs_is_stopped_with_all_it_started(asked, output, imposto
     assert _gone(int(child.read_text()))
 
 
+def test_a_workload_that_hangs_shows_the_line_where_it_was_stopped(asked, output):
+    error = failed(asked("hangs"), output, timeout=15.0)
+    assert "did not finish within 15 s" in error.message
+    assert any("toy_launched.py" in line and "in forward" in line for line in error.log)
+
+
 def test_one_that_ignores_the_request_to_end_is_killed(asked, output, impostor, monkeypatch):
     monkeypatch.setattr(launch, "_GRACE", 0.3)
     side = impostor("import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)")
