@@ -12,7 +12,7 @@ from precflow.comparison.measures import Measure
 from precflow.comparison.metrics import measure_all
 from precflow.comparison.pairing import Pair, pair
 from precflow.comparison.rows import pieces
-from precflow.comparison.summarize import DEFAULT_BLOCK, PairOfTensors
+from precflow.comparison.summarize import DEFAULT_BLOCK, WORTH_COMPILING, PairOfTensors
 from precflow.comparison.summary import Summary, merge
 from precflow.dumps.dtypes import is_floating
 from precflow.dumps.reader import Dump
@@ -20,7 +20,7 @@ from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
 
 ABSENT = "(absent)"  # an argument that only the other side was given
-_PART = 1 << 22  # elements that one thread reads at a stretch
+_PART = 1 << 23  # elements that one thread reads at a stretch: 32 MiB a side of float32
 
 Contents = tuple[str, str]
 Owners = Mapping[int, Call]  # id() of an output record -> its call
@@ -59,7 +59,8 @@ def compare(reference: Dump, target: Dump, *, threads: int = 0, block: int = DEF
         opened = list(pool.map(lambda joined: _open(joined, reference, target, owners), pairs))
         distinct = {item.contents: item.tensors for item in opened if item.tensors is not None}
         tasks = [(contents, start, stop) for contents, tensors in distinct.items() for start, stop in _parts(tensors)]
-        summaries = pool.map(lambda task: distinct[task[0]].summary(task[1], task[2], block=block), tasks)
+        compiled = sum(tensors.size for tensors in distinct.values()) >= WORTH_COMPILING
+        summaries = pool.map(lambda task: distinct[task[0]].summary(task[1], task[2], block=block, compiled=compiled), tasks)
         read: dict[Contents, list[Summary]] = {}
         for (contents, _, _), summary in zip(tasks, summaries, strict=True):
             read.setdefault(contents, []).append(summary)
@@ -89,7 +90,7 @@ def _open(joined: Pair, reference: Dump, target: Dump, owners: Owners) -> _Opene
     try:
         first, second = reference.tensor(left), target.tensor(right)
     except DumpError as error:
-        return _Opened(replace(measure, join="unreadable", reason=str(error)))
+        return _Opened(replace(measure, join="unreadable", reason=error.message))
     return _Opened(measure, (left.content, right.content), PairOfTensors(first, first if measure.equal else second))
 
 

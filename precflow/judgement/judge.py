@@ -23,7 +23,6 @@ _FAILURES = {  # of one record, of several
 _GAPS = {
     "unpaired_reference": "the target lacks {} that the reference has",
     "unpaired_target": "the target has {} that the reference lacks",
-    "unreadable": "{} cannot be read",
 }
 _FROM_VALUES = frozenset({"fail", "nonfinite"})  # what a drift of one side can cause; another shape or type it cannot
 
@@ -63,7 +62,8 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     judged = [decision.judged for decision in decisions]
     counted = tally(judged)
     failures = _failures(measures, judged, unrepeatable)
-    gaps = [*blockers, *_drift(unrepeatable), *_gaps(counted, config.coverage.minimum)]
+    missing = _gaps(counted, config.coverage.minimum) if measures or not blockers else ["no tensor was compared"]
+    gaps = [*blockers, *_drift(unrepeatable), *_unreadable(measures, judged), *missing]
     phases = blind_phases(measures, judged)
     gaps += [*empty_ends(measures, judged), *(phases if counted.compared and not counted.could_fail else [])]
     return judged, Verdict(
@@ -107,6 +107,12 @@ def _drift(unrepeatable: Sequence[str]) -> list[str]:
         f"first {found[0]}"
         for side, found in by_side.items()
     ]
+
+
+def _unreadable(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[str]:
+    """Say how many records cannot be read, and why the first of them cannot."""
+    found = [measure for measure, record in zip(measures, judged, strict=True) if record.status == "unreadable"]
+    return [f"{records(len(found))} cannot be read, first {found[0].name}: {found[0].reason}"] if found else []
 
 
 def _gaps(counted: Tally, minimum: float) -> list[str]:

@@ -35,6 +35,7 @@ def _declare(job: Job) -> Mapping[str, Any]:
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+    reproduction = read_reproduction(needs["determinism"])
     evidence = collect(
         open_dump(needs["dump.reference"]),
         open_dump(needs["dump.target"]),
@@ -42,7 +43,8 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
         measures=read_measures(needs["compare"]),
         judged=read_judged(needs["judge"]),
         config=job.config,
-        blockers=read_reproduction(needs["determinism"]).blockers,
+        blockers=reproduction.blockers,
+        incomplete=reproduction.incomplete,
     )
     findings = rules.advise(evidence, rules.load([_rule_folder()]))
     write_lines(folder / FINDINGS_FILE, findings)

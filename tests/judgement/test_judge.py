@@ -44,7 +44,7 @@ def test_one_bad_record_makes_a_run_misaligned(measure, run, change, status):
     [
         ({"join": "unpaired_reference"}, "the target lacks 1 record that the reference has"),
         ({"join": "unpaired_target"}, "the target has 1 record that the reference lacks"),
-        ({"join": "unreadable", "reason": "cut short"}, "1 record cannot be read"),
+        ({"join": "unreadable", "reason": "cut short"}, "1 record cannot be read, first b / linear: cut short"),
         ({"join": "sampled_out", "reason": "not stored"}, "1 of 2 records were compared"),
     ],
 )
@@ -63,6 +63,11 @@ def test_nothing_at_all_is_never_aligned(measure, run):
         assert any("nothing was compared" in text for text in verdict.reasons)
         assert verdict.standards == {"default": False}
         assert verdict.closest == ""
+
+
+def test_blocked_is_not_the_same_as_without_outputs(run):
+    _, verdict = run([], blockers=["the seeds differ"])
+    assert verdict.reasons == ("the seeds differ", "no tensor was compared")
 
 
 def test_blockers_and_drift_come_first(measure, run):

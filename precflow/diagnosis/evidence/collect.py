@@ -25,6 +25,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
     judged: Sequence[Judged],
     config: RunConfig,
     blockers: Sequence[str] = (),
+    incomplete: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return evidence by the names of ``names.EVIDENCE``, and under ``suspects`` one mapping for each of the first three.
 
@@ -38,14 +39,16 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         judged: Their statuses.
         config: The recipe.
         blockers: What made a comparison meaningless; then no tensor is read.
+        incomplete: What of a dump is damaged or was never sealed, in words.
     """
     statuses = {one.record: one for one in judged}
     looked_at = [] if blockers else observe(reference, target, region.suspects[:SUSPECTS])
+    headers, same = (reference.header, target.header), config.environment.same
     same_dtype = reference.header.dtype == target.header.dtype
     return {
         "recipe": config.recipe,
         "command": f"precflow +recipe={config.recipe}",
-        **run.about(reference.header, target.header, same=config.environment.same, measures=measures, judged=judged),
+        **run.about(*headers, same=same, measures=measures, judged=judged, incomplete=incomplete),
         **_region(region),
         "suspects": [
             suspect.about(observed, statuses.get(observed.suspect.record, _MOVED), same_dtype=same_dtype)

@@ -21,6 +21,7 @@ _RUN = {
     "reference_dtype": Named("reference dtype", "Floating point type of the reference."),
     "target_dtype": Named("target dtype", "Floating point type of the target."),
     "low_precision": Named("low precision", "Either side computes in 16 bits or fewer."),
+    "damage": Named("damaged", "What of the dumps is missing, torn, cut short, or was never sealed; up to five."),
     "emulated": Named("emulated", "Either side is emulated."),
     "failing": Named("records over their limit", "Number of records that fail, or differ in shape, dtype or finiteness."),
     "suspect_count": Named("calls that introduce an error", "Number of suspects."),

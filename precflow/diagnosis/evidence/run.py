@@ -15,8 +15,14 @@ _SHOWN = 5
 _LOW = frozenset({"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"})
 
 
-def about(
-    reference: Header, target: Header, *, same: Sequence[str], measures: Sequence[Measure], judged: Sequence[Judged]
+def about(  # noqa: PLR0913  headers, and what each stage found
+    reference: Header,
+    target: Header,
+    *,
+    same: Sequence[str],
+    measures: Sequence[Measure],
+    judged: Sequence[Judged],
+    incomplete: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the evidence about the run, by the names of ``names.EVIDENCE``, except what the region tells.
 
@@ -26,8 +32,11 @@ def about(
         same: What the recipe wants to be the same.
         measures: All pairs.
         judged: Their statuses.
+        incomplete: What of a dump is damaged or was never sealed, in words.
     """
+    unreadable = [one.reason for one in judged if one.status == "unreadable"]
     return {
+        "damage": list(dict.fromkeys([*incomplete, *unreadable]))[:_SHOWN],
         "reference_dtype": reference.dtype,
         "target_dtype": target.dtype,
         "low_precision": bool({reference.dtype, target.dtype} & _LOW),
@@ -51,6 +60,8 @@ def _start(reference: Header, target: Header) -> dict[str, Any]:
 
 
 def _holdings(name: str, reference: Holdings, target: Holdings) -> dict[str, Any]:
+    if not (reference.digest and target.digest):  # of a dump that was never sealed nobody knows
+        return {}
     names = reproduction.differing(reference, target)
     return {f"{name}_different": names[:_SHOWN], f"{name}_different_count": len(names)}
 

@@ -5,13 +5,19 @@ import pytest
 from precflow.diagnosis.evidence import run
 from precflow.diagnosis.evidence.names import EVIDENCE, OF_SUSPECT
 from precflow.dumps.header import Device, Entry, Holdings, Repeat
+from precflow.judgement.verdicts import Judged
 
 
 @pytest.fixture
 def about(make_header):
-    def of(reference=None, target=None, measures=(), judged=(), same=("weights",)):
+    def of(reference=None, target=None, measures=(), judged=(), same=("weights",), incomplete=()):
         return run.about(
-            make_header(**(reference or {})), make_header(**(target or {})), same=same, measures=measures, judged=judged
+            make_header(**(reference or {})),
+            make_header(**(target or {})),
+            same=same,
+            measures=measures,
+            judged=judged,
+            incomplete=incomplete,
         )
 
     return of
@@ -34,6 +40,21 @@ def test_weights_that_differ_are_named_up_to_five(about):
     found = about(*sides)
     assert found["weights_different"] == ["w0", "w1", "w2", "w3", "w4"]
     assert found["weights_different_count"] == 7
+
+
+def test_of_a_dump_without_header_no_weights_are_known_to_differ(about):
+    whole = {"weights": Holdings("d", {"w": Entry("c", "float32", ())})}
+    found = about(whole, {"weights": Holdings()}, incomplete=["the target dump t/ was never sealed"])
+    assert "weights_different" not in found
+    assert found["damage"] == ["the target dump t/ was never sealed"]
+
+
+def test_why_records_cannot_be_read_is_told_once(about):
+    judged = [
+        Judged("a", "unreadable", reason="tensors-0 is cut short"),
+        Judged("b", "unreadable", reason="tensors-0 is cut short"),
+    ]
+    assert about(judged=judged)["damage"] == ["tensors-0 is cut short"]
 
 
 @pytest.mark.parametrize(("dtype", "low"), [("float16", True), ("bfloat16", True), ("float64", False)])
