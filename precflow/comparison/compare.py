@@ -7,6 +7,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy.typing as npt
 
 from precflow.comparison.measures import Measure
 from precflow.comparison.metrics import measure_all
@@ -88,10 +91,18 @@ def _open(joined: Pair, reference: Dump, target: Dump, owners: Owners) -> _Opene
     if not (left.stored and right.stored):
         return _Opened(_unstored(measure, left, right))
     try:
-        first, second = reference.tensor(left), target.tensor(right)
+        first, second = _read("reference", reference, left), _read("target", target, right)
     except DumpError as error:
         return _Opened(replace(measure, join="unreadable", reason=error.message))
     return _Opened(measure, (left.content, right.content), PairOfTensors(first, first if measure.equal else second))
+
+
+def _read(side: str, dump: Dump, record: Record) -> npt.NDArray[Any]:
+    """Return a tensor; an error says on which side it is."""
+    try:
+        return dump.tensor(record)
+    except DumpError as error:
+        raise DumpError(f"{side}: {error.message}") from error
 
 
 def _only_reference(record: Record, owners: Owners) -> Measure:

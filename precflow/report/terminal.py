@@ -59,7 +59,7 @@ def _title(model: ReportModel) -> str:
 
 
 def _side(view: SideView) -> str:
-    return f"{'EMULATED ' if view.emulated else ''}{view.device} {view.dtype}"
+    return f"{'EMULATED ' if view.emulated else ''}{view.device} {view.dtype}".rstrip()
 
 
 def _verdict(model: ReportModel) -> list[str]:

@@ -84,9 +84,9 @@ def _side(name: str, header: Header) -> SideView:
     words = [device.kind, device.description, _version("torch", facts), _version("torch_npu", facts), header.dtype]
     return SideView(
         side=name,
-        title=", ".join(word for word in words if word),
+        title=", ".join(word for word in words if word) or "unknown: its dump has no header",
         emulated=device.emulated,
-        device=device.name,
+        device=device.name or "unknown device",  # of a dump without its header
         dtype=header.dtype,
         facts=facts,
     )

@@ -22,3 +22,9 @@ def test_homes_stay_private(pair, made, monkeypatch, tmp_path):
     folder = made(pair())["report"]
     assert str(Path.home()) == str(tmp_path)
     assert all(str(tmp_path) not in path.read_text(encoding="utf-8") for path in (folder / "public").iterdir())
+
+
+def test_a_side_without_a_header_is_unknown_and_not_empty(pair, made):
+    _, target = read_model(made(pair(sealed=False))["report"]).sides
+    assert (target.device, target.dtype) == ("unknown device", "")
+    assert target.title == "unknown: its dump has no header"

@@ -10,7 +10,7 @@ from precflow.judgement.verdicts import Judged
 
 @pytest.fixture
 def about(make_header):
-    def of(reference=None, target=None, measures=(), judged=(), same=("weights",), incomplete=()):
+    def of(reference=None, target=None, *, measures=(), judged=(), same=("weights",), incomplete=()):
         return run.about(
             make_header(**(reference or {})),
             make_header(**(target or {})),
