@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA, HEADER_FILE
+from precflow.dumps.dtypes import is_floating
 from precflow.errors import DumpError
 
 _AGAIN = "write the dump again, or copy it again from where it was written"
@@ -122,7 +123,10 @@ def read(path: Path) -> Header:
         raise DumpError(f"{path} cannot be read as JSON: {error}", next_step=_AGAIN) from error
     if not isinstance(plain, dict) or plain.get("format") != DUMP_FORMAT:
         found = plain.get("format") if isinstance(plain, dict) else type(plain).__name__
-        raise DumpError(f"{path} is not the header of a dump: expected format {DUMP_FORMAT!r}, found {found!r}")
+        raise DumpError(
+            f"{path} is not the header of a dump: expected format {DUMP_FORMAT!r}, found {found!r}",
+            next_step=f"give the folder that an agent wrote, with its {HEADER_FILE}",
+        )
     _check_schema(path, plain)
     try:
         header = _typed(plain)
@@ -131,7 +135,10 @@ def read(path: Path) -> Header:
         raise DumpError(f"{path} is not a whole {HEADER_FILE}: {reason}", next_step=_AGAIN) from error
     outside = [name for name in header.files if not _is_inside(name)]
     if outside:
-        raise DumpError(f"{path} names files outside of its folder: {', '.join(outside)}")
+        raise DumpError(
+            f"{path} names files outside of its folder: {', '.join(outside)}",
+            next_step="no agent writes such a header: ask where this dump comes from",
+        )
     return header
 
 
@@ -161,7 +168,7 @@ def _typed(plain: Mapping[str, Any]) -> Header:
             description=str(device.get("description", "")),
             emulated=bool(device.get("emulated", False)),
         ),
-        dtype=str(plain["dtype"]),
+        dtype=_dtype(plain["dtype"]),
         emulate=_mapping(plain, "emulate"),
         facts=_mapping(plain, "facts"),
         determinism=_mapping(plain, "determinism"),
@@ -176,6 +183,12 @@ def _typed(plain: Mapping[str, Any]) -> Header:
         files={name: FileSeal(int(seal["bytes"]), str(seal["blake2b"])) for name, seal in plain["files"].items()},
         content=str(plain.get("content", "")),
     )
+
+
+def _dtype(name: Any) -> str:
+    if not isinstance(name, str) or not is_floating(name):
+        raise ValueError(f"dtype is {name!r}, expected a floating point type such as float32")
+    return name
 
 
 def _mapping(plain: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -52,6 +52,12 @@ def test_a_missing_key_is_named(tmp_path, plain, key):
         header.read(write(tmp_path, plain))
 
 
+@pytest.mark.parametrize("dtype", ["banana", "int64", "", None, 32])
+def test_a_run_is_in_a_floating_point_type(tmp_path, plain, dtype):
+    with pytest.raises(DumpError, match="expected a floating point type"):
+        header.read(write(tmp_path, {**plain, "dtype": dtype}))
+
+
 def test_a_value_of_another_kind_is_refused(tmp_path, plain):
     with pytest.raises(DumpError, match=r"is not a whole dump\.json"):
         header.read(write(tmp_path, {**plain, "weights": 3}))
