@@ -1,4 +1,7 @@
-"""The fused pass: a pair of tensors is read once, in blocks, and every block's summary is added up."""
+"""The fused pass: a pair of tensors is read once, in blocks, and every block's summary is added up.
+
+A large comparison takes the compiled pass where it can be had; NumPy's is its oracle, and always there.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from precflow.comparison.compiled.engine import compiled_range
 from precflow.comparison.integers import integer_block
 from precflow.comparison.kernel import float_block, pair_facts
+from precflow.comparison.pages import release
 from precflow.comparison.rows import pieces, row_length
 from precflow.comparison.summary import Summary, merge
 from precflow.dumps.dtypes import NUMPY_DTYPES, is_floating, name_of, real_part
 
 DEFAULT_BLOCK = 1 << 17  # elements; the temporaries of a block then stay in the cache
+WORTH_COMPILING = 1 << 24  # elements; below, NumPy is done before numba is imported
 _LARGEST_KEPT = 31 << 20  # bytes; glibc's own upper bound is 32 MiB
 
 
@@ -42,14 +48,33 @@ class PairOfTensors:
         """Number of elements, parts of complex numbers counted singly."""
         return self.reference.size
 
-    def summary(self, start: int = 0, stop: int | None = None, *, block: int = DEFAULT_BLOCK) -> Summary:
-        """Read a range of elements, ``block`` at a time; the result depends on ``block`` by rounding only."""
+    def summary(
+        self, start: int = 0, stop: int | None = None, *, block: int = DEFAULT_BLOCK, compiled: bool = False
+    ) -> Summary:
+        """Read a range of elements and measure it.
+
+        Args:
+            start: First element.
+            stop: Element behind the last one; all of them by default.
+            block: Elements that NumPy widens at a time; the result depends on it by rounding only.
+            compiled: Take the compiled pass where there is one. It differs by the rounding of sums only.
+        """
+        last = self.size if stop is None else stop
+        fast = compiled_range(self.reference.dtype.name, self.target.dtype.name) if compiled else None
+        if fast:
+            return fast(self.reference[start:last], self.target[start:last], start, self.length)
         _keep_freed_memory()
-        ranges = pieces(start, self.size if stop is None else stop, self.length, block)
+        ranges = pieces(start, last, self.length, block)
         return merge([Summary(inexact=self.inexact), *(self._block(first, last) for first, last in ranges)])
 
     def _block(self, first: int, last: int) -> Summary:
         reference, target = self.reference[first:last], self.target[first:last]
+        summary = self._measured(reference, target, first)
+        for side in (reference, target):
+            release(side)
+        return summary
+
+    def _measured(self, reference: npt.NDArray[Any], target: npt.NDArray[Any], first: int) -> Summary:
         if not self.inexact:
             return integer_block(reference, target)
         facts = pair_facts(reference.dtype.name, target.dtype.name)
@@ -72,7 +97,8 @@ def summarize(reference: npt.NDArray[Any], target: npt.NDArray[Any], *, block: i
     Raises:
         ValueError: The shapes differ.
     """
-    return PairOfTensors(reference, target).summary(block=block)
+    pair = PairOfTensors(reference, target)
+    return pair.summary(block=block, compiled=pair.size >= WORTH_COMPILING)
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from precflow.comparison.rows import RowNorms
 from precflow.comparison.scaled import Scaled
 
-SUMMARY_VERSION = 1
+SUMMARY_VERSION = 2  # 2: the divergence of nearby values without cancellation
 
 
 def _counts_added(first: Mapping[str, int], second: Mapping[str, int]) -> Mapping[str, int]:

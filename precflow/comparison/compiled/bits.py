@@ -1,0 +1,127 @@
+"""Elements by their bit patterns: int32 is float32, int16 is bfloat16, uint16 is float16; all are decoded to float32's bits.
+
+Integers are wrapped in ``int32(...)`` throughout: numba widens mixed arithmetic to 64 bits, which would halve the lanes.
+Helpers whose result hangs on the type are overloads, because a kernel made by a closure is never found in the cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.extending import overload, register_jitable
+
+int32, uint32, float32, float64, int64 = np.int32, np.uint32, np.float32, np.float64, np.int64
+
+SIGN = int32(31)
+MAGNITUDE = int32(0x7FFFFFFF)
+_HALF_LARGEST = int32(0x477FE000)  # 65504, as float32's bits
+_HALF_NORMAL = int32(0x38800000)  # 2^-14
+_BRAIN_LARGEST = int32(0x7F7F0000)
+
+
+@register_jitable
+def as_float32(bits: Any) -> Any:
+    """Return the float32 that has these bits."""
+    return int32(bits).view(float32)
+
+
+@register_jitable
+def bits_of_float32(value: Any) -> Any:
+    """Return the bits of a float32, as int32."""
+    return float32(value).view(int32)
+
+
+@register_jitable
+def bits_of_float64(value: Any) -> Any:
+    """Return the bits of a float64, as int64: the maximum of these is that of the values, where none is negative."""
+    return float64(value).view(int64)
+
+
+@register_jitable
+def as_float64(bits: Any) -> Any:
+    """Return the float64 that has these bits."""
+    return int64(bits).view(float64)
+
+
+@register_jitable
+def order(bits: Any, magnitude: Any) -> Any:
+    """Return an integer in the order of the values, one apart for neighbours; -0 and +0 are both 0."""
+    sign = int32(bits >> SIGN)
+    return int32(int32(int32(bits & magnitude) ^ sign) - sign)
+
+
+@register_jitable
+def _decode_half(bits: Any) -> Any:
+    scaled = bits_of_float32(as_float32(int32(int32(bits & int32(0x7FFF)) << int32(13))) * float32(2.0**112))
+    return int32(scaled | int32(int32(bits & int32(0x8000)) << int32(16)))
+
+
+@register_jitable
+def _round_to_brain(bits: Any) -> Any:
+    """Return bfloat16's bits, sign extended, of a float32; beyond the largest, the largest; ties go to even."""
+    magnitude = min(int32(bits & MAGNITUDE), _BRAIN_LARGEST)
+    odd = int32(int32(magnitude >> int32(16)) & int32(1))
+    rounded = int32(int32(magnitude + int32(int32(0x7FFF) + odd)) >> int32(16))
+    return int32(rounded | int32(int32(bits >> SIGN) & int32(-0x8000)))
+
+
+@register_jitable
+def _round_to_half(bits: Any) -> Any:
+    """Return float16's bits, sign extended, of a float32; beyond the largest, the largest; ties go to even."""
+    magnitude = min(int32(bits & MAGNITUDE), _HALF_LARGEST)
+    odd = int32(int32(magnitude >> int32(13)) & int32(1))
+    normal = int32(int32(int32(magnitude - int32(112 << 23)) + int32(int32(0xFFF) + odd)) >> int32(13))
+    subnormal = int32(bits_of_float32(as_float32(magnitude) + float32(0.5)) - int32(0x3F000000))
+    rounded = normal if magnitude >= _HALF_NORMAL else subnormal
+    return int32(rounded | int32(int32(bits >> SIGN) & int32(-0x8000)))
+
+
+def decode(element: Any) -> Any:  # noqa: ARG001  compiled below
+    """Return float32's bits of an element; infinities and NaN of float16 become finite values from 65536 on."""
+    raise RuntimeError("a compiled helper was called from Python")
+
+
+def ranked(element: Any, partner: Any) -> Any:  # noqa: ARG001  compiled below
+    """Return the place of an element among the values of the coarser of two types, the element rounded to it first."""
+    raise RuntimeError("a compiled helper was called from Python")
+
+
+def exact(element: Any) -> Any:  # noqa: ARG001  compiled below
+    """Return the value as float64, infinities and NaN included."""
+    raise RuntimeError("a compiled helper was called from Python")
+
+
+@overload(decode)
+def _decode(element):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  numba compares it with what it returns
+    if element == types.int32:
+        return lambda element: element
+    if element == types.int16:
+        return lambda element: int32(int32(element) << int32(16))
+    return lambda element: _decode_half(int32(element))
+
+
+@overload(ranked)
+def _ranked(element, partner):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  the same
+    if element == partner == types.int32:
+        return lambda element, partner: order(element, MAGNITUDE)  # noqa: ARG005  numba wants the same arguments
+    if types.int16 in (element, partner) and element != types.int16:
+        return lambda element, partner: order(_round_to_brain(decode(element)), int32(0x7FFF))  # noqa: ARG005  the same
+    if element == types.int32:
+        return lambda element, partner: order(_round_to_half(element), int32(0x7FFF))  # noqa: ARG005  the same
+    return lambda element, partner: order(int32(np.int16(element)), int32(0x7FFF))  # noqa: ARG005  the same
+
+
+@overload(exact)
+def _exact(element):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  the same
+    if element != types.uint16:
+        return lambda element: float64(as_float32(decode(element)))
+
+    def half(element):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  the same
+        value = float64(as_float32(decode(element)))
+        if abs(value) < 65536.0:
+            return value
+        return value * np.inf if abs(value) == 65536.0 else np.nan
+
+    return half

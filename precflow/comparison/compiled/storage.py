@@ -1,0 +1,60 @@
+"""Where compiled code is kept between processes: a folder that only this very source ever reads from.
+
+numba looks at the file of a function to see whether its stored form is out of date, and not at the files of what it calls.
+So the folder carries a fingerprint of the whole package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import platformdirs
+from numba import njit
+from numba.core import config
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_CONFIG: Any = config
+_LOCK = threading.Lock()
+
+
+def folder() -> Path:
+    """Return the folder: below ``NUMBA_CACHE_DIR`` where that is set, else below the user's own cache."""
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    base = Path(chosen) if chosen else Path(platformdirs.user_cache_dir("precflow"))
+    return base / f"kernel-{fingerprint()}"
+
+
+def fingerprint() -> str:
+    """Return 16 hex digits that change with any source file of this package."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def storing(function: Function) -> Function:
+    """Compile a function so that it holds no lock of the interpreter, and keep the outcome for other processes.
+
+    Where the folder cannot be written to nothing is kept: no folder that others can write to is ever read from.
+    """
+    with _LOCK:
+        before = _CONFIG.CACHE_DIR
+        _CONFIG.CACHE_DIR = str(folder())
+        try:
+            compiled: Any = njit(cache=_is_writable(folder()), nogil=True, error_model="numpy")(function)
+        finally:
+            _CONFIG.CACHE_DIR = before
+    return cast("Function", compiled)
+
+
+def _is_writable(place: Path) -> bool:
+    try:
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:
+        return False
+    return os.access(place, os.W_OK)

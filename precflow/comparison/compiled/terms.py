@@ -1,0 +1,53 @@
+"""The compiled twin of ``divergence.divergence_sum``."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from numba.extending import register_jitable
+
+from precflow.comparison.compiled.bits import as_float32, decode, float64, int32
+from precflow.comparison.compiled.block import FAST
+from precflow.comparison.divergence import RATIOS, SERIES, SERIES_BELOW
+
+_A, _B, _C, _D, _E = SERIES
+_LEAST, _MOST = RATIOS
+
+
+@register_jitable(fastmath=FAST)
+def divergence_terms(reference: Any, target: Any, smallest: Any) -> Any:
+    """Return the sum of ``y log(y / x) - y + x`` over a block without negative values; see the twin for x of 0.
+
+    Terms of nearby values come from a series in one vectorised loop; only where others exist does a second loop take their
+    logarithms.
+    """
+    total = 0.0
+    distant = int32(0)
+    for i in range(reference.size):
+        y, x = float64(as_float32(decode(reference[i]))), float64(as_float32(decode(target[i])))
+        x = smallest if (x == 0.0) & (y > 0.0) else x
+        d = x - y
+        both = x + y
+        s = d / (both if both > 0.0 else 1.0)
+        near = abs(s) < SERIES_BELOW
+        square = s * s
+        series = _A + square * (_B + square * (_C + square * (_D + square * _E)))
+        total += s * (d - 2.0 * y * square * series) if near else 0.0
+        distant = int32(distant + int32(not near))
+    return total + _distant(reference, target, smallest) if distant else total
+
+
+@register_jitable(fastmath=FAST)
+def _distant(reference: Any, target: Any, smallest: Any) -> Any:
+    total = 0.0
+    for i in range(reference.size):
+        y, x = float64(as_float32(decode(reference[i]))), float64(as_float32(decode(target[i])))
+        if y == 0.0:
+            total += x
+            continue
+        x = smallest if x == 0.0 else x
+        d = x - y
+        if abs(d / (x + y)) >= SERIES_BELOW:
+            total += d - y * math.log(min(max(x / y, _LEAST), _MOST))
+    return total

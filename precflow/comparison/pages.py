@@ -1,0 +1,39 @@
+"""Pages of mapped files are given back once they are read, so that memory stays bounded whatever the size of a tensor."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_ADVICE = getattr(mmap, "MADV_DONTNEED", None)  # Linux has it; elsewhere the system decides for itself
+
+
+def release(values: npt.NDArray[Any]) -> None:
+    """Unmap the pages that a contiguous, read-only view of a mapped file lies on; reading them again brings them back.
+
+    Any other array is left alone: of a writable mapping this would throw changes away.
+    """
+    mapping = None if values.flags.writeable or not values.nbytes else mapping_of(values)
+    if mapping is None or _ADVICE is None:
+        return
+    begin = address(values) - address(np.frombuffer(mapping, np.uint8, 1))
+    aligned = begin // mmap.PAGESIZE * mmap.PAGESIZE
+    mapping.madvise(_ADVICE, aligned, begin + values.nbytes - aligned)
+
+
+def mapping_of(values: npt.NDArray[Any]) -> mmap.mmap | None:
+    """Return the mapped file that an array is a view of, where there is one and it was mapped for reading."""
+    owner: Any = values
+    while isinstance(owner, np.ndarray):
+        if isinstance(owner, np.memmap) and owner.mode != "r":
+            return None
+        owner = owner.base
+    return owner if isinstance(owner, mmap.mmap) else None
+
+
+def address(values: npt.NDArray[Any]) -> int:
+    """Return where the first element lies in memory."""
+    return int(values.__array_interface__["data"][0])

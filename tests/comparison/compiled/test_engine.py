@@ -1,0 +1,187 @@
+"""The compiled pass against NumPy's, its oracle: every class of value, every type, any cut, any order, any threads."""
+
+import itertools
+import logging
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from precflow.comparison.compiled import engine
+from precflow.comparison.compiled.agreement import disagreements
+from precflow.comparison.compiled.selftest import SPECIAL
+from precflow.comparison.metrics import measure_all
+from precflow.comparison.summarize import PairOfTensors
+from precflow.comparison.summary import Summary, merge
+from precflow.dumps.dtypes import NUMPY_DTYPES
+
+COMPILED = ("float32", "bfloat16", "float16")
+SHAPES = [
+    (),
+    (0,),
+    (1,),
+    (2, 0, 3),
+    (37,),
+    (4096,),
+    (4097,),
+    (9001,),
+    (5, 7),
+    (5000, 1),
+    (3, 1700),
+    (9, 511),
+    (17, 512),
+    (3, 4, 11),
+]
+
+
+@st.composite
+def pairs(draw):
+    """Draw a pair of every size that matters to blocks of 4096 and rows of 512, with all sorts of values in it."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    shape = draw(st.sampled_from(SHAPES))
+    dtypes = [NUMPY_DTYPES[draw(st.sampled_from(COMPILED))] for _ in range(2)]
+    reference = np.asarray(rng.standard_normal(shape) * 10.0 ** draw(st.sampled_from([-40, -30, -6, -3, 0, 3, 7, 30])))
+    target = np.asarray(reference * (1 + draw(st.sampled_from([0, 1e-7, 1e-3, 0.1, 1.0])) * rng.standard_normal(shape)))
+    if draw(st.booleans()):
+        reference, target = np.asarray(np.abs(reference)), np.asarray(np.abs(target))
+    for array in (reference, target):
+        special = rng.random(shape) < draw(st.sampled_from([0, 0.001, 0.1, 1.0]))
+        array[special] = rng.choice(draw(st.sampled_from([SPECIAL, SPECIAL[:5]])), special.sum())
+    with np.errstate(over="ignore", invalid="ignore"):
+        return reference.astype(dtypes[0]), target.astype(dtypes[1])
+
+
+def both(pair, **place):
+    tensors = PairOfTensors(*pair)
+    return tensors.summary(**place, compiled=True), tensors.summary(**place)
+
+
+@settings(max_examples=400, deadline=None)
+@given(pairs())
+def test_it_agrees_with_numpy(pair):
+    compiled, oracle = both(pair)
+    assert disagreements(compiled, oracle) == []
+    ours, theirs = measure_all(compiled), measure_all(oracle)
+    assert ours.pop("kl_divergence", None) is None or "kl_divergence" in theirs  # its last step cancels
+    theirs.pop("kl_divergence", None)
+    assert ours == pytest.approx(theirs, rel=1e-11, abs=1e-15)
+
+
+@settings(max_examples=150, deadline=None)
+@given(pairs(), st.lists(st.integers(0, 9001), min_size=1, max_size=5), st.randoms())
+def test_any_cut_and_any_order_of_merging_give_the_same(pair, cuts, shuffler):
+    tensors = PairOfTensors(*pair)
+    bounds = [0, *sorted(min(cut, tensors.size) for cut in cuts), tensors.size]
+    parts = [tensors.summary(start, stop, compiled=True) for start, stop in itertools.pairwise(bounds)]
+    whole = tensors.summary()
+    assert disagreements(merge(parts), whole) == []
+    shuffler.shuffle(parts)
+    assert disagreements(sum(parts, Summary()), whole) == []
+
+
+def test_every_value_of_sixteen_bits_is_read_as_numpy_reads_it():
+    every = np.arange(1 << 16, dtype=np.uint16)
+    shuffled = np.random.default_rng(1).permutation(every)
+    for name, other in itertools.product(("float16", "bfloat16"), COMPILED):
+        reference = every.view(NUMPY_DTYPES[name])
+        with np.errstate(over="ignore", invalid="ignore"):
+            for target in (
+                reference.astype(NUMPY_DTYPES[other]),
+                shuffled.view(NUMPY_DTYPES[name]).astype(NUMPY_DTYPES[other]),
+            ):
+                assert disagreements(*both((reference, target))) == []
+                assert disagreements(*both((target, reference))) == []
+
+
+def test_rounding_to_the_coarser_type_breaks_ties_as_numpy_does():
+    """Neighbours of all midpoints of float16 and bfloat16, where rounding to even decides."""
+    for name in ("float16", "bfloat16"):
+        coarse = np.arange(0x7800 if name == "float16" else 0x7F00, dtype=np.uint16).view(NUMPY_DTYPES[name]).astype(np.float32)
+        middle = (coarse[:-1] + coarse[1:]) / 2
+        near = np.concatenate([middle, np.nextafter(middle, np.float32(0)), np.nextafter(middle, np.float32(np.inf))])
+        coarser = np.roll(near, 1).astype(NUMPY_DTYPES[name])
+        assert disagreements(*both((near, coarser))) == []
+        assert disagreements(*both((coarser, -near))) == []
+
+
+def test_limits_are_met_to_the_last_bit():
+    """Errors of exactly 0.001 and 0.005 of the reference, and at assert_close's limits: counts may not hang on rounding."""
+    reference = np.float32(np.arange(1000, 20000, 1))
+    for target in (
+        reference * np.float32(1.001),
+        np.round(reference * 1.005),
+        reference + np.float32(1e-5),
+        reference + reference // 1000,
+    ):
+        assert disagreements(*both((reference, target.astype(np.float32)))) == []
+    tight = reference * 1.3e-6 + 1e-5
+    for step in (tight, np.nextafter(tight, 0), np.nextafter(tight, 1)):
+        small = np.float32(reference * 1e-6)
+        assert disagreements(*both((small, (small + step).astype(np.float32)))) == []
+
+
+def test_threads_share_one_pass():
+    rng = np.random.default_rng(2)
+    reference = rng.standard_normal((300, 4099)).astype(np.float32)
+    target = reference + np.float32(1e-4) * rng.standard_normal(reference.shape).astype(np.float32)
+    tensors = PairOfTensors(reference, target)
+    bounds = list(itertools.pairwise([*range(0, tensors.size, 54321), tensors.size]))
+    random.Random(3).shuffle(bounds)
+    with ThreadPoolExecutor(8) as pool:
+        parts = list(pool.map(lambda place: tensors.summary(*place, compiled=True), bounds))
+    assert disagreements(merge(parts), tensors.summary()) == []
+
+
+def test_a_large_range_is_read_in_stretches(monkeypatch):
+    monkeypatch.setattr(engine, "_STRETCH", 1000)
+    rng = np.random.default_rng(4)
+    pair = tuple(rng.standard_normal((71, 601)).astype(np.float32) for _ in range(2))
+    assert disagreements(*both(pair)) == []
+
+
+def test_views_that_are_not_aligned_are_read():
+    raw = np.zeros(4 * 100 + 1, np.uint8)[1:].view(np.float32)
+    raw[:] = np.arange(100)
+    assert disagreements(*both((raw, raw + np.float32(1)))) == []
+
+
+@pytest.mark.parametrize("name", ["float64", "int32", "float8_e5m2", "complex64"])
+def test_other_types_have_no_compiled_form_and_are_measured_by_numpy(name):
+    assert engine.compiled_range(name, "float32") is None
+    ones = np.ones(5).astype(NUMPY_DTYPES[name])
+    assert disagreements(*both((ones, ones))) == []
+
+
+@pytest.fixture
+def fresh():
+    """Forget which forms were tested, before and after."""
+    engine._tested.cache_clear()
+    yield
+    engine._tested.cache_clear()
+
+
+def test_without_numba_numpy_does_the_work(monkeypatch, fresh, caplog):
+    monkeypatch.setattr(engine.importlib.util, "find_spec", lambda name: None)
+    assert engine.compiled_range("float32", "float32") is None
+    assert caplog.records == []
+
+
+def broken(*_):
+    raise OSError("no code for this processor")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reason"), [(broken, "OSError: no code for this processor"), (lambda *_: None, "its self-test differs in ")]
+)
+def test_a_form_that_fails_or_computes_something_else_is_not_used_and_the_log_says_so(
+    monkeypatch, fresh, caplog, kernel, reason
+):
+    monkeypatch.setattr(engine, "_kernel", lambda: kernel)
+    with caplog.at_level(logging.WARNING):
+        assert engine.compiled_range("float32", "float16") is None
+    assert "comparing float16 with float32 by NumPy" in caplog.text
+    assert reason in caplog.text
+    assert disagreements(*both((np.ones(3, np.float32), np.ones(3, np.float16)))) == []

@@ -1,0 +1,78 @@
+"""What is compiled once is loaded by the next process, and only by the source that it was compiled from."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import precflow.comparison.compiled as package
+from precflow.comparison.compiled import storage
+
+SCRIPT = """
+import json
+import numpy as np
+from precflow.comparison.compiled.engine import compiled_range
+form = compiled_range("float32", "float32")
+if form:
+    ones = np.ones(10, np.float32)
+    summary = form(ones, ones * 2, 0, 10)
+    stats = form.kernel.stats
+    print(json.dumps([sum(stats.cache_hits.values()), sum(stats.cache_misses.values()), float(summary.difference_sum)]))
+else:
+    print("NumPy")
+"""
+
+
+def run(**variables):
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env={**os.environ, **variables}, capture_output=True, text=True, check=True, timeout=120
+    )
+    return done.stdout.strip(), done.stderr
+
+
+def test_the_second_process_loads_what_the_first_compiled(tmp_path):
+    assert run(NUMBA_CACHE_DIR=str(tmp_path))[0] == "[0, 1, 10.0]"
+    assert run(NUMBA_CACHE_DIR=str(tmp_path))[0] == "[1, 0, 10.0]"
+    assert [path.name for path in tmp_path.iterdir()] == [f"kernel-{storage.fingerprint()}"]
+
+
+def test_where_nothing_can_be_kept_it_is_compiled_each_time(tmp_path):
+    (tmp_path / "file").write_text("")
+    nowhere = str(tmp_path / "file" / "folder")
+    assert [run(NUMBA_CACHE_DIR=nowhere)[0] for _ in range(2)] == ["[0, 1, 10.0]"] * 2
+
+
+def test_without_a_compiler_numpy_does_it():
+    output, errors = run(NUMBA_DISABLE_JIT="1")
+    assert output == "NumPy"
+    assert "comparing float32 with float32 by NumPy" in errors
+
+
+def test_the_folder_is_the_chosen_one_or_the_users_own(monkeypatch, tmp_path):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    assert storage.folder().parent == tmp_path
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "mine"))
+    if sys.platform == "linux":
+        assert storage.folder().parent == tmp_path / "mine" / "precflow"
+
+
+def test_any_change_of_the_source_is_another_folder(monkeypatch, tmp_path):
+    copied = tmp_path / "compiled"
+    shutil.copytree(Path(package.__file__).parent, copied)
+    before = storage.fingerprint()
+    monkeypatch.setattr(storage, "__file__", str(copied / "storage.py"))
+    assert storage.fingerprint() == before
+    with (copied / "bits.py").open("a", encoding="utf-8") as file:
+        file.write("\n")
+    assert storage.fingerprint() != before
+
+
+def test_other_users_of_numba_keep_their_folder():
+    numba = pytest.importorskip("numba")
+    before = numba.config.CACHE_DIR
+    assert storage.storing(lambda value: value + 1)(1) == 2
+    assert before == numba.config.CACHE_DIR

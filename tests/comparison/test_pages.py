@@ -1,0 +1,66 @@
+"""Mapped files: pages go, values stay; nothing else is touched."""
+
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from precflow.comparison.pages import mapping_of, release
+from precflow.comparison.summarize import PairOfTensors
+
+
+def resident():
+    """Return how many bytes of files this process holds in memory."""
+    status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in status if line.startswith("RssFile"))
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Return the path of 64 MiB of float32."""
+    path = tmp_path / "data"
+    np.arange(1 << 24, dtype=np.float32).tofile(path)
+    return path
+
+
+def test_pages_are_given_back_and_can_be_read_again(written):
+    values = np.memmap(written, np.float32, "r", offset=12).view(np.ndarray)[1:]
+    before = resident()
+    total = values.sum(dtype=np.float64)
+    held = resident() - before
+    release(values)
+    assert held > 50 << 20
+    assert resident() - before < 1 << 20
+    assert values.sum(dtype=np.float64) == total
+
+
+@pytest.mark.parametrize("mode", ["c", "r+"])
+def test_changes_in_a_writable_mapping_are_kept(written, mode):
+    values = np.memmap(written, np.float32, mode)
+    values[5] = -1
+    values.flags.writeable = False
+    release(values)
+    assert values[5] == -1
+
+
+def test_other_arrays_have_no_mapping():
+    values = np.arange(5000.0)
+    values.flags.writeable = False
+    release(values)
+    release(values[:0])
+    assert mapping_of(values) is None
+    assert values.sum() == 4999 * 2500
+    assert mapping_of(np.frombuffer(b"12345678", np.float64)) is None
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_comparison_holds_little_of_the_file_at_a_time(written, compiled):
+    pytest.importorskip("numba")
+    values = np.memmap(written, np.float32, "r").view(np.ndarray)
+    pair = PairOfTensors(values, values[::-1].copy())
+    pair.summary(0, 5000, compiled=compiled)
+    before, peak = resident(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert pair.summary(compiled=compiled).elements == 1 << 24
+    assert resident() - before < 4 << 20
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 48 << 10
