@@ -1,4 +1,6 @@
-"""What several tests share: a working directory, so that equal dumps are made once a session."""
+"""What several tests share: a working directory for equal dumps, and a team's folders in a temporary place."""
+
+import textwrap
 
 import pytest
 
@@ -7,3 +9,40 @@ import pytest
 def workplace(tmp_path_factory):
     """Return one working directory for the whole session of this worker; in its ``runs/`` equal keys are made once."""
     return tmp_path_factory.mktemp("workplace")
+
+
+@pytest.fixture
+def clean(monkeypatch, tmp_path):
+    """No variable and no user configuration of the machine reaches a test."""
+    for name in ("PRECFLOW_RECIPES", "PRECFLOW_SITES", "PRECFLOW_TRUST", "CI"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def team(tmp_path, monkeypatch):
+    """Return a function that writes ``recipes/NAME.yaml``, found through ``PRECFLOW_RECIPES``."""
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    monkeypatch.setenv("PRECFLOW_RECIPES", str(folder))
+    return _writer(folder)
+
+
+@pytest.fixture
+def sites(tmp_path, monkeypatch):
+    """Return a function that writes a site file, found through ``PRECFLOW_SITES``."""
+    folder = tmp_path / "sites"
+    folder.mkdir()
+    monkeypatch.setenv("PRECFLOW_SITES", str(folder))
+    return _writer(folder)
+
+
+def _writer(folder):
+    def write(name, text):
+        file = folder / f"{name}.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(textwrap.dedent(text), encoding="utf-8")
+        return file
+
+    return write

@@ -10,12 +10,12 @@ from typing import Any
 
 from precflow import keys
 from precflow.agents.fingerprint import fingerprint
-from precflow.agents.launch import run_agent
 from precflow.dumps.header import Header
 from precflow.dumps.reader import Dump
 from precflow.dumps.requests import declared, dump_request
 from precflow.errors import DumpError
 from precflow.stages.artifacts import read_plain, write_value
+from precflow.stages.asking import ask
 from precflow.stages.job import Job, Made, Stage
 
 GIVEN_FILE = "given.json"
@@ -81,7 +81,6 @@ def _code(package: str, job: Job) -> str:
 
 def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     del needs
-    settings = job.side(side)
     request = dump_request(
         job.config,
         side,
@@ -91,14 +90,7 @@ def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
         trusted=job.trusted,
         import_paths=job.import_paths,
     )
-    run_agent(
-        request,
-        side=settings,
-        folder=folder,
-        variables=settings.variables,
-        timeout=job.config.capture.timeout,
-        on_progress=job.say,
-    )
+    ask(job, side, request, folder)
     header = Dump.open(folder).header
     return Made(note=_note(header), seal=header.content)
 

@@ -11,11 +11,11 @@ from typing import Any
 from precflow import keys
 from precflow.agent.contract import FACTS_FILE
 from precflow.agents.fingerprint import fingerprint
-from precflow.agents.launch import run_agent
 from precflow.dumps.requests import environment_request
 from precflow.environment.requirements import check
 from precflow.errors import PrecflowError
 from precflow.stages.artifacts import read_plain
+from precflow.stages.asking import ask
 from precflow.stages.job import Job, Made, Stage
 
 
@@ -44,16 +44,8 @@ def _declare(side: str, job: Job) -> Mapping[str, Any]:
 
 def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     del needs
-    settings = job.side(side)
     request = environment_request(job.config, side, folder, ci=job.ci)
-    run_agent(
-        request,
-        side=settings,
-        folder=folder,
-        variables=settings.variables,
-        timeout=job.config.capture.timeout,
-        on_progress=job.say,
-    )
+    ask(job, side, request, folder)
     facts = read_plain(folder / FACTS_FILE)
     missing = check(job.config.environment.require, facts, shutil.disk_usage(folder).free)
     if missing:

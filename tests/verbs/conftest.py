@@ -1,42 +1,8 @@
-"""A team's folders in a temporary place, and the user's own configuration out of the way."""
-
-import textwrap
+"""No variable and no user configuration of the machine reaches these tests."""
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch, tmp_path):
-    """No variable and no user configuration of the machine reaches a test."""
-    for name in ("PRECFLOW_RECIPES", "PRECFLOW_SITES", "PRECFLOW_TRUST", "CI"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def team(tmp_path, monkeypatch):
-    """Return a function that writes ``recipes/NAME.yaml``, found through ``PRECFLOW_RECIPES``."""
-    folder = tmp_path / "recipes"
-    folder.mkdir()
-    monkeypatch.setenv("PRECFLOW_RECIPES", str(folder))
-    return _writer(folder)
-
-
-@pytest.fixture
-def sites(tmp_path, monkeypatch):
-    """Return a function that writes a site file, found through ``PRECFLOW_SITES``."""
-    folder = tmp_path / "sites"
-    folder.mkdir()
-    monkeypatch.setenv("PRECFLOW_SITES", str(folder))
-    return _writer(folder)
-
-
-def _writer(folder):
-    def write(name, text):
-        file = folder / f"{name}.yaml"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(textwrap.dedent(text), encoding="utf-8")
-        return file
-
-    return write
+def _clean(clean):
+    """Take the machine's own settings away."""
