@@ -17,6 +17,8 @@ from precflow.dumps.records import Call, Record
 from precflow.dumps.shards import Shard, seal_problem
 from precflow.errors import DumpError
 
+_PLACES = "rank*/step*"
+
 
 class Dump:
     """A folder that one side wrote; read-only, and safe to use from several threads.
@@ -51,6 +53,11 @@ class Dump:
             return cls(path, headers.read(path / HEADER_FILE), sealed=True)
         if not allow_unsealed:
             raise _unsealed(path)
+        if next(path.glob(_PLACES), None) is None:
+            raise DumpError(
+                f"there is no dump in {path}: expected {HEADER_FILE} and {_PLACES}",
+                next_step=f"give the folder that holds {HEADER_FILE}, or run this side again",
+            )
         return cls(path, Header(), sealed=False)
 
     def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
@@ -149,7 +156,7 @@ class Dump:
         """Names of the dump's own files: those of the header, or those that are there where no header is."""
         if self.sealed:
             return sorted(name for name in self.header.files if name.endswith(suffix))
-        found = self.path.glob(f"rank*/step*/*{suffix}")
+        found = self.path.glob(f"{_PLACES}/*{suffix}")
         return sorted(path.relative_to(self.path).as_posix() for path in found)
 
 

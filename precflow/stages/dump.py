@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow import keys
+from precflow.agent.contract import HEADER_FILE
 from precflow.agents.fingerprint import fingerprint
 from precflow.dumps.header import Header
 from precflow.dumps.reader import Dump
@@ -36,7 +37,13 @@ def stage(side: str) -> Stage:
 
 def given(side: str) -> Stage:
     """Return the stage that takes the user's own dump of one side."""
-    return Stage(name=f"dump.{side}", needs=(), declare=functools.partial(_given, side), make=functools.partial(_take, side))
+    return Stage(
+        name=f"dump.{side}",
+        needs=(),
+        declare=functools.partial(_given, side),
+        make=functools.partial(_take, side),
+        place=functools.partial(_lies, side),
+    )
 
 
 def open_dump(folder: Path) -> Dump:
@@ -92,7 +99,16 @@ def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     )
     ask(job, side, request, folder)
     header = Dump.open(folder).header
-    return Made(note=_note(header), seal=header.content)
+    return Made(note=_note(header), seal=evidence(folder))
+
+
+def evidence(folder: Path) -> str:
+    """Return the identity of what later stages read of a sealed dump: its header, which names every file by checksum.
+
+    Times and the hash of the recipe are left out: they change nothing that is said about the dump.
+    """
+    plain: dict[str, Any] = read_plain(folder / HEADER_FILE)
+    return keys.digest({key: value for key, value in plain.items() if key not in {"seconds", "declared"}})
 
 
 def _note(header: Header) -> str:
@@ -109,20 +125,32 @@ def _note(header: Header) -> str:
 
 
 def _given(side: str, job: Job) -> Mapping[str, Any]:
-    dump = _brought(side, job)
-    identity = dump.header.content if dump.sealed else keys.file_digest(dump.path)
-    return {"content": identity}
+    return {"content": _brought(side, job).header.content}
+
+
+def _lies(side: str, job: Job) -> Mapping[str, Any]:
+    """Return where the dump is and how its files look from outside: a copy, or one that was changed, is read again."""
+    path = _brought(side, job).path.resolve()
+    files = [path / HEADER_FILE, *path.glob("rank*/step*/*")]
+    stats = {file.relative_to(path).as_posix(): file.stat() for file in files if file.is_file()}
+    return {"path": str(path), "files": {name: [stat.st_size, stat.st_mtime_ns] for name, stat in sorted(stats.items())}}
 
 
 def _take(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+    """Read every byte once, so that a damaged dump is never taken for the whole one that it was copied from."""
     del needs
     dump = _brought(side, job)
     write_value(folder / GIVEN_FILE, {"path": str(dump.path.resolve())})
-    return Made(note=f"given, {'sealed' if dump.sealed else 'never sealed'}", seal=str(_given(side, job)["content"]))
+    if not dump.sealed:
+        return Made(note="given, never sealed", seal=keys.file_digest(dump.path))
+    damage = dump.verify()
+    whole = evidence(dump.path)
+    return Made(note=f"given, {damage[0] if damage else 'sealed'}", seal=keys.digest([whole, damage]) if damage else whole)
 
 
 def _brought(side: str, job: Job) -> Dump:
     path = Path(job.side(side).dump).expanduser()
     if not path.is_dir():
-        raise DumpError(f"{side}.dump={path} is not a folder", next_step="give the folder that holds dump.json")
+        found = "is a file" if path.is_file() else "does not exist"
+        raise DumpError(f"{side}.dump={path} {found}", next_step=f"give the folder that holds {HEADER_FILE}")
     return Dump.open(path, allow_unsealed=True)

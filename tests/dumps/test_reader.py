@@ -58,6 +58,11 @@ def test_an_unsealed_dump_can_be_read_as_far_as_it_goes(folder):
     assert dump.tensor(dump.calls()[0].outputs[0]).shape == (2, 3)
 
 
+def test_a_folder_that_holds_no_dump_is_not_one_that_was_never_sealed(tmp_path):
+    with pytest.raises(DumpError, match="there is no dump in"):
+        Dump.open(tmp_path, allow_unsealed=True)
+
+
 def test_a_torn_last_line_is_reported_and_the_rest_kept(folder):
     (folder / "dump.json").unlink()
     path = folder / RECORDS

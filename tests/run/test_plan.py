@@ -27,9 +27,10 @@ def test_finished_stages_are_kept_and_the_changed_limit_is_named(composed):
     assert "nothing is computed" in text
 
 
-def test_another_dump_runs_what_reads_it(composed):
+def test_another_dump_runs_what_reads_it(composed, tmp_path):
     run(composed(), command="")
-    planned = plan.build_plan(composed(name="other", factor=1.5, content="e9"))
+    composed(name="other", factor=1.5, content="e9")
+    planned = plan.build_plan(composed(f"target.dump={tmp_path / 'other/target'}"))
     assert [step.stage.name for step in planned.steps if step.state == "kept"] == ["dump.reference"]
 
 

@@ -1,5 +1,7 @@
 """Paths never enter a key, content does; given dumps are taken as they are."""
 
+from pathlib import Path
+
 import pytest
 
 from precflow.errors import DumpError
@@ -30,8 +32,53 @@ def test_a_given_dump_is_keyed_by_its_evidence(pair, job_of):
 
 
 def test_a_given_folder_that_is_none_is_said(tmp_path, job_of):
-    with pytest.raises(DumpError, match="is not a folder"):
+    with pytest.raises(DumpError, match=r"target\.dump=.* does not exist"):
         dump.given("target").declare(job_of(tmp_path / "absent"))
+    (tmp_path / "target").write_text("")
+    with pytest.raises(DumpError, match=r"target\.dump=.* is a file"):
+        dump.given("target").declare(job_of(tmp_path))
+
+
+def sealed(stage, job, folder):
+    folder.mkdir()
+    return stage.make(job, folder, {}).seal
+
+
+def test_a_copy_of_a_given_dump_is_looked_at_and_then_worth_the_same(pair, job_of, tmp_path):
+    stage = dump.given("target")
+    here, there = (job_of(pair(name)) for name in ("here", "there"))
+    assert stage.place(here) != stage.place(there)
+    assert sealed(stage, here, tmp_path / "one") == sealed(stage, there, tmp_path / "other")
+
+
+def test_a_damaged_copy_is_never_taken_for_the_whole_one(pair, job_of, tmp_path):
+    stage = dump.given("target")
+    whole, damaged = job_of(pair("whole")), pair("damaged")
+    shard = damaged / "target/rank0/step0/tensors-0.safetensors"
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    assert stage.declare(whole) == stage.declare(job_of(damaged)), "the header says the same"
+    assert sealed(stage, whole, tmp_path / "one") != sealed(stage, job_of(damaged), tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [{"determinism": {"seed": 7}}, {"repeat": {"checked": True, "records": 2, "different": ["a"]}}, {"recipe": "other"}],
+)
+def test_what_later_stages_read_of_a_header_is_part_of_its_evidence(pair, header):
+    assert dump.evidence(pair("one") / "target") != dump.evidence(pair("other", **header) / "target")
+    assert dump.evidence(pair("three") / "target") == dump.evidence(pair("four", seconds={"forward": 9.0}) / "target")
+
+
+def test_a_dump_that_changed_in_its_place_is_looked_at_again(pair, job_of):
+    job = job_of(pair())
+    stage = dump.given("target")
+    before = stage.place(job)
+    assert stage.place(job) == before
+    records = Path(job.config.target.dump) / "rank0/step0/records-0.jsonl"
+    records.write_bytes(records.read_bytes() + b"\n")
+    assert stage.place(job) != before
 
 
 def test_code_of_a_trusted_package_is_part_of_the_place(tmp_path, monkeypatch):

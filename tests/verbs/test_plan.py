@@ -10,7 +10,7 @@ WORDS = ["+recipe=compare_dumps", "reference.dump=a", "target.dump=b"]
 
 def test_a_plan_writes_nothing(capsys, tmp_path):
     for side in ("a", "b"):
-        (tmp_path / side).mkdir()
+        (tmp_path / side / "rank0" / "step0").mkdir(parents=True)  # a dump whose writer was stopped at once
     assert plan.main(WORDS) == 0
     shown = capsys.readouterr().out
     assert "compare" in shown
@@ -19,7 +19,7 @@ def test_a_plan_writes_nothing(capsys, tmp_path):
 
 def test_json(capsys, tmp_path):
     for side in ("a", "b"):
-        (tmp_path / side).mkdir()
+        (tmp_path / side / "rank0" / "step0").mkdir(parents=True)  # a dump whose writer was stopped at once
     assert plan.main([*WORDS, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["recipe"] == "compare_dumps"
 
