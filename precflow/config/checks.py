@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -56,7 +57,10 @@ def expired(config: RunConfig, today: datetime.date) -> Found:
 
 
 def incomplete(config: RunConfig) -> Found:
-    """Yield what is missing before a side can run: something to run, or a dump."""
+    """Yield what is missing before a side can run: something to run, or a dump of its own."""
+    dumps = [os.path.abspath(os.path.expanduser(side.dump)) for side in (config.reference, config.target) if side.dump]  # noqa: PTH100, PTH111  Path refuses some texts
+    if len(dumps) != len(set(dumps)):
+        yield ("target", "dump"), "is the dump of the reference too: a dump always agrees with itself"
     for side in ("reference", "target"):
         settings = getattr(config, side)
         if settings.dump or side not in config.sides:

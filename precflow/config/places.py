@@ -103,6 +103,8 @@ def names(group: str, within: Sequence[Place]) -> dict[str, Place]:
 
 def not_found(group: str, name: str, within: Sequence[Place]) -> str:
     """Return a message for a name that no folder has: near names and the folders that were searched."""
+    if group == "recipe" and name.endswith(_SUFFIX):
+        return f"there is no such file. A recipe that is listed goes without {_SUFFIX}:  precflow ls"
     known = names(group, within)
     like = near(name, known, alike=0.5)
     hint = f" Did you mean  {', '.join(like)} ?" if like else ""

@@ -94,5 +94,11 @@ def test_a_run_needs_something_to_run(team, text, keys):
     assert compose(["+recipe=r"], complete=False).config.recipe == "r"
 
 
+@pytest.mark.parametrize("other", ["a", "./a", "b/../a"])
+def test_a_dump_is_not_compared_with_itself(other):
+    with pytest.raises(ConfigError, match="always agrees with itself"):
+        compose(["+recipe=compare_dumps", "reference.dump=a", f"target.dump={other}"])
+
+
 def test_dumps_are_something():
     assert compose(["+recipe=compare_dumps", "reference.dump=a", "target.dump=b"]).config.target.dump == "b"

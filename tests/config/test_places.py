@@ -65,4 +65,5 @@ def test_what_is_not_found_names_neighbours_and_folders(team, tmp_path):
     said = places.not_found("recipe", "sd_text_encodr", places.places())
     assert "Did you mean  sd_text_encoder ?" in said
     assert "Searched: recipes, " in said
+    assert "no such file" in places.not_found("recipe", "./mine.yaml", places.places())
     assert "There are:" in places.not_found("recipe", "qqqqqqqq", places.places())

@@ -74,7 +74,7 @@ def test_json(capsys, team):
 
 def test_a_file_that_is_not_there(capsys):
     assert validate.main(["recipes/none.yaml"]) == 2
-    assert "no recipe of this name" in capsys.readouterr().err
+    assert "there is no such file" in capsys.readouterr().err
 
 
 def test_it_takes_no_second_and_no_torch():
