@@ -21,6 +21,8 @@ from precflow.stages.job import Job, Made, Stage
 
 GIVEN_FILE = "given.json"
 _OWN = "precflow"
+_FILES = ("weights", "tokenizer")
+_SEEDED = "seeded"  # what shipped workloads take in place of a file
 
 
 def stage(side: str) -> Stage:
@@ -52,15 +54,26 @@ def open_dump(folder: Path) -> Dump:
     return Dump.open(Path(read_plain(pointer)["path"]), allow_unsealed=True) if pointer.is_file() else Dump.open(folder)
 
 
-def contents(value: Any) -> Any:
-    """Replace every path to an existing file or folder by what is in it: paths never enter a key, content does."""
+def contents(value: Any, key: str = "") -> Any:
+    """Replace every path to an existing file or folder by what is in it: paths never enter a key, content does.
+
+    A word without a slash or an ending is a path only below a ``key`` that always means files.
+    """
     if isinstance(value, Mapping):
-        return {key: contents(item) for key, item in value.items()}
+        return {name: contents(item, name) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [contents(item) for item in value]
-    if isinstance(value, str) and ("/" in value or Path(value).suffix) and Path(value).expanduser().exists():
-        return {"content": keys.file_digest(Path(value).expanduser())}
-    return value
+    path = _existing(value) if isinstance(value, str) and (key in _FILES or "/" in value or Path(value).suffix) else None
+    return value if path is None else {"content": keys.file_digest(path)}
+
+
+def _existing(text: str) -> Path | None:
+    """Return the path that a text is, if there is such a file or folder; many texts are none, and some can be none."""
+    try:
+        path = Path(text).expanduser()
+        return path if text not in {"", _SEEDED} and path.exists() else None
+    except (OSError, ValueError, RuntimeError):  # too long, a NUL, an unknown ~user
+        return None
 
 
 def _declare(side: str, job: Job) -> Mapping[str, Any]:

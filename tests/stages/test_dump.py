@@ -24,6 +24,20 @@ def test_words_stay_words(tmp_path, monkeypatch):
     assert dump.contents(value) == value
 
 
+def test_weights_are_files_also_without_a_slash(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "checkpoint").write_bytes(b"one")
+    before = dump.contents({"weights": "checkpoint", "title": "checkpoint"})
+    assert before["title"] == "checkpoint"
+    (tmp_path / "checkpoint").write_bytes(b"other")
+    assert dump.contents({"weights": "checkpoint"})["weights"] != before["weights"]
+
+
+@pytest.mark.parametrize("text", ["v1.5 " + "very " * 100 + "long/text", "a\0b/c", "~nobody_of_this_name/x", "", "."])
+def test_texts_that_can_be_no_path_stay_texts(text):
+    assert dump.contents([text]) == [text]
+
+
 def test_a_given_dump_is_keyed_by_its_evidence(pair, job_of):
     stage = dump.given("target")
     same = [stage.declare(job_of(pair(name))) for name in ("here", "there")]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _SINGLE = ("model.safetensors", "pytorch_model.bin")
 _INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_EXPECTED = "give a .safetensors file or a from_pretrained folder, as this side sees it"
 _SHOWN = 5  # problems a message lists before it counts
 
 
@@ -32,13 +33,16 @@ def load(model: torch.nn.Module, path: str, *, prefixes: Sequence[str] = (), ign
     wanted = model.state_dict()
     found = {_renamed(key, wanted, prefixes): value for key, value in read(path).items()}
     problems = [
+        *_other_shapes(wanted, found),
         *("%s is missing" % key for key in wanted if key not in found),
         *("%s is not in the model" % key for key in found if key not in wanted and not key.endswith(tuple(ignored))),
-        *_other_shapes(wanted, found),
     ]
     if problems:
         more = " and %d more" % (len(problems) - _SHOWN) if len(problems) > _SHOWN else ""
-        raise AgentError("workload", "weights %s do not fit the model: %s%s" % (path, "; ".join(problems[:_SHOWN]), more))
+        message = "weights %s do not fit the model: %s%s" % (path, "; ".join(problems[:_SHOWN]), more)
+        raise AgentError(
+            "workload", message, "is it a checkpoint of this model? a folder with config.json brings its own sizes"
+        )
     model.load_state_dict({key: found[key] for key in wanted})
 
 
@@ -63,14 +67,14 @@ def files(path: str) -> List[str]:
     if os.path.isfile(path):
         return [path]
     if not os.path.isdir(path):
-        raise AgentError("workload", "weights %s: no such file or folder" % path)
+        raise AgentError("workload", "weights %s: no such file or folder" % path, _EXPECTED)
     for single, index in zip(_SINGLE, _INDEX):
         if os.path.isfile(os.path.join(path, single)):
             return [os.path.join(path, single)]
         if os.path.isfile(os.path.join(path, index)):
             return _shards(os.path.join(path, index))
     expected = ", ".join((*_SINGLE, *_INDEX))
-    raise AgentError("workload", "weights %s: the folder has no weights; expected one of %s" % (path, expected))
+    raise AgentError("workload", "weights %s: the folder has no weights; expected one of %s" % (path, expected), _EXPECTED)
 
 
 def _shards(index: str) -> List[str]:
@@ -87,7 +91,8 @@ def _read_file(path: str) -> Dict[str, torch.Tensor]:
         return _read_safetensors(path)
     if path.endswith((".bin", ".pt", ".pth")):
         return _read_pickle(path)
-    raise AgentError("workload", "weights %s: unknown kind of file; expected .safetensors, .bin, .pt or .pth" % path)
+    message = "weights %s: unknown kind of file; expected .safetensors, .bin, .pt or .pth" % path
+    raise AgentError("workload", message, _EXPECTED)
 
 
 def _read_safetensors(path: str) -> Dict[str, torch.Tensor]:
