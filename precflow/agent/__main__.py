@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import signal
 import sys
+from contextlib import suppress
 from typing import Optional, Sequence
 
 from precflow import __version__
@@ -43,8 +44,10 @@ def _serve(path: str, events: Events) -> int:
             parent.die_with(asked.parent)
         worker.run(asked, events)
     except AgentError as error:
-        sys.stderr.write(error.trace or "precflow-agent: %s\n%s\n" % (error.message, error.next_step))
         events.failed(error)
+        with suppress(OSError):  # the log may be on the disk that is full
+            sys.stderr.write(error.trace or "precflow-agent: %s\n%s\n" % (error.message, error.next_step))
+            sys.stderr.flush()
         return 2
     return 0
 

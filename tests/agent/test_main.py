@@ -4,10 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from precflow import __version__
+
+FULL = Path("/dev/full")
 
 
 def agent(*words, **options):
@@ -108,3 +111,14 @@ def test_a_full_disk_is_said_and_leaves_no_seal(written, tmp_path):
         assert not (output / "dump.json").exists()
     finally:
         subprocess.run(["umount", str(output)], check=True)
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs a file that is always full")
+def test_a_log_that_cannot_be_written_does_not_hide_why(tmp_path):
+    path = tmp_path / "request.json"
+    path.write_text("{")
+    with FULL.open("w") as full:
+        words = [sys.executable, "-u", "-m", "precflow.agent", str(path)]
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=full, text=True, check=False)
+    assert done.returncode == 2
+    assert "is not JSON" in lines(done)[-1]["message"]
