@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import filelock
 
-from precflow.errors import StoreError
+from precflow.errors import BusyError, StoreError
 from precflow.run.store import explained
 
 MANIFEST_FILE = "run.json"
 MANIFEST_SCHEMA = 1
+_PATIENCE = 30.0  # seconds: the lock is held for one small file
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,22 @@ class Manifest:
         with self._locked():
             self._write([entry if known.number == entry.number else known for known in self.entries()])
 
-    def _locked(self) -> filelock.BaseFileLock:
-        with explained(self.path.parent):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        return filelock.FileLock(self.path.with_suffix(".lock"), timeout=30)
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        lock = filelock.FileLock(self.path.with_suffix(".lock"), timeout=_PATIENCE)
+        try:
+            with explained(self.path.parent):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                lock.acquire()
+        except filelock.Timeout as error:
+            raise BusyError(
+                f"{lock.lock_file} is held by another run for more than {_PATIENCE:g} s",
+                next_step="is a run stuck? end it, then run the same command",
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
 
     def _write(self, entries: list[RunEntry]) -> None:
         data = {"schema": MANIFEST_SCHEMA, "runs": [asdict(entry) for entry in entries]}

@@ -49,7 +49,10 @@ def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     facts = read_plain(folder / FACTS_FILE)
     missing = check(job.config.environment.require, facts, shutil.disk_usage(folder).free)
     if missing:
-        raise PrecflowError(f"the {side} side does not have what the recipe requires: " + "; ".join(missing))
+        raise PrecflowError(
+            f"the {side} side does not have what the recipe requires: " + "; ".join(missing),
+            next_step="provide it, or require less: environment.require.free_disk=100MB",
+        )
     return Made(note=describe(facts))
 
 

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+import filelock
 import pytest
 
-from precflow.errors import StoreError
+from precflow.errors import BusyError, StoreError
 from precflow.run.manifest import Manifest
 
 
@@ -28,6 +29,18 @@ def test_damaged_history_says_what_to_do(tmp_path, text):
     (tmp_path / "run.json").write_text(text)
     with pytest.raises(StoreError, match=r"damaged.*\n.*store beside it is kept"):
         Manifest(tmp_path).entries()
+
+
+def test_a_lock_that_somebody_keeps_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("precflow.run.manifest._PATIENCE", 0.1)
+    with filelock.FileLock(tmp_path / "run.lock"), pytest.raises(BusyError, match=r"run\.lock is held by another run"):
+        Manifest(tmp_path).begin("2026-11-21T10:00", "precflow +recipe=one")
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "run.lock").mkdir()  # a lock that cannot be opened, also by root
+    with pytest.raises(StoreError, match="cannot write in"):
+        Manifest(tmp_path).begin("2026-11-21T10:00", "precflow +recipe=one")
 
 
 def test_newer_history_is_refused(tmp_path):
