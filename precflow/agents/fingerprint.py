@@ -78,5 +78,9 @@ def _probe(executable: str) -> Mapping[str, Any]:
         probed: Mapping[str, Any] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stderr", "") or "").splitlines()
-        raise SideError(f"{executable} does not answer like a Python interpreter: {error}", log=said[-5:]) from error
+        raise SideError(
+            f"{executable} does not answer like a Python interpreter: {error}",
+            log=said[-5:],
+            next_step="name the Python of this side, such as interpreter=/usr/bin/python3",
+        ) from error
     return probed
