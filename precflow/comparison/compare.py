@@ -58,8 +58,11 @@ def compare(reference: Dump, target: Dump, *, threads: int = 0, block: int = DEF
     """
     owners = {id(record): call for dump in (reference, target) for call in dump.calls() for record in call.outputs}
     pairs = pair(_outputs(reference), _outputs(target))
-    with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
-        opened = list(pool.map(lambda joined: _open(joined, reference, target, owners), pairs))
+    threads = threads or os.cpu_count() or 1
+    with ThreadPoolExecutor(threads) as pool:
+        order = _spread(len(pairs), threads)
+        in_order = dict(zip(order, pool.map(lambda place: _open(pairs[place], reference, target, owners), order), strict=True))
+        opened = [in_order[place] for place in range(len(pairs))]
         distinct = {item.contents: item.tensors for item in opened if item.tensors is not None}
         tasks = [(contents, start, stop) for contents, tensors in distinct.items() for start, stop in _parts(tensors)]
         compiled = sum(tensors.size for tensors in distinct.values()) >= WORTH_COMPILING
@@ -73,6 +76,16 @@ def compare(reference: Dump, target: Dump, *, threads: int = 0, block: int = DEF
 
 def _outputs(dump: Dump) -> Iterator[Record]:
     return (record for call in dump.calls() for record in call.outputs)
+
+
+def _spread(count: int, threads: int) -> list[int]:
+    """Return the numbers below ``count``, neighbours far apart: threads then check different shards, and none waits.
+
+    >>> _spread(5, 2)
+    [0, 3, 1, 4, 2]
+    """
+    step = max(1, -(-count // threads))
+    return [place for offset in range(step) for place in range(offset, count, step)]
 
 
 def _parts(tensors: PairOfTensors) -> list[tuple[int, int]]:

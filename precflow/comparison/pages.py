@@ -8,20 +8,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+_AROUND = 1 << 21  # bytes; a read may map a whole large folio, which lies in a window of memory of this size
 _ADVICE = getattr(mmap, "MADV_DONTNEED", None)  # Linux has it; elsewhere the system decides for itself
 
 
 def release(values: npt.NDArray[Any]) -> None:
-    """Unmap the pages that a contiguous, read-only view of a mapped file lies on; reading them again brings them back.
+    """Unmap the pages on and around a contiguous, read-only view of a mapped file; reading them again brings them back.
 
     Any other array is left alone: of a writable mapping this would throw changes away.
     """
     mapping = None if values.flags.writeable or not values.nbytes else mapping_of(values)
     if mapping is None or _ADVICE is None:
         return
-    begin = address(values) - address(np.frombuffer(mapping, np.uint8, 1))
-    aligned = begin // mmap.PAGESIZE * mmap.PAGESIZE
-    mapping.madvise(_ADVICE, aligned, begin + values.nbytes - aligned)
+    base, begin = address(np.frombuffer(mapping, np.uint8, 1)), address(values)
+    window = max(_AROUND, mmap.PAGESIZE)
+    first = max(begin // window * window, base)
+    last = min(-(-(begin + values.nbytes) // window) * window, base + len(mapping))
+    mapping.madvise(_ADVICE, first - base, last - first)
 
 
 def mapping_of(values: npt.NDArray[Any]) -> mmap.mmap | None:

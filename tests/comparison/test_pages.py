@@ -64,3 +64,13 @@ def test_a_comparison_holds_little_of_the_file_at_a_time(written, compiled):
     assert pair.summary(compiled=compiled).elements == 1 << 24
     assert resident() - before < 4 << 20
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 48 << 10
+
+
+def test_many_small_views_leave_nothing_behind(written):
+    values = np.memmap(written, np.float32, "r").view(np.ndarray)
+    before = resident()
+    for start in range(0, values.size, 10_000):
+        part = values[start : start + 10_000]
+        part.sum()
+        release(part)
+    assert resident() - before < 1 << 20
