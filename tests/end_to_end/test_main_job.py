@@ -77,8 +77,8 @@ def test_a_missing_reference_is_said_and_nothing_is_made_up(precflow, tmp_path):
 
 def test_given_dumps_are_compared(precflow, tmp_path):
     made = precflow("+recipe=sd_text_encoder", *SMALL)
-    store = made.folder / "store"
-    dumps = {side: next(store.glob(f"dump.{side}-*[0-9a-f]")) for side in ("reference", "target")}
+    instances = json.loads((made.folder / "run.json").read_text())["runs"][-1]["instances"]
+    dumps = {side: made.folder / "store" / f"dump.{side}-{instances[f'dump.{side}']}" for side in ("reference", "target")}
     words = [f"{side}.dump={folder}" for side, folder in dumps.items()]
     ended = precflow("+recipe=compare_dumps", *words, recipe="compare_dumps", cwd=tmp_path)
     assert ended.code == 0, ended.err
