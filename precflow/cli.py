@@ -6,6 +6,7 @@ any traceback; both become 2 here. ``PRECFLOW_DEBUG=1`` shows tracebacks.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -130,12 +131,20 @@ def _run(line: flags.CommandLine, arguments: Sequence[str]) -> int:
     return worst(codes)
 
 
-def _job(work: Callable[[], int]) -> int:
-    """Run one job; what stops it does not stop the others."""
+def _job(work: Callable[[], int], *, heard: bool = True) -> int:
+    """Run one job; what stops it does not stop the others.
+
+    A reader who leaves (`precflow +recipe=NAME 2>&1 | head`) does: then the job goes on unheard, because its exit code counts.
+    """
     try:
         return work()
     except PrecflowError as error:
         return _refused(error, as_json=False)
+    except BrokenPipeError:
+        if not heard:
+            return 2
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+        return _job(work, heard=False)  # finished stages are kept
 
 
 def _jobs(jobs: Sequence[Sequence[str]], codes: Sequence[int]) -> str:
@@ -162,8 +171,9 @@ def _traceback() -> None:
 
 def _say(text: str) -> None:
     encoding = sys.stderr.encoding or "utf-8"
-    sys.stderr.write(text.rstrip("\n").encode(encoding, "replace").decode(encoding) + "\n")
-    sys.stderr.flush()
+    with contextlib.suppress(BrokenPipeError):  # nobody reads: the exit code still counts
+        sys.stderr.write(text.rstrip("\n").encode(encoding, "replace").decode(encoding) + "\n")
+        sys.stderr.flush()
 
 
 def short_help() -> str:

@@ -1,6 +1,9 @@
 """From a composed recipe to an outcome: kept stages, the history, the public folder, the closing words."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -77,3 +80,15 @@ def test_a_damaged_artifact_is_made_again(composed, tmp_path):
     (folder / "measures.jsonl").write_text("{")
     assert run(composed(), command="").exit_code == 0
     assert history(tmp_path)[-1]["states"]["compare"] == "run"
+
+
+def test_a_reader_who_leaves_does_not_make_it_aligned(composed, tmp_path):
+    composed(factor=1.5)
+    given = [f"{side}.dump={tmp_path / 'dumps' / side}" for side in ("reference", "target")]
+    command = [sys.executable, "-m", "precflow", "+recipe=compare_dumps", *given]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, cwd=tmp_path, stderr=writing, stdout=subprocess.DEVNULL, timeout=60)
+    os.close(writing)
+    assert done.returncode == 1
+    assert history(tmp_path)[-1]["verdict"] == "misaligned"
