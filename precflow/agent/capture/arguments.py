@@ -34,7 +34,10 @@ class Signatures:
 def _positional_names(function: Callable[..., Any]) -> Tuple[str, ...]:
     if not (inspect.isfunction(function) or inspect.ismethod(function)):
         return ()
-    parameters = inspect.signature(function).parameters.values()
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # a wrapper around what is written in C, such as Tensor.__pow__
+        return ()
     return tuple(parameter.name for parameter in parameters if parameter.kind in _POSITIONAL)
 
 

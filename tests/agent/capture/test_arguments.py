@@ -54,6 +54,7 @@ def test_names_come_from_python_functions_only():
     assert signatures.names(functional.softmax)[:2] == ("input", "dim")
     assert signatures.names(torch.softmax) == ()
     assert signatures.names(torch.Tensor.__getitem__) == ()
+    assert signatures.names(torch.Tensor.__pow__) == (), "a wrapper in Python around what is in C"
     assert signatures.names(lambda x, *rest, flag=1: x) == ("x",)
 
 

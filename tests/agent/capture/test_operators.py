@@ -45,6 +45,16 @@ def test_the_old_value_is_stored_too(calls, tmp_path):
     assert torch.equal(shard[contents(found["add_.0"], "outputs")[0]], torch.full((3,), 2.0))
 
 
+def test_every_arithmetic_operator_of_python_is_recorded(calls):
+    def run(x):
+        y = x**2 + 2**x - 1 / (x % 3) * (x // 2) @ x
+        y **= 2
+        return (-y <= abs(x)) & ~(x > 1)
+
+    _, found = calls(run, torch.arange(1.0, 3.0))
+    assert {"pow.0", "pow_.0", "floor_divide.0", "matmul.0"} <= set(found)
+
+
 def test_inference_mode_records_in_place_operators(calls):
     def run(x):
         with torch.inference_mode():
