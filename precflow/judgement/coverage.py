@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from precflow.comparison.measures import Measure
+from precflow.dumps.dtypes import real_part
 from precflow.judgement.verdicts import STATUSES, Judged
 
 COMPARED = frozenset({"pass", "fail", "blind", "accepted", "dtype", "nonfinite"})
@@ -64,10 +65,45 @@ def empty_ends(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[st
     agrees.
     """
     compared = [(measure, record) for measure, record in zip(measures, judged, strict=True) if record.status in COMPARED]
-    last = max((measure.order for measure, _ in compared), default=0)
-    ends = [measure.name for measure, record in compared if measure.order == last and _is_empty(measure, record)]
+    last: dict[str, int] = {}
+    for measure, _ in compared:
+        last[_when(measure)] = max(measure.order, last.get(_when(measure), 0))
+    ends = [
+        measure.name for measure, record in compared if measure.order == last[_when(measure)] and _is_empty(measure, record)
+    ]
     holds = "has no element, or only NaN, Inf and mask fill values, on both sides"
     return [f"nothing is known about the end, {ends[0]}: it {holds}"] if ends else []
+
+
+def other_types(measures: Sequence[Measure], reference_dtype: str, target_dtype: str) -> list[str]:
+    """Name the sides of which no record has the floating point type that the side was to run in, in words.
+
+    A model that casts its inputs up by itself was never looked at in the type that the recipe is about.
+    """
+    found = {
+        "reference": (reference_dtype, {measure.reference_dtype for measure in measures if measure.judged}),
+        "target": (target_dtype, {measure.target_dtype for measure in measures if measure.judged}),
+    }
+    return [
+        f"the {side} was to run in {wanted}, and none of its records is: {', '.join(sorted(names - {''}))} only"
+        for side, (wanted, names) in found.items()
+        if names - {""} and wanted not in map(real_part, names)
+    ]
+
+
+def unjudged(measures: Sequence[Measure]) -> list[str]:
+    """Warn of what differs and is not judged: integers and booleans, and movement that nothing recorded comes after."""
+    integers = [measure for measure in measures if not (measure.judged or measure.movement or measure.equal)]
+    end = max(measures, key=lambda measure: measure.order, default=None)
+    texts = []
+    if integers:
+        differ = "differ" if len(integers) > 1 else "differs"
+        texts.append(f"{records(len(integers))} without fractions {differ} and is not judged, first {integers[0].name}")
+    if end is not None and end.movement and not end.equal:
+        texts.append(
+            f"the last call, {end.name}, moves values and is not judged: capture.level=[module,api] records its module"
+        )
+    return texts
 
 
 def records(count: int) -> str:
@@ -77,6 +113,11 @@ def records(count: int) -> str:
     ('1 record', '2 records')
     """
     return f"{count} record{'s' * (count != 1)}"
+
+
+def _when(measure: Measure) -> str:
+    """Return step and rank of a record, as the end of its identity writes them."""
+    return measure.record.rpartition("/")[2].partition("@")[2]
 
 
 def _is_empty(measure: Measure, record: Judged) -> bool:

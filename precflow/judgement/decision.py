@@ -37,10 +37,19 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One record's status, and the conditions that it fails (none where the failure is accepted)."""
+    """One record's status and conditions.
+
+    Attributes:
+        judged: The status.
+        failed: Conditions that it fails; none where the failure is accepted.
+        asked: Conditions that apply to it.
+        held: Those of them whose metric has a meaning for it.
+    """
 
     judged: Judged
     failed: frozenset[Condition] = frozenset()
+    asked: frozenset[Condition] = frozenset()
+    held: frozenset[Condition] = frozenset()
 
 
 def deciding_dtype(measure: Measure, terms: Terms) -> str:
@@ -68,12 +77,17 @@ def decide(measure: Measure, terms: Terms, accepted: AcceptedDifferences) -> Dec
     if early is not None:
         return Decision(early)
     accepted.see(measure)
+    asked = applicable(measure, terms)
+    used = [(condition, _used(measure, condition)) for condition in asked if condition.metric in measure.metrics]
+    decision = _by_limits(measure, terms, used, accepted)
+    return replace(decision, asked=frozenset(asked), held=frozenset(condition for condition, _ in used))
+
+
+def _by_limits(
+    measure: Measure, terms: Terms, used: Sequence[tuple[Condition, float]], accepted: AcceptedDifferences
+) -> Decision:
+    """Return the status that the limits give, and what fails."""
     sentinel = measure.counts.get(SENTINEL, 0)
-    used = [
-        (condition, _used(measure, condition))
-        for condition in applicable(measure, terms)
-        if condition.metric in measure.metrics
-    ]
     failing = frozenset(condition for condition, share in used if share > 1)
     if failing or sentinel:
         return _failed(measure, used, failing, sentinel, accepted)

@@ -9,7 +9,7 @@ from precflow.comparison.measures import Measure
 from precflow.config.schema import RunConfig
 from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
-from precflow.judgement.coverage import Tally, blind_phases, empty_ends, records, tally
+from precflow.judgement.coverage import Tally, blind_phases, empty_ends, other_types, records, tally, unjudged
 from precflow.judgement.decision import Decision, Terms, decide
 from precflow.judgement.limits import conditions
 from precflow.judgement.verdicts import Judged, Verdict
@@ -62,9 +62,11 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     judged = [decision.judged for decision in decisions]
     counted = tally(judged)
     failures = _failures(measures, judged, unrepeatable)
-    missing = _gaps(counted, config.coverage.minimum) if measures or not blockers else ["no tensor was compared"]
-    gaps = [*blockers, *_drift(unrepeatable), *_unreadable(measures, judged), *missing]
+    statuses = list(zip(measures, judged, strict=True))
+    missing = _gaps(statuses, counted, config.coverage.minimum) if measures or not blockers else ["no tensor was compared"]
+    gaps = [*blockers, *_drift(unrepeatable), *missing]
     phases = blind_phases(measures, judged)
+    gaps += [*other_types(measures, reference_dtype, target_dtype), *_unheld(decisions)]
     gaps += [*empty_ends(measures, judged), *(phases if counted.compared and not counted.could_fail else [])]
     return judged, Verdict(
         verdict="misaligned" if failures else "inconclusive" if gaps else "aligned",
@@ -76,7 +78,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         could_fail=counted.could_fail,
         standards=_met(config, decisions, counted),
         closest=_closest(judged),
-        warnings=(*accepted.warnings(), *phases, *_equal_nonfinite(measures, judged)),
+        warnings=(*accepted.warnings(), *phases, *_equal_nonfinite(measures, judged), *unjudged(measures)),
     )
 
 
@@ -109,17 +111,14 @@ def _drift(unrepeatable: Sequence[str]) -> list[str]:
     ]
 
 
-def _unreadable(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[str]:
-    """Say how many records cannot be read, and why the first of them cannot."""
-    found = [measure for measure, record in zip(measures, judged, strict=True) if record.status == "unreadable"]
-    return [f"{records(len(found))} cannot be read, first {found[0].name}: {found[0].reason}"] if found else []
-
-
-def _gaps(counted: Tally, minimum: float) -> list[str]:
+def _gaps(statuses: Sequence[tuple[Measure, Judged]], counted: Tally, minimum: float) -> list[str]:
     """Say what is missing for a verdict."""
     if not counted.total:
         return ["nothing was compared: there is no floating point output to judge"]
-    texts = [text.format(records(counted.counts[status])) for status, text in _GAPS.items() if counted.counts.get(status)]
+    texts = _first(statuses, "unreadable", "cannot be read")
+    texts += [text.format(records(counted.counts[status])) for status, text in _GAPS.items() if counted.counts.get(status)]
+    if counted.coverage < minimum or not counted.compared:
+        texts += _first(statuses, "sampled_out", "cannot be compared")
     if not counted.compared:
         texts.append(f"nothing was compared of {records(counted.total)}")
     elif counted.coverage < minimum:
@@ -127,13 +126,31 @@ def _gaps(counted: Tally, minimum: float) -> list[str]:
     return texts
 
 
+def _first(statuses: Sequence[tuple[Measure, Judged]], status: str, words: str) -> list[str]:
+    """Say how many records have a status, and the reason of the first one."""
+    found = [measure for measure, record in statuses if record.status == status]
+    return [f"{records(len(found))} {words}, first {found[0].name}: {found[0].reason}"] if found else []
+
+
 def _met(config: RunConfig, decisions: Sequence[Decision], counted: Tally) -> Mapping[str, bool]:
-    """Say which standards and plain limits every record keeps; none is met where nothing was compared."""
+    """Say which standards and plain limits every record keeps; none is met that no record was held to."""
     failed = {condition for decision in decisions for condition in decision.failed}
-    sources = {condition.source for condition in failed}
-    met = {name: name not in sources for name in config.tolerance.standards}
-    met |= {condition.text: condition not in failed for condition in conditions(config.tolerance, "tolerance")}
-    return {name: kept and counted.compared > 0 for name, kept in met.items()}
+    held = {condition for decision in decisions for condition in decision.held}
+    kept = {condition.source for condition in held} - {condition.source for condition in failed}
+    met = {name: name in kept for name in config.tolerance.standards}
+    met |= {condition.text: condition in held - failed for condition in conditions(config.tolerance, "tolerance")}
+    return {name: is_kept and counted.compared > 0 for name, is_kept in met.items()}
+
+
+def _unheld(decisions: Sequence[Decision]) -> list[str]:
+    """Name the conditions that apply to records and have a meaning for none of them, in words."""
+    held = {condition for decision in decisions for condition in decision.held}
+    asked = dict.fromkeys(condition for decision in decisions for condition in sorted(decision.asked, key=str))
+    return [
+        f"no record could be held to {condition.text} ({condition.source}): that metric has a meaning for none"
+        for condition in asked
+        if condition not in held
+    ]
 
 
 def _closest(judged: Sequence[Judged]) -> str:

@@ -1,6 +1,6 @@
 """Counting."""
 
-from precflow.judgement.coverage import blind_phases, empty_ends, tally
+from precflow.judgement.coverage import blind_phases, empty_ends, other_types, tally, unjudged
 from precflow.judgement.verdicts import STATUSES, Judged
 
 
@@ -36,3 +36,30 @@ def test_only_the_end_must_hold_numbers(measure):
     assert "b / linear" in empty_ends([early, measure("b", order=1, counts=empty)], [Judged("r", "blind")] * 2)[0]
     assert empty_ends([], []) == []
     assert empty_ends([early], [Judged("r", "not_judged")]) == []
+
+
+def test_every_step_has_an_end_of_its_own(measure):
+    empty = {"elements": 4, "nonfinite": 4}
+    first = measure("a", order=7)
+    second = measure("b", order=3, counts=empty, record="b/forward.output.0@1.0")
+    judged = [Judged("r", "pass"), Judged("r", "blind")]
+    assert "b / linear" in empty_ends([first, second], judged)[0]
+
+
+def test_a_type_that_no_record_has_was_never_looked_at(measure):
+    half = measure(target_dtype="float16")
+    assert other_types([measure(), half], "float32", "float16") == []
+    assert other_types([measure()], "float32", "float16") == [
+        "the target was to run in float16, and none of its records is: float32 only"
+    ]
+    assert other_types([measure(reference_dtype="complex64")], "float32", "float32") == []
+    assert other_types([measure(judged=False)], "float32", "float16") == []
+
+
+def test_what_differs_and_is_not_judged_is_told(measure):
+    integer = measure("(model)", "", judged=False, join="shape")
+    assert "1 record without fractions differs and is not judged, first (model)" in unjudged([measure(), integer])[0]
+    assert unjudged([measure(), measure(judged=False, equal=True)]) == []
+    moved = measure("x", "getitem", judged=False, movement=True, order=9)
+    assert "x / getitem, moves values" in unjudged([measure(), moved])[0]
+    assert unjudged([moved, measure(order=10)]) == []

@@ -46,6 +46,7 @@ def test_one_bad_record_makes_a_run_misaligned(measure, run, change, status):
         ({"join": "unpaired_target"}, "the target has 1 record that the reference lacks"),
         ({"join": "unreadable", "reason": "cut short"}, "1 record cannot be read, first b / linear: cut short"),
         ({"join": "sampled_out", "reason": "not stored"}, "1 of 2 records were compared"),
+        ({"join": "sampled_out", "reason": "not stored"}, "1 record cannot be compared, first b / linear: not stored"),
     ],
 )
 def test_what_was_not_compared_makes_a_run_inconclusive(measure, run, change, reason):
@@ -148,3 +149,16 @@ def test_the_verdict_is_one_of_three(measure, run):
 
 def test_every_limit_of_a_recipe_is_a_metric():
     assert {part.name for part in fields(Limits)} <= set(METRICS)
+
+
+def test_a_limit_that_no_record_can_be_held_to_is_not_met(measure, run):
+    _, verdict = run([measure()], tolerance=Tolerance(kl_divergence=0.001))
+    assert verdict.verdict == "inconclusive"
+    assert verdict.standards == {"default": True, "kl_divergence <= 0.001": False}
+    assert "no record could be held to kl_divergence <= 0.001 (tolerance)" in verdict.reasons[0]
+
+
+def test_a_model_that_never_ran_in_its_type_is_not_aligned(measure, run):
+    _, verdict = run([measure()], dtypes=("float32", "float16"))
+    assert verdict.verdict == "inconclusive"
+    assert "was to run in float16" in verdict.reasons[0]
