@@ -52,7 +52,8 @@ def localize(reference: Graphed, target: Graphed, measures: Sequence[Measure], j
         judged: Their statuses.
     """
     nodes = build(reference.calls(), outside=_contents(reference.header.inputs.entries))
-    tracer = Tracer(nodes, target.calls(), {one.record: one for one in measures}, {one.record: one for one in judged})
+    worst_last = sorted(judged, key=lambda one: one.status in MISALIGNED_STATUSES)  # of records that share an identity
+    tracer = Tracer(nodes, target.calls(), {one.record: one for one in measures}, {one.record: one for one in worst_last})
     search = _Search(nodes, tracer)
     for node in nodes.values():
         search.visit(node)

@@ -5,11 +5,12 @@ What differs here makes a comparison meaningless, so ``compare`` reads no tensor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from precflow.agent.contract import ROOT_MODULE
 from precflow.dumps.reader import Dump
 from precflow.environment.reproduction import blockers
 from precflow.stages.artifacts import read_value, write_value
@@ -27,11 +28,15 @@ class Reproduction:
         blockers: Seeds, weights, inputs or recipes that differ: no tensor is compared.
         incomplete: Dumps that were never sealed or are damaged: compared as far as they go, never "aligned".
         unrepeatable: ``side: record`` that changed between two equal runs.
+        unseen: Models whose output was recorded and holds no tensor that the agent found: never "aligned".
+        unchecked: Sides that were not run twice.
     """
 
     blockers: tuple[str, ...] = ()
     incomplete: tuple[str, ...] = ()
     unrepeatable: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
 
 
 def read_reproduction(folder: Path) -> Reproduction:
@@ -50,9 +55,13 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
         blockers=tuple(blockers(reference.header, target.header, job.config.environment.same)) if both_sealed else (),
         incomplete=(*_incomplete("reference", reference), *_incomplete("target", target)),
         unrepeatable=(*_unrepeatable("reference", reference), *_unrepeatable("target", target)),
+        unseen=(*_unseen("reference", reference), *_unseen("target", target)),
+        unchecked=tuple(
+            side for side, dump in (("reference", reference), ("target", target)) if not dump.header.repeat.checked
+        ),
     )
     write_value(folder / REPRODUCTION_FILE, found)
-    return Made(note=_note(found))
+    return Made(note=_note(found, job.config.environment.same))
 
 
 def _incomplete(side: str, dump: Dump) -> list[str]:
@@ -64,14 +73,28 @@ def _unrepeatable(side: str, dump: Dump) -> list[str]:
     return [f"{side}: {record}" for record in dump.header.repeat.different] if dump.sealed else []
 
 
-def _note(found: Reproduction) -> str:
+def _unseen(side: str, dump: Dump) -> list[str]:
+    ends = [call for call in dump.calls() if call.module == ROOT_MODULE and not call.operator]
+    hollow = sum(not call.outputs for call in ends)
+    what = "holds no tensor that precflow can find: return tensors, or tuples, dicts and dataclasses of them"
+    return [f"what the {side}'s model returned {what}"] if hollow else []
+
+
+def _note(found: Reproduction, same: Sequence[str]) -> str:
     if found.blockers:
         return found.blockers[0]
     if found.incomplete:
         return found.incomplete[0]
     if found.unrepeatable:
         return f"{len(found.unrepeatable)} records change between two equal runs"
-    return "seeds, weights and inputs are the same; both sides repeat themselves"
+    if found.unseen:
+        return found.unseen[0]
+    repeated = f"not checked whether the {' and the '.join(found.unchecked)} repeats itself"
+    return f"{_listed(['seeds', *same])} are the same; {repeated if found.unchecked else 'both sides repeat themselves'}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 STAGE = Stage(name="determinism", needs=("dump.reference", "dump.target"), declare=_declare, make=_make)

@@ -49,7 +49,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
         job.config,
         reference_dtype=open_dump(needs["dump.reference"]).header.dtype or job.config.reference.dtype,
         target_dtype=open_dump(needs["dump.target"]).header.dtype or job.config.target.dtype,
-        blockers=(*reproduction.blockers, *reproduction.incomplete),
+        blockers=(*reproduction.blockers, *reproduction.incomplete, *reproduction.unseen),
         unrepeatable=reproduction.unrepeatable,
         today=_today(),
     )

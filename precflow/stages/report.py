@@ -50,7 +50,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
 def _model(job: Job, needs: Mapping[str, Path]) -> ReportModel:
     reference, target = open_dump(needs["dump.reference"]), open_dump(needs["dump.target"])
     region = read_region(needs["localize"])
-    judged = {one.record: one for one in read_judged(needs["judge"])}
+    judged = read_judged(needs["judge"])
     roles = region.roles or {}
     measures = read_measures(needs["compare"])
     headers = (("reference", reference.header), ("target", target.header))
@@ -65,7 +65,9 @@ def _model(job: Job, needs: Mapping[str, Path]) -> ReportModel:
         verdict=read_verdict(needs["judge"]),
         region=region,
         findings=tuple(read_findings(needs["advise"])),
-        rows=tuple(Row(measure, judged[measure.record], roles.get(measure.record, "unknown")) for measure in measures),
+        rows=tuple(
+            Row(measure, status, roles.get(measure.record, "unknown")) for measure, status in zip(measures, judged, strict=True)
+        ),
         differences=differences(reference.header.facts, target.header.facts),
         stages=tuple(
             StageView(name=name, state=state, seconds=seconds, note=note) for name, state, seconds, note in job.stages

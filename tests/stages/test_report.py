@@ -1,8 +1,15 @@
 """One model, four files, and no home folder in any of them."""
 
+import importlib.util
 from pathlib import Path
 
+import numpy as np
+
 from precflow.stages.report import read_model
+
+_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
+builder = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(builder)
 
 
 def test_the_model_carries_every_record(pair, made):
@@ -28,3 +35,16 @@ def test_a_side_without_a_header_is_unknown_and_not_empty(pair, made):
     _, target = read_model(made(pair(sealed=False))["report"]).sides
     assert (target.device, target.dtype) == ("unknown device", "")
     assert target.title == "unknown: its dump has no header"
+
+
+def test_records_that_share_an_identity_keep_their_own_status(pair, made):
+    folder = pair()
+    for side, factor in (("reference", 1.0), ("target", 1.5)):
+        dump = builder.DumpBuilder(folder / side, side=side)
+        dump.call("fc1", "linear", [np.full((2, 3), factor, np.float32)], [np.ones((2, 3), np.float32)])
+        dump.call("fc1", "linear", [np.ones((2, 3), np.float32)], [np.ones((2, 3), np.float32)], ordinal=0)
+        dump.header_changes = {"counts": {"calls": 2, "records": 4, "bytes": 1000}}
+        dump.write()
+    model = read_model(made(folder)["report"])
+    assert [row.judged.status for row in model.rows] == ["fail", "pass"]
+    assert model.region.start == "fc1 / linear"
