@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from precflow import keys, resources
 from precflow.config.plain import plain
+from precflow.dumps.reader import Dump
 from precflow.judgement.judge import judge
 from precflow.judgement.verdicts import Judged, Verdict
 from precflow.stages.artifacts import read_lines, read_value, write_lines, write_value
@@ -44,11 +46,12 @@ def _declare(job: Job) -> Mapping[str, Any]:
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     reproduction = read_reproduction(needs["determinism"])
+    measures = read_measures(needs["compare"])
     judged, verdict = judge(
-        read_measures(needs["compare"]),
+        measures,
         job.config,
-        reference_dtype=open_dump(needs["dump.reference"]).header.dtype or job.config.reference.dtype,
-        target_dtype=open_dump(needs["dump.target"]).header.dtype or job.config.target.dtype,
+        reference_dtype=_run_dtype(open_dump(needs["dump.reference"]), [one.reference_dtype for one in measures if one.judged]),
+        target_dtype=_run_dtype(open_dump(needs["dump.target"]), [one.target_dtype for one in measures if one.judged]),
         blockers=(*reproduction.blockers, *reproduction.incomplete, *reproduction.unseen),
         unrepeatable=reproduction.unrepeatable,
         today=_today(),
@@ -56,6 +59,12 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     write_lines(folder / JUDGED_FILE, judged)
     write_value(folder / VERDICT_FILE, verdict)
     return Made(note=verdict.verdict)
+
+
+def _run_dtype(dump: Dump, recorded: Sequence[str]) -> str:
+    """Return the header's type; without a header the type of most records, since nobody said what was asked for."""
+    most = Counter(dtype for dtype in recorded if dtype).most_common(1)
+    return dump.header.dtype or (most[0][0] if most else "float32")
 
 
 def _today() -> datetime.date:

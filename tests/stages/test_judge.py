@@ -1,8 +1,18 @@
 """The judge's artifacts and what its key depends on."""
 
 import datetime
+import importlib.util
+import shutil
+from pathlib import Path
+
+import numpy as np
 
 from precflow.stages import judge
+
+_SPEC = importlib.util.spec_from_file_location("stage_fixtures", Path(__file__).with_name("conftest.py"))
+_FIXTURES = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(_FIXTURES)
+builder, HIDDEN = _FIXTURES.builder, _FIXTURES.HIDDEN
 
 
 def test_a_fault_is_misaligned_and_its_record_fails(pair, made):
@@ -31,3 +41,15 @@ def test_a_limit_and_a_day_change_the_key(pair, job_of, monkeypatch):
     before = declare(accepted)
     monkeypatch.setattr(judge, "_today", lambda: datetime.date(2099, 4, 1))
     assert declare(accepted) != before
+
+
+def test_an_unsealed_dump_in_another_type_is_judged_by_the_type_of_its_records(pair, made):
+    folder = pair()
+    target = builder.DumpBuilder(folder / "half", side="target", dtype="float16")
+    for module, shift in (("fc1", 0), ("fc2", 1)):
+        target.call(module, "linear", [(HIDDEN + shift).astype(np.float16)], [HIDDEN])
+    shutil.rmtree(folder / "target")
+    target.write(sealed=False).rename(folder / "target")
+    folders = made(folder, until="judge")
+    assert [one.status for one in judge.read_judged(folders["judge"])] == ["pass", "pass"]
+    assert judge.read_verdict(folders["judge"]).verdict == "inconclusive"
