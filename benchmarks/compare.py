@@ -1,0 +1,190 @@
+"""How fast a comparison is: beside a pass that only reads, beside the peer on the same tensors, and how much memory it takes.
+
+    python benchmarks/compare.py            all, some 20 minutes and 35 GB of disk
+    python benchmarks/compare.py --quick    within 5 minutes, without the dumps of 16 GB
+    python benchmarks/compare.py --json     one object on stdout, of ratios within this run
+
+Rounds are interleaved, and ratios are those of the best rounds, because whoever shares the machine only ever adds time; the
+medians stand beside them. Compare ratios, not seconds of different runs. The
+peer is msprobe (``mindstudio-probe``), in a virtual environment made for it, or in the one that ``--peer`` names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from comparing import dumps, kernels, peer, tables
+from comparing.pairs import pair, warm
+
+from precflow.comparison.compiled.engine import compiled_range
+
+_HERE = Path(__file__).parent
+
+
+def kernel(python: Path, folder: Path, *, quick: bool) -> dict[str, Any]:
+    """Race the kernels on one pair of 256 MB float32 a side (128 MB when quick)."""
+    size = 1 << (25 if quick else 26)
+    reference, target = (side.reshape(-1, kernels.ROW) for side in pair(size))
+    for name, side in (("reference", reference), ("target", target)):
+        np.save(folder / f"{name}.npy", side)
+    compiled_range("float32", "float32")
+    runners = {
+        "read": lambda: kernels.read_only(reference, target),
+        "fused": lambda: kernels.fused(reference, target),
+        "numpy": lambda: kernels.fused(reference, target, compiled=False),
+        "naive": lambda: [kernels.naive(reference, target)],
+        "peer": lambda: peer.six_metrics(python, folder),
+    }
+    fast = kernels.race({name: runners[name] for name in ("read", "fused")}, 15)
+    slow = kernels.race({name: runners[name] for name in ("numpy", "naive", "peer", "fused")}, 2 if quick else 5)
+    best = {name: values[0] for name, values in (slow | fast).items()}
+    return {
+        "seconds": best,
+        "medians": {name: statistics.median(values) for name, values in (slow | fast).items()},
+        "share": best["read"] / best["fused"],
+        "ratios": {name: best[name] / best["fused"] for name in ("numpy", "naive", "peer")},
+        "variants": kernels.variants(size, 3 if quick else 9),
+        "threads": kernels.threads(size, 7),
+    }
+
+
+def second_start() -> float:
+    """Return the seconds of the first call in a process that finds the kernel compiled: loading numba, and the self-test."""
+    code = (
+        "import time, numpy as np\nfrom precflow.comparison.compiled.engine import compiled_range\n"
+        "start = time.perf_counter()\n"
+        "compiled_range('float32', 'float32')(np.ones(9, np.float32), np.ones(9, np.float32), 0, 9)\n"
+        "print(time.perf_counter() - start)"
+    )
+    runs = [subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout for _ in range(3)]
+    return min(float(run) for run in runs)
+
+
+def ours(folder: Path, table: Path) -> tuple[float, dict[str, Any]]:
+    """Return the seconds of a whole process that compares two dumps, and what it says about itself."""
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, _HERE / "comparing" / "ours.py", folder, table], check=True, capture_output=True, text=True
+    )
+    return time.perf_counter() - start, json.loads(done.stdout)
+
+
+def end_to_end(python: Path, folder: Path, gigabytes: float, rounds: int) -> dict[str, Any]:
+    """Compare two dumps of together ``gigabytes``, page-cached: with the files' checksums, without, and by the peer."""
+    ours_at, peers_at = folder / "ours", folder / "peers"
+    dumps.write_ours(ours_at, gigabytes)
+    peer.write_dumps(python, peers_at, gigabytes)
+    seconds: dict[str, list[float]] = {"checked": [], "unchecked": [], "peer": []}
+    for number in range(rounds):
+        warm(ours_at)
+        checked, said = ours(ours_at, folder / "table.csv")
+        seconds["checked"].append(checked)
+        hidden = [(side / "dump.json", side / "hidden") for side in (ours_at / "reference", ours_at / "target")]
+        for shown, away in hidden:
+            shown.rename(away)
+        seconds["unchecked"].append(ours(ours_at, folder / "table.csv")[0])
+        for shown, away in hidden:
+            away.rename(shown)
+        warm(peers_at)
+        seconds["peer"].append(peer.compare(python, peers_at, folder / f"peer-{gigabytes}-{number}"))
+    for place in (ours_at, peers_at):
+        shutil.rmtree(place)
+    best = {name: min(values) for name, values in seconds.items()}
+    beyond = best["unchecked"] - second_start()
+    ratios = {"ratio": best["peer"] / best["checked"], "ratio unchecked": best["peer"] / best["unchecked"]}
+    return {"gigabytes": gigabytes, **best, **said, **ratios, "GB/s unchecked": gigabytes / beyond}
+
+
+def large_tensor(folder: Path, gigabytes: float) -> float:
+    """Return the megabytes above the baseline for one mapped tensor of ``gigabytes`` a side."""
+    size = int(gigabytes * 1e9 / 4)
+    for name in ("reference", "target"):
+        np.lib.format.open_memmap(folder / f"large-{name}.npy", "w+", np.float32, (size // 512, 512)).flush()
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\nfrom comparing import kernels\nfrom comparing.ours import high_water\n"
+        "import numpy as np\nkernels.fused(np.ones(9, np.float32), np.ones(9, np.float32))\nbefore = high_water('VmHWM')\n"
+        "kernels.fused(*(np.load(f'{sys.argv[2]}/large-{side}.npy', mmap_mode='r') for side in ('reference', 'target')))\n"
+        "print((high_water('VmHWM') - before) / 1e6)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, _HERE, folder], check=True, capture_output=True, text=True)
+    return float(done.stdout)
+
+
+def measure(python: Path, folder: Path, *, quick: bool) -> dict[str, Any]:
+    """Return everything measured."""
+    sizes = [2.0] if quick else [1.0, 2.0, 4.0, 16.0]
+    return {
+        "kernel": kernel(python, folder, quick=quick),
+        "second_start": second_start(),
+        "end_to_end": [end_to_end(python, folder, size, 1 if quick or size > 4 else 3) for size in sizes],
+        "large_tensor_mb": large_tensor(folder, 1.0 if quick else 4.0),
+    }
+
+
+def headline(found: dict[str, Any]) -> dict[str, float | None]:
+    """Return the ratios that are promised; ``None`` where this run left something out."""
+    ratios = {run["gigabytes"]: run["ratio"] for run in found["end_to_end"]}
+    memory = [run["megabytes"] for run in found["end_to_end"]]
+    return {
+        "kernel_share_of_read": found["kernel"]["share"],
+        "kernel_vs_peer": found["kernel"]["ratios"]["peer"],
+        "kernel_vs_naive": found["kernel"]["ratios"]["naive"],
+        "end_to_end_vs_peer_2gb": ratios.get(2.0),
+        "end_to_end_vs_peer_16gb": ratios.get(16.0),
+        "peak_mb_above_baseline": max(found["large_tensor_mb"], *memory),
+    }
+
+
+def report(found: dict[str, Any]) -> str:
+    """Return all tables as Markdown."""
+    best, medians = found["kernel"]["seconds"], found["kernel"]["medians"]
+    race = [
+        {"pass": name, "seconds": value, "median": medians[name], "times fused": value / best["fused"]}
+        for name, value in best.items()
+    ]
+    threads = [
+        {"threads": count, "seconds": values[0], "median": statistics.median(values)}
+        for count, values in found["kernel"]["threads"].items()
+    ]
+    parts = {
+        "Promised": [{"ratio": name, "measured": value} for name, value in headline(found).items()],
+        "One pair of float32 in memory": race,
+        "Types and sizes of errors": found["kernel"]["variants"],
+        "Threads": threads,
+        "Two dumps, from the start of the process to the table": found["end_to_end"],
+        "Rest": [{"second start, seconds": found["second_start"], "one large tensor, MB": found["large_tensor_mb"]}],
+    }
+    return "\n".join(f"### {title}\n\n{tables.markdown(rows)}" for title, rows in parts.items())
+
+
+def main() -> None:
+    """Measure, and print or write what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print the promised ratios as one object")
+    parser.add_argument("--quick", action="store_true", help="finish within 5 minutes")
+    parser.add_argument("--peer", default="", metavar="PYTHON", help="a Python that has mindstudio-probe 26.2.0 and torch")
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="write compare.md, compare.json and compare.svg there")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        found = measure(peer.interpreter(given.peer, Path(place)), Path(place), quick=given.quick)
+    if given.write:
+        given.write.mkdir(parents=True, exist_ok=True)
+        (given.write / "compare.md").write_text(report(found), encoding="utf-8")
+        (given.write / "compare.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        chart = tables.bars("Seconds for one pair of float32 (shorter is better)", found["kernel"]["seconds"], "s")
+        (given.write / "compare.svg").write_text(chart, encoding="utf-8")
+    print(json.dumps(headline(found)) if given.json else report(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Pairs of tensors and lists of records, the same in every process; NumPy only, because the peer's interpreter runs it too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+# one transformer layer of a text encoder, 512 wide, batch 4 of 77 tokens
+SHAPES = (*[(4, 77, 512)] * 8, *[(4, 77, 2048)] * 3, (4, 8, 77, 77))
+_POOL = 1 << 22
+
+
+def pair(size: int, error: float = 1e-6) -> tuple[Array, Array]:
+    """Return reference and target of ``size`` float32: standard normal, and off by an absolute error that is normal too."""
+    random = np.random.default_rng(7)
+    reference = np.resize(random.standard_normal(_POOL, np.float32), size)
+    noise = np.resize(random.standard_normal(_POOL, np.float32), size)
+    noise *= np.float32(error)
+    noise += reference
+    return reference, noise
+
+
+def records(gigabytes: float) -> Iterator[tuple[str, Array, Array]]:
+    """Yield name, reference and target of float32 records until both sides together hold ``gigabytes`` (1e9 bytes)."""
+    reference, target = pair(_POOL)
+    left, number = gigabytes * 1e9, 0
+    while left > 0:
+        shape = SHAPES[number % len(SHAPES)]
+        size = int(np.prod(shape))
+        start = (number * 10007) % (_POOL - size)
+        place = slice(start, start + size)
+        yield (
+            f"layers.{number}.linear",
+            (reference[place] + np.float32(number)).reshape(shape),
+            (target[place] + np.float32(number)).reshape(shape),
+        )
+        left -= 8 * size
+        number += 1
+
+
+def warm(folder: Path) -> None:
+    """Read all files of a folder once, so that they lie in the page cache."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            with path.open("rb", buffering=0) as file:
+                while file.read(1 << 22):
+                    pass
