@@ -20,7 +20,7 @@ from precflow.comparison.summary import Summary, merge
 from precflow.dumps.dtypes import NUMPY_DTYPES, is_floating, name_of, real_part
 
 DEFAULT_BLOCK = 1 << 17  # elements; the temporaries of a block then stay in the cache
-WORTH_COMPILING = 1 << 24  # elements; below, NumPy is done before numba is imported
+WORTH_COMPILING = 1 << 27  # elements; below, NumPy is done before numba has compiled (5 to 9 s once) or even loaded (0.5 s)
 _LARGEST_KEPT = 31 << 20  # bytes; glibc's own upper bound is 32 MiB
 
 
