@@ -7,27 +7,42 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from precflow import keys
 from precflow.agent.contract import relevant_variables
 from precflow.config.schema import Side
 from precflow.errors import SideError
 
-# Runs in the other interpreter, without its user's folder and without ours. Distributions are read from the names of their
-# folders: opening each one's metadata takes ten times as long.
+# Runs in the other interpreter, isolated, so that no module of the working directory stands in for one that it needs; what
+# the agent will find besides (its user's folder, PYTHONPATH) is looked through by name. Distributions are read from the names
+# of their folders: opening each one's metadata takes ten times as long.
 _PROBE = """
-import json, os, platform, sys
-found = {}
-for folder in sys.path:
+import importlib.util, json, os, platform, site, sys
+found, origins = {}, {}
+own = [] if sys.prefix != sys.base_prefix else [site.getusersitepackages()]
+for folder in sys.path + own + json.loads(sys.argv[1]):
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
         stem, kind = os.path.splitext(name)
         if kind in (".dist-info", ".egg-info") and "-" in stem:
             package, version = stem.split("-")[:2]
             found.setdefault(package.lower().replace("_", "-").replace(".", "-"), version)
-print(json.dumps({"version": platform.python_version(), "packages": found}))
+for name in json.loads(sys.argv[2]):
+    spec = importlib.util.find_spec(name)
+    if spec is not None:
+        origins[name] = list(spec.submodule_search_locations or [spec.origin])
+print(json.dumps({"version": platform.python_version(), "packages": found, "origins": origins}))
 """
+_DRIVERS = (  # files that a new driver or toolkit rewrites, wherever the links of its folder still lead
+    "/proc/driver/nvidia/version",
+    "/usr/local/Ascend/driver/version.info",
+    "/usr/local/Ascend/firmware/version.info",
+)
+_TOOLKITS = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "CUDA_HOME")
+_OF_TOOLKIT = ("version.cfg", "compiler/version.info", "runtime/version.info", "version.json")
+_USUAL_TOOLKIT = "/usr/local/Ascend/ascend-toolkit/latest"
 _NODES = ("nvidia[0-9]*", "davinci[0-9]*", "davinci_manager", "dri/renderD*", "kfd")
 _PATIENCE = 30.0  # seconds for the probe: a network file system may be slow
 
@@ -37,20 +52,39 @@ def fingerprint(side: Side) -> dict[str, Any]:
 
     Returns:
         ``interpreter`` (path behind links, version), ``packages`` (distribution -> version), ``accelerators`` (device nodes),
-        ``machine``, and ``variables`` that matter.
+        ``drivers`` (version file of a driver or toolkit -> checksum), ``machine``, and ``variables`` that matter.
 
     Raises:
         SideError: The interpreter is missing, cannot be executed or does not answer.
     """
     executable = interpreter(side)
-    probed = _probe(executable)
+    everything = {**os.environ, **{name: str(value) for name, value in side.variables.items()}}
+    probed = _probe(executable, everything.get("PYTHONPATH", ""))
     return {
         "interpreter": {"path": str(Path(executable).resolve()), "version": probed["version"]},
         "packages": probed["packages"],
         "accelerators": sorted(node.name for pattern in _NODES for node in Path("/dev").glob(pattern)),
+        "drivers": drivers(everything),
         "machine": os.uname().machine,
-        "variables": relevant_variables({**os.environ, **{name: str(value) for name, value in side.variables.items()}}),
+        "variables": relevant_variables(everything),
     }
+
+
+def origins(side: Side, packages: Sequence[str]) -> dict[str, list[str]]:
+    """Return where a side's interpreter itself finds packages, installed or linked to their sources: file, or folders.
+
+    Raises:
+        SideError: The interpreter is missing, cannot be executed or does not answer.
+    """
+    found: dict[str, list[str]] = _probe(interpreter(side), "", packages)["origins"]
+    return found
+
+
+def drivers(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return ``path -> checksum`` of the files in which drivers and toolkits say their version."""
+    homes = [*dict.fromkeys(variables[name] for name in _TOOLKITS if variables.get(name)), _USUAL_TOOLKIT]
+    files = [*map(Path, _DRIVERS), *(Path(home) / name for home in homes for name in _OF_TOOLKIT)]
+    return {str(file): keys.file_digest(file) for file in files if os.access(file, os.R_OK)}
 
 
 def interpreter(side: Side) -> str:
@@ -72,9 +106,11 @@ def interpreter(side: Side) -> str:
     )
 
 
-def _probe(executable: str) -> Mapping[str, Any]:
+def _probe(executable: str, python_path: str, packages: Sequence[str] = ()) -> Mapping[str, Any]:
+    folders = [folder for folder in python_path.split(os.pathsep) if folder]
+    command = [executable, "-I", "-c", _PROBE, json.dumps(folders), json.dumps(list(packages))]
     try:
-        done = subprocess.run([executable, "-I", "-c", _PROBE], capture_output=True, text=True, timeout=_PATIENCE, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=True)
         probed: Mapping[str, Any] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stderr", "") or "").splitlines()

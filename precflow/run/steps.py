@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,9 +159,21 @@ def _declared_key(stage: Stage, declared: Mapping[str, Any]) -> str:
 
 def _key(stage: Stage, job: Job, declared: Mapping[str, Any], done: Mapping[str, Sealed]) -> str:
     if stage.place is None:
-        return keys.digest([stage.name, declared, {name: done[name].seal for name in stage.needs}])[:_DECLARED_DIGITS]
+        needs = {name: done[name].seal for name in stage.needs}
+        return keys.digest([stage.name, declared, own_code(of_agent=bool(stage.side)), needs])[:_DECLARED_DIGITS]
     here = keys.digest([stage.place(job), {name: done[name].key for name in stage.needs}])
     return f"{_declared_key(stage, declared)}-{here[:_PLACE_DIGITS]}"
+
+
+@functools.cache
+def own_code(*, of_agent: bool) -> str:
+    """Return a digest of the agent's code, or of all of precflow's: what an older one judged or recorded is made again.
+
+    Stages of a side depend on the agent alone, so that another judge makes no dump again.
+    """
+    package = Path(__file__).parents[1]
+    files = sorted((package / "agent" if of_agent else package).rglob("*.py"))
+    return keys.digest([keys.file_digest(file) for file in files])
 
 
 def _because(stage: Stage, where: Place, declared: Mapping[str, Any], done: Mapping[str, Sealed]) -> str:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from precflow import keys
 from precflow.agent.contract import HEADER_FILE
-from precflow.agents.fingerprint import fingerprint
+from precflow.agents.fingerprint import fingerprint, origins
 from precflow.dumps.header import Header
 from precflow.dumps.reader import Dump
 from precflow.dumps.requests import declared, dump_request
 from precflow.errors import DumpError
+from precflow.stages import sources
 from precflow.stages.artifacts import read_plain, write_value
 from precflow.stages.asking import ask
 from precflow.stages.job import Job, Made, Stage
@@ -83,20 +83,12 @@ def _declare(side: str, job: Job) -> Mapping[str, Any]:
 
 def _place(side: str, job: Job) -> Mapping[str, Any]:
     packages = {str(part["_target_"]).partition(".")[0] for part in _factories(job)} - {_OWN}
-    return {"code": {package: _code(package, job) for package in sorted(packages)}, "here": fingerprint(job.side(side))}
+    found = origins(job.side(side), sorted(packages)) if packages else {}
+    return {"code": sources.digests(packages, job.import_paths, found), "here": fingerprint(job.side(side))}
 
 
 def _factories(job: Job) -> list[Mapping[str, Any]]:
     return [part for part in (job.config.workload.model, job.config.workload.inputs) if "_target_" in part]
-
-
-def _code(package: str, job: Job) -> str:
-    found = PathFinder.find_spec(package, list(job.import_paths))
-    if found is None or found.origin is None:
-        return ""
-    origin = Path(found.origin)
-    files = sorted(origin.parent.rglob("*.py")) if origin.name == "__init__.py" else [origin]
-    return keys.digest([keys.file_digest(file) for file in files])
 
 
 def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:

@@ -2,17 +2,19 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from precflow.agents.fingerprint import fingerprint, interpreter
+import precflow
+from precflow.agents.fingerprint import drivers, fingerprint, interpreter, origins
 from precflow.config.schema import Side
 from precflow.errors import SideError
 
 
 def test_what_it_says():
     found = fingerprint(Side(variables={"OMP_NUM_THREADS": "3", "MY_OWN": "1"}))
-    assert set(found) == {"interpreter", "packages", "accelerators", "machine", "variables"}
+    assert set(found) == {"interpreter", "packages", "accelerators", "drivers", "machine", "variables"}
     assert found["interpreter"] == {"path": os.path.realpath(sys.executable), "version": sys.version.split()[0]}
     assert {"torch", "hydra-core", "ml-dtypes"} <= set(found["packages"])
     assert found["variables"]["OMP_NUM_THREADS"] == "3"
@@ -67,3 +69,23 @@ def test_what_is_no_python_says_so():
 def test_a_missing_interpreter_is_named():
     with pytest.raises(SideError, match="interpreter /nowhere/python does not exist"):
         fingerprint(Side(interpreter="/nowhere/python"))
+
+
+def test_a_new_toolkit_in_the_old_folder_changes_it(tmp_path):
+    (tmp_path / "version.cfg").write_text("Version=8.0.RC3")
+    before = drivers({"ASCEND_HOME_PATH": str(tmp_path)})
+    assert str(tmp_path / "version.cfg") in before
+    (tmp_path / "version.cfg").write_text("Version=8.1.RC1")
+    assert drivers({"ASCEND_HOME_PATH": str(tmp_path)}) != before
+
+
+def test_packages_on_the_python_path_count(tmp_path):
+    (tmp_path / "te_of_the_toolkit-0.4.0.dist-info").mkdir()
+    side = Side(variables={"PYTHONPATH": str(tmp_path)})
+    assert fingerprint(side)["packages"]["te-of-the-toolkit"] == "0.4.0"
+
+
+def test_the_interpreter_tells_where_a_package_lies():
+    found = origins(Side(), ["precflow", "typing_extensions", "absent_altogether"])
+    assert Path(found["precflow"][0]).samefile(Path(precflow.__file__).parent)
+    assert set(found) == {"precflow", "typing_extensions"}

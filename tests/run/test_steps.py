@@ -8,6 +8,8 @@ from precflow.config.composition import compose
 from precflow.errors import ConfigError
 from precflow.run import steps
 from precflow.run.jobs import make_job
+from precflow.run.plan import build_plan
+from precflow.run.runner import run
 
 
 def test_sides_decide_what_is_wanted(composed):
@@ -59,3 +61,17 @@ def test_a_side_of_another_recipe_says_what_differs(composed, tmp_path):
     step = steps.resolve(stage, second, where, {})
     assert step.state == "missing"
     assert "seed 1234 -> 7" in step.because
+
+
+def test_what_other_code_judged_is_judged_again(composed, monkeypatch):
+    run(composed(), command="")
+    monkeypatch.setattr(steps, "own_code", lambda *, of_agent: "another version")
+    states = {step.stage.name: step.state for step in build_plan(composed()).steps}
+    assert states["dump.target"] == "kept"
+    assert {states["determinism"]} == {"run"}
+    assert {states["compare"], states["judge"], states["report"]} == {"run"}
+
+
+def test_another_judge_makes_no_dump_again():
+    assert len(steps.own_code(of_agent=True)) == 32
+    assert steps.own_code(of_agent=True) != steps.own_code(of_agent=False)
