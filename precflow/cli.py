@@ -14,6 +14,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from precflow import __version__
 from precflow.config import flags
@@ -21,6 +22,10 @@ from precflow.config.suggestions import did_you_mean
 from precflow.errors import ConfigError, PrecflowError
 from precflow.verbs import VERBS, json_error
 
+if TYPE_CHECKING:
+    from precflow.run.runner import Outcome
+
+_NOT_DONE = "could not be done"
 BADNESS = (0, 3, 1, 2)  # of several jobs the worst exit code counts
 
 
@@ -121,39 +126,43 @@ def _run(line: flags.CommandLine, arguments: Sequence[str]) -> int:
     from precflow.run.runner import run
 
     command = shlex.join(["precflow", *arguments])
-    codes = []
+    ends = []
     for number, (job, one) in enumerate(zip(jobs, composed, strict=True), start=1):
         if len(jobs) > 1:
             _say(f" job {number} of {len(jobs)}   {' '.join(job)}")
-        codes.append(_job(lambda one=one: run(one, command=command).exit_code))  # type: ignore[misc]  # bound early on purpose
+        ends.append(_job(lambda one=one: _end(run(one, command=command))))  # type: ignore[misc]  # bound early on purpose
+    code = worst([code for code, _ in ends])
     if len(jobs) > 1:
-        _say(_jobs(jobs, codes))
-    return worst(codes)
+        _say(_jobs(jobs, [end for _, end in ends], code))
+    return code
 
 
-def _job(work: Callable[[], int], *, heard: bool = True) -> int:
-    """Run one job; what stops it does not stop the others.
+def _job(work: Callable[[], tuple[int, str]], *, heard: bool = True) -> tuple[int, str]:
+    """Run one job and return its exit code and how it ended, in words; what stops it does not stop the others.
 
     A reader who leaves (`precflow +recipe=NAME 2>&1 | head`) does: then the job goes on unheard, because its exit code counts.
     """
     try:
         return work()
     except PrecflowError as error:
-        return _refused(error, as_json=False)
+        return _refused(error, as_json=False), _NOT_DONE
     except BrokenPipeError:
         if not heard:
-            return 2
+            return 2, _NOT_DONE
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
         return _job(work, heard=False)  # finished stages are kept
 
 
-def _jobs(jobs: Sequence[Sequence[str]], codes: Sequence[int]) -> str:
+def _end(outcome: Outcome) -> tuple[int, str]:
+    return outcome.exit_code, outcome.verdict or "done, not judged"  # one side alone has nothing to judge
+
+
+def _jobs(jobs: Sequence[Sequence[str]], ends: Sequence[str], code: int) -> str:
     """Return what became of each job, by the words in which the jobs differ."""
-    meaning = {0: "aligned", 1: "misaligned", 2: "could not be done", 3: "inconclusive"}
     every = set(jobs[0]).intersection(*jobs)
     differing = [" ".join(word for word in job if word not in every) for job in jobs]
-    rows = [f"   {meaning[code]:<18} {words}" for words, code in zip(differing, codes, strict=True)]
-    return "\n".join([f" {len(jobs)} jobs, exit {worst(codes)}", *rows])
+    rows = [f"   {end:<18} {words}" for words, end in zip(differing, ends, strict=True)]
+    return "\n".join([f" {len(jobs)} jobs, exit {code}", *rows])
 
 
 def _refused(error: PrecflowError, *, as_json: bool) -> int:

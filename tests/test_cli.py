@@ -29,7 +29,7 @@ def runs(monkeypatch):
         code = codes.pop(0) if codes else 0
         if isinstance(code, BaseException):
             raise code
-        return types.SimpleNamespace(verdict=None, exit_code=code)
+        return types.SimpleNamespace(verdict={1: "misaligned", 3: "inconclusive"}.get(code), exit_code=code)
 
     monkeypatch.setitem(sys.modules, "precflow.run.runner", types.SimpleNamespace(run=run))
     return types.SimpleNamespace(ran=ran, codes=codes)
@@ -63,6 +63,15 @@ def test_of_several_jobs_every_one_runs_and_the_worst_counts(runs, capsys, codes
     assert cli.main(["-m", "+recipe=sd_text_encoder", "target.dtype=float16,bfloat16,float32"]) == worst
     assert [composed.config.target.dtype for composed, _ in runs.ran] == ["float16", "bfloat16", "float32"]
     assert f"3 jobs, exit {worst}" in capsys.readouterr().err
+
+
+def test_a_job_without_a_verdict_is_not_called_aligned(runs, capsys):
+    runs.codes.extend([0, 1])
+    assert cli.main(["-m", "+recipe=sd_text_encoder", "sides=[reference]", "target.dtype=float16,float32"]) == 1
+    said = capsys.readouterr().err
+    assert "done, not judged   target.dtype=float16" in said
+    assert "misaligned         target.dtype=float32" in said
+    assert " aligned" not in said
 
 
 def test_a_job_that_cannot_be_done_does_not_stop_the_others(runs, capsys):
