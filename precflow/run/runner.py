@@ -49,6 +49,7 @@ def run(composed: Composed, *, command: str) -> Outcome:
     job = replace(job, run=entry.number)
     ended = replace(entry, exit_code=2)
     try:
+        _withdraw(where)
         done, states = _stages(job, where)
         outcome = _close(job, where, done)
         ended = replace(
@@ -117,6 +118,13 @@ def _close(job: Job, where: steps.Place, done: Mapping[str, Sealed]) -> Outcome:
             ci_line(model, report_path=shown) if job.ci else summary(model, report_path=shown, exit_code=code, ascii_only=plain)
         )
     return Outcome(verdict.verdict, code)
+
+
+def _withdraw(where: steps.Place) -> None:
+    """Take the report of the run before away: where this one fails, a build server must not find an older verdict."""
+    with explained(where.folder):
+        for file in (where.folder / "report.html", *where.folder.glob("public/*")):
+            file.unlink(missing_ok=True)
 
 
 def _publish(where: steps.Place, report: Path) -> str:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from precflow.errors import ConfigError, StoreError
+from precflow.errors import ConfigError, DumpError, StoreError
 from precflow.run.runner import run
 
 
@@ -92,3 +92,13 @@ def test_a_reader_who_leaves_does_not_make_it_aligned(composed, tmp_path):
     os.close(writing)
     assert done.returncode == 1
     assert history(tmp_path)[-1]["verdict"] == "misaligned"
+
+
+def test_a_run_that_fails_leaves_no_older_verdict_behind(composed, tmp_path):
+    run(composed(), command="")
+    (tmp_path / "dumps" / "target" / "dump.json").write_text("{}")
+    with pytest.raises(DumpError):
+        run(composed(), command="")
+    folder = tmp_path / "runs" / "compare_dumps"
+    assert not (folder / "report.html").exists()
+    assert list((folder / "public").iterdir()) == []
