@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from precflow.agent import determinism, faults, holdings
 from precflow.agent.failures import AgentError
@@ -39,7 +39,7 @@ class Subject(NamedTuple):
         given: The same of the inputs.
         dropouts: Names of the modules whose dropout was removed.
         redrawn: Names of the weights that an emulated fault drew anew on the device.
-        state: Copies of the buffers, to start each forward from the same state.
+        state: Copies of the buffers, ``None`` for those that are declared only, to start each forward from the same state.
     """
 
     model: torch.nn.Module
@@ -48,19 +48,25 @@ class Subject(NamedTuple):
     given: Dict[str, Any]
     dropouts: List[str]
     redrawn: List[str]
-    state: Dict[str, torch.Tensor]
+    state: Dict[str, Optional[torch.Tensor]]
 
     def arguments(self, dtype: torch.dtype, device: torch.device) -> Dict[str, Any]:
         """Return fresh inputs on the device: a model may write to the ones it gets."""
         return {name: placed(value, dtype, device) for name, value in self.inputs.items()}
 
     def restore(self) -> None:
-        """Put the buffers back to what they were before the first forward."""
+        """Put the buffers back to what they were before the first forward, which may have grown them or added some."""
         import torch
 
         with torch.no_grad():
-            for name, buffer in self.model.named_buffers():
-                buffer.copy_(self.state[name])
+            for module, key, name in _buffers(self.model):
+                if name not in self.state:
+                    delattr(module, key)
+                    continue
+                now = module._buffers[key]  # noqa: SLF001  setattr would take None for no buffer
+                before = _put_back(now, self.state[name])
+                if before is not now:
+                    module._buffers[key] = before  # noqa: SLF001  the same
 
 
 def prepare(run: Run) -> Subject:
@@ -84,8 +90,28 @@ def prepare(run: Run) -> Subject:
         dropouts = determinism.remove_dropout(model) if request.determinism.dropout == "removed" else []
         place_model(model, dtype, run.where)
         run.device.synchronize()
-        state = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+        state = {name: _copy(module._buffers[key]) for module, key, name in _buffers(model)}  # noqa: SLF001  None included
     return Subject(model, inputs, weights, given, dropouts, redrawn, state)
+
+
+def _buffers(model: torch.nn.Module) -> List[Tuple[torch.nn.Module, str, str]]:
+    """Return ``(module, name in the module, name in the model)`` of every buffer, those that are ``None`` included."""
+    return [
+        (module, key, "%s.%s" % (prefix, key) if prefix else key)
+        for prefix, module in model.named_modules()
+        for key in list(module._buffers.keys())  # noqa: SLF001  named_buffers leaves None out
+    ]
+
+
+def _copy(buffer: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+    return None if buffer is None else buffer.detach().clone()
+
+
+def _put_back(now: Optional[torch.Tensor], before: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+    """Return the buffer as it was: the same object where it can hold that, because others may know it."""
+    if now is None or before is None or (now.shape, now.dtype, now.device) != (before.shape, before.dtype, before.device):
+        return _copy(before)
+    return now.copy_(before)
 
 
 def _model(request: Request) -> torch.nn.Module:

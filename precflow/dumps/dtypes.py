@@ -91,10 +91,12 @@ def real_part(name: str) -> str:
 def is_floating(name: str) -> bool:
     """Say whether a type is floating point or complex, one that a dump cannot hold included: its rounding is to be judged.
 
-    >>> is_floating("bfloat16"), is_floating("float8_e4m3fnuz"), is_floating("int64")
-    (True, True, False)
+    Quantized types stand for such numbers.
+
+    >>> is_floating("bfloat16"), is_floating("float8_e4m3fnuz"), is_floating("quint8"), is_floating("uint8")
+    (True, True, True, False)
     """
-    return name.startswith(("float", "bfloat", "complex"))
+    return name.startswith(("float", "bfloat", "complex", "qint", "quint"))
 
 
 def coarsest(names: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ MODEL = torch.nn.ModuleDict(
 )
 
 
-@pytest.mark.parametrize("patterns", [["*"], ["encoder.*"], ["nothing", "head"], ["(model)"], ["(outside)"]])
+@pytest.mark.parametrize("patterns", [["*"], ["encoder.*"], ["encoder", "head"], ["(model)"], ["(outside)"]])
 def test_a_scope_with_modules_passes(patterns):
     assert check_scope(patterns, MODEL) is None
 
@@ -24,3 +24,9 @@ def test_a_scope_like_nothing_offers_the_outermost_names():
     with pytest.raises(AgentError) as caught:
         check_scope(["@@@"], MODEL)
     assert caught.value.next_step.endswith("(model), encoder, head")
+
+
+def test_one_misspelt_pattern_among_others_is_not_missed_in_silence():
+    with pytest.raises(AgentError, match=r"\['haed'\] matches no module") as caught:
+        check_scope(["encoder.*", "haed"], MODEL)
+    assert "head" in caught.value.next_step

@@ -98,3 +98,36 @@ def test_an_unknown_type_is_refused_before_the_model_is_built(prepared, events):
     with pytest.raises(AgentError, match="dtype 'int8'"):
         prepared(dtype="int8")
     assert events.lines() == []
+
+
+class Growing(torch.nn.Module):
+    """Registers a buffer in its forward, fills one that was declared only, and grows a third."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("declared", None)
+        self.register_buffer("cache", torch.zeros(1))
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self):
+        self.register_buffer("table", torch.ones(2))
+        self.declared = torch.ones(2)
+        self.cache = torch.cat([self.cache, torch.ones(1)])
+        self.count += 1
+
+
+def test_buffers_that_a_forward_adds_or_grows_are_put_back(prepared):
+    model = Growing()
+    subject = prepared()._replace(model=model, state={"declared": None, "cache": torch.zeros(1), "count": torch.zeros(1)})
+    known = model.count
+    model()
+    subject.restore()
+    assert dict(model.named_buffers()).keys() == {"cache", "count"}
+    assert model.declared is None
+    assert (model.cache.tolist(), model.count.tolist()) == ([0.0], [0.0])
+    assert model.count is known
+
+
+def test_buffers_are_remembered_with_those_that_are_none(prepared):
+    subject = prepared()
+    assert subject.state.keys() == {name for name, _ in subject.model.named_buffers()}

@@ -84,13 +84,13 @@ class Lines:
         """The writer cannot go on: from here on nothing is recorded."""
         return self._writer is not None and self._writer.failure is not None
 
-    def describe(self, tensors: Sequence[Placed], *, store: bool) -> List[Record]:
-        """Return the tensors as they are now: content, source and name.
+    def describe(self, tensors: Sequence[Placed], *, store: bool, returned: bool = False) -> List[Record]:
+        """Return the tensors as they are now: content, source, name; weights have content only where they are ``returned``.
 
         Raises:
             WriteError: A tensor cannot be stored.
         """
-        return [self._record(index, tensor, store=store) for index, tensor in tensors]
+        return [self._record(index, tensor, store=store, returned=returned) for index, tensor in tensors]
 
     def written(self, tensor: torch.Tensor) -> None:
         """Note that a call wrote to memory that was there before."""
@@ -111,14 +111,14 @@ class Lines:
             self._writer.call(self._line(order, heading, inputs, outputs))
         return order
 
-    def _record(self, index: str, tensor: torch.Tensor, *, store: bool) -> Record:
+    def _record(self, index: str, tensor: torch.Tensor, *, store: bool, returned: bool) -> Record:
         weight = self._weights.name(tensor)
-        content, stored = ("", False) if weight else self._contents.of(tensor, store=store)
+        content, stored = ("", False) if weight and not returned else self._contents.of(tensor, store=store)
         source = None if weight else self.sources.find(tensor)
         return {
             "index": index,
             "dtype": dtype_name(tensor.dtype),
-            "shape": list(tensor.shape),
+            "shape": [] if tensor.is_nested else list(tensor.shape),  # which has rows of different lengths
             "content": content,
             "stored": stored,
             "source": None if source is None else list(source),

@@ -13,6 +13,7 @@ from precflow.agent.capture.arguments import Signatures, split_arguments
 from precflow.agent.capture.lines import Heading
 from precflow.agent.capture.memory import is_new, storages_of, version_of
 from precflow.agent.capture.nesting import Placed, output_tensors
+from precflow.agent.contract import OUTSIDE
 
 if TYPE_CHECKING:
     from precflow.agent.capture.frames import Frame, Frames
@@ -130,7 +131,10 @@ class Modules:
 
     def _record(self, frame: Frame, outputs: List[Placed]) -> None:
         heading = Heading("module", frame, "", 0, frame.site, False, frame.arguments)  # noqa: FBT003  a named tuple's field
-        order = self._lines.emit(heading, frame.inputs, self._lines.describe(outputs, store=True))
+        if self._frames.innermost.module == OUTSIDE or not self._frames.innermost.in_scope:
+            for _, tensor in outputs:  # the end is read anew: NumPy and kernels of other libraries write without being counted
+                self._lines.written(tensor)
+        order = self._lines.emit(heading, frame.inputs, self._lines.describe(outputs, store=True, returned=True))
         passed = {id(tensor) for tensor, version in frame.given if version_of(tensor) == version}
         views = storages_of(tensor for tensor, _ in frame.given if id(tensor) in passed)
         for index, tensor in outputs:

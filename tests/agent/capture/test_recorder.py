@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from precflow.agent.capture.recorder import Recorder
+from precflow.agent.digest import content_id
 from precflow.agent.writer import WriteError, Writer
 
 
@@ -288,3 +289,43 @@ def test_unknown_words_are_refused():
         Recorder(None, levels=["operator"])
     with pytest.raises(ValueError, match="sketch"):
         Recorder(None, detail="sketch")
+
+
+class Returning(nn.Module):
+    """Returns what a function makes of its linear layer's output."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.change = change
+
+    def forward(self, x):
+        return self.change(self, self.linear(x))
+
+
+def end_of(folder, change):
+    """Return what the line of the model itself says of its output, and the output."""
+    watched, seen = Returning(change), []
+    watched.register_forward_hook(lambda module, given, result: seen.append(result))
+    with torch.no_grad():
+        recorded(folder, watched)
+    return lines(folder)[-1]["outputs"][0], seen[0]
+
+
+def test_what_numpy_wrote_unseen_is_in_the_record_of_the_model(tmp_path):
+    def doubled(module, hidden):
+        hidden.numpy()[...] *= 2
+        return hidden
+
+    record, result = end_of(tmp_path, doubled)
+    assert record["content"] == content_id(result)
+
+
+def test_a_weight_that_is_returned_can_be_compared(tmp_path):
+    record, result = end_of(tmp_path, lambda module, hidden: module.linear.bias)
+    assert (record["weight"], record["stored"], record["content"]) == ("linear.bias", True, content_id(result))
+
+
+def test_rows_of_different_lengths_stop_no_dump(tmp_path):
+    record, _ = end_of(tmp_path, lambda module, hidden: torch.nested.nested_tensor([hidden[:1], hidden], layout=torch.jagged))
+    assert (record["content"], record["shape"], record["dtype"]) == ("", [], "float32")
