@@ -21,7 +21,7 @@ from precflow.stages.job import Job, Made, Stage
 
 GIVEN_FILE = "given.json"
 _OWN = "precflow"
-_FILES = ("weights", "tokenizer")
+_FILES = frozenset("weights tokenizer path file folder directory dir checkpoint".split())  # as the last word of a key
 _SEEDED = "seeded"  # what shipped workloads take in place of a file
 
 
@@ -63,7 +63,11 @@ def contents(value: Any, key: str = "") -> Any:
         return {name: contents(item, name) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [contents(item) for item in value]
-    path = _existing(value) if isinstance(value, str) and (key in _FILES or "/" in value or Path(value).suffix) else None
+    path = (
+        _existing(value)
+        if isinstance(value, str) and (key.rpartition("_")[2] in _FILES or "/" in value or Path(value).suffix)
+        else None
+    )
     return value if path is None else {"content": keys.file_digest(path)}
 
 

@@ -108,3 +108,13 @@ def test_code_of_a_trusted_package_is_part_of_the_place(tmp_path, monkeypatch):
     (tmp_path / "my_model.py").write_text("def build(): return 1\n")
     assert stage.place(job) != before
     assert stage.declare(job) == declared
+
+
+@pytest.mark.parametrize("key", ["path", "pretrained_model_name_or_path", "data_dir", "checkpoint"])
+def test_a_folder_without_a_slash_counts_where_its_key_means_one(tmp_path, monkeypatch, key):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clip").mkdir()
+    (tmp_path / "clip" / "model.safetensors").write_bytes(b"one")
+    before = dump.contents({key: "clip"})
+    (tmp_path / "clip" / "model.safetensors").write_bytes(b"other")
+    assert dump.contents({key: "clip"}) != before
