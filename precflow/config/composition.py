@@ -78,11 +78,23 @@ def compose(words: Sequence[str], *, config_dirs: Sequence[Path] = (), complete:
     files, missing = _reachable(read, within)
     problems += missing
     _refuse_untrusted(files, read, problems, words)
-    problems += [problem for document in files for problem in document.problems]
-    if problems:
-        raise overrides.problem_list(problems, words)
+    unusable = [problem for document in files for problem in document.problems]
+    if problems and not missing and not unusable:
+        problems += _further(read, within)
+    if problems or unusable:
+        raise overrides.problem_list([*problems, *unusable], words)
     layers, documents = _lay(read, within)
     return _composed(layers, documents, read, words, complete=complete)
+
+
+def _further(words: Sequence[Word], within: Sequence[Place]) -> list[Problem]:
+    """Return what is wrong with the values on a line that has unusable words too: everything is shown at once."""
+    single = [word for word in words if len(word.choices) <= 1]
+    try:
+        _composed(*_lay(single, within), single, (), complete=False)
+    except ConfigError as error:
+        return [replace(problem, place=problem.place or COMMAND_LINE) for problem in error.problems]
+    return []
 
 
 def _reachable(words: Sequence[Word], within: Sequence[Place]) -> tuple[list[Document], list[Problem]]:

@@ -142,6 +142,15 @@ def test_without_a_recipe_nothing_runs(words):
         compose(words)
 
 
+def test_unknown_keys_hide_no_wrong_values():
+    words = ["+captre.scope=x", "target.dtype=fp17", "capture.step=abc", "determinism.seed=1,2", "tolerance.max_abs_error=0.1"]
+    with pytest.raises(ConfigError) as refused:
+        compose(["+recipe=compare_dumps", *words])
+    keys = [problem.key for problem in refused.value.problems]
+    assert keys == ["+captre.scope", "determinism.seed", "capture.step", "target.dtype"]
+    assert "4 problems in the command line" in str(refused.value)
+
+
 def test_every_problem_comes_at_once(team):
     team("r", "targt: {x: 1}\ntarget: {dtype: bf16}\n")
     with pytest.raises(ConfigError) as refused:
