@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -24,8 +25,21 @@ class Ended:
         """The run's result.json."""
         return json.loads((self.folder / "public" / "result.json").read_text(encoding="utf-8"))
 
+    @property
+    def said(self) -> str:
+        """What is on stderr, without line ends and runs of spaces."""
+        return " ".join(self.err.split())
 
-@pytest.fixture
+    def problems(self, code, *texts) -> list:
+        """Return what is wrong with an explanation: another exit code, words that are missing, a traceback, a clean verdict."""
+        bad = ["Traceback", "precflow itself failed", *(["✓ ALIGNED", "verdict=aligned"] if code else [])]
+        found = [f"exit code {self.code}, expected {code}"] if self.code != code else []
+        found += [f"not said: {text}" for text in texts if text not in self.said]
+        found += [f"said: {text}" for text in bad if text in self.err]
+        return [*found, self.err] if found else []
+
+
+@pytest.fixture(scope="session")
 def precflow(workplace):
     """Return a function that runs ``precflow`` with the given words."""
 
@@ -37,3 +51,31 @@ def precflow(workplace):
         return Ended(done.returncode, done.stdout, done.stderr, Path(cwd) / "runs" / recipe)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def hostile(precflow, tmp_path_factory):
+    """Return a function that runs recipe ``minilm`` over ``workloads/hostile.py``, on the CPU on both sides."""
+    cwd = tmp_path_factory.mktemp("hostile")
+    shutil.copy(Path(__file__).parent / "workloads" / "hostile.py", cwd)
+    workload = ("workload.model._target_=hostile.build", "workload.inputs._target_=hostile.inputs")
+    devices = ("reference.device=cpu", "target.device=cpu")
+
+    def run(*words, **options):
+        return precflow("+recipe=minilm", *workload, *devices, *words, **{**run.options, **options})
+
+    run.options = {"cwd": cwd, "recipe": "minilm", "timeout": 600, "PRECFLOW_TRUST": "hostile", "OMP_NUM_THREADS": "1"}
+    run.cwd = cwd
+    return run
+
+
+@pytest.fixture(scope="session")
+def dumps(hostile):
+    """Return sealed dumps of the model's variants: name -> folder. Each took an agent; tests copy what they change."""
+    variants = "plain lacks shape double all_nan half infinity zero weights names names_wrong"
+    ended = hostile("-m", "sides=[reference]", f"workload.model.how={','.join(variants.split())}")
+    assert ended.code == 0, ended.err
+    requests = [
+        (path.parent, json.loads(path.read_text())) for path in ended.folder.glob("store/dump.reference-*/request.json")
+    ]
+    return {request["workload"]["model"]["how"]: folder for folder, request in requests if (folder / "dump.json").exists()}
