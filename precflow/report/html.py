@@ -38,7 +38,7 @@ def text(model: ReportModel) -> str:
         style=style,
         script=script,
         policy=policy(style, script),
-        data=Markup(payload.text(model)),  # noqa: S704 - JSON in which <, > and & are escaped: nothing can end the element
+        data=Markup(payload.text(model)),  # noqa: S704 - neither its JSON (<, > and & are escaped) nor base64 can end the element
         symbol=wording.VERDICT_SYMBOLS[model.verdict.verdict],
         headline=headline(model),
         emulated=wording.EMULATED,
@@ -64,7 +64,7 @@ def inlined(templates: jinja2.Environment, folder: str, names: tuple[str, ...]) 
     loader = templates.loader
     assert loader is not None, "the report's environment always has a loader"
     text = "".join(loader.get_source(templates, f"{folder}/{name}")[0] for name in names)
-    whole = f'"use strict";\n(() => {{\n{text}}})();\n' if folder == "js" else text
+    whole = f'"use strict";\n(async () => {{\n{text}}})();\n' if folder == "js" else text
     assert "</s" not in whole.lower(), "our own sources never close their element"
     return Markup("\n" + whole)  # noqa: S704 - shipped with precflow, holds nothing of the run
 

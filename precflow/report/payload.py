@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +15,7 @@ from precflow.report.result_json import strict
 
 _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 _DIGITS = 4  # one more than is ever shown
+PACKED_FROM = 500_000  # characters; below, the page is as small and its data can be read by eye
 
 
 class _Texts:
@@ -31,9 +34,14 @@ class _Texts:
 
 
 def text(model: ReportModel) -> str:
-    """Return the data of the page as JSON that cannot end the script element around it."""
+    """Return the data of the page: JSON that cannot end the script element around it; when long, deflated, in base64.
+
+    The first character tells which: JSON begins with a brace, which base64 does not know.
+    """
     plain = json.dumps(document(model), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return plain.translate(_ESCAPES)
+    if len(plain) < PACKED_FROM:
+        return plain.translate(_ESCAPES)
+    return base64.b64encode(zlib.compress(plain.encode("utf-8", "backslashreplace"), 9)).decode("ascii")
 
 
 def document(model: ReportModel) -> dict[str, Any]:

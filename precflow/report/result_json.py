@@ -12,12 +12,18 @@ from precflow.judgement.verdicts import EXIT_CODES
 from precflow.report.model import RESULT_SCHEMA, ReportModel, Row
 
 FORMAT = "precflow-result"
+MOST_BYTES = 6_000_000  # of rows: the folder that is kept as an artifact stays below 10 MB
 _DIGITS = 6  # of an error; no limit is stated more exactly
 _DIGITS_NEAR_ONE = 12  # a cosine similarity of 1 - 1e-11 stays apart from 1
 
 
 def document(model: ReportModel) -> dict[str, Any]:
-    """Return the outcome as plain data that ``json`` writes strictly: no NaN, no infinity, text keys only."""
+    """Return the outcome as plain data that ``json`` writes strictly: no NaN, no infinity, text keys only.
+
+    Of a run with very many records, those that matter least are counted and left out.
+    """
+    rows = [_row(row, model.columns) for row in model.rows]
+    kept = _bounded(rows)
     return {
         "format": FORMAT,
         "schema": RESULT_SCHEMA,
@@ -40,7 +46,8 @@ def document(model: ReportModel) -> dict[str, Any]:
         },
         "stages": strict(model.stages),
         "columns": list(model.columns),
-        "rows": [_row(row, model.columns) for row in model.rows],
+        "rows": kept,
+        "rows_left_out": len(rows) - len(kept),
         "recipe_yaml": model.recipe_yaml,
     }
 
@@ -52,6 +59,27 @@ def text(model: ReportModel) -> str:
     head = json.dumps(whole, ensure_ascii=False, allow_nan=False, indent=1)
     records = f"[\n  {rows}\n ]" if rows else "[]"
     return f'{head[:-2]},\n "rows": {records}\n}}\n'
+
+
+def _bounded(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """Return the rows that fit, in their order: those in trouble first, and in each kind those that use most of their limit."""
+    most = MOST_BYTES
+    sizes = [len(_line(row).encode("utf-8", "backslashreplace")) for row in rows]
+    if sum(sizes) <= most:
+        return rows
+    kept = set()
+    for index in sorted(range(len(rows)), key=lambda index: _weight(rows[index]), reverse=True):
+        most -= sizes[index]
+        if most < 0:
+            break
+        kept.add(index)
+    return [row for index, row in enumerate(rows) if index in kept]
+
+
+def _weight(row: Mapping[str, Any]) -> tuple[bool, bool, float]:
+    """Return what sorts a row: troubles, then everything that was judged, then how near it is to its limit."""
+    ratio = row.get("ratio", 0.0)
+    return row["status"] not in {"pass", "not_judged"}, row["status"] == "pass", ratio if isinstance(ratio, float) else math.inf
 
 
 def strict(value: Any) -> Any:

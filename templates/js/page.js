@@ -1,5 +1,10 @@
 // The page's data, one way to make elements (never from markup), and what the reader looks at, kept in the address.
-const data = JSON.parse(document.getElementById("data").textContent);
+const unpacked = (text) => {
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
+};
+const written = document.getElementById("data").textContent;
+const data = JSON.parse(written.startsWith("{") ? written : await unpacked(written));
 const find = (selector) => document.querySelector(selector);
 
 const element = (name, attributes = {}, ...children) => {

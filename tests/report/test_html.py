@@ -136,7 +136,7 @@ def test_sizes(medium, large):
     assert len(medium.rows) >= 1200
     assert len(html.text(medium).encode()) < 1_000_000
     assert len(large.rows) >= 20_000
-    assert len(html.text(large).encode()) < 10_000_000
+    assert len(html.text(large).encode()) < 2_000_000
 
 
 def luminance(colour):

@@ -1,5 +1,7 @@
+import base64
 import json
 import math
+import zlib
 
 import pytest
 
@@ -14,6 +16,12 @@ def test_the_data_cannot_end_its_element_and_reads_back(name, request):
     read = json.loads(text)
     assert {len(column) for column in read["columns"].values()} == {len(model.rows)}
     assert {len(column) for column in read["metrics"].values()} <= {len(model.rows)}
+
+
+def test_long_data_is_packed_and_reads_back(large):
+    text = payload.text(large)
+    assert not set("<>&{") & set(text)
+    assert json.loads(zlib.decompress(base64.b64decode(text))) == payload.document(large)
 
 
 def test_texts_are_kept_once_and_found_again(misaligned):

@@ -85,7 +85,8 @@ class Browser:
         self.call("Page.navigate", url="about:blank")
         self.events.clear()
         self.call("Page.navigate", url=url)
-        self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
+        drawn = "document.documentElement.classList.contains('has-script')" if script else "true"
+        self.wait(f"document.readyState === 'complete' && location.href !== 'about:blank' && {drawn}")
 
     def run(self, expression):
         """Evaluate JavaScript in the page and return its value."""
