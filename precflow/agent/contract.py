@@ -27,6 +27,30 @@ LEVELS = ("module", "api", "operator")
 PHASES = ("forward", "backward", "gradient", "optimizer")
 ROLES = ("input", "output")
 
+# Statistics of one tensor, in the order of a record line. The first four over ordinary elements only, null where there are
+# none; the others are counts. Values are sorted into ordinary ones, mask fills and what is not finite as
+# ``precflow/comparison/values.py`` does it; of a complex number both parts count.
+#   sentinel   mask fills, high and low; high: those of them at the upper end
+#   zero       ordinary elements that are 0
+#   saturated  elements whose magnitude is the largest finite one of their type
+#   places     where the elements stand that are not ordinary: the sum, modulo 2^32, over elements p in C order, of
+#              code(p) * ((w0[p % 65536] ^ mix32(p // 65536)) | 1), with code 0 for ordinary, 1 NaN, 2 +inf, 3 high fill, 4 low
+#              fill or -inf, which mask alike; w0 is the digest's first table. 0 where there are none
+STATISTICS = (
+    "minimum",
+    "maximum",
+    "sum",
+    "square",
+    "nan",
+    "positive_infinity",
+    "negative_infinity",
+    "sentinel",
+    "zero",
+    "saturated",
+    "high",
+    "places",
+)
+
 DTYPE_OF_SAFETENSORS: Dict[str, str] = {  # safetensors' short name -> ours (torch's, without the prefix)
     "F64": "float64",
     "F32": "float32",

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from precflow.agent.contract import LEVELS, PHASES, Identity
-from precflow.dumps.records import Call, Record
+from precflow.agent.contract import LEVELS, PHASES, STATISTICS, Identity
+from precflow.dumps.records import Call, Record, Statistics
 
 
 def parse_call(line: str, sites: Sequence[str]) -> Call:
@@ -81,4 +81,16 @@ def _record(plain: Mapping[str, Any], role: str, tensor: Mapping[str, Any]) -> R
         stored=bool(tensor["stored"]),
         source=None if source is None else (int(source[0]), str(source[1])),
         weight=str(tensor.get("weight", "")),
+        statistics=_statistics(tensor.get("statistics")),
+        share=float(tensor.get("share", 1.0)),
     )
+
+
+def _statistics(plain: Any) -> Statistics | None:
+    """Read the numbers of one tensor; the last two may be missing."""
+    if plain is None:
+        return None
+    if len(plain) not in range(len(STATISTICS) - 2, len(STATISTICS) + 1):
+        raise ValueError(f"{len(plain)} statistics where {len(STATISTICS)} were expected")
+    sums = (None if value is None else float(value) for value in plain[:4])
+    return Statistics(*sums, *(None if value is None else int(value) for value in plain[4:]))  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from precflow.agent.contract import STATISTICS
 from precflow.dumps.parsing import parse_call
 
 LINE = {
@@ -28,6 +29,10 @@ LINE = {
         {"index": "0", "dtype": "float32", "shape": [], "content": "07", "stored": False, "source": None, "weight": ""}
     ],
 }
+
+
+def line_with(facts):
+    return json.dumps({**LINE, "outputs": [{**LINE["outputs"][0], **facts}]})
 
 
 def test_a_line_becomes_a_call():
@@ -64,3 +69,24 @@ def test_a_wrong_value_is_named(change, message):
 def test_a_torn_line_is_a_value_error(line):
     with pytest.raises(ValueError, match=r"."):
         parse_call(line, [])
+
+
+def test_statistics_come_in_the_order_of_the_contract():
+    counted = [-1.5, 2.0, 0.25, 6.5, 1, 2, 3, 4, 5, 6, 0, 77]
+    assert len(counted) == len(STATISTICS)
+    statistics = parse_call(line_with({"statistics": counted, "share": 0.25}), []).outputs[0].statistics
+    assert [getattr(statistics, name) for name in STATISTICS] == counted
+    assert statistics.nonfinite == 6
+    assert parse_call(line_with({"share": 0.25}), []).outputs[0].share == 0.25
+
+
+def test_statistics_without_what_an_agent_did_not_count_are_none_there():
+    statistics = parse_call(line_with({"statistics": [None, None, None, None, 1, 2, 3, 4, 5, 6]}), []).outputs[0].statistics
+    assert (statistics.minimum, statistics.high, statistics.places) == (None, None, None)
+    assert parse_call(line_with({}), []).outputs[0].statistics is None
+
+
+@pytest.mark.parametrize("wrong", [[1, 2], [0] * 13, ["x"] * 12])
+def test_other_statistics_are_a_torn_line(wrong):
+    with pytest.raises(ValueError, match="statistics|convert"):
+        parse_call(line_with({"statistics": wrong}), [])
