@@ -1,0 +1,152 @@
+"""Parts of tensors: which elements a slice or a sample keeps. A pure function of shape and rule, so both sides keep the same.
+
+A sample is strided blocks with a hashed jitter, and always the last block: never the first elements, which say nothing
+about a drift along the tensor, and never plain strides, which a periodic fault can hide between.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import lru_cache
+from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
+
+BLOCK = 1024  # elements of one block
+FEWEST = 64  # blocks that a sample has at least; a tensor of no more blocks is kept whole
+
+_MASK = 0xFFFFFFFF
+_AXIS = re.compile(r"(?:(?P<number>-?\d+)|(?P<start>-?\d+)?:(?P<stop>-?\d+)?(?::(?P<step>[1-9]\d*)?)?|(?P<rest>\.\.\.))\Z")
+
+Index = Union[int, slice]
+
+
+class Part(NamedTuple):
+    """What is kept of one tensor.
+
+    Attributes:
+        axes: Index by axis, applied first; ``()`` keeps every axis whole.
+        shape: Sizes after the index.
+        blocks: Numbers of the whole blocks that are kept of what is left, ascending; ``None`` keeps everything.
+        tail: First element of a last block that is not whole; the number of elements where there is none.
+        share: Elements that are kept / elements of the tensor, above 0 and at most 1.
+    """
+
+    axes: Tuple[Index, ...]
+    shape: Tuple[int, ...]
+    blocks: Optional[Tuple[int, ...]]
+    tail: int
+    share: float
+
+
+def part_name(slices: str, sample: float) -> str:
+    """Return 16 hex digits that tell one way to take parts from another."""
+    text = "%s;%r" % (slices.replace(" ", "").strip("[]"), float(sample))
+    return hashlib.blake2b(text.encode("ascii", "replace"), digest_size=8).hexdigest()
+
+
+def part_of(shape: Sequence[int], slices: str = "", sample: float = 1.0) -> Optional[Part]:
+    """Return the part of a tensor of this shape that is kept, ``None`` where that is all of it.
+
+    Args:
+        shape: Sizes of the tensor.
+        slices: Index by axis such as ``[0, :, -1]``. A tensor that it does not fit (fewer axes, or shorter ones) is kept whole.
+        sample: Share of the elements, above 0. Tensors of at most ``FEWEST * BLOCK`` elements are kept whole.
+    """
+    return _part_of(tuple(shape), slices, float(sample))
+
+
+@lru_cache(maxsize=4096)
+def _part_of(shape: Tuple[int, ...], slices: str, sample: float) -> Optional[Part]:
+    index = _fitting(parse_slices(slices), shape) if slices else ()
+    left = _shape_after(index, shape)
+    count, whole = _product(left), _product(shape)
+    blocks = _sampled(count, sample, left) if sample < 1.0 else None
+    if count == 0 or (count == whole and blocks is None):
+        return None
+    tail = count if blocks is None or count % BLOCK == 0 else count - count % BLOCK
+    kept = count if blocks is None else len(blocks) * BLOCK + count - tail
+    return Part(index, left, blocks, tail, kept / whole)
+
+
+def parse_slices(text: str) -> Tuple[Union[Index, str], ...]:
+    """Return the index that a text means, an entry an axis; ``...`` stands for the axes between.
+
+    >>> parse_slices("[0, :, -1]")
+    (0, slice(None, None, None), -1)
+
+    Raises:
+        ValueError: It is no index of whole numbers and ranges with positive steps.
+    """
+    axes: List[Union[Index, str]] = []
+    inner = text.strip()
+    inner = inner[1:-1] if inner.startswith("[") and inner.endswith("]") else inner
+    for word in inner.split(","):
+        found = _AXIS.match(word.replace(" ", ""))
+        if found is None:
+            raise ValueError("expected an index such as [0, :, -1] or [..., ::4], got %s" % text)
+        if found["rest"]:
+            axes.append("...")
+        elif found["number"] is not None:
+            axes.append(int(found["number"]))
+        else:
+            axes.append(slice(*(int(found[name]) if found[name] else None for name in ("start", "stop", "step"))))
+    if axes.count("...") > 1:
+        raise ValueError("expected at most one ... in an index, got %s" % text)
+    return tuple(axes)
+
+
+def _fitting(axes: Sequence[Union[Index, str]], shape: Tuple[int, ...]) -> Tuple[Index, ...]:
+    """Return the index for a shape; empty where it does not fit."""
+    named = [axis for axis in axes if axis != "..."]
+    if len(named) > len(shape):
+        return ()
+    where = axes.index("...") if "..." in axes else len(axes)
+    missing: List[Index] = [slice(None)] * (len(shape) - len(named))
+    index = [*axes[:where], *missing, *axes[where + 1 :]]
+    fits = all(not isinstance(axis, int) or -size <= axis < size for axis, size in zip(index, shape))
+    return tuple(axis for axis in index if not isinstance(axis, str)) if fits else ()
+
+
+def _shape_after(index: Sequence[Index], shape: Tuple[int, ...]) -> Tuple[int, ...]:
+    if not index:
+        return shape
+    return tuple(len(range(*axis.indices(size))) for axis, size in zip(index, shape) if isinstance(axis, slice))
+
+
+def _sampled(count: int, sample: float, shape: Tuple[int, ...]) -> Optional[Tuple[int, ...]]:
+    """Return the whole blocks that a sample keeps, one in each of equal strata and the last; ``None`` for all."""
+    whole = count // BLOCK
+    strata = max(FEWEST, -int(-sample * whole // 1))
+    if whole <= strata:
+        return None
+    seed = _seed(shape)
+    picked = []
+    for stratum in range(strata):
+        first, behind = stratum * whole // strata, (stratum + 1) * whole // strata
+        picked.append(first + _mix((stratum + seed) & _MASK) % (behind - first))
+    if count % BLOCK == 0 and picked[-1] != whole - 1:
+        picked.append(whole - 1)
+    return tuple(picked)
+
+
+def _seed(shape: Tuple[int, ...]) -> int:
+    seed = 0x243F6A88
+    for size in shape:
+        seed = _mix((seed ^ size) & _MASK)
+    return seed
+
+
+def _mix(value: int) -> int:
+    """Return 32 bits that look random, the same on every machine."""
+    value ^= value >> 16
+    value = value * 0x7FEB352D & _MASK
+    value ^= value >> 15
+    value = value * 0x846CA68B & _MASK
+    return value ^ value >> 16
+
+
+def _product(shape: Sequence[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
