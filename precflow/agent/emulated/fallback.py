@@ -73,9 +73,16 @@ def run(overload: Any, *arguments: Any, **named: Any) -> Any:
     if call.get("pin_memory"):
         call["pin_memory"] = None
     with _random_numbers(operator, call, index):
-        results = _compute(operator, overload, call)
+        results = _compute(operator, _with_numbers(operator, overload, call), call)
     _adopt_resized(operator, given, call)
     return _returned(operator, results, given, index)
+
+
+def _with_numbers(operator: Operator, overload: Any, call: Dict[str, Any]) -> Compute:
+    """Return the overload, or all of them where ``x % 3`` has come here as its tensor overload: that takes no number."""
+    numbers = any(isinstance(call.get(name), (bool, int, float, complex)) for name in operator.tensors)
+    compute: Compute = overload.overloadpacket if numbers else overload
+    return compute
 
 
 def _compute(operator: Operator, compute: Compute, call: Dict[str, Any]) -> Any:

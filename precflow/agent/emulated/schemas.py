@@ -23,6 +23,7 @@ class Operator(NamedTuple):
         overload: Name with overload where it has one, such as ``addmm.out``.
         arguments: Argument names in the order of the schema.
         positional: How many of them, from the left, may be given by position.
+        tensors: Arguments that the schema declares as one tensor.
         written: Arguments that the operator writes into.
         sources: For each result the argument that it *is* (in-place and out= operators), else ``None``.
         relabels: It only changes metadata: its CPU kernel runs on the npu tensor itself and keeps its storage.
@@ -35,6 +36,7 @@ class Operator(NamedTuple):
     overload: str
     arguments: Tuple[str, ...]
     positional: int
+    tensors: Tuple[str, ...]
     written: FrozenSet[str]
     sources: Tuple[Optional[str], ...]
     relabels: bool
@@ -68,6 +70,7 @@ def _read(overload: Any) -> Operator:
         overload=full,
         arguments=names,
         positional=sum(not argument.kwarg_only for argument in schema.arguments),
+        tensors=tuple(argument.name for argument in schema.arguments if str(argument.type) == "Tensor"),
         written=written,
         sources=tuple(_source(result, aliased) for result in schema.returns),
         relabels=full in _METADATA or (views and not written),

@@ -14,6 +14,28 @@ def test_a_cpu_scalar_goes_with_every_device(npu):
     assert (torch.ones(2, device="npu:1") * torch.tensor(3.0)).cpu().tolist() == [3.0, 3.0]
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float32])
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: x % 3,
+        lambda x: x.clone().remainder_(3),
+        lambda x: x.fmod(2),
+        lambda x: x.int() & 2,
+        lambda x: x.int().bitwise_xor_(5),
+        lambda x: torch.bitwise_right_shift(x.int(), 1),
+        lambda x: torch.xlogy(x, 2),
+        lambda x: torch.copysign(x, -1.0),
+        lambda x: torch.bitwise_and(x.int(), 3, out=torch.empty_like(x.int())),
+    ],
+)
+def test_a_number_beside_a_tensor_counts_as_on_the_cpu(npu, compute, dtype):
+    for values in (torch.arange(1, 6, dtype=dtype), torch.tensor(7, dtype=dtype)):
+        found, expected = compute(values.to("npu")), compute(values)
+        assert found.dtype == expected.dtype
+        assert torch.equal(found.cpu(), expected)
+
+
 def test_numpy_is_refused_as_on_hardware(npu):
     with pytest.raises(TypeError, match=r"can't convert npu:0 device type tensor to numpy"):
         torch.ones(2, device="npu").numpy()
