@@ -5,14 +5,13 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import sys
-from typing import Dict, Iterator
+from typing import Dict, Iterator, Sequence
 
 import torch
 from torch._C import DisableTorchFunction
 
 from precflow.agent.contract import DIGEST_SIZE
-
-PIECE_BYTES = 64 << 20  # a strided tensor larger than this is never copied as a whole
+from precflow.agent.lanes import PIECE_BYTES, lanes
 
 _DTYPE_NAMES: Dict[torch.dtype, str] = {}
 _PLAIN_DISPATCH = torch.Tensor.__torch_dispatch__
@@ -75,20 +74,20 @@ def byte_pieces(host: torch.Tensor) -> Iterator[memoryview]:
     yield memoryview((ctypes.c_ubyte * size).from_address(packed.data_ptr())).cast("B")
 
 
-def host_content_id(host: torch.Tensor) -> str:
-    """Return the content id of a tensor that :func:`to_host` returned."""
-    sizes = ",".join(map(str, host.shape))
-    state = hashlib.blake2b(("%s[%s]" % (dtype_name(host.dtype), sizes)).encode("ascii"), digest_size=DIGEST_SIZE)
-    for piece in byte_pieces(host):
+def content_id(tensor: torch.Tensor) -> str:
+    """Return the content id, 32 hex digits; ``""`` where there are no plain bytes (see :func:`readable`).
+
+    blake2b-128 over ``float32[3,77]`` and the checksums of the blocks (:mod:`precflow.agent.lanes`). Type and shape are part of
+    it, strides and device are not. Two NaNs with other payloads, and ``-0.0`` and ``0.0``, are different contents.
+    """
+    with DisableTorchFunction(), torch.no_grad():  # reading is nobody's operator
+        return named(tensor.dtype, tensor.shape, lanes(tensor)) if readable(tensor) else ""
+
+
+def named(dtype: torch.dtype, shape: Sequence[int], checksums: torch.Tensor) -> str:
+    """Return the content id of a tensor of which the checksums are known; waits for them where they are on a device."""
+    sizes = ",".join(map(str, shape))
+    state = hashlib.blake2b(("%s[%s]" % (dtype_name(dtype), sizes)).encode("ascii"), digest_size=DIGEST_SIZE)
+    for piece in byte_pieces(checksums.cpu()):
         state.update(piece)
     return state.hexdigest()
-
-
-def content_id(tensor: torch.Tensor) -> str:
-    """Return blake2b-128, as 32 hex digits, over ``float32[3,77]`` and the raw little-endian bytes in C order.
-
-    Type and shape are part of it, strides and device are not. Two NaNs with other payloads, and ``-0.0`` and ``0.0``,
-    are different contents. Returns ``""`` where there are no plain bytes (see :func:`readable`).
-    """
-    with DisableTorchFunction():  # reading is nobody's operator
-        return host_content_id(to_host(tensor)) if readable(tensor) else ""

@@ -1,5 +1,5 @@
-import hashlib
-import struct
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,40 +8,39 @@ import torch
 from precflow.agent import digest
 from precflow.agent.digest import byte_count, byte_pieces, content_id, dtype_name, readable, to_host
 
-
-def expected(head, data):
-    """The definition, written down a second time: type[sizes] and the raw bytes."""
-    return hashlib.blake2b(head.encode() + data, digest_size=16).hexdigest()
+GOLDEN = json.loads((Path(__file__).parent / "golden/digest.json").read_text())
 
 
-def test_definition_holds_for_a_known_tensor():
-    tensor = torch.tensor([[1.0, -2.5]], dtype=torch.float32)
-    assert content_id(tensor) == expected("float32[1,2]", struct.pack("<2f", 1.0, -2.5))
+def golden_bytes(case):
+    """The bytes of a case: given, or the words mix32(seed + i)."""
+    if "hex" in case:
+        return bytes.fromhex(case["hex"])
+    width = torch.empty(0, dtype=getattr(torch, case["dtype"])).element_size()
+    size = width * int(np.prod(case["shape"], dtype=int))
+    return mixed_words(case["mix32"], -(-size // 4)).tobytes()[:size]
 
 
-@pytest.mark.parametrize(
-    "name", ["float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64"]
-)
-@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (5,), (2, 3, 4)])
-def test_bytes_are_those_of_numpy(name, shape):
-    tensor = (torch.rand(shape) * 10).to(getattr(torch, name))
-    sizes = ",".join(str(size) for size in shape)
-    assert content_id(tensor) == expected(f"{name}[{sizes}]", tensor.numpy().tobytes())
+def mixed_words(seed, count):
+    x = np.arange(count, dtype="<u4") + np.uint32(seed)
+    x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
+    return x ^ (x >> 16)
 
 
-def test_bfloat16_has_the_high_half_of_float32():
-    tensor = torch.tensor([1.0, 3.140625, -7.0], dtype=torch.bfloat16)
-    high = (tensor.float().numpy().view(np.uint32) >> 16).astype("<u2")
-    assert content_id(tensor) == expected("bfloat16[3]", high.tobytes())
+def tensor_of(case):
+    dtype, data = getattr(torch, case["dtype"]), golden_bytes(case)
+    return torch.tensor(list(data), dtype=torch.uint8).view(dtype).reshape(case["shape"])
 
 
-@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
-def test_float8_is_read_where_torch_has_it(name):
-    dtype = getattr(torch, name, None)
-    if dtype is None:
-        pytest.skip(f"this torch has no {name}")
-    raw = torch.tensor([0, 56, 200], dtype=torch.uint8)
-    assert content_id(raw.view(dtype)) == expected(f"{name}[3]", bytes([0, 56, 200]))
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: f"{case['dtype']}{case['shape']}")
+def test_golden_contents(case):
+    if not hasattr(torch, case["dtype"]):
+        pytest.skip(f"this torch has no {case['dtype']}")
+    assert content_id(tensor_of(case)) == case["content"]
+
+
+def test_golden_cases_differ():
+    assert len({case["content"] for case in GOLDEN}) == len(GOLDEN)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Dict, Optional, Tuple
 
 from precflow.agent.capture.memory import Layout, storage_of, version_of
 from precflow.agent.capture.memory import layout_of as layout
-from precflow.agent.digest import host_content_id, readable, to_host
+from precflow.agent.digest import content_id, readable, to_host
 
 if TYPE_CHECKING:
     import torch
@@ -46,17 +46,15 @@ class Contents:
         """
         if not readable(tensor):
             return "", False
-        host = None
         content = self._remembered(tensor)
         if not content:
-            host = to_host(tensor)
-            content = host_content_id(host)
+            content = content_id(tensor)
             self._remember(tensor, content)
         if self._writer is None or not store:
             return content, False
         if self._writer.stored(content):
             return content, True
-        return content, self._writer.tensor(content, to_host(tensor) if host is None else host)
+        return content, self._writer.tensor(content, to_host(tensor))
 
     def _remembered(self, tensor: torch.Tensor) -> str:
         version, storage = version_of(tensor), storage_of(tensor)

@@ -3,7 +3,7 @@ import torch
 
 from precflow.agent.capture import contents as contents_module
 from precflow.agent.capture.contents import Contents
-from precflow.agent.digest import content_id, host_content_id
+from precflow.agent.digest import content_id
 
 
 @pytest.fixture
@@ -13,9 +13,9 @@ def hashed(monkeypatch):
 
     def counted(host):
         seen.append(tuple(host.shape))
-        return host_content_id(host)
+        return content_id(host)
 
-    monkeypatch.setattr(contents_module, "host_content_id", counted)
+    monkeypatch.setattr(contents_module, "content_id", counted)
     return seen
 
 

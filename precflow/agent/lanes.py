@@ -1,0 +1,169 @@
+"""Two checksums of a tensor's bytes, block by block: sums of mixed words that any device makes in any order.
+
+Each word is mixed with a weight of its place *before* the sum, so that the sum is not linear in the bits: a plain weighted sum
+is blind to patterns such as +1 -2 +1 ulp, and in 32 bits to any even number of flipped signs. Only int32 arithmetic that wraps
+is used; whether a device wraps is tried once.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+import torch
+
+from precflow.agent.mixing import mix32, signed
+
+BLOCK = 65536  # words that are summed up together
+BLOCK_BYTES = 4 * BLOCK
+PIECE_BYTES = 64 << 20  # a tensor that is larger, and not plain memory, is never copied as a whole
+
+_SEEDS = (0x243F6A88, 0x85A308D3)
+_FACTORS = (0x9E3779B1, 0x85EBCA77)
+_HOST_ROWS = 4  # blocks at once: their words and what is made of them stay in the cache
+_DEVICE_ROWS = 64
+_KNOWN_LANES = (848851314, 443106599)  # of the first BLOCK values of mix32
+
+
+class _Tables(NamedTuple):
+    """Per place in a block: the weights ``[2, BLOCK]``, the same made odd, and the factors ``[2, 1]``."""
+
+    weights: torch.Tensor
+    odd: torch.Tensor
+    factors: torch.Tensor
+
+
+_tables: Dict[torch.device, _Tables] = {}
+_wrapping: Dict[torch.device, bool] = {}
+_local = threading.local()
+
+
+def lanes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the checksums of all blocks, int32 ``[blocks, 2]``, on the tensor's device or, where that does not wrap, the CPU.
+
+    The bytes are those of the elements in C order, with zeros up to a multiple of four; the last block may be shorter. Nothing
+    is waited for, but for one self-test a device.
+
+    Args:
+        tensor: A tensor with plain bytes (``digest.readable``).
+    """
+    source = tensor.detach()
+    if not wraps(source.device):
+        source = source.cpu()
+    found = [block_lanes(words) for words in _blocks(source)]
+    if not found:
+        return torch.empty((0, 2), dtype=torch.int32, device=source.device)
+    return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def block_lanes(words: torch.Tensor) -> torch.Tensor:
+    """Return the checksums of each row, int32 ``[rows, 2]``.
+
+    Args:
+        words: int32 ``[rows, at most BLOCK]``: blocks of one tensor, or equally long tensors one a row.
+    """
+    tables, (rows, length) = _tables_on(words.device), words.shape
+    weights, odd = tables.weights[:, :length], tables.odd[:, :length]
+    at_once = _HOST_ROWS if words.device.type == "cpu" else _DEVICE_ROWS
+    at_once = max(1, at_once * BLOCK // max(length, 1))
+    found: List[torch.Tensor] = []
+    for start in range(0, rows, at_once):
+        some = words[start : start + at_once].unsqueeze(1)
+        mixed, moved = _scratch(some.shape[0], length, words.device)
+        torch.bitwise_xor(some, weights, out=mixed)
+        mixed.mul_(tables.factors)
+        torch.bitwise_right_shift(mixed, 16, out=moved)
+        mixed.bitwise_xor_(moved.bitwise_and_(0xFFFF)).mul_(odd)
+        found.append(mixed.sum(-1, dtype=torch.int32))
+    return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def wraps(device: torch.device) -> bool:
+    """Tell whether int32 sums and products wrap on a device; found out once, which waits for the device.
+
+    Raises:
+        RuntimeError: They do not wrap on the CPU: there is no content id then.
+    """
+    if device not in _wrapping:
+        words = mix32(torch.arange(BLOCK, dtype=torch.int32)).view(1, BLOCK)
+        _wrapping[device] = block_lanes(words.to(device)).tolist() == [list(_KNOWN_LANES)]
+        if device.type == "cpu" and not _wrapping[device]:
+            raise RuntimeError("int32 arithmetic of torch %s does not wrap on this CPU" % torch.__version__)
+    return _wrapping[device]
+
+
+def words_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of a contiguous tensor as int32 words ``[count]``, zeros added; shares its memory where it can."""
+    return _words(_flat_bytes(tensor))
+
+
+def _blocks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the words as ``[rows, BLOCK]``, the last ones as ``[1, fewer]``."""
+    rest: Optional[torch.Tensor] = None
+    for piece in _pieces(tensor):
+        flat = _flat_bytes(piece)
+        if rest is not None and rest.numel():
+            flat = torch.cat([rest, flat])
+        whole = flat.numel() // BLOCK_BYTES * BLOCK_BYTES
+        if whole:
+            yield _words(flat[:whole]).view(-1, BLOCK)
+        rest = flat[whole:]
+    if rest is not None and rest.numel():
+        yield _words(rest).view(1, -1)
+
+
+def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield contiguous tensors that hold the elements one behind the other, without a copy where memory is in order."""
+    size = tensor.numel() * tensor.element_size()
+    lazy = tensor.is_conj() or tensor.is_neg()
+    if size <= PIECE_BYTES or (tensor.is_contiguous() and not lazy):
+        yield tensor.resolve_conj().resolve_neg().contiguous()
+        return
+    if tensor.dim() > 1 and size // tensor.shape[0] > PIECE_BYTES:
+        for part in tensor.unbind(0):
+            for piece in _pieces(part):
+                yield piece
+        return
+    for part in tensor.split(max(1, PIECE_BYTES * tensor.shape[0] // size)):
+        yield part.resolve_conj().resolve_neg().contiguous()
+
+
+def _flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    flat = tensor.reshape(-1)
+    return (torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat).view(torch.uint8)
+
+
+def _words(flat: torch.Tensor) -> torch.Tensor:
+    missing = -flat.numel() % 4
+    if missing:
+        flat = torch.cat([flat, flat.new_zeros(missing)])
+    elif flat.storage_offset() % 4:
+        flat = flat.clone()
+    return flat.view(torch.int32)
+
+
+def _tables_on(device: torch.device) -> _Tables:
+    if device not in _tables:
+        with torch.inference_mode(mode=False):  # what is made in that mode cannot be used outside of it
+            _tables[device] = _made_tables(device)
+    return _tables[device]
+
+
+def _made_tables(device: torch.device) -> _Tables:
+    places = torch.arange(BLOCK, dtype=torch.int32)
+    weights = torch.stack([mix32(places + signed(seed)) for seed in _SEEDS])
+    factors = torch.tensor([[signed(factor)] for factor in _FACTORS], dtype=torch.int32)
+    return _Tables(weights.to(device), (weights | 1).to(device), factors.to(device))
+
+
+def _scratch(rows: int, length: int, device: torch.device) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Return two int32 ``[rows, 2, length]`` to work in; on the CPU the same memory each time, for fresh pages cost more."""
+    if device.type != "cpu":
+        mixed = torch.empty((rows, 2, length), dtype=torch.int32, device=device)
+        return mixed, torch.empty_like(mixed)
+    if not hasattr(_local, "memory"):
+        with torch.inference_mode(mode=False):
+            _local.memory = torch.empty((2, 2 * _HOST_ROWS * BLOCK), dtype=torch.int32)
+    memory: torch.Tensor = _local.memory
+    taken = memory[:, : 2 * rows * length].view(2, rows, 2, length)
+    return taken[0], taken[1]
