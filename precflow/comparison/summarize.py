@@ -14,10 +14,10 @@ import numpy.typing as npt
 from precflow.comparison.compiled.engine import compiled_range
 from precflow.comparison.integers import integer_block
 from precflow.comparison.kernel import float_block, pair_facts
-from precflow.comparison.pages import release
 from precflow.comparison.rows import pieces, row_length
 from precflow.comparison.summary import Summary, merge
 from precflow.dumps.dtypes import NUMPY_DTYPES, is_floating, name_of, real_part
+from precflow.dumps.pages import release
 
 DEFAULT_BLOCK = 1 << 17  # elements; the temporaries of a block then stay in the cache
 WORTH_COMPILING = 1 << 27  # elements; below, NumPy is done before numba has compiled (5 to 9 s once) or even loaded (0.5 s)

@@ -20,10 +20,10 @@ import numpy.typing as npt
 from precflow.comparison.compiled.selftest import problem_of
 from precflow.comparison.kernel import PairFacts, pair_facts
 from precflow.comparison.ladder import RUNGS
-from precflow.comparison.pages import release
 from precflow.comparison.rows import RowNorms
 from precflow.comparison.scaled import Scaled
 from precflow.comparison.summary import Summary
+from precflow.dumps.pages import release
 
 Bits = npt.NDArray[Any]
 Range = Callable[[npt.NDArray[Any], npt.NDArray[Any], int, int], Summary]

@@ -13,8 +13,8 @@ from numba.extending import register_jitable
 
 from precflow.comparison.compiled.block import COUNTS, LARGEST, SUMS, add_row_squares, close, exact_quotients, fused
 from precflow.comparison.compiled.classes import CLASS_COUNTS, sort_out
-from precflow.comparison.compiled.storage import storing
 from precflow.comparison.compiled.terms import divergence_terms
+from precflow.compiling import storing
 
 BLOCK = 4096  # elements: both sides of float32 take 32 KiB
 _LONG_ROW = 512  # from here on a row is measured as blocks of its own

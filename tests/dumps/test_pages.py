@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from precflow.comparison.pages import mapping_of, release
 from precflow.comparison.summarize import PairOfTensors
+from precflow.dumps.pages import mapping_of, release
 
 
 def resident():

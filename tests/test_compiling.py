@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import precflow.comparison.compiled as package
-from precflow.comparison.compiled import storage
+pytest.importorskip("numba")  # extra `fast`
+
+from precflow import compiling
 
 SCRIPT = """
 import json
@@ -36,7 +37,7 @@ def run(**variables):
 def test_the_second_process_loads_what_the_first_compiled(tmp_path):
     assert run(NUMBA_CACHE_DIR=str(tmp_path))[0] == "[0, 1, 10.0]"
     assert run(NUMBA_CACHE_DIR=str(tmp_path))[0] == "[1, 0, 10.0]"
-    assert [path.name for path in tmp_path.iterdir()] == [f"kernel-{storage.fingerprint()}"]
+    assert [path.name for path in tmp_path.iterdir()] == [f"kernel-{compiling.fingerprint()}"]
 
 
 def test_where_nothing_can_be_kept_it_is_compiled_each_time(tmp_path):
@@ -53,26 +54,28 @@ def test_without_a_compiler_numpy_does_it():
 
 def test_the_folder_is_the_chosen_one_or_the_users_own(monkeypatch, tmp_path):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    assert storage.folder().parent == tmp_path
+    assert compiling.folder().parent == tmp_path
     monkeypatch.delenv("NUMBA_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "mine"))
     if sys.platform == "linux":
-        assert storage.folder().parent == tmp_path / "mine" / "precflow"
+        assert compiling.folder().parent == tmp_path / "mine" / "precflow"
 
 
-def test_any_change_of_the_source_is_another_folder(monkeypatch, tmp_path):
-    copied = tmp_path / "compiled"
-    shutil.copytree(Path(package.__file__).parent, copied)
-    before = storage.fingerprint()
-    monkeypatch.setattr(storage, "__file__", str(copied / "storage.py"))
-    assert storage.fingerprint() == before
-    with (copied / "bits.py").open("a", encoding="utf-8") as file:
+@pytest.mark.parametrize("changed", ["comparison/compiled/bits.py", "comparison/values.py", "dumps/digest.py"])
+def test_any_change_of_the_source_is_another_folder(monkeypatch, tmp_path, changed):
+    root = Path(compiling.__file__).parent
+    for package in ("comparison", "dumps"):
+        shutil.copytree(root / package, tmp_path / package)
+    before = compiling.fingerprint()
+    monkeypatch.setattr(compiling, "__file__", str(tmp_path / "compiling.py"))
+    assert compiling.fingerprint() == before
+    with (tmp_path / changed).open("a", encoding="utf-8") as file:
         file.write("\n")
-    assert storage.fingerprint() != before
+    assert compiling.fingerprint() != before
 
 
 def test_other_users_of_numba_keep_their_folder():
     numba = pytest.importorskip("numba")
     before = numba.config.CACHE_DIR
-    assert storage.storing(lambda value: value + 1)(1) == 2
+    assert compiling.storing(lambda value: value + 1)(1) == 2
     assert before == numba.config.CACHE_DIR

@@ -1,0 +1,147 @@
+"""Content id of a tensor's bytes on the judge's side: the very function that agents compute on their devices.
+
+The bytes (little-endian, C order, zeros behind them up to whole words) are uint32 words in blocks of 65536. Each word is mixed
+with two weights that hang on its place in the block, and each of a block's two lanes is the sum of those terms modulo 2^32;
+so lanes are added up in any order, by anyone. The id is BLAKE2b-128 over ``float32[3,77]`` and the lanes, block by block:
+8 bytes for each 256 KiB.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precflow.agent.contract import DIGEST_SIZE
+from precflow.dumps.dtypes import name_of
+from precflow.dumps.pages import release
+
+Words = npt.NDArray[np.uint32]
+
+BLOCK_WORDS = 65536
+BLOCK_BYTES = 4 * BLOCK_WORDS
+SEEDS = (0x243F6A88, 0x85A308D3)
+FACTORS = (0x9E3779B1, 0x85EBCA77)
+WORTH_COMPILING = 1 << 29  # bytes; NumPy reads less than that before numba is even loaded
+_STRETCH = 64  # blocks after which the pages of a mapped file are given back: 16 MiB
+_HALF, _ODD = np.uint32(16), np.uint32(1)
+_LOCK = threading.Lock()
+
+
+def content_id(array: npt.NDArray[Any]) -> str:
+    """Return the content id of a tensor of a type that a dump can hold, 32 hex digits.
+
+    >>> content_id(np.array([[1.0, -2.5]], np.float32))
+    '1c2800fe6c25e5fb08c3d7068a9f8724'
+    """
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return content_of(name_of(array.dtype), array.shape, lanes(flat.view(np.uint8)))
+
+
+def content_of(dtype: str, shape: Iterable[int], blocks: Words) -> str:
+    """Return the content id of a tensor whose lanes are known.
+
+    Args:
+        dtype: Name of the element type, such as ``bfloat16``.
+        shape: Sizes.
+        blocks: uint32 ``[blocks, 2]``, lanes of all blocks in order.
+    """
+    state = hashlib.blake2b(f"{dtype}[{','.join(map(str, shape))}]".encode("ascii"), digest_size=DIGEST_SIZE)
+    state.update(np.ascontiguousarray(blocks, "<u4").tobytes())
+    return state.hexdigest()
+
+
+def lanes(data: npt.NDArray[np.uint8], *, compiled: bool | None = None) -> Words:
+    """Return the lanes of bytes, uint32 ``[blocks, 2]``; threads may call it at once, and most of it holds no lock.
+
+    Args:
+        data: Bytes of a whole tensor, or of a part of it that starts with a block.
+        compiled: Read them by the compiled form where there is one; by default once this process has much to read.
+    """
+    wanted = _reads_much(data.size) if compiled is None else compiled
+    measure = (_compiled() if wanted else None) or _by_numpy
+    blocks = np.zeros((-(-data.size // BLOCK_BYTES), 2), np.uint32)
+    for start in range(0, len(blocks), _STRETCH):
+        part = data[start * BLOCK_BYTES : (start + _STRETCH) * BLOCK_BYTES]
+        whole = part.size // BLOCK_BYTES
+        measure(words(part[: whole * BLOCK_BYTES]), weights(), blocks[start : start + whole])
+        if whole < _STRETCH and whole * BLOCK_BYTES < part.size:
+            measure(words(part[whole * BLOCK_BYTES :]), weights(), blocks[start + whole : start + whole + 1])
+        release(part)
+    return blocks
+
+
+def words(data: npt.NDArray[np.uint8]) -> Words:
+    """Return bytes as little-endian words, read-only, with zeros behind them where they do not fill the last one."""
+    missing = -data.size % 4
+    whole = np.concatenate((data, np.zeros(missing, np.uint8))) if missing else np.require(data, requirements="A")
+    seen: Words = (whole if whole.ctypes.data % 4 == 0 else whole.copy()).view("<u4")
+    seen.flags.writeable = False
+    return seen
+
+
+@functools.cache
+def weights() -> Words:
+    """Return the weights of both lanes for every place in a block, uint32 ``[2, BLOCK_WORDS]``."""
+    places = np.arange(BLOCK_WORDS, dtype=np.uint32)
+    made = np.stack([_mixed(places + np.uint32(seed)) for seed in SEEDS])
+    made.flags.writeable = False
+    return made
+
+
+def _mixed(values: Words) -> Words:
+    """Return the agents' ``mix32`` of each value."""
+    values = (values ^ values >> _HALF) * np.uint32(0x7FEB352D)
+    values = (values ^ values >> np.uint32(15)) * np.uint32(0x846CA68B)
+    return values ^ values >> _HALF
+
+
+def _by_numpy(seen: Words, weight: Words, blocks: Words) -> None:
+    """Do what the compiled form does: set the lanes of every block."""
+    for number in range(len(blocks)):
+        block = seen[number * BLOCK_WORDS : (number + 1) * BLOCK_WORDS]
+        for lane, factor in enumerate(FACTORS):
+            mine = weight[lane, : block.size]
+            terms = block ^ mine
+            terms *= np.uint32(factor)
+            terms ^= terms >> _HALF
+            terms *= mine | _ODD
+            blocks[number, lane] = np.add.reduce(terms, dtype=np.uint32)
+
+
+_read = 0  # bytes so far, by NumPy
+
+
+def _reads_much(size: int) -> bool:
+    """Count the bytes that NumPy reads in this process, and say whether it is time to compile."""
+    global _read  # noqa: PLW0603  a process reads one dump or many, in any number of calls
+    with _LOCK:
+        _read += size
+        return _read >= WORTH_COMPILING
+
+
+def _compiled() -> Callable[..., None] | None:
+    with _LOCK:
+        return _tested()
+
+
+@functools.cache
+def _tested() -> Callable[..., None] | None:
+    """Return the compiled form where numba is there and it gives what NumPy gives."""
+    if importlib.util.find_spec("numba") is None:
+        return None
+    sample, blocks, expected = weights()[0, :77], np.zeros((1, 2), np.uint32), np.zeros((1, 2), np.uint32)
+    try:
+        from precflow.dumps.compiled.lanes import measure_lanes  # noqa: PLC0415  imports numba, which takes 0.2 s
+
+        measure_lanes(sample, weights(), blocks)
+    except Exception:  # noqa: BLE001  numba and LLVM fail in many ways, and NumPy can do all of this
+        return None
+    _by_numpy(sample, weights(), expected)
+    return measure_lanes if np.array_equal(blocks, expected) else None
