@@ -88,5 +88,5 @@ def test_statistics_without_what_an_agent_did_not_count_are_none_there():
 
 @pytest.mark.parametrize("wrong", [[1, 2], [0] * 13, ["x"] * 12])
 def test_other_statistics_are_a_torn_line(wrong):
-    with pytest.raises(ValueError, match="statistics|convert"):
+    with pytest.raises(ValueError, match=r"statistics|convert"):
         parse_call(line_with({"statistics": wrong}), [])
