@@ -13,15 +13,15 @@ REQUIREMENT = "mindstudio-probe==26.2.0"
 _HERE = Path(__file__).parent
 
 
-def interpreter(given: str, folder: Path) -> Path:
-    """Return the Python that has the peer; without one given, make a virtual environment below ``folder``."""
+def interpreter(given: str, folder: Path, *more: str) -> Path:
+    """Return the Python that has the peer; without one given, make an environment with it and ``more`` below ``folder``."""
     if given:
         return Path(given)
     place = folder / "peer"
     python = place / "bin" / "python"
     if not python.exists():
         venv.create(place, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", REQUIREMENT, "torch"], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", REQUIREMENT, "torch", *more], check=True)
     return python
 
 
