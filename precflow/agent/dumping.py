@@ -53,7 +53,7 @@ def _recorded(run: Run, writer: Writer) -> Dict[str, Any]:
     """Run everything and return the header, but for what the writer and the clock know."""
     capture = run.request.capture
     subject = prepare(run)
-    check_scope(capture.scope, subject.model)
+    check_scope(capture.scope, subject.model, capture.rules)
     recorder = Recorder(writer, levels=capture.level, scope=capture.scope, detail=capture.detail)
     contents = _forward(run, subject, recorder, "forward")
     faults.check_acted(run.request)
@@ -148,7 +148,7 @@ def _header(run: Run, subject: Subject) -> Dict[str, Any]:
             "dropouts_removed": subject.dropouts,
             "functional_dropouts_removed": run.numbers.removed,
         },
-        "capture": request.capture._asdict(),
+        "capture": request.capture.plain(),
         "weights": subject.weights,
         "inputs": subject.given,
     }

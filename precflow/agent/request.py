@@ -7,8 +7,11 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from precflow.agent.contract import LEVELS, PHASES, REQUEST_SCHEMA
 from precflow.agent.failures import AgentError
+from precflow.agent.sampling import parse_slices
+from precflow.agent.scope import NONE, Rule, Scope
 
 ACTIONS = ("environment", "dump")
+DETAILS = ("digest", "statistics", "sketch", "tensors")
 ALGORITHMS = ("strict", "warn", "native")
 
 
@@ -23,14 +26,48 @@ class Determinism(NamedTuple):
 
 
 class Capture(NamedTuple):
-    """What is recorded; ``budget`` in bytes, 0 is no limit."""
+    """What is recorded.
+
+    Attributes:
+        level: Levels.
+        phase: Phases.
+        scope: Patterns of module names; nothing outside of them is recorded.
+        step: Numbers of the steps.
+        rank: Ranks; none given is every one.
+        detail: What is kept where no rule says otherwise.
+        rules: First match wins.
+        budget: Most bytes that the dump may take, 0 is no limit.
+        keep_last: How many steps are kept at most, the last ones; 0 keeps all.
+        compress: Compress shards where it pays.
+    """
 
     level: Tuple[str, ...]
     phase: Tuple[str, ...]
     scope: Tuple[str, ...]
     step: Tuple[int, ...]
+    rank: Tuple[int, ...]
     detail: str
+    rules: Tuple[Rule, ...]
     budget: int
+    keep_last: int
+    compress: bool
+
+    def selection(self, *, detail: str = "") -> Scope:
+        """Return what answers for every call; with ``detail`` all that is recorded is recorded in this one."""
+        rules = [rule if not detail or rule.detail == NONE else rule._replace(detail=detail) for rule in self.rules]
+        return Scope(
+            self.scope,
+            detail=detail or self.detail,
+            rules=rules,
+            level=self.level,
+            phase=self.phase,
+            step=self.step,
+            rank=self.rank,
+        )
+
+    def plain(self) -> Dict[str, Any]:
+        """Return what a header says about it."""
+        return {**self._asdict(), "rules": [rule.plain() for rule in self.rules]}
 
 
 class Request(NamedTuple):
@@ -127,8 +164,27 @@ def _capture(reader: _Reader) -> Capture:
         phase=reader.texts("phase", ("forward",), PHASES),
         scope=reader.texts("scope", ("*",)),
         step=reader.listed("step", (0,), int),
-        detail=reader.value("detail", "tensors", str),
+        rank=reader.listed("rank", (), int),
+        detail=reader.choice("detail", "tensors", DETAILS),
+        rules=tuple(_rule(each) for each in reader.sections("rules")),
         budget=reader.value("budget", 0, int),
+        keep_last=reader.value("keep_last", 0, int),
+        compress=reader.flag("compress", default=False),
+    )
+
+
+def _rule(reader: _Reader) -> Rule:
+    return Rule(
+        match=reader.texts("match", ()),
+        class_name=reader.texts("class", ()),
+        operator=reader.texts("operator", ()),
+        level=reader.texts("level", (), LEVELS),
+        phase=reader.texts("phase", (), PHASES),
+        step=reader.listed("step", (), int),
+        rank=reader.listed("rank", (), int),
+        detail=reader.choice("detail", "", ("", NONE, *DETAILS)),
+        slices=reader.index("slices"),
+        sample=reader.share("sample"),
     )
 
 
@@ -143,6 +199,25 @@ class _Reader:
     def section(self, key: str) -> _Reader:
         """Return a reader of a nested object that shares this one's problems."""
         return _Reader(self.value(key, {}, dict), self.place + key + ".", self.problems)
+
+    def sections(self, key: str) -> List[_Reader]:
+        """Return a reader of each object of a list."""
+        found = self.listed(key, (), dict)
+        return [_Reader(each, "%s%s[%d]." % (self.place, key, number), self.problems) for number, each in enumerate(found)]
+
+    def index(self, key: str) -> str:
+        """Return an index into a tensor, as text; ``""`` where there is none."""
+        found = str(self.value(key, "", str))
+        try:
+            return found if not found or parse_slices(found) else ""
+        except ValueError:
+            return str(self._wrong(key, found, "an index such as [0, :, -1]", ""))
+
+    def share(self, key: str) -> float:
+        """Return a share above 0 and at most 1."""
+        found = self.plain.get(key, 1.0)
+        good = isinstance(found, (int, float)) and not isinstance(found, bool) and 0 < found <= 1
+        return float(found if good else self._wrong(key, found, "a share above 0 and at most 1", 1.0))
 
     def value(self, key: str, default: Any, kind: type) -> Any:
         """Return the value of a key; ``None`` as default means that it must be there."""

@@ -59,6 +59,12 @@ class Rule(NamedTuple):
                 values["class_name" if key == "class" else key] = tuple(value) if isinstance(value, (list, tuple)) else value
         return cls(**values)
 
+    def plain(self) -> Dict[str, Any]:
+        """Return it as a request says it, without what matches everything."""
+        values = self._asdict()
+        said = {key: value for key, value in values.items() if value != self._field_defaults[key]}
+        return {"class" if key == "class_name" else key: value for key, value in said.items()}
+
 
 class Choice(NamedTuple):
     """The answer for one kind of call: its detail, and the rule whose part of each tensor is kept (``None``: the whole)."""

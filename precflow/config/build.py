@@ -10,7 +10,7 @@ from typing import Any
 from precflow.config import shape, units
 from precflow.config.documents import DottedPath, Mark, dotted, trap
 from precflow.config.layers import COMMAND_LINE
-from precflow.config.schema import RunConfig
+from precflow.config.schema import Numbers, RunConfig
 from precflow.config.suggestions import did_you_mean
 from precflow.config.words import MEANT, known
 from precflow.errors import Problem
@@ -57,7 +57,7 @@ class Builder:
                 built = self._value(shape.fields(kind)[key], value, here, f"{kind.__name__}.{key}")
                 if built is not _WRONG:
                     values[key] = built
-        return kind(**values)
+        return kind(**{shape.attribute(key): value for key, value in values.items()})
 
     def _value(self, hint: Any, value: Any, path: DottedPath, field: str) -> Any:
         kind = shape.without_none(hint)
@@ -66,6 +66,8 @@ class Builder:
             return self._section(kind, value, path)
         if kind is Any:
             return self._open(value, path)
+        if kind is Numbers:
+            return self._numbers(value, path)
         if origin is tuple:
             return self._list(shape.item(kind), value, path, field)
         if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
@@ -80,6 +82,20 @@ class Builder:
             return _WRONG if built is _WRONG else (built,)
         items = [self._value(kind, item, (*path, str(number)), field) for number, item in enumerate(value)]
         return _WRONG if any(item is _WRONG for item in items) else tuple(items)
+
+    def _numbers(self, value: Any, path: DottedPath) -> Any:
+        """Return whole numbers from 0, each once and ascending, of numbers and ranges in any order."""
+        if not isinstance(value, (list, tuple)):
+            found = [self._range(value, path)]
+        else:
+            found = [self._range(item, (*path, str(number))) for number, item in enumerate(value)]
+        return _WRONG if any(one is _WRONG for one in found) else tuple(sorted({number for one in found for number in one}))
+
+    def _range(self, value: Any, path: DottedPath) -> Any:
+        try:
+            return units.parse_numbers(value)
+        except ValueError as error:
+            return self.say(path, f"{error}, got {_written(value, self._raw(path))}")
 
     def _map(self, kind: Any, value: Any, path: DottedPath, field: str) -> Any:
         if not isinstance(value, Mapping):

@@ -10,7 +10,7 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from precflow import __version__
-from precflow.config import standards
+from precflow.config import capturing, standards
 from precflow.config.documents import DottedPath
 from precflow.config.later import unavailable
 from precflow.config.plain import plain
@@ -44,6 +44,7 @@ def problems(config: RunConfig, data: Mapping[str, Any]) -> Found:
     yield from _accepted(config)
     yield from _limits(config)
     yield from _versions(config)
+    yield from capturing.problems(config)
     if config.emulate.name and "emulated" not in config.target.device:
         yield ("target", "device"), f"emulate={config.emulate.name} would do nothing: the target is not `emulated`"
 

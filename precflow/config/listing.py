@@ -70,7 +70,7 @@ def _section(kind: type, data: Mapping[str, Any], defaults: Any) -> dict[str, An
     found: dict[str, Any] = {}
     for name, hint in shape.fields(kind).items():
         inner = shape.without_none(hint)
-        default = getattr(defaults, name)
+        default = getattr(defaults, shape.attribute(name))
         if shape.is_section(inner) and (default is not None or name in data):
             section = _section(inner, data.get(name) or {}, default if default is not None else inner())
             if section:

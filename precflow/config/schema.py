@@ -6,7 +6,9 @@ docstrings, one line a key, because ``precflow show`` and the reference page pri
 
 Units: fields typed :class:`Share` hold a plain float (``1%`` -> 0.01, ``2^-10`` -> 0.0009765625); ``Ulp`` a number of units in
 the last place (``8ulp``); ``Bytes`` an int (``2GB`` -> 2_000_000_000); ``Seconds`` a float (``45m`` -> 2700.0); ``Factor`` a
-float (``3x`` -> 3.0). ``units.py`` reads them.
+float (``3x`` -> 3.0); ``Numbers`` ascending ints (``"0-3"`` and ``[0, "2-3"]``). ``units.py`` reads them.
+
+A field whose key is a word of Python ends in an underscore: ``class_`` is the key ``class``.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ Ulp = NewType("Ulp", float)
 Bytes = NewType("Bytes", int)
 Seconds = NewType("Seconds", float)
 Factor = NewType("Factor", float)
+Numbers = NewType("Numbers", tuple[int, ...])
 
 SIDES = ("reference", "target", "golden")
 
@@ -93,16 +96,36 @@ class Determinism:
 
 
 @dataclass(frozen=True)
+class CaptureRule:
+    """Another detail, or a part of each tensor, for the calls that match; the first matching rule counts."""
+
+    match: tuple[str, ...] = ()  # patterns of module names; () is every one
+    class_: tuple[str, ...] = ()  # patterns of class names
+    operator: tuple[str, ...] = ()  # patterns of operator names
+    level: tuple[str, ...] = ()
+    phase: tuple[str, ...] = ()
+    step: Numbers = Numbers(())
+    rank: Numbers = Numbers(())
+    detail: str = ""  # digest, statistics, sketch, tensors, none; "" is that of the section
+    slices: str = ""  # the part of each tensor that is kept, as an index such as "[0, :, -1]"
+    sample: Share = Share(1.0)  # share of the elements that is kept of large tensors
+    because: str = ""
+
+
+@dataclass(frozen=True)
 class Capture:
-    """What is recorded on a side."""
+    """What is recorded on a side, and how much is kept of it."""
 
     level: tuple[str, ...] = ("module", "api")
     phase: tuple[str, ...] = ("forward",)
     scope: tuple[str, ...] = ("*",)  # module name patterns
-    step: tuple[int, ...] = (0,)
-    rank: tuple[int, ...] = ()  # () is every rank
-    detail: str = "tensors"
-    budget: Bytes = Bytes(0)  # 0 is no limit
+    step: Numbers = Numbers((0,))
+    rank: Numbers = Numbers(())  # () is every rank
+    detail: str = "tensors"  # digest, statistics, sketch, tensors, escalating (sketches, then tensors of the suspects)
+    rules: tuple[CaptureRule, ...] = ()  # first match wins; what none matches has the detail above
+    budget: Bytes = Bytes(0)  # most that one dump may take; 0 is no limit
+    keep_last: int = 0  # the last N steps are kept, and those around a NaN; 0 keeps all
+    compress: bool = False  # shards are compressed where that pays
     slowdown: Factor = Factor(0.0)
     timeout: Seconds = Seconds(3600.0)  # a side that takes longer is stopped
 

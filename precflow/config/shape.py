@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import keyword
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 from precflow.config.documents import DottedPath, dotted
-from precflow.config.schema import RunConfig
+from precflow.config.plain import key_of
+from precflow.config.schema import Numbers, RunConfig
 from precflow.config.suggestions import near
 
 _SPOKEN_KEYS = {
@@ -23,9 +25,14 @@ _SPOKEN_KEYS = {
 
 @lru_cache(maxsize=64)
 def fields(kind: type) -> dict[str, Any]:
-    """Return field name -> type of a dataclass, in the order of the recipe's sections."""
+    """Return key -> type of a dataclass, in the order of the recipe's sections."""
     hints = typing.get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return {key_of(field.name): hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def attribute(key: str) -> str:
+    """Return the name of the field behind a key."""
+    return f"{key}_" if keyword.iskeyword(key) else key
 
 
 def without_none(hint: Any) -> Any:
@@ -43,6 +50,8 @@ def is_section(hint: Any) -> bool:
 
 def item(hint: Any) -> Any:
     """Return the type of a list's items or of a map's values, or ``None`` for a scalar."""
+    if hint is Numbers:
+        return int
     origin = typing.get_origin(hint)
     if origin is tuple:
         return typing.get_args(hint)[0]

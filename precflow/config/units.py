@@ -18,6 +18,8 @@ _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _POWER = re.compile(r"(\d+(?:\.\d+)?)\^([+-]?\d+)")
 _WITH_UNIT = re.compile(r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?) *(?P<unit>[A-Za-z%]+)")
+_RANGE = re.compile(r"(?P<first>\d{1,9})(?: *- *(?P<last>\d{1,9}))?")
+MOST_NUMBERS = 100_000
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[dhms]))+")
 
 
@@ -90,6 +92,22 @@ def parse_seconds(value: Any) -> float:
     if not _DURATION.fullmatch(text):
         raise ValueError(f"expected a duration with its unit such as 45m or 1h30m (units: {', '.join(_SECONDS)})")
     return math.fsum(float(number) * _SECONDS[unit] for number, unit in re.findall(r"([\d.]+)(ms|[dhms])", text))
+
+
+def parse_numbers(value: Any) -> range:
+    """Return the whole numbers that are meant: ``range(3, 4)`` for ``3``, ``range(0, 4)`` for ``"0-3"``.
+
+    Raises:
+        ValueError: It is neither a number from 0 nor a range of them, or a range of more than ``MOST_NUMBERS``.
+    """
+    match = _RANGE.fullmatch(str(value).strip()) if isinstance(value, (str, int)) and not isinstance(value, bool) else None
+    first = int(match["first"]) if match else 0
+    last = int(match["last"] or first) if match else -1
+    if last < first:
+        raise ValueError('expected a whole number from 0, or a range of them such as "0-3"')
+    if last - first >= MOST_NUMBERS:
+        raise ValueError(f"expected a range of at most {MOST_NUMBERS} numbers")
+    return range(first, last + 1)
 
 
 PARSERS: Mapping[Any, Callable[[Any], Any]] = {

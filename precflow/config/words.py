@@ -10,13 +10,16 @@ import dataclasses
 from precflow.config import standards
 from precflow.config.schema import Limits
 
+LEVELS = ("module", "api", "operator")
+DETAILS = ("digest", "statistics", "sketch", "tensors")
+ESCALATING = "escalating"
 PHASES = ("forward", "backward", "gradient", "optimizer")
 METRICS = tuple(field.name for field in dataclasses.fields(Limits))
 AT_LEAST = ("cosine_similarity", "share_within_one_thousandth", "share_within_five_thousandths", "allclose_share")
 
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
 _SIDES = ("reference", "target", "golden")
-_STAGES = ("environment", "dump", "determinism", "compare", "judge", "localize", "advise", "report")
+_STAGES = ("environment", "dump", "determinism", "compare", "judge", "localize", "region", "advise", "report")
 _LATER_STANDARDS = (
     "calibrated",
     "cann_single",
@@ -37,9 +40,12 @@ WORDS = {
     "Determinism.dropout": ("removed", "kept"),
     "Determinism.shuffle": ("removed", "kept"),
     "Determinism.data": ("own", "recorded"),
-    "Capture.level": ("module", "api", "operator"),
+    "Capture.level": LEVELS,
     "Capture.phase": PHASES,
-    "Capture.detail": ("tensors", "sketch", "escalating"),
+    "Capture.detail": (*DETAILS, ESCALATING),
+    "CaptureRule.level": LEVELS,
+    "CaptureRule.phase": PHASES,
+    "CaptureRule.detail": ("", *DETAILS, "none"),
     "Rule.phase": ("", *PHASES),
     "Accepted.phase": ("", *PHASES),
     "Report.columns": (*METRICS, "mean_ulp_distance", "mare", "mere", "bitwise_equal"),

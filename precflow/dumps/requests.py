@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import REQUEST_SCHEMA
+from precflow.agent.scope import NONE
 from precflow.config.plain import plain
 from precflow.config.schema import RunConfig, Side
+from precflow.config.words import ESCALATING
 
-_OF_CAPTURE = ("level", "phase", "scope", "step", "rank", "detail", "budget")  # timeout and slowdown change no record
+Rules = Sequence[Mapping[str, Any]]
+
+_OF_CAPTURE = tuple("level phase scope step rank detail rules budget keep_last compress".split())  # others change no record
+_FIRST_DETAIL, _SECOND_DETAIL = "sketch", "tensors"  # of everything, then of the region, where capture is escalating
 _OF_WORKLOAD = ("model", "inputs", "mode", "tokenizer")
 _OF_DETERMINISM = ("seed", "algorithms", "random_numbers", "dropout", "repeat")
 
 
-def declared(config: RunConfig, side: str) -> dict[str, Any]:
+def declared(config: RunConfig, side: str, *, region: Rules | None = None) -> dict[str, Any]:
     """Return what a dump of this side depends on by declaration: no paths of the run, nothing of the site.
 
     Args:
         config: The composed recipe.
         side: ``reference``, ``target`` or ``golden``. Faults of the emulation belong to the target alone.
+        region: Rules of a second pass: their calls are recorded with their tensors, and nothing else.
     """
     settings = _side(config, side)
     return {
@@ -30,8 +36,11 @@ def declared(config: RunConfig, side: str) -> dict[str, Any]:
         "dtype": settings.dtype,
         "emulate": _emulate(config, side),
         "workload": _part(config.workload, _OF_WORKLOAD),
-        "determinism": _part(config.determinism, _OF_DETERMINISM),
-        "capture": _part(config.capture, _OF_CAPTURE),
+        "determinism": {
+            **_part(config.determinism, _OF_DETERMINISM),
+            **({} if region is None else {"repeat": False}),  # the first pass is what it has to repeat
+        },
+        "capture": _capture(config, region),
     }
 
 
@@ -49,6 +58,7 @@ def dump_request(  # noqa: PLR0913  each is a fact of its own, and all but three
     declared_key: str,
     trusted: Sequence[str],
     import_paths: Sequence[str],
+    region: Rules | None = None,
 ) -> dict[str, Any]:
     """Return the request for a dump of a side.
 
@@ -60,9 +70,11 @@ def dump_request(  # noqa: PLR0913  each is a fact of its own, and all but three
         declared_key: Hash of :func:`declared`.
         trusted: Packages whose functions the workload may name.
         import_paths: Folders where they are looked for, after the interpreter's own.
+        region: Rules of a second pass.
     """
     return {
         **_common(config, side, output, ci=ci),
+        **declared(config, side, region=region),
         "action": "dump",
         "declared": declared_key,
         "trusted": list(trusted),
@@ -72,6 +84,14 @@ def dump_request(  # noqa: PLR0913  each is a fact of its own, and all but three
 
 def _common(config: RunConfig, side: str, output: Path, *, ci: bool) -> dict[str, Any]:
     return {**declared(config, side), "recipe": config.recipe, "output": str(output.resolve()), "ci": ci, "parent": None}
+
+
+def _capture(config: RunConfig, region: Rules | None) -> dict[str, Any]:
+    capture = _part(config.capture, _OF_CAPTURE)
+    rules = [{key: value for key, value in rule.items() if key != "because"} for rule in capture["rules"]]
+    if region is not None:
+        return {**capture, "detail": _SECOND_DETAIL, "rules": [*region, {"detail": NONE}]}
+    return {**capture, "detail": _FIRST_DETAIL if capture["detail"] == ESCALATING else capture["detail"], "rules": rules}
 
 
 def _emulate(config: RunConfig, side: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import pytest
 
 from precflow.agent import request
 from precflow.agent.failures import KINDS, AgentError
+from precflow.agent.scope import Rule
 
 SMALLEST = {"schema": 1, "action": "environment", "output": "/tmp"}
 
@@ -87,3 +88,49 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_kinds_of_failures_are_distinct():
     assert len(set(KINDS)) == len(KINDS)
+
+
+def captured(**capture):
+    return request.parse({**SMALLEST, "capture": capture}).capture
+
+
+def test_rules_are_read_with_what_matches_everything_left_out():
+    (rule,) = captured(rules=[{"match": ["a.*"], "class": ["B"], "detail": "digest", "sample": 0.5, "slices": "[0]"}]).rules
+    assert rule == Rule(match=("a.*",), class_name=("B",), detail="digest", sample=0.5, slices="[0]")
+
+
+def test_everything_wrong_in_rules_is_named_with_its_number():
+    rules = [{"detail": "all"}, {"match": "a", "sample": 0}, {"slices": "[a]", "step": ["0"], "level": ["modul"]}]
+    message = refused({**SMALLEST, "capture": {"rules": rules}}).message
+    for part in (
+        "capture.rules[0].detail is 'all', expected one of",
+        "capture.rules[1].match is 'a', expected a list",
+        "capture.rules[1].sample is 0, expected a share",
+        "capture.rules[2].slices is '[a]', expected an index such as",
+        "capture.rules[2].step is ['0'], expected a list of int",
+        "['modul']",
+    ):
+        assert part in message
+
+
+def test_the_section_answers_for_calls():
+    rules = [{"match": ["head"], "detail": "none"}, {"match": ["encoder"], "detail": "tensors"}]
+    capture = captured(level=["module"], step=[1], rules=rules, detail="sketch")
+    details = [capture.selection().detail_of("module", name, "C", "", "forward", 1, 0) for name in ("head", "encoder", "other")]
+    assert details == ["none", "tensors", "sketch"]
+    assert capture.selection().detail_of("api", "encoder", "C", "add", "forward", 1, 0) == "none"
+    assert capture.selection().detail_of("module", "encoder", "C", "", "forward", 0, 0) == "none"
+
+
+def test_a_repeat_records_the_same_calls_in_one_detail():
+    rules = [{"match": ["head"], "detail": "none"}, {"match": ["encoder"], "detail": "tensors", "sample": 0.1}]
+    selection = captured(rules=rules, detail="sketch").selection(detail="digest")
+    details = [selection.detail_of("api", name, "C", "add", "forward", 0, 0) for name in ("head", "encoder", "other")]
+    assert details == ["none", "digest", "digest"]
+
+
+def test_a_header_says_capture_as_json():
+    capture = captured(rules=[{"match": ["a"], "detail": "digest"}])
+    plain = json.loads(json.dumps(capture.plain()))
+    assert plain["rules"] == [{"match": ["a"], "detail": "digest"}]
+    assert plain["detail"] == "tensors"

@@ -114,7 +114,9 @@ def test_rules_that_decided_about_nothing_are_named():
 
 def test_a_rule_is_read_as_recipes_and_requests_write_it():
     plain = {"match": ["a"], "class": ["B"], "operator": [], "step": [0, 1], "detail": "none", "because": "too large"}
-    assert Rule.from_plain(plain) == Rule(match=("a",), class_name=("B",), step=(0, 1), detail="none")
+    rule = Rule.from_plain(plain)
+    assert rule == Rule(match=("a",), class_name=("B",), step=(0, 1), detail="none")
+    assert rule.plain() == {"match": ("a",), "class": ("B",), "step": (0, 1), "detail": "none"}
 
 
 @pytest.mark.parametrize("name", ["layers[0]", "a*b", "what?", "plain.name", "a]b"])

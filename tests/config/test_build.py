@@ -63,7 +63,11 @@ def test_values_become_the_types_of_the_schema(tmp_path):
         ("determinism: {repeat: on}", "determinism.repeat", "write true"),
         ("determinism: {repeat: maybe}", "determinism.repeat", "expected true or false, got `maybe`"),
         ("determinism: {seed: 1.5}", "determinism.seed", "YAML reads `1.5`"),
-        ("capture: {step: [a]}", "capture.step[0]", "expected a whole number, got `a`"),
+        (
+            "capture: {step: [a]}",
+            "capture.step[0]",
+            'expected a whole number from 0, or a range of them such as "0-3", got `a`',
+        ),
         ("capture: {budget: 2}", "capture.budget", "expected a size with its unit such as 2GB"),
         ("capture: {budget: [2GB]}", "capture.budget", "expected one value"),
         ("capture: {scope: {a: b}}", "capture.scope", "expected a list"),

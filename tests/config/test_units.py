@@ -89,6 +89,17 @@ def test_numbers_come_back_as_they_were_written(kind, parse, value):
     assert math.isclose(parse(units.written(kind, value)), value, rel_tol=1e-12)
 
 
+@pytest.mark.parametrize(("written", "numbers"), [(3, [3]), ("3", [3]), ("0-3", [0, 1, 2, 3]), (" 7 - 7 ", [7])])
+def test_numbers_and_ranges_of_them(written, numbers):
+    assert list(units.parse_numbers(written)) == numbers
+
+
+@pytest.mark.parametrize("written", [True, -1, "", "3-", "3-1", "0-100000", 1.0, None, "1,2"])
+def test_what_is_no_range_of_numbers_is_refused(written):
+    with pytest.raises(ValueError, match="expected"):
+        units.parse_numbers(written)
+
+
 @pytest.mark.parametrize("parse", units.PARSERS.values())
 @given(text=st.text(max_size=12) | st.from_regex(r"[-+]?[0-9.^e]{1,6} ?(%|ulp|GB|m|x)?", fullmatch=True))
 def test_any_text_is_a_number_or_a_value_error(parse, text):

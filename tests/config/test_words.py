@@ -1,6 +1,6 @@
 from precflow.config import words
 from precflow.config.schema import RunConfig
-from precflow.config.shape import fields, is_section, item, without_none
+from precflow.config.shape import attribute, fields, is_section, item, without_none
 
 
 def sections(kind):
@@ -20,7 +20,7 @@ def test_every_default_is_one_of_the_words():
     wrong = []
     for kind in set(sections(RunConfig)):
         for name in fields(kind):
-            allowed, default = words.known(f"{kind.__name__}.{name}"), getattr(kind(), name)
+            allowed, default = words.known(f"{kind.__name__}.{name}"), getattr(kind(), attribute(name))
             values = default if isinstance(default, tuple) else (default,)
             wrong += [(kind, name, value) for value in values if allowed and isinstance(value, str) and value not in allowed]
     assert wrong == []

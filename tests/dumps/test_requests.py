@@ -4,7 +4,7 @@ import json
 import pytest
 
 from precflow.agent import request as agents
-from precflow.config.schema import Capture, Determinism, Emulate, RunConfig, Side, Site, Workload
+from precflow.config.schema import Capture, CaptureRule, Determinism, Emulate, RunConfig, Side, Site, Workload
 from precflow.dumps.requests import declared, dump_request, environment_request
 
 RULES = ({"operator": "addmm", "rule": "scale", "factor": 1.01},)
@@ -49,6 +49,8 @@ def test_faults_belong_to_the_target(config):
     [
         {"determinism": Determinism(seed=5)},
         {"capture": Capture(scope=("encoder.*",))},
+        {"capture": Capture(rules=(CaptureRule(match=("encoder.*",), detail="none"),))},
+        {"capture": Capture(keep_last=2)},
         {"target": Side(device=("npu", "emulated"), dtype="float32")},
         {"workload": Workload(model={"_target_": "toy.build", "width": 5})},
         {"emulate": Emulate(name="scaled_linear", rules=({**RULES[0], "factor": 2.0},))},
@@ -98,3 +100,30 @@ def test_the_output_is_an_absolute_path(config, tmp_path, monkeypatch):
     from pathlib import Path
 
     assert asked(config, "target", Path("here"))["output"] == str(tmp_path / "here")
+
+
+def captured(config, capture, **options):
+    return declared(dataclasses.replace(config, capture=capture), "target", **options)["capture"]
+
+
+def test_a_rule_goes_to_the_agent_without_its_reason(config):
+    rule = CaptureRule(match=("a",), class_=("B",), step=(0, 1), detail="none", because="too large")
+    (said,) = captured(config, Capture(rules=(rule,)))["rules"]
+    assert (said["class"], said["step"], said["detail"]) == (["B"], [0, 1], "none")
+    assert "because" not in said
+
+
+def test_the_first_pass_of_escalating_is_the_dump_that_a_sketch_is(config):
+    assert captured(config, Capture(detail="escalating")) == captured(config, Capture(detail="sketch"))
+
+
+def test_the_second_pass_keeps_the_tensors_of_the_region_and_nothing_else(config, tmp_path):
+    escalating = dataclasses.replace(config, capture=Capture(detail="escalating", budget=100))
+    region = [{"match": ["a"], "operator": ["linear"]}]
+    request = agents.parse(json.loads(json.dumps(asked(escalating, "target", tmp_path, region=region))))
+    scope = request.capture.selection()
+    details = {name: scope.detail_of("api", name, "", "linear", "forward", 0, 0) for name in ("a", "b")}
+    assert details == {"a": "tensors", "b": "none"}
+    assert request.capture.budget == 100
+    assert request.determinism.repeat is False
+    assert declared(escalating, "target", region=region) != declared(escalating, "target")
