@@ -18,16 +18,16 @@ def integer_block(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> Summ
         reference: Flat integers or booleans.
         target: As many, possibly of another such type.
     """
-    distance = _distance(reference, target)
+    apart = distance(reference, target)
     return Summary(
         elements=reference.size,
-        unequal=int(np.count_nonzero(distance)) if reference.dtype == target.dtype else reference.size,
-        difference_sum=Scaled.of(float(np.add.reduce(distance, dtype=np.float64))),
-        difference_max=int(distance.max()),
+        unequal=int(np.count_nonzero(apart)) if reference.dtype == target.dtype else reference.size,
+        difference_sum=Scaled.of(float(np.add.reduce(apart, dtype=np.float64))),
+        difference_max=int(apart.max()),
     )
 
 
-def _distance(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def distance(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return |x - y|: as uint64 by wrapping subtraction, as Python integers where uint64 meets a signed type."""
     unsigned = [array.dtype == np.uint64 for array in (reference, target)]
     signed = [array.dtype.kind == "i" for array in (reference, target)]
@@ -36,5 +36,5 @@ def _distance(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> npt.NDAr
         return exact
     wide = np.uint64 if any(unsigned) else np.int64
     left, right = reference.astype(wide), target.astype(wide)
-    distance: npt.NDArray[Any] = np.maximum(left, right).view(np.uint64) - np.minimum(left, right).view(np.uint64)
-    return distance
+    apart: npt.NDArray[Any] = np.maximum(left, right).view(np.uint64) - np.minimum(left, right).view(np.uint64)
+    return apart

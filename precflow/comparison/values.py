@@ -87,6 +87,7 @@ class PairClasses:
         sentinel: How many hold a fill on either side, and nothing that is not finite.
         sentinel_mismatch: Those of them that are no fill, or one of the other sign, on the other side.
         infinity_for_sentinel: Places where a negative fill stands against -inf, which masks alike: a match.
+        mismatched: Which elements the two mismatches are.
     """
 
     excluded: Mask
@@ -95,6 +96,7 @@ class PairClasses:
     sentinel: int
     sentinel_mismatch: int
     infinity_for_sentinel: int
+    mismatched: Mask
 
 
 def classify(reference: Floats, target: Floats, fills: tuple[FillRange, FillRange], *, same_dtype: bool) -> PairClasses:
@@ -120,13 +122,15 @@ def classify(reference: Floats, target: Floats, fills: tuple[FillRange, FillRang
     masked_alike = ((left == LOW_FILL) & (right == MINUS_INFINITY)) | ((left == MINUS_INFINITY) & (right == LOW_FILL))
     sentinel = excluded & ~nonfinite
     apart = (left != right) | ((left == HIGH_FILL) & ~close if same_dtype else False)
+    nonfinite_mismatch, sentinel_mismatch = nonfinite & (left != right) & ~masked_alike, sentinel & apart
     return PairClasses(
         excluded=excluded,
         nonfinite=int(np.count_nonzero(nonfinite)),
-        nonfinite_mismatch=int(np.count_nonzero(nonfinite & (left != right) & ~masked_alike)),
+        nonfinite_mismatch=int(np.count_nonzero(nonfinite_mismatch)),
         sentinel=int(np.count_nonzero(sentinel)),
-        sentinel_mismatch=int(np.count_nonzero(sentinel & apart)),
+        sentinel_mismatch=int(np.count_nonzero(sentinel_mismatch)),
         infinity_for_sentinel=int(np.count_nonzero(masked_alike)),
+        mismatched=nonfinite_mismatch | sentinel_mismatch,
     )
 
 

@@ -1,0 +1,90 @@
+"""Where along each axis the squared error sits, summed up box by box."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from precflow.comparison.detail.boxes import Box
+from precflow.comparison.values import Floats
+
+MOST_GROUPS = 1 << 16  # of positions of one axis; on longer axes neighbours count together, so that memory stays bounded
+PROFILE = 48  # groups that a picture of an axis has
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The squared error along one axis.
+
+    Attributes:
+        number: Which axis, from 0.
+        size: Positions.
+        step: Positions that count as one: 1 but on axes of more than ``MOST_GROUPS`` positions.
+        top: ``(first, last, share)`` of the (groups of) positions with the largest shares of the tensor's squared error.
+        profile: Shares of at most ``PROFILE`` equal stretches of the axis, in order; together 1, or nothing where no error is.
+    """
+
+    number: int
+    size: int
+    step: int = 1
+    top: tuple[tuple[int, int, float], ...] = ()
+    profile: tuple[float, ...] = ()
+
+
+class AxisSums:
+    """Sums of squared errors by position, for every axis of a tensor.
+
+    Args:
+        shape: Sizes; a tensor without axes counts as one of a single position.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.sizes = shape or (1,)
+        self.steps = tuple(max(1, -(-size // MOST_GROUPS)) for size in self.sizes)
+        self.sums = [np.zeros(-(-size // step)) for size, step in zip(self.sizes, self.steps, strict=True)]
+
+    def add(self, box: Box, squares: Floats) -> None:
+        """Add the squared errors of a box, flat."""
+        table = squares.reshape(box.shape)
+        for axis, place in enumerate(box.outer):
+            self.sums[axis][place // self.steps[axis]] += squares.sum()
+        first = len(box.outer)
+        for axis in range(first, len(self.sizes)):
+            along = table.reshape(table.shape[0], -1).sum(axis=1)
+            self._along(axis, box.first if axis == first else 0, along)
+            table = table.sum(axis=0)
+
+    def merge(self, other: AxisSums) -> None:
+        """Add the sums of another part of the same tensor."""
+        self.sums = [mine + theirs for mine, theirs in zip(self.sums, other.sums, strict=True)]
+
+    def axes(self) -> tuple[Axis, ...]:
+        """Return what was found along each axis."""
+        return tuple(self._axis(number) for number in range(len(self.sizes)))
+
+    def shares(self, axis: int) -> Floats:
+        """Return the share of the squared error of each (group of) position; all 0 where there is no error."""
+        total = self.sums[axis].sum()
+        return self.sums[axis] / total if total else self.sums[axis]
+
+    def _along(self, axis: int, first: int, sums: Floats) -> None:
+        step = self.steps[axis]
+        if step == 1:
+            self.sums[axis][first : first + sums.size] += sums
+            return
+        groups = np.arange(first, first + sums.size) // step
+        self.sums[axis][groups[0] : groups[-1] + 1] += np.bincount(groups - groups[0], sums)
+
+    def _axis(self, number: int) -> Axis:
+        shares, step, size = self.shares(number), self.steps[number], self.sizes[number]
+        groups = [int(group) for group in np.lexsort((np.arange(shares.size), -shares))[:SHOWN] if shares[group]]
+        top = tuple((group * step, min((group + 1) * step, size) - 1, float(shares[group])) for group in groups)
+        return Axis(number, size, step, top, _profile(shares) if top else ())
+
+
+def _profile(shares: Floats) -> tuple[float, ...]:
+    """Return the sums of at most ``PROFILE`` stretches that are equally long, give or take one."""
+    bounds = np.linspace(0, shares.size, min(PROFILE, shares.size), endpoint=False).astype(np.int64)
+    return tuple(float(share) for share in np.add.reduceat(shares, bounds))

@@ -1,0 +1,105 @@
+"""One tensor by itself: what it holds, a histogram, and its first and last values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precflow.comparison.detail import extent as extents
+from precflow.comparison.detail.boxes import BLOCK
+from precflow.comparison.detail.extent import Extent, extent
+from precflow.comparison.detail.histogram import Histogram, histogram
+from precflow.comparison.values import widen
+from precflow.dumps.dtypes import NUMPY_DTYPES, name_of, real_part
+from precflow.dumps.pages import release
+
+ENDS = 6  # values shown at either end
+_ENOUGH_DIGITS = 7  # tell all bfloat16 and float8 apart
+
+
+@dataclass(frozen=True)
+class Description:
+    """One tensor.
+
+    Attributes:
+        dtype: Element type.
+        shape: Sizes.
+        extent: Counts, extremes and sums; the parts of complex numbers count singly.
+        values: Histogram of the ordinary elements between their extremes.
+        first: The first values in C order, as :func:`scalar` gives them.
+        last: The last values; nothing where ``first`` has them all.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    extent: Extent
+    values: Histogram
+    first: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
+
+
+def describe(arrays: Sequence[npt.NDArray[Any]], *, block: int = BLOCK) -> list[Description]:
+    """Read tensors twice, in blocks, and describe each; memory is bounded whatever their size.
+
+    Args:
+        arrays: Any element types that a dump can hold. Their histograms have one range, so that they can be laid upon
+            each other.
+        block: Elements read at a time; changes nothing but the last bits of sums.
+    """
+    flats = [reals(array) for array in arrays]
+    found = [extents.merged(extent(part) for part in parts(flat, block)) for flat in flats]
+    low, high = min(one.minimum for one in found), max(one.maximum for one in found)
+    return [
+        Description(
+            dtype=name_of(array.dtype),
+            shape=array.shape,
+            extent=one,
+            values=binned(flat, low, high, block=block),
+            first=tuple(scalar(value) for value in array.reshape(-1)[:ENDS]),
+            last=tuple(scalar(value) for value in array.reshape(-1)[ENDS:][-ENDS:]),
+        )
+        for array, flat, one in zip(arrays, flats, found, strict=True)
+    ]
+
+
+def reals(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the elements flat in C order, without a copy where they lie so already; complex numbers as pairs of reals."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return flat.view(NUMPY_DTYPES[real_part(name_of(flat.dtype))]) if flat.dtype.kind == "c" else flat
+
+
+def parts(flat: npt.NDArray[Any], block: int = BLOCK) -> Iterator[npt.NDArray[Any]]:
+    """Return the blocks of a flat array one after the other, and give the pages of each back when the next one is asked for."""
+    for start in range(0, flat.size, block):
+        part = flat[start : start + block]
+        yield part
+        release(part)
+
+
+def binned(flat: npt.NDArray[Any], low: float, high: float, *, block: int = BLOCK) -> Histogram:
+    """Return a histogram of the ordinary elements, all of which lie between ``low`` and ``high``."""
+    fills = extents.kind_of(flat.dtype.name).fills
+    counted = histogram(np.zeros(0), low, high)
+    for part in parts(flat, block):
+        values, _ = extents.ordinary(widen(part), fills)
+        counted += histogram(values, low, high)
+    return counted
+
+
+def scalar(value: Any) -> str:
+    """Return one element as the shortest text that gives the same element of its type again.
+
+    >>> scalar(np.float32(0.1)), scalar(np.float64(0.1)), scalar(np.int8(-3)), scalar(np.bool_(True))
+    ('0.1', '0.1', '-3', 'True')
+    >>> scalar(np.complex64(1 - 0.1j)), scalar(np.float32("nan")), scalar(NUMPY_DTYPES["bfloat16"].type(0.1))
+    ('1-0.1j', 'nan', '0.1')
+    """
+    if type(value).__module__ != "ml_dtypes":
+        return str(value).strip("()")
+    kind = type(value)
+    texts = (f"{float(value):.{digits}g}" for digits in range(1, _ENOUGH_DIGITS))
+    return next((text for text in texts if kind(float(text)) == value), str(value))

@@ -1,0 +1,184 @@
+"""One pair of tensors in full, computed in blocks: memory is bounded whatever the size."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from precflow.comparison.detail.axes import Axis, AxisSums
+from precflow.comparison.detail.boxes import BLOCK, Box, boxes, unravel
+from precflow.comparison.detail.description import Description, describe, scalar
+from precflow.comparison.detail.errors import Errors, box_errors, differences, equal_errors
+from precflow.comparison.detail.place import Place, places, verdict
+from precflow.comparison.summarize import PairOfTensors, summarize
+from precflow.comparison.summary import Summary
+from precflow.dumps.pages import release
+
+_TASK = 64  # boxes that a thread takes at a time
+
+
+@dataclass(frozen=True)
+class Element:
+    """One element of a pair.
+
+    Attributes:
+        index: Where it is; of complex tensors a last number says which part, 0 real and 1 imaginary.
+        reference: Its value, as the shortest text that gives it back.
+        target: The same of the target.
+        error: ``|target - reference|``; NaN where one of them is not finite.
+        relative: ``error / |reference|``; NaN where that has no meaning.
+    """
+
+    index: tuple[int, ...]
+    reference: str
+    target: str
+    error: float
+    relative: float
+
+
+@dataclass(frozen=True)
+class Detail:
+    """One pair of tensors of one shape.
+
+    Attributes:
+        reference: The reference's tensor; its histogram has the range of both.
+        target: The target's.
+        summary: What every metric is made of.
+        unequal: Elements whose values differ, NaN equal to NaN.
+        first: The first of them in C order, ``None`` where there is none.
+        mismatched: The first elements that are NaN, infinite or a fill on one side only, or of another kind on each.
+        worst_absolute: Elements with the largest ``|x - y|``, largest first.
+        worst_relative: Elements with the largest ``|x - y| / |y|``.
+        error_bins: ``(from, to, elements)`` of ``|x - y|`` by powers of two; elements that are equal are ``exact``.
+        exact: Compared elements with an error of 0.
+        ulps: ``(smallest, largest, elements)`` of distances in units in the last place.
+        median_ulps: The class of distances that holds the median.
+        axes: Where along each axis the squared error is; of complex tensors the last axis is real and imaginary part.
+        places: What stands out along the axes.
+        where: The same as one sentence.
+    """
+
+    reference: Description
+    target: Description
+    summary: Summary
+    unequal: int
+    first: Element | None
+    mismatched: tuple[Element, ...]
+    worst_absolute: tuple[Element, ...]
+    worst_relative: tuple[Element, ...]
+    error_bins: tuple[tuple[float, float, int], ...]
+    exact: int
+    ulps: tuple[tuple[int, int, int], ...]
+    median_ulps: tuple[int, int]
+    axes: tuple[Axis, ...]
+    places: tuple[Place, ...]
+    where: str
+
+
+def examine(reference: npt.NDArray[Any], target: npt.NDArray[Any], *, threads: int = 0, block: int = BLOCK) -> Detail:
+    """Read a pair of tensors a few times and return everything about it.
+
+    Args:
+        reference: Any element type that a dump can hold.
+        target: The same shape, possibly another element type.
+        threads: How many; 0 is one a processor. The result does not depend on it.
+        block: Elements read at a time, which changes sums by their rounding only.
+
+    Raises:
+        ValueError: The shapes differ.
+    """
+    pair = PairOfTensors(reference, target)
+    shape = (*reference.shape, 2) if pair.size != reference.size else reference.shape
+    summary = summarize(reference, target)
+    found, sums = _errors(pair, shape, summary, threads or os.cpu_count() or 1, block)
+    standing = places(sums)
+    first, second = describe([reference, target], block=block)
+    return Detail(
+        reference=first,
+        target=second,
+        summary=summary,
+        unequal=found.unequal,
+        first=next(iter(_elements(pair, shape, [found.first] if found.first >= 0 else [])), None),
+        mismatched=_elements(pair, shape, found.mismatched),
+        worst_absolute=_elements(pair, shape, found.absolute.places),
+        worst_relative=_elements(pair, shape, found.relative.places),
+        error_bins=tuple(found.sizes.bins()),
+        exact=found.sizes.zero,
+        ulps=tuple(found.ulps.rows()),
+        median_ulps=found.ulps.median(),
+        axes=sums.axes(),
+        places=standing,
+        where=_where(standing, summary, found, sums.sizes),
+    )
+
+
+def _errors(pair: PairOfTensors, shape: tuple[int, ...], summary: Summary, threads: int, block: int) -> tuple[Errors, AxisSums]:
+    """Return the errors of the pair, and their squares along each axis.
+
+    Tasks are cut by boxes, not by threads, and added up in order, so that any number of threads gives the same bits.
+    """
+    every = boxes(shape, block)
+    total, found = AxisSums(shape), Errors()
+    with ThreadPoolExecutor(threads) as pool:
+        while tasks := [task for _ in range(threads) if (task := _take(every))]:
+            for errors, sums in pool.map(lambda task: _task(pair, shape, summary, task), tasks):
+                found += errors
+                total.merge(sums)
+    return found, total
+
+
+def _take(every: Iterable[Box]) -> list[Box]:
+    return [box for _, box in zip(range(_TASK), every, strict=False)]
+
+
+def _task(pair: PairOfTensors, shape: tuple[int, ...], summary: Summary, task: list[Box]) -> tuple[Errors, AxisSums]:
+    sums, errors = AxisSums(shape), Errors()
+    for box in task:
+        errors += _box(pair, box, sums, summary, errors)
+    return errors, sums
+
+
+def _box(pair: PairOfTensors, box: Box, sums: AxisSums, summary: Summary, before: Errors) -> Errors:
+    reference, target = pair.reference[box.start : box.stop], pair.target[box.start : box.stop]
+    found = differences(reference, target, inexact=pair.inexact)
+    errors = (
+        equal_errors(reference, inexact=pair.inexact)
+        if isinstance(found, int)
+        else box_errors(found, box, sums, float(summary.difference_max), before)
+    )
+    for side in (reference, target):
+        release(side)
+    return errors
+
+
+def _elements(pair: PairOfTensors, shape: tuple[int, ...], flat: Iterable[int]) -> tuple[Element, ...]:
+    return tuple(_element(pair, shape, number) for number in flat)
+
+
+def _element(pair: PairOfTensors, shape: tuple[int, ...], number: int) -> Element:
+    y, x = pair.reference[number], pair.target[number]
+    exact = not pair.inexact
+    error = float(abs(int(x) - int(y))) if exact else abs(float(x) - float(y))
+    magnitude = float(abs(int(y))) if exact else abs(float(y))
+    has_meaning = math.isfinite(error) and magnitude > 0
+    relative = error / magnitude if has_meaning else math.nan
+    return Element(unravel(number, shape), scalar(y), scalar(x), error if math.isfinite(error) else math.nan, relative)
+
+
+def _where(standing: tuple[Place, ...], summary: Summary, found: Errors, sizes: tuple[int, ...]) -> str:
+    """Return where the error is in one sentence; what has no size, a NaN or a fill on one side, is told first."""
+    mismatched = summary.sentinel_mismatch + summary.nonfinite_mismatch
+    texts = [f"{mismatched} elements are NaN, infinite or a mask's fill on one side only"] if mismatched else []
+    if summary.difference_max:
+        texts.append(verdict(standing, sizes))
+    elif 0 in sizes:
+        texts.append("no element")
+    elif not mismatched:
+        texts.append("only values that no sum counts differ" if found.unequal else "no error")
+    return "; ".join(texts)

@@ -1,0 +1,187 @@
+"""The errors of one box of a pair of tensors, and their sum over boxes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precflow.comparison.detail.axes import AxisSums
+from precflow.comparison.detail.boxes import Box
+from precflow.comparison.detail.histogram import Magnitudes, magnitudes
+from precflow.comparison.detail.ulps import UlpCounts, ulp_counts
+from precflow.comparison.detail.worst import MOST, Worst, first_places, worst
+from precflow.comparison.integers import distance
+from precflow.comparison.kernel import PairFacts, pair_facts
+from precflow.comparison.ulp import distances
+from precflow.comparison.values import Floats, Mask, classify, widen
+
+_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+@dataclass(frozen=True)
+class Errors:
+    """What the errors of a part of a pair are like; y is the reference, x the target. Parts add up.
+
+    Left out are pairs with NaN, an infinity or a mask's fill value on either side; figures relative to y leave out small y
+    (0, or subnormal in the reference's type) too.
+
+    Attributes:
+        unequal: Elements whose values differ, NaN equal to NaN; -0 equals 0.
+        first: Flat number of the first of them, -1 where there is none.
+        mismatched: Flat numbers of the first NaN, infinities and fills without an equal partner.
+        absolute: Elements with the largest ``|x - y|``.
+        relative: Elements with the largest ``|x - y| / |y|``.
+        sizes: Magnitudes of ``|x - y|``.
+        ulps: Distances in units in the last place of the coarser type; none of integers.
+    """
+
+    unequal: int = 0
+    first: int = -1
+    mismatched: tuple[int, ...] = ()
+    absolute: Worst = field(default_factory=Worst)
+    relative: Worst = field(default_factory=Worst)
+    sizes: Magnitudes = field(default_factory=Magnitudes)
+    ulps: UlpCounts = field(default_factory=UlpCounts)
+
+    def __add__(self, other: Errors) -> Errors:
+        """Merge two parts; ``self`` comes first in the tensor."""
+        return Errors(
+            unequal=self.unequal + other.unequal,
+            first=other.first if self.first < 0 else self.first,
+            mismatched=(*self.mismatched, *other.mismatched)[:MOST],
+            absolute=self.absolute + other.absolute,
+            relative=self.relative + other.relative,
+            sizes=self.sizes + other.sizes,
+            ulps=self.ulps + other.ulps,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """One box, element by element; excluded pairs hold 0 everywhere.
+
+    Attributes:
+        distance: ``|x - y|``, float64.
+        magnitude: ``|y|``, float64.
+        unequal: Where the values differ.
+        mismatched: Where classes of values differ; ``None`` where nowhere.
+        excluded: Pairs that are no ordinary numbers; ``None`` where there is none.
+        apart: Distances in units in the last place; ``None`` of integers.
+        smallest: Below it ``|y|`` is small.
+    """
+
+    distance: Floats
+    magnitude: Floats
+    unequal: Mask
+    mismatched: Mask | None
+    excluded: Mask | None
+    apart: npt.NDArray[Any] | None
+    smallest: float
+
+
+def differences(reference: npt.NDArray[Any], target: npt.NDArray[Any], *, inexact: bool) -> Differences | int:
+    """Return the differences of a block, or the number of its elements where no bit differs.
+
+    Args:
+        reference: Flat reals or integers.
+        target: As many.
+        inexact: They are floating point numbers on either side.
+    """
+    if reference.dtype == target.dtype and not _differ(reference, target):
+        return int(reference.size)
+    return _floats(reference, target) if inexact else _integers(reference, target)
+
+
+def box_errors(found: Differences, box: Box, sums: AxisSums, largest: float, before: Errors) -> Errors:
+    """Return the errors of a box, and add its squared errors to the sums along the axes.
+
+    Args:
+        found: The differences of the box.
+        box: Where it lies.
+        sums: Sums along the axes.
+        largest: Largest ``|x - y|`` of the whole tensor: squares are taken relative to its power of two.
+        before: Errors of boxes that come before; what is no worse than their worst is not looked for.
+    """
+    exponent = math.frexp(largest)[1]
+    scaled = np.ldexp(found.distance, -exponent)
+    sums.add(box, scaled * scaled)
+    usable = found.magnitude >= found.smallest if found.smallest else found.magnitude > 0
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        relative = np.where(usable, found.distance / found.magnitude, 0.0)
+    compared = found.distance if found.excluded is None else found.distance[~found.excluded]
+    ulps = UlpCounts() if found.apart is None else ulp_counts(found.apart[_counted(usable, found.excluded)])
+    places = np.flatnonzero(found.unequal)
+    return Errors(
+        unequal=int(places.size),
+        first=box.start + int(places[0]) if places.size else -1,
+        mismatched=() if found.mismatched is None else first_places(found.mismatched, box.start),
+        absolute=worst(found.distance, box.start, before.absolute.floor),
+        relative=worst(relative, box.start, before.relative.floor),
+        sizes=magnitudes(compared),
+        ulps=ulps,
+    )
+
+
+def _counted(usable: Mask, excluded: Mask | None) -> Mask:
+    return usable if excluded is None else usable & ~excluded
+
+
+def equal_errors(reference: npt.NDArray[Any], *, inexact: bool) -> Errors:
+    """Return the errors of a block without an unequal bit: every compared element is 0 apart."""
+    if not inexact:
+        return Errors(sizes=Magnitudes(int(reference.size)))
+    facts = pair_facts(reference.dtype.name, reference.dtype.name)
+    values = widen(reference)
+    excluded = _excluded(values, values, facts)
+    compared = values if excluded is None else values[~excluded[0]]
+    usable = int(np.count_nonzero(np.abs(compared) >= facts.reference.smallest_normal))
+    return Errors(sizes=Magnitudes(int(compared.size)), ulps=UlpCounts((usable,) if usable else ()))
+
+
+def _differ(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> bool:
+    word = _WORDS[reference.itemsize]
+    return not np.array_equal(reference.view(word), target.view(word))
+
+
+def _floats(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> Differences:
+    facts = pair_facts(reference.dtype.name, target.dtype.name)
+    y, x = widen(reference), widen(target)
+    unequal = (y != x) & ~(np.isnan(y) & np.isnan(x))
+    groups = _excluded(y, x, facts)
+    if groups is not None:
+        y[groups[0]] = x[groups[0]] = 0.0
+    return Differences(
+        distance=np.abs(x - y),
+        magnitude=np.abs(y),
+        unequal=unequal,
+        mismatched=groups[1] if groups else None,
+        excluded=groups[0] if groups else None,
+        apart=_apart(reference, target, facts),
+        smallest=facts.reference.smallest_normal,
+    )
+
+
+def _apart(reference: npt.NDArray[Any], target: npt.NDArray[Any], facts: PairFacts) -> npt.NDArray[Any]:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return distances(reference, target, facts.coarse)
+
+
+def _excluded(y: Floats, x: Floats, facts: PairFacts) -> tuple[Mask, Mask] | None:
+    """Return which pairs are no ordinary numbers, and which of those have no partner; ``None`` where all are ordinary."""
+    sides = zip((y, x), facts.fills, strict=True)
+    if all(values.min() > fills.plain_low and values.max() < fills.high for values, fills in sides):
+        return None
+    with np.errstate(invalid="ignore", over="ignore"):
+        groups = classify(y, x, facts.fills, same_dtype=facts.same)
+    return groups.excluded, groups.mismatched
+
+
+def _integers(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> Differences:
+    apart = distance(reference, target)
+    wide = apart.astype(np.float64)
+    magnitude = np.abs(reference.astype(np.float64))
+    return Differences(wide, magnitude, apart != 0, None, None, None, 0.0)

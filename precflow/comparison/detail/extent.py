@@ -1,0 +1,151 @@
+"""What one tensor holds: classes of values, extremes and sums, read in blocks and added up."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precflow.comparison.scaled import Scaled
+from precflow.comparison.values import (
+    INFINITY,
+    MINUS_INFINITY,
+    NOT_A_NUMBER,
+    ORDINARY,
+    FillRange,
+    Floats,
+    classes,
+    fill_range,
+    widen,
+)
+from precflow.dumps.dtypes import FLOATS, float_facts
+
+_ADDED = {"merge": operator.add}
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Counts, extremes and sums of the elements of one tensor; the parts of complex numbers count singly.
+
+    Extremes and sums are over ordinary elements only: neither NaN, nor infinite, nor a mask's fill value.
+
+    Attributes:
+        elements: Elements read.
+        nan: NaN among them.
+        positive_infinity: +Inf among them.
+        negative_infinity: -Inf among them.
+        sentinel: Fill values of masks among them.
+        zero: Exact zeros among them.
+        saturated: Elements that have the largest finite magnitude of their type.
+        minimum: Smallest ordinary element; ``inf`` where there is none.
+        maximum: Largest ordinary element; ``-inf`` where there is none.
+        total: Sum of the ordinary elements.
+        square: Sum of their squares.
+    """
+
+    elements: int = field(default=0, metadata=_ADDED)
+    nan: int = field(default=0, metadata=_ADDED)
+    positive_infinity: int = field(default=0, metadata=_ADDED)
+    negative_infinity: int = field(default=0, metadata=_ADDED)
+    sentinel: int = field(default=0, metadata=_ADDED)
+    zero: int = field(default=0, metadata=_ADDED)
+    saturated: int = field(default=0, metadata=_ADDED)
+    minimum: float = field(default=math.inf, metadata={"merge": min})
+    maximum: float = field(default=-math.inf, metadata={"merge": max})
+    total: Scaled = field(default_factory=Scaled, metadata=_ADDED)
+    square: Scaled = field(default_factory=Scaled, metadata=_ADDED)
+
+    @property
+    def ordinary(self) -> int:
+        """Elements that entered extremes and sums."""
+        return self.elements - self.nan - self.positive_infinity - self.negative_infinity - self.sentinel
+
+    def __add__(self, other: Extent) -> Extent:
+        """Merge the extents of two parts of a tensor."""
+        return Extent(**{one.name: one.metadata["merge"](getattr(self, one.name), getattr(other, one.name)) for one in FIELDS})
+
+
+FIELDS = fields(Extent)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the element type of a tensor implies: its fill values (``None`` for integers) and its largest magnitude."""
+
+    fills: FillRange | None
+    largest: float
+
+
+@functools.cache
+def kind_of(dtype: str) -> Kind:
+    """Return what an element type implies; integers and booleans have no classes and never saturate."""
+    if dtype not in FLOATS:
+        return Kind(None, math.inf)
+    facts = float_facts(dtype)
+    return Kind(fill_range(facts), facts.largest)
+
+
+def extent(block: npt.NDArray[Any]) -> Extent:
+    """Read one block of flat reals or integers."""
+    if not block.size:
+        return Extent()
+    kind = kind_of(block.dtype.name)
+    values = widen(block)
+    wanted, groups = ordinary(values, kind.fills)
+    counted = Extent(
+        elements=block.size,
+        nan=_count(groups, NOT_A_NUMBER),
+        positive_infinity=_count(groups, INFINITY),
+        negative_infinity=_count(groups, MINUS_INFINITY),
+        sentinel=0 if groups is None else int(np.count_nonzero(groups > MINUS_INFINITY)),
+        zero=values.size - int(np.count_nonzero(values)),
+        saturated=int(np.count_nonzero(np.abs(values) == kind.largest)) if math.isfinite(kind.largest) else 0,
+    )
+    return counted + _summed(wanted) if wanted.size else counted
+
+
+def ordinary(values: Floats, fills: FillRange | None) -> tuple[Floats, npt.NDArray[np.uint8] | None]:
+    """Return the ordinary values of a block, and the class of every one; ``None`` where all of them are ordinary."""
+    if fills is None or (values.min() > fills.plain_low and values.max() < fills.high):
+        return values, None
+    groups = classes(values, fills)
+    return values[groups == ORDINARY], groups
+
+
+def merged(parts: Iterable[Extent]) -> Extent:
+    """Return the extent of a whole from those of its parts."""
+    return functools.reduce(operator.add, parts, Extent())
+
+
+def mean(of: Extent) -> float:
+    """Return the mean of the ordinary elements; NaN where there is none."""
+    return float(of.total) / of.ordinary if of.ordinary else math.nan
+
+
+def norm(of: Extent) -> float:
+    """Return the Euclidean norm of the ordinary elements."""
+    odd = of.square.exponent % 2
+    return float(Scaled.of(math.sqrt(math.ldexp(of.square.mantissa, odd)), (of.square.exponent - odd) // 2))
+
+
+def _summed(values: Floats) -> Extent:
+    """Return extremes and sums; squares are taken of values scaled to at most 1, so that none overflows or vanishes."""
+    low, high = float(values.min()), float(values.max())
+    exponent = math.frexp(max(abs(low), abs(high)))[1]
+    scaled = np.ldexp(values, -exponent)
+    return Extent(
+        minimum=low,
+        maximum=high,
+        total=Scaled.of(float(np.add.reduce(scaled)), exponent),
+        square=Scaled.of(float(np.einsum("i,i->", scaled, scaled)), 2 * exponent),
+    )
+
+
+def _count(groups: npt.NDArray[np.uint8] | None, which: int) -> int:
+    return 0 if groups is None else int(np.count_nonzero(groups == which))
