@@ -29,7 +29,11 @@ class Measure:
         reference_shape: Sizes on the reference.
         target_shape: Sizes on the target.
         equal: Both have a content id, and the same: the bits are the same.
-        metrics: Metric name -> number; a metric that cannot be had is absent.
+        metrics: Metric name -> number, exact, or estimated where ``ranges`` names it too; what cannot be had is absent.
+        evidence: The least that either side kept of it, one of ``kept.EVIDENCE``; ``""`` where nothing was measured.
+        share: Share of its elements that was kept; below 1 for slices and samples.
+        ranges: Metric name -> (lowest, highest) value that the kept evidence allows, for metrics that are no exact numbers.
+        absent: Metric name -> why it has a meaning and cannot be had from what was kept.
         counts: Value classes: ``elements, ordinary, small, sentinel, nonfinite`` and what mismatched by place:
             ``sentinel_mismatch, nonfinite_mismatch``.
         warnings: What a reader should know (equal NaN at equal places...).
@@ -55,6 +59,10 @@ class Measure:
     target_shape: tuple[int, ...] = ()
     equal: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
+    evidence: str = ""
+    share: float = 1.0
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    absent: Mapping[str, str] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     site: str = ""
