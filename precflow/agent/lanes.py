@@ -78,6 +78,11 @@ def block_lanes(words: torch.Tensor) -> torch.Tensor:
     return found[0] if len(found) == 1 else torch.cat(found)
 
 
+def place_weights(device: torch.device) -> torch.Tensor:
+    """Return the first table's weight of each place in a block, int32 ``[BLOCK]``."""
+    return _tables_on(device).weights[0]
+
+
 def wraps(device: torch.device) -> bool:
     """Tell whether int32 sums and products wrap on a device; found out once, which waits for the device.
 

@@ -1,0 +1,196 @@
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from precflow.agent.fills import Cleaning, fills_of
+from precflow.agent.sketch import BLOCK, MOST_ROWS, SUMS, added, row_length, row_norms, sized, sketch
+from precflow.agent.statistics import cleaning, of_any
+from precflow.comparison.kept import Kept, group_length, of_tensor
+
+ROWS, COLUMNS, HEADS = 616, 768, 12
+SEEDS = 24
+ONE = 1 / math.sqrt(2 * SUMS)
+
+
+def generator(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def gaussian(seed, *shape):
+    return torch.randn(*shape, generator=generator(seed))
+
+
+def only(part):
+    """Return a difference that is 0 but for a part, which is Gaussian."""
+
+    def made(seed):
+        difference = torch.zeros(ROWS, COLUMNS)
+        view = part(difference, seed)
+        view.copy_(gaussian(seed, *view.shape))
+        return difference
+
+    return made
+
+
+def swapped(seed):
+    one, other = gaussian(seed, 2, COLUMNS)
+    difference = torch.zeros(ROWS, COLUMNS)
+    difference[seed], difference[seed + 100] = one - other, other - one
+    return difference
+
+
+def of_column(value):
+    def made(seed):
+        difference = torch.zeros(ROWS, COLUMNS)
+        difference[:, seed * 31 % COLUMNS] = value
+        return difference
+
+    return made
+
+
+def scattered(seed):
+    difference = torch.zeros(ROWS * COLUMNS)
+    places = torch.randperm(ROWS * COLUMNS, generator=generator(seed))[:500]
+    difference[places] = 1.0
+    return difference.view(ROWS, COLUMNS)
+
+
+def rows(seed):
+    """Return a number of rows: what is constant has another error with another size only."""
+    return 200 + 90 * seed
+
+
+DIFFERENCES = {
+    "Gaussian": lambda seed: gaussian(seed, ROWS, COLUMNS),
+    "constant bias": lambda seed: torch.ones(rows(seed), COLUMNS),
+    "Gaussian with bias": lambda seed: gaussian(seed, rows(seed), COLUMNS) + 1,
+    "one row": only(lambda x, seed: x[seed * 7]),
+    "one column": only(lambda x, seed: x[:, seed * 31]),
+    "one constant row": lambda seed: torch.zeros(ROWS, COLUMNS).index_fill_(0, torch.tensor([seed * 7]), 0.5),
+    "one constant column": of_column(0.5),
+    "one head": only(lambda x, seed: x.view(ROWS, HEADS, -1)[:, seed % HEADS]),
+    "two rows swapped": swapped,
+    "every 77th row": only(lambda x, seed: x[seed::77]),
+    "every other column": only(lambda x, seed: x[:, seed % 2 :: 2]),
+    "rank one, equal rows": lambda seed: gaussian(seed, 1, COLUMNS).expand(ROWS, COLUMNS),
+    "rank one, equal columns": lambda seed: gaussian(seed, ROWS, 1).expand(ROWS, COLUMNS),
+    "rank one": lambda seed: gaussian(seed, ROWS, 1) * gaussian(seed + 50, 1, COLUMNS),
+    "checkerboard": lambda seed: 1.0 - 2 * ((torch.arange(rows(seed))[:, None] + torch.arange(COLUMNS)) % 2),
+    "last quarter": only(lambda x, seed: x[ROWS * 3 // 4 :]),
+    "500 places": scattered,
+}
+
+
+def estimate(difference):
+    return float(added(sketch(difference.reshape(-1).contiguous())).double().norm())
+
+
+def test_there_are_seventeen_structured_differences():
+    assert len(DIFFERENCES) == 17
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_the_norm_of_structured_differences_is_estimated(name):
+    errors = []
+    for seed in range(SEEDS):
+        difference = DIFFERENCES[name](seed)
+        errors.append(estimate(difference) / float(difference.double().norm()) - 1)
+    assert math.sqrt(sum(error**2 for error in errors) / SEEDS) <= 1.25 * ONE
+    assert max(map(abs, errors)) <= 5 * ONE
+
+
+@pytest.mark.parametrize("size", [1, SUMS, SUMS + 1, 5000, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])
+@pytest.mark.parametrize("name", ["float32", "float64", "float16", "bfloat16"])
+def test_sums_are_those_of_the_judge(name, size):
+    values = torch.randn(size, generator=generator(0), dtype=torch.float64).to(getattr(torch, name))
+    array = values.float().numpy().astype(ml_dtypes.bfloat16) if name == "bfloat16" else values.numpy()
+    judges = of_tensor(array, Kept(name, (size,))).sketch
+    found = added(sketch(values))
+    assert (found.dtype, found.shape) == (torch.float32, (1, SUMS))
+    assert np.abs(found.double().numpy()[0] - judges).max() <= 1e-6 * max(np.abs(judges).max(), 1e-3)
+
+
+def test_a_sketch_is_linear():
+    one, other = gaussian(0, 3 * BLOCK + 5), gaussian(1, 3 * BLOCK + 5)
+    difference = added(sketch(one)) - added(sketch(other))
+    assert torch.allclose(difference, added(sketch(one - other)), atol=1e-3)
+
+
+@pytest.mark.parametrize("relative", [1e-5, 1e-6, 3e-7])
+@pytest.mark.parametrize("mean", [0.0, 3.0])
+def test_small_differences_are_held_by_plain_sums(relative, mean):
+    one = gaussian(0, 473088) + mean
+    other = one + gaussian(1, 473088) * relative * one.norm() / one.numel() ** 0.5
+    true = float((one.double() - other.double()).norm())
+    found = float((added(sketch(one)) - added(sketch(other))).double().norm())
+    assert 0.85 < found / true < 1.25
+
+
+@pytest.mark.parametrize("mean", [0.0, 3.0])
+def test_a_grid_holds_differences_of_one_part_in_ten_million(mean):
+    one = gaussian(0, 473088) + mean
+    other = one + gaussian(1, 473088) * 1e-7 * one.norm() / one.numel() ** 0.5
+    largest = float(max(one.abs().max(), other.abs().max()))
+    true = float((one.double() - other.double()).norm())
+    parts = [added(sketch(each, largest=largest)).double() for each in (one, other)]
+    assert parts[0].shape == (2, SUMS)
+    assert 0.85 < float((parts[0] - parts[1]).sum(0).norm()) / true < 1.15
+
+
+def test_both_parts_of_a_grid_are_the_whole():
+    values = gaussian(0, BLOCK + 100)
+    parts = added(sketch(values, largest=float(values.abs().max()))).double().sum(0)
+    assert torch.allclose(parts, added(sketch(values))[0].double(), atol=1e-4)
+
+
+@pytest.mark.parametrize("other", [math.nan, math.inf, -math.inf, -3.4e38, -65504.0])
+def test_only_ordinary_values_enter(other):
+    values = gaussian(0, BLOCK + 9)
+    values[::13] = 0
+    clean = added(sketch(values))
+    values[::13] = other
+    fills = Cleaning(fills_of(torch.float32))
+    assert torch.equal(added(sketch(values, fills), fills), clean)
+    length = row_length([77, 847], 77 * 847)
+    norms = row_norms(torch.where(values == other, 0.0, values).nan_to_num(0.0, 0.0, 0.0)[: 77 * 847], length)
+    assert torch.equal(row_norms(values[: 77 * 847], length, fills), norms)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e25])
+def test_values_whose_squares_leave_the_range_are_sized(scale):
+    values = gaussian(0, BLOCK + 9) * scale
+    clean = cleaning(values.dtype, *of_any(values)[:2])
+    assert clean.exponent != 0
+    wanted = of_tensor(values.numpy(), Kept("float32", (values.numel(),)))
+    assert added(sketch(values, clean), clean)[0].double().numpy() == pytest.approx(wanted.sketch, rel=1e-4, abs=1e-4 * scale)
+    assert sized(row_norms(values, values.numel(), clean), clean).tolist() == pytest.approx(wanted.rows.tolist(), rel=1e-6)
+
+
+SHAPES = [(), (5,), (3, 77, 200), (2048, 4), (70000, 3), (1, 300000), (5000, 1), ((1 << 20) + 9, 1), (2, 0)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rows_are_grouped_as_by_the_judge(shape):
+    size = math.prod(shape)
+    assert row_length(list(shape), size) == group_length(shape, size)
+    assert row_length(list(shape), 2 * size) == group_length(shape, 2 * size)
+    assert -(-size // row_length(list(shape), size)) <= MOST_ROWS
+
+
+@pytest.mark.parametrize("name", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("shape", SHAPES[:-1])
+def test_norms_of_rows_are_those_of_the_judge(shape, name):
+    values = torch.randn(shape, generator=generator(2), dtype=torch.float64).to(getattr(torch, name))
+    array = values.float().numpy().astype(ml_dtypes.bfloat16) if name == "bfloat16" else values.numpy()
+    judges = of_tensor(np.asarray(array), Kept(name, shape)).rows
+    found = row_norms(values.reshape(-1), row_length(list(shape), values.numel()))
+    assert found.double().numpy() == pytest.approx(judges, rel=1e-6)
+
+
+def test_norms_of_long_rows_are_taken_in_pieces(monkeypatch):
+    values = gaussian(3, 2, 5000) + 10
+    monkeypatch.setattr("precflow.agent.sketch._AT_ONCE", 700)
+    assert row_norms(values.view(-1), 5000).tolist() == pytest.approx(values.double().norm(dim=1).tolist(), rel=1e-6)
