@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -11,10 +10,12 @@ from typing import Any
 
 import numpy.typing as npt
 
+from precflow.comparison import estimates
 from precflow.comparison.measures import Measure
 from precflow.comparison.metrics import measure_all
 from precflow.comparison.pairing import Pair, pair
 from precflow.comparison.rows import pieces
+from precflow.comparison.samples import of_whole
 from precflow.comparison.summarize import DEFAULT_BLOCK, WORTH_COMPILING, PairOfTensors
 from precflow.comparison.summary import Summary, merge
 from precflow.dumps.dtypes import is_floating
@@ -101,8 +102,8 @@ def _open(joined: Pair, reference: Dump, target: Dump, owners: Owners) -> _Opene
     measure = _paired(left, right, owners[id(left)], owners[id(right)])
     if measure.movement or measure.join != "paired":
         return _Opened(measure)
-    if not (left.stored and right.stored):
-        return _Opened(_unstored(measure, left, right))
+    if estimates.are_needed(measure, left, right):
+        return _Opened(estimates.measured(measure, left, right, reference, target))
     try:
         first, second = _read("reference", reference, left), _read("target", target, right)
     except DumpError as error:
@@ -172,6 +173,7 @@ def _paired(left: Record, right: Record, call: Call, other: Call) -> Measure:
         target_dtype=right.dtype,
         reference_shape=left.shape,
         target_shape=right.shape,
+        share=left.share,
         equal=bool(left.content) and left.content == right.content and left.dtype == right.dtype,
         site=call.site,
         target_site=other.site,
@@ -185,20 +187,9 @@ def _different(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str,
     return {name: both for name, both in values.items() if both[0] != both[1]}
 
 
-def _unstored(measure: Measure, left: Record, right: Record) -> Measure:
-    """Return what can be said without tensors: equal content ids mean equal bits, so that every error is 0."""
-    sides = " and ".join(side for side, record in (("reference", left), ("target", right)) if not record.stored)
-    if not measure.equal:
-        return replace(measure, join="sampled_out", reason=f"the {sides} kept no tensor of it")
-    size = math.prod(left.shape)
-    same = Summary(inexact=measure.judged, elements=size, within_one_thousandth=size, within_five_thousandths=size)
-    return replace(
-        measure, metrics=measure_all(same), counts={"elements": size}, warnings=(f"by content id: the {sides} kept no tensor",)
-    )
-
-
 def _measured(measure: Measure, summary: Summary) -> Measure:
-    return replace(measure, metrics=measure_all(summary), counts=counts(summary), warnings=warnings(summary))
+    told = replace(measure, evidence="tensors", counts=counts(summary), warnings=warnings(summary))
+    return of_whole(replace(told, metrics=measure_all(summary)))
 
 
 def counts(summary: Summary) -> dict[str, int]:

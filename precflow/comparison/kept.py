@@ -89,18 +89,14 @@ def kept(record: Record, dump: Evidence) -> Kept:
         return of_tensor(dump.tensor(record), found)
     if record.statistics is None:
         return found
-    sums = None if _in_step(record.shape) else dump.sketch(record)
+    found = replace(found, evidence="statistics", statistics=record.statistics)
+    rows = _finite(dump.rows(record)) if record.share == 1 else None
+    sums = None if _in_step(record.shape) else _finite(dump.sketch(record))
     if sums is None:
-        return replace(found, evidence="statistics", statistics=record.statistics, rows=_rows(record, dump))
-    parts = np.asarray(sums, np.float64).reshape(-1, BUCKETS)
-    return replace(
-        found,
-        evidence="sketch",
-        statistics=record.statistics,
-        sketch=parts.sum(axis=0),
-        resolution=_SPLIT if len(parts) > 1 else _SINGLE,
-        rows=_rows(record, dump),
-    )
+        return replace(found, rows=rows)
+    parts = sums.reshape(-1, BUCKETS)
+    resolution = _SPLIT if len(parts) > 1 else _SINGLE
+    return replace(found, evidence="sketch", sketch=parts.sum(axis=0), resolution=resolution, rows=rows)
 
 
 def of_tensor(tensor: npt.NDArray[Any], described: Kept) -> Kept:
@@ -151,9 +147,12 @@ def _in_step(shape: tuple[int, ...]) -> bool:
     )
 
 
-def _rows(record: Record, dump: Evidence) -> Floats | None:
-    rows = dump.rows(record) if record.share == 1 else None
-    return None if rows is None else np.asarray(rows, np.float64).reshape(-1)
+def _finite(numbers: npt.NDArray[Any] | None) -> Floats | None:
+    """Return numbers as flat float64; ``None`` where sums left the range of float32."""
+    if numbers is None:
+        return None
+    wide = np.asarray(numbers, np.float64).reshape(-1)
+    return wide if np.isfinite(wide).all() else None
 
 
 class _Gathered:

@@ -121,9 +121,9 @@ def test_tensors_that_were_not_kept(both):
         dump.call("a", "linear", [HIDDEN * factor], store=False)
         dump.call("b", "linear", [HIDDEN], store=factor == 1)
     different, same = measured(*both)
-    assert (different.join, different.reason) == ("sampled_out", "the reference and target kept no tensor of it")
-    assert (same.join, same.equal, same.metrics["relative_l2"]) == ("paired", True, 0.0)
-    assert same.warnings == ("by content id: the target kept no tensor",)
+    assert (different.join, different.evidence, different.metrics) == ("paired", "digest", {"bitwise_equal": 0.0})
+    assert "content id only" in different.absent["relative_l2"]
+    assert (same.join, same.equal, same.evidence, same.metrics["relative_l2"]) == ("paired", True, "digest", 0.0)
 
 
 def test_records_without_a_content_id_are_never_equal(both):
@@ -132,6 +132,7 @@ def test_records_without_a_content_id_are_never_equal(both):
         dump.lines[0, 0][0]["outputs"][0].update(content="", dtype="float8_e4m3fnuz")
     (measure,) = measured(*both)
     assert (measure.join, measure.equal, measure.judged) == ("sampled_out", False, True)
+    assert measure.reason == "the reference and target kept no tensor of it"
 
 
 def test_warnings_tell_what_the_metrics_leave_out(both):

@@ -1,0 +1,97 @@
+"""Fills, NaN and infinities of two sides, compared by counts and checksums; the truth is ``values.classify``."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from precflow.comparison.kept import Kept, of_tensor
+from precflow.comparison.places import places
+from precflow.comparison.values import classify, fill_range, widen
+from precflow.dumps.dtypes import NUMPY_DTYPES, float_facts
+
+LOW = float(np.finfo(np.float32).min)
+VALUES = (0.0, 1.5, -2.0, np.nan, np.inf, -np.inf, LOW, -1e9, -65504.0, -65000.0, -64000.0, 3e38, 40000.0)
+
+
+def known(values, name="float32"):
+    with np.errstate(over="ignore"):
+        array = np.asarray(values, np.float64).astype(NUMPY_DTYPES[name])
+    return of_tensor(array, Kept(name, array.shape)), array
+
+
+def truth(one, other):
+    left, right = (widen(array) for array in (one, other))
+    fills = tuple(fill_range(float_facts(array.dtype.name)) for array in (one, other))
+    with np.errstate(invalid="ignore"):
+        return classify(left, right, fills, same_dtype=one.dtype == other.dtype)
+
+
+def test_ordinary_numbers_agree():
+    found = places(known([1.0, 2.0])[0], known([1.5, -2.0])[0])
+    assert (found.agree, found.unknown, found.infinity_for_sentinel) == (True, "", 0)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "nonfinite", "sentinel"),
+    [
+        ([np.nan, 1.0], [2.0, 1.0], 1, 0),
+        ([np.inf, 1.0], [-np.inf, 1.0], 2, 0),
+        ([LOW, LOW, 1.0], [LOW, 0.5, 1.0], 0, 1),
+        ([LOW, 1.0], [1.0, LOW], 0, 1),
+        ([np.nan, 1.0], [1.0, np.nan], 1, 0),
+        ([-np.inf, 1.0], [1.0, 1.0], 1, 0),
+    ],
+)
+def test_a_mismatch_is_told_from_counts_or_from_places(one, other, nonfinite, sentinel):
+    found = places(known(one)[0], known(other)[0])
+    assert not found.agree
+    assert (found.nonfinite_mismatch > 0, found.sentinel_mismatch > 0) == (nonfinite > 0, sentinel > 0)
+
+
+def test_minus_infinity_masks_like_a_fill():
+    found = places(known([-np.inf, 1.0, -np.inf])[0], known([LOW, 1.0, LOW])[0])
+    assert (found.agree, found.infinity_for_sentinel) == (True, 2)
+
+
+def test_fills_of_two_types_agree():
+    assert places(known([LOW, 1.0])[0], known([-65504.0, 1.0], "float16")[0]).agree
+
+
+def test_a_value_that_is_a_fill_in_the_narrow_type_only_decides_nothing():
+    found = places(known([40000.0, 1.0])[0], known([40000.0, 1.0], "float16")[0])
+    assert not found.agree
+    assert found.unknown
+    assert found.sentinel_mismatch == 0
+
+
+def test_places_that_were_not_kept_decide_nothing():
+    one, other = known([np.nan, 1.0])[0], known([np.nan, 1.0])[0]
+    unplaced = type(one.statistics)(1.0, 1.0, 1.0, 1.0, 1, 0, 0, 0, 0, 0)
+    found = places(Kept("float32", (2,), statistics=unplaced), other)
+    assert "places were not kept" in found.unknown
+    assert places(one, other).agree
+    assert places(Kept("float32", (2,)), other).unknown
+
+
+def test_values_at_the_upper_end_decide_nothing_for_one_type():
+    assert "beyond half" in places(known([2e38, 1.0])[0], known([3e38, 1.0])[0]).unknown
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    pairs=st.lists(st.tuples(st.sampled_from(VALUES), st.sampled_from(VALUES)), min_size=1, max_size=6),
+    same=st.lists(st.sampled_from(VALUES), max_size=6),
+    types=st.tuples(*[st.sampled_from(["float32", "float16", "bfloat16", "float64"])] * 2),
+)
+def test_what_is_said_is_true_of_the_elements(pairs, same, types):
+    (left, one), (right, other) = (
+        known([pair[side] for pair in pairs] + same, name) for side, name in zip((0, 1), types, strict=True)
+    )
+    found, true = places(left, right), truth(one, other)
+    if found.agree:
+        assert not true.nonfinite_mismatch + true.sentinel_mismatch
+        assert true.sentinel + true.nonfinite == left.statistics.nonfinite + left.statistics.sentinel
+    if found.nonfinite_mismatch + found.sentinel_mismatch:
+        assert true.nonfinite_mismatch + true.sentinel_mismatch
+    assert found.agree + bool(found.unknown) + bool(found.nonfinite_mismatch + found.sentinel_mismatch) == 1
