@@ -19,6 +19,8 @@ VERBS: Mapping[str, str] = {
     "validate": "check recipes and overrides without running anything",
     "plan": "what a run would do, and why",
     "open": "the newest report",
+    "inspect": "what a dump holds, its records by pattern, or one record in full",
+    "convert": "tensors of a dump as npy or txt files",
     "doctor": "this machine: what can be a side, and what is wrong",
     "agent": "write precflow-agent.pyz, the one file that a side needs",
 }

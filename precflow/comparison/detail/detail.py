@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from precflow.comparison.detail.boxes import BLOCK, Box, boxes, unravel
 from precflow.comparison.detail.description import Description, describe, scalar
 from precflow.comparison.detail.errors import Errors, box_errors, differences, equal_errors
 from precflow.comparison.detail.place import Place, places, verdict
+from precflow.comparison.metrics import measure_all
 from precflow.comparison.summarize import PairOfTensors, summarize
 from precflow.comparison.summary import Summary
 from precflow.dumps.pages import release
@@ -49,7 +50,8 @@ class Detail:
     Attributes:
         reference: The reference's tensor; its histogram has the range of both.
         target: The target's.
-        summary: What every metric is made of.
+        metrics: Metric name -> number; one that has no meaning is absent.
+        mismatches: Elements that are NaN, infinite or a fill and have no equal partner.
         unequal: Elements whose values differ, NaN equal to NaN.
         first: The first of them in C order, ``None`` where there is none.
         mismatched: The first elements that are NaN, infinite or a fill on one side only, or of another kind on each.
@@ -66,7 +68,8 @@ class Detail:
 
     reference: Description
     target: Description
-    summary: Summary
+    metrics: Mapping[str, float]
+    mismatches: int
     unequal: int
     first: Element | None
     mismatched: tuple[Element, ...]
@@ -102,7 +105,8 @@ def examine(reference: npt.NDArray[Any], target: npt.NDArray[Any], *, threads: i
     return Detail(
         reference=first,
         target=second,
-        summary=summary,
+        metrics=measure_all(summary),
+        mismatches=summary.sentinel_mismatch + summary.nonfinite_mismatch,
         unequal=found.unequal,
         first=next(iter(_elements(pair, shape, [found.first] if found.first >= 0 else [])), None),
         mismatched=_elements(pair, shape, found.mismatched),

@@ -1,0 +1,55 @@
+"""Descriptions and details as plain data: strict JSON, in which NaN and infinity are words."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from precflow.comparison.detail.description import Description
+from precflow.comparison.detail.detail import Detail
+from precflow.comparison.detail.extent import Extent, mean, norm
+
+_WORDS = {math.inf: "Infinity", -math.inf: "-Infinity"}
+
+
+def plain_description(of: Description) -> dict[str, Any]:
+    """Return a description with mean and norm in place of sums."""
+    return {**plain(of), "extent": _extent(of.extent)}
+
+
+def plain_detail(of: Detail) -> dict[str, Any]:
+    """Return a detail."""
+    return {**plain(of), "reference": plain_description(of.reference), "target": plain_description(of.target)}
+
+
+def plain(value: Any) -> Any:
+    """Return dataclasses as objects, sequences as lists, and numbers that JSON lacks as words.
+
+    >>> plain((1.5, math.nan, {"a": -math.inf}))
+    [1.5, 'NaN', {'a': '-Infinity'}]
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _WORDS.get(value, "NaN")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(inner) for inner in value]
+    return value
+
+
+def _extent(of: Extent) -> dict[str, Any]:
+    found: dict[str, Any] = plain(of)
+    for name in ("total", "square"):
+        del found[name]
+    empty = {} if of.ordinary else {"minimum": None, "maximum": None}
+    return {
+        **found,
+        "ordinary": of.ordinary,
+        "mean": plain(mean(of)) if of.ordinary else None,
+        "norm": plain(norm(of)),
+        **empty,
+    }

@@ -1,0 +1,189 @@
+"""Tensors of a dump as files that other programs read: ``.npy``, and text; in blocks, whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precflow.dumps.dtypes import name_of
+from precflow.dumps.pages import release
+from precflow.errors import StoreError
+
+_BLOCK = 1 << 20  # elements read at a time
+_LONGEST = 180  # bytes of a file name without its ending; file systems take 255
+_PLAIN = frozenset("._-=+,~")
+_RESERVED = frozenset(
+    "con prn aux nul com1 com2 com3 com4 com5 com6 com7 com8 com9 lpt1 lpt2 lpt3 lpt4 lpt5 lpt6 lpt7 lpt8 lpt9".split()
+)
+_DIGITS = 8  # of the hash behind a name that was changed or cut
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+_WIDENED = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}  # NumPy's own files cannot name them
+_BITS: Mapping[int, type[np.unsignedinteger[Any]]] = {1: np.uint8, 2: np.uint16}
+
+Text = Callable[[Any], str]
+
+
+def as_npy(array: npt.NDArray[Any], path: Path, *, raw: bool = False) -> str:
+    """Write a ``.npy`` file.
+
+    Args:
+        array: The tensor.
+        path: Where to; the folder is there.
+        raw: Write the bits of bfloat16 and float8 as unsigned integers, in place of float32.
+
+    Returns:
+        What was done to the elements, in words; ``""`` for nothing.
+
+    Raises:
+        StoreError: It cannot be written.
+    """
+    name = name_of(array.dtype)
+    stored: np.dtype[Any] = array.dtype
+    if name in _WIDENED:
+        stored = np.dtype(_BITS[array.itemsize]) if raw else np.dtype(np.float32)
+    with _whole(path) as temporary, temporary.open("wb") as file:
+        head = {"descr": np.lib.format.dtype_to_descr(stored), "fortran_order": False, "shape": array.shape}
+        np.lib.format.write_array_header_1_0(file, head)
+        for block in _blocks(array):
+            file.write((block.view(stored) if raw and name in _WIDENED else block.astype(stored, copy=False)).tobytes())
+    if name not in _WIDENED:
+        return ""
+    return f"{name} as its bits, {stored.name}" if raw else f"{name} widened to float32, exactly"
+
+
+def as_txt(array: npt.NDArray[Any], path: Path, spell: Text) -> str:
+    """Write a text: a line with type and shape, then one line a row (the last axis).
+
+    Args:
+        array: The tensor.
+        path: Where to; the folder is there.
+        spell: Returns an element as the shortest text that gives it back.
+
+    Raises:
+        StoreError: It cannot be written.
+    """
+    length = array.shape[-1] if array.ndim and array.size else 1
+    texts = _spelling(array.dtype, spell)
+    with _whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(f"# {name_of(array.dtype)} {list(array.shape)}\n")
+        place = 0
+        for block in _blocks(array):
+            for text in texts(block):
+                place += 1
+                file.write(text + ("\n" if place % length == 0 else " "))
+    return ""
+
+
+def file_names(texts: Sequence[str], ending: str) -> list[str]:
+    """Return a file name for each text, all different, also where upper and lower case are one, and none too long.
+
+    Slashes become two underscores, what file systems or shells take amiss becomes one; letters of any script stay. A name that
+    was changed so or cut ends in eight digits of the hash of the text.
+
+    >>> file_names(["encoder.0/linear.0/forward.output.0"], ".npy")
+    ['encoder.0__linear.0__forward.output.0.npy']
+    """
+    names = [_safe(text) for text in texts]
+    folded = [_folded(name) for name in names]
+    often = {name for name in folded if folded.count(name) > 1} if len(set(folded)) < len(folded) else set()
+    given: set[str] = set()
+    chosen = []
+    for text, name, key in zip(texts, names, folded, strict=True):
+        different = _hashed(name, text) if key in often else name
+        number = 1
+        while _folded(different) in given:  # the same text twice
+            number += 1
+            different = _hashed(name, f"{text}#{number}")
+        given.add(_folded(different))
+        chosen.append(different + ending)
+    return chosen
+
+
+def room_for(folder: Path, needed: int) -> None:
+    """Make sure that a disk has room.
+
+    Raises:
+        StoreError: It has not.
+    """
+    free = shutil.disk_usage(next(place for place in (folder, *folder.resolve().parents) if place.exists())).free
+    if needed > free:
+        raise StoreError(
+            f"{folder} has {free / 1e6:.0f} MB free, and {needed / 1e6:.0f} MB are needed",
+            next_step="name another folder: --output DIR",
+        )
+
+
+def _safe(text: str) -> str:
+    plain = unicodedata.normalize("NFC", text).replace("/", "__")
+    safe = "".join(letter if letter.isalnum() or letter in _PLAIN else "_" for letter in plain).strip(".") or "_"
+    changed = safe != plain or safe.partition(".")[0].casefold() in _RESERVED or safe.startswith("-")
+    if len(os.fsencode(safe)) > _LONGEST:
+        safe = os.fsencode(safe)[:_LONGEST].decode("utf-8", "ignore")
+        changed = True
+    return _hashed(safe, text) if changed else safe
+
+
+def _hashed(name: str, text: str) -> str:
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGITS // 2).hexdigest()
+    return f"_{name}-{digest}" if name.startswith("-") or name.partition(".")[0].casefold() in _RESERVED else f"{name}-{digest}"
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFC", name.casefold())
+
+
+def _blocks(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    flat = np.ascontiguousarray(array).reshape(-1)
+    for start in range(0, flat.size, _BLOCK):
+        block = flat[start : start + _BLOCK]
+        yield block
+        release(block)
+
+
+def _spelling(dtype: np.dtype[Any], spell: Text) -> Callable[[npt.NDArray[Any]], Iterator[str]]:
+    """Return what spells a block; each of the 256 or 65 536 values of a short type is spelt once."""
+    if dtype.itemsize > 2:
+        return lambda block: map(spell, block)
+    known: dict[int, str] = {}
+
+    def texts(block: npt.NDArray[Any]) -> Iterator[str]:
+        bits = block.view(_BITS[dtype.itemsize])
+        for number, place in zip(*np.unique(bits, return_index=True), strict=True):
+            if int(number) not in known:
+                known[int(number)] = spell(block[place])
+        return (known[number] for number in bits.tolist())
+
+    return texts
+
+
+@contextlib.contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """Give a temporary file that becomes the file when all went well, and is gone when not.
+
+    Raises:
+        StoreError: The disk is full, or the folder cannot be written.
+    """
+    temporary = path.with_name(f".{hashlib.blake2b(os.fsencode(path.name), digest_size=8).hexdigest()}.{os.getpid()}.writing")
+    try:
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            raise StoreError(
+                f"the disk of {path.parent} is full", next_step="free some space, or --output DIR on another disk"
+            ) from error
+        raise StoreError(
+            f"{path} cannot be written: {error.strerror or error}", next_step="name another place: --output PATH"
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,170 @@
+"""Records of a dump by what people type: an identity, the name of a call, or a pattern."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import translate
+
+from precflow.dumps.reader import Dump
+from precflow.dumps.records import Call, Record
+from precflow.errors import DumpError
+
+_SHOWN = 6  # records that an error names
+_LOOKED_AT = 400  # records whose text is compared letter by letter when nothing fits
+_ALIKE = 0.4
+_PARTS = re.compile(r"[./~@ ]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One record and the call that it belongs to."""
+
+    call: Call
+    record: Record
+
+    @property
+    def text(self) -> str:
+        """The identity as one line of text."""
+        return self.record.text
+
+    @property
+    def name(self) -> str:
+        """The identity without phase, role and index: ``encoder.mlp/linear.0``."""
+        head, _, tail = self.text.rpartition("/")
+        when = tail.rpartition("@")[2] if "@" in tail else ""
+        return f"{head}@{when}" if when else head
+
+
+def every(dump: Dump) -> Iterator[Found]:
+    """Return every record in order: of each call what went in, then what came out."""
+    return (Found(call, record) for call in dump.calls() for record in (*call.inputs, *call.outputs))
+
+
+def matching(dump: Dump, pattern: str) -> list[Found]:
+    """Return the records that a shell pattern covers, in order.
+
+    Args:
+        dump: Where to look.
+        pattern: ``* ? [abc]``, upper and lower case distinguished, over the identity as text or over ``module / operator``.
+            A text without such letters is looked for anywhere in the identity.
+    """
+    covers = re.compile(translate(pattern if is_pattern(pattern) else f"*{pattern}*")).match
+    return [found for found in every(dump) if covers(found.text) or covers(found.call.name)]
+
+
+def is_pattern(text: str) -> bool:
+    """Say whether a text is a shell pattern.
+
+    >>> is_pattern("encoder.*"), is_pattern("encoder.0/linear.0/forward.output.0")
+    (True, False)
+    """
+    return any(letter in text for letter in "*?[")
+
+
+def find(dump: Dump, text: str) -> Found:
+    """Return the one record that a text means.
+
+    A text is an identity, or short for one: ``encoder.mlp/linear.0`` or ``encoder.mlp / linear`` for the one output of that
+    call, ``encoder.mlp`` for the one output of the module. Of records that share an identity the second is ``IDENTITY#2``. A
+    pattern is taken where it covers one record only.
+
+    Raises:
+        DumpError: No record is meant, or several are; names the nearest, or those.
+    """
+    records = list(every(dump))
+    for meant in (_exact, _numbered, _short, _covered):
+        found = meant(records, text)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise _ambiguous(text, found)
+    raise _unknown(dump, records, text)
+
+
+def users(dump: Dump, of: Found) -> list[Found]:
+    """Return where an output went: inputs of later calls whose source it is.
+
+    What a module returns has the operator that made it as its source, and so have the inputs that it became.
+    """
+    if of.record.identity.role != "output":
+        return []
+    made = {(of.call.order, of.record.identity.index), of.record.source}
+    calls = dump.calls(step=of.call.step, rank=of.call.rank)
+    return [
+        Found(call, one) for call in calls if call.order > of.call.order for one in call.inputs if one.source in made - {None}
+    ]
+
+
+def source(dump: Dump, of: Found) -> Found | None:
+    """Return the output that a record came from, ``None`` where it comes from outside."""
+    if of.record.source is None:
+        return None
+    order, index = of.record.source
+    calls = dump.calls(step=of.call.step, rank=of.call.rank)
+    found = (Found(call, record) for call in calls if call.order == order for record in call.outputs)
+    return next((one for one in found if one.record.identity.index == index), None)
+
+
+def numbered(records: Sequence[Found]) -> list[str]:
+    """Return the text that means each record: its identity, with ``#2`` behind it where it is the second of that identity."""
+    seen: Counter[str] = Counter()
+    texts = []
+    for found in records:
+        seen[found.text] += 1
+        texts.append(found.text if seen[found.text] == 1 else f"{found.text}#{seen[found.text]}")
+    return texts
+
+
+def _exact(records: Sequence[Found], text: str) -> list[Found]:
+    return [found for found in records if found.text == text][:1]
+
+
+def _numbered(records: Sequence[Found], text: str) -> list[Found]:
+    name, mark, number = text.rpartition("#")
+    same = [found for found in records if found.text == name] if mark and number.isdigit() else []
+    return same[int(number) - 1 : int(number)] if number.isdigit() and int(number) else []
+
+
+def _short(records: Sequence[Found], text: str) -> list[Found]:
+    """Return the outputs of the call that a text names; inputs only of a call that has no output of that name."""
+    called = [found for found in records if text in {found.name, found.call.name, found.call.name.replace(" / ", "/")}]
+    outputs = [found for found in called if found.record.identity.role == "output"]
+    forward = [found for found in outputs if found.call.phase == "forward"]
+    return forward or outputs or called
+
+
+def _covered(records: Sequence[Found], text: str) -> list[Found]:
+    if not is_pattern(text):
+        return []
+    covers = re.compile(translate(text)).match
+    return [found for found in records if covers(found.text)]
+
+
+def _ambiguous(text: str, found: Sequence[Found]) -> DumpError:
+    listed = "".join(f"\n      {one.text}" for one in found[:_SHOWN])
+    more = f"\n      and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return DumpError(f"{text} means {len(found)} records:{listed}{more}", next_step="name one of them")
+
+
+def _unknown(dump: Dump, records: Sequence[Found], text: str) -> DumpError:
+    if not records:
+        return DumpError(f"{dump.path} holds no record", next_step=f"precflow inspect {dump.path}   says what it holds")
+    like = near(text, [found.text for found in records])
+    listed = "".join(f"\n      {one}" for one in like)
+    told = f"; the nearest are:{listed}" if like else f"; it has {len(records)}, the first is\n      {records[0].text}"
+    return DumpError(f"no record {text}{told}", next_step=f"precflow inspect {dump.path} --match '*PART*'   lists them")
+
+
+def near(text: str, known: Sequence[str], most: int = 3) -> list[str]:
+    """Return the texts that look most like one, best first; fast for a million of them.
+
+    Those that share the most parts between dots and slashes are looked at letter by letter, no others.
+    """
+    wanted = set(_PARTS.split(text.casefold()))
+    shared = {one: len(wanted.intersection(_PARTS.split(one.casefold()))) for one in dict.fromkeys(known)}
+    likely = sorted(shared, key=lambda one: (-shared[one], abs(len(one) - len(text))))[:_LOOKED_AT]
+    return difflib.get_close_matches(text, likely, n=most, cutoff=_ALIKE)

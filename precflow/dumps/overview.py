@@ -1,0 +1,118 @@
+"""What a dump holds, counted: steps, ranks, records, tensors and bytes; what is damaged, and up to where it is complete."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from precflow.agent.contract import STEP_FILE
+from precflow.dumps.lookup import Found, every
+from precflow.dumps.places import own_files, place_of, step_folders
+from precflow.dumps.reader import Dump
+from precflow.dumps.records import Record
+
+KEPT = ("tensor", "part", "statistics", "digest", "nothing")
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What a dump holds.
+
+    Attributes:
+        steps: ``(rank, step)`` of every step that has a folder.
+        unfinished: Those of a dump without header that have no seal of their own.
+        calls: Calls recorded.
+        levels: Level -> calls.
+        phases: Phase -> calls.
+        operators: Operator -> calls, most frequent first; modules are not among them.
+        inputs: Records that went into a call.
+        outputs: Records that came out of one.
+        kept: What is kept of a record -> records, in the order of ``KEPT``, without zeros.
+        dtypes: Element type -> records, most frequent first.
+        tensors: Different tensors that are stored, by content.
+        bytes: Size of all files of steps on disk.
+        shards: Number of files that hold tensors.
+        damage: What is wrong, as far as it shows without reading tensors.
+    """
+
+    steps: tuple[tuple[int, int], ...]
+    unfinished: tuple[tuple[int, int], ...]
+    calls: int
+    levels: Mapping[str, int]
+    phases: Mapping[str, int]
+    operators: Mapping[str, int]
+    inputs: int
+    outputs: int
+    kept: Mapping[str, int]
+    dtypes: Mapping[str, int]
+    tensors: int
+    bytes: int
+    shards: int
+    damage: tuple[str, ...]
+
+
+def overview(dump: Dump) -> Overview:
+    """Count what a dump holds; records are read, tensors are not."""
+    records = list(every(dump))
+    calls = dump.calls()
+    folders = step_folders(dump.path)
+    files = [folder / name for folder in folders for name in own_files(folder)]
+    places = {folder: place for folder in folders if (place := place_of(f"{folder.parent.name}/{folder.name}/x"))}
+    kept = Counter(kept_of(found.record) for found in records)
+    return Overview(
+        steps=tuple(places.values()),
+        unfinished=()
+        if dump.sealed
+        else tuple(place for folder, place in places.items() if not (folder / STEP_FILE).is_file()),
+        calls=len(calls),
+        levels=_counted(call.level for call in calls),
+        phases=_counted(call.phase for call in calls),
+        operators=_counted(call.operator for call in calls if call.operator),
+        inputs=sum(found.record.identity.role == "input" for found in records),
+        outputs=sum(found.record.identity.role == "output" for found in records),
+        kept={what: kept[what] for what in KEPT if kept[what]},
+        dtypes=_counted(found.record.dtype for found in records),
+        tensors=len({found.record.key for found in records if found.record.stored}),
+        bytes=sum(file.stat().st_size for file in files),
+        shards=sum(file.suffix == ".safetensors" for file in files),
+        damage=dump.damage,
+    )
+
+
+def kept_of(record: Record) -> str:
+    """Return what is kept of a record, one of ``KEPT``; a sketch beside the statistics is not looked for."""
+    if record.stored:
+        return "part" if record.part else "tensor"
+    if record.statistics is not None:
+        return "statistics"
+    return "digest" if record.content else "nothing"
+
+
+def complete_until(seen: Overview) -> Mapping[int, int]:
+    """Return rank -> last step before the first one that was not finished; -1 where not even the first was."""
+    whole: dict[int, list[int]] = {}
+    for rank, step in sorted(seen.steps):
+        first = min((other for of, other in seen.unfinished if of == rank), default=step + 1)
+        whole.setdefault(rank, []).extend([step] if step < first else [])
+    return {rank: max(steps, default=-1) for rank, steps in whole.items()}
+
+
+def _counted(values: Iterable[str]) -> Mapping[str, int]:
+    return dict(Counter(values).most_common())
+
+
+def listed(records: Sequence[Found]) -> list[dict[str, object]]:
+    """Return records as plain data, one object each."""
+    return [
+        {
+            "record": found.text,
+            "level": found.call.level,
+            "dtype": found.record.dtype,
+            "shape": list(found.record.shape),
+            "content": found.record.content,
+            "kept": kept_of(found.record),
+            "share": found.record.share,
+        }
+        for found in records
+    ]

@@ -1,0 +1,1 @@
+"""What verbs show in the terminal of dumps, of one record, and of one pair."""

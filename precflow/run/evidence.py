@@ -1,0 +1,154 @@
+"""Which dumps there are, by what people type: a folder, a run, ``RUN:reference``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from precflow.agent.contract import HEADER_FILE
+from precflow.config.suggestions import did_you_mean
+from precflow.dumps.places import step_folders
+from precflow.dumps.reader import Dump
+from precflow.errors import DumpError
+from precflow.run.manifest import MANIFEST_FILE, Manifest
+from precflow.run.store import Store, read_seal
+from precflow.stages.dump import GIVEN_FILE
+
+RUNS = Path("runs")
+_STAGE = "dump."
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One dump that was found.
+
+    Attributes:
+        name: What to type for it.
+        side: ``reference``, ``target``..., with ``@2`` for a second pass; ``""`` of a folder that nobody named.
+        path: The folder.
+        note: One line about it.
+    """
+
+    name: str
+    side: str
+    path: Path
+    note: str = ""
+
+
+def dumps_at(text: str) -> list[Evidence]:
+    """Return the dump that a text names, or all dumps of the run that it names.
+
+    Args:
+        text: A dump's folder; a stage instance in a store; a run folder, its name below ``runs/``, or a store; either of the
+            latter with ``:SIDE`` behind it for the newest dump of that side.
+
+    Raises:
+        DumpError: There is no such place or no dump in it; names what is near.
+    """
+    folder = Path(text).expanduser()
+    if folder.is_dir() and (lies := _dump_folder(folder)):
+        return [Evidence(text, "", lies)]
+    place, colon, side = text.rpartition(":")
+    run = _run_folder(text) or (_run_folder(place) if colon else None)
+    if run is None:
+        raise _nowhere(text)
+    found = list(_of_run(run, place if colon and not _run_folder(text) else text))
+    wanted = [one for one in found if one.side == side] if colon and not _run_folder(text) else found
+    if not wanted:
+        raise _no_dump(run, side if found else "", found)
+    return wanted
+
+
+def one_dump(text: str) -> Dump:
+    """Open the dump that a text names, sealed or not.
+
+    Raises:
+        DumpError: There is none, or several; names them.
+    """
+    found = dumps_at(text)
+    if len(found) > 1:
+        names = "".join(f"\n      {one.name}" for one in found)
+        raise DumpError(f"{text} has {len(found)} dumps:{names}", next_step="name one of them")
+    return Dump.open(found[0].path, allow_unsealed=True)
+
+
+def _dump_folder(folder: Path) -> Path | None:
+    """Return where the dump is that a folder is or points to."""
+    if (folder / HEADER_FILE).is_file() or step_folders(folder):
+        return folder
+    try:
+        return Path(json.loads((folder / GIVEN_FILE).read_text(encoding="utf-8"))["path"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DumpError(f"{folder / GIVEN_FILE} does not say where the dump is: {error}") from error
+
+
+def _run_folder(text: str) -> Path | None:
+    if not text:
+        return None
+    for folder in (Path(text).expanduser(), RUNS / text):
+        if folder.is_dir() and ((folder / MANIFEST_FILE).is_file() or _stored(folder)):
+            return folder
+    return None
+
+
+def _stored(folder: Path) -> list[Path]:
+    """Return the dumps' stage instances in a store, newest first."""
+    found = [sealed for path in folder.glob(f"{_STAGE}*") if path.is_dir() and (sealed := read_seal(path))]
+    return [sealed.folder for sealed in sorted(found, key=lambda sealed: -sealed.finished)]
+
+
+def _of_run(folder: Path, name: str) -> Iterator[Evidence]:
+    """Return the newest dump of each side of a run folder or a store."""
+    seen = set()
+    for path in _instances(folder):
+        sealed = read_seal(path)
+        side = sealed.name.removeprefix(_STAGE) if sealed else ""
+        if sealed is None or side in seen:
+            continue
+        lies = _dump_folder(path)
+        if lies is not None:
+            seen.add(side)
+            yield Evidence(f"{name}:{side}", side, lies, sealed.note)
+
+
+def _instances(folder: Path) -> list[Path]:
+    """Return the stage instances of dumps: those of the newest run first, then all others of the store, newest first."""
+    if not (folder / MANIFEST_FILE).is_file():
+        return _stored(folder)
+    entries = Manifest(folder).entries()
+    roots = dict.fromkeys(Path(entry.store) for entry in reversed(entries) if entry.store)
+    stores = [*roots, folder / "store"]
+    last = [
+        Store(root).root / f"{name}-{key}"
+        for entry in reversed(entries)
+        for name, key in entry.instances.items()
+        if name.startswith(_STAGE)
+        for root in stores
+    ]
+    others = [path for root in stores if root.is_dir() for path in _stored(root)]
+    return [path for path in dict.fromkeys([*last, *others]) if path.is_dir()]
+
+
+def _nowhere(text: str) -> DumpError:
+    runs = sorted(path.parent.name for path in RUNS.glob(f"*/{MANIFEST_FILE}"))
+    name = text.partition(":")[0].rpartition("/")[2]
+    here = f"   Runs here: {', '.join(runs)}" if runs else ""
+    return DumpError(
+        f"there is no dump and no run at {text}.{did_you_mean(name, runs)}{here}",
+        next_step=f"name a folder with {HEADER_FILE}, a run folder, or RUN:reference",
+    )
+
+
+def _no_dump(run: Path, side: str, found: list[Evidence]) -> DumpError:
+    if not found:
+        return DumpError(
+            f"{run} has no sealed dump yet", next_step="run it again; a side that failed left NAME.failed in its store"
+        )
+    sides = [one.side for one in found]
+    return DumpError(
+        f"{run} has no dump of {side}.{did_you_mean(side, sides)}   It has: {', '.join(one.name for one in found)}"
+    )

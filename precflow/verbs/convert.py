@@ -1,0 +1,183 @@
+"""``precflow convert DUMP RECORD --to npy|txt``: tensors of a dump as files that other programs read."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from precflow.config.suggestions import did_you_mean
+from precflow.dumps import lookup
+from precflow.dumps.dtypes import NUMPY_DTYPES
+from precflow.dumps.export import as_npy, as_txt, file_names, room_for
+from precflow.dumps.lookup import Found
+from precflow.dumps.overview import kept_of
+from precflow.dumps.reader import Dump
+from precflow.errors import ConfigError, DumpError, StoreError
+from precflow.report.wording import plural
+from precflow.verbs import parser, print_json, write
+
+FORMATS = ("npy", "txt")
+INDEX = "records.json"  # beside many files: which file is which record
+_MANY = Path("tensors")
+_LETTERS = 14  # that a number takes in a text, about
+
+
+@dataclass(frozen=True)
+class Written:
+    """One record that was asked for.
+
+    Attributes:
+        record: Identity.
+        file: Where its tensor is now, ``""`` where it could not be written.
+        dtype: Element type in the dump.
+        shape: Sizes.
+        note: What was done to its elements, or why there is no file.
+    """
+
+    record: str
+    file: str
+    dtype: str
+    shape: tuple[int, ...]
+    note: str = ""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the tensors; return 0, or 2 where a tensor that was stored could not be read.
+
+    Raises:
+        ConfigError: The format is not known.
+        DumpError: There is no such dump or record, or nothing of what was asked for was stored.
+        StoreError: A file exists, or cannot be written.
+    """
+    chosen = _parser().parse_args(arguments)
+    if chosen.to not in FORMATS:
+        raise ConfigError(
+            f"--to {chosen.to}: no such format.{did_you_mean(chosen.to, FORMATS)}   Formats: {', '.join(FORMATS)}"
+        )
+    if chosen.raw and chosen.to != "npy":
+        raise ConfigError("--raw writes bits into .npy files; a text holds numbers", next_step="leave --raw out")
+    from precflow.run.evidence import one_dump
+
+    dump = one_dump(chosen.dump)
+    many = lookup.is_pattern(chosen.record)
+    found = lookup.matching(dump, chosen.record) if many else [lookup.find(dump, chosen.record)]
+    stored = [one for one in found if one.record.stored]
+    if not stored:
+        raise _nothing(dump, found, chosen.record)
+    files = _files(stored, chosen, many=many)
+    done = [_written(dump, one, file, chosen) for one, file in zip(stored, files, strict=True)]
+    if many:
+        _index(files[0].parent, done)
+    _say(done, left_out=len(found) - len(stored), as_json=chosen.json)
+    return 0 if all(one.file for one in done) else 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    options = parser("convert", "DUMP RECORD --to npy|txt [--output PATH] [--raw] [--force]")
+    options.add_argument("dump", metavar="DUMP", help="a dump's folder, or RUN:reference")
+    options.add_argument("record", metavar="RECORD", help="an identity, the name of a call, or a pattern with * ? [abc]")
+    options.add_argument("--to", required=True, metavar="|".join(FORMATS), help="what to write")
+    options.add_argument("--output", type=Path, metavar="PATH", help="a file, or a folder; of many records a folder (tensors/)")
+    options.add_argument("--raw", action="store_true", help="bfloat16 and float8 as their bits, not widened to float32")
+    options.add_argument("--force", action="store_true", help="write over files that exist")
+    return options
+
+
+def _files(stored: Sequence[Found], chosen: argparse.Namespace, *, many: bool) -> list[Path]:
+    """Return where to write each tensor, once it is clear that nothing is in the way and there is room.
+
+    Raises:
+        StoreError: A file exists, the folder cannot be made, or the disk has no room.
+    """
+    names = file_names([one.text for one in stored], f".{chosen.to}")
+    output = chosen.output.expanduser() if chosen.output else (_MANY if many else Path())
+    folder = output if many or output.is_dir() else output.parent
+    files = [folder / name for name in names] if many or output.is_dir() else [output]
+    there = [file for file in files if file.exists()]
+    if there and not chosen.force:
+        raise StoreError(
+            f"{there[0]} exists" + (f", and {len(there) - 1} more" if len(there) > 1 else ""),
+            next_step="--force writes over it, --output PATH names another place",
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be made: {error.strerror}", next_step="name another place: --output PATH") from error
+    room_for(folder, sum(_bytes(one, chosen) for one in stored))
+    return files
+
+
+def _bytes(found: Found, chosen: argparse.Namespace) -> int:
+    """Return about how large a file will be."""
+    each = NUMPY_DTYPES[found.record.dtype].itemsize if found.record.dtype in NUMPY_DTYPES else 8
+    return math.prod(found.record.shape) * (_LETTERS if chosen.to == "txt" else max(each, 1 if chosen.raw else 4))
+
+
+def _written(dump: Dump, found: Found, file: Path, chosen: argparse.Namespace) -> Written:
+    from precflow.comparison.detail.description import scalar
+
+    record = found.record
+    try:
+        array = dump.tensor(record)
+    except DumpError as error:
+        return Written(found.text, "", record.dtype, record.shape, f"cannot be read: {error.message}")
+    note = as_txt(array, file, scalar) if chosen.to == "txt" else as_npy(array, file, raw=chosen.raw)
+    part = f"a part, {record.share:.3g} of its elements" if record.part else ""
+    return Written(found.text, str(file), record.dtype, array.shape, "; ".join(filter(None, (part, note))))
+
+
+def _index(folder: Path, done: Sequence[Written]) -> None:
+    """Write which file is which record: a file's name may be cut or changed."""
+    rows = [
+        {"file": Path(one.file).name, "record": one.record, "dtype": one.dtype, "shape": list(one.shape)}
+        for one in done
+        if one.file
+    ]
+    try:
+        (folder / INDEX).write_text(json.dumps(rows, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"{folder / INDEX} cannot be written: {error.strerror}") from error
+
+
+def _nothing(dump: Dump, found: Sequence[Found], text: str) -> DumpError:
+    """Say what there is in place of tensors."""
+    if not found:
+        known = lookup.near(text, [one.text for one in lookup.every(dump)])
+        return DumpError(f"no record matches {text}" + "".join(f"\n      {one}" for one in known))
+    first = found[0]
+    instead = {"statistics": "its statistics", "digest": "its content id", "nothing": "its type and shape"}[
+        kept_of(first.record)
+    ]
+    why = ": it only moves values, and what it moved is stored with the call that made it" if first.call.movement else ""
+    what = f"the tensor of {first.text} was not stored{why}" if len(found) == 1 else f"none of {len(found)} records was stored"
+    step = f"there is {instead}:  precflow inspect {dump.path} '{first.text}'"
+    return DumpError(what, next_step=step)
+
+
+def _say(done: Sequence[Written], *, left_out: int, as_json: bool) -> None:
+    if as_json:
+        rows = [
+            {"record": one.record, "file": one.file, "dtype": one.dtype, "shape": list(one.shape), "note": one.note}
+            for one in done
+        ]
+        print_json({"written": rows, "not_stored": left_out})
+        return
+    for one in done:
+        if len(done) == 1 or not one.file:
+            write(" ".join(f" {one.file or one.record}   {one.dtype} {list(one.shape)}   {one.note}".rstrip().split("\n")))
+    if len(done) > 1:
+        notes = dict.fromkeys(one.note for one in done if one.file and one.note)
+        write(
+            "   ".join(
+                [f" {plural(sum(bool(one.file) for one in done), 'file')} in {Path(done[-1].file or '.').parent}/", *notes]
+            )
+        )
+    if left_out:
+        sys.stderr.write(
+            f" {plural(left_out, 'record')} that match have no tensor in the dump: only their content id or less was kept\n"
+        )

@@ -1,0 +1,201 @@
+"""``precflow inspect DUMP [RECORD]``: what a dump holds, its records by pattern, or one record in full."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from precflow.dumps import lookup, overview
+from precflow.dumps.lookup import Found
+from precflow.dumps.reader import Dump
+from precflow.errors import DumpError
+from precflow.verbs import parser, print_json, table, write
+
+if TYPE_CHECKING:
+    from precflow.report.screens.paper import Paper
+    from precflow.report.screens.record import RecordView
+    from precflow.run.evidence import Evidence
+
+_LIMIT = 40
+_NOT_STORED = {
+    "statistics": "statistics: what was counted and added up on the device",
+    "digest": "its content id only: enough to tell equal from unequal",
+    "nothing": "nothing but type and shape",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Show a dump, a list of its records, or one record; return 0, or 2 where ``--verify`` found damage.
+
+    Raises:
+        DumpError: There is no such dump or record.
+    """
+    chosen = _parser().parse_args(arguments)
+    from precflow.run.evidence import dumps_at
+
+    found = dumps_at(chosen.dump)
+    if len(found) > 1 and not (chosen.record or chosen.match):
+        _dumps(found, as_json=chosen.json)
+        return 0
+    dump = _opened(chosen.dump, found)
+    if chosen.match or (chosen.record and lookup.is_pattern(chosen.record)):
+        return _list(dump, chosen)
+    if chosen.record:
+        return _record(dump, lookup.find(dump, chosen.record), as_json=chosen.json)
+    return _dump(dump, chosen)
+
+
+def show(paper: Paper) -> None:
+    """Print a screen: in colour on a terminal that wants it, plain everywhere else."""
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    write(paper.render(colour=colour, ascii_only=plain))
+
+
+def _parser() -> argparse.ArgumentParser:
+    options = parser("inspect", "DUMP [RECORD] [--match PATTERN] [--limit N] [--verify]")
+    options.add_argument("dump", metavar="DUMP", help="a dump's folder, a run, or RUN:reference")
+    options.add_argument("record", nargs="?", default="", metavar="RECORD", help="an identity, or the name of a call")
+    options.add_argument(
+        "--match", default="", metavar="PATTERN", help="list records: a part of their identity, or with * ? [abc]"
+    )
+    options.add_argument(
+        "--limit", type=int, default=_LIMIT, metavar="N", help=f"records listed at most (default {_LIMIT}, 0: all)"
+    )
+    options.add_argument("--verify", action="store_true", help="read every byte and compare it with its seal")
+    return options
+
+
+def _opened(name: str, found: Sequence[Evidence]) -> Dump:
+    if len(found) > 1:
+        listed = ", ".join(one.name for one in found)
+        raise DumpError(f"{name} has {len(found)} dumps: {listed}", next_step="name one of them")
+    return Dump.open(found[0].path, allow_unsealed=True)
+
+
+def _dumps(found: Sequence[Evidence], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"dumps": [{"name": one.name, "side": one.side, "path": str(one.path), "note": one.note} for one in found]})
+        return
+    write(table([(one.name, one.note, str(one.path)) for one in found]))
+
+
+def _dump(dump: Dump, chosen: argparse.Namespace) -> int:
+    from precflow.report.screens.dump import dump_screen
+
+    seen = overview.overview(dump)
+    problems = dump.verify() if chosen.verify else None
+    if chosen.json:
+        print_json(_plain(dump, seen, problems))
+    else:
+        show(dump_screen(dump, seen, name=chosen.dump, verified=problems))
+    return 2 if problems else 0
+
+
+def _plain(dump: Dump, seen: overview.Overview, problems: Sequence[str] | None) -> dict[str, Any]:
+    header = dump.header
+    counted = asdict(seen)
+    counted["damage"] = list(seen.damage if problems is None else problems)
+    facts = {"side": header.side, "recipe": header.recipe, "dtype": header.dtype, "device": asdict(header.device)}
+    until = {str(rank): step for rank, step in overview.complete_until(seen).items()}
+    sealed = {"path": str(dump.path), "sealed": dump.sealed, "content": header.content, "complete_until": until}
+    return {**sealed, **facts, "capture": dict(header.capture), "verified": problems is not None, **counted}
+
+
+def _list(dump: Dump, chosen: argparse.Namespace) -> int:
+    from precflow.report.screens.dump import listing
+
+    pattern = chosen.match or chosen.record
+    found = lookup.matching(dump, pattern)
+    if not found:
+        known = lookup.near(pattern, [one.text for one in lookup.every(dump)])
+        listed = "".join(f"\n      {text}" for text in known)
+        raise DumpError(f"no record matches {pattern}{'; the nearest are:' if known else ''}{listed}")
+    shown = found[: chosen.limit] if chosen.limit > 0 else found
+    if chosen.json:
+        print_json({"records": overview.listed(shown), "total": len(found)})
+    else:
+        show(listing(shown, total=len(found), pattern=pattern))
+    return 0
+
+
+def _record(dump: Dump, found: Found, *, as_json: bool) -> int:
+    from precflow.report.screens.record import record_screen
+
+    view = _viewed(dump, found)
+    if as_json:
+        print_json(_plain_record(view))
+    else:
+        show(record_screen(view))
+    return 0
+
+
+def _viewed(dump: Dump, found: Found) -> RecordView:
+    from precflow.comparison.detail.description import describe
+    from precflow.report.screens.record import RecordView
+
+    problem, description = "", None
+    if found.record.stored:
+        try:
+            (description,) = describe([dump.tensor(found.record)])
+        except DumpError as error:
+            problem = f"its tensor cannot be read: {error.message}"
+    return RecordView(
+        found=found,
+        text=found.text,
+        source=lookup.source(dump, found),
+        users=lookup.users(dump, found),
+        kept=_kept(dump, found),
+        problem=problem,
+        description=description,
+    )
+
+
+def _kept(dump: Dump, found: Found) -> str:
+    """Say what is kept of a record, and what there is instead of a tensor."""
+    record = found.record
+    what = overview.kept_of(record)
+    if what == "tensor":
+        return "the whole tensor"
+    if what == "part":
+        return f"a part of the tensor: {record.share:.3g} of its elements ({record.part})"
+    why = "; movement is never stored, what it moved is" if found.call.movement else ""
+    sketch = _sketch(dump, found)
+    return f"not stored{why}; there is {sketch}{_NOT_STORED[what]}"
+
+
+def _sketch(dump: Dump, found: Found) -> str:
+    try:
+        sketch = dump.sketch(found.record)
+    except DumpError:
+        return "a damaged sketch, and "
+    return "" if sketch is None else f"a sketch of {sketch.size} numbers, and "
+
+
+def _plain_record(view: RecordView) -> dict[str, Any]:
+    from precflow.comparison.detail.plain import plain_description
+
+    call, record = view.found.call, view.found.record
+    statistics = record.statistics
+    return {
+        **overview.listed([view.found])[0],
+        "name": call.name,
+        "class": call.class_name,
+        "order": call.order,
+        "weight": record.weight,
+        "movement": call.movement,
+        "compiled": call.compiled,
+        "site": call.site,
+        "arguments": dict(call.arguments),
+        "source": view.source.text if view.source else None,
+        "users": [one.text for one in view.users],
+        "problem": view.problem,
+        "statistics": None
+        if statistics is None
+        else {name: getattr(statistics, name) for name in statistics.__struct_fields__},
+        "tensor": plain_description(view.description) if view.description else None,
+    }
