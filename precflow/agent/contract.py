@@ -15,7 +15,12 @@ DUMP_SCHEMA = 1
 DUMP_FORMAT = "precflow-dump"
 DIGEST_SIZE = 16  # bytes of every blake2b in a dump: content ids, checksums of files, the content of a header
 
+PADDING = "padding-"  # keys of a shard that start like this keep its tensors aligned and mean nothing
+COMPRESSED = ".zlib"  # behind the key of a tensor that was compressed
+COMPRESSED_BLOCK = 1 << 20  # bytes of a compressed tensor whose planes lie side by side; a multiple of every element's size
+
 HEADER_FILE = "dump.json"  # written last: it seals the dump
+STEP_FILE = "step.json"  # in a step's folder, written when the step is finished: it seals the step
 ERROR_FILE = "error.json"  # written instead of the header when the workload raised
 FACTS_FILE = "facts.json"  # what action "environment" writes
 LOG_FILE = "agent.log"
@@ -79,14 +84,25 @@ MOVEMENT = frozenset(
     "expand_as flatten flip gather getitem hsplit index_select masked_select meshgrid movedim moveaxis narrow "
     "permute pin_memory ravel repeat repeat_interleave reshape reshape_as roll select setitem slice split "
     "split_with_sizes squeeze stack swapaxes swapdims t tensor_split tile transpose tril triu unbind unflatten "
-    "unfold unsqueeze view view_as vsplit dsplit take take_along_dim rot90 fliplr flipud T mT H mH".split()
+    "unfold unsqueeze view view_as vsplit dsplit take take_along_dim rot90 fliplr flipud T mT H mH "
+    "reshape_alias unsafe_view select_backward slice_backward select_scatter slice_scatter".split()
 )
 # Operators that only place, cast or allocate: what they do differs between devices on purpose. Never recorded.
 PLACEMENT = frozenset(
     "to cuda npu cpu type type_as float half bfloat16 double empty empty_like new_empty data requires_grad_ "
     "retain_grad is_contiguous item tolist numpy size dim numel stride storage_offset data_ptr element_size "
-    "is_floating_point is_complex is_tensor result_type promote_types finfo broadcast_tensors".split()
+    "is_floating_point is_complex is_tensor result_type promote_types finfo broadcast_tensors "
+    "to_copy empty_strided empty_permuted new_empty_strided local_scalar_dense lift lift_fresh is_same_size".split()
 )
+
+
+def operator_of(level: str, operator: str) -> str:
+    """Return the operator as an identity names it: an aten ``mul`` is another record than the ``mul`` that it runs for.
+
+    >>> operator_of("api", "mul"), operator_of("operator", "mul"), operator_of("module", "")
+    ('mul', 'aten.mul', '')
+    """
+    return "aten." + operator if level == "operator" else operator
 
 
 class Identity(NamedTuple):
@@ -95,7 +111,7 @@ class Identity(NamedTuple):
     Attributes:
         module: Qualified name of the innermost running module; ``""`` is the model itself.
         call: How often this module was entered before, in this step; 0 is the first call.
-        operator: Canonical operator name; ``""`` for a record of the module itself.
+        operator: Canonical operator name, behind ``aten.`` at level ``operator``; ``""`` for a record of the module itself.
         ordinal: How often this operator ran before inside this module call.
         phase: One of ``PHASES``.
         role: One of ``ROLES``.

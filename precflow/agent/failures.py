@@ -15,6 +15,7 @@ KINDS = (
     "disk_full",
     "read_only",
     "unwritable",
+    "busy",  # another process writes this dump
 )
 
 

@@ -7,44 +7,60 @@ along, into interpreters in which nothing may be installed.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
-from typing import TYPE_CHECKING, Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
+from itertools import chain
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
-from precflow.agent.contract import DIGEST_SIZE, SAFETENSORS_OF_DTYPE
+import torch
+
+from precflow.agent.contract import DIGEST_SIZE, PADDING, SAFETENSORS_OF_DTYPE
 from precflow.agent.digest import byte_count, byte_pieces, dtype_name
 
-if TYPE_CHECKING:
-    import torch
-
 ALIGNMENT = 8  # the data begin at a multiple of this many bytes
+HELD_BYTES = 8 << 20  # tensors that wait in memory: a smaller shard is written at once
+_LEAST_INDEX = 64 << 10  # bytes that are left at least for what else comes into the index of a larger one
 
 
 class Entry(NamedTuple):
     """One tensor of a shard.
 
     Attributes:
-        content: Content id; the tensor's key in the file.
-        dtype: safetensors' name of the element type, such as ``BF16``.
-        shape: Sizes.
-        width: Bytes of one element.
-        size: Bytes of all elements.
-        pieces: The bytes, in C order.
+        key: Content id; with a suffix where it is something else of that content.
+        host: The tensor, on the CPU.
+        private: Nobody writes to it any more: its bytes can be taken later.
     """
 
-    content: str
-    dtype: str
-    shape: Tuple[int, ...]
-    width: int
-    size: int
-    pieces: Iterable[Union[bytes, memoryview]]
+    key: str
+    host: torch.Tensor
+    private: bool
+
+    @property
+    def dtype(self) -> str:
+        """The element type as safetensors names it, such as ``BF16``."""
+        return SAFETENSORS_OF_DTYPE[dtype_name(self.host.dtype)]
+
+    @property
+    def width(self) -> int:
+        """Bytes of one element."""
+        return self.host.element_size()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all elements."""
+        return byte_count(self.host)
+
+    def kept(self) -> Entry:
+        """Return the entry as it is now, whatever is written to the tensor afterwards."""
+        return self if self.private else Entry(self.key, self.host.clone(), private=True)
 
 
 class Written(NamedTuple):
-    """What is known of a finished file: its ``bytes`` and its ``blake2b``, as the header of a dump lists them."""
+    """What is known of a finished shard: its ``bytes`` and the checksum of its ``index``, as the seal lists them."""
 
     bytes: int
-    blake2b: str
+    index: str  # type: ignore[assignment]  # hides tuple.index, which nobody calls on it
 
 
 def storable(dtype: torch.dtype) -> bool:
@@ -52,56 +68,154 @@ def storable(dtype: torch.dtype) -> bool:
     return dtype_name(dtype) in SAFETENSORS_OF_DTYPE
 
 
-def entry(content: str, host: torch.Tensor, *, copied: bool) -> Entry:
-    """Return a CPU tensor as an entry; ``copied`` when the tensor may be written to before the entry is."""
-    pieces: Iterable[Union[bytes, memoryview]] = byte_pieces(host)
-    if copied:
-        pieces = [bytes(piece) for piece in pieces]
-    name = SAFETENSORS_OF_DTYPE[dtype_name(host.dtype)]
-    return Entry(content, name, tuple(host.shape), host.element_size(), byte_count(host), pieces)
+class ShardFile:
+    """A shard under way, under a temporary name until it is closed: nothing half-written is ever found at ``path``.
 
+    A small shard waits in memory and is written at once, wide elements first. From ``HELD_BYTES`` on, tensors go to the file as
+    they come, behind a gap that is left for the index, so that memory is bounded whatever the size of shard and tensor. Every
+    tensor begins at a multiple of its element size and can be mapped; a few bytes named ``padding-N`` see to that.
 
-def header_bytes(entries: Sequence[Entry]) -> bytes:
-    """Return the length and the JSON header of a file that holds the entries in this order."""
-    described: Dict[str, Dict[str, object]] = {}
-    offset = 0
-    for each in entries:
-        end = offset + each.size
-        described[each.content] = {"dtype": each.dtype, "shape": list(each.shape), "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(described, separators=(",", ":")).encode("ascii")
-    text += b" " * (-len(text) % ALIGNMENT)
-    return len(text).to_bytes(8, "little") + text
-
-
-def write_shard(path: str, entries: Sequence[Entry]) -> Written:
-    """Write the entries to ``path`` under a temporary name, then rename; nothing half-written is left at ``path``.
-
-    Wide elements come first, so that each tensor begins at a multiple of its element size and can be mapped.
-
-    Raises:
-        OSError: The file cannot be written; the temporary file has been removed.
+    Args:
+        path: Where it goes.
+        limit: Bytes of tensors that it takes; one tensor may be larger.
     """
-    ordered: List[Entry] = sorted(entries, key=lambda each: -each.width)
-    checksum = hashlib.blake2b(digest_size=DIGEST_SIZE)
-    size = 0
-    partial = path + ".part"
-    try:
-        with open(partial, "wb") as file:
-            for piece in _file_pieces(ordered):
-                file.write(piece)
-                checksum.update(piece)
-                size += len(piece)
-        os.replace(partial, path)
-    except OSError:
-        if os.path.exists(partial):
-            os.remove(partial)
-        raise
-    return Written(size, checksum.hexdigest())
+
+    def __init__(self, path: str, limit: int) -> None:
+        self.path = path
+        self._limit = limit
+        self._partial = path + ".part"
+        self._file: Optional[io.FileIO] = None
+        self._held: List[Entry] = []
+        self._held_bytes = 0
+        self._described: List[str] = []
+        self._checksums: Dict[str, str] = {}
+        self._offset = 0  # bytes of tensors in the file
+        self._begun = 0  # where they begin in the file
+        self._index_bytes = len('{"__metadata__":{},}') + ALIGNMENT  # at most, with everything that has been added
+
+    @property
+    def waiting(self) -> int:
+        """Bytes of tensors that are not in the file yet."""
+        return self._held_bytes
+
+    def fits(self, entry: Entry) -> bool:
+        """Tell whether an entry belongs into this shard; into an empty one every entry does."""
+        if not (self._held or self._offset):
+            return True
+        if self._offset + self._held_bytes + entry.size > self._limit:
+            return False
+        return self._file is None or self._index_bytes + _most(entry) <= self._begun - 8
+
+    def add(self, entry: Entry) -> None:
+        """Take an entry; its bytes are written or copied before this returns.
+
+        Raises:
+            OSError: The file cannot be written; what it had before can still be closed.
+        """
+        if self._file is None and self._held_bytes + entry.size > HELD_BYTES:
+            self._begin(entry)
+        if self._file is not None:
+            self._write(entry)
+        else:
+            self._held.append(entry.kept())
+            self._held_bytes += entry.size
+        self._index_bytes += _most(entry)
+
+    def close(self) -> Written:
+        """Write what waits and the index, and give the file its name.
+
+        Raises:
+            OSError: The file cannot be written; the temporary file has been removed.
+        """
+        try:
+            if self._file is None:
+                self._open(self._exact())
+            return self._finish()
+        except OSError:
+            self.discard()
+            raise
+
+    def discard(self) -> None:
+        """Remove what was written, if anything was."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._held = None, []
+        if os.path.exists(self._partial):
+            os.remove(self._partial)
+
+    def _begin(self, entry: Entry) -> None:
+        """Leave room for as long an index as the entries so far let expect, and write what waits."""
+        so_far = self._index_bytes + _most(entry)
+        expected = so_far * self._limit // (self._held_bytes + entry.size) * 5 // 4
+        self._open(max(so_far + _LEAST_INDEX, min(expected, self._limit // 16)))
+
+    def _open(self, reserved: int) -> None:
+        """Open the file with room for an index of so many bytes, and write what waits."""
+        self._file = io.FileIO(self._partial, "w")
+        self._begun = 8 + reserved + -reserved % ALIGNMENT
+        self._file.seek(self._begun)
+        held, self._held, self._held_bytes = self._held, [], 0
+        for each in sorted(held, key=lambda one: -one.width):
+            self._write(each)
+
+    def _write(self, entry: Entry) -> None:
+        assert self._file is not None
+        missing = -self._offset % min(entry.width, ALIGNMENT)
+        if missing:
+            name = "%s%d" % (PADDING, len(self._described))
+            self._write(Entry(name, torch.zeros(missing, dtype=torch.uint8), private=True))
+        checksum = hashlib.blake2b(digest_size=DIGEST_SIZE) if "." in entry.key else None
+        try:
+            for piece in byte_pieces(entry.host):
+                _write_all(self._file, piece)
+                if checksum is not None:
+                    checksum.update(piece)
+        except BaseException:
+            self._file.seek(self._begun + self._offset)
+            self._file.truncate()
+            raise
+        if checksum is not None:
+            self._checksums[entry.key] = checksum.hexdigest()
+        self._described.append(_text(entry, self._offset))
+        self._offset += entry.size
+
+    def _exact(self) -> int:
+        """Return how long the index will be when nothing comes any more; no padding is needed in a small shard."""
+        described, offset = [], 0
+        for each in sorted(self._held, key=lambda one: -one.width):
+            described.append(_text(each, offset))
+            offset += each.size
+        return len(_index({each.key: "0" * 2 * DIGEST_SIZE for each in self._held if "." in each.key}, described))
+
+    def _finish(self) -> Written:
+        assert self._file is not None
+        index = _index(self._checksums, self._described).ljust(self._begun - 8)
+        head = len(index).to_bytes(8, "little") + index
+        self._file.seek(0)
+        _write_all(self._file, head)
+        self._file.close()
+        self._file = None
+        os.replace(self._partial, self.path)
+        return Written(len(head) + self._offset, hashlib.blake2b(head, digest_size=DIGEST_SIZE).hexdigest())
 
 
-def _file_pieces(entries: Sequence[Entry]) -> Iterable[Union[bytes, memoryview]]:
-    yield header_bytes(entries)
-    for each in entries:
-        for piece in each.pieces:
-            yield piece
+def _most(entry: Entry) -> int:
+    """Return the most bytes that an entry takes in the index, with a padding before it."""
+    named = 2 * len(entry.key) + 2 * DIGEST_SIZE if "." in entry.key else len(entry.key)
+    return named + 2 * len(str(tuple(entry.host.shape))) + 256
+
+
+def _text(entry: Entry, offset: int) -> str:
+    facts = {"dtype": entry.dtype, "shape": list(entry.host.shape), "data_offsets": [offset, offset + entry.size]}
+    return "%s:%s" % (json.dumps(entry.key), json.dumps(facts, separators=(",", ":")))
+
+
+def _index(checksums: Mapping[str, str], described: Sequence[str]) -> bytes:
+    attached = ['"__metadata__":%s' % json.dumps(checksums, separators=(",", ":"))] if checksums else []
+    return ("{%s}" % ",".join(chain(attached, described))).encode("ascii")
+
+
+def _write_all(file: io.FileIO, data: Union[bytes, memoryview]) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]

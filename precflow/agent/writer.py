@@ -1,8 +1,7 @@
-"""The writer of a dump: record lines as they come, tensors in shards of bounded size, and the header last."""
+"""The writer of a dump: record lines as they come, tensors in shards of bounded size, a seal a step, and the header last."""
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -10,127 +9,191 @@ import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
-from precflow.agent.contract import DIGEST_SIZE, ERROR_FILE, HEADER_FILE
+from precflow.agent.background import QUEUE_BYTES, Background
+from precflow.agent.compression import compressed
+from precflow.agent.contract import DIGEST_SIZE, DUMP_SCHEMA, ERROR_FILE, HEADER_FILE
 from precflow.agent.digest import byte_count, to_host
-from precflow.agent.failures import AgentError
-from precflow.agent.shard import Entry, Written, entry, storable, write_shard
+from precflow.agent.lock import WriterLock
+from precflow.agent.resumption import DROPPED, Finished, finished_steps, lines_of, remove_steps
+from precflow.agent.ring import Alarm, Ring, all_finite, numbers_of, numbers_text
+from precflow.agent.shard import Entry, storable
+from precflow.agent.step_files import StepFiles, json_bytes, write_json
+from precflow.agent.write_errors import WriteError, over_budget, write_error
 
 if TYPE_CHECKING:
     import torch
 
-SHARD_BYTES = 64 << 20
+__all__ = ["WriteError", "Writer"]
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM)
-
-
-class WriteError(AgentError):
-    """A dump cannot be written any further; what is already written stays readable.
-
-    ``kind`` is ``disk_full``, ``read_only``, ``budget`` or ``unwritable``; the message names the folder and the bytes that
-    were needed.
-    """
+SHARD_BYTES = 256 << 20
 
 
 class Writer:
-    """Writes one dump into a folder that exists.
+    """Writes one dump into a folder that exists, alone: a second writer of the same rank is refused.
 
-    Lines are appended and reach the file at once. Tensors wait in memory until a shard is full, so that at most
-    ``shard_bytes`` (and one tensor more) are held; each content is stored once in the whole dump.
+    Lines reach their file at once. Tensors go to a shard, each content once in the whole dump; what waits in memory is bounded
+    by the shard's small change (8 MiB) and, in the background, by the queue. The bytes of a dump do not depend on the thread.
 
     Args:
         folder: Where the dump goes.
-        shard_bytes: A shard is closed when its tensors take this many bytes; a larger tensor has a shard of its own.
-        budget_bytes: Most bytes that lines and tensors may take together; 0 sets no bound.
+        shard_bytes: Bytes of tensors in the first shard of a step; each one behind it takes twice as many.
+        budget_bytes: Most bytes that lines and tensors may take together, before compression; 0 sets no bound.
+        rank: Number of this process.
+        resume: Go on behind the last step that is finished and was written for the same ``declared``; else begin anew.
+        declared: Hash of what the dump depends on.
+        background: Store tensors in a thread, while the model goes on.
+        queue_bytes: Tensors that may wait for the thread; who brings more waits.
+        compress: Compress tensors that get smaller by it.
+        keep_last: Keep only so many finished steps, but see :meth:`hold`; 0 keeps all.
 
     Attributes:
         folder: Where the dump goes.
-        counts: ``calls``, ``records``, ``tensors`` and ``bytes`` (of tensors) so far.
+        counts: ``calls``, ``records``, ``tensors`` and ``bytes`` (of tensors) of the steps that are kept.
         failure: What stopped the writer, for callers whose exception was swallowed on its way.
+        sites: Call sites so far, which lines index: whoever numbers them keeps this list.
+
+    Raises:
+        WriteError: Another process writes this dump, or the folder cannot be written to.
     """
 
-    def __init__(self, folder: str, shard_bytes: int = SHARD_BYTES, budget_bytes: int = 0) -> None:
+    def __init__(  # noqa: PLR0913  settings of a request, all but the folder by name
+        self,
+        folder: str,
+        shard_bytes: int = SHARD_BYTES,
+        budget_bytes: int = 0,
+        *,
+        rank: int = 0,
+        resume: bool = False,
+        declared: str = "",
+        background: bool = False,
+        queue_bytes: int = QUEUE_BYTES,
+        compress: bool = False,
+        keep_last: int = 0,
+    ) -> None:
         self.folder = str(folder)
         self.failure: Optional[WriteError] = None
         self.counts = {"calls": 0, "records": 0, "tensors": 0, "bytes": 0}
+        self.sites: List[str] = []
         self._shard_bytes = shard_bytes
         self._budget_bytes = budget_bytes
+        self._declared = declared
+        self._queue_bytes = queue_bytes
+        self._background = Background(self._store, queue_bytes) if background else None
+        self._compress = compress
         self._line_bytes = 0
-        self._files: Dict[str, Written] = {}
+        self._steps: Dict[Tuple[int, int], Finished] = {}
         self._stored: Set[str] = set()
-        self._finished: Set[Tuple[int, int]] = set()
-        self._step: Optional[_Step] = None
+        self._for_good: Set[str] = set()  # contents of steps that are never dropped
+        self._ring = Ring(keep_last) if keep_last else None
+        self._alarm = Alarm()
+        self._step: Optional[StepFiles] = None
+        self._locks: Dict[int, WriterLock] = {}
+        self._begin(rank, resume=resume)
 
     def open_step(self, step: int, rank: int) -> None:
         """Begin a step's files and close those of the step before; nothing happens when this step is open already.
 
         Raises:
             ValueError: The step has been written and closed.
-            WriteError: The folder cannot be written to.
+            WriteError: The folder cannot be written to, or another process writes this rank.
         """
         if self._step is not None and self._step.key == (step, rank):
             return
-        if (step, rank) in self._finished:
+        if self.complete(step, rank):
             raise ValueError("step %d of rank %d is in the dump already" % (step, rank))
         if self._step is not None:
             self.close_step(*self._step.key)
+        if rank not in self._locks:
+            self._begin(rank, resume=False)
+        if self._ring is not None:
+            self._stored = set(self._for_good)
         with self._explained(0):
-            self._step = _Step(self.folder, step, rank)
+            self._step = StepFiles(self.folder, step, rank, self._shard_bytes)
+
+    def complete(self, step: int, rank: int) -> bool:
+        """Tell whether a step is in the dump, or was and has been dropped: it need not be recorded again."""
+        return (step, rank) in self._steps or (self._ring is not None and (step, rank) in self._ring.dropped)
+
+    def lines(self, step: int, rank: int) -> Iterator[Dict[str, Any]]:
+        """Yield the record lines of a step that is in the dump; nothing for one that was dropped."""
+        if (step, rank) in self._steps:
+            for line in lines_of(self.folder, self._steps[step, rank]):
+                yield line
 
     def call(self, line: Mapping[str, Any]) -> None:
         """Append one call to the records of the open step.
 
         Raises:
-            WriteError: Disk full, read-only folder, or over the budget; the line is then not in the file.
+            WriteError: Disk full, read-only folder, or over the budget, now or for a tensor before; the line is then not in
+                the file.
         """
+        if self._background is not None and self.failure is not None:
+            raise self.failure
+        step = self._open()
         data = (json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
         self._afford(len(data))
         with self._explained(len(data)):
-            self._open().append(data)
+            step.append(data)
         self._line_bytes += len(data)
-        self.counts["calls"] += 1
-        self.counts["records"] += len(line["inputs"]) + len(line["outputs"])
+        self._count({"calls": 1, "records": len(line["inputs"]) + len(line["outputs"])})
+        if self._ring is not None and self._alarm.rings(line):
+            self.hold()
 
-    def stored(self, content: str) -> bool:
-        """Tell whether the dump holds this content."""
-        return content in self._stored
+    def stored(self, key: str) -> bool:
+        """Tell whether the dump holds this content, for as long as the step that is open."""
+        return key in self._stored
 
-    def tensor(self, content: str, tensor: torch.Tensor) -> bool:
-        """Store a tensor under its content id, unless the dump has it; return whether it has it now.
+    def tensor(self, key: str, tensor: torch.Tensor, *, owned: bool = False) -> bool:
+        """Store a tensor, unless the dump has it; return whether it has it now.
 
         An element type that safetensors does not know is not stored.
 
+        Args:
+            key: Content id; with ``.sketch``, ``.rows`` or the name of a part behind it where it is not the whole content.
+            tensor: The tensor, on any device.
+            owned: Nobody writes to it any more, so that it need not be copied before it waits.
+
         Raises:
-            WriteError: Disk full, read-only folder, or over the budget.
+            WriteError: Disk full, read-only folder, or over the budget, now or for a tensor before.
         """
-        if content in self._stored:
+        if key in self._stored:
             return True
         if not storable(tensor.dtype):
             return False
-        size = byte_count(tensor)
-        self._afford(size)
-        if size > self._shard_bytes:
-            self._write_shard([entry(content, to_host(tensor), copied=False)])
-        else:
-            self._keep(entry(content, to_host(tensor), copied=True))
-        self._stored.add(content)
-        self.counts["tensors"] += 1
-        self.counts["bytes"] += size
+        self._open()
+        self._afford(byte_count(tensor))
+        host = to_host(tensor)
+        self._hand_over(Entry(key, host, owned or host.data_ptr() != tensor.data_ptr()))
+        self._stored.add(key)
+        self._count({"tensors": 1, "bytes": byte_count(host)})
+        if self._ring is not None and not all_finite(host):
+            self._alarm.content(key)
         return True
 
+    def hold(self) -> None:
+        """Keep the last steps for good, the open one included; without ``keep_last`` every step is."""
+        if self._ring is not None:
+            self._ring.hold(self._step.key if self._step is not None else None)
+            held = [finished.keys for key, finished in self._steps.items() if key in self._ring.held]
+            self._for_good.update(*held)
+
     def close_step(self, step: int, rank: int) -> None:
-        """Write the last shard of a step and close its files; nothing happens when another step is open, or none.
+        """Write the last shard of a step, close its files and seal it; nothing happens when another step is open, or none.
 
         Raises:
-            WriteError: Disk full or read-only folder.
+            WriteError: Disk full or read-only folder, now or for a tensor before; the step then stays without a seal.
         """
         if self._step is None or self._step.key != (step, rank):
             return
-        self._flush()
-        records = self._step.close()
-        self._files[self._step.records] = records
-        self._finished.add(self._step.key)
+        if self._background is not None:
+            self._background.drain()
+        one = self._step
+        with self._explained(one.waiting):
+            one.finish_shard()
+            one.finish_records()
+            seal = one.seal(self._facts(one.key))
         self._step = None
+        self._finished(Finished(step, seal, set(self._stored) if self._ring is not None else set()), rank)
 
     def seal(self, header: Mapping[str, Any]) -> Dict[str, Any]:
         """Close everything and write the header with ``counts``, ``files`` and ``content``; return it as written.
@@ -140,80 +203,144 @@ class Writer:
         """
         if self._step is not None:
             self.close_step(*self._step.key)
-        files = {name: {"bytes": facts.bytes, "blake2b": facts.blake2b} for name, facts in sorted(self._files.items())}
+        files = {name: facts for finished in self._steps.values() for name, facts in finished.seal["files"].items()}
         sealed: Dict[str, Any] = dict(header)
         sealed["counts"] = dict(self.counts)
-        sealed["files"] = files
+        sealed["dropped"] = self._dropped()
+        sealed["files"] = dict(sorted(files.items()))
         sealed["content"] = evidence_id(sealed)
         self._write_json(HEADER_FILE, sealed)
+        self._release()
         return sealed
 
     def abandon(self, error: Mapping[str, Any]) -> bool:
         """Close the files so that what is there can be read, and write the error in the header's place.
 
-        This is the way out of a failure, so it never raises.
+        This is the way out of a failure, so it never raises. The open step stays without a seal of its own.
 
         Returns:
             Whether everything that was captured, and the error, could still be written; false on a full disk.
         """
         complete = True
         try:
+            if self._background is not None:
+                self._background.drain()
+        except Exception:  # noqa: BLE001  it has been told, or it is what the caller gives up for
+            complete = False
+        try:
             if self._step is not None:
-                self._flush()
+                with self._explained(0):
+                    self._step.finish_records()
+                    self._step.finish_shard()
         except WriteError:
             complete = False
-        if self._step is not None:
-            self._step.close()
-            self._step = None
+        self._step = None
         try:
             self._write_json(ERROR_FILE, error)
         except WriteError:
             complete = False
+        self._release()
         return complete
 
-    def _open(self) -> _Step:
+    def _begin(self, rank: int, *, resume: bool) -> None:
+        """Take a rank over: from here on no header says that the dump is whole."""
+        with self._explained(0):
+            self._locks[rank] = WriterLock(os.path.join(self.folder, "writer-rank%d.lock" % rank))
+            for name in (HEADER_FILE, ERROR_FILE):
+                if os.path.exists(os.path.join(self.folder, name)):
+                    os.remove(os.path.join(self.folder, name))
+            if not resume:
+                remove_steps(self.folder, rank)
+                return
+            for finished in finished_steps(self.folder, rank, self._declared):
+                self._resume(finished, rank)
+
+    def _resume(self, finished: Finished, rank: int) -> None:
+        seal = finished.seal
+        self._stored |= finished.keys
+        self.sites[:] = seal["sites"]
+        self._line_bytes += _line_bytes(seal)
+        for name, count in seal["counts"].items():
+            self.counts[name] += count
+        if self._ring is not None:
+            self._ring.dropped = [(step, rank) for step in numbers_of(seal.get("dropped", ""))]
+            if seal.get("held"):
+                self._ring.hold((finished.step, rank))
+        self._finished(finished, rank)
+
+    def _finished(self, finished: Finished, rank: int) -> None:
+        """Take a finished step into the dump, and out of it those that the ring drops for it."""
+        key = (finished.step, rank)
+        self._steps[key] = finished
+        if self._ring is None:
+            return
+        if key in self._ring.held:
+            self._for_good |= finished.keys
+        for gone in self._ring.finished(key):
+            self._drop(gone)
+
+    def _drop(self, key: Tuple[int, int]) -> None:
+        seal = self._steps.pop(key).seal
+        self._line_bytes -= _line_bytes(seal)
+        for name, count in seal["counts"].items():
+            self.counts[name] -= count
+        place = os.path.join(self.folder, "rank%d" % key[1], "step%d" % key[0])
+        with self._explained(0):
+            os.rename(place, place + DROPPED)  # at once: no reader finds half a step
+            shutil.rmtree(place + DROPPED)
+
+    def _facts(self, key: Tuple[int, int]) -> Dict[str, Any]:
+        """What the seal of a step says besides its files, for the one who goes on behind it."""
+        facts = {"schema": DUMP_SCHEMA, "declared": self._declared, "sites": list(self.sites)}
+        if self._ring is None:
+            return facts
+        return {**facts, "held": key in self._ring.held, "dropped": self._dropped().get(str(key[1]), "")}
+
+    def _dropped(self) -> Dict[str, str]:
+        steps: Dict[int, List[int]] = {}
+        for step, rank in self._ring.dropped if self._ring is not None else []:
+            steps.setdefault(rank, []).append(step)
+        return {str(rank): numbers_text(numbers) for rank, numbers in sorted(steps.items())}
+
+    def _hand_over(self, entry: Entry) -> None:
+        if self._background is None:
+            self._store(entry)
+        elif entry.size > self._queue_bytes:  # a copy of it would be what the queue is to prevent
+            self._background.drain()
+            self._store(entry)
+        else:
+            self._background.put(entry.kept())
+
+    def _store(self, entry: Entry) -> None:
+        """Put an entry into the open step's shard; runs in the background thread where there is one."""
+        with self._explained(entry.size):
+            self._open().store(compressed(entry) if self._compress else entry)
+
+    def _open(self) -> StepFiles:
         if self._step is None:
             raise ValueError("no step is open: call open_step first")
         return self._step
 
-    def _keep(self, kept: Entry) -> None:
+    def _count(self, more: Mapping[str, int]) -> None:
         step = self._open()
-        if step.pending_bytes + kept.size > self._shard_bytes:
-            self._flush()
-        step.pending.append(kept)
-        step.pending_bytes += kept.size
-
-    def _flush(self) -> None:
-        step = self._open()
-        pending, step.pending, step.pending_bytes = step.pending, [], 0
-        if pending:
-            self._write_shard(pending)
-
-    def _write_shard(self, entries: List[Entry]) -> None:
-        name = self._open().next_shard()
-        with self._explained(sum(each.size for each in entries)):
-            self._files[name] = write_shard(os.path.join(self.folder, name), entries)
+        for name, count in more.items():
+            self.counts[name] += count
+            step.counts[name] += count
 
     def _write_json(self, name: str, value: Mapping[str, Any]) -> None:
-        data = (json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode("utf-8", "backslashreplace")
-        path = os.path.join(self.folder, name)
-        with self._explained(len(data)):
-            with open(path + ".part", "wb") as file:
-                file.write(data)
-            os.replace(path + ".part", path)
+        with self._explained(len(json_bytes(value))):
+            write_json(os.path.join(self.folder, name), value)
+
+    def _release(self) -> None:
+        if self._background is not None:
+            self._background.close()
+        for lock in self._locks.values():
+            lock.release()
 
     def _afford(self, size: int) -> None:
         spent = self.counts["bytes"] + self._line_bytes
         if self._budget_bytes and spent + size > self._budget_bytes:
-            message = "the dump in %s would exceed its budget: %s allowed, %s written, %s more needed" % (
-                self.folder,
-                bytes_text(self._budget_bytes),
-                bytes_text(spent),
-                bytes_text(size),
-            )
-            self.failure = WriteError(
-                "budget", message, "raise capture.budget, narrow capture.scope, or take capture.level=[module]"
-            )
+            self.failure = over_budget(self.folder, self._budget_bytes, spent, size)
             raise self.failure
 
     @contextmanager
@@ -222,48 +349,8 @@ class Writer:
         try:
             yield
         except OSError as problem:
-            self.failure = _write_error(problem, self.folder, needed)
+            self.failure = write_error(problem, self.folder, needed)
             raise self.failure from problem
-
-
-class _Step:
-    """The files of one step: its record lines, and the tensors that wait for their shard."""
-
-    def __init__(self, folder: str, step: int, rank: int) -> None:
-        self.key = (step, rank)
-        self.place = "rank%d/step%d" % (rank, step)
-        self.records = self.place + "/records-0.jsonl"
-        self.pending: List[Entry] = []
-        self.pending_bytes = 0
-        self._shards = 0
-        self._size = 0
-        self._checksum = hashlib.blake2b(digest_size=DIGEST_SIZE)
-        os.makedirs(os.path.join(folder, self.place), exist_ok=True)
-        self._file = open(os.path.join(folder, self.records), "wb", buffering=0)  # noqa: SIM115  open as long as the step
-
-    def next_shard(self) -> str:
-        """Return the name of the next shard, relative to the dump."""
-        name = "%s/tensors-%d.safetensors" % (self.place, self._shards)
-        self._shards += 1
-        return name
-
-    def append(self, data: bytes) -> None:
-        """Write one line whole, or not at all."""
-        left = memoryview(data)
-        try:
-            while left:
-                left = left[self._file.write(left) :]
-        except OSError:
-            self._file.truncate(self._size)
-            self._file.seek(self._size)
-            raise
-        self._checksum.update(data)
-        self._size += len(data)
-
-    def close(self) -> Written:
-        """Close the record lines and return what the header says about them."""
-        self._file.close()
-        return Written(self._size, self._checksum.hexdigest())
 
 
 def evidence_id(header: Mapping[str, Any]) -> str:
@@ -284,29 +371,5 @@ def evidence_id(header: Mapping[str, Any]) -> str:
     return hashlib.blake2b(text.encode("utf-8"), digest_size=DIGEST_SIZE).hexdigest()
 
 
-def bytes_text(count: int) -> str:
-    """Return a number of bytes as people read it, in powers of 1000: ``64.0 MB``."""
-    value, unit = float(count), "bytes"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return "%d bytes" % count if unit == "bytes" else "%.1f %s" % (value, unit)
-
-
-def _write_error(problem: OSError, folder: str, needed: int) -> WriteError:
-    if problem.errno in _FULL:
-        message = "no space left in %s: %s needed, %s free" % (folder, bytes_text(needed), _free_text(folder))
-        return WriteError("disk_full", message, "free space there, name another store, or take less: capture.level=[module]")
-    if problem.errno in _REFUSED:
-        message = "%s cannot be written to (%s): %s needed" % (folder, problem.strerror, bytes_text(needed))
-        return WriteError("read_only", message, "make the folder writable or name another store")
-    message = "writing %s to %s failed: %s" % (bytes_text(needed), folder, problem)
-    return WriteError("unwritable", message, "look at the disk, or name another store")
-
-
-def _free_text(folder: str) -> str:
-    try:
-        return bytes_text(shutil.disk_usage(folder).free)
-    except OSError:
-        return "an unknown number of bytes"
+def _line_bytes(seal: Mapping[str, Any]) -> int:
+    return sum(facts["bytes"] for name, facts in seal["files"].items() if name.endswith(".jsonl"))

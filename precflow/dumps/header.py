@@ -53,10 +53,17 @@ class Repeat:
 
 @dataclass(frozen=True)
 class FileSeal:
-    """Size and BLAKE2b checksum (hex; its length tells the digest size) of one file of the dump."""
+    """Size and one BLAKE2b checksum of a file of the dump (hex; its length tells the digest size).
+
+    Attributes:
+        bytes: Size of the file.
+        blake2b: Checksum of all of it; ``""`` for a shard.
+        index: Checksum of a shard's index: eight length bytes and the JSON. Its tensors are checked by their content ids.
+    """
 
     bytes: int
-    blake2b: str
+    blake2b: str = ""
+    index: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,7 +140,7 @@ def read(path: Path) -> Header:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise DumpError(f"{path} is not a whole {HEADER_FILE}: {reason}", next_step=_AGAIN) from error
-    outside = [name for name in header.files if not _is_inside(name)]
+    outside = [name for name in header.files if not is_inside(name)]
     if outside:
         raise DumpError(
             f"{path} names files outside of its folder: {', '.join(outside)}",
@@ -180,9 +187,24 @@ def _typed(plain: Mapping[str, Any]) -> Header:
         counts=_mapping(plain, "counts"),
         sites=tuple(str(site) for site in plain.get("sites") or ()),
         seconds=_mapping(plain, "seconds"),
-        files={name: FileSeal(int(seal["bytes"]), str(seal["blake2b"])) for name, seal in plain["files"].items()},
+        files=seals(plain["files"]),
         content=str(plain.get("content", "")),
     )
+
+
+def seals(plain: Mapping[str, Any]) -> dict[str, FileSeal]:
+    """Return the seals of files by name, as a header or the seal of a step has them.
+
+    Raises:
+        KeyError: A seal has no size, or no checksum.
+        TypeError, ValueError: A value is of another kind.
+    """
+    return {name: FileSeal(int(one["bytes"]), **_checksum(one)) for name, one in plain.items()}
+
+
+def _checksum(plain: Mapping[str, Any]) -> dict[str, str]:
+    kind = "index" if "index" in plain else "blake2b"
+    return {kind: str(plain[kind])}
 
 
 def _dtype(name: Any) -> str:
@@ -203,6 +225,7 @@ def _holdings(plain: Mapping[str, Any]) -> Holdings:
     return Holdings(str(plain["digest"]), entries)
 
 
-def _is_inside(name: str) -> bool:
+def is_inside(name: str) -> bool:
+    """Tell whether the name of a file stays in the folder of its dump on every system."""
     path = PurePosixPath(name)
     return bool(name) and not path.is_absolute() and ".." not in path.parts and "\\" not in name and ":" not in name

@@ -12,12 +12,13 @@ import numpy.typing as npt
 from precflow.agent.contract import ERROR_FILE, HEADER_FILE
 from precflow.dumps import header as headers
 from precflow.dumps.header import Header
-from precflow.dumps.parsing import parse_call
+from precflow.dumps.places import place_of, step_folders
+from precflow.dumps.record_files import read_records
 from precflow.dumps.records import Call, Record
-from precflow.dumps.shards import Shard, seal_problem
+from precflow.dumps.shards import Shard
+from precflow.dumps.steps import Steps, read_steps
+from precflow.dumps.tensors import Tensors
 from precflow.errors import DumpError
-
-_PLACES = "rank*/step*"
 
 
 class Dump:
@@ -53,9 +54,9 @@ class Dump:
             return cls(path, headers.read(path / HEADER_FILE), sealed=True)
         if not allow_unsealed:
             raise _unsealed(path)
-        if next(path.glob(_PLACES), None) is None:
+        if not step_folders(path):
             raise DumpError(
-                f"there is no dump in {path}: expected {HEADER_FILE} and {_PLACES}",
+                f"there is no dump in {path}: expected {HEADER_FILE} and rank*/step*",
                 next_step=f"give the folder that holds {HEADER_FILE}, or run this side again",
             )
         return cls(path, Header(), sealed=False)
@@ -63,101 +64,125 @@ class Dump:
     def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
         """Return the calls by rank, step and order of completion, of one step or rank where it is given."""
         calls, _ = self._read
+        if step is None and rank is None:
+            return list(calls)
         return [call for call in calls if step in (None, call.step) and rank in (None, call.rank)]
 
     @property
     def damage(self) -> tuple[str, ...]:
-        """What could not be read or is not what the header says; a dump with damage is never whole evidence."""
+        """What could not be read or is not what was sealed; a dump with damage is never whole evidence.
+
+        Bytes of tensors show theirs when they are read: :meth:`tensor`, :meth:`check`, :meth:`verify`.
+        """
         _, damage = self._read
-        _, torn = self._index
-        return damage + torn
+        return self._steps.damage + damage + self._tensors.problems
 
     def tensor(self, record: Record) -> npt.NDArray[Any]:
         """Return a record's tensor as a read-only view of the mapped shard; bfloat16 and float8 by ``ml_dtypes``.
+
+        Its bytes are checked by its content id, the first time in this process. Of a record of a part (``record.part``) it is
+        the part.
 
         Raises:
             DumpError: It was not stored, its shard is missing, cut short or damaged, or it has another type or shape.
         """
         try:
-            return self._tensor(record)
+            array = self._view(record)
+            self._tensors.check(record, array=array)
+        except DumpError as error:
+            raise error.within(f"in {record.text}") from error
+        return array
+
+    def view(self, record: Record) -> npt.NDArray[Any]:
+        """Return what :meth:`tensor` returns with its bytes unchecked: who reads them checks them, see :meth:`check`.
+
+        Raises:
+            DumpError: It was not stored, its shard is missing or cut short, or it has another type or shape.
+        """
+        try:
+            return self._view(record)
         except DumpError as error:
             raise error.within(f"in {record.text}") from error
 
+    def check(self, record: Record, found: str | None = None) -> None:
+        """Make sure that the bytes of a record's tensor are those that were recorded.
+
+        Args:
+            record: The record.
+            found: Its content id (:mod:`precflow.dumps.digest`) where the caller has computed it while reading
+                :meth:`view`; without it the bytes are read here, once in this process.
+
+        Raises:
+            DumpError: They are not, or the tensor cannot be had.
+        """
+        try:
+            self._tensors.check(record, found)
+        except DumpError as error:
+            raise error.within(f"in {record.text}") from error
+
+    def sketch(self, record: Record) -> npt.NDArray[Any] | None:
+        """Return the sketch of a record's tensor, float32 ``[1 or 2, buckets]``; ``None`` where there is none.
+
+        Raises:
+            DumpError: It is damaged.
+        """
+        return self._attached(record, "sketch")
+
+    def rows(self, record: Record) -> npt.NDArray[Any] | None:
+        """Return the norms of the rows of a record's tensor, float32; ``None`` where there are none.
+
+        Raises:
+            DumpError: They are damaged.
+        """
+        return self._attached(record, "rows")
+
     def verify(self) -> list[str]:
-        """Read every byte and return all problems: files against their seals, records against the shards."""
-        problems = [
-            problem for name, seal in self.header.files.items() if (problem := seal_problem(self.path / name, name, seal))
-        ]
-        problems += [problem for problem in self.damage if problem not in problems]
-        index, _ = self._index
+        """Read every byte and return all problems: files against their seals, tensors against their content ids, records."""
+        problems = list(self.damage)
+        problems += [problem for key in self._tensors.keys if (problem := self._tensors.problem(key))]
         records = [record for call in self.calls() for record in (*call.inputs, *call.outputs)]
         problems += [
-            f"{record.text} is not in any shard" for record in records if record.stored and record.content not in index
+            f"{record.text} is not in any shard" for record in records if record.stored and not self._tensors.holds(record)
         ]
         return problems
 
-    def _tensor(self, record: Record) -> npt.NDArray[Any]:
+    def _view(self, record: Record) -> npt.NDArray[Any]:
         if not record.stored:
             raise DumpError("its tensor was not stored")
-        index, torn = self._index
-        shard = index.get(record.content)
-        if shard is None:
-            raise DumpError("; ".join(("no shard holds its tensor", *torn)))
-        array = shard.tensor(record.content)
-        found = (array.dtype.name, array.shape)
-        if found != (record.dtype, record.shape):
-            wanted = f"{record.dtype} {list(record.shape)}"
-            raise DumpError(f"{shard.name} holds {found[0]} {list(found[1])} where the record says {wanted}")
-        return array
+        return self._tensors.view(record)
+
+    def _attached(self, record: Record, what: str) -> npt.NDArray[Any] | None:
+        try:
+            return self._tensors.find(f"{record.key}.{what}") if record.content else None
+        except DumpError as error:
+            raise error.within(f"in {record.text}") from error
 
     @functools.cached_property
-    def _index(self) -> tuple[dict[str, Shard], tuple[str, ...]]:
-        """Content id -> the shard that holds it, and what is wrong with the shards' indexes."""
-        index: dict[str, Shard] = {}
-        torn = []
-        for name in self._files(".safetensors"):
-            shard = Shard(self.path / name, name, self.header.files.get(name))
-            try:
-                for content in shard.slots():
-                    index.setdefault(content, shard)
-            except DumpError as error:
-                torn.append(error.message)
-        return index, tuple(torn)
+    def _steps(self) -> Steps:
+        """All files of the dump: those of the header, or those of its steps where no header is."""
+        return Steps(self.header.files, self.header.sites, ()) if self.sealed else read_steps(self.path)
+
+    @functools.cached_property
+    def _tensors(self) -> Tensors:
+        files = self._steps.files
+        return Tensors([Shard(self.path / name, name, files[name]) for name in self._named(".safetensors")])
 
     @functools.cached_property
     def _read(self) -> tuple[list[Call], tuple[str, ...]]:
         """All calls in order, and what is wrong with the record files."""
         calls: list[Call] = []
         damage: list[str] = []
-        for name in self._files(".jsonl"):
-            seal = self.header.files.get(name)
-            problem = seal_problem(self.path / name, name, seal) if seal else ""
-            damage += [problem] if problem else []
-            self._read_file(name, calls, damage)
-        return sorted(calls, key=lambda call: (call.rank, call.step, call.order)), tuple(damage)
+        for name in self._named(".jsonl"):
+            found, problems = read_records(self.path, name, self._steps.files[name], self._steps.sites)
+            calls += found
+            damage += problems
+        calls.sort(key=lambda call: (call.rank, call.step, call.order))
+        return calls, tuple(damage)
 
-    def _read_file(self, name: str, calls: list[Call], damage: list[str]) -> None:
-        try:
-            text = (self.path / name).read_bytes().decode("utf-8", errors="replace")
-        except OSError as error:
-            if self.header.files.get(name) is None:
-                damage.append(f"{name} cannot be read: {error.strerror}")
-            return
-        for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
-            self._read_line(f"{name}:{number}", line, calls, damage)
-
-    def _read_line(self, place: str, line: str, calls: list[Call], damage: list[str]) -> None:
-        try:
-            calls.append(parse_call(line, self.header.sites))
-        except ValueError as error:
-            damage.append(f"{place} is torn: {error}")
-
-    def _files(self, suffix: str) -> list[str]:
-        """Names of the dump's own files: those of the header, or those that are there where no header is."""
-        if self.sealed:
-            return sorted(name for name in self.header.files if name.endswith(suffix))
-        found = self.path.glob(f"{_PLACES}/*{suffix}")
-        return sorted(path.relative_to(self.path).as_posix() for path in found)
+    def _named(self, suffix: str) -> list[str]:
+        """Return the names of files of one kind by rank, step and name."""
+        names = [name for name in self._steps.files if name.endswith(suffix)]
+        return sorted(names, key=lambda name: (place_of(name) or (-1, -1), name))
 
 
 def _unsealed(path: Path) -> DumpError:

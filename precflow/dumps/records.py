@@ -13,7 +13,7 @@ import msgspec
 from precflow.agent.contract import Identity, identity_text, module_text
 
 
-class Statistics(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Statistics(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
     """What an agent counted and added up of one tensor, in the order of ``contract.STATISTICS``.
 
     The first four are over ordinary elements (neither mask fill, NaN nor infinite), ``None`` where there are none.
@@ -66,6 +66,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         weight: Name of the parameter or buffer, or ``""``.
         statistics: What was counted and added up, where the dump's detail has it.
         share: Share of the elements that was kept (stored, sketched or counted); below 1 for slices and samples.
+        part: Name of the way in which that part was taken, ``""`` for the whole tensor.
     """
 
     identity: Identity
@@ -78,6 +79,12 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     weight: str
     statistics: Statistics | None = None
     share: float = 1.0
+    part: str = ""
+
+    @property
+    def key(self) -> str:
+        """The key of what is stored of it in a shard: the content id, and the part where it is one."""
+        return f"{self.content}.{self.part}" if self.part else self.content
 
     @property
     def text(self) -> str:
@@ -105,6 +112,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
         arguments: Arguments that are not tensors, as ``repr``.
         inputs: Records that went in.
         outputs: Records that came out.
+        forward: For what runs inside backward: the orders of the forward calls that made it, where they are known.
     """
 
     order: int
@@ -123,6 +131,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     arguments: Mapping[str, str]
     inputs: tuple[Record, ...]
     outputs: tuple[Record, ...]
+    forward: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:

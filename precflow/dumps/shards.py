@@ -1,30 +1,31 @@
-"""One shard of tensors: a safetensors file, mapped into memory, checked once before its first use."""
+"""One shard of tensors: a safetensors file, mapped into memory. Its index is checked here, its tensors by who reads them."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import json
 import math
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from precflow.agent.contract import DTYPE_OF_SAFETENSORS
+from precflow.agent.contract import DTYPE_OF_SAFETENSORS, PADDING
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.header import FileSeal
 from precflow.errors import DumpError
 
 _LENGTH_BYTES = 8  # little-endian length of the JSON that follows
-_CHUNK = 1 << 22
 _LONGEST_INDEX = 100_000_000  # bytes; the format's own limit
+_METADATA = "__metadata__"
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(msgspec.Struct, frozen=True, gc=False):
     """Where one tensor lies: element type (torch's name), sizes, first byte and the byte behind the last, in the file."""
 
     dtype: str
@@ -33,26 +34,19 @@ class Slot:
     stop: int
 
 
-def checksum(path: Path, digest_size: int) -> str:
-    """Return the BLAKE2b of a file as hex, read in pieces of 4 MiB; ``digest_size`` is in bytes (1 to 64)."""
-    digest = hashlib.blake2b(digest_size=digest_size)
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What a shard says about itself.
 
+    Attributes:
+        slots: Key -> where it lies.
+        checksums: BLAKE2b (hex) of the bytes under each key that is no content id.
+        problem: What is wrong with the file, where its tensors may be whole all the same: it is longer or shorter than sealed.
+    """
 
-def seal_problem(path: Path, name: str, seal: FileSeal) -> str:
-    """Compare a file with its seal and say what is wrong with it, ``""`` where nothing is."""
-    if not path.is_file():
-        return f"{name} is missing"
-    size = path.stat().st_size
-    if size != seal.bytes:
-        return f"{name} is {'cut short' if size < seal.bytes else 'too long'}: {size} bytes instead of {seal.bytes}"
-    digest_size = len(seal.blake2b) // 2
-    if not 1 <= digest_size <= 64 or checksum(path, digest_size) != seal.blake2b.lower():
-        return f"{name} is damaged: its bytes do not have the checksum that the header names"
-    return ""
+    slots: Mapping[str, Slot]
+    checksums: Mapping[str, str]
+    problem: str = ""
 
 
 class Shard:
@@ -61,7 +55,7 @@ class Shard:
     Args:
         path: The file.
         name: Its name in the dump, for messages.
-        seal: What the header says about it; ``None`` for an unsealed dump, whose bytes cannot be checked.
+        seal: Size and checksum of the index; ``None`` where nothing was sealed.
     """
 
     def __init__(self, path: Path, name: str, seal: FileSeal | None) -> None:
@@ -69,53 +63,46 @@ class Shard:
         self.name = name
         self._seal = seal
         self._lock = threading.Lock()
-        self._problem: str | None = None
-        self._slots: dict[str, Slot] | None = None
         self._bytes: npt.NDArray[np.uint8] | None = None
 
-    def slots(self) -> dict[str, Slot]:
-        """Return content id -> place of each tensor; only the index is read.
+    @functools.cached_property
+    def index(self) -> Index:
+        """Keys and places of the tensors; nothing else of the file is read.
 
         Raises:
-            DumpError: The file is missing, or its index is torn.
+            DumpError: The file is missing, or its index is torn or not the one that was sealed.
         """
-        if self._slots is None:
-            try:
-                self._slots = _read_index(self.path)
-            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                raise DumpError(f"{self.name} cannot be read: {_reason(error)}") from error
-        return self._slots
+        try:
+            return _read_index(self.path, self.name, self._seal)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise DumpError(f"{self.name} cannot be read: {_reason(error)}") from error
 
-    def check(self) -> None:
-        """Compare the bytes with the seal, the first time only; without a seal there is nothing to compare.
+    def view(self, key: str) -> npt.NDArray[Any]:
+        """Return a tensor as a read-only view of the mapped file; its bytes have not been looked at.
 
         Raises:
-            DumpError: The file is missing, cut short, or damaged.
+            DumpError: The file does not hold this key, or ends before the tensor does.
         """
-        with self._lock:
-            if self._problem is None:
-                self._problem = seal_problem(self.path, self.name, self._seal) if self._seal else ""
-        if self._problem:
-            raise DumpError(self._problem)
-
-    def tensor(self, content: str) -> npt.NDArray[Any]:
-        """Return one tensor as a read-only view of the mapped file.
-
-        Raises:
-            DumpError: The file is damaged, does not hold this content, or ends before the tensor does.
-        """
-        self.check()
-        slot = self.slots().get(content)
+        slot = self.index.slots.get(key)
         if slot is None:
-            raise DumpError(f"{self.name} does not hold content {content}")
+            raise DumpError(f"{self.name} does not hold content {key}")
         dtype = NUMPY_DTYPES[slot.dtype]
         needed = math.prod(slot.shape) * dtype.itemsize
         if slot.stop - slot.start != needed:
-            raise DumpError(f"{self.name} is damaged: {content} takes {slot.stop - slot.start} bytes, its shape needs {needed}")
-        data = self._map()
-        if slot.stop > data.size:
-            raise DumpError(f"{self.name} is cut short: {content} ends at byte {slot.stop}, the file at {data.size}")
-        return data[slot.start : slot.stop].view(dtype).reshape(slot.shape)
+            raise DumpError(f"{self.name} is damaged: {key} takes {slot.stop - slot.start} bytes, its shape needs {needed}")
+        size = self._size()
+        if slot.stop > size:
+            raise DumpError(f"{self.name} is cut short: {key} ends at byte {slot.stop}, the file at {size}")
+        if not needed:  # and an empty file cannot be mapped
+            return np.empty(slot.shape, dtype)
+        return self._map()[slot.start : slot.stop].view(dtype).reshape(slot.shape)
+
+    def _size(self) -> int:
+        """Return the size as it is now: reading a mapping behind the end of its file kills the process."""
+        try:
+            return self.path.stat().st_size
+        except OSError as error:
+            raise DumpError(f"{self.name} cannot be read: {_reason(error)}") from error
 
     def _map(self) -> npt.NDArray[np.uint8]:
         with self._lock:
@@ -123,28 +110,50 @@ class Shard:
                 try:
                     mapped = np.memmap(self.path, dtype=np.uint8, mode="r")
                 except (OSError, ValueError) as error:
-                    raise DumpError(f"{self.name} cannot be mapped: {error}") from error
+                    raise DumpError(f"{self.name} cannot be mapped: {_reason(error)}") from error
                 self._bytes = mapped.view(np.ndarray)
             return self._bytes
 
 
-def _read_index(path: Path) -> dict[str, Slot]:
+def _read_index(path: Path, name: str, seal: FileSeal | None) -> Index:
     size = path.stat().st_size
     with path.open("rb") as file:
-        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        head = file.read(_LENGTH_BYTES)
+        length = int.from_bytes(head, "little")
         if length > min(size - _LENGTH_BYTES, _LONGEST_INDEX):
-            raise ValueError(f"its index should be {length} bytes long, the file has {size}")
-        index = json.loads(file.read(length).decode("utf-8"))
+            raise ValueError(f"its index should be {length} bytes long, the file has {size}{_sealed_size(seal, size)}")
+        text = file.read(length)
+    if seal is not None and not _is_checksum(seal.index, head, text):
+        raise DumpError(f"{name} is damaged: its index does not have the checksum that it was sealed with")
+    plain = msgspec.json.decode(text)
+    checksums = plain.pop(_METADATA, None) or {}
     base = _LENGTH_BYTES + length
-    return {content: _slot(entry, base) for content, entry in index.items() if content != "__metadata__"}
+    slots = {key: _slot(entry, base) for key, entry in plain.items() if not key.startswith(PADDING)}
+    return Index(slots, {str(key): str(value) for key, value in checksums.items()}, _wrong_size(name, size, seal))
 
 
 def _slot(entry: dict[str, Any], base: int) -> Slot:
-    start, stop = (int(offset) for offset in entry["data_offsets"])
-    shape = tuple(int(size) for size in entry["shape"])
+    start, stop = entry["data_offsets"]
+    shape = tuple(entry["shape"])
     if not 0 <= start <= stop or min(shape, default=0) < 0:
         raise ValueError(f"offsets {entry['data_offsets']} and shape {entry['shape']} make no sense")
     return Slot(DTYPE_OF_SAFETENSORS[entry["dtype"]], shape, base + start, base + stop)
+
+
+def _is_checksum(sealed: str, *pieces: bytes) -> bool:
+    """Tell whether the pieces have this BLAKE2b checksum."""
+    size = len(sealed) // 2
+    return 1 <= size <= 64 and hashlib.blake2b(b"".join(pieces), digest_size=size).hexdigest() == sealed.lower()
+
+
+def _wrong_size(name: str, size: int, seal: FileSeal | None) -> str:
+    if seal is None or size == seal.bytes:
+        return ""
+    return f"{name} is {'cut short' if size < seal.bytes else 'too long'}: {size} bytes instead of {seal.bytes}"
+
+
+def _sealed_size(seal: FileSeal | None, size: int) -> str:
+    return f" and was sealed with {seal.bytes}" if seal is not None and seal.bytes != size else ""
 
 
 def _reason(error: Exception) -> str:

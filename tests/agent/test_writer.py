@@ -10,9 +10,10 @@ import pytest
 import safetensors.torch
 import torch
 
-from precflow.agent import writer as writer_module
+from precflow.agent import shard as shard_module
+from precflow.agent import step_files
 from precflow.agent.digest import content_id
-from precflow.agent.writer import WriteError, Writer, bytes_text, evidence_id
+from precflow.agent.writer import WriteError, Writer, evidence_id
 
 LINE = {"order": 0, "operator": "add", "inputs": [], "outputs": [{"index": "0"}]}
 HEADER = {
@@ -49,7 +50,9 @@ def test_a_sealed_dump_lists_every_file_with_its_checksum(tmp_path):
     assert sorted(sealed["files"]) == ["rank0/step0/records-0.jsonl", "rank0/step0/tensors-0.safetensors"]
     for name, facts in sealed["files"].items():
         data = (tmp_path / name).read_bytes()
-        assert facts == {"bytes": len(data), "blake2b": hashlib.blake2b(data, digest_size=16).hexdigest()}
+        index = data[: 8 + int.from_bytes(data[:8], "little")]
+        kind, sealed_part = ("index", index) if name.endswith("safetensors") else ("blake2b", data)
+        assert facts == {"bytes": len(data), kind: hashlib.blake2b(sealed_part, digest_size=16).hexdigest()}
     assert sealed["counts"] == {"calls": 1, "records": 1, "tensors": 2, "bytes": 20}
     assert not list(tmp_path.rglob("*.part"))
 
@@ -68,18 +71,23 @@ def test_each_content_is_stored_once_in_the_whole_dump(tmp_path):
     assert writer.stored(content_id(torch.ones(3)))
 
 
-def test_shards_are_bounded_and_a_large_tensor_has_its_own(tmp_path):
+def test_each_shard_takes_twice_as_much_as_the_one_before(tmp_path):
     writer = opened(tmp_path, shard_bytes=64)
     tensors = [torch.full((8,), float(number)) for number in range(3)] + [torch.arange(100.0), torch.zeros(1)]
     put(writer, *tensors)
     files = [name for name in writer.seal(HEADER)["files"] if name.endswith("safetensors")]
-    found = {}
-    for name in files:
-        shard = safetensors.torch.load_file(str(tmp_path / name))
-        assert sum(tensor.numel() * 4 for tensor in shard.values()) <= 64 or len(shard) == 1
-        found.update(shard)
-    assert len(files) == 3
+    shards = [safetensors.torch.load_file(str(tmp_path / name)) for name in files]
+    assert [sum(tensor.numel() * 4 for tensor in shard.values()) for shard in shards] == [64, 32, 400, 4]
+    found = {key: tensor for shard in shards for key, tensor in shard.items()}
     assert all(torch.equal(found[content_id(tensor)], tensor) for tensor in tensors)
+
+
+def test_a_large_step_has_few_files(tmp_path):
+    writer = opened(tmp_path, shard_bytes=1000)
+    for number in range(200):
+        put(writer, torch.full((200,), float(number)))
+    assert len(writer.seal(HEADER)["files"]) == 9
+    assert len(list((tmp_path / "rank0/step0").iterdir())) == 10
 
 
 def test_a_tensor_written_to_later_is_stored_as_it_was(tmp_path):
@@ -164,7 +172,7 @@ def test_a_refusing_disk_is_explained(tmp_path, monkeypatch, number, kind, words
     writer = opened(tmp_path)
     writer.call(LINE)
     put(writer, torch.zeros(1000))
-    monkeypatch.setattr(writer_module, "write_shard", refuse)
+    monkeypatch.setattr(shard_module, "_write_all", refuse)
     with pytest.raises(WriteError, match=words) as caught:
         writer.close_step(0, 0)
     assert caught.value.kind == kind
@@ -180,8 +188,8 @@ def test_abandon_survives_a_disk_that_takes_nothing(tmp_path, monkeypatch):
 
     writer = opened(tmp_path)
     put(writer, torch.zeros(10))
-    monkeypatch.setattr(writer_module, "write_shard", refuse)
-    monkeypatch.setattr(writer_module.os, "replace", refuse)
+    monkeypatch.setattr(shard_module, "_write_all", refuse)
+    monkeypatch.setattr(step_files.os, "replace", refuse)
     assert writer.abandon({"message": "x"}) is False
     assert not (tmp_path / "error.json").exists()
 
@@ -205,7 +213,7 @@ def test_a_real_limit_of_the_system_leaves_earlier_files_readable(tmp_path):
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, universal_newlines=True)  # noqa: UP021  read by Python 3.8
     assert done.stdout.split() == ["disk_full", "True"]
     files = sorted(path.name for path in (tmp_path / "rank0/step0").iterdir())
-    assert files == ["records-0.jsonl", "tensors-0.safetensors", "tensors-1.safetensors", "tensors-3.safetensors"]
+    assert files == ["records-0.jsonl", "tensors-0.safetensors", "tensors-1.safetensors", "tensors-2.safetensors"]
     sizes = [len(safetensors.torch.load_file(str(tmp_path / "rank0/step0" / name))) for name in files[1:]]
     assert sizes == [1, 1, 1]
 
@@ -253,12 +261,3 @@ def test_steps_are_written_once(tmp_path):
 def test_nothing_is_written_outside_of_a_step(tmp_path):
     with pytest.raises(ValueError, match="open_step"):
         Writer(str(tmp_path)).call(LINE)
-
-
-def test_bytes_are_shown_in_powers_of_thousand():
-    assert [bytes_text(count) for count in (0, 999, 64_000_000, 2_500_000_000_000)] == [
-        "0 bytes",
-        "999 bytes",
-        "64.0 MB",
-        "2.5 TB",
-    ]

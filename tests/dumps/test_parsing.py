@@ -5,7 +5,8 @@ import json
 import pytest
 
 from precflow.agent.contract import STATISTICS
-from precflow.dumps.parsing import parse_call
+from precflow.dumps.parsing import parse_call, parse_calls
+from precflow.dumps.records import Statistics
 
 LINE = {
     "order": 17,
@@ -49,44 +50,77 @@ def test_an_unknown_site_is_empty(site):
     assert parse_call(json.dumps({**LINE, "site": site}), ["first"]).site == ""
 
 
+def both(line, sites=(), place=None):
+    """Read a line in both ways, which must agree."""
+    slow = parse_call(line, sites, place)
+    assert parse_calls(line.encode(), sites, place) == [slow]
+    return slow
+
+
+def test_both_ways_agree_and_later_keys_change_nothing():
+    line = {**LINE, "of_a_later_version": {"x": [1]}, "forward": [3, 4]}
+    line["outputs"] = [{**LINE["outputs"][0], "another": 1}]
+    call = both(json.dumps(line), ["first", "second"], (0, 1))
+    assert call.forward == (3, 4)
+    assert [one.content for one in (*call.inputs, *call.outputs)] == ["9f", "07"]
+
+
+def test_statistics_shares_and_parts_are_typed():
+    numbers = [None, 2.5, 2**70, 4, 1, 2, 3, 4, 5, 6, 7, 8]
+    record = {**LINE["outputs"][0], "statistics": numbers, "share": 0.25, "part": "ab12"}
+    seen = both(json.dumps({**LINE, "outputs": [record]})).outputs[0]
+    assert seen.statistics == Statistics(None, 2.5, float(2**70), 4, 1, 2, 3, 4, 5, 6, 7, 8)
+    assert (seen.statistics.nonfinite, seen.share, seen.key) == (6, 0.25, "07.ab12")
+    shorter = both(json.dumps({**LINE, "outputs": [{**record, "statistics": numbers[:10]}]})).outputs[0].statistics
+    assert (shorter.saturated, shorter.high, shorter.places) == (6, None, None)
+
+
+def test_statistics_come_in_the_order_of_the_contract():
+    assert Statistics.__struct_fields__ == STATISTICS
+
+
+@pytest.mark.parametrize("wrong", [[1, 2], [0] * 13, ["x"] * 12, {"nan": 1}])
+def test_other_statistics_are_a_torn_line(wrong):
+    record = {**LINE["outputs"][0], "statistics": wrong}
+    with pytest.raises(ValueError, match="statistics"):
+        both(json.dumps({**LINE, "outputs": [record]}))
+
+
+def test_equal_words_and_shapes_share_their_memory():
+    one, other = parse_calls((json.dumps(LINE) + "\n" + json.dumps(LINE) + "\n").encode(), [])
+    assert one.module is other.module
+    assert one.inputs[0].shape is other.inputs[0].shape
+    assert one.inputs[0].dtype is other.outputs[0].dtype
+
+
+def test_half_a_surrogate_pair_is_read_one_by_one():
+    line = json.dumps({**LINE, "module": "x\udc80"})
+    with pytest.raises(ValueError, match="surrogate"):
+        parse_calls(line.encode(), [])
+    assert parse_call(line, []).module == "x\udc80"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"level": "kernel"}, "unknown level"),
         ({"phase": "sideways"}, "unknown level 'api' or phase 'sideways'"),
-        ({"order": "x"}, "invalid literal"),
-        ({"outputs": 3}, "not iterable"),
-        ({"arguments": [1]}, "items"),
-        ({"inputs": [{"index": "0"}]}, "'dtype' is missing"),
+        ({"order": "x"}, r"Expected `int`, got `str` - at `.*order`"),
+        ({"outputs": 3}, r"Expected `array`, got `int` - at `.*outputs`"),
+        ({"arguments": [1]}, r"at `.*arguments`"),
+        ({"inputs": [{"index": "0"}]}, r"required field `dtype` - at `.*inputs\[0\]`"),
+        ({"outputs": [{**LINE["outputs"][0], "statistics": [1.0]}]}, r"at `.*outputs\[0\].statistics`"),
+        ({"step": 2}, "it is of rank 0 and step 2, in a file of rank 0 and step 1"),
     ],
 )
-def test_a_wrong_value_is_named(change, message):
-    with pytest.raises(ValueError, match=message):
-        parse_call(json.dumps({**LINE, **change}), [])
+def test_a_wrong_value_is_named_in_both_ways(change, message):
+    line = json.dumps({**LINE, **change})
+    for read in (parse_call, lambda *rest: parse_calls(line.encode(), *rest[1:])):
+        with pytest.raises(ValueError, match=message):
+            read(line, [], (0, 1))
 
 
-@pytest.mark.parametrize("line", ["", "{", "[]", json.dumps(LINE)[:-20]])
+@pytest.mark.parametrize("line", ["", "{", "[]", json.dumps(LINE)[:-20], "[" * 100_000])
 def test_a_torn_line_is_a_value_error(line):
     with pytest.raises(ValueError, match=r"."):
         parse_call(line, [])
-
-
-def test_statistics_come_in_the_order_of_the_contract():
-    counted = [-1.5, 2.0, 0.25, 6.5, 1, 2, 3, 4, 5, 6, 0, 77]
-    assert len(counted) == len(STATISTICS)
-    statistics = parse_call(line_with({"statistics": counted, "share": 0.25}), []).outputs[0].statistics
-    assert [getattr(statistics, name) for name in STATISTICS] == counted
-    assert statistics.nonfinite == 6
-    assert parse_call(line_with({"share": 0.25}), []).outputs[0].share == 0.25
-
-
-def test_statistics_without_what_an_agent_did_not_count_are_none_there():
-    statistics = parse_call(line_with({"statistics": [None, None, None, None, 1, 2, 3, 4, 5, 6]}), []).outputs[0].statistics
-    assert (statistics.minimum, statistics.high, statistics.places) == (None, None, None)
-    assert parse_call(line_with({}), []).outputs[0].statistics is None
-
-
-@pytest.mark.parametrize("wrong", [[1, 2], [0] * 13, ["x"] * 12])
-def test_other_statistics_are_a_torn_line(wrong):
-    with pytest.raises(ValueError, match=r"statistics|convert"):
-        parse_call(line_with({"statistics": wrong}), [])

@@ -1,10 +1,13 @@
 """A dump as a whole: what is read, and what is damaged."""
 
 import json
+import threading
 
 import numpy as np
 import pytest
 
+from precflow.dumps import tensors
+from precflow.dumps.digest import content_id, lanes
 from precflow.dumps.reader import Dump
 from precflow.errors import DumpError
 
@@ -54,6 +57,9 @@ def test_an_unsealed_dump_can_be_read_as_far_as_it_goes(folder):
     dump = Dump.open(folder, allow_unsealed=True)
     assert not dump.sealed
     assert len(dump.calls()) == 3
+    assert dump.damage == tuple(
+        f"rank0/step{step} was not finished: its writer was stopped; what is whole of it is read" for step in (0, 1)
+    )
     assert dump.calls()[0].site == ""
     assert dump.tensor(dump.calls()[0].outputs[0]).shape == (2, 3)
 
@@ -69,8 +75,8 @@ def test_a_torn_last_line_is_reported_and_the_rest_kept(folder):
     path.write_bytes(path.read_bytes()[:-30])
     dump = Dump.open(folder, allow_unsealed=True)
     assert [call.name for call in dump.calls(step=0)] == ["b / linear"]
-    assert len(dump.damage) == 1
-    assert f"{RECORDS}:2 is torn" in dump.damage[0]
+    assert len(dump.damage) == 3
+    assert f"{RECORDS}:2 is torn" in dump.damage[2]
 
 
 def test_a_torn_line_in_a_sealed_dump_is_damage_twice_over(folder):
@@ -89,21 +95,106 @@ def test_a_separator_inside_a_name_does_not_tear_a_line(build):
     path.write_text(json.dumps(dump.lines[0, 0][0], ensure_ascii=False) + "\n", encoding="utf-8")
     (folder / "dump.json").unlink()
     read = Dump.open(folder, allow_unsealed=True)
-    assert read.damage == ()
+    assert len(read.damage) == 1
     assert read.calls()[0].module == "层\u2028x"
 
 
-def test_a_flipped_byte_makes_the_shards_tensors_unreadable(folder):
-    path = folder / SHARD
+def flip(path, at):
     data = bytearray(path.read_bytes())
-    data[-1] ^= 4
+    data[at] ^= 4
     path.write_bytes(data)
+
+
+def test_a_flipped_byte_makes_one_tensor_unreadable_and_leaves_the_others(folder):
+    flip(folder / SHARD, -1)
+    dump = Dump.open(folder)
+    good, bad = dump.calls()[0].outputs[0], dump.calls()[1].outputs[0]
+    assert dump.tensor(good).sum() == 6
+    assert dump.view(bad).shape == (2, 3)
+    for read in (dump.tensor, dump.check):
+        with pytest.raises(DumpError, match=r"is damaged: the bytes of \w+ are not(.|\n)*in b/forward\.output\.0"):
+            read(bad)
+    assert [problem for problem in dump.verify() if bad.content in problem]
+    assert dump.damage == ()
+    assert dump.tensor(dump.calls(step=1)[0].outputs[0]).sum() == 3
+
+
+def test_a_tensor_is_checked_once_in_a_process_by_any_number_of_threads(folder, monkeypatch):
+    read = []
+    monkeypatch.setattr(tensors, "lanes", lambda piece: read.append(piece.size) or lanes(piece))
     dump = Dump.open(folder)
     record = dump.calls()[0].outputs[0]
-    with pytest.raises(DumpError, match=r"is damaged(.|\n)*in b/linear\.0/forward\.output\.0"):
-        dump.tensor(record)
-    assert any("is damaged" in problem for problem in dump.verify())
-    assert dump.tensor(dump.calls(step=1)[0].outputs[0]).sum() == 3
+    threads = [threading.Thread(target=dump.tensor, args=(record,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    dump.check(record)
+    assert read == [24]
+
+
+def test_who_reads_a_view_says_what_it_found(folder, monkeypatch):
+    monkeypatch.setattr(tensors, "lanes", lambda piece: pytest.fail("read again"))
+    dump = Dump.open(folder)
+    record, other = dump.calls()[0].outputs[0], dump.calls()[1].outputs[0]
+    dump.check(record, content_id(dump.view(record)))
+    dump.check(record)
+    with pytest.raises(DumpError, match="is damaged"):
+        dump.check(other, "0" * 32)
+
+
+def test_a_large_tensor_is_checked_in_pieces(build, monkeypatch):
+    monkeypatch.setattr(tensors, "_PIECE", 1 << 18)
+    array = np.arange(200_000, dtype=np.float32)
+    dump = Dump.open(build().call("a", "linear", [array, np.ones((0, 3), np.float32), np.float32(1)]).write())
+    read = [dump.tensor(record) for record in dump.calls()[0].outputs]
+    assert np.array_equal(read[0], array)
+    assert [one.shape for one in read[1:]] == [(0, 3), ()]
+    flip(dump.path / SHARD, -100_000)
+    again = Dump.open(dump.path)
+    with pytest.raises(DumpError, match="is damaged"):
+        again.tensor(again.calls()[0].outputs[0])
+
+
+def test_sketches_and_rows_are_checked_by_the_index(build, content_of):
+    array, sketch, rows = np.ones((2, 3), np.float32), np.full((1, 509), 0.5, np.float32), np.ones(2, np.float32)
+    content = content_of(array)
+    built = (
+        build().call("a", "linear", [array], store=False).attach(f"{content}.sketch", sketch).attach(f"{content}.rows", rows)
+    )
+    folder = built.write()
+    dump = Dump.open(folder)
+    record = dump.calls()[0].outputs[0]
+    assert np.array_equal(dump.sketch(record), sketch)
+    assert np.array_equal(dump.rows(record), rows)
+    assert dump.verify() == []
+    flip(folder / SHARD, -1)
+    dump = Dump.open(folder)
+    assert dump.sketch(record) is not None
+    with pytest.raises(DumpError, match=r"is damaged: the bytes of \w+\.rows"):
+        dump.rows(record)
+    assert len(dump.verify()) == 1
+
+
+def test_what_has_no_sketch_says_so(folder):
+    dump = Dump.open(folder)
+    assert dump.sketch(dump.calls()[0].outputs[0]) is None
+    assert dump.rows(dump.calls()[0].outputs[0]) is None
+
+
+def test_a_part_of_a_tensor_has_a_key_and_a_shape_of_its_own(build, content_of):
+    whole, part = np.arange(12, dtype=np.float32), np.arange(4, dtype=np.float32)
+    built = build().call("a", "linear", [whole])
+    built.lines[0, 0][0]["outputs"][0].update(share=0.3, part="ab12")
+    built.tensors[0, 0] = {f"{content_of(whole)}.ab12": part}
+    folder = built.write()
+    dump = Dump.open(folder)
+    record = dump.calls()[0].outputs[0]
+    assert np.array_equal(dump.tensor(record), part)
+    assert dump.verify() == []
+    flip(folder / SHARD, -1)
+    with pytest.raises(DumpError, match="is damaged"):
+        Dump.open(folder).tensor(record)
 
 
 def test_missing_files_are_damage(folder):

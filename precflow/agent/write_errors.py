@@ -1,0 +1,59 @@
+"""What the operating system says about a dump, as a sentence that names the folder and the bytes that were needed."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+
+from precflow.agent.failures import AgentError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+class WriteError(AgentError):
+    """A dump cannot be written any further; what is already written stays readable.
+
+    ``kind`` is ``disk_full``, ``read_only``, ``budget``, ``busy`` or ``unwritable``; the message names the folder and the bytes
+    that were needed.
+    """
+
+
+def write_error(problem: OSError, folder: str, needed: int) -> WriteError:
+    """Return what an error of the system means for a dump in ``folder`` that needed so many bytes more."""
+    if problem.errno in _FULL:
+        message = "no space left in %s: %s needed, %s free" % (folder, bytes_text(needed), _free_text(folder))
+        return WriteError("disk_full", message, "free space there, name another store, or take less: capture.level=[module]")
+    if problem.errno in _REFUSED:
+        message = "%s cannot be written to (%s): %s needed" % (folder, problem.strerror, bytes_text(needed))
+        return WriteError("read_only", message, "make the folder writable or name another store")
+    message = "writing %s to %s failed: %s" % (bytes_text(needed), folder, problem)
+    return WriteError("unwritable", message, "look at the disk, or name another store")
+
+
+def over_budget(folder: str, allowed: int, written: int, needed: int) -> WriteError:
+    """Return the error of a dump that would take more than was allowed."""
+    message = "the dump in %s would exceed its budget: %s allowed, %s written, %s more needed" % (
+        folder,
+        bytes_text(allowed),
+        bytes_text(written),
+        bytes_text(needed),
+    )
+    return WriteError("budget", message, "raise capture.budget, narrow capture.scope, or take capture.level=[module]")
+
+
+def bytes_text(count: int) -> str:
+    """Return a number of bytes as people read it, in powers of 1000: ``64.0 MB``."""
+    value, unit = float(count), "bytes"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return "%d bytes" % count if unit == "bytes" else "%.1f %s" % (value, unit)
+
+
+def _free_text(folder: str) -> str:
+    try:
+        return bytes_text(shutil.disk_usage(folder).free)
+    except OSError:
+        return "an unknown number of bytes"

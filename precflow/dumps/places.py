@@ -1,0 +1,30 @@
+"""Where the files of a step lie in a dump, and which files there are of a dump that has no header."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+
+_STEP = re.compile(r"rank(\d+)/step(\d+)")
+_OWN = re.compile(r"(records-\d+\.jsonl|tensors-\d+\.safetensors)")
+
+
+def place_of(name: str) -> tuple[int, int] | None:
+    """Return rank and step of a file by the name of its folder, ``None`` where that is no step's.
+
+    >>> place_of("rank0/step12/records-0.jsonl"), place_of("notes.jsonl")
+    ((0, 12), None)
+    """
+    found = _STEP.fullmatch(str(PurePosixPath(name).parent))
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def step_folders(dump: Path) -> list[Path]:
+    """Return the folders of steps, by rank and step; what else lies in the dump is not its own."""
+    found = {place_of(f"{path.relative_to(dump).as_posix()}/x"): path for path in dump.glob("rank*/step*") if path.is_dir()}
+    return [path for place, path in sorted((place, path) for place, path in found.items() if place is not None)]
+
+
+def own_files(folder: Path) -> list[str]:
+    """Return the names of the record files and shards in a step's folder, without those that were never finished."""
+    return sorted(path.name for path in folder.iterdir() if _OWN.fullmatch(path.name))
