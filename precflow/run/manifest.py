@@ -33,6 +33,7 @@ class RunEntry:
         verdict: Outcome, ``""`` while it runs or where there is none.
         exit_code: Exit code, -1 while it runs.
         seconds: Length.
+        store: Folder of the stage instances where it is not the run folder's own.
     """
 
     number: int
@@ -43,6 +44,7 @@ class RunEntry:
     verdict: str = ""
     exit_code: int = -1
     seconds: float = 0.0
+    store: str = ""
 
 
 class Manifest:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from precflow.config.schema import Bytes
+from precflow.config.units import written
+from precflow.run.agenda import Agenda
 from precflow.run.jobs import make_job
-from precflow.run.steps import Place, Step, place, resolve, wanted
+from precflow.run.sizes import about_sizes, sizes_of
+from precflow.run.steps import Place, Step, place, resolve
 from precflow.run.store import Sealed
+from precflow.stages import region
 from precflow.stages.job import Job
+from precflow.stages.registry import escalates
 
 if TYPE_CHECKING:
     from precflow.config.composition import Composed
@@ -38,7 +44,14 @@ class Plan:
     def as_json(self) -> dict[str, Any]:
         """Return plain data for ``--json``."""
         rows = [
-            {"stage": step.stage.kind, "side": step.stage.side, "state": step.state, "because": step.because, "key": step.key}
+            {
+                "stage": step.stage.label,
+                "side": step.stage.side,
+                "state": step.state,
+                "because": step.because,
+                "key": step.key,
+                "bytes": self.costs[step.stage.name][1],
+            }
             for step in self.steps
         ]
         return {"recipe": self.recipe, "folder": str(self.place.folder), "stages": rows, "notes": list(self.notes)}
@@ -50,18 +63,22 @@ def build_plan(composed: Composed) -> Plan:
     where = place(job.config)
     done: dict[str, Sealed] = {}
     steps = []
-    for stage in wanted(job.config):
+    agenda = Agenda(job, where)
+    for stage in agenda:
         step = resolve(stage, job, where, done)
         if step.sealed:
             done[stage.name] = step.sealed
-        steps.append(step)
+            agenda.learn(stage, step.sealed)
+        undecided = stage.told_by and region.NAME not in done
+        steps.append(replace(step, because="decided by pass 1") if undecided else step)
+    sizes = sizes_of(steps, job, where, done)
     return Plan(
         recipe=job.config.recipe,
         command=" ".join(composed.overrides),
         place=where,
         steps=tuple(steps),
-        costs={step.stage.name: _cost(step, where) for step in steps},
-        notes=tuple(_notes(job)),
+        costs={step.stage.name: _cost(step, where, sizes) for step in steps},
+        notes=(*_notes(job), *about_sizes(steps, sizes, job.config.capture.budget), *_second_pass(job, done)),
     )
 
 
@@ -91,18 +108,32 @@ def _row(step: Step, cost: tuple[float, int]) -> tuple[str, ...]:
     seconds, size = cost
     because = step.because if len(step.because) <= 70 else step.because[:67] + "..."
     return (
-        step.stage.kind,
+        step.stage.label,
         step.stage.side or "-",
         step.state,
         because or "-",
         f"{seconds:.1f} s" if seconds else "-",
-        f"{size / 1e6:.1f} MB" if size else "-",
+        f"{'about ' * (step.state == 'run')}{size / 1e6:.1f} MB" if size else "-",
     )
 
 
-def _cost(step: Step, where: Place) -> tuple[float, int]:
+def _cost(step: Step, where: Place, sizes: Mapping[str, int]) -> tuple[float, int]:
     like = step.sealed or next(iter(where.store.named(step.stage.name)), None)
-    return (0.0, 0) if like is None else (0.0 if step.state == "kept" else like.seconds, like.bytes)
+    seconds = 0.0 if like is None or step.state == "kept" else like.seconds
+    if step.stage.name in sizes:
+        return seconds, sizes[step.stage.name]
+    return seconds, 0 if like is None else like.bytes
+
+
+def _second_pass(job: Job, done: Mapping[str, Sealed]) -> list[str]:
+    """Say how a second pass is decided, or what was decided about it."""
+    if not escalates(job.config):
+        return []
+    if region.NAME in done:
+        return [f"Pass 2 of escalating capture: {region.read_scope(done[region.NAME].folder).why}"]
+    budget = written(Bytes, job.config.capture.budget)
+    most = f"at most {budget} (capture.budget)" if budget else "without a bound: capture.budget sets one"
+    return [f"Pass 2 of escalating capture is decided by pass 1: {most}."]
 
 
 def _notes(job: Job) -> list[str]:

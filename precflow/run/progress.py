@@ -52,8 +52,9 @@ class Terminal:
 
     def done(self, stage: str, side: str, state: str, seconds: float, note: str) -> None:
         """Print the stage's line."""
-        mark = "=" if state == "kept" else "+" if self._console.encoding != "utf-8" else "✓"
-        spent = "kept" if state == "kept" else f"{seconds:.0f} s"
+        made = "+" if self._console.encoding != "utf-8" else "✓"
+        mark = {"kept": "=", "skipped": "?"}.get(state, made)
+        spent = f"{seconds:.0f} s" if mark == made else "later" if state == "skipped" else state
         line = f" {mark} {stage:<13}{side:<10} {spent:>6}   {note}"
         self._console.print(escape(line), highlight=False, overflow="ellipsis", no_wrap=True)
 
@@ -76,7 +77,7 @@ class Lines:
     def done(self, stage: str, side: str, state: str, seconds: float, note: str) -> None:
         """Print the stage's line."""
         del note
-        self._line(stage, side, "kept" if state == "kept" else "done", seconds)
+        self._line(stage, side, state if state in {"kept", "skipped"} else "done", seconds)
 
     def _line(self, stage: str, side: str, state: str, seconds: float) -> None:
         sys.stderr.write(stage_line(self._recipe, stage, side=side, state=state, seconds=seconds) + "\n")

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,14 +17,20 @@ from precflow.judgement.verdicts import EXIT_CODES
 from precflow.report.ci import ci_line
 from precflow.report.terminal import summary
 from precflow.run import progress, steps
+from precflow.run.agenda import Agenda
 from precflow.run.jobs import make_job
 from precflow.run.store import Sealed, explained
+from precflow.stages import region
 from precflow.stages.job import Job
 from precflow.stages.judge import read_verdict
+from precflow.stages.passes import latest
 from precflow.stages.report import read_model
 
 if TYPE_CHECKING:
     from precflow.config.composition import Composed
+
+
+_LATER = "the second pass is to be made where the {} runs"
 
 
 @dataclass(frozen=True)
@@ -45,13 +51,13 @@ def run(composed: Composed, *, command: str) -> Outcome:
     steps.check_stages(job.config)
     where = steps.place(job.config)
     started = time.monotonic()
-    entry = where.manifest.begin(job.started, command)
+    entry = replace(where.manifest.begin(job.started, command), store=_elsewhere(where))
     job = replace(job, run=entry.number)
     ended = replace(entry, exit_code=2)
     try:
         _withdraw(where)
-        done, states = _stages(job, where)
-        outcome = _close(job, where, done)
+        done, states, due = _stages(job, where)
+        outcome = _close(job, where, done, due)
         ended = replace(
             entry,
             instances={name: sealed.key for name, sealed in done.items()},
@@ -64,25 +70,38 @@ def run(composed: Composed, *, command: str) -> Outcome:
     return outcome
 
 
-def _stages(job: Job, where: steps.Place) -> tuple[dict[str, Sealed], dict[str, str]]:
+def _elsewhere(where: steps.Place) -> str:
+    """Return the store where it is not the run folder's own, so that whoever has the run folder finds its dumps."""
+    own = where.store.root == where.folder / "store"
+    return "" if own else str(where.store.root.resolve())
+
+
+def _stages(job: Job, where: steps.Place) -> tuple[dict[str, Sealed], dict[str, str], tuple[str, ...]]:
+    """Make or find every instance; return them with their states, and the sides whose second pass is due elsewhere."""
     tell = progress.choose(job.config.output, job.config.recipe, ci=job.ci)
     job = replace(job, say=tell.say)
     done: dict[str, Sealed] = {}
     states: dict[str, str] = {}
-    for stage in steps.wanted(job.config):
+    agenda = Agenda(job, where)
+    for stage in agenda:
         step = steps.resolve(stage, job, where, done)
         if step.state == "missing":
-            raise steps.missing_side(step)
+            if not agenda.postpone(stage):
+                raise steps.missing_side(step)
+            tell.done(stage.label, stage.side, "skipped", 0.0, _LATER.format(stage.side))
+            job = replace(job, stages=(*job.stages, (stage.name, "skipped", 0.0, _LATER.format(stage.side))))
+            continue
         if step.state == "run" and not step.key:
             raise ConfigError(f"stage {stage.name} needs {step.because}, which is not in stages=[...] and was never made")
         began = time.monotonic()
-        with tell.working(stage.kind, stage.side):
+        with tell.working(stage.label, stage.side):
             sealed = step.sealed or _make(step, job, where, done)
+        agenda.learn(stage, sealed)
         done[stage.name], states[stage.name] = sealed, step.state
         seconds = time.monotonic() - began
-        tell.done(stage.kind, stage.side, step.state, seconds, sealed.note)
+        tell.done(stage.label, stage.side, step.state, seconds, sealed.note)
         job = replace(job, stages=(*job.stages, (stage.name, step.state, round(seconds, 2), sealed.note)))
-    return done, states
+    return done, states, tuple(stage.side for stage in agenda.put_off)
 
 
 def _make(step: steps.Step, job: Job, where: steps.Place, done: Mapping[str, Sealed]) -> Sealed:
@@ -104,11 +123,11 @@ def _make(step: steps.Step, job: Job, where: steps.Place, done: Mapping[str, Sea
         raise
 
 
-def _close(job: Job, where: steps.Place, done: Mapping[str, Sealed]) -> Outcome:
+def _close(job: Job, where: steps.Place, done: Mapping[str, Sealed], due: Sequence[str]) -> Outcome:
     if "judge" not in done:
         _say(_half_done(job, where, done))
         return Outcome(None, 0)
-    verdict = read_verdict(done["judge"].folder)
+    verdict = read_verdict(latest({name: sealed.folder for name, sealed in done.items()}, "judge"))
     code = EXIT_CODES[verdict.verdict]
     if "report" in done:
         shown = _publish(where, done["report"].folder)
@@ -117,6 +136,8 @@ def _close(job: Job, where: steps.Place, done: Mapping[str, Sealed]) -> Outcome:
         _say(
             ci_line(model, report_path=shown) if job.ci else summary(model, report_path=shown, exit_code=code, ascii_only=plain)
         )
+    if due:
+        _say(_second_half(job, where, done, due))
     return Outcome(verdict.verdict, code)
 
 
@@ -150,10 +171,21 @@ def _copy(source: Path, destination: Path) -> None:
 def _half_done(job: Job, where: steps.Place, done: Mapping[str, Sealed]) -> str:
     lines = [f" sealed   {sealed.folder}" for name, sealed in done.items() if name.startswith("dump.")]
     if tuple(job.config.sides) == ("reference",):
-        store = f" store={where.store.root.parent}" if job.config.store else ""
-        lines += ["", " Half done. On the machine of the target, with the same store:"]
-        lines += [f"   precflow +recipe={job.config.recipe} sides=[target]{store}"]
+        lines += ["", " Half done. On the machine of the target, with the same store:", _on_the_other(job, where, "target")]
     return "\n".join(lines)
+
+
+def _second_half(job: Job, where: steps.Place, done: Mapping[str, Sealed], due: Sequence[str]) -> str:
+    """Say where the second pass goes on: its scope lies in the store."""
+    lines = ["", f" scope of the second pass   {done[region.NAME].folder / region.SCOPE_FILE}"]
+    for side in due:
+        lines += [f" Half done. On the machine of the {side}, with the same store:", _on_the_other(job, where, side)]
+    return "\n".join(lines)
+
+
+def _on_the_other(job: Job, where: steps.Place, side: str) -> str:
+    store = f" store={where.store.root.parent}" if job.config.store else ""
+    return f"   precflow +recipe={job.config.recipe} sides=[{side}]{store}"
 
 
 def _unicode() -> bool:

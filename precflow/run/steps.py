@@ -70,18 +70,32 @@ def place(config: RunConfig) -> Place:
     return Place(folder=folder, store=Store(root), manifest=Manifest(folder))
 
 
-def wanted(config: RunConfig) -> list[Stage]:
+def wanted(config: RunConfig, *, second_pass: bool = True, met: bool = False) -> list[Stage]:
     """Return the stage instances that this run is about, in order of need.
 
     A side that does not run here brings only its dump; with the reference alone there is nothing to judge yet.
+
+    Args:
+        config: The recipe.
+        second_pass: What its region asks for, once that is known.
+        met: The target was here already (see :func:`met`), so that the reference alone can be judged.
     """
-    every = registry.instances(config)
+    every = registry.instances(config, second_pass=second_pass)
     here = [stage for stage in every if not stage.side or stage.side in config.sides or stage.kind == "dump"]
-    if tuple(config.sides) == ("reference",) and not config.target.dump:
-        here = [stage for stage in here if stage.side == "reference"]
+    if tuple(config.sides) == ("reference",) and not config.target.dump and not met:
+        here = [stage for stage in here if stage.side == "reference" and not stage.told_by]
     if config.stages:
         here = [stage for stage in here if stage.kind in config.stages]
     return here
+
+
+def met(job: Job, where: Place) -> bool:
+    """Tell whether this is the reference's turn again: its target has been made elsewhere, and a second pass may be due."""
+    config = job.config
+    if tuple(config.sides) != ("reference",) or config.target.dump or not registry.escalates(config):
+        return False
+    target = next(stage for stage in registry.instances(config) if stage.name == "dump.target")
+    return resolve(target, job, where, {}).state == "kept"
 
 
 def check_stages(config: RunConfig) -> None:
@@ -104,12 +118,13 @@ def resolve(stage: Stage, job: Job, where: Place, done: Mapping[str, Sealed]) ->
         where: Run folder and store.
         done: Sealed instances by name; what a stage needs and is not here has to run first.
     """
-    if stage.side and stage.side not in job.config.sides and stage.kind == "dump" and not job.side(stage.side).dump:
-        return _elsewhere(stage, job, where)
-    waiting = next((name for name in stage.needs if name not in done), "")
+    elsewhere = stage.side and stage.side not in job.config.sides and stage.kind == "dump" and not job.side(stage.side).dump
+    waiting = next((name for name in (stage.told_by if elsewhere else stage.needs) if name not in done), "")
     if waiting:
         return Step(stage, "run", "", because=waiting)
-    declared = _declared(stage, job)
+    declared = _declared(stage, job, done)
+    if elsewhere:
+        return _elsewhere(stage, where, declared)
     key = _key(stage, job, declared, done)
     sealed = where.store.find(stage.name, key)
     if sealed:
@@ -122,7 +137,7 @@ def seal_of(step: Step, job: Job, done: Mapping[str, Sealed]) -> dict[str, Any]:
     return {
         "name": step.stage.name,
         "key": step.key,
-        "declared": _declared(step.stage, job),
+        "declared": _declared(step.stage, job, done),
         "needs": {name: done[name].seal for name in step.stage.needs},
     }
 
@@ -136,8 +151,7 @@ def missing_side(step: Step) -> StoreError:
     )
 
 
-def _elsewhere(stage: Stage, job: Job, where: Place) -> Step:
-    declared = _declared(stage, job)
+def _elsewhere(stage: Stage, where: Place, declared: Mapping[str, Any]) -> Step:
     prefix = _declared_key(stage, declared)
     found = where.store.named(stage.name, prefix)
     if found:
@@ -149,8 +163,9 @@ def _elsewhere(stage: Stage, job: Job, where: Place) -> Step:
     return Step(stage, "missing", prefix, because=f"the {stage.side} in {where.store.root} is of another recipe: {differing}")
 
 
-def _declared(stage: Stage, job: Job) -> dict[str, Any]:
-    return {"version": stage.version, **stage.declare(job)}
+def _declared(stage: Stage, job: Job, done: Mapping[str, Sealed]) -> dict[str, Any]:
+    told = {} if stage.told is None else stage.told({name: done[name].folder for name in stage.told_by})
+    return {"version": stage.version, **stage.declare(job), **told}
 
 
 def _declared_key(stage: Stage, declared: Mapping[str, Any]) -> str:
@@ -161,7 +176,7 @@ def _key(stage: Stage, job: Job, declared: Mapping[str, Any], done: Mapping[str,
     if stage.place is None:
         needs = {name: done[name].seal for name in stage.needs}
         return keys.digest([stage.name, declared, own_code(of_agent=bool(stage.side)), needs])[:_DECLARED_DIGITS]
-    here = keys.digest([stage.place(job), {name: done[name].key for name in stage.needs}])
+    here = keys.digest([stage.place(job), {name: done[name].key for name in stage.needs if name not in stage.told_by}])
     return f"{_declared_key(stage, declared)}-{here[:_PLACE_DIGITS]}"
 
 

@@ -14,10 +14,10 @@ from precflow.diagnosis.findings import Finding
 from precflow.stages.artifacts import read_lines, write_lines
 from precflow.stages.compare import read_measures
 from precflow.stages.determinism import read_reproduction
-from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Made, Stage
 from precflow.stages.judge import read_judged
 from precflow.stages.localize import read_region
+from precflow.stages.passes import latest, newest, open_evidence
 
 FINDINGS_FILE = "findings.jsonl"
 
@@ -36,13 +36,13 @@ def _declare(job: Job) -> Mapping[str, Any]:
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
-    reproduction = read_reproduction(needs["determinism"])
+    reproduction = read_reproduction(latest(needs, "determinism"))
     evidence = collect(
-        open_dump(needs["dump.reference"]),
-        open_dump(needs["dump.target"]),
-        region=read_region(needs["localize"]),
-        measures=read_measures(needs["compare"]),
-        judged=read_judged(needs["judge"]),
+        open_evidence(needs, "reference"),
+        open_evidence(needs, "target"),
+        region=read_region(latest(needs, "localize")),
+        measures=read_measures(latest(needs, "compare")),
+        judged=read_judged(latest(needs, "judge")),
         config=job.config,
         blockers=reproduction.blockers,
         incomplete=reproduction.incomplete,
@@ -54,9 +54,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     return Made(note=f"{findings[0].rule} {findings[0].title}" if findings else "no findings")
 
 
-STAGE = Stage(
-    name="advise",
-    needs=("dump.reference", "dump.target", "determinism", "compare", "judge", "localize"),
-    declare=_declare,
-    make=_make,
-)
+def stage(*, again: bool) -> Stage:
+    """Return the stage; ``again`` where there is a second pass whose evidence it takes."""
+    needs = ("dump.reference", "dump.target", "determinism", "compare", "judge", "localize")
+    return Stage(name="advise", needs=newest(needs, again=again), declare=_declare, make=_make)

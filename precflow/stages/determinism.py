@@ -6,16 +6,18 @@ What differs here makes a comparison meaningless, so ``compare`` reads no tensor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import ROOT_MODULE
 from precflow.dumps.reader import Dump
+from precflow.dumps.two_passes import not_repeated
 from precflow.environment.reproduction import blockers
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Made, Stage
+from precflow.stages.passes import second
 
 REPRODUCTION_FILE = "reproduction.json"
 
@@ -48,11 +50,17 @@ def _declare(job: Job) -> Mapping[str, Any]:
     return {"same": list(job.config.environment.same)}
 
 
-def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
-    reference, target = open_dump(needs["dump.reference"]), open_dump(needs["dump.target"])
+def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproduction:
+    """Look at two dumps, without reading a tensor, for what stands in the way of a verdict.
+
+    Args:
+        reference: Dump of the reference.
+        target: Dump of the target.
+        same: What has to be the same on both sides: ``weights``, ``inputs``.
+    """
     both_sealed = reference.sealed and target.sealed
-    found = Reproduction(
-        blockers=tuple(blockers(reference.header, target.header, job.config.environment.same)) if both_sealed else (),
+    return Reproduction(
+        blockers=tuple(blockers(reference.header, target.header, same)) if both_sealed else (),
         incomplete=(*_incomplete("reference", reference), *_incomplete("target", target)),
         unrepeatable=(*_unrepeatable("reference", reference), *_unrepeatable("target", target)),
         unseen=(*_unseen("reference", reference), *_unseen("target", target)),
@@ -60,8 +68,43 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
             side for side, dump in (("reference", reference), ("target", target)) if not dump.header.repeat.checked
         ),
     )
+
+
+def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+    same = job.config.environment.same
+    found = reproduce(open_dump(needs["dump.reference"]), open_dump(needs["dump.target"]), same)
     write_value(folder / REPRODUCTION_FILE, found)
-    return Made(note=_note(found, job.config.environment.same))
+    return Made(note=_note(found, same))
+
+
+def _again(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+    """Add what the second pass shows: it has to be the first one over again, bit by bit."""
+    del job
+    first = read_reproduction(needs["determinism"])
+    sides = {
+        side: (open_dump(needs[f"dump.{side}"]), open_dump(needs[second(f"dump.{side}")])) for side in ("reference", "target")
+    }
+    drifted = [f"{side}: {record}" for side, passes in sides.items() for record in not_repeated(*passes)]
+    found = replace(
+        first,
+        blockers=(*first.blockers, *(text for side, passes in sides.items() for text in _changed(side, *passes))),
+        incomplete=(*first.incomplete, *(text for side, passes in sides.items() for text in _incomplete(side, passes[1]))),
+        unrepeatable=tuple(dict.fromkeys([*first.unrepeatable, *drifted])),
+    )
+    write_value(folder / REPRODUCTION_FILE, found)
+    return Made(note=found.blockers[0] if found.blockers else _repeats(len(drifted)))
+
+
+def _changed(side: str, first: Dump, again: Dump) -> list[str]:
+    """Name what a side started from and was not the same in both passes."""
+    found = (("weights", first.header.weights, again.header.weights), ("inputs", first.header.inputs, again.header.inputs))
+    return [
+        f"the {what} of the {side} changed between its two passes" for what, one, other in found if one.digest != other.digest
+    ]
+
+
+def _repeats(drifted: int) -> str:
+    return f"{drifted} records are not those of the first pass" if drifted else "both sides repeat their first pass bitwise"
 
 
 def _incomplete(side: str, dump: Dump) -> list[str]:
@@ -98,3 +141,9 @@ def _listed(words: Sequence[str]) -> str:
 
 
 STAGE = Stage(name="determinism", needs=("dump.reference", "dump.target"), declare=_declare, make=_make)
+SECOND = Stage(
+    name=second(STAGE.name),
+    needs=(*STAGE.needs, STAGE.name, *map(second, STAGE.needs)),
+    declare=_declare,
+    make=_again,
+)

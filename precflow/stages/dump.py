@@ -12,7 +12,7 @@ from precflow.agent.contract import HEADER_FILE
 from precflow.agents.fingerprint import fingerprint, origins
 from precflow.dumps.header import Header
 from precflow.dumps.reader import Dump
-from precflow.dumps.requests import declared, dump_request
+from precflow.dumps.requests import Rules, declared, dump_request
 from precflow.errors import DumpError
 from precflow.stages import sources
 from precflow.stages.artifacts import read_plain, write_value
@@ -30,9 +30,9 @@ def stage(side: str) -> Stage:
     return Stage(
         name=f"dump.{side}",
         needs=(f"environment.{side}",),
-        declare=functools.partial(_declare, side),
+        declare=functools.partial(declare, side),
         make=functools.partial(_make, side),
-        place=functools.partial(_place, side),
+        place=functools.partial(whereabouts, side),
         side=side,
     )
 
@@ -80,12 +80,14 @@ def _existing(text: str) -> Path | None:
         return None
 
 
-def _declare(side: str, job: Job) -> Mapping[str, Any]:
+def declare(side: str, job: Job) -> Mapping[str, Any]:
+    """Return what a dump of a side depends on: the request, with the content of the files that it names."""
     plain = dict(declared(job.config, side))
     return {**plain, "workload": contents(plain["workload"])}
 
 
-def _place(side: str, job: Job) -> Mapping[str, Any]:
+def whereabouts(side: str, job: Job) -> Mapping[str, Any]:
+    """Return where a side runs: its interpreter and machine, and the user's own code."""
     packages = {str(part["_target_"]).partition(".")[0] for part in _factories(job)} - {_OWN}
     found = origins(job.side(side), sorted(packages)) if packages else {}
     return {"code": sources.digests(packages, job.import_paths, found), "here": fingerprint(job.side(side))}
@@ -97,14 +99,24 @@ def _factories(job: Job) -> list[Mapping[str, Any]]:
 
 def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     del needs
+    return record(side, job, folder, keys.digest(declare(side, job)))
+
+
+def record(side: str, job: Job, folder: Path, declared_key: str, region: Rules | None = None) -> Made:
+    """Run a side and record it, in a second pass the region alone.
+
+    Raises:
+        SideError: It refused, crashed, hung, or left no result.
+    """
     request = dump_request(
         job.config,
         side,
         folder,
         ci=job.ci,
-        declared_key=keys.digest(_declare(side, job)),
+        declared_key=declared_key,
         trusted=job.trusted,
         import_paths=job.import_paths,
+        region=region,
     )
     ask(job, side, request, folder)
     header = Dump.open(folder).header

@@ -79,6 +79,8 @@ class Stage:
         version: Raised when the same declaration gives other artifacts.
         place: Plain data about where it runs. Part of the key, but another machine may look for the rest alone.
         side: The side it belongs to, or ``""``.
+        told_by: Those of its needs that belong to its declaration: what ``told`` reads.
+        told: Plain data of them, for the key. What else is in them changes nothing.
     """
 
     name: str
@@ -88,8 +90,16 @@ class Stage:
     version: int = 1
     place: Callable[[Job], Mapping[str, Any]] | None = None
     side: str = ""
+    told_by: tuple[str, ...] = ()
+    told: Callable[[Mapping[str, Path]], Mapping[str, Any]] | None = None
 
     @property
     def kind(self) -> str:
-        """The stage without its side, as ``stages=[...]`` names it."""
-        return self.name.partition(".")[0]
+        """The stage without its side and its pass, as ``stages=[...]`` names it."""
+        return self.name.partition("@")[0].partition(".")[0]
+
+    @property
+    def label(self) -> str:
+        """The stage without its side, as screens show it: ``dump@2`` is of the second pass."""
+        _, mark, number = self.name.partition("@")
+        return f"{self.kind}{mark}{number}"

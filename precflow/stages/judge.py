@@ -18,6 +18,7 @@ from precflow.stages.compare import read_measures
 from precflow.stages.determinism import read_reproduction
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Made, Stage
+from precflow.stages.passes import latest, second
 
 JUDGED_FILE = "judged.jsonl"
 VERDICT_FILE = "verdict.json"
@@ -45,13 +46,13 @@ def _declare(job: Job) -> Mapping[str, Any]:
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
-    reproduction = read_reproduction(needs["determinism"])
-    measures = read_measures(needs["compare"])
+    reproduction = read_reproduction(latest(needs, "determinism"))
+    measures = read_measures(latest(needs, "compare"))
     judged, verdict = judge(
         measures,
         job.config,
-        reference_dtype=_run_dtype(open_dump(needs["dump.reference"]), [one.reference_dtype for one in measures if one.judged]),
-        target_dtype=_run_dtype(open_dump(needs["dump.target"]), [one.target_dtype for one in measures if one.judged]),
+        reference_dtype=run_dtype(open_dump(needs["dump.reference"]), [one.reference_dtype for one in measures if one.judged]),
+        target_dtype=run_dtype(open_dump(needs["dump.target"]), [one.target_dtype for one in measures if one.judged]),
         blockers=(*reproduction.blockers, *reproduction.incomplete, *reproduction.unseen),
         unrepeatable=reproduction.unrepeatable,
         today=_today(),
@@ -61,7 +62,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     return Made(note=verdict.verdict)
 
 
-def _run_dtype(dump: Dump, recorded: Sequence[str]) -> str:
+def run_dtype(dump: Dump, recorded: Sequence[str]) -> str:
     """Return the header's type; without a header the type of most records, since nobody said what was asked for."""
     most = Counter(dtype for dtype in recorded if dtype).most_common(1)
     return dump.header.dtype or (most[0][0] if most else "float32")
@@ -72,3 +73,9 @@ def _today() -> datetime.date:
 
 
 STAGE = Stage(name="judge", needs=("dump.reference", "dump.target", "determinism", "compare"), declare=_declare, make=_make)
+SECOND = Stage(
+    name=second(STAGE.name),
+    needs=("dump.reference", "dump.target", second("determinism"), second("compare")),
+    declare=_declare,
+    make=_make,
+)

@@ -10,9 +10,9 @@ from precflow.diagnosis.divergence import localize
 from precflow.diagnosis.findings import Region
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.compare import read_measures
-from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Made, Stage
 from precflow.stages.judge import read_judged
+from precflow.stages.passes import latest, newest, open_evidence, second
 
 REGION_FILE = "region.json"
 
@@ -30,13 +30,19 @@ def _declare(job: Job) -> Mapping[str, Any]:
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     del job
     region = localize(
-        open_dump(needs["dump.reference"]),
-        open_dump(needs["dump.target"]),
-        read_measures(needs["compare"]),
-        read_judged(needs["judge"]),
+        open_evidence(needs, "reference"),
+        open_evidence(needs, "target"),
+        read_measures(latest(needs, "compare")),
+        read_judged(latest(needs, "judge")),
     )
     write_value(folder / REGION_FILE, region)
     return Made(note=f"starts at {region.start}" if region.start else "nothing parts")
 
 
 STAGE = Stage(name="localize", needs=("dump.reference", "dump.target", "compare", "judge"), declare=_declare, make=_make)
+SECOND = Stage(
+    name=second(STAGE.name),
+    needs=newest(STAGE.needs, again=True),
+    declare=_declare,
+    make=_make,
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Made, Stage
 from precflow.stages.judge import read_judged, read_verdict
 from precflow.stages.localize import read_region
+from precflow.stages.passes import latest, newest, second
+from precflow.stages.region import NAME, read_scope
 
 MODEL_FILE = "model.json"
 PUBLIC = "public"
@@ -49,10 +52,10 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
 
 def _model(job: Job, needs: Mapping[str, Path]) -> ReportModel:
     reference, target = open_dump(needs["dump.reference"]), open_dump(needs["dump.target"])
-    region = read_region(needs["localize"])
-    judged = read_judged(needs["judge"])
+    region = read_region(latest(needs, "localize"))
+    judged = read_judged(latest(needs, "judge"))
     roles = region.roles or {}
-    measures = read_measures(needs["compare"])
+    measures = read_measures(latest(needs, "compare"))
     headers = (("reference", reference.header), ("target", target.header))
     return ReportModel(
         recipe=job.config.recipe,
@@ -61,9 +64,9 @@ def _model(job: Job, needs: Mapping[str, Path]) -> ReportModel:
         finished=datetime.datetime.now(tz=datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"),
         precflow=__version__,
         command=_homeless(job.command),
-        sides=tuple(_side(name, header) for name, header in headers),
-        verdict=read_verdict(needs["judge"]),
-        region=region,
+        sides=tuple(side_view(name, header) for name, header in headers),
+        verdict=read_verdict(latest(needs, "judge")),
+        region=replace(region, notes=(*_passes(needs), *region.notes)),
         findings=tuple(read_findings(needs["advise"])),
         rows=tuple(
             Row(measure, status, roles.get(measure.record, "unknown")) for measure, status in zip(measures, judged, strict=True)
@@ -80,7 +83,18 @@ def _model(job: Job, needs: Mapping[str, Path]) -> ReportModel:
     )
 
 
-def _side(name: str, header: Header) -> SideView:
+def _passes(needs: Mapping[str, Path]) -> list[str]:
+    """Say what the second pass of escalating capture was about, or why there was none."""
+    if NAME not in needs:
+        return []
+    scope = read_scope(needs[NAME])
+    if not scope.needed:
+        return [scope.why]
+    return [f"the second pass {'has not run yet' if second('judge') not in needs else 'has run'}: {scope.why}"]
+
+
+def side_view(name: str, header: Header) -> SideView:
+    """Return one side as a report shows it."""
     facts = dict(_flat(header.facts))
     device = header.device
     words = [device.kind, device.description, _version("torch", facts), _version("torch_npu", facts), header.dtype]
@@ -109,9 +123,7 @@ def _flat(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield key, str(leaf)
 
 
-STAGE = Stage(
-    name="report",
-    needs=("dump.reference", "dump.target", "compare", "judge", "localize", "advise"),
-    declare=_declare,
-    make=_make,
-)
+def stage(*, escalating: bool, again: bool) -> Stage:
+    """Return the stage; ``escalating`` where a region was looked for, ``again`` where there is a second pass."""
+    needs = newest(("dump.reference", "dump.target", "compare", "judge", "localize"), again=again)
+    return Stage(name="report", needs=(*needs, "advise", *([NAME] if escalating else [])), declare=_declare, make=_make)

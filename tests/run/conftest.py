@@ -12,6 +12,12 @@ stage_fixtures = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(stage_fixtures)
 
 
+@pytest.fixture(name="stage_fixtures")
+def _stage_fixtures():
+    """Return what the tests of the stages write dumps with."""
+    return stage_fixtures
+
+
 @pytest.fixture
 def composed(tmp_path, monkeypatch):
     """Return a function that composes ``compare_dumps`` over two dumps whose second operator differs by ``factor``."""

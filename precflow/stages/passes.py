@@ -1,0 +1,40 @@
+"""The passes of escalating capture: the first records everything in little detail, the second the suspect calls in full.
+
+Instances of the second pass have the first one's names with ``@2`` behind them. What comes after both takes the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from precflow.dumps.reader import Dump
+from precflow.dumps.two_passes import TwoPasses
+from precflow.stages.dump import open_dump
+
+MARK = "@2"
+
+
+def second(name: str) -> str:
+    """Return the name of an instance's counterpart in the second pass."""
+    return name + MARK
+
+
+def newest(needs: Sequence[str], *, again: bool) -> tuple[str, ...]:
+    """Return the names of what a stage needs, of the second pass where there is one; of dumps it needs both."""
+    if not again:
+        return tuple(needs)
+    dumps = [name for name in needs if name.startswith("dump.")]
+    return (*dumps, *map(second, needs))
+
+
+def latest(needs: Mapping[str, Path], name: str) -> Path:
+    """Return the folder of an instance of the second pass where there is one, else of the first."""
+    return needs.get(second(name)) or needs[name]
+
+
+def open_evidence(needs: Mapping[str, Path], side: str) -> Dump | TwoPasses:
+    """Return all that is known of a side: its dump, with the tensors of the second pass where there was one."""
+    first = open_dump(needs[f"dump.{side}"])
+    again = needs.get(second(f"dump.{side}"))
+    return first if again is None else TwoPasses(first, open_dump(again))

@@ -1,0 +1,50 @@
+"""Stage ``region``: what a second pass is to look into, as a file that travels to where the sides run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from precflow.agent.scope import Rule
+from precflow.config.plain import plain
+from precflow.diagnosis.second_pass import SecondPass, choose
+from precflow.stages.artifacts import read_value, write_value
+from precflow.stages.dump import open_dump
+from precflow.stages.job import Job, Made, Stage
+from precflow.stages.judge import read_judged
+from precflow.stages.localize import read_region
+
+NAME = "region"
+SCOPE_FILE = "region.json"
+
+
+def read_scope(folder: Path) -> SecondPass:
+    """Return the scope of the second pass."""
+    return read_value(folder / SCOPE_FILE, SecondPass)
+
+
+def told(needs: Mapping[str, Path]) -> Mapping[str, Any]:
+    """Return what of the region a dump of the second pass depends on: its rules, and the dumps that they were chosen from."""
+    scope = read_scope(needs[NAME])
+    return {"region": plain(scope.rules), "first": dict(scope.dumps)}
+
+
+def _declare(job: Job) -> Mapping[str, Any]:
+    return {"budget": job.config.capture.budget, "rules": plain(job.config.capture.rules)}
+
+
+def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+    scope = choose(
+        open_dump(needs["dump.reference"]),
+        open_dump(needs["dump.target"]),
+        judged=read_judged(needs["judge"]),
+        region=read_region(needs["localize"]),
+        budget=job.config.capture.budget,
+        rules=[Rule.from_plain(plain(rule)) for rule in job.config.capture.rules],
+    )
+    write_value(folder / SCOPE_FILE, scope)
+    return Made(note=scope.why)
+
+
+STAGE = Stage(name=NAME, needs=("dump.reference", "dump.target", "judge", "localize"), declare=_declare, make=_make)

@@ -1,0 +1,62 @@
+"""Records of the first pass with tensors of the second."""
+
+import numpy as np
+import pytest
+
+from precflow.dumps.reader import Dump
+from precflow.dumps.two_passes import TwoPasses, not_repeated
+from precflow.errors import DumpError
+
+ONE, TWO, THREE = (np.full((2, 3), number, dtype=np.float32) for number in (1, 2, 3))
+
+
+@pytest.fixture
+def passes(build):
+    """Return both passes of a side that ran ``fc1`` and ``fc2``; the second one recorded ``fc2`` alone."""
+
+    def make(second=TWO):
+        first, again = build("first"), build("second")
+        first.call("fc1", "linear", [ONE], [THREE], store=False).call("fc2", "linear", [TWO], [ONE], store=False)
+        again.call("fc2", "linear", [second], [ONE])
+        return Dump.open(first.write()), Dump.open(again.write())
+
+    return make
+
+
+def records(dump):
+    return {record.text: record for call in dump.calls() for record in (*call.inputs, *call.outputs)}
+
+
+def test_tensors_are_the_second_pass_s_and_everything_else_the_first_s(passes):
+    first, second = passes()
+    both = TwoPasses(first, second)
+    assert [call.order for call in both.calls()] == [0, 1]
+    assert {text: record.stored for text, record in records(both).items()} == {
+        "fc1/linear.0/forward.input.0": False,
+        "fc1/linear.0/forward.output.0": False,
+        "fc2/linear.0/forward.input.0": True,
+        "fc2/linear.0/forward.output.0": True,
+    }
+    assert np.array_equal(both.tensor(records(both)["fc2/linear.0/forward.output.0"]), TWO)
+    assert both.header is first.header
+
+
+def test_a_tensor_that_no_pass_kept_is_told(passes):
+    both = TwoPasses(*passes())
+    with pytest.raises(DumpError, match="not stored"):
+        both.tensor(records(both)["fc1/linear.0/forward.output.0"])
+
+
+def test_another_content_is_not_the_same_evidence(passes):
+    both = TwoPasses(*passes(second=THREE))
+    assert not records(both)["fc2/linear.0/forward.output.0"].stored
+    assert not_repeated(both.first, both.second) == ["fc2/linear.0/forward.output.0"]
+
+
+def test_equal_passes_repeat(passes):
+    assert not_repeated(*passes()) == []
+
+
+def test_a_record_that_only_the_second_pass_has_was_not_repeated(passes):
+    first, second = passes()
+    assert not_repeated(second, first) == ["fc1/linear.0/forward.input.0", "fc1/linear.0/forward.output.0"]
