@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -107,6 +108,21 @@ def source(dump: Dump, of: Found) -> Found | None:
     calls = dump.calls(step=of.call.step, rank=of.call.rank)
     found = (Found(call, record) for call in calls if call.order == order for record in call.outputs)
     return next((one for one in found if one.record.identity.index == index), None)
+
+
+def same(dump: Dump, of: Found, *, among: Dump) -> Found | None:
+    """Return the record of another dump that has the identity of one; of several the one in the same place among them.
+
+    Args:
+        dump: Where to look.
+        of: The record of the other dump.
+        among: The dump that it is of.
+    """
+    before = [found.record for found in every(among) if found.record.identity == of.record.identity]
+    place = next(number for number, record in enumerate(before) if record is of.record)
+    return next(
+        itertools.islice((found for found in every(dump) if found.record.identity == of.record.identity), place, None), None
+    )
 
 
 def numbered(records: Sequence[Found]) -> list[str]:

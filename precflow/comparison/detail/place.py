@@ -14,7 +14,8 @@ from precflow.comparison.values import Floats
 MOST_OF_IT = 0.9  # share of the squared error that a few positions must carry to be named
 FEW = 8  # positions that are named one by one
 _END = 0.99  # share that a stretch at an end of the axis must carry
-_EVEN = 4.0  # times the mean share up to which the largest one counts as even
+_EVEN = 8.0  # times the mean share up to which the largest one counts as even; noise over a thousand positions reaches 5
+_HALF = 0.5  # share from which one position is uneven however few there are
 _FEWEST_TO_BE_EVEN = 2
 _PERIODS = {64: "64th", 32: "32nd", 16: "16th", 8: "eighth", 4: "fourth", 2: "second", 3: "third"}  # a tile, a lane, a pair
 
@@ -88,7 +89,7 @@ def _place(axis: int, shares: Floats, step: int, size: int) -> Place:
         if found is not None:
             return found
     largest = int(np.argmax(shares))
-    if shares[largest] * shares.size <= _EVEN:
+    if shares[largest] * shares.size <= _EVEN and shares[largest] <= max(_HALF, 1.5 / shares.size):
         return Place(axis, "even", (), float(shares[largest]), f"alike along axis {axis}")
     times = shares[largest] * shares.size
     most = f"{percent(shares[largest])} at {_named(largest, step, size)}, {times:.3g} times its even share"

@@ -10,6 +10,7 @@ from typing import Any
 from precflow.comparison.detail.description import Description
 from precflow.comparison.detail.detail import Detail
 from precflow.comparison.detail.extent import Extent, mean, norm
+from precflow.comparison.detail.record import RecordDetail
 
 _WORDS = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
@@ -22,6 +23,13 @@ def plain_description(of: Description) -> dict[str, Any]:
 def plain_detail(of: Detail) -> dict[str, Any]:
     """Return a detail."""
     return {**plain(of), "reference": plain_description(of.reference), "target": plain_description(of.target)}
+
+
+def plain_record(of: RecordDetail) -> dict[str, Any]:
+    """Return everything about one record of both sides; ``null`` for what is not there."""
+    sides = {"reference": of.reference, "target": of.target}
+    alone = {side: plain_description(one) if one else None for side, one in sides.items()}
+    return {**plain(of), **alone, "detail": plain_detail(of.detail) if of.detail else None}
 
 
 def plain(value: Any) -> Any:

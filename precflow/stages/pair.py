@@ -1,0 +1,143 @@
+"""Two dumps compared and judged without a recipe: the default limits, and nothing that has to be run."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from precflow import __version__, resources
+from precflow.comparison.compare import compare
+from precflow.comparison.measures import Measure
+from precflow.comparison.metrics import METRICS
+from precflow.config.schema import RunConfig
+from precflow.diagnosis import rules
+from precflow.diagnosis.divergence import localize
+from precflow.diagnosis.evidence.collect import collect
+from precflow.diagnosis.findings import Finding, Region
+from precflow.dumps.lookup import Found
+from precflow.dumps.reader import Dump
+from precflow.dumps.records import Call
+from precflow.environment.pair import differences
+from precflow.judgement.judge import judge
+from precflow.judgement.verdicts import Judged, Verdict
+from precflow.report.model import ReportModel, Row
+from precflow.stages.determinism import Reproduction, reproduce
+from precflow.stages.judge import run_dtype
+from precflow.stages.report import side_view
+
+SAME = RunConfig().environment.same  # what two dumps need to have in common, where no recipe says otherwise
+
+
+class Excerpt(Dump):
+    """A dump of which one record is looked at, as if it were the only output of its call."""
+
+    def __init__(self, whole: Dump, found: Found) -> None:
+        super().__init__(whole.path, whole.header, sealed=whole.sealed)
+        self._only = msgspec.structs.replace(found.call, outputs=(found.record,))
+
+    def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
+        """Return the one call, where it is of this step and rank."""
+        return [self._only] if step in {None, self._only.step} and rank in {None, self._only.rank} else []
+
+
+def one_record(reference: Dump, target: Dump, left: Found, right: Found) -> Row:
+    """Measure and judge one record of both sides, an input as well as an output.
+
+    Args:
+        reference: Dump of the reference.
+        target: Dump of the target.
+        left: The record on the reference.
+        right: The same on the target.
+    """
+    measures = compare(Excerpt(reference, left), Excerpt(target, right))
+    judged, _ = judged_by_default(reference, target, measures, Reproduction())
+    return Row(measures[0], judged[0], "unknown")
+
+
+def comparison(reference: Dump, target: Dump, *, command: str) -> ReportModel:
+    """Compare and judge two dumps; what is missing for a verdict is told like in a run.
+
+    Args:
+        reference: Dump of the reference; all denominators are its.
+        target: Dump of the target.
+        command: The command line as the user may type it again.
+    """
+    started = time.monotonic()
+    reproduction = reproduce(reference, target, SAME)
+    measures = [] if reproduction.blockers else compare(reference, target)
+    judged, verdict = judged_by_default(reference, target, measures, reproduction)
+    region = localize(reference, target, measures, judged)
+    findings = advice(reference, target, region=region, measures=measures, judged=judged, reproduction=reproduction)
+    roles = region.roles or {}
+    headers = (("reference", reference.header), ("target", target.header))
+    return ReportModel(
+        recipe=_title(reference, target),
+        title="Two dumps",
+        run=0,
+        finished=datetime.datetime.now(tz=datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"),
+        precflow=__version__,
+        command=command,
+        sides=tuple(side_view(name, header) for name, header in headers),
+        verdict=verdict,
+        region=region,
+        findings=tuple(findings),
+        rows=tuple(
+            Row(measure, one, roles.get(measure.record, "unknown")) for measure, one in zip(measures, judged, strict=True)
+        ),
+        differences=differences(reference.header.facts, target.header.facts),
+        stages=(),
+        recipe_yaml="",
+        columns=tuple(METRICS),
+        seconds=round(time.monotonic() - started, 1),
+        emulated=any(header.device.emulated for _, header in headers),
+        emulation=str(target.header.emulate.get("name", "")),
+    )
+
+
+def advice(  # noqa: PLR0913  the evidence that rules are about, each by its own name
+    reference: Dump,
+    target: Dump,
+    *,
+    region: Region,
+    measures: Sequence[Measure],
+    judged: Sequence[Judged],
+    reproduction: Reproduction,
+) -> list[Finding]:
+    """Return what the shipped rules say, best first; there is no command to try, for nothing runs."""
+    evidence = collect(
+        reference,
+        target,
+        region=region,
+        measures=measures,
+        judged=judged,
+        config=RunConfig(),
+        blockers=reproduction.blockers,
+        incomplete=reproduction.incomplete,
+    )
+    return [
+        replace(finding, try_it="") for finding in rules.advise(evidence, rules.load([resources.directory("conf") / "rule"]))
+    ]
+
+
+def judged_by_default(
+    reference: Dump, target: Dump, measures: Sequence[Measure], reproduction: Reproduction
+) -> tuple[list[Judged], Verdict]:
+    """Judge measures of two dumps by standard ``default`` and the types that the sides ran in."""
+    return judge(
+        measures,
+        RunConfig(),
+        reference_dtype=run_dtype(reference, [one.reference_dtype for one in measures if one.judged]),
+        target_dtype=run_dtype(target, [one.target_dtype for one in measures if one.judged]),
+        blockers=(*reproduction.blockers, *reproduction.incomplete, *reproduction.unseen),
+        unrepeatable=reproduction.unrepeatable,
+        today=datetime.datetime.now(tz=datetime.timezone.utc).date(),
+    )
+
+
+def _title(reference: Dump, target: Dump) -> str:
+    recipes = dict.fromkeys(dump.header.recipe for dump in (reference, target) if dump.header.recipe)
+    return " and ".join(recipes) or "two dumps"

@@ -1,0 +1,145 @@
+"""``precflow compare A B [--record NAME]``: two dumps without a recipe, or one record of both in full."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from precflow.errors import DumpError, StoreError
+from precflow.judgement.verdicts import EXIT_CODES
+from precflow.verbs import parser, print_json, write
+
+if TYPE_CHECKING:
+    from precflow.dumps.lookup import Found
+    from precflow.dumps.reader import Dump
+    from precflow.report.model import ReportModel, Row
+
+_FOLDER = Path("comparison")
+_RESULT, _TABLE = "result.json", "result.csv"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compare; return 0 aligned, 1 misaligned, 3 inconclusive. With ``--record`` the same of that record alone.
+
+    Raises:
+        DumpError: There is no such dump or record.
+        StoreError: The result cannot be written.
+    """
+    chosen = _parser().parse_args(arguments)
+    from precflow.run.evidence import one_dump
+
+    reference, target = one_dump(chosen.reference), one_dump(chosen.target)
+    if chosen.record:
+        return _record(reference, target, chosen)
+    from precflow.stages.pair import comparison
+
+    model = comparison(reference, target, command=shlex.join(["precflow", "compare", *arguments]))
+    written = _write(model, chosen.output)
+    code = EXIT_CODES[model.verdict.verdict]
+    _say(model, written, code, as_json=chosen.json)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    options = parser("compare", "REFERENCE TARGET [--record NAME] [--output FOLDER]")
+    options.add_argument("reference", metavar="REFERENCE", help="a dump's folder, or RUN:reference")
+    options.add_argument("target", metavar="TARGET", help="a dump's folder, or RUN:target")
+    options.add_argument("--record", default="", metavar="NAME", help="one record in full: an identity, or the name of a call")
+    options.add_argument(
+        "--output", type=Path, default=_FOLDER, metavar="FOLDER", help=f"where {_RESULT} and {_TABLE} go (default {_FOLDER}/)"
+    )
+    return options
+
+
+def _write(model: ReportModel, folder: Path) -> list[Path]:
+    """Write the result into a folder, each file whole or not at all."""
+    from precflow.report import result_csv, result_json
+
+    texts = {_RESULT: result_json.text(model), _TABLE: result_csv.text(model)}
+    folder = folder.expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            temporary = folder / f".{name}.{os.getpid()}.writing"
+            try:
+                temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+                temporary.replace(folder / name)
+            finally:
+                temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"{folder} cannot be written: {error.strerror or error}", next_step="name another: --output FOLDER"
+        ) from error
+    return [folder / name for name in texts]
+
+
+def _say(model: ReportModel, written: Sequence[Path], code: int, *, as_json: bool) -> None:
+    from precflow.report import result_json
+    from precflow.report.terminal import summary
+
+    if as_json:
+        outcome = {"verdict": model.verdict.verdict, "exit_code": code, "start": model.region.start, "result": str(written[0])}
+        print_json({**outcome, "counts": dict(model.verdict.counts), "reasons": result_json.strict(model.verdict.reasons)})
+        return
+    plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    told = summary(model, report_path="", exit_code=code, ascii_only=plain).split("\n")
+    lines = [*told[:-1], f"   result      {written[0]}   {written[1].name}", told[-1]]
+    write("\n".join(lines))
+
+
+def _record(reference: Dump, target: Dump, chosen: argparse.Namespace) -> int:
+    from precflow.comparison.detail.plain import plain, plain_record
+    from precflow.comparison.detail.record import detail_of
+    from precflow.report.screens.pair import pair_screen
+    from precflow.stages.determinism import reproduce
+    from precflow.stages.pair import SAME, one_record
+
+    left, right = _both(reference, target, chosen.record)
+    row = one_record(reference, target, left, right)
+    detail = detail_of(reference, target, left, right)
+    doubts = reproduce(reference, target, SAME).blockers
+    if chosen.json:
+        print_json({**plain_record(detail), "measure": plain(row.measure), "judged": plain(row.judged), "doubts": list(doubts)})
+    else:
+        from precflow.verbs.inspect import show
+
+        show(pair_screen(row, detail, doubts))
+    return _code(row)
+
+
+def _both(reference: Dump, target: Dump, text: str) -> tuple[Found, Found]:
+    """Return the record that a text means on both sides.
+
+    Raises:
+        DumpError: It means none, or several, or only one side has it.
+    """
+    from precflow.dumps import lookup
+
+    try:
+        left = lookup.find(reference, text)
+    except DumpError:
+        there = [one for one in lookup.every(target) if one.text == text]
+        if there:
+            raise DumpError(f"only the target has {text}", next_step=f"precflow inspect {target.path} '{text}'") from None
+        raise
+    right = lookup.same(target, left, among=reference)
+    if right is None:
+        step = f"precflow inspect {reference.path} '{left.text}'   shows the reference's"
+        raise DumpError(f"only the reference has {left.text}", next_step=step)
+    return left, right
+
+
+def _code(row: Row) -> int:
+    """Return the exit code that this record alone stands for."""
+    from precflow.judgement.verdicts import MISALIGNED_STATUSES
+
+    status = row.judged.status
+    if status in MISALIGNED_STATUSES:
+        return EXIT_CODES["misaligned"]
+    same = status in {"pass", "accepted"} or (status == "not_judged" and row.measure.equal)
+    return EXIT_CODES["aligned" if same else "inconclusive"]
