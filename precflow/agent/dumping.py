@@ -36,7 +36,8 @@ def dump(request: Request, device: Device, where: torch.device, events: Events) 
     """
     settings = request.determinism
     numbers = RandomNumbers(move=settings.random_numbers == "cpu", remove_dropout=settings.dropout == "removed")
-    writer = Writer(request.output, budget_bytes=request.capture.budget)
+    capture = request.capture
+    writer = Writer(request.output, budget_bytes=capture.budget, compress=capture.compress, keep_last=capture.keep_last)
     try:
         _supported(request)
         extend_path(request.import_paths)

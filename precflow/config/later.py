@@ -26,8 +26,6 @@ AVAILABLE: Mapping[str, tuple[Any, ...]] = {
     "determinism.algorithms": ("strict", "warn", "native"),
     "determinism.shuffle": ("kept",),
     "determinism.data": ("own",),
-    "capture.keep_last": (0,),
-    "capture.compress": (False,),
     "capture.slowdown": (0.0,),
     "tolerance.standards[]": standards.names(),
     "report.language": ("en",),

@@ -178,3 +178,21 @@ def test_nothing_of_the_capture_is_left_on_the_model(make):
     model = sys.modules["toy_workload"].build()
     assert not model._forward_hooks
     assert torch.overrides._get_current_function_mode_stack() == []
+
+
+def test_the_last_steps_alone_are_kept_where_that_is_asked_for(make, tmp_path):
+    header = make(capture={"step": list(range(5)), "keep_last": 2})
+    assert sorted(path.name for path in Path(tmp_path, "output", "rank0").iterdir()) == ["step3", "step4"]
+    assert {name.split("/")[1] for name in header["files"]} == {"step3", "step4"}
+
+
+def test_the_header_says_what_capture_was_asked_for(make):
+    rules = [{"match": ["norm"], "detail": "digest"}]
+    capture = make(capture={"rules": rules, "compress": True})["capture"]
+    assert (capture["rules"], capture["compress"], capture["keep_last"]) == (rules, True, 0)
+
+
+def test_a_rule_about_no_module_stops_the_dump_before_it_costs_anything(make):
+    error = refused(make, capture={"rules": [{"match": ["nrom"], "detail": "none"}]})
+    assert error.message.startswith("capture.rules[0].match=['nrom'] matches no module of Toy")
+    assert error.next_step == "modules are named like this: norm"

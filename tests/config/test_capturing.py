@@ -53,6 +53,11 @@ def test_what_is_no_step_is_refused(written):
     assert list(refused(f"capture.step={written}")) == ["capture.step[0]" if written.startswith("[") else "capture.step"]
 
 
+def test_a_ring_of_steps_and_compression_are_keys():
+    capture = composed("capture.keep_last=3", "capture.compress=true", "capture.step=0-9")
+    assert (capture.keep_last, capture.compress) == (3, True)
+
+
 def test_all_problems_of_a_rule_are_shown_at_once():
     said = refused('capture.rules=[{mach: a, detail: sketches}, {match: a}, {match: b, slices: "[a]", sample: 0}]')
     assert "Did you mean  capture.rules[0].match" in said["capture.rules[0].mach"]

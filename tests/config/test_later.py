@@ -30,8 +30,6 @@ def test_every_row_is_a_key_of_the_schema(pattern):
         (["target.ranks=8"], "target.ranks"),
         (["target.migration=transfer_to_npu"], "target.migration"),
         (["reference.arguments.a=1"], "reference.arguments"),
-        (["capture.keep_last=3"], "capture.keep_last"),
-        (["capture.compress=true"], "capture.compress"),
         (["capture.slowdown=3x"], "capture.slowdown"),
         (["determinism.algorithms=when_needed"], "determinism.algorithms"),
         (["determinism.shuffle=removed"], "determinism.shuffle"),
