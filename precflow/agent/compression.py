@@ -27,8 +27,7 @@ def compressed(entry: Entry) -> Entry:
     """
     if entry.size < _LEAST:
         return entry
-    trial = next(_blocks(entry))
-    if len(zlib.compress(trial, _LEVEL)) > _PAYS * len(trial):
+    if not _pays(entry):
         return entry
     packer = zlib.compressobj(_LEVEL)
     made = bytearray()
@@ -37,6 +36,12 @@ def compressed(entry: Entry) -> Entry:
     made += packer.flush()
     made += bytes(-len(made) % ALIGNMENT)
     return Entry(entry.key + COMPRESSED, torch.frombuffer(made, dtype=torch.uint8), private=True)
+
+
+def _pays(entry: Entry) -> bool:
+    blocks = _blocks(entry)  # kept: its end would take the memory of the block along
+    first = next(blocks)
+    return len(zlib.compress(first, _LEVEL)) <= _PAYS * len(first)
 
 
 def _blocks(entry: Entry) -> Iterator[memoryview]:
