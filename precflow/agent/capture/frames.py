@@ -10,6 +10,9 @@ from precflow.agent.contract import OUTSIDE, module_text
 if TYPE_CHECKING:
     import torch
 
+    from precflow.agent.capture.backward import Given
+    from precflow.agent.capture.modules import Mode
+
 
 class Frame:
     """One module call that is running; ``(outside)`` is the frame below all others.
@@ -28,10 +31,12 @@ class Frame:
         "call",
         "class_name",
         "compiled",
+        "edges",
         "given",
         "in_scope",
         "inputs",
         "module",
+        "order",
         "raising",
         "resume",
         "site",
@@ -46,15 +51,26 @@ class Frame:
         self.given: List[Tuple[torch.Tensor, Optional[int]]] = []  # the inputs, with their versions before
         self.inputs: List[Dict[str, Any]] = []
         self.arguments: Dict[str, str] = {}
+        self.edges: Optional[Given] = None  # the inputs' places in the autograd graph
+        self.order: Optional[int] = None  # of the line of the forward, once it is written
         self.site = 0
         self.raising: Optional[BaseException] = None  # the exception that was being handled when the module was entered
-        self.resume = False  # the function mode has stepped aside and comes back when the module is left
+        self.resume: List[Mode] = []  # modes that have stepped aside and come back when the module is left
         self._ran: Dict[str, int] = {}
 
     @property
     def open(self) -> bool:
         """Operators that run directly inside are recorded."""
         return self.in_scope and not self.compiled
+
+    def close(self) -> None:
+        """Let go what only the forward needs: the frame itself is needed until backward."""
+        self.given, self.inputs, self.edges, self.raising = [], [], None, None
+
+    def repeats(self, first: Frame) -> None:
+        """Become the call that this one runs again."""
+        self.call, self.order, self.site, self.in_scope = first.call, first.order, first.site, first.in_scope
+        self._ran = first._ran
 
     def ordinal(self, operator: str) -> int:
         """Count one run of an operator, and return how often it ran before in this module call."""
@@ -86,6 +102,16 @@ class Frames:
     def innermost(self) -> Frame:
         """The module call that runs now."""
         return self._running[-1]
+
+    @property
+    def outside(self) -> Frame:
+        """What runs in no module."""
+        return self._running[0]
+
+    @property
+    def running(self) -> bool:
+        """A module of the model is running."""
+        return len(self._running) > 1
 
     def in_scope(self, module: str) -> bool:
         """Tell whether any pattern of the scope matches the module's name as identities show it."""

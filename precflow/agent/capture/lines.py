@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional
 
 from precflow.agent.capture.contents import Contents
 from precflow.agent.capture.sources import Sources
-from precflow.agent.contract import Identity, identity_text
+from precflow.agent.contract import Identity, identity_text, operator_of
 from precflow.agent.digest import dtype_name
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from precflow.agent.capture.weights import Weights
     from precflow.agent.writer import Writer
 
-PHASE = "forward"
-
 Record = Dict[str, Any]
 
 
@@ -26,13 +24,15 @@ class Heading(NamedTuple):
     """What a line says about its call, besides the tensors.
 
     Attributes:
-        level: ``module`` or ``api``.
+        level: ``module``, ``api`` or ``operator``.
         frame: The module call that it belongs to.
         operator: Canonical name, ``""`` for the module itself.
         ordinal: How often the operator ran before in this module call.
         site: Number of the call site.
         movement: The operator only moves values: its tensors are not stored.
         arguments: The arguments that are not tensors.
+        phase: ``forward``, ``backward``, ``gradient``, ``optimizer``.
+        forward: Orders of the forward lines that a line of another phase belongs to.
     """
 
     level: str
@@ -42,6 +42,8 @@ class Heading(NamedTuple):
     site: int
     movement: bool
     arguments: Mapping[str, str]
+    phase: str = "forward"
+    forward: Sequence[int] = ()
 
 
 class Lines:
@@ -135,10 +137,11 @@ class Lines:
             "call": frame.call,
             "operator": heading.operator,
             "ordinal": heading.ordinal,
-            "phase": PHASE,
+            "phase": heading.phase,
             "step": self._step,
             "rank": self._rank,
             "site": heading.site,
+            "forward": list(heading.forward),
             "movement": heading.movement,
             "compiled": frame.compiled,
             "arguments": dict(heading.arguments),
@@ -147,6 +150,6 @@ class Lines:
         }
 
     def _identity(self, heading: Heading, index: str) -> str:
-        frame = heading.frame
-        who = (frame.module, frame.call, heading.operator, heading.ordinal, PHASE, "output", index, self._step, self._rank)
+        frame, operator = heading.frame, operator_of(heading.level, heading.operator)
+        who = (frame.module, frame.call, operator, heading.ordinal, heading.phase, "output", index, self._step, self._rank)
         return identity_text(Identity(*who))

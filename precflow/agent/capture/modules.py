@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Protocol, Sequence, Set
 
 import torch
-from torch._C import DisableTorchFunction
 
+from precflow.agent.capture import autograd
 from precflow.agent.capture.arguments import Signatures, split_arguments
 from precflow.agent.capture.lines import Heading
 from precflow.agent.capture.memory import is_new, storages_of, version_of
@@ -17,11 +17,23 @@ from precflow.agent.contract import OUTSIDE
 
 if TYPE_CHECKING:
     from precflow.agent.capture.frames import Frame, Frames
+    from precflow.agent.capture.graph import Graph
+    from precflow.agent.capture.guard import Guard
     from precflow.agent.capture.lines import Lines
-    from precflow.agent.capture.operators import OperatorMode
     from precflow.agent.capture.sites import Sites
 
 Undo = Callable[[], None]
+
+
+class Mode(Protocol):
+    """A mode of torch that listens to operators."""
+
+    def start(self) -> None:
+        """Begin to listen."""
+
+    def step_aside(self) -> bool:
+        """Leave for code that must run as if nobody listened; return whether it did."""
+
 
 _COMPILED_CALL = "_compiled_call_impl"  # what nn.Module calls instead of its forward; set by Module.compile()
 
@@ -42,21 +54,40 @@ class Modules:
         frames: The running modules.
         sites: Call sites.
         listening: Tells whether calls are to be recorded just now.
+        guard: Held while anything is looked at.
         recorded: Whether module calls are records; if not, only the stack is kept.
+        graph: Follows the autograd graph, where gradients are to be recorded.
     """
 
-    def __init__(self, lines: Lines, frames: Frames, sites: Sites, listening: Callable[[], bool], *, recorded: bool) -> None:
+    def __init__(  # noqa: PLR0913  the parts of capture that meet here
+        self,
+        lines: Lines,
+        frames: Frames,
+        sites: Sites,
+        listening: Callable[[], bool],
+        guard: Guard,
+        *,
+        recorded: bool,
+        graph: Optional[Graph] = None,
+    ) -> None:
         self._lines = lines
         self._frames = frames
         self._sites = sites
         self._listening = listening
+        self._guard = guard
         self._recorded = recorded
+        self._graph = graph
         self._signatures = Signatures()
-        self._mode: Optional[OperatorMode] = None
+        self._modes: Sequence[Mode] = ()
 
-    def attach(self, model: torch.nn.Module, mode: Optional[OperatorMode]) -> List[Undo]:
-        """Watch every module of the model, down to compiled ones; return what takes it all off again."""
-        self._mode = mode
+    def attach(self, model: torch.nn.Module, modes: Sequence[Mode]) -> List[Undo]:
+        """Watch every module of the model, down to compiled ones; return what takes it all off again.
+
+        Args:
+            model: The model.
+            modes: What steps aside while compiled code runs, the last one entered first.
+        """
+        self._modes = modes
         undo: List[Undo] = []
         for boundary in boundaries(model):
             undo.extend([self._wrap(boundary)] if _calls_past_hooks(boundary.module) else self._hook(boundary))
@@ -96,45 +127,72 @@ class Modules:
         self, boundary: Boundary, module: torch.nn.Module, positional: Sequence[Any], keywords: Dict[str, Any]
     ) -> None:
         if not self._listening():
+            self._again(boundary, module, positional, keywords)
             return
+        if self._graph is not None and not self._frames.running:
+            self._graph.flush()
         frame = self._frames.enter(boundary.name, class_name(module), compiled=boundary.compiled)
         frame.raising = sys.exc_info()[1]
-        if self._recorded and frame.in_scope:
-            with DisableTorchFunction():
+        if self._graph is not None or (self._recorded and frame.in_scope):
+            with self._guard:
                 self._describe_inputs(frame, module, positional, keywords)
-        if boundary.compiled and self._mode is not None:
-            frame.resume = self._mode.step_aside()
+        if boundary.compiled:
+            frame.resume = [mode for mode in self._modes if mode.step_aside()]
 
     def _describe_inputs(
         self, frame: Frame, module: torch.nn.Module, positional: Sequence[Any], keywords: Dict[str, Any]
     ) -> None:
-        names = self._signatures.names(module.forward)[1:]
-        tensors, frame.arguments = split_arguments(positional, keywords, names)
-        frame.site = self._sites.here()
-        frame.given = [(tensor, version_of(tensor)) for _, tensor in tensors]
-        frame.inputs = self._lines.describe(tensors, store=True)
+        tensors: List[Placed] = []
+        if frame.in_scope:
+            names = self._signatures.names(module.forward)[1:]
+            tensors, frame.arguments = split_arguments(positional, keywords, names)
+            frame.site = self._sites.here()
+        if frame.in_scope and self._recorded:
+            frame.given = [(tensor, version_of(tensor)) for _, tensor in tensors]
+            frame.inputs = self._lines.describe(tensors, store=True)
+        if self._graph is not None:
+            self._graph.entered(frame, tensors)
 
     def _left(
         self, boundary: Boundary, module: torch.nn.Module, positional: Sequence[Any], keywords: Dict[str, Any], result: Any
     ) -> None:
         del module, positional, keywords
         if not self._listening():
+            self._left_again(boundary, result)
             return
         taken = self._frames.leave(boundary.name)
-        if self._mode is not None and any(frame.resume for frame in taken):
-            self._mode.start()
-        if not taken or not self._recorded or not taken[-1].in_scope:
+        for mode in [mode for frame in taken for mode in reversed(frame.resume)]:
+            mode.start()
+        if not taken:
             return
-        if sys.exc_info()[1] is taken[-1].raising:  # otherwise the forward was left by an exception and returned nothing
-            with DisableTorchFunction():
-                self._record(taken[-1], output_tensors(result))
+        frame = taken[-1]
+        returned = sys.exc_info()[1] is frame.raising  # otherwise the forward was left by an exception and returned nothing
+        with self._guard:
+            outputs = output_tensors(result) if returned else []
+            if returned and self._recorded and frame.in_scope:
+                self._record(frame, outputs)
+            if self._graph is not None:
+                self._graph.left(frame, outputs, self._frames.innermost)
+        frame.close()
+
+    def _again(self, boundary: Boundary, module: torch.nn.Module, positional: Sequence[Any], keywords: Dict[str, Any]) -> None:
+        """Follow a module that backward computes once more."""
+        if self._graph is not None and autograd.recomputing() and not self._lines.failed:
+            with self._guard:
+                tensors, _ = split_arguments(positional, keywords, self._signatures.names(module.forward)[1:])
+                self._graph.entered_again(boundary.name, class_name(module), tensors)
+
+    def _left_again(self, boundary: Boundary, result: Any) -> None:
+        if self._graph is not None and autograd.recomputing() and not self._lines.failed:
+            with self._guard:
+                self._graph.left_again(boundary.name, output_tensors(result))
 
     def _record(self, frame: Frame, outputs: List[Placed]) -> None:
         heading = Heading("module", frame, "", 0, frame.site, False, frame.arguments)  # noqa: FBT003  a named tuple's field
         if self._frames.innermost.module == OUTSIDE or not self._frames.innermost.in_scope:
             for _, tensor in outputs:  # the end is read anew: NumPy and kernels of other libraries write without being counted
                 self._lines.written(tensor)
-        order = self._lines.emit(heading, frame.inputs, self._lines.describe(outputs, store=True, returned=True))
+        order = frame.order = self._lines.emit(heading, frame.inputs, self._lines.describe(outputs, store=True, returned=True))
         passed = {id(tensor) for tensor, version in frame.given if version_of(tensor) == version}
         views = storages_of(tensor for tensor, _ in frame.given if id(tensor) in passed)
         for index, tensor in outputs:

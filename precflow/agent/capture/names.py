@@ -29,6 +29,11 @@ def operator_name(function: Any) -> str:
     return "" if name in _ACCESS else canonical_name(name)
 
 
+def aten_name(overload: Any) -> str:
+    """Return the canonical name of an aten operator or custom operator, without its overload."""
+    return canonical_name(overload.__name__.partition(".")[0])
+
+
 def canonical_name(name: str) -> str:
     """Return a name without what depends on the way of calling.
 

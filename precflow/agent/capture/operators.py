@@ -5,32 +5,30 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-import torch
-from torch._C import DisableTorchFunction
 from torch.overrides import TorchFunctionMode
 
 from precflow.agent.capture.arguments import Signatures, split_arguments
+from precflow.agent.capture.calls import Begun, Calls
 from precflow.agent.capture.lines import Heading
-from precflow.agent.capture.memory import is_new, storages_of, version_of
+from precflow.agent.capture.memory import version_of
 from precflow.agent.capture.names import operator_name
-from precflow.agent.capture.nesting import Placed, output_tensors
 from precflow.agent.contract import MOVEMENT, PLACEMENT
 
 if TYPE_CHECKING:
     from precflow.agent.capture.frames import Frames
-    from precflow.agent.capture.lines import Lines, Record
+    from precflow.agent.capture.guard import Guard
+    from precflow.agent.capture.lines import Lines
+    from precflow.agent.capture.nesting import Placed
     from precflow.agent.capture.sites import Sites
 
 Function = Callable[..., Any]
 
 
 class _Before(NamedTuple):
-    """What is known of a call before it runs."""
+    """What is known of a call before it runs; ``versions`` tell what it writes to."""
 
-    heading: Heading
-    tensors: List[Placed]
+    begun: Begun
     versions: List[Optional[int]]
-    inputs: List[Record]
     in_place: bool
 
 
@@ -42,13 +40,15 @@ class Operators:
         frames: The running modules.
         sites: Call sites.
         listening: Tells whether calls are to be recorded just now.
+        guard: Held while anything is looked at.
     """
 
-    def __init__(self, lines: Lines, frames: Frames, sites: Sites, listening: Callable[[], bool]) -> None:
-        self._lines = lines
+    def __init__(self, lines: Lines, frames: Frames, sites: Sites, listening: Callable[[], bool], guard: Guard) -> None:
+        self._calls = Calls(lines)
         self._frames = frames
         self._sites = sites
         self._listening = listening
+        self._guard = guard
         self._signatures = Signatures()
 
     def call(self, function: Function, positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:
@@ -62,64 +62,35 @@ class Operators:
         name = operator_name(function)
         if not name or name in PLACEMENT:
             result = function(*positional, **keywords)
-            with DisableTorchFunction():
-                self._carry(positional, result)
+            with self._guard:
+                self._calls.carry(positional, result)
             return result
-        with DisableTorchFunction():
+        with self._guard:
             before = self._before(name, function, positional, keywords)
         result = function(*positional, **keywords)
-        with DisableTorchFunction():
-            self._after(before, result)
+        with self._guard:
+            self._calls.end(before.begun, result, _written(before))
         return result
-
-    def _carry(self, positional: Sequence[Any], result: Any) -> None:
-        """Give what a cast, a move to a device or an attribute returns the source of what it was made from."""
-        if not positional or not isinstance(result, torch.Tensor) or not isinstance(positional[0], torch.Tensor):
-            return
-        source = self._lines.sources.find(positional[0])
-        if source is not None and result is not positional[0]:
-            self._lines.sources.produced(result, source, made=is_new(result, storages_of(positional[:1])))
 
     def _before(self, name: str, function: Function, positional: Sequence[Any], keywords: Dict[str, Any]) -> _Before:
         frame = self._frames.innermost
         tensors, arguments = split_arguments(positional, keywords, self._signatures.names(function))
-        movement = name.rstrip("_") in MOVEMENT or name in MOVEMENT
-        heading = Heading("api", frame, name, frame.ordinal(name), self._sites.here(), movement, arguments)
+        heading = Heading("api", frame, name, frame.ordinal(name), self._sites.here(), is_movement(name), arguments)
         return _Before(
-            heading,
-            tensors,
+            self._calls.begin(heading, tensors),
             [version_of(tensor) for _, tensor in tensors],
-            self._lines.describe(tensors, store=not movement),
             name.endswith("_") or name == "setitem" or "out" in keywords or keywords.get("inplace") is True,
         )
 
-    def _after(self, before: _Before, result: Any) -> None:
-        written = _written(before)
-        returned = output_tensors(result)
-        given = {id(tensor) for _, tensor in before.tensors}
-        if not written and all(id(tensor) in given for _, tensor in returned):  # nothing new: no tensor, or the very same
-            return
-        for _, tensor in written:
-            self._lines.written(tensor)
-        produced = returned or _numbered(written)
-        outputs = self._lines.describe(produced, store=not before.heading.movement)
-        for record in outputs:
-            record["source"] = None
-        order = self._lines.emit(before.heading, before.inputs, outputs)
-        self._note_sources(before, order, produced, written)
 
-    def _note_sources(self, before: _Before, order: int, produced: List[Placed], written: List[Placed]) -> None:
-        given = storages_of(tensor for _, tensor in before.tensors)
-        changed = {id(tensor) for _, tensor in written}
-        for _, tensor in written:
-            self._lines.sources.produced(tensor, (order, produced[0][0]), made=True)
-        for index, tensor in produced:
-            self._lines.sources.produced(tensor, (order, index), made=id(tensor) in changed or is_new(tensor, given))
+def is_movement(name: str) -> bool:
+    """Tell whether an operator only moves values."""
+    return name.rstrip("_") in MOVEMENT or name in MOVEMENT
 
 
 def _written(before: _Before) -> List[Placed]:
     """Return the inputs that the call wrote to; where versions are not counted, the first of an in-place operator."""
-    pairs = list(zip(before.tensors, before.versions))
+    pairs = list(zip(before.begun.tensors, before.versions))
     changed = [placed for placed, version in pairs if version_of(placed[1]) != version]
     uncounted = [placed for placed, version in pairs if version is None]
     return changed + (_target(uncounted) if before.in_place else [])
@@ -127,11 +98,6 @@ def _written(before: _Before) -> List[Placed]:
 
 def _target(tensors: List[Placed]) -> List[Placed]:
     return [placed for placed in tensors if placed[0] == "out"] or tensors[:1]
-
-
-def _numbered(written: List[Placed]) -> List[Placed]:
-    """Return what a call without a result wrote, as its outputs: a single one is ``0``."""
-    return [("0", written[0][1])] if len(written) == 1 else written
 
 
 class OperatorMode(TorchFunctionMode):

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
-from torch._C import DisableTorchFunction
-
+from precflow.agent.capture import autograd
+from precflow.agent.capture.aten import AtenMode, AtenOperators
 from precflow.agent.capture.frames import Frames
+from precflow.agent.capture.graph import Graph
+from precflow.agent.capture.guard import Guard
 from precflow.agent.capture.lines import Lines
 from precflow.agent.capture.modules import Modules
 from precflow.agent.capture.operators import OperatorMode, Operators
+from precflow.agent.capture.parameters import Parameters
 from precflow.agent.capture.sites import Sites
 from precflow.agent.capture.weights import Weights
+from precflow.agent.contract import LEVELS, PHASES
 
 if TYPE_CHECKING:
     import torch
@@ -23,16 +26,14 @@ if TYPE_CHECKING:
 
 DETAILS = ("tensors", "digest")
 
-_NO_BACKWARD = -1
-_backward_task: Optional[Callable[[], int]] = getattr(sys.modules.get("torch._C"), "_current_graph_task_id", None)
-
 
 class Recorder:
     """Records what a model computes.
 
     Args:
         writer: Where records and tensors go; ``None`` keeps content ids in memory only.
-        levels: Which calls are records: ``module``, ``api`` or both.
+        levels: Which calls are records: some of ``module``, ``api``, ``operator``.
+        phases: When: some of ``forward``, ``backward``, ``gradient``, ``optimizer``. Level ``api`` has ``forward`` only.
         scope: Patterns of module names; ``(model)`` is the model itself, ``(outside)`` what runs in no module.
         detail: ``tensors`` stores the tensors; ``digest`` computes their content ids only.
         package_roots: Folders that call sites are given relative to.
@@ -40,7 +41,8 @@ class Recorder:
         rank: Rank of this process.
 
     Raises:
-        ValueError: An unknown level or detail.
+        ValueError: An unknown level, phase or detail.
+        RuntimeError: Phase ``backward`` on a torch that does not show its graph.
     """
 
     def __init__(  # noqa: PLR0913  what a request may say about capture
@@ -48,22 +50,31 @@ class Recorder:
         writer: Optional[Writer],
         *,
         levels: Sequence[str] = ("module", "api"),
+        phases: Sequence[str] = ("forward",),
         scope: Sequence[str] = ("*",),
         detail: str = "tensors",
         package_roots: Sequence[str] = (),
         weights: Optional[Mapping[int, str]] = None,
         rank: int = 0,
     ) -> None:
-        if detail not in DETAILS or not set(levels) <= {"module", "api"}:
-            raise ValueError("levels are module and api, details tensors and digest; got %r and %r" % (levels, detail))
+        if detail not in DETAILS or not set(levels) <= set(LEVELS) or not set(phases) <= set(PHASES):
+            expected = "expected some of %s, some of %s, one of %s" % (LEVELS, PHASES, DETAILS)
+            raise ValueError("%s; got %r, %r, %r" % (expected, levels, phases, detail))
+        if "backward" in phases and not autograd.usable():
+            raise RuntimeError("this torch does not show the graph of autograd: phase backward cannot be recorded")
         self._writer = writer
         self._weights = Weights(weights)
         self._lines = Lines(writer, self._weights, store=detail == "tensors", rank=rank)
         self._frames = Frames(scope)
         self._sites = Sites(package_roots)
-        self._operators = Operators(self._lines, self._frames, self._sites, self._listening)
-        self._modules = Modules(self._lines, self._frames, self._sites, self._listening, recorded="module" in levels)
-        self._sees_operators = "api" in levels
+        self._guard = Guard()
+        at_modules, forward = "module" in levels, "forward" in phases
+        self._graph = Graph(self._lines, self._guard, modules=at_modules) if "backward" in phases else None
+        parts = (self._lines, self._frames, self._sites, self._listening, self._guard)
+        self._modules = Modules(*parts, recorded=at_modules and forward, graph=self._graph)
+        self._operators = Operators(*parts) if "api" in levels and forward else None
+        self._aten = AtenOperators(*parts, phases=phases, graph=self._graph) if "operator" in levels else None
+        self._parameters = Parameters(self._lines, self._frames, self._guard, phases=tuple(phases))
         self._thread: Optional[int] = None
         self._begun = False
 
@@ -88,24 +99,33 @@ class Recorder:
         Raises:
             WriteError: The step's files cannot be opened.
         """
-        self._frames.begin()
-        with DisableTorchFunction():  # a step may begin while the mode listens
+        with self._guard:  # a step may begin while the modes listen
+            if self._graph is not None:
+                self._graph.end()
+            self._frames.begin()
             self._weights.renew()
-        self._lines.begin(number)
+            self._lines.begin(number)
+            self._parameters.begin()
+            if self._graph is not None:
+                self._graph.begin(self._frames.outside)
         self._begun = True
 
     @contextmanager
-    def watch(self, model: torch.nn.Module) -> Iterator[Recorder]:
+    def watch(self, model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer] = None) -> Iterator[Recorder]:
         """Record what the model does in this thread until the block is left; then every hook and mode is off again.
 
         Exceptions of the model pass through unchanged. Step 0 begins here unless :meth:`step` was called before.
+
+        Args:
+            model: The model.
+            optimizer: Its steps are records in phase ``optimizer``; what it runs inside them is none in any case.
 
         Raises:
             WriteError: The dump could not be written, also where the model's code swallowed the exception itself.
         """
         try:
             with ExitStack() as undo:
-                self._begin(model, undo)
+                self._begin(model, optimizer, undo)
                 yield self
         except Exception as error:
             if self._failure is not None and error is not self._failure:  # what the model made of it
@@ -114,18 +134,28 @@ class Recorder:
         if self._failure is not None:
             raise self._failure
 
-    def _begin(self, model: torch.nn.Module, undo: ExitStack) -> None:
+    def _begin(self, model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer], undo: ExitStack) -> None:
         """Put everything on, each with what takes it off."""
         self._weights.learn(model)
         undo.callback(self._weights.forget)
         if not self._begun:
             self.step(0)
-        mode = OperatorMode(self._operators) if self._sees_operators else None
-        for take_off in self._modules.attach(model, mode):
+        if self._graph is not None:
+            undo.callback(self._graph.end)
+        modes: List[Union[OperatorMode, AtenMode]] = []
+        if self._aten is not None:
+            modes.append(AtenMode(self._aten))
+            self._guard.modes = tuple(modes)
+            undo.callback(setattr, self._guard, "modes", ())
+        if self._operators is not None:
+            modes.append(OperatorMode(self._operators))
+        hooks = [*self._modules.attach(model, modes), *self._parameters.attach(model)]
+        hooks += [self._parameters.follow(optimizer, self._rest, self._go_on)] if optimizer is not None else []
+        for take_off in hooks:
             undo.callback(take_off)
-        self._thread = threading.get_ident()
+        self._go_on()
         undo.callback(self._rest)
-        if mode is not None:
+        for mode in modes:
             mode.start()
             undo.callback(mode.stop)
 
@@ -136,8 +166,9 @@ class Recorder:
     def _rest(self) -> None:
         self._thread = None
 
+    def _go_on(self) -> None:
+        self._thread = threading.get_ident()
+
     def _listening(self) -> bool:
         """Record in the watching thread only, not in backward (what a checkpoint computes again), not after a failure."""
-        if self._thread != threading.get_ident() or self._lines.failed:
-            return False
-        return _backward_task is None or _backward_task() == _NO_BACKWARD
+        return self._thread == threading.get_ident() and not self._lines.failed and not autograd.in_backward()

@@ -8,7 +8,8 @@ from precflow.agent.capture.weights import Weights
 from precflow.agent.digest import content_id
 from precflow.agent.writer import Writer
 
-KEYS = "order level module class call operator ordinal phase step rank site movement compiled arguments inputs outputs".split()
+KEYS = "order level module class call operator ordinal phase step rank site forward movement compiled arguments inputs outputs"
+KEYS = KEYS.split()
 
 
 def heading(operator="add"):

@@ -1,0 +1,178 @@
+import pytest
+import torch
+from torch import nn
+
+from precflow.agent.capture.recorder import Recorder
+from precflow.agent.contract import parse_identity
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+BOTH = ("forward", "backward")
+
+
+class Calls(nn.Module):
+    """A model whose forward is the given function; parts become submodules."""
+
+    def __init__(self, forward, **parts):
+        super().__init__()
+        self._function = forward
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def forward(self, *positional, **keywords):
+        return self._function(self, *positional, **keywords)
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 2))
+
+
+def step(model):
+    model(X).softmax(-1).pow(2).sum().backward()
+
+
+def names(lines):
+    return [(line["module"], line["operator"]) for line in lines]
+
+
+def test_aten_operators_of_the_forward_belong_to_the_running_module(recorded):
+    run = recorded(network(), step, levels=("operator",), phases=("forward",))
+    found = names(run.of("forward", "operator"))
+    assert found == [
+        ("0", "t"),
+        ("0", "addmm"),
+        ("1", "gelu"),
+        ("2", "t"),
+        ("2", "addmm"),
+        ("(outside)", "softmax"),
+        ("(outside)", "pow"),
+        ("(outside)", "sum"),
+        ("(outside)", "ones_like"),
+    ]
+
+
+def test_operators_in_backward_belong_to_the_module_whose_graph_they_run(recorded):
+    run = recorded(network(), step, levels=("operator",))
+    found = names(run.of("backward", "operator"))
+    assert ("2", "mm") in found
+    assert found.count(("2", "mm")) == 2
+    assert ("1", "gelu_backward") in found
+    assert [operator for module, operator in found if module == "0"] == "t mm t sum view t".split()
+    assert ("(outside)", "softmax_backward_data") in found
+
+
+def test_operators_in_backward_name_the_forward_line_that_made_their_node(recorded):
+    run = recorded(network(), step, levels=("operator",))
+    forward = {line["order"]: line for line in run.of("forward", "operator")}
+    for line in run.of("backward", "operator"):
+        if line["operator"] in ("mm", "gelu_backward"):
+            (order,) = line["forward"]
+            assert forward[order]["operator"] == {"mm": "addmm", "gelu_backward": "gelu"}[line["operator"]]
+            assert forward[order]["module"] == line["module"]
+
+
+def test_calls_of_one_module_are_told_apart_in_backward(recorded):
+    shared = nn.Linear(4, 4)
+    run = recorded(Calls(lambda self, x: self.shared(self.shared(x).tanh()), shared=shared), step, levels=("operator",))
+    found = [(line["call"], line["ordinal"]) for line in run.of("backward", "operator") if line["operator"] == "mm"]
+    assert found == [(1, 0), (1, 1), (0, 0)]
+
+
+def test_levels_do_not_share_identities(recorded):
+    run = recorded(network(), step, levels=("module", "api", "operator"))
+    assert "1/gelu.0/forward.output.0" in run.recorder.contents
+    assert "1/aten.gelu.0/forward.output.0" in run.recorder.contents
+    contents = run.recorder.contents
+    assert len(contents) == sum(len(line["outputs"]) for line in run.lines)
+    assert {parse_identity(text).operator for text in contents} >= {"gelu", "aten.gelu", "aten.gelu_backward", ""}
+
+
+def test_what_capture_runs_itself_is_no_operator(recorded):
+    def count(**options):
+        run = recorded(network(), step, levels=("module", "api", "operator"), **options)
+        return names(run.of("forward", "operator") + run.of("backward", "operator"))
+
+    assert count(detail="tensors") == count(detail="digest")
+
+
+def test_edges_run_through_aten_operators(recorded):
+    run = recorded(network(), step, levels=("operator",))
+    lines = {line["order"]: line for line in run.lines}
+    gelu = next(line for line in run.of("backward", "operator") if line["operator"] == "gelu_backward")
+    source = lines[gelu["inputs"][0]["source"][0]]
+    assert (source["module"], source["operator"], source["phase"]) == ("2", "mm", "backward")
+
+
+def test_in_place_operators_and_out_arguments(recorded):
+    def forward(_, x):
+        y = x * 2
+        y.mul_(3)
+        y[0] = 0
+        torch.add(y, 1, out=y)
+        return y
+
+    run = recorded(Calls(forward), lambda model: model(X), levels=("operator",), phases=("forward",))
+    lines = run.of("forward", "operator")
+    assert [line["operator"] for line in lines] == ["mul", "mul_", "select", "fill_", "add"]
+    contents = [line["outputs"][0]["content"] for line in lines if line["operator"] in ("mul_", "add")]
+    assert len(set(contents)) == 2
+    inputs = {line["operator"]: line["inputs"][0]["content"] for line in lines}
+    outputs = {line["operator"]: line["outputs"][0]["content"] for line in lines}
+    assert inputs["mul_"] == outputs["mul"]
+    assert inputs["add"] != outputs["mul_"]  # written in between, through a view
+
+
+def test_numbers_beside_tensors_are_taken(recorded):
+    whole = torch.arange(6)
+    run = recorded(
+        Calls(lambda _, x: [x & 3, x % 4, x | 1, x << 2, 2 - x]),
+        lambda model: model(whole),
+        levels=("operator",),
+        phases=("forward",),
+    )
+    assert len(run.lines) >= 5
+
+
+def test_the_model_computes_the_same_with_numbers():
+    whole, model = torch.arange(6), Calls(lambda _, x: [x & 3, x % 4, x | 1, x << 2, 2 - x, x * 0.5])
+    plain = model(whole)
+    with Recorder(None, levels=("operator",)).watch(model):
+        watched = model(whole)
+    assert all(torch.equal(one, other) and one.dtype == other.dtype for one, other in zip(plain, watched))  # noqa: B905  Python 3.8
+
+
+def test_scope_holds_in_backward(recorded):
+    run = recorded(network(), step, levels=("operator",), scope=["0"])
+    assert {line["module"] for line in run.lines} == {"0"}
+    assert {line["phase"] for line in run.lines} == {"forward", "backward"}
+
+
+def test_a_backward_that_builds_a_graph_is_recorded_at_modules_only(recorded):
+    def work(model):
+        x = X.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        gradient.pow(2).sum().backward()
+
+    run = recorded(network(), work, levels=("module", "operator"))
+    assert {line["module"] for line in run.of("backward")} == {"", "0", "1", "2"}
+    assert run.of("backward", "operator")
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_modules_run_unseen(backend, recorded, gradients):
+    if not hasattr(nn.Module, "compile"):
+        pytest.skip("this torch has no Module.compile")
+    inner = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    inner.compile(backend=backend)
+    model = Calls(lambda self, x: self.last(self.block(x)), block=inner, last=nn.Linear(4, 4))
+    step(model)
+    before = gradients(model)
+    run = recorded(model, step, levels=("module", "operator"))
+    assert all(torch.equal(before[name], found) for name, found in gradients(model).items())
+    assert {line["module"] for line in run.of("backward", "operator")} <= {"last", "(outside)"}
+    assert {line["module"] for line in run.of("backward")} == {"", "last", "block"}
+
+
+def test_exceptions_of_operators_pass_unchanged(recorded):
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        recorded(nn.Linear(3, 3), lambda model: model(X), levels=("operator",))
