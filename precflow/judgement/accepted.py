@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterator, Sequence
 
 from precflow.comparison.measures import Measure
 from precflow.config.schema import Accepted
-from precflow.judgement.limits import conditions, family, ratio
+from precflow.judgement.limits import conditions, family
 from precflow.judgement.patterns import matches
+from precflow.judgement.usage import lacking, uses
 
 
 class AcceptedDifferences:
@@ -66,10 +67,13 @@ class AcceptedDifferences:
         if entry.until and datetime.date.fromisoformat(entry.until) < self._today:
             return f"was accepted until {entry.until} only{_ticket(entry)}"
         limits = conditions(entry, entry.match)
-        known = [limit for limit in limits if limit.metric in measure.metrics]
-        exceeded = [limit.text for limit in known if ratio(limit.metric, measure.metrics[limit.metric], limit.limit) > 1]
+        used = uses(measure, limits)
+        exceeded = [use.condition.text for use in used if use.fails]
         if exceeded:
             return f"exceeds what was accepted{_ticket(entry)}: {', '.join(exceeded)}"
+        unknown = [use.condition.text for use in used if use.is_open] + [limit.text for limit in lacking(measure, limits)]
+        if unknown:
+            return f"what was kept does not show that it keeps what was accepted{_ticket(entry)}: {', '.join(unknown)}"
         covered = {family(limit.metric) for limit in limits}
         beyond = sorted(metric for metric in failed if family(metric) not in covered) if limits else []
         return f"{', '.join(beyond)} was not accepted{_ticket(entry)}" if beyond else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -104,6 +105,33 @@ def unjudged(measures: Sequence[Measure]) -> list[str]:
             f"the last call, {end.name}, moves values and is not judged: capture.level=[module,api] records its module"
         )
     return texts
+
+
+def estimated(measures: Sequence[Measure], judged: Sequence[Judged]) -> int:
+    """Count the compared records that differ and whose numbers are estimates or bounds, not those of tensors."""
+    return sum(bool(measure.ranges) and record.status in COMPARED for measure, record in zip(measures, judged, strict=True))
+
+
+def sampled(measures: Sequence[Measure], judged: Sequence[Judged]) -> float:
+    """Return the share of the elements of the compared records that was looked at; equal content speaks of all of them."""
+    compared = [measure for measure, record in zip(measures, judged, strict=True) if record.status in COMPARED]
+    sizes = [(math.prod(measure.reference_shape), 1.0 if measure.equal else measure.share) for measure in compared]
+    total = sum(size for size, _ in sizes)
+    return sum(size * share for size, share in sizes) / total if total else 1.0
+
+
+def in_part(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[str]:
+    """Warn of records that were judged by a part of their elements, in words."""
+    found = [
+        measure
+        for measure, record in zip(measures, judged, strict=True)
+        if record.status in COMPARED and measure.share < 1 and not measure.equal
+    ]
+    if not found:
+        return []
+    least = min(found, key=lambda measure: measure.share)
+    were = "were" if len(found) > 1 else "was"
+    return [f"{records(len(found))} {were} judged by a part of the elements, least {least.name}: {least.share:.3g} of them"]
 
 
 def records(count: int) -> str:

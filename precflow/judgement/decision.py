@@ -10,9 +10,10 @@ from precflow.comparison.metrics import METRICS
 from precflow.config.schema import Tolerance
 from precflow.dumps.dtypes import coarsest
 from precflow.judgement.accepted import AcceptedDifferences
-from precflow.judgement.limits import Condition, conditions, family, is_blind, ratio
+from precflow.judgement.limits import Condition, conditions, family, is_blind
 from precflow.judgement.patterns import matches
 from precflow.judgement.standards import Standard
+from precflow.judgement.usage import Use, described, lacking, uses
 from precflow.judgement.verdicts import Judged
 
 SENTINEL = "sentinel_mismatch"
@@ -43,13 +44,15 @@ class Decision:
         judged: The status.
         failed: Conditions that it fails; none where the failure is accepted.
         asked: Conditions that apply to it.
-        held: Those of them whose metric has a meaning for it.
+        held: Those of them whose metric has a meaning for it and is known.
+        undecided: Those of them that what was kept of it does not decide.
     """
 
     judged: Judged
     failed: frozenset[Condition] = frozenset()
     asked: frozenset[Condition] = frozenset()
     held: frozenset[Condition] = frozenset()
+    undecided: frozenset[Condition] = frozenset()
 
 
 def deciding_dtype(measure: Measure, terms: Terms) -> str:
@@ -78,25 +81,39 @@ def decide(measure: Measure, terms: Terms, accepted: AcceptedDifferences) -> Dec
         return Decision(early)
     accepted.see(measure)
     asked = applicable(measure, terms)
-    used = [(condition, _used(measure, condition)) for condition in asked if condition.metric in measure.metrics]
-    decision = _by_limits(measure, terms, used, accepted)
-    return replace(decision, asked=frozenset(asked), held=frozenset(condition for condition, _ in used))
+    used, unknown = uses(measure, asked), lacking(measure, asked)
+    decision = _by_limits(measure, terms, used, unknown, accepted)
+    return replace(
+        decision,
+        asked=frozenset(asked),
+        held=frozenset(use.condition for use in used if not use.is_open),
+        undecided=frozenset([*(use.condition for use in used if use.is_open), *unknown]),
+    )
 
 
 def _by_limits(
-    measure: Measure, terms: Terms, used: Sequence[tuple[Condition, float]], accepted: AcceptedDifferences
+    measure: Measure, terms: Terms, used: Sequence[Use], unknown: Sequence[Condition], accepted: AcceptedDifferences
 ) -> Decision:
     """Return the status that the limits give, and what fails."""
     sentinel = measure.counts.get(SENTINEL, 0)
-    failing = frozenset(condition for condition, share in used if share > 1)
+    failing = [use for use in used if use.fails]
     if failing or sentinel:
-        return _failed(measure, used, failing, sentinel, accepted)
+        return _failed(measure, failing or used, sentinel, accepted)
+    if unknown or any(use.is_open for use in used):
+        return Decision(_undecided(measure, [use for use in used if use.is_open], unknown))
     dtype = deciding_dtype(measure, terms)
-    telling = [(condition, share) for condition, share in used if not is_blind(condition.metric, condition.limit, dtype)]
+    telling = [use for use in used if not is_blind(use.condition.metric, use.condition.limit, dtype)]
     judged = _tightest(measure, telling or used)
     if not telling:
         return Decision(replace(judged, status="blind", reason=_why_blind(used)))
     return Decision(judged)
+
+
+def _undecided(measure: Measure, near: Sequence[Use], unknown: Sequence[Condition]) -> Judged:
+    """Return the status of a record that cannot be judged from what was kept of it, with the reasons."""
+    reasons = [described(use, measure) for use in near]
+    reasons += [f"{condition.metric} cannot be had: {measure.absent[condition.metric]}" for condition in unknown]
+    return replace(_tightest(measure, near), status="undecided", reason="; ".join(reasons))
 
 
 def _without_numbers(measure: Measure, terms: Terms) -> Judged | None:
@@ -129,47 +146,39 @@ def _wrong_dtype(measure: Measure, terms: Terms) -> str:
     return f"{measure.target_dtype} on the target, {measure.reference_dtype} on the reference; the recipe implies {wanted}"
 
 
-def _used(measure: Measure, condition: Condition) -> float:
-    return ratio(condition.metric, measure.metrics[condition.metric], condition.limit)
-
-
-def _tightest(measure: Measure, used: Sequence[tuple[Condition, float]]) -> Judged:
+def _tightest(measure: Measure, used: Sequence[Use]) -> Judged:
     """Return a passing status that names the condition of which most is used."""
     if not used:
         return Judged(measure.record, "pass")
-    condition, share = max(used, key=lambda item: item[1])
-    value = measure.metrics[condition.metric]
-    return Judged(measure.record, "pass", condition.metric, value, condition.limit, share, condition.source)
+    most = max(used, key=lambda use: use.share)
+    condition = most.condition
+    return Judged(measure.record, "pass", condition.metric, most.value, condition.limit, most.share, condition.source)
 
 
-def _failed(
-    measure: Measure,
-    used: Sequence[tuple[Condition, float]],
-    failing: frozenset[Condition],
-    sentinel: int,
-    accepted: AcceptedDifferences,
-) -> Decision:
+def _failed(measure: Measure, used: Sequence[Use], sentinel: int, accepted: AcceptedDifferences) -> Decision:
     judged = _tightest(measure, used)
+    failing = frozenset(use.condition for use in used if use.fails)
     names = {condition.metric for condition in failing} | ({SENTINEL} if sentinel else set())
     taken, words = accepted.decide(measure, names)
     if taken:
         return Decision(replace(judged, status="accepted", reason=words))
     fills = f"{sentinel} mask fill values stand against ordinary numbers" if sentinel else ""
-    over = _over(judged) if failing else ""
+    over = _over(max(used, key=lambda use: use.share)) if failing else ""
     reason = "; ".join(text for text in (fills, over, words) if text)
     return Decision(replace(judged, status="fail", reason=reason), failing)
 
 
-def _over(judged: Judged) -> str:
-    metric = METRICS[judged.metric]
-    source = f"({judged.standard})"
-    if metric.at_least:
-        return f"{judged.metric} {judged.value:.6g} is below its limit {judged.limit:.6g} {source}"
-    return f"{judged.metric} {judged.value:.3g} is {judged.ratio:.3g} times its limit {judged.limit:.3g} {source}"
+def _over(use: Use) -> str:
+    limit, at_least = use.condition.limit, METRICS[use.condition.metric].at_least
+    bound = "at most " if at_least else "at least "
+    name = f"{use.condition.metric} {'about ' if use.guessed else bound if use.bounded else ''}"
+    if at_least:
+        return f"{name}{use.value:.6g} is below its limit {limit:.6g} ({use.condition.source})"
+    return f"{name}{use.value:.3g} is {use.share:.3g} times its limit {limit:.3g} ({use.condition.source})"
 
 
-def _why_blind(used: Sequence[tuple[Condition, float]]) -> str:
+def _why_blind(used: Sequence[Use]) -> str:
     if not used:
         return "no limit applies to it"
-    wide = ", ".join(dict.fromkeys(condition.text for condition, _ in used))
+    wide = ", ".join(dict.fromkeys(use.condition.text for use in used))
     return f"its limits are so wide that nothing could fail: {wide}"

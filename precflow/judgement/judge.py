@@ -9,7 +9,18 @@ from precflow.comparison.measures import Measure
 from precflow.config.schema import RunConfig
 from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
-from precflow.judgement.coverage import Tally, blind_phases, empty_ends, other_types, records, tally, unjudged
+from precflow.judgement.coverage import (
+    Tally,
+    blind_phases,
+    empty_ends,
+    estimated,
+    in_part,
+    other_types,
+    records,
+    sampled,
+    tally,
+    unjudged,
+)
 from precflow.judgement.decision import Decision, Terms, decide
 from precflow.judgement.limits import conditions
 from precflow.judgement.verdicts import Judged, Verdict
@@ -76,9 +87,17 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         compared=counted.compared,
         total=counted.total,
         could_fail=counted.could_fail,
+        estimated=estimated(measures, judged),
+        sampled=sampled(measures, judged),
         standards=_met(config, decisions, counted),
         closest=_closest(judged),
-        warnings=(*accepted.warnings(), *phases, *_equal_nonfinite(measures, judged), *unjudged(measures)),
+        warnings=(
+            *accepted.warnings(),
+            *phases,
+            *in_part(measures, judged),
+            *_equal_nonfinite(measures, judged),
+            *unjudged(measures),
+        ),
     )
 
 
@@ -117,6 +136,7 @@ def _gaps(statuses: Sequence[tuple[Measure, Judged]], counted: Tally, minimum: f
         return ["nothing was compared: there is no floating point output to judge"]
     texts = _first(statuses, "unreadable", "cannot be read")
     texts += [text.format(records(counted.counts[status])) for status, text in _GAPS.items() if counted.counts.get(status)]
+    texts += _undecided(statuses)
     if counted.coverage < minimum or not counted.compared:
         texts += _first(statuses, "sampled_out", "cannot be compared")
     if not counted.compared:
@@ -124,6 +144,16 @@ def _gaps(statuses: Sequence[tuple[Measure, Judged]], counted: Tally, minimum: f
     elif counted.coverage < minimum:
         texts.append(f"{counted.compared} of {counted.total} records were compared; coverage.minimum asks for {minimum:.6g}")
     return texts
+
+
+def _undecided(statuses: Sequence[tuple[Measure, Judged]]) -> list[str]:
+    """Say what was kept too little of to be judged, the reason of the first, and what would decide it."""
+    found = [(measure, record) for measure, record in statuses if record.status == "undecided"]
+    if not found:
+        return []
+    measure, record = found[0]
+    said = f"{records(len(found))} cannot be decided by what was kept, first {measure.name}: {record.reason}"
+    return [f"{said} (capture=escalating keeps the tensors of these)"]
 
 
 def _first(statuses: Sequence[tuple[Measure, Judged]], status: str, words: str) -> list[str]:
@@ -134,7 +164,7 @@ def _first(statuses: Sequence[tuple[Measure, Judged]], status: str, words: str) 
 
 def _met(config: RunConfig, decisions: Sequence[Decision], counted: Tally) -> Mapping[str, bool]:
     """Say which standards and plain limits every record keeps; none is met that no record was held to."""
-    failed = {condition for decision in decisions for condition in decision.failed}
+    failed = {condition for decision in decisions for condition in (*decision.failed, *decision.undecided)}
     held = {condition for decision in decisions for condition in decision.held}
     kept = {condition.source for condition in held} - {condition.source for condition in failed}
     met = {name: name in kept for name in config.tolerance.standards}
@@ -144,7 +174,7 @@ def _met(config: RunConfig, decisions: Sequence[Decision], counted: Tally) -> Ma
 
 def _unheld(decisions: Sequence[Decision]) -> list[str]:
     """Name the conditions that apply to records and have a meaning for none of them, in words."""
-    held = {condition for decision in decisions for condition in decision.held}
+    held = {condition for decision in decisions for condition in (*decision.held, *decision.undecided)}
     asked = dict.fromkeys(condition for decision in decisions for condition in sorted(decision.asked, key=str))
     return [
         f"no record could be held to {condition.text} ({condition.source}): that metric has a meaning for none"

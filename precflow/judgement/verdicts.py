@@ -16,11 +16,12 @@ STATUSES = (
     "dtype",
     "nonfinite",
     "unreadable",
+    "undecided",  # what was kept of it does not tell whether it keeps its limits
     "sampled_out",
     "not_judged",  # movement, integers, inputs: shown, never counted
 )
 MISALIGNED_STATUSES = frozenset({"fail", "shape", "dtype", "nonfinite"})
-INCOMPLETE_STATUSES = frozenset({"unpaired_reference", "unpaired_target", "unreadable"})
+INCOMPLETE_STATUSES = frozenset({"unpaired_reference", "unpaired_target", "unreadable", "undecided"})
 VERDICTS = ("aligned", "misaligned", "inconclusive")
 EXIT_CODES = {"aligned": 0, "misaligned": 1, "inconclusive": 3}
 
@@ -62,6 +63,8 @@ class Verdict:
         compared: Records compared.
         total: Records that should have been compared.
         could_fail: Compared records whose limit could have failed (not blind).
+        estimated: Compared records that differ and were judged by sketches or statistics, without their tensors.
+        sampled: Share of the elements of the compared records that was looked at; below 1 for slices and samples.
         standards: Standard or plain limit, as shown -> met.
         closest: Record with the highest ratio among the passing ones, or ``""``.
         warnings: Things a reader must know that do not change the verdict.
@@ -74,6 +77,8 @@ class Verdict:
     compared: int = 0
     total: int = 0
     could_fail: int = 0
+    estimated: int = 0
+    sampled: float = 1.0
     standards: Mapping[str, bool] = field(default_factory=dict)
     closest: str = ""
     warnings: tuple[str, ...] = ()

@@ -119,7 +119,7 @@ def _detail(row: Row) -> dict[str, Any]:
     arguments = [[*map(wording.printable, (name, *pair))] for name, pair in measure.arguments.items()]
     found = {
         "arguments": arguments,
-        "warnings": [wording.printable(warning) for warning in measure.warnings],
+        "warnings": [wording.printable(warning) for warning in (*measure.warnings, *wording.estimated(row))],
     }
     return {name: value for name, value in found.items() if value}
 

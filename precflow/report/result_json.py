@@ -127,8 +127,19 @@ def _row(row: Row, columns: Sequence[str]) -> dict[str, Any]:
             "standard": judged.standard,
         }
     shown = {metric: strict(measure.metrics[metric]) for metric in columns if metric in measure.metrics}
-    optional = {"metrics": shown, "reason": judged.reason or measure.reason}
+    optional = {"metrics": shown, "reason": judged.reason or measure.reason, **_evidence(row)}
     return fields | {key: value for key, value in optional.items() if value}
+
+
+def _evidence(row: Row) -> dict[str, Any]:
+    """Return what was kept of a record where it was not the whole tensor, and how far its metric is known."""
+    measure = row.measure
+    limits = measure.ranges.get(row.judged.metric)
+    return {
+        "evidence": "" if measure.evidence == "tensors" else measure.evidence,
+        "share": measure.share if measure.share < 1 else None,
+        "range": strict(limits) if limits else None,
+    }
 
 
 def _finding(finding: dict[str, Any]) -> dict[str, Any]:

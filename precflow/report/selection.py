@@ -16,6 +16,7 @@ SEVERITY: tuple[str, ...] = (
     "shape",
     "dtype",
     "unreadable",
+    "undecided",
     "unpaired_reference",
     "unpaired_target",
     "blind",
@@ -68,7 +69,7 @@ def closest_row(model: ReportModel) -> Row | None:
 
 
 def incomplete_rows(model: ReportModel, most: int) -> list[Row]:
-    """Return rows that have no partner or cannot be read, in order of the graph."""
+    """Return rows that have no partner, cannot be read or not be decided, in order of the graph."""
     return [row for row in model.rows if row.judged.status in INCOMPLETE_STATUSES][:most]
 
 

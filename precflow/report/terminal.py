@@ -14,6 +14,7 @@ from precflow.report.model import ReportModel, Row, SideView
 
 COLUMNS = 88
 LINES = 20
+_RARE = frozenset({"blind", "undecided", "by estimate"})  # told only where there are some
 _INDENT = " " * 15  # of what stands behind a label of three letters' indent and twelve letters' width
 _TO_ASCII = str.maketrans({"·": "-", "✓": "ok", "✗": "x", "…": "~", "≥": ">=", "\u202f": " ", "→": "->"})
 
@@ -141,16 +142,19 @@ def coverage(model: ReportModel) -> str:
     rest = {
         "unpaired": selection.unpaired(model),
         "unreadable": counts.get("unreadable", 0),
+        "undecided": counts.get("undecided", 0),
         "accepted differences": counts.get("accepted", 0),
         "blind": counts.get("blind", 0),
+        "by estimate": model.verdict.estimated,
     }
-    shown = [f"{wording.count(many)} {what}" for what, many in rest.items() if many or what != "blind"]
+    shown = [f"{wording.count(many)} {what}" for what, many in rest.items() if many or what not in _RARE]
     return "   ".join([compared(model), *shown])
 
 
 def compared(model: ReportModel) -> str:
     """Return ``1 214 of 1 214 compared``."""
-    return f"{wording.count(model.verdict.compared)} of {wording.count(model.verdict.total)} compared"
+    part = f" ({wording.share(model.verdict.sampled)} of their elements)" if model.verdict.sampled < 1 else ""
+    return f"{wording.count(model.verdict.compared)} of {wording.count(model.verdict.total)} compared{part}"
 
 
 def standards(model: ReportModel) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from precflow.report.model import Row
+
 VERDICT_SYMBOLS: Mapping[str, str] = {"aligned": "✓", "misaligned": "✗", "inconclusive": "?"}
 EMULATED = "emulated target: shows that the recipe works, says nothing about hardware"
 
@@ -19,6 +21,7 @@ STATUS_SYMBOLS: Mapping[str, str] = {
     "dtype": "◇",
     "nonfinite": "∞",
     "unreadable": "!",
+    "undecided": "±",
     "sampled_out": "…",
     "not_judged": "·",
 }
@@ -33,6 +36,7 @@ STATUS_MEANINGS: Mapping[str, str] = {
     "dtype": "An element type that the recipe does not imply.",
     "nonfinite": "NaN or infinity on one side only, or at different places.",
     "unreadable": "The evidence of one side is damaged or was never stored.",
+    "undecided": "What was kept of it (a sketch, statistics, a sample) does not tell whether it keeps its limits.",
     "sampled_out": "Left out on purpose by sampling.",
     "not_judged": "Inputs, integers and pure data movement: shown, never counted.",
 }
@@ -183,6 +187,15 @@ def shortened(text: str, width: int) -> str:
         return text
     head = (width - 1) // 4
     return text[:head] + "…" + text[len(text) - (width - 1 - head) :]
+
+
+def estimated(row: Row) -> list[str]:
+    """Return how far the deciding metric of a record is known, where it is no exact number."""
+    limits = row.measure.ranges.get(row.judged.metric)
+    if not limits:
+        return []
+    kept = f"{share(row.measure.share)} of its elements" if row.measure.evidence == "tensors" else f"its {row.measure.evidence}"
+    return [f"{row.judged.metric} between {number(limits[0])} and {number(limits[1])}, by {kept}"]
 
 
 def words(name: str) -> str:

@@ -8,11 +8,11 @@ const metric = (name, row) => {
 };
 const kinds = Object.fromEntries(data.severity.map((status) => [status, "quiet"]));
 for (const status of ["fail", "nonfinite", "shape", "dtype"]) kinds[status] = "bad";
-for (const status of ["unreadable", "unpaired_reference", "unpaired_target", "blind", "accepted"]) kinds[status] = "doubt";
+for (const status of ["unreadable", "undecided", "unpaired_reference", "unpaired_target", "blind", "accepted"]) kinds[status] = "doubt";
 kinds.pass = "good";
 
 const statusTag = (status) => element("span", { class: "tag " + kinds[status] }, `${data.symbols[status]} ${words(status)}`);
-const drawn = (row) => !["not_judged", "sampled_out"].includes(word("status", row));
+const drawn = (row) => !["not_judged", "sampled_out", "undecided"].includes(word("status", row));
 const inside = (module, path) => path === "" || module === path || module.startsWith(path + ".");
 
 const matches = (row, view, needle) =>

@@ -5,6 +5,7 @@ import datetime
 import pytest
 
 from precflow.config.schema import Accepted, Tolerance
+from precflow.judgement.accepted import AcceptedDifferences
 
 LAST = datetime.date(2026, 3, 31)
 
@@ -73,3 +74,19 @@ def test_entries_of_no_use_are_warned_of(measure, run):
         "accepted 'gone.*' matches no record",
         "accepted '*.mlp' matches no record",
     )
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [
+        ({"metrics": {"relative_l2": 1.0}, "ranges": {"relative_l2": (0.75, 1.34)}}, "exceeds what was accepted"),
+        ({"metrics": {"relative_l2": 0.1}, "ranges": {"relative_l2": (0.075, 0.134)}}, "does not show that it keeps"),
+        ({"metrics": {}, "absent": {"relative_l2": "needs single elements"}}, "does not show that it keeps"),
+        ({"metrics": {"relative_l2": 0.05}, "ranges": {"relative_l2": (0.0375, 0.067)}}, ""),
+    ],
+)
+def test_what_was_not_kept_is_not_accepted(measure, known, words):
+    accepted = AcceptedDifferences([entry(relative_l2=0.1)], LAST)
+    taken, told = accepted.decide(measure(**known), {"relative_l2"})
+    assert taken == (words == "")
+    assert words in told

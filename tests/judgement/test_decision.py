@@ -1,12 +1,19 @@
 """The status of one record."""
 
+import datetime
 import math
+from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from precflow.comparison.measures import Measure
 from precflow.config.schema import Rule, Tolerance
 from precflow.judgement import standards
-from precflow.judgement.decision import Terms, applicable, deciding_dtype
+from precflow.judgement.accepted import AcceptedDifferences
+from precflow.judgement.decision import Terms, applicable, decide, deciding_dtype
+from precflow.judgement.limits import ratio
 
 
 def status(run, record, **more):
@@ -134,3 +141,78 @@ def test_mask_fills_without_a_partner_fail_in_words(measure, run):
 def test_what_is_not_judged(measure, run, movement, said):
     judged = status(run, measure(judged=False, movement=movement, join="shape"))
     assert (judged.status, judged.reason) == ("not_judged", said)
+
+
+def sketched(measure, value, **changes):
+    """Return a record whose error was estimated from sketches."""
+    plain = {"metrics": {"relative_l2": value}, "ranges": {"relative_l2": (0.75 * value, value / 0.75)}}
+    return measure(**{**plain, "evidence": "sketch", "absent": {"max_rel_error": "needs single elements"}, **changes})
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [(0.0, "pass"), (0.74, "pass"), (0.76, "undecided"), (1.0, "undecided"), (1.32, "undecided"), (1.34, "fail")],
+)
+def test_a_sketch_decides_nothing_near_a_limit(measure, run, share, expected):
+    judged = status(run, sketched(measure, share * 2**-16))
+    assert judged.status == expected
+    assert (judged.metric, judged.ratio) == ("relative_l2", pytest.approx(share))
+    assert ("too near to its limit" in judged.reason) == (expected == "undecided")
+    assert ("relative_l2 about" in judged.reason) == (expected == "fail")
+
+
+def test_a_metric_that_was_not_kept_is_undecided_and_never_a_pass(measure, run):
+    judged = status(run, sketched(measure, 1e-9), tolerance=Tolerance(max_rel_error=0.1))
+    assert judged.status == "undecided"
+    assert judged.reason == "max_rel_error cannot be had: needs single elements"
+
+
+def test_a_metric_that_fails_outweighs_one_that_was_not_kept(measure, run):
+    judged = status(run, sketched(measure, 1.0), tolerance=Tolerance(max_rel_error=0.1))
+    assert (judged.status, judged.metric) == ("fail", "relative_l2")
+
+
+def test_bounds_may_fail_a_record_and_say_at_least(measure, run):
+    judged = status(run, measure(metrics={}, evidence="statistics", ranges={"relative_l2": (0.5, 2.0)}))
+    assert judged.status == "fail"
+    assert judged.reason.startswith("relative_l2 at least 0.5 is")
+
+
+def test_bounds_that_hold_a_limit_leave_it_undecided(measure, run):
+    judged = status(run, measure(metrics={}, evidence="statistics", ranges={"relative_l2": (0.0, 2.0)}))
+    assert judged.status == "undecided"
+    assert "between 0 and 2 by its statistics" in judged.reason
+
+
+def test_fills_that_cannot_match_fail_without_any_number(measure, run):
+    counts = {"elements": 6, "sentinel": 2, "nonfinite": 0, "sentinel_mismatch": 2}
+    absent = {"relative_l2": "the sides leave out different elements"}
+    assert status(run, measure(metrics={}, absent=absent, counts=counts)).status == "fail"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    known=st.dictionaries(st.sampled_from(["relative_l2", "cosine_similarity", "max_abs_error"]), st.floats(0, 1), max_size=3),
+    bounded=st.dictionaries(
+        st.sampled_from(["relative_l2", "cosine_similarity", "max_abs_error"]), st.tuples(st.floats(0, 1), st.floats(0, 1))
+    ),
+    limits=st.dictionaries(st.sampled_from(["relative_l2", "cosine_similarity", "max_abs_error"]), st.floats(0, 1), min_size=1),
+)
+def test_nothing_passes_that_some_value_within_its_range_would_fail(known, bounded, limits):
+    ranges = {name: (min(pair), max(pair)) for name, pair in bounded.items()}
+    names = ("relative_l2", "cosine_similarity", "max_abs_error")
+    record = Measure("r", "a", "a", "", "module", "forward", 0, "paired", reference_dtype="float32", target_dtype="float32")
+    record = replace(
+        record,
+        counts={"elements": 6},
+        metrics=known,
+        ranges=ranges,
+        absent={name: "was not kept" for name in names if name not in known and name not in ranges},
+    )
+    terms = Terms("float32", "float32", [], Tolerance(**limits))
+    judged = decide(record, terms, AcceptedDifferences((), datetime.date.max)).judged
+    worst = [ratio(name, end, limits[name]) for name in limits for end in ranges.get(name, (known.get(name, math.nan),))]
+    best = [min(ratio(name, end, limits[name]) for end in ranges.get(name, (known.get(name, math.nan),))) for name in limits]
+    assert (judged.status in {"pass", "blind"}) <= all(share <= 1 for share in worst)
+    sure = [share for name, share in zip(limits, best, strict=True) if name not in record.absent]
+    assert (judged.status == "fail") == any(share > 1 for share in sure)

@@ -1,5 +1,6 @@
 """The verdict of a run: nothing defaults to pass."""
 
+import math
 from dataclasses import fields, replace
 
 import pytest
@@ -162,3 +163,43 @@ def test_a_model_that_never_ran_in_its_type_is_not_aligned(measure, run):
     _, verdict = run([measure()], dtypes=("float32", "float16"))
     assert verdict.verdict == "inconclusive"
     assert "was to run in float16" in verdict.reasons[0]
+
+
+def open_record(measure, name="b", **changes):
+    plain = {"metrics": {"relative_l2": 2**-16}, "ranges": {"relative_l2": (2**-17, 2**-15)}, "evidence": "sketch"}
+    return measure(name, **{**plain, **changes})
+
+
+def test_one_undecided_record_makes_a_run_inconclusive_whatever_coverage_asks_for(measure, run):
+    judged, verdict = run([measure(), open_record(measure)], coverage=Coverage(minimum=0.1))
+    assert [one.status for one in judged] == ["pass", "undecided"]
+    assert verdict.verdict == "inconclusive"
+    assert verdict.reasons[0].startswith("1 record cannot be decided by what was kept, first b / linear: relative_l2 is about")
+    assert "capture=escalating" in verdict.reasons[0]
+    assert (verdict.compared, verdict.total, verdict.standards) == (1, 2, {"default": False})
+
+
+def test_a_limit_that_was_not_decided_has_a_meaning(measure, run):
+    _, verdict = run([measure(metrics={}, absent={"relative_l2": "needs single elements"})])
+    assert not any("no record could be held" in reason for reason in verdict.reasons)
+
+
+def test_records_that_pass_by_sketches_are_counted_and_aligned(measure, run):
+    passing = open_record(measure, metrics={"relative_l2": 1e-7}, ranges={"relative_l2": (0.75e-7, 1.34e-7)})
+    _, verdict = run([measure(), passing])
+    assert (verdict.verdict, verdict.estimated, verdict.sampled) == ("aligned", 1, 1.0)
+
+
+def test_the_sampled_share_is_told(measure, run):
+    part = measure("b", share=0.01, evidence="tensors", ranges={"relative_l2": (0.75e-7, 1.34e-7)})
+    _, verdict = run([measure(), part, measure("c", share=0.01, equal=True)])
+    assert verdict.verdict == "aligned"
+    assert verdict.sampled == pytest.approx(2.01 / 3)
+    assert verdict.warnings == ("1 record was judged by a part of the elements, least b / linear: 0.01 of them",)
+
+
+def test_a_maximum_over_a_sample_fails_and_never_passes(measure, run):
+    for largest, expected in ((2.0, "fail"), (0.5, "undecided")):
+        part = measure(share=0.1, metrics={}, ranges={"max_abs_error": (largest, math.inf)})
+        tolerance = Tolerance(standards=(), max_abs_error=1.0)
+        assert run([part], tolerance=tolerance)[0][0].status == expected

@@ -397,3 +397,14 @@ def medium():
 def large():
     """20 000 records."""
     return misaligned_model(layers=870)
+
+
+@pytest.fixture
+def estimated():
+    """Return an aligned run whose first record was judged by sketches of half of its elements."""
+    model = aligned_model()
+    row = next(row for row in model.rows if row.judged.metric == "relative_l2")
+    known = dataclasses.replace(row.measure, evidence="sketch", share=0.5, ranges={"relative_l2": (7.5e-8, math.inf)})
+    return dataclasses.replace(
+        model, rows=(dataclasses.replace(row, measure=known), *(other for other in model.rows if other is not row))
+    )

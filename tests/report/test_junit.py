@@ -68,3 +68,10 @@ def test_stages(state, outcome, aligned):
 
 def test_control_characters_and_lone_surrogates_become_visible():
     assert junit._clean("a\x00\x1b\ud800b\tc") == "a\\x00\\x1b\\ud800b\tc"
+
+
+def test_a_module_with_an_undecided_record_has_no_evidence(estimated):
+    row = dataclasses.replace(estimated.rows[0], judged=dataclasses.replace(estimated.rows[0].judged, status="undecided"))
+    cases = junit.cases(dataclasses.replace(estimated, rows=(row,)))
+    assert [case.outcome for case in cases if case.suite == "modules"] == ["error"]
+    assert "undecided" in cases[-1].message

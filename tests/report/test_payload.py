@@ -60,3 +60,8 @@ def test_an_absent_side_has_no_shape(misaligned):
 
 def test_control_characters_are_visible_in_every_text(nasty):
     assert all(text.isprintable() for text in payload.document(nasty)["texts"])
+
+
+def test_an_estimate_says_between_which_values_it_lies(estimated):
+    details = payload.document(estimated)["details"]
+    assert details["0"]["warnings"] == ["relative_l2 between 7.5e-8 and infinity, by its sketch"]

@@ -23,7 +23,9 @@ def violations(value, schema, place="$"):
         "required",
         "additionalProperties",
     }
-    unknown = set(schema) - known - {"items", "enum", "const", "minimum", "maximum", "anyOf", "minLength"}
+    unknown = (
+        set(schema) - known - {"items", "enum", "const", "minimum", "maximum", "anyOf", "minLength", "minItems", "maxItems"}
+    )
     assert not unknown, unknown
     if "$ref" in schema:
         return violations(value, SCHEMA["$defs"][schema["$ref"].removeprefix("#/$defs/")], place)
@@ -132,3 +134,11 @@ def test_what_matters_least_is_left_out_first(misaligned, monkeypatch):
         left = [row["ratio"] for row in whole if row["status"] == "pass" and row not in rows]
         kept = [row["ratio"] for row in rows if row["status"] == "pass"]
         assert not left or not kept or max(left) <= min(kept)
+
+
+def test_an_estimate_carries_its_range_and_what_was_kept(estimated):
+    row = result_json.document(estimated)["rows"][0]
+    assert (row["evidence"], row["share"], row["range"]) == ("sketch", 0.5, [7.5e-08, "Infinity"])
+    assert violations(row, SCHEMA["$defs"]["row"]) == []
+    exact = result_json.document(estimated)["rows"][1]
+    assert {"evidence", "share", "range"}.isdisjoint(exact)

@@ -82,3 +82,13 @@ def test_wide_letters_count_twice():
 
 def test_a_line_breaks_at_wide_gaps_first():
     assert terminal._broken("one two   three four   five six", 16, 3) == ["one two", "three four", "five six"]
+
+
+def test_what_was_estimated_sampled_or_not_decided_is_told(estimated):
+    counts = dict(estimated.verdict.counts) | {"undecided": 2}
+    verdict = dataclasses.replace(estimated.verdict, counts=counts, estimated=7, sampled=0.25)
+    line = terminal.coverage(dataclasses.replace(estimated, verdict=verdict))
+    assert "compared (25 % of their elements)" in line
+    assert "   2 undecided   " in line
+    assert line.endswith("   7 by estimate")
+    assert "undecided" not in terminal.coverage(dataclasses.replace(estimated, verdict=dataclasses.replace(verdict, counts={})))

@@ -1,3 +1,4 @@
+import dataclasses
 import doctest
 import math
 
@@ -66,3 +67,10 @@ def test_shortened_text_keeps_its_end_and_its_width(text, width):
 def test_a_ratio_that_cannot_be_had_is_said_so():
     assert wording.factor(math.nan) == "NaN"
     assert wording.used(math.inf) == "infinity of its limit"
+
+
+def test_a_sample_is_told_by_its_share(estimated):
+    row = estimated.rows[0]
+    sampled = dataclasses.replace(row, measure=dataclasses.replace(row.measure, evidence="tensors"))
+    assert wording.estimated(sampled) == ["relative_l2 between 7.5e-8 and infinity, by 50 % of its elements"]
+    assert wording.estimated(estimated.rows[1]) == []
