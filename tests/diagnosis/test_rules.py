@@ -33,6 +33,12 @@ RUN = {
     "device_draws": [],
     "seed_reference": 1234,
     "seed_target": 1234,
+    "overflow_reference": [],
+    "overflow_target": [],
+    "overflow_both": [],
+    "overflow_kind": "",
+    "overflow_starts": "",
+    "overflow_ends": [],
 }
 SUSPECT = {
     "name": "layers.0 / op",
@@ -67,6 +73,7 @@ SUSPECT = {
 MATMUL = {"family": "matmul", "operator": "linear", "error_bits": 12.0, "error_cosine": 0.01}
 EPSILON = {"family": "normalisation", "epsilon_reference": 1e-5, "epsilon_target": 1e-3, "epsilon_share": 0.999}
 MASK = {"family": "masking", "masked_reference": 1000, "masked_target": 0, "masked_different": 1000}
+SATURATED = {"overflow_kind": "saturated", "overflow_starts": "a / linear", "overflow_target": ["a / linear: 2"]}
 # rule, evidence that meets it, evidence that nearly does
 TABLE = [
     ("PF101", {"unrepeatable_target": ["a / index_put"]}, {}),
@@ -107,6 +114,9 @@ TABLE = [
     ("PF502", {"overflow_share": 1.0, "reference_max": 1e5}, {"overflow_share": 0.1}),
     ("PF503", {"low_precision": True, "failing": 0}, {"low_precision": True}),
     ("PF504", {"accumulated": True, "inputs_use": 0.95}, {}),
+    ("PF505", SATURATED, {**SATURATED, "overflow_kind": "infinity"}),
+    ("PF505", {**SATURATED, "overflow_ends": ["infinity", "nan"]}, {**SATURATED, "failing": 0}),
+    ("PF506", {"overflow_both": ["a / exp"]}, {"overflow_target": ["a / exp: 1 infinite"]}),
 ]
 
 

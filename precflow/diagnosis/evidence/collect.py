@@ -7,7 +7,7 @@ from typing import Any
 
 from precflow.comparison.measures import Measure
 from precflow.config.schema import RunConfig
-from precflow.diagnosis.evidence import families, run, suspect
+from precflow.diagnosis.evidence import families, overflow, run, suspect
 from precflow.diagnosis.evidence.tensors import Readable, observe
 from precflow.diagnosis.findings import Region
 from precflow.judgement.verdicts import Judged
@@ -50,6 +50,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         "command": f"precflow +recipe={config.recipe}",
         **run.about(*headers, same=same, measures=measures, judged=judged, incomplete=incomplete),
         **_region(region),
+        **({} if blockers else overflow.about(reference, target, measures)),
         "suspects": [
             suspect.about(observed, statuses.get(observed.suspect.record, _MOVED), same_dtype=same_dtype)
             for observed in looked_at

@@ -45,6 +45,16 @@ _RUN = {
     "convolution_switches": Named("switch for convolutions", "The same for convolutions."),
     "unpaired_reference": Named("only on the reference", "Up to five names of calls without a partner."),
     "unpaired_target": Named("only on the target", "The same on the target."),
+    "overflow_reference": Named(
+        "overflow begins on the reference at", "First call that makes saturated values, infinity and NaN, each with its count."
+    ),
+    "overflow_target": Named("overflow begins on the target at", "The same on the target."),
+    "overflow_both": Named("the same call on both sides", "Calls that are the first to make a kind on both sides."),
+    "overflow_kind": Named(
+        "first on the target only", "`saturated`, `infinity` or `nan`: the first kind that only the target has."
+    ),
+    "overflow_starts": Named("where that begins", "Module and operator."),
+    "overflow_ends": Named("kinds that follow", "Further kinds that only the target has, in order."),
     "unpaired_count": Named("records without a partner", "Number of judged records that are on one side only."),
 }
 _SUSPECT = {

@@ -9,6 +9,7 @@ from typing import Any
 from precflow.diagnosis.divergence import ACCUMULATED
 from precflow.diagnosis.evidence import arguments, curve, families, masks, nonfinite, normalisation, rounding, scale
 from precflow.diagnosis.evidence.tensors import Observed, Pair
+from precflow.dumps.records import Record
 from precflow.judgement.verdicts import Judged
 
 _WIDE = ("float32", "float64")
@@ -28,6 +29,8 @@ def about(observed: Observed, judged: Judged, *, same_dtype: bool) -> dict[str, 
     if observed.output is not None:
         kind = str(found["family"])
         found |= _values(observed, observed.output) | _by_family(kind, observed, observed.output)
+    else:
+        found |= _counted(*observed.records)
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -80,6 +83,23 @@ def _values(observed: Observed, output: Pair) -> dict[str, Any]:
         "nonfinite_target_only": broken.target_only,
         "overflow_share": broken.overflow_share,
         "reference_max": broken.reference_max,
+    }
+
+
+def _counted(one: Record, other: Record | None) -> dict[str, Any]:
+    """Return what statistics tell of NaN and infinity where the tensors were not kept."""
+    here, there = one.statistics, other.statistics if other is not None else None
+    if here is None or there is None:
+        return {}
+    largest = max(abs(here.minimum or 0.0), abs(here.maximum or 0.0))
+    broken = there.nonfinite > here.nonfinite
+    beyond = broken and other is not None and other.dtype == "float16" and largest >= nonfinite.HALF_MAX
+    return {
+        "nonfinite_reference": here.nonfinite,
+        "nonfinite_target": there.nonfinite,
+        "nonfinite_target_only": max(0, there.nonfinite - here.nonfinite),
+        "overflow_share": float(beyond),
+        "reference_max": largest,
     }
 
 

@@ -1,0 +1,147 @@
+"""Where NaN, infinity and saturation of narrow floats begin on each side, by order and data flow, from statistics.
+
+A call *produces* a kind where its output has it and none of its inputs does. Negative infinities and fills that the other
+side has as well are masks, not overflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from precflow.comparison.kept import Kept, of_tensor
+from precflow.comparison.measures import Measure
+from precflow.diagnosis.evidence.tensors import Readable
+from precflow.dumps.dtypes import real_part
+from precflow.dumps.records import Call, Record, Statistics
+from precflow.errors import DumpError
+
+KINDS = ("saturated", "infinity", "nan")
+READ = 200  # tensors of one side that are read where no statistics were kept
+
+_NARROW = frozenset({"float16", "float8_e4m3fn", "float8_e5m2"})  # of the wider types nobody sees the end
+_WORDS = {"saturated": "{} at the largest value of their type", "infinity": "{} infinite", "nan": "{} NaN"}
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """The first call of one side that makes a kind out of inputs without it.
+
+    Attributes:
+        kind: One of ``KINDS``.
+        name: Module and operator.
+        place: Rank, step and order of the call.
+        count: Elements of its output.
+    """
+
+    kind: str
+    name: str
+    place: tuple[int, int, int]
+    count: int
+
+    @property
+    def text(self) -> str:
+        """Name and count in words."""
+        return f"{self.name}: {_WORDS[self.kind].format(self.count)}"
+
+
+def about(reference: Readable, target: Readable, measures: Sequence[Measure]) -> dict[str, Any]:
+    """Return the evidence on overflow by the names of ``names.EVIDENCE``.
+
+    Args:
+        reference: Dump of the reference.
+        target: Dump of the target.
+        measures: All pairs: where no statistics were kept, they say which tensors are worth reading.
+    """
+    suspicious = {one.record for one in measures if one.counts.get("nonfinite") or one.counts.get("sentinel")}
+    sides = (_Side(reference, suspicious), _Side(target, suspicious))
+    here, there = sides[0].producers(sides[1]), sides[1].producers(sides[0])
+    alone = sorted((there[kind] for kind in there.keys() - here.keys()), key=_when)
+    both = sorted((there[kind] for kind in there.keys() & here.keys()), key=_when)
+    found = {
+        "overflow_reference": [one.text for one in sorted(here.values(), key=_when)],
+        "overflow_target": [one.text for one in sorted(there.values(), key=_when)],
+        "overflow_both": [one.name for one in both if here[one.kind].name == one.name],
+    }
+    first = {"overflow_kind": alone[0].kind, "overflow_starts": alone[0].name} if alone else {}
+    return {**found, **first, "overflow_ends": [one.kind for one in alone[1:]]}
+
+
+def _when(producer: Producer) -> tuple[int, int, int, int]:
+    return (*producer.place, KINDS.index(producer.kind))
+
+
+class _Side:
+    """What each record of one side holds that is not an ordinary number.
+
+    Args:
+        dump: The dump.
+        suspicious: Identities of the records whose tensors are read where no statistics were kept.
+    """
+
+    def __init__(self, dump: Readable, suspicious: set[str]) -> None:
+        self._dump = dump
+        self._suspicious = suspicious
+        self._left = READ
+        self._known: dict[str, Statistics | None] = {}  # by content id
+        self._calls = sorted(dump.calls(), key=lambda call: (call.rank, call.step, call.order))
+        self._low = {record.text: low for call in self._calls for record in call.outputs if (low := self._masked(record))}
+
+    def producers(self, other: _Side) -> dict[str, Producer]:
+        """Return the first producer of each kind that this side has."""
+        found: dict[str, Producer] = {}
+        for call in self._calls:
+            for kind, count in self._made(call, other._low).items():
+                if kind not in found and not self._arrives(call, kind):
+                    found[kind] = Producer(kind, call.name, (call.rank, call.step, call.order), count)
+            if len(found) == len(KINDS):
+                break
+        return found
+
+    def _made(self, call: Call, masked: Mapping[str, int]) -> dict[str, int]:
+        counts: dict[str, int] = dict.fromkeys(KINDS, 0)
+        for record in call.outputs:
+            for kind, count in self._counts(record, masked.get(record.text, 0)):
+                counts[kind] += count
+        return {kind: count for kind, count in counts.items() if count}
+
+    def _arrives(self, call: Call, kind: str) -> bool:
+        """Tell whether an input has a kind already; a NaN that comes of an infinity is told as one of its own."""
+        return any(count for record in call.inputs for name, count in self._counts(record, None) if name == kind)
+
+    def _counts(self, record: Record, masked: int | None) -> Iterator[tuple[str, int]]:
+        """Yield how many elements are of each kind.
+
+        Args:
+            record: An input or output of this side.
+            masked: Fills and -inf that the other side has there; ``None``: as many.
+        """
+        known = self._statistics(record)
+        if known is None:
+            return
+        low = known.sentinel - (known.high or 0)
+        negative = 0 if masked is None or masked == low + known.negative_infinity else known.negative_infinity
+        yield "nan", known.nan
+        yield "infinity", known.positive_infinity + negative
+        if real_part(record.dtype) in _NARROW:
+            yield "saturated", max(0, known.saturated - low)
+
+    def _masked(self, record: Record) -> int:
+        known = self._statistics(record)
+        return known.sentinel - (known.high or 0) + known.negative_infinity if known else 0
+
+    def _statistics(self, record: Record) -> Statistics | None:
+        if record.statistics is not None:
+            return record.statistics
+        if record.content in self._known:
+            return self._known[record.content]
+        if not record.stored or self._left <= 0 or record.text not in self._suspicious:
+            return None
+        self._left -= 1
+        try:
+            known = of_tensor(self._dump.tensor(record), Kept(record.dtype, record.shape, record.share)).statistics
+        except DumpError:
+            known = None  # the record's status says already that it is unreadable
+        self._known[record.content] = known
+        return known
