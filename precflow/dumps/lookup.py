@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 
+from precflow.agent.contract import module_text
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
@@ -70,14 +71,14 @@ def find(dump: Dump, text: str) -> Found:
     """Return the one record that a text means.
 
     A text is an identity, or short for one: ``encoder.mlp/linear.0`` or ``encoder.mlp / linear`` for the one output of that
-    call, ``encoder.mlp`` for the one output of the module. Of records that share an identity the second is ``IDENTITY#2``. A
-    pattern is taken where it covers one record only.
+    call, ``encoder.mlp`` for the one output of the module, or of what ran in it. Of records that share an identity the second
+    is ``IDENTITY#2``. A pattern is taken where it covers one record only.
 
     Raises:
         DumpError: No record is meant, or several are; names the nearest, or those.
     """
     records = list(every(dump))
-    for meant in (_exact, _numbered, _short, _covered):
+    for meant in (_exact, _numbered, _short, _inside, _covered):
         found = meant(records, text)
         if len(found) == 1:
             return found[0]
@@ -151,6 +152,12 @@ def _short(records: Sequence[Found], text: str) -> list[Found]:
     outputs = [found for found in called if found.record.identity.role == "output"]
     forward = [found for found in outputs if found.call.phase == "forward"]
     return forward or outputs or called
+
+
+def _inside(records: Sequence[Found], text: str) -> list[Found]:
+    """Return what came out of the operators of a module that is no record itself."""
+    inside = (found for found in records if found.record.identity.role == "output")
+    return [found for found in inside if module_text(found.call.module, found.call.call) == text]
 
 
 def _covered(records: Sequence[Found], text: str) -> list[Found]:

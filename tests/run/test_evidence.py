@@ -1,0 +1,100 @@
+import json
+import time
+
+import pytest
+
+from precflow.dumps.reader import Dump
+from precflow.errors import DumpError
+from precflow.run.evidence import dumps_at, one_dump
+from precflow.run.runner import run
+
+
+@pytest.fixture
+def ran(composed, tmp_path):
+    """A run folder whose dumps are given ones."""
+    run(composed(), command="precflow")
+    return tmp_path / "runs" / "compare_dumps"
+
+
+def test_a_folder_with_a_header_is_the_dump(composed, tmp_path):
+    composed()
+    (found,) = dumps_at(str(tmp_path / "dumps" / "target"))
+    assert found.path == tmp_path / "dumps" / "target"
+    assert isinstance(one_dump(str(found.path)), Dump)
+
+
+@pytest.mark.parametrize("text", ["runs/compare_dumps", "compare_dumps", "runs/compare_dumps/", "runs/compare_dumps/store"])
+@pytest.mark.usefixtures("ran")
+def test_a_run_names_all_its_dumps(text, tmp_path):
+    found = {one.side: one for one in dumps_at(text)}
+    assert set(found) == {"reference", "target"}
+    assert found["reference"].path == tmp_path / "dumps" / "reference"
+    assert dumps_at(found["target"].name)[0].path == tmp_path / "dumps" / "target"
+    with pytest.raises(DumpError, match="has 2 dumps"):
+        one_dump(text)
+
+
+@pytest.mark.parametrize("text", ["compare_dumps:target", "runs/compare_dumps:target", "runs/compare_dumps/store:target"])
+@pytest.mark.usefixtures("ran")
+def test_a_side_of_a_run_is_one_dump(text, tmp_path):
+    assert one_dump(text).path == tmp_path / "dumps" / "target"
+
+
+def test_a_stage_instance_is_its_dump(ran, tmp_path):
+    (instance,) = (ran / "store").glob("dump.reference-*")
+    assert one_dump(str(instance)).path == tmp_path / "dumps" / "reference"
+
+
+def test_the_newest_run_counts_and_not_the_newest_folder(ran, composed, tmp_path):
+    run(composed(name="others"), command="precflow")
+    assert one_dump("compare_dumps:target").path == tmp_path / "others" / "target"
+    run(composed(), command="precflow")
+    assert one_dump("compare_dumps:target").path == tmp_path / "dumps" / "target"
+    (ran / "run.json").unlink()
+    (ran / "run.json").write_text(json.dumps({"schema": 1, "runs": []}))
+    assert one_dump("compare_dumps:target").path == tmp_path / "others" / "target"
+
+
+def test_a_store_elsewhere_is_found_from_the_run_folder(composed, tmp_path):
+    run(composed(f"store={tmp_path / 'share'}"), command="precflow")
+    assert one_dump("compare_dumps:reference").path == tmp_path / "dumps" / "reference"
+    assert len(dumps_at(str(tmp_path / "share" / "compare_dumps"))) == 2
+
+
+@pytest.mark.usefixtures("ran")
+def test_what_is_not_there_names_what_is():
+    with pytest.raises(DumpError, match=r"Did you mean  compare_dumps \?.*Runs here: compare_dumps"):
+        dumps_at("compare_dump")
+    with pytest.raises(DumpError, match=r"no dump of traget\. Did you mean  target \?"):
+        dumps_at("compare_dumps:traget")
+    with pytest.raises(DumpError, match="no dump and no run"):
+        dumps_at("")
+
+
+def test_a_run_without_a_dump_says_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "run.json").write_text(json.dumps({"schema": 1, "runs": []}))
+    with pytest.raises(DumpError, match="has no sealed dump yet"):
+        dumps_at("a")
+
+
+def test_a_damaged_pointer_is_told(tmp_path):
+    (tmp_path / "given.json").write_text("{")
+    with pytest.raises(DumpError, match="does not say where the dump is"):
+        dumps_at(str(tmp_path))
+
+
+def test_ages_decide_without_a_history(ran, tmp_path):
+    (instance,) = (ran / "store").glob("dump.reference-*")
+    sealed = json.loads((instance / "sealed.json").read_text())
+    older = ran / "store" / "dump.reference-older"
+    older.mkdir()
+    for name in ("given.json",):
+        (older / name).write_bytes((instance / name).read_bytes())
+    size = (older / "given.json").stat().st_size
+    (older / "sealed.json").write_text(
+        json.dumps({**sealed, "finished": time.time() - 1e6, "key": "older", "files": {"given.json": size}})
+    )
+    assert len(dumps_at(str(ran / "store") + ":reference")) == 1
+    assert one_dump(str(ran / "store") + ":reference").path == tmp_path / "dumps" / "reference"
