@@ -9,7 +9,7 @@ The signs are made of integers only and so are the same on every device.
 from __future__ import annotations
 
 import math
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Sequence
 
 import torch
 
@@ -87,7 +87,7 @@ def _signs_on(device: torch.device) -> torch.Tensor:
     return _signs[device]
 
 
-def row_length(shape: List[int], count: int) -> int:
+def row_length(shape: Sequence[int], count: int) -> int:
     """Return how many values one norm speaks of: a row is the last axis; neighbours share a norm beyond ``MOST_ROWS``.
 
     Args:

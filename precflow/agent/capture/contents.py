@@ -1,12 +1,14 @@
-"""Content ids of the tensors of a run: each is hashed once, as long as nobody writes to its memory."""
+"""What is known of the tensors of a run: each is measured once, as long as nobody writes to its memory."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
 from precflow.agent.capture.memory import Layout, storage_of, version_of
 from precflow.agent.capture.memory import layout_of as layout
-from precflow.agent.digest import content_id, readable, to_host
+from precflow.agent.digest import readable
+from precflow.agent.measuring import Measuring, Ticket
+from precflow.agent.parts import Kept
 
 if TYPE_CHECKING:
     import torch
@@ -14,18 +16,20 @@ if TYPE_CHECKING:
 
     from precflow.agent.writer import Writer
 
-_Known = Dict[Tuple[int, Layout], str]
+_Known = Dict[Tuple[object, Layout], List[Ticket]]
+
+NOTHING = Ticket("digest", None)  # of what has no plain bytes, and of weights
 
 
 class Contents:
-    """Content ids, remembered by storage, layout and version.
+    """Tickets of tensors, remembered by storage, layout and version.
 
     Args:
         writer: Where tensors are stored; ``None`` stores nothing.
     """
 
     def __init__(self, writer: Optional[Writer]) -> None:
-        self._writer = writer
+        self._measuring = Measuring(writer)
         self._known: Dict[int, Tuple[StorageWeakRef, _Known]] = {}
 
     def forget(self) -> None:
@@ -38,33 +42,40 @@ class Contents:
         if storage is not None:
             self._known.pop(storage.cdata, None)
 
-    def of(self, tensor: torch.Tensor, *, store: bool) -> Tuple[str, bool]:
-        """Return the content id and whether the dump holds the tensor; ``("", False)`` where it has no plain bytes.
+    def of(self, tensor: torch.Tensor, detail: str, kept: Optional[Kept] = None) -> Ticket:
+        """Return the ticket of a tensor as it is now; it is filled in at the next flush at the latest.
+
+        Args:
+            tensor: Any; one without plain bytes has no content.
+            detail: ``digest``, ``statistics``, ``sketch``, ``tensors``.
+            kept: The part that is kept, where it is not the whole.
 
         Raises:
             WriteError: The tensor could not be stored.
         """
         if not readable(tensor):
-            return "", False
-        content = self._remembered(tensor)
-        if not content:
-            content = content_id(tensor)
-            self._remember(tensor, content)
-        if self._writer is None or not store:
-            return content, False
-        if self._writer.stored(content):
-            return content, True
-        return content, self._writer.tensor(content, to_host(tensor))
-
-    def _remembered(self, tensor: torch.Tensor) -> str:
-        version, storage = version_of(tensor), storage_of(tensor)
-        if version is None or storage is None or storage.cdata not in self._known:
-            return ""
-        return self._known[storage.cdata][1].get((version, layout(tensor)), "")
-
-    def _remember(self, tensor: torch.Tensor, content: str) -> None:
+            return NOTHING
         version, storage = version_of(tensor), storage_of(tensor)
         if version is None or storage is None:  # nothing tells when an inference tensor is written to
-            return
+            return self._measuring.measure(tensor, detail, kept)
         _, known = self._known.setdefault(storage.cdata, (storage, {}))
-        known[(version, layout(tensor))] = content
+        tickets = known.setdefault((version, layout(tensor)), [])
+        for ticket in tickets:
+            if ticket.covers(detail, kept):
+                return ticket
+        ticket = self._measuring.measure(tensor, detail, kept)
+        tickets.append(ticket)
+        return ticket
+
+    @property
+    def full(self) -> bool:
+        """So many tensors wait that :meth:`flush` should be called."""
+        return self._measuring.full
+
+    def flush(self) -> None:
+        """Fill in every ticket.
+
+        Raises:
+            WriteError: A tensor could not be stored.
+        """
+        self._measuring.flush()

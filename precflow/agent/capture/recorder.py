@@ -18,13 +18,12 @@ from precflow.agent.capture.parameters import Parameters
 from precflow.agent.capture.sites import Sites
 from precflow.agent.capture.weights import Weights
 from precflow.agent.contract import LEVELS, PHASES
+from precflow.agent.measuring import DETAILS
 
 if TYPE_CHECKING:
     import torch
 
     from precflow.agent.writer import WriteError, Writer
-
-DETAILS = ("tensors", "digest")
 
 
 class Recorder:
@@ -35,7 +34,8 @@ class Recorder:
         levels: Which calls are records: some of ``module``, ``api``, ``operator``.
         phases: When: some of ``forward``, ``backward``, ``gradient``, ``optimizer``. Level ``api`` has ``forward`` only.
         scope: Patterns of module names; ``(model)`` is the model itself, ``(outside)`` what runs in no module.
-        detail: ``tensors`` stores the tensors; ``digest`` computes their content ids only.
+        detail: ``tensors`` stores the tensors; ``digest`` computes their content ids, ``statistics`` adds sums and counts, and
+            ``sketch`` what the norm of a difference can be told from.
         package_roots: Folders that call sites are given relative to.
         weights: ``id(parameter) -> name`` where records are to name weights otherwise than the model does.
         rank: Rank of this process.
@@ -64,7 +64,7 @@ class Recorder:
             raise RuntimeError("this torch does not show the graph of autograd: phase backward cannot be recorded")
         self._writer = writer
         self._weights = Weights(weights)
-        self._lines = Lines(writer, self._weights, store=detail == "tensors", rank=rank)
+        self._lines = Lines(writer, self._weights, detail=detail, rank=rank)
         self._frames = Frames(scope)
         self._sites = Sites(package_roots)
         self._guard = Guard()
@@ -86,7 +86,8 @@ class Recorder:
     @property
     def contents(self) -> Dict[str, str]:
         """Content id of every output of this step, by identity text; ``""`` where it is a weight or has no plain bytes."""
-        return self._lines.outputs
+        with self._guard:
+            return self._lines.outputs
 
     @property
     def sites(self) -> List[str]:
@@ -137,6 +138,7 @@ class Recorder:
     def _begin(self, model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer], undo: ExitStack) -> None:
         """Put everything on, each with what takes it off."""
         self._weights.learn(model)
+        undo.callback(self._flush)
         undo.callback(self._weights.forget)
         if not self._begun:
             self.step(0)
@@ -158,6 +160,10 @@ class Recorder:
         for mode in modes:
             mode.start()
             undo.callback(mode.stop)
+
+    def _flush(self) -> None:
+        with self._guard:
+            self._lines.flush()
 
     @property
     def _failure(self) -> Optional[WriteError]:

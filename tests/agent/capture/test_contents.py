@@ -1,56 +1,46 @@
 import pytest
 import torch
 
-from precflow.agent.capture import contents as contents_module
 from precflow.agent.capture.contents import Contents
 from precflow.agent.digest import content_id
+from precflow.agent.measuring import Measuring
+from precflow.agent.writer import Writer
 
 
 @pytest.fixture
-def hashed(monkeypatch):
-    """Count how often a tensor is hashed."""
+def measured(monkeypatch):
+    """Count how often a tensor is measured."""
     seen = []
+    measure = Measuring.measure
 
-    def counted(host):
-        seen.append(tuple(host.shape))
-        return content_id(host)
+    def counted(self, tensor, detail, kept=None):
+        seen.append(tuple(tensor.shape))
+        return measure(self, tensor, detail, kept)
 
-    monkeypatch.setattr(contents_module, "content_id", counted)
+    monkeypatch.setattr(Measuring, "measure", counted)
     return seen
 
 
-class Kept:
-    """A writer that keeps tensors in memory."""
-
-    def __init__(self):
-        self.tensors = {}
-
-    def stored(self, content):
-        return content in self.tensors
-
-    def tensor(self, content, tensor):
-        self.tensors[content] = tensor.clone()
-        return True
+def of(contents, tensor, detail="digest"):
+    ticket = contents.of(tensor, detail)
+    contents.flush()
+    return ticket.content
 
 
-def of(contents, tensor):
-    return contents.of(tensor, store=False)[0]
-
-
-def test_a_tensor_is_hashed_once(hashed):
+def test_a_tensor_is_measured_once(measured):
     contents, tensor = Contents(None), torch.ones(3)
     assert of(contents, tensor) == of(contents, tensor) == of(contents, tensor.detach()) == content_id(tensor)
-    assert len(hashed) == 1
+    assert len(measured) == 1
 
 
-def test_a_write_through_any_view_is_seen(hashed):
+def test_a_write_through_any_view_is_seen(measured):
     contents, tensor = Contents(None), torch.ones(2, 3)
     of(contents, tensor)
     tensor[0].mul_(2)
     assert of(contents, tensor) == content_id(tensor)
     tensor.view(6)[5] = 9
     assert of(contents, tensor) == content_id(tensor)
-    assert len(hashed) == 3
+    assert len(measured) == 3
 
 
 def test_a_write_past_the_version_counter_is_seen_when_it_is_reported():
@@ -62,11 +52,11 @@ def test_a_write_past_the_version_counter_is_seen_when_it_is_reported():
     assert of(contents, tensor) == content_id(tensor)
 
 
-def test_views_are_told_apart(hashed):
+def test_views_are_told_apart(measured):
     contents, tensor = Contents(None), torch.arange(6.0).reshape(2, 3)
     views = [tensor, tensor.t(), tensor[0], tensor[1], tensor.view(6)]
     assert [of(contents, view) for view in views] == [content_id(view) for view in views]
-    assert len(hashed) == 5
+    assert len(measured) == 5
 
 
 def test_memory_that_is_used_again_is_hashed_again():
@@ -77,38 +67,42 @@ def test_memory_that_is_used_again_is_hashed_again():
         del tensor
 
 
-def test_inference_tensors_are_never_remembered(hashed):
+def test_inference_tensors_are_never_remembered(measured):
     contents = Contents(None)
     with torch.inference_mode():
         tensor = torch.ones(2)
         of(contents, tensor)
         tensor.add_(1)
         assert of(contents, tensor) == content_id(tensor)
-    assert len(hashed) == 2
+    assert len(measured) == 2
 
 
-def test_tensors_are_stored_when_asked_and_once():
-    kept = Kept()
-    contents, tensor = Contents(kept), torch.arange(6.0).reshape(2, 3).t()
-    assert contents.of(tensor, store=False)[1] is False
-    assert kept.tensors == {}
-    content, stored = contents.of(tensor, store=True)
-    assert stored is True
-    assert torch.equal(kept.tensors[content], tensor)
-    assert contents.of(tensor.clone(), store=True) == (content, True)
+def test_tensors_are_stored_when_asked_and_once(tmp_path):
+    writer = Writer(str(tmp_path))
+    writer.open_step(0, 0)
+    contents, tensor = Contents(writer), torch.arange(6.0).reshape(2, 3).t()
+    content = of(contents, tensor)
+    assert not writer.stored(content)
+    assert of(contents, tensor, "tensors") == content
+    assert of(contents, tensor.clone(), "tensors") == content
+    assert writer.counts["tensors"] == 1
 
 
-def test_without_a_writer_nothing_is_stored():
-    assert Contents(None).of(torch.ones(1), store=True) == (content_id(torch.ones(1)), False)
+def test_a_tensor_is_measured_again_where_more_is_asked_for(measured):
+    contents, tensor = Contents(None), torch.arange(6.0)
+    for detail, times in (("digest", 1), ("statistics", 2), ("digest", 2), ("sketch", 3), ("statistics", 3), ("tensors", 4)):
+        contents.of(tensor, detail)
+        assert len(measured) == times, detail
 
 
-def test_tensors_without_bytes_are_described_and_no_more():
-    assert Contents(Kept()).of(torch.empty(3, device="meta"), store=True) == ("", False)
+def test_tensors_without_bytes_are_described_and_no_more(measured):
+    assert of(Contents(None), torch.empty(3, device="meta"), "tensors") == ""
+    assert measured == []
 
 
-def test_forgetting_changes_no_answer(hashed):
+def test_forgetting_changes_no_answer(measured):
     contents, tensor = Contents(None), torch.ones(3)
     first = of(contents, tensor)
     contents.forget()
     assert of(contents, tensor) == first
-    assert len(hashed) == 2
+    assert len(measured) == 2

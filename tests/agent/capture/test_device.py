@@ -23,8 +23,8 @@ PROGRAM = """
     x = torch.arange(6.0).reshape(3, 2)
     found = []
     for device in ("cpu", "npu"):
-        writer = Writer(sys.argv[1])
-        recorder = Recorder(writer if device == "npu" else None)
+        writer = Writer(sys.argv[1]) if device == "npu" else None
+        recorder = Recorder(writer)
         with recorder.watch(model.to(device)), torch.no_grad():
             recorder.step(0)
             model(x.to(device).t())

@@ -7,6 +7,7 @@ from torch import nn
 
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.digest import content_id
+from precflow.agent.measuring import SMALL_BYTES
 from precflow.agent.writer import WriteError, Writer
 
 
@@ -271,10 +272,19 @@ def test_a_failure_to_write_wins_over_what_the_model_makes_of_it(tmp_path):
             except Exception as error:
                 raise RuntimeError("layer failed") from error
 
-    wrapping, writer = Wrapping(), Writer(str(tmp_path), budget_bytes=10)
+    wrapping, writer, large = Wrapping(), Writer(str(tmp_path), budget_bytes=10), torch.ones(SMALL_BYTES)
     with pytest.raises(WriteError, match="budget") as caught, Recorder(writer, levels=["api"]).watch(wrapping):
-        wrapping(X)
+        wrapping(large)
     assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_a_failure_to_write_what_waited_is_raised_at_the_end(tmp_path):
+    writer, watched = Writer(str(tmp_path), budget_bytes=10), model()
+    finished = False
+    with pytest.raises(WriteError, match="budget"), Recorder(writer).watch(watched):
+        watched(X)
+        finished = True
+    assert finished
 
 
 def test_given_names_of_weights_are_used(tmp_path):
@@ -289,8 +299,8 @@ def test_unknown_words_are_refused():
         Recorder(None, levels=["operators"])
     with pytest.raises(ValueError, match="evaluation"):
         Recorder(None, phases=["evaluation"])
-    with pytest.raises(ValueError, match="sketch"):
-        Recorder(None, detail="sketch")
+    with pytest.raises(ValueError, match="everything"):
+        Recorder(None, detail="everything")
 
 
 class Returning(nn.Module):

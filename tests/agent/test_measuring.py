@@ -1,0 +1,199 @@
+import math
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from precflow.agent import measuring as measuring_module
+from precflow.agent.contract import STATISTICS
+from precflow.agent.digest import content_id
+from precflow.agent.measuring import SMALL_BYTES, STORED_WHOLE, WAITING_TICKETS, Measuring, Ticket, to_hosts
+from precflow.agent.parts import kept_of, taken
+from precflow.agent.sketch import SUMS
+from precflow.agent.writer import Writer
+from precflow.comparison.kept import Kept, of_tensor
+
+SIZES = [(), (1,), (0,), (3, 0), (5,), (7, 11), (STORED_WHOLE,), (STORED_WHOLE + 1,), (33, 77), (3, 77, 100), (70001,)]
+TYPES = ["float32", "float64", "float16", "bfloat16", "int64", "uint8", "bool", "complex64"]
+
+
+def tensor(name, shape, seed=0):
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 3
+    if name == "complex64":
+        return torch.complex(values, values + 1).to(torch.complex64)
+    return values.abs().to(getattr(torch, name)) if name == "uint8" else values.to(getattr(torch, name))
+
+
+def writer_in(folder):
+    writer = Writer(str(folder))
+    writer.open_step(0, 0)
+    return writer
+
+
+def stored(folder, writer):
+    writer.seal({})
+    found = {}
+    for shard in sorted(folder.glob("rank0/step0/*.safetensors")):
+        found.update(safetensors.torch.load_file(str(shard)))
+    return found
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("detail", ["digest", "statistics", "sketch", "tensors"])
+def test_every_type_and_size_in_one_flush(tmp_path, name, detail):
+    writer = writer_in(tmp_path)
+    measuring = Measuring(writer)
+    tensors = [tensor(name, shape, seed) for shape in SIZES for seed in (0, 1)]
+    tickets = [measuring.measure(each, detail) for each in tensors]
+    measuring.flush()
+    found = stored(tmp_path, writer)
+    for each, ticket in zip(tensors, tickets, strict=True):
+        assert ticket.content == content_id(each)
+        assert (ticket.statistics is not None) == (detail in ("statistics", "sketch"))
+        whole = detail == "tensors" or (detail == "sketch" and each.numel() <= STORED_WHOLE)
+        assert ticket.stored == whole
+        if whole:
+            assert torch.equal(found[ticket.content], each)
+        sketched = detail == "sketch" and not whole and (each.is_floating_point() or each.is_complex())
+        assert (ticket.content + ".sketch" in found) == (ticket.content + ".rows" in found) == sketched
+
+
+@pytest.mark.parametrize("name", ["float32", "float64", "bfloat16", "complex64"])
+@pytest.mark.parametrize("shape", [(33, 77), (3, 77, 100), (2000, 3), (70001,)])
+def test_what_is_kept_is_what_the_judge_would_make_of_the_tensor(tmp_path, name, shape):
+    writer = writer_in(tmp_path)
+    measuring, each = Measuring(writer), tensor(name, shape)
+    ticket = measuring.measure(each, "sketch")
+    measuring.flush()
+    found = stored(tmp_path, writer)
+    judges = of_tensor(as_array(each, name), Kept(name, shape))
+    mine = dict(zip(STATISTICS, ticket.statistics, strict=True))
+    assert (mine["minimum"], mine["maximum"]) == (judges.statistics.minimum, judges.statistics.maximum)
+    assert mine["square"] == pytest.approx(judges.statistics.square, rel=1e-6)
+    sketch, rows = found[ticket.content + ".sketch"], found[ticket.content + ".rows"]
+    assert (sketch.dtype, sketch.shape, rows.dtype) == (torch.float32, (1, SUMS), torch.float32)
+    assert sketch[0].double().numpy() == pytest.approx(judges.sketch, rel=1e-5, abs=1e-4)
+    assert rows.double().numpy() == pytest.approx(judges.rows, rel=1e-5)
+
+
+def as_array(each, name):
+    import ml_dtypes
+
+    return each.float().numpy().astype(ml_dtypes.bfloat16) if name == "bfloat16" else np.asarray(each)
+
+
+def test_only_ordinary_values_enter_where_others_are(tmp_path):
+    writer = writer_in(tmp_path)
+    clean = tensor("float32", (30, 2000))
+    clean[:, ::7] = 0
+    dirty = clean.clone()
+    dirty[:, ::7] = -math.inf
+    dirty[0, 0] = math.nan
+    measuring = Measuring(writer)
+    first, second = (measuring.measure(each, "sketch") for each in (clean, dirty))
+    measuring.flush()
+    found = stored(tmp_path, writer)
+    for what in ("sketch", "rows"):
+        assert torch.equal(found[f"{first.content}.{what}"], found[f"{second.content}.{what}"])
+    assert first.statistics[:4] == pytest.approx(second.statistics[:4], rel=1e-6)
+    assert sum(second.statistics[4:7]) == int(dirty.isfinite().logical_not().sum())
+    assert second.statistics[4] == 1
+
+
+@pytest.mark.parametrize("size", [4, SMALL_BYTES])
+def test_a_tensor_may_be_written_to_at_once(size):
+    measuring, each = Measuring(None), torch.ones(size)
+    content = content_id(each)
+    ticket = measuring.measure(each, "statistics")
+    each.zero_()
+    measuring.flush()
+    assert ticket.content == content
+    assert ticket.statistics[:3] == [1.0, 1.0, float(size)]
+
+
+def test_large_tensors_are_not_copied_on_the_processor():
+    measuring = Measuring(None)
+    ticket = measuring.measure(torch.ones(SMALL_BYTES), "digest")
+    assert ticket.content
+    assert measuring.waiting == 0
+    assert not measuring.measure(torch.ones(2), "digest").content
+    assert measuring.waiting == 1
+
+
+def test_what_waits_is_bounded_by_number_and_bytes(monkeypatch):
+    measuring = Measuring(None)
+    for _ in range(WAITING_TICKETS):
+        assert not measuring.full
+        measuring.measure(torch.ones(1), "digest")
+    assert measuring.full
+    measuring.flush()
+    assert not measuring.full
+    monkeypatch.setitem(measuring_module.WAITING_BYTES, "cpu", 100)
+    measuring.measure(torch.ones(26), "digest")
+    assert measuring.full
+
+
+def test_views_conjugates_and_pending_negations():
+    values = torch.randn(5, 7, dtype=torch.complex64)
+    views = [values.t(), values.conj(), values.conj().imag, values[::2, 1:], values.conj().t()[1]]
+    measuring = Measuring(None)
+    tickets = [measuring.measure(view, "statistics") for view in views]
+    measuring.flush()
+    for view, ticket in zip(views, tickets, strict=True):
+        plain = view.resolve_conj().resolve_neg().contiguous()
+        assert ticket.content == content_id(plain)
+        parts = torch.view_as_real(plain) if plain.is_complex() else plain
+        assert ticket.statistics[:2] == [parts.min().item(), parts.max().item()]
+
+
+@pytest.mark.parametrize("detail", ["statistics", "sketch", "tensors"])
+def test_a_part_is_measured_and_the_content_is_of_the_whole(tmp_path, detail):
+    writer = writer_in(tmp_path)
+    measuring, each = Measuring(writer), tensor("float32", (300, 1000))
+    kept = kept_of((300, 1000), "[:7]", 1.0)
+    ticket = measuring.measure(each, detail, kept)
+    measuring.flush()
+    found = stored(tmp_path, writer)
+    part = taken(each, kept)
+    assert ticket.content == content_id(each)
+    key = f"{ticket.content}.{kept.name}"
+    if detail == "tensors":
+        assert torch.equal(found[key], part)
+    else:
+        assert ticket.statistics[:2] == [part.min().item(), part.max().item()]
+    assert (key + ".sketch" in found) == (detail == "sketch")
+
+
+def test_tickets_cover_what_costs_less():
+    kept = kept_of((300, 1000), "[:7]", 1.0)
+    order = {"digest": ["digest"], "statistics": ["digest", "statistics"], "sketch": ["digest", "statistics", "sketch"]}
+    order["tensors"] = ["digest", "tensors"]
+    for detail, covered in order.items():
+        assert [each for each in measuring_module.DETAILS if Ticket(detail, None).covers(each, None)] == covered
+        assert [each for each in measuring_module.DETAILS if Ticket(detail, kept).covers(each, None)] == ["digest"]
+
+
+def test_an_equal_content_is_sketched_once(tmp_path):
+    writer = writer_in(tmp_path)
+    measuring = Measuring(writer)
+    for _ in range(3):
+        measuring.measure(torch.arange(2000.0), "sketch")
+    measuring.flush()
+    measuring.measure(torch.arange(2000.0), "sketch")
+    measuring.flush()
+    assert writer.counts["tensors"] == 2
+
+
+def test_in_inference_mode_and_out_of_it():
+    measuring = Measuring(None)
+    with torch.inference_mode():
+        inside = [measuring.measure(torch.ones(size), "sketch") for size in (3, 3, 5000)]
+    outside = measuring.measure(torch.ones(3), "sketch")
+    measuring.flush()
+    assert [ticket.content for ticket in (*inside, outside)] == [content_id(torch.ones(size)) for size in (3, 3, 5000, 3)]
+
+
+def test_what_lies_on_the_host_comes_as_it_is():
+    tensors = [torch.ones(2), torch.arange(3, dtype=torch.int32)]
+    assert [each is other for each, other in zip(to_hosts(tensors), tensors, strict=True)] == [True, True]
