@@ -81,7 +81,7 @@ class Scope:
     """Answers for every call of a run. The first rule that matches decides; what none matches has the general detail.
 
     Args:
-        patterns: Patterns of module names, ``capture.scope``: the graph outside of them is not recorded at all.
+        patterns: Patterns of module names, ``capture.scope``: nothing outside of them is recorded, and without any nothing.
         detail: ``capture.detail``.
         rules: ``capture.rules``.
         level: Levels that are recorded; none given is every one.
@@ -101,7 +101,7 @@ class Scope:
         step: Sequence[int] = (),
         rank: Sequence[int] = (),
     ) -> None:
-        self._inside = _matcher(patterns)
+        self._inside: _Matcher = _matcher(patterns) if patterns else (lambda _: False)
         self._general = Choice(detail, None)
         self._rules = [_Compiled(rule, detail) for rule in rules]
         self._only: Tuple[Tuple[Any, ...], ...] = (tuple(level), tuple(phase), tuple(step), tuple(rank))
@@ -189,7 +189,8 @@ class _Compiled:
 
     def __init__(self, rule: Rule, general: str) -> None:
         detail = rule.detail or general
-        self.choice = NOT_RECORDED if detail == NONE else Choice(detail, rule if rule.slices or rule.sample < 1.0 else None)
+        in_part = detail != "digest" and bool(rule.slices or rule.sample < 1.0)  # a content id speaks of the whole tensor
+        self.choice = NOT_RECORDED if detail == NONE else Choice(detail, rule if in_part else None)
         self.operator = _matcher(rule.operator)
         self.whole = not (rule.operator or rule.level or rule.phase)
         self.used = False

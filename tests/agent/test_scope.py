@@ -47,14 +47,14 @@ def by_hand(scope_patterns, general, rules, call):
     def any_of(patterns, text):
         return not patterns or any(fnmatchcase(text, pattern) for pattern in patterns)
 
-    if not any_of(scope_patterns, shown):
+    if not scope_patterns or not any_of(scope_patterns, shown):
         return NOT_RECORDED
     for rule in rules:
         texts = ((rule.match, shown), (rule.class_name, class_name), (rule.operator, operator))
         values = ((rule.level, level), (rule.phase, phase), (rule.step, step), (rule.rank, rank))
         if all(any_of(*pair) for pair in texts) and all(not only or value in only for only, value in values):
             detail = rule.detail or general
-            return NOT_RECORDED if detail == "none" else Choice(detail, rule if rule.sample < 1 else None)
+            return NOT_RECORDED if detail == "none" else Choice(detail, rule if rule.sample < 1 and detail != "digest" else None)
     return Choice(general, None)
 
 

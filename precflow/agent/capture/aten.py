@@ -14,6 +14,7 @@ from precflow.agent.capture.lines import Heading
 from precflow.agent.capture.names import aten_name
 from precflow.agent.capture.operators import is_movement
 from precflow.agent.contract import PLACEMENT
+from precflow.agent.scope import NONE
 
 if TYPE_CHECKING:
     from precflow.agent.capture.frames import Frame, Frames
@@ -85,10 +86,15 @@ class AtenOperators:
             with self._guard:
                 self._calls.carry(positional, result)
             return result
+        frame = place.frame
+        choice = self._frames.choice("operator", frame.module, frame.class_name, schema.name, place.phase)
+        if choice.detail == NONE:
+            _count(place, schema.name)
+            return schema.run(positional, keywords)
         with self._guard:
             node = self._made(place)
             tensors, arguments = split_arguments(positional, keywords, schema.parameters)
-            begun = self._calls.begin(self._heading(place, schema.name, arguments), tensors)
+            begun = self._calls.begin(self._heading(place, schema.name, arguments), choice, tensors)
         result = schema.run(positional, keywords)
         with self._guard:
             order = self._calls.end(begun, result, schema.written(tensors))
@@ -114,7 +120,7 @@ class AtenOperators:
 
     def _heading(self, place: _Place, name: str, arguments: Dict[str, str]) -> Heading:
         forward = place.phase == "forward"
-        ordinal = place.frame.ordinal("aten.%s %s" % (name, place.phase))
+        ordinal = _count(place, name)
         site = self._sites.here() if forward else place.site
         lines = [] if forward or self._graph is None else self._graph.timeline.lines(place.node)
         return Heading("operator", place.frame, name, ordinal, site, is_movement(name), arguments, place.phase, lines)
@@ -123,6 +129,11 @@ class AtenOperators:
         if function not in self._schemas:
             self._schemas[function] = _Schema(function)
         return self._schemas[function]
+
+
+def _count(place: _Place, name: str) -> int:
+    """Count one run of an operator in its module call, and return how often it ran there before."""
+    return place.frame.ordinal("aten.%s %s" % (name, place.phase))
 
 
 class _Schema:

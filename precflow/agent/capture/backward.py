@@ -18,12 +18,14 @@ import torch
 from precflow.agent.capture import autograd
 from precflow.agent.capture.autograd import Edge, Gradients, Node
 from precflow.agent.capture.lines import Heading
+from precflow.agent.scope import NONE
 
 if TYPE_CHECKING:
-    from precflow.agent.capture.frames import Frame
+    from precflow.agent.capture.frames import Frame, Frames
     from precflow.agent.capture.guard import Guard
     from precflow.agent.capture.lines import Lines, Record
     from precflow.agent.capture.nesting import Placed
+    from precflow.agent.scope import Choice
 
 
 class Given:
@@ -129,15 +131,21 @@ class Backward:
     Args:
         lines: Where records go.
         guard: Held while anything is looked at.
+        frames: Tell what is kept of gradients.
         resolve: Called before a gradient is looked at: which call a rerun repeats is known by then.
     """
 
-    def __init__(self, lines: Lines, guard: Guard, resolve: Callable[[], None]) -> None:
+    def __init__(self, lines: Lines, guard: Guard, frames: Frames, resolve: Callable[[], None]) -> None:
         self._lines = lines
         self._guard = guard
+        self._frames = frames
         self._resolve = resolve
         self._open: Dict[_Call, None] = {}
         self._handles: List[Any] = []
+
+    def records(self, frame: Frame) -> bool:
+        """Tell whether gradients of a module call are records."""
+        return self._choice(frame).detail != NONE
 
     def attach(self, frame: Frame, given: Given, tensors: Sequence[Placed]) -> bool:
         """Watch a module call that is done; return whether its outputs have a graph of its own."""
@@ -182,7 +190,7 @@ class Backward:
             call.awaited.discard(output.index)
             gradient = gradients[output.number]
             if gradient is not None:
-                call.arrived[output.index] = self._lines.describe([(output.index, gradient)], store=True)[0]
+                call.arrived[output.index] = self._read(call, output.index, gradient)
             self._expect(call, output)
             self._finish(call)
 
@@ -222,7 +230,13 @@ class Backward:
 
     def _describe(self, call: _Call, index: str) -> None:
         if index in call.sums:
-            call.left[index] = self._lines.describe([(index, call.sums[index])], store=True)[0]
+            call.left[index] = self._read(call, index, call.sums[index])
+
+    def _read(self, call: _Call, index: str, gradient: torch.Tensor) -> Record:
+        return self._lines.describe([(index, gradient)], store=True, choice=self._choice(call.frame))[0]
+
+    def _choice(self, frame: Frame) -> Choice:
+        return self._frames.choice("module", frame.module, frame.class_name, "", "backward")
 
     def _finish(self, call: _Call) -> None:
         if call.complete:

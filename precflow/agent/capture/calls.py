@@ -11,12 +11,14 @@ from precflow.agent.capture.nesting import Placed, output_tensors
 
 if TYPE_CHECKING:
     from precflow.agent.capture.lines import Heading, Lines, Record
+    from precflow.agent.scope import Choice
 
 
 class Begun(NamedTuple):
-    """A call that runs: its heading, and its tensors as they were before."""
+    """A call that runs: its heading, what is kept of its tensors, and these as they were before."""
 
     heading: Heading
+    choice: Choice
     tensors: List[Placed]
     inputs: List[Record]
 
@@ -31,13 +33,13 @@ class Calls:
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
 
-    def begin(self, heading: Heading, tensors: List[Placed]) -> Begun:
+    def begin(self, heading: Heading, choice: Choice, tensors: List[Placed]) -> Begun:
         """Read what goes into a call.
 
         Raises:
             WriteError: A tensor cannot be stored.
         """
-        return Begun(heading, tensors, self._lines.describe(tensors, store=not heading.movement))
+        return Begun(heading, choice, tensors, self._lines.describe(tensors, store=not heading.movement, choice=choice))
 
     def end(self, begun: Begun, result: Any, written: List[Placed]) -> Optional[int]:
         """Write a call's line and return its order; ``None`` where it returned nothing new.
@@ -57,7 +59,7 @@ class Calls:
         for _, tensor in written:
             self._lines.written(tensor)
         produced = returned or _numbered(written)
-        outputs = self._lines.describe(produced, store=not begun.heading.movement)
+        outputs = self._lines.describe(produced, store=not begun.heading.movement, choice=begun.choice)
         for record in outputs:
             record["source"] = None
         order = self._lines.emit(begun.heading, begun.inputs, outputs)

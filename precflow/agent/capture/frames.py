@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from precflow.agent.contract import OUTSIDE, module_text
+from precflow.agent.contract import OUTSIDE
+from precflow.agent.scope import NONE, NOT_RECORDED, Choice
 
 if TYPE_CHECKING:
     import torch
 
     from precflow.agent.capture.backward import Given
     from precflow.agent.capture.modules import Mode
+    from precflow.agent.scope import Scope
 
 
 class Frame:
@@ -21,7 +22,7 @@ class Frame:
         module: Qualified name.
         class_name: Class of the module.
         call: How often the module was entered before in this step.
-        in_scope: The module and the operators inside it are recorded.
+        in_scope: The module or operators inside it may be recorded.
         compiled: The inside is compiled code and not recorded.
     """
 
@@ -29,6 +30,7 @@ class Frame:
         "_ran",
         "arguments",
         "call",
+        "choice",
         "class_name",
         "compiled",
         "edges",
@@ -48,6 +50,7 @@ class Frame:
         self.call = call
         self.in_scope = in_scope
         self.compiled = compiled
+        self.choice = NOT_RECORDED  # of the module's own forward
         self.given: List[Tuple[torch.Tensor, Optional[int]]] = []  # the inputs, with their versions before
         self.inputs: List[Dict[str, Any]] = []
         self.arguments: Dict[str, str] = {}
@@ -60,8 +63,13 @@ class Frame:
 
     @property
     def open(self) -> bool:
-        """Operators that run directly inside are recorded."""
+        """Operators that run directly inside may be recorded."""
         return self.in_scope and not self.compiled
+
+    @property
+    def recorded(self) -> bool:
+        """The module's own forward is a record."""
+        return self.choice.detail != NONE
 
     def close(self) -> None:
         """Let go what only the forward needs: the frame itself is needed until backward."""
@@ -83,20 +91,23 @@ class Frames:
     """The running modules, innermost last.
 
     Args:
-        scope: Patterns of module names (``*`` matches any text, dots included); the model itself is ``(model)``, and what runs
-            outside of all modules ``(outside)``.
+        scope: What is recorded, and how much of it.
+        rank: Rank of this process.
     """
 
-    def __init__(self, scope: Sequence[str]) -> None:
-        self._scope = tuple(scope)
+    def __init__(self, scope: Scope, rank: int = 0) -> None:
+        self._scope = scope
+        self._rank = rank
+        self._step = 0
         self._entered: Dict[str, int] = {}
         self._running: List[Frame] = []
         self.begin()
 
-    def begin(self) -> None:
+    def begin(self, step: int = 0) -> None:
         """Begin a step: all counters are 0 and no module is running."""
+        self._step = step
         self._entered = {}
-        self._running = [Frame(OUTSIDE, "", 0, in_scope=self.in_scope(OUTSIDE), compiled=False)]
+        self._running = [Frame(OUTSIDE, "", 0, in_scope=self._in_scope(OUTSIDE, ""), compiled=False)]
 
     @property
     def innermost(self) -> Frame:
@@ -113,16 +124,15 @@ class Frames:
         """A module of the model is running."""
         return len(self._running) > 1
 
-    def in_scope(self, module: str) -> bool:
-        """Tell whether any pattern of the scope matches the module's name as identities show it."""
-        shown = module_text(module)
-        return any(fnmatchcase(shown, pattern) for pattern in self._scope)
+    def choice(self, level: str, module: str, class_name: str, operator: str = "", phase: str = "forward") -> Choice:
+        """Return what is kept of a call of this step: the scope's answer."""
+        return self._scope.choice(level, module, class_name, operator, phase, self._step, self._rank)
 
     def enter(self, module: str, class_name: str, *, compiled: bool) -> Frame:
         """Put a module call on the stack."""
         call = self._entered.get(module, 0)
         self._entered[module] = call + 1
-        frame = Frame(module, class_name, call, in_scope=self.in_scope(module), compiled=compiled)
+        frame = Frame(module, class_name, call, in_scope=self._in_scope(module, class_name), compiled=compiled)
         self._running.append(frame)
         return frame
 
@@ -138,3 +148,6 @@ class Frames:
                 del self._running[depth:]
                 return taken[::-1]
         return []
+
+    def _in_scope(self, module: str, class_name: str) -> bool:
+        return self._scope.opens(module, class_name, self._step, self._rank)

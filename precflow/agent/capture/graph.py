@@ -10,7 +10,7 @@ from precflow.agent.capture.reruns import Reruns
 from precflow.agent.capture.timeline import Timeline
 
 if TYPE_CHECKING:
-    from precflow.agent.capture.frames import Frame
+    from precflow.agent.capture.frames import Frame, Frames
     from precflow.agent.capture.guard import Guard
     from precflow.agent.capture.lines import Lines
     from precflow.agent.capture.nesting import Placed
@@ -22,6 +22,7 @@ class Graph:
     Args:
         lines: Where records go.
         guard: Held by whoever calls.
+        frames: Tell what is kept of gradients.
         modules: Gradients at modules are records; if not, only the timeline is kept, for operators.
 
     Attributes:
@@ -29,10 +30,10 @@ class Graph:
         reruns: Calls that are repeated in backward.
     """
 
-    def __init__(self, lines: Lines, guard: Guard, *, modules: bool) -> None:
+    def __init__(self, lines: Lines, guard: Guard, frames: Frames, *, modules: bool) -> None:
         self.timeline = Timeline()
         self.reruns = Reruns(self.timeline)
-        self._backward = Backward(lines, guard, self.reruns.resolve)
+        self._backward = Backward(lines, guard, frames, self.reruns.resolve)
         self._modules = modules
 
     def begin(self, outside: Frame) -> None:
@@ -67,7 +68,7 @@ class Graph:
 
     def entered(self, frame: Frame, tensors: Sequence[Placed]) -> None:
         """A module begins its forward."""
-        if frame.in_scope and self._modules:
+        if frame.in_scope and self._modules and self._backward.records(frame):
             frame.edges = Given(tensors)
         self.timeline.mark(frame)
 
@@ -86,5 +87,5 @@ class Graph:
     def left_again(self, module: str, tensors: Sequence[Placed]) -> None:
         """A module is done with running again."""
         rerun = self.reruns.left(module)
-        if rerun is not None and self._modules:
+        if rerun is not None and self._modules and self._backward.records(rerun.frame):
             self._backward.attach(rerun.frame, rerun.given, tensors)

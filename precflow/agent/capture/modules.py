@@ -148,8 +148,10 @@ class Modules:
             tensors, frame.arguments = split_arguments(positional, keywords, names)
             frame.site = self._sites.here()
         if frame.in_scope and self._recorded:
+            frame.choice = self._frames.choice("module", frame.module, frame.class_name)
+        if frame.recorded:
             frame.given = [(tensor, version_of(tensor)) for _, tensor in tensors]
-            frame.inputs = self._lines.describe(tensors, store=True)
+            frame.inputs = self._lines.describe(tensors, store=True, choice=frame.choice)
         if self._graph is not None:
             self._graph.entered(frame, tensors)
 
@@ -169,7 +171,7 @@ class Modules:
         returned = sys.exc_info()[1] is frame.raising  # otherwise the forward was left by an exception and returned nothing
         with self._guard:
             outputs = output_tensors(result) if returned else []
-            if returned and self._recorded and frame.in_scope:
+            if returned and frame.recorded:
                 self._record(frame, outputs)
             if self._graph is not None:
                 self._graph.left(frame, outputs, self._frames.innermost)
@@ -189,10 +191,11 @@ class Modules:
 
     def _record(self, frame: Frame, outputs: List[Placed]) -> None:
         heading = Heading("module", frame, "", 0, frame.site, False, frame.arguments)  # noqa: FBT003  a named tuple's field
-        if self._frames.innermost.module == OUTSIDE or not self._frames.innermost.in_scope:
+        if self._frames.innermost.module == OUTSIDE or not self._frames.innermost.recorded:
             for _, tensor in outputs:  # the end is read anew: NumPy and kernels of other libraries write without being counted
                 self._lines.written(tensor)
-        order = frame.order = self._lines.emit(heading, frame.inputs, self._lines.describe(outputs, store=True, returned=True))
+        described = self._lines.describe(outputs, store=True, returned=True, choice=frame.choice)
+        order = frame.order = self._lines.emit(heading, frame.inputs, described)
         passed = {id(tensor) for tensor, version in frame.given if version_of(tensor) == version}
         views = storages_of(tensor for tensor, _ in frame.given if id(tensor) in passed)
         for index, tensor in outputs:

@@ -13,6 +13,7 @@ from precflow.agent.capture.lines import Heading
 from precflow.agent.capture.memory import version_of
 from precflow.agent.capture.names import operator_name
 from precflow.agent.contract import MOVEMENT, PLACEMENT
+from precflow.agent.scope import NONE
 
 if TYPE_CHECKING:
     from precflow.agent.capture.frames import Frames
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from precflow.agent.capture.lines import Lines
     from precflow.agent.capture.nesting import Placed
     from precflow.agent.capture.sites import Sites
+    from precflow.agent.scope import Choice
 
 Function = Callable[..., Any]
 
@@ -65,19 +67,26 @@ class Operators:
             with self._guard:
                 self._calls.carry(positional, result)
             return result
+        frame = self._frames.innermost
+        choice = self._frames.choice("api", frame.module, frame.class_name, name)
+        if choice.detail == NONE:
+            frame.ordinal(name)
+            return function(*positional, **keywords)
         with self._guard:
-            before = self._before(name, function, positional, keywords)
+            before = self._before(name, choice, function, positional, keywords)
         result = function(*positional, **keywords)
         with self._guard:
             self._calls.end(before.begun, result, _written(before))
         return result
 
-    def _before(self, name: str, function: Function, positional: Sequence[Any], keywords: Dict[str, Any]) -> _Before:
+    def _before(
+        self, name: str, choice: Choice, function: Function, positional: Sequence[Any], keywords: Dict[str, Any]
+    ) -> _Before:
         frame = self._frames.innermost
         tensors, arguments = split_arguments(positional, keywords, self._signatures.names(function))
         heading = Heading("api", frame, name, frame.ordinal(name), self._sites.here(), is_movement(name), arguments)
         return _Before(
-            self._calls.begin(heading, tensors),
+            self._calls.begin(heading, choice, tensors),
             [version_of(tensor) for _, tensor in tensors],
             name.endswith("_") or name == "setitem" or "out" in keywords or keywords.get("inplace") is True,
         )

@@ -11,12 +11,14 @@ from precflow.agent.capture.arguments import argument_text
 from precflow.agent.capture.frames import Frame
 from precflow.agent.capture.lines import Heading
 from precflow.agent.contract import OUTSIDE
+from precflow.agent.scope import NONE
 
 if TYPE_CHECKING:
     from precflow.agent.capture.frames import Frames
     from precflow.agent.capture.guard import Guard
     from precflow.agent.capture.lines import Lines, Record
     from precflow.agent.capture.nesting import Placed
+    from precflow.agent.scope import Choice
 
 Undo = Callable[[], None]
 
@@ -45,7 +47,7 @@ class Parameters:
 
     Args:
         lines: Where records go.
-        frames: Tells what is in scope.
+        frames: Tells what is kept of them.
         guard: Held while anything is looked at.
         phases: Which of ``gradient`` and ``optimizer`` are recorded.
     """
@@ -113,9 +115,10 @@ class Parameters:
         """Record a gradient, right after backward has added to it."""
         with self._guard:
             owner = self._owners[id(parameter)]
-            if self._lines.failed or parameter.grad is None or not self._frames.in_scope(owner.module):
+            choice = self._choice(owner, "gradient")
+            if self._lines.failed or parameter.grad is None or choice.detail == NONE:
                 return
-            outputs = self._lines.describe([(owner.name, parameter.grad)], store=True)
+            outputs = self._lines.describe([(owner.name, parameter.grad)], store=True, choice=choice)
             order = self._lines.emit(self._heading(owner, parameter, "gradient", {}), [], outputs)
             self._lines.sources.produced(parameter.grad, (order, owner.name), made=True)
 
@@ -127,7 +130,8 @@ class Parameters:
         for owner, parameter in self._held(optimizer):
             if parameter.grad is not None:
                 self._lines.written(parameter.grad)  # a gradient scaler writes without being counted
-                self._seen[id(parameter)] = self._lines.describe([(owner.name, parameter.grad)], store=True)
+                choice = self._choice(owner, "optimizer")
+                self._seen[id(parameter)] = self._lines.describe([(owner.name, parameter.grad)], store=True, choice=choice)
 
     def _after(self, optimizer: torch.optim.Optimizer) -> None:
         """Record what the optimizer has made of the parameters that had a gradient."""
@@ -141,16 +145,19 @@ class Parameters:
             tensors = [(owner.name, parameter.detach()), *tensors]
             for _, tensor in tensors:  # fused kernels may too
                 self._lines.written(tensor)
-            outputs = self._lines.describe(tensors, store=True, returned=True)
+            outputs = self._lines.describe(tensors, store=True, returned=True, choice=self._choice(owner, "optimizer"))
             self._lines.emit(self._heading(owner, parameter, "optimizer", arguments), given, outputs)
 
     def _held(self, optimizer: torch.optim.Optimizer) -> Iterator[Tuple[Owner, torch.Tensor]]:
-        """Yield the parameters of an optimizer that are in scope, with their owners."""
+        """Yield the parameters of an optimizer that are recorded, with their owners."""
         for group, settings in enumerate(optimizer.param_groups):
             for number, parameter in enumerate(settings["params"]):
                 owner = self._owners.get(id(parameter), Owner(OUTSIDE, "", "%d.%d" % (group, number)))
-                if self._frames.in_scope(owner.module):
+                if self._choice(owner, "optimizer").detail != NONE:
                     yield owner, parameter
+
+    def _choice(self, owner: Owner, phase: str) -> Choice:
+        return self._frames.choice("module", owner.module, owner.class_name, "", phase)
 
     def _heading(self, owner: Owner, parameter: torch.Tensor, phase: str, arguments: Dict[str, str]) -> Heading:
         key = (phase, id(parameter))

@@ -19,6 +19,7 @@ from precflow.agent.capture.sites import Sites
 from precflow.agent.capture.weights import Weights
 from precflow.agent.contract import LEVELS, PHASES
 from precflow.agent.measuring import DETAILS
+from precflow.agent.scope import Scope
 
 if TYPE_CHECKING:
     import torch
@@ -39,6 +40,7 @@ class Recorder:
         package_roots: Folders that call sites are given relative to.
         weights: ``id(parameter) -> name`` where records are to name weights otherwise than the model does.
         rank: Rank of this process.
+        selection: What answers for each call instead of ``scope`` and ``detail``.
 
     Raises:
         ValueError: An unknown level, phase or detail.
@@ -56,6 +58,7 @@ class Recorder:
         package_roots: Sequence[str] = (),
         weights: Optional[Mapping[int, str]] = None,
         rank: int = 0,
+        selection: Optional[Scope] = None,
     ) -> None:
         if detail not in DETAILS or not set(levels) <= set(LEVELS) or not set(phases) <= set(PHASES):
             expected = "expected some of %s, some of %s, one of %s" % (LEVELS, PHASES, DETAILS)
@@ -65,11 +68,11 @@ class Recorder:
         self._writer = writer
         self._weights = Weights(weights)
         self._lines = Lines(writer, self._weights, detail=detail, rank=rank)
-        self._frames = Frames(scope)
+        self._frames = Frames(selection or Scope(scope, detail=detail), rank)
         self._sites = Sites(package_roots)
         self._guard = Guard()
         at_modules, forward = "module" in levels, "forward" in phases
-        self._graph = Graph(self._lines, self._guard, modules=at_modules) if "backward" in phases else None
+        self._graph = Graph(self._lines, self._guard, self._frames, modules=at_modules) if "backward" in phases else None
         parts = (self._lines, self._frames, self._sites, self._listening, self._guard)
         self._modules = Modules(*parts, recorded=at_modules and forward, graph=self._graph)
         self._operators = Operators(*parts) if "api" in levels and forward else None
@@ -103,7 +106,7 @@ class Recorder:
         with self._guard:  # a step may begin while the modes listen
             if self._graph is not None:
                 self._graph.end()
-            self._frames.begin()
+            self._frames.begin(number)
             self._weights.renew()
             self._lines.begin(number)
             self._parameters.begin()

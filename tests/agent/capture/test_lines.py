@@ -8,7 +8,7 @@ from precflow.agent.capture.frames import Frames
 from precflow.agent.capture.lines import Heading, Lines, finished
 from precflow.agent.capture.weights import Weights
 from precflow.agent.digest import content_id
-from precflow.agent.scope import Choice, Rule
+from precflow.agent.scope import Choice, Rule, Scope
 from precflow.agent.writer import WriteError, Writer
 
 KEYS = "order level module class call operator ordinal phase step rank site forward movement compiled arguments inputs outputs"
@@ -16,7 +16,7 @@ KEYS = KEYS.split()
 
 
 def heading(operator="add"):
-    frame = Frames(["*"]).enter("layers.0", "Block", compiled=False)
+    frame = Frames(Scope()).enter("layers.0", "Block", compiled=False)
     return Heading("api", frame, operator, 2, 5, movement=False, arguments={"alpha": "1"})
 
 
