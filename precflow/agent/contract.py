@@ -96,6 +96,21 @@ PLACEMENT = frozenset(
 )
 
 
+_OF_TORCH = {  # key of a recipe -> what it may name without the user's trust: these run no code but torch's
+    "workload.optimizer": re.compile(r"torch\.optim\.[A-Z]\w*"),
+    "workload.loss": re.compile(r"torch\.nn\.[A-Z]\w*Loss"),
+}
+
+
+def is_of_torch(key: str, target: str) -> bool:
+    """Tell whether a ``_target_`` is one of torch's own optimizers or losses, under the key where one belongs.
+
+    >>> is_of_torch("workload.optimizer", "torch.optim.AdamW"), is_of_torch("workload.model", "torch.optim.AdamW")
+    (True, False)
+    """
+    return key in _OF_TORCH and _OF_TORCH[key].fullmatch(target) is not None
+
+
 def operator_of(level: str, operator: str) -> str:
     """Return the operator as an identity names it: an aten ``mul`` is another record than the ``mul`` that it runs for.
 

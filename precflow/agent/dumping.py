@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import traceback
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
 from precflow import __version__
 from precflow.agent import determinism, facts, faults
+from precflow.agent.capture import autograd
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA
 from precflow.agent.failures import AgentError
@@ -18,6 +19,7 @@ from precflow.agent.places import place_of_error
 from precflow.agent.random_numbers import Draw, RandomNumbers
 from precflow.agent.scope import check_scope
 from precflow.agent.subject import Run, Subject, prepare
+from precflow.agent.training import Training
 from precflow.agent.workloads.resolve import extend_path
 from precflow.agent.writer import Writer
 
@@ -55,39 +57,44 @@ def _recorded(run: Run, writer: Writer) -> Dict[str, Any]:
     capture = run.request.capture
     subject = prepare(run)
     check_scope(capture.scope, subject.model, capture.rules)
-    recorder = Recorder(writer, levels=capture.level, scope=capture.scope, detail=capture.detail)
-    contents = _forward(run, subject, recorder, "forward")
+    recorder = Recorder(writer, levels=capture.level, phases=capture.phase, scope=capture.scope, detail=capture.detail)
+    training = Training(run.request, subject.model, run.where)
+    contents = _steps(run, subject, training, recorder, ("forward", "running the model"))
     faults.check_acted(run.request)
     repeat = _repeat(run, subject, contents)
     with run.events.part("facts", "reading the environment"):
         sites = list(recorder.sites)
         draws = [_plain_draw(draw, sites) for draw in run.numbers.draws]
-        return {**_header(run, subject), "repeat": repeat, "draws": draws, "sites": sites}
+        seen = {"losses": training.losses, "repeat": repeat, "draws": draws, "sites": sites}
+        return {**_header(run, subject), **seen}
 
 
-def _forward(run: Run, subject: Subject, recorder: Recorder, part: str) -> Dict[str, str]:
+def _steps(run: Run, subject: Subject, training: Training, recorder: Recorder, part: Tuple[str, str]) -> Dict[str, str]:
     """Run every step from the same seeds and state; return identity text -> content id of all recorded outputs."""
     contents: Dict[str, str] = {}
     steps = run.request.capture.step
     determinism.reseed(run.request.determinism, run.device)
     subject.restore()
-    with run.events.part(part, "running the model" if part == "forward" else "running the model once more"):
+    with run.events.part(*part):
         for number in range(max(steps) + 1):
             arguments = subject.arguments(element_type(run.request.dtype), run.where)
-            with torch.no_grad(), run.numbers, faults.watched(run.request, subject.model):
-                contents.update(_step(subject.model, arguments, recorder if number in steps else None, number))
+            with run.numbers, faults.watched(run.request, subject.model):
+                contents.update(_step(subject.model, training, arguments, recorder if number in steps else None, number))
         run.device.synchronize()
     return contents
 
 
-def _step(model: torch.nn.Module, arguments: Dict[str, Any], recorder: Optional[Recorder], number: int) -> Dict[str, str]:
-    """Run the model once, recorded or not."""
+def _step(
+    model: torch.nn.Module, training: Training, arguments: Dict[str, Any], recorder: Optional[Recorder], number: int
+) -> Dict[str, str]:
+    """Run one step, recorded or not."""
+    training.begin_step()
     if recorder is None:
-        model(**arguments)
+        training.step(arguments)
         return {}
     recorder.step(number)
-    with recorder.watch(model):
-        model(**arguments)
+    with recorder.watch(model, training.optimizer):
+        training.step(arguments)
     return recorder.contents
 
 
@@ -96,7 +103,9 @@ def _repeat(run: Run, subject: Subject, first: Dict[str, str]) -> Dict[str, Any]
     if not run.request.determinism.repeat:
         return {"checked": False, "records": 0, "different": []}
     capture = run.request.capture
-    second = _forward(run, subject, Recorder(None, levels=capture.level, scope=capture.scope, detail="digest"), "repeat")
+    recorder = Recorder(None, levels=capture.level, phases=capture.phase, scope=capture.scope, detail="digest")
+    training = Training(run.request, subject.model, run.where)
+    second = _steps(run, subject, training, recorder, ("repeat", "running the model once more"))
     everything = {**first, **second}
     different = [identity for identity in everything if first.get(identity) != second.get(identity)]
     return {"checked": True, "records": len(everything), "different": different}
@@ -119,11 +128,9 @@ def _explained() -> Iterator[None]:
 
 
 def _supported(request: Request) -> None:
-    phases = [phase for phase in request.capture.phase if phase != "forward"]
-    levels = [level for level in request.capture.level if level not in ("module", "api")]
-    if phases or levels:
-        message = "this agent (%s) cannot record %s" % (__version__, ", ".join(phases + levels))
-        raise AgentError("unsupported", message, "capture.phase=[forward] capture.level=[module,api]")
+    if "backward" in request.capture.phase and not autograd.usable():
+        message = "torch %s does not show its autograd graph: phase backward cannot be recorded" % torch.__version__
+        raise AgentError("unsupported", message, "capture.phase=[forward,gradient,optimizer]")
     if request.capture.detail not in ("tensors", "digest"):
         raise AgentError("bad_request", "capture.detail is %r; expected tensors or digest" % request.capture.detail)
     if not request.capture.step or min(request.capture.step) < 0:

@@ -40,6 +40,7 @@ class Subject(NamedTuple):
         dropouts: Names of the modules whose dropout was removed.
         redrawn: Names of the weights that an emulated fault drew anew on the device.
         state: Copies of the buffers, ``None`` for those that are declared only, to start each forward from the same state.
+        trained: Copies of the parameters on the CPU, where the workload trains them, for the same.
     """
 
     model: torch.nn.Module
@@ -49,16 +50,21 @@ class Subject(NamedTuple):
     dropouts: List[str]
     redrawn: List[str]
     state: Dict[str, Optional[torch.Tensor]]
+    trained: Dict[str, torch.Tensor]
 
     def arguments(self, dtype: torch.dtype, device: torch.device) -> Dict[str, Any]:
         """Return fresh inputs on the device: a model may write to the ones it gets."""
         return {name: placed(value, dtype, device) for name, value in self.inputs.items()}
 
     def restore(self) -> None:
-        """Put the buffers back to what they were before the first forward, which may have grown them or added some."""
+        """Put weights and buffers back to what they were before the first forward, which may have grown or added some."""
         import torch
 
         with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                parameter.grad = None
+                if name in self.trained:
+                    parameter.copy_(self.trained[name])
             for module, key, name in _buffers(self.model):
                 if name not in self.state:
                     delattr(module, key)
@@ -91,7 +97,9 @@ def prepare(run: Run) -> Subject:
         place_model(model, dtype, run.where)
         run.device.synchronize()
         state = {name: _copy(module._buffers[key]) for module, key, name in _buffers(model)}  # noqa: SLF001  None included
-    return Subject(model, inputs, weights, given, dropouts, redrawn, state)
+        parameters = model.named_parameters() if request.workload.get("optimizer") else ()
+        trained = {name: parameter.detach().cpu().clone() for name, parameter in parameters}
+    return Subject(model, inputs, weights, given, dropouts, redrawn, state, trained)
 
 
 def _buffers(model: torch.nn.Module) -> List[Tuple[torch.nn.Module, str, str]]:

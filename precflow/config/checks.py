@@ -72,6 +72,9 @@ def incomplete(config: RunConfig) -> Found:
             part = "model" if "_target_" not in config.workload.model else "inputs"
             yield ("workload", part, "_target_"), "is missing: the dotted name of the function that makes it"
             return
+        elif "optimizer" in config.capture.phase and not config.workload.optimizer:
+            yield ("capture", "phase"), "has `optimizer`, which needs one: workload.optimizer._target_=torch.optim.AdamW"
+            return
 
 
 def _later(config: RunConfig) -> Found:

@@ -55,10 +55,12 @@ class Environment:
 
 @dataclass(frozen=True)
 class Workload:
-    """What a side runs: a model factory and an inputs factory, or (later) a script."""
+    """What a side runs: a model and its inputs, in training with loss and optimizer; or (later) a script."""
 
     model: Mapping[str, Any] = field(default_factory=dict)  # _target_ and its arguments
     inputs: Mapping[str, Any] = field(default_factory=dict)  # _target_ and its arguments
+    loss: Mapping[str, Any] = field(default_factory=dict)  # _target_ and its arguments; {}: the one in the model's output
+    optimizer: Mapping[str, Any] = field(default_factory=dict)  # _target_ and its arguments; {}: weights stay as they are
     mode: str = "eval"  # eval, train
     tokenizer: str = ""
     script: str = ""

@@ -1,8 +1,8 @@
 """What a recipe from somebody else may not do: name code that the user has not trusted, or reach into the machine.
 
-A recipe is data. ``_target_`` is resolved only in ``precflow.workloads`` and in packages that a *site* file, the variable
-``PRECFLOW_TRUST`` or the user's own ``config.yaml`` trusts by name; interpreters, shell files and paths come from a site file
-or the command line. All of it is checked on the raw YAML, before Hydra reads anything.
+A recipe is data. ``_target_`` is resolved only in ``precflow.workloads``, to torch's own optimizers and losses, and in packages
+that a *site* file, the variable ``PRECFLOW_TRUST`` or the user's own ``config.yaml`` trusts by name; interpreters, shell files
+and paths come from a site file or the command line. All of it is checked on the raw YAML, before Hydra reads anything.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from precflow.agent.contract import is_of_torch
 from precflow.config.documents import Document, DottedPath, dotted, read, scalars
 from precflow.config.places import OPEN_GROUPS, user_folder
 from precflow.errors import ConfigError, Problem
@@ -58,7 +59,7 @@ def targets(data: Mapping[str, Any], packages: Iterable[str]) -> Iterator[tuple[
             continue
         if path[-1] != TARGET or not isinstance(value, str) or not _DOTTED_NAME.fullmatch(value):
             yield path, f"expected the dotted name of a function, such as my_package.my_module.build, got {value!r}"
-        elif not is_trusted(value, known):
+        elif not is_trusted(value, known) and not is_of_torch(dotted(path[:-1]), value):
             package = value.split(".")[0]
             how = f"PRECFLOW_TRUST={package}, or `trusted: [{package}]` in a site file"
             yield path, f"{value} is not trusted. If you trust {package}:  {how}"

@@ -20,7 +20,7 @@ from precflow.stages.asking import ask
 from precflow.stages.job import Job, Made, Stage
 
 GIVEN_FILE = "given.json"
-_OWN = "precflow"
+_KNOWN = frozenset(["precflow", "torch"])  # their versions are in every key
 _FILES = frozenset("weights tokenizer path file folder directory dir checkpoint".split())  # as the last word of a key
 _SEEDED = "seeded"  # what shipped workloads take in place of a file
 
@@ -88,13 +88,14 @@ def declare(side: str, job: Job) -> Mapping[str, Any]:
 
 def whereabouts(side: str, job: Job) -> Mapping[str, Any]:
     """Return where a side runs: its interpreter and machine, and the user's own code."""
-    packages = {str(part["_target_"]).partition(".")[0] for part in _factories(job)} - {_OWN}
+    packages = {str(part["_target_"]).partition(".")[0] for part in _factories(job)} - _KNOWN
     found = origins(job.side(side), sorted(packages)) if packages else {}
     return {"code": sources.digests(packages, job.import_paths, found), "here": fingerprint(job.side(side))}
 
 
 def _factories(job: Job) -> list[Mapping[str, Any]]:
-    return [part for part in (job.config.workload.model, job.config.workload.inputs) if "_target_" in part]
+    workload = job.config.workload
+    return [part for part in (workload.model, workload.inputs, workload.loss, workload.optimizer) if "_target_" in part]
 
 
 def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:

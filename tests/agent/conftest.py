@@ -44,6 +44,12 @@ class Drawing(Toy):
         return super().forward(features + torch.randn(features.shape, device=features.device))
 
 
+class Losing(Toy):
+    def forward(self, features, labels):
+        hidden = super().forward(features)["hidden"]
+        return {"hidden": hidden, "loss": (hidden - labels).pow(2).mean()}
+
+
 def build(width=8, kind="Toy"):
     return globals()[kind](width)
 
@@ -54,6 +60,29 @@ def inputs(rows=4, width=8):
 
 def pair(rows=4, width=8):
     return torch.randn(rows, width), torch.tensor(2.0)
+
+
+def labelled(rows=4, width=8):
+    return {"features": torch.randn(rows, width), "labels": torch.zeros(rows, width)}
+
+
+def squared(factor=1.0):
+    def loss(output, labels, weight=1.0):
+        return (output["hidden"] - labels).pow(2).mean() * factor * weight
+
+    return loss
+
+
+def halved(factor=1.0):
+    return lambda output, labels: (output["hidden"] - labels).pow(2)
+
+
+def detached():
+    return lambda output: output["hidden"].detach().sum()
+
+
+def momentum(model, lr):
+    return torch.optim.SGD([each for each in model.parameters() if each.dim() > 1], lr=lr, momentum=0.9)
 
 
 def number():

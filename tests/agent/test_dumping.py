@@ -141,8 +141,7 @@ def test_an_empty_scope_offers_names(make):
 @pytest.mark.parametrize(
     ("capture", "kind", "expected"),
     [
-        ({"phase": ["forward", "backward"]}, "unsupported", "cannot record backward"),
-        ({"level": ["operator"]}, "unsupported", "cannot record operator"),
+        ({"phase": ["optimizer"]}, "bad_request", "workload.optimizer is not set"),
         ({"detail": "sketch"}, "bad_request", "capture.detail is 'sketch'"),
         ({"step": []}, "bad_request", "capture.step"),
         ({"budget": 10}, "budget", "exceed its budget"),

@@ -8,6 +8,7 @@ import inspect
 import sys
 from typing import Any, Callable, Mapping, Sequence
 
+from precflow.agent.contract import is_of_torch
 from precflow.agent.failures import AgentError
 
 SHIPPED = "precflow.workloads."  # what recipes write
@@ -54,7 +55,7 @@ def resolve(target: str, *, key: str, trusted: Sequence[str]) -> Callable[..., A
     package = target.partition(".")[0]
     if target.startswith(SHIPPED):
         target = _AGENT + target[len(SHIPPED) :]
-    elif package not in trusted:
+    elif package not in trusted and not is_of_torch(key, target):
         message = "%s._target_=%s: package %s is not trusted" % (key, target, package)
         raise AgentError(
             "untrusted", message, "read its code, then: PRECFLOW_TRUST=%s, or `trusted: [%s]` in a site file" % ((package,) * 2)
