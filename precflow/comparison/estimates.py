@@ -55,10 +55,11 @@ def measured(measure: Measure, left: Record, right: Record, reference: Evidence,
     except DumpError as error:
         return replace(measure, join="unreadable", evidence="", reason=error.message)
     least = min(first.evidence, second.evidence, key=EVIDENCE.index)
-    measure = replace(measure, evidence=least, share=left.share, metrics=_bits(left, right))
+    size = _size(left, left.share)
+    measure = replace(measure, evidence=least, share=left.share, metrics=_bits(left, right), counts={"elements": size})
     if (left.share, left.part) != (right.share, right.part):
         return _nothing(measure, "the sides kept different parts of it")
-    return of_whole(_estimated(measure, first, second, _size(left, left.share)))
+    return of_whole(_estimated(measure, first, second, size))
 
 
 def _kept(side: str, record: Record, dump: Evidence) -> Kept:

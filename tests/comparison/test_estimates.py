@@ -57,6 +57,7 @@ def test_a_content_id_alone_says_only_that_something_differs(evidence):
     found = evidence.measured(LEFT, RIGHT, ("digest", "tensors"))
     assert (found.join, found.evidence, found.metrics, found.ranges) == ("paired", "digest", {"bitwise_equal": 0.0}, {})
     assert "content id only" in found.absent["relative_l2"]
+    assert found.counts == {"elements": LEFT.size}
 
 
 def test_equal_content_is_exact_whatever_was_kept(evidence):
