@@ -88,6 +88,7 @@ class Request(NamedTuple):
     trusted: Tuple[str, ...]
     import_paths: Tuple[str, ...]
     parent: Optional[int]
+    resume: bool
 
 
 def read(path: str) -> Request:
@@ -144,6 +145,7 @@ def _whole(reader: _Reader) -> Request:
         trusted=reader.texts("trusted", ()),
         import_paths=reader.texts("import_paths", ()),
         parent=reader.optional("parent", int),
+        resume=reader.flag("resume", default=False),
     )
 
 

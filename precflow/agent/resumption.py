@@ -7,9 +7,18 @@ import json
 import os
 import re
 import shutil
-from typing import Any, Dict, Iterator, List, NamedTuple, Set
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Set
 
-from precflow.agent.contract import COMPRESSED, DIGEST_SIZE, DUMP_SCHEMA, PADDING, STEP_FILE
+from precflow.agent.contract import (
+    COMPRESSED,
+    DIGEST_SIZE,
+    DUMP_SCHEMA,
+    PADDING,
+    STEP_FILE,
+    Identity,
+    identity_text,
+    operator_of,
+)
 
 DROPPED = ".dropped"  # behind the name of a step's folder that is about to be removed
 _PIECE = 1 << 20
@@ -63,6 +72,17 @@ def lines_of(folder: str, finished: Finished) -> Iterator[Dict[str, Any]]:
             with open(os.path.join(folder, name), encoding="utf-8", newline="\n") as file:
                 for line in file:
                     yield json.loads(line)
+
+
+def outputs_of(lines: Iterable[Mapping[str, Any]]) -> Dict[str, str]:
+    """Return the content id of every output in record lines, by identity text."""
+    return {_identity(line, output["index"]): output["content"] for line in lines for output in line["outputs"]}
+
+
+def _identity(line: Mapping[str, Any], index: str) -> str:
+    operator = operator_of(line["level"], line["operator"])
+    who = (line["module"], line["call"], operator, line["ordinal"], line["phase"], "output", index)
+    return identity_text(Identity(*who, line["step"], line["rank"]))
 
 
 def _places(folder: str, rank: int) -> List[Any]:

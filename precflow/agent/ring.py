@@ -41,6 +41,13 @@ class Ring:
         self.held.update(there[-self._keep_last :])
         self._going_round = deque(key for key in self._going_round if key not in self.held)
 
+    def resume(self, key: Key, *, held: bool) -> None:
+        """Take over, in order, a finished step of a writer that was stopped; ``held`` if :meth:`hold` came during it."""
+        if held:
+            self.hold(key)
+        else:
+            self._going_round.append(key)
+
     def finished(self, key: Key) -> List[Key]:
         """Note that a step is finished, and return those that are to go."""
         if key not in self.held:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Set
 
 from precflow.agent.background import QUEUE_BYTES, Background
 from precflow.agent.compression import compressed
 from precflow.agent.contract import DIGEST_SIZE, DUMP_SCHEMA, ERROR_FILE, HEADER_FILE
 from precflow.agent.digest import byte_count, to_host
+from precflow.agent.kept_steps import KeptSteps
 from precflow.agent.lock import WriterLock
-from precflow.agent.resumption import DROPPED, Finished, finished_steps, lines_of, remove_steps
-from precflow.agent.ring import Alarm, Ring, all_finite, numbers_of, numbers_text
+from precflow.agent.resumption import Finished
+from precflow.agent.ring import Alarm, all_finite
 from precflow.agent.shard import Entry, storable
 from precflow.agent.step_files import StepFiles, json_bytes, write_json
 from precflow.agent.write_errors import WriteError, over_budget, write_error
@@ -72,7 +72,8 @@ class Writer:
     ) -> None:
         self.folder = str(folder)
         self.failure: Optional[WriteError] = None
-        self.counts = {"calls": 0, "records": 0, "tensors": 0, "bytes": 0}
+        self._kept = KeptSteps(self.folder, keep_last)
+        self.counts = self._kept.counts
         self.sites: List[str] = []
         self._shard_bytes = shard_bytes
         self._budget_bytes = budget_bytes
@@ -80,12 +81,8 @@ class Writer:
         self._queue_bytes = queue_bytes
         self._background = Background(self._store, queue_bytes) if background else None
         self._compress = compress
-        self._line_bytes = 0
-        self._steps: Dict[Tuple[int, int], Finished] = {}
         self._stored: Set[str] = set()
-        self._for_good: Set[str] = set()  # contents of steps that are never dropped
-        self._ring = Ring(keep_last) if keep_last else None
-        self._alarm = Alarm()
+        self._alarm = Alarm() if keep_last else None
         self._step: Optional[StepFiles] = None
         self._locks: Dict[int, WriterLock] = {}
         self._begin(rank, resume=resume)
@@ -105,38 +102,45 @@ class Writer:
             self.close_step(*self._step.key)
         if rank not in self._locks:
             self._begin(rank, resume=False)
-        if self._ring is not None:
-            self._stored = set(self._for_good)
+        if self._kept.go_round:
+            self._stored = self._kept.contents
         with self._explained(0):
             self._step = StepFiles(self.folder, step, rank, self._shard_bytes)
 
     def complete(self, step: int, rank: int) -> bool:
         """Tell whether a step is in the dump, or was and has been dropped: it need not be recorded again."""
-        return (step, rank) in self._steps or (self._ring is not None and (step, rank) in self._ring.dropped)
+        return self._kept.complete((step, rank))
 
     def lines(self, step: int, rank: int) -> Iterator[Dict[str, Any]]:
-        """Yield the record lines of a step that is in the dump; nothing for one that was dropped."""
-        if (step, rank) in self._steps:
-            for line in lines_of(self.folder, self._steps[step, rank]):
-                yield line
+        """Return the record lines of a step that is in the dump; nothing for one that was dropped."""
+        return self._kept.lines((step, rank))
 
     def call(self, line: Mapping[str, Any]) -> None:
-        """Append one call to the records of the open step.
+        """Append one call to the records of the open step: :meth:`append`."""
+        data = (json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+        self.append(data, 1, len(line["inputs"]) + len(line["outputs"]))
+
+    def append(self, data: bytes, calls: int, records: int) -> None:
+        """Append calls to the records of the open step.
+
+        Args:
+            data: Their lines, JSON in UTF-8, each with its newline.
+            calls: How many they are.
+            records: How many records they hold.
 
         Raises:
-            WriteError: Disk full, read-only folder, or over the budget, now or for a tensor before; the line is then not in
-                the file.
+            WriteError: Disk full, read-only folder, or over the budget, now or for a tensor before; no line is then in the
+                file.
         """
         if self._background is not None and self.failure is not None:
             raise self.failure
         step = self._open()
-        data = (json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
         self._afford(len(data))
         with self._explained(len(data)):
             step.append(data)
         self._line_bytes += len(data)
-        self._count({"calls": 1, "records": len(line["inputs"]) + len(line["outputs"])})
-        if self._ring is not None and self._alarm.rings(line):
+        self._count({"calls": calls, "records": records})
+        if self._ring is not None and any([self._alarm.rings(json.loads(line)) for line in data.splitlines()]):
             self.hold()
 
     def stored(self, key: str) -> bool:
@@ -166,16 +170,13 @@ class Writer:
         self._hand_over(Entry(key, host, owned or host.data_ptr() != tensor.data_ptr()))
         self._stored.add(key)
         self._count({"tensors": 1, "bytes": byte_count(host)})
-        if self._ring is not None and not all_finite(host):
+        if self._alarm is not None and not all_finite(host):
             self._alarm.content(key)
         return True
 
     def hold(self) -> None:
         """Keep the last steps for good, the open one included; without ``keep_last`` every step is."""
-        if self._ring is not None:
-            self._ring.hold(self._step.key if self._step is not None else None)
-            held = [finished.keys for key, finished in self._steps.items() if key in self._ring.held]
-            self._for_good.update(*held)
+        self._kept.hold(self._step.key if self._step is not None else None)
 
     def close_step(self, step: int, rank: int) -> None:
         """Write the last shard of a step, close its files and seal it; nothing happens when another step is open, or none.
@@ -191,9 +192,10 @@ class Writer:
         with self._explained(one.waiting):
             one.finish_shard()
             one.finish_records()
-            seal = one.seal(self._facts(one.key))
-        self._step = None
-        self._finished(Finished(step, seal, set(self._stored) if self._ring is not None else set()), rank)
+            facts = {"schema": DUMP_SCHEMA, "declared": self._declared, "sites": list(self.sites)}
+            seal = one.seal({**facts, **self._kept.closing(one.key)})
+            self._step = None
+            self._kept.add(rank, Finished(step, seal, set(self._stored) if self._kept.go_round else set()))
 
     def seal(self, header: Mapping[str, Any]) -> Dict[str, Any]:
         """Close everything and write the header with ``counts``, ``files`` and ``content``; return it as written.
@@ -203,11 +205,10 @@ class Writer:
         """
         if self._step is not None:
             self.close_step(*self._step.key)
-        files = {name: facts for finished in self._steps.values() for name, facts in finished.seal["files"].items()}
         sealed: Dict[str, Any] = dict(header)
         sealed["counts"] = dict(self.counts)
-        sealed["dropped"] = self._dropped()
-        sealed["files"] = dict(sorted(files.items()))
+        sealed["dropped"] = self._kept.dropped
+        sealed["files"] = self._kept.files
         sealed["content"] = evidence_id(sealed)
         self._write_json(HEADER_FILE, sealed)
         self._release()
@@ -249,58 +250,11 @@ class Writer:
             for name in (HEADER_FILE, ERROR_FILE):
                 if os.path.exists(os.path.join(self.folder, name)):
                     os.remove(os.path.join(self.folder, name))
-            if not resume:
-                remove_steps(self.folder, rank)
-                return
-            for finished in finished_steps(self.folder, rank, self._declared):
-                self._resume(finished, rank)
-
-    def _resume(self, finished: Finished, rank: int) -> None:
-        seal = finished.seal
-        self._stored |= finished.keys
-        self.sites[:] = seal["sites"]
-        self._line_bytes += _line_bytes(seal)
-        for name, count in seal["counts"].items():
-            self.counts[name] += count
-        if self._ring is not None:
-            self._ring.dropped = [(step, rank) for step in numbers_of(seal.get("dropped", ""))]
-            if seal.get("held"):
-                self._ring.hold((finished.step, rank))
-        self._finished(finished, rank)
-
-    def _finished(self, finished: Finished, rank: int) -> None:
-        """Take a finished step into the dump, and out of it those that the ring drops for it."""
-        key = (finished.step, rank)
-        self._steps[key] = finished
-        if self._ring is None:
-            return
-        if key in self._ring.held:
-            self._for_good |= finished.keys
-        for gone in self._ring.finished(key):
-            self._drop(gone)
-
-    def _drop(self, key: Tuple[int, int]) -> None:
-        seal = self._steps.pop(key).seal
-        self._line_bytes -= _line_bytes(seal)
-        for name, count in seal["counts"].items():
-            self.counts[name] -= count
-        place = os.path.join(self.folder, "rank%d" % key[1], "step%d" % key[0])
-        with self._explained(0):
-            os.rename(place, place + DROPPED)  # at once: no reader finds half a step
-            shutil.rmtree(place + DROPPED)
-
-    def _facts(self, key: Tuple[int, int]) -> Dict[str, Any]:
-        """What the seal of a step says besides its files, for the one who goes on behind it."""
-        facts = {"schema": DUMP_SCHEMA, "declared": self._declared, "sites": list(self.sites)}
-        if self._ring is None:
-            return facts
-        return {**facts, "held": key in self._ring.held, "dropped": self._dropped().get(str(key[1]), "")}
-
-    def _dropped(self) -> Dict[str, str]:
-        steps: Dict[int, List[int]] = {}
-        for step, rank in self._ring.dropped if self._ring is not None else []:
-            steps.setdefault(rank, []).append(step)
-        return {str(rank): numbers_text(numbers) for rank, numbers in sorted(steps.items())}
+            if resume:
+                self.sites += self._kept.resume(rank, self._declared)
+                self._stored |= self._kept.contents
+            else:
+                self._kept.clear(rank)
 
     def _hand_over(self, entry: Entry) -> None:
         if self._background is None:
@@ -338,7 +292,7 @@ class Writer:
             lock.release()
 
     def _afford(self, size: int) -> None:
-        spent = self.counts["bytes"] + self._line_bytes
+        spent = self.counts["bytes"] + self._kept.line_bytes
         if self._budget_bytes and spent + size > self._budget_bytes:
             self.failure = over_budget(self.folder, self._budget_bytes, spent, size)
             raise self.failure
@@ -369,7 +323,3 @@ def evidence_id(header: Mapping[str, Any]) -> str:
     }
     text = json.dumps(evidence, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode("utf-8"), digest_size=DIGEST_SIZE).hexdigest()
-
-
-def _line_bytes(seal: Mapping[str, Any]) -> int:
-    return sum(facts["bytes"] for name, facts in seal["files"].items() if name.endswith(".jsonl"))

@@ -59,6 +59,7 @@ def dump_request(  # noqa: PLR0913  each is a fact of its own, and all but three
     trusted: Sequence[str],
     import_paths: Sequence[str],
     region: Rules | None = None,
+    resume: bool = False,
 ) -> dict[str, Any]:
     """Return the request for a dump of a side.
 
@@ -71,12 +72,14 @@ def dump_request(  # noqa: PLR0913  each is a fact of its own, and all but three
         trusted: Packages whose functions the workload may name.
         import_paths: Folders where they are looked for, after the interpreter's own.
         region: Rules of a second pass.
+        resume: Go on behind the steps that an agent finished in ``output`` before it was stopped.
     """
     return {
         **_common(config, side, output, ci=ci),
         **declared(config, side, region=region),
         "action": "dump",
         "declared": declared_key,
+        "resume": resume,
         "trusted": list(trusted),
         "import_paths": [str(path) for path in import_paths],
     }

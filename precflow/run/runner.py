@@ -107,7 +107,7 @@ def _stages(job: Job, where: steps.Place) -> tuple[dict[str, Sealed], dict[str, 
 def _make(step: steps.Step, job: Job, where: steps.Place, done: Mapping[str, Sealed]) -> Sealed:
     stage = step.stage
     try:
-        with where.store.making(stage.name, step.key) as attempt:
+        with where.store.making(stage.name, step.key, resumes=stage.resumes) as attempt:
             sealed = where.store.find(stage.name, step.key)  # made by another run while this one waited for nothing
             if sealed:
                 shutil.rmtree(attempt.folder)

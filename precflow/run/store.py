@@ -90,8 +90,13 @@ class Store:
         return sorted(sealed, key=lambda one: one.finished, reverse=True)
 
     @contextlib.contextmanager
-    def making(self, name: str, key: str) -> Iterator[Attempt]:
+    def making(self, name: str, key: str, *, resumes: bool = False) -> Iterator[Attempt]:
         """Hold the instance's lock and give a fresh folder; what a killed maker left is thrown away.
+
+        Args:
+            name: Name of the instance.
+            key: Its key.
+            resumes: The maker can go on with what was left, so give that.
 
         An error keeps what was written as ``NAME-KEY.failed`` and passes on.
 
@@ -102,11 +107,14 @@ class Store:
         with explained(self.root):
             (self.root / _MAKING).mkdir(parents=True, exist_ok=True)
         with self._locked(name, key):
-            for left in (self.root / _MAKING).glob(f"{name}-{key}-*"):
-                shutil.rmtree(left, ignore_errors=True)
             folder = self.root / _MAKING / f"{name}-{key}-{os.getpid()}"
+            for left in (self.root / _MAKING).glob(f"{name}-{key}-*"):
+                if resumes and left != folder and not folder.exists():
+                    left.replace(folder)
+                elif left != folder or not resumes:
+                    shutil.rmtree(left, ignore_errors=True)
             with explained(self.root):
-                folder.mkdir()
+                folder.mkdir(exist_ok=resumes)
             attempt = Attempt(folder)
             try:
                 with explained(self.root):

@@ -81,6 +81,7 @@ class Stage:
         side: The side it belongs to, or ``""``.
         told_by: Those of its needs that belong to its declaration: what ``told`` reads.
         told: Plain data of them, for the key. What else is in them changes nothing.
+        resumes: It goes on with what it left when it was killed.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Stage:
     side: str = ""
     told_by: tuple[str, ...] = ()
     told: Callable[[Mapping[str, Path]], Mapping[str, Any]] | None = None
+    resumes: bool = False
 
     @property
     def kind(self) -> str:

@@ -139,3 +139,17 @@ def test_read_only_folder_is_explained(tmp_path):
 
 def test_seal_of_nothing_is_none(tmp_path):
     assert read_seal(tmp_path) is None
+
+
+def test_what_a_killed_maker_left_is_thrown_away_or_gone_on_with(tmp_path):
+    for resumes in (False, True):
+        store = Store(tmp_path / str(resumes))
+        left = store.root / ".making" / "dump.target-ab12-999999"
+        for name in ("dump.target-ab12-999999", "dump.target-ab12-999998", "dump.target-cd34-999999"):
+            (store.root / ".making" / name / "rank0").mkdir(parents=True)
+        with store.making("dump.target", "ab12", resumes=resumes) as attempt:
+            assert (attempt.folder / "rank0").exists() is resumes
+            assert not left.exists()
+            attempt.folder.joinpath("done").write_text("")
+        others = sorted(path.name for path in (store.root / ".making").glob("dump*") if path.is_dir())
+        assert others == ["dump.target-cd34-999999"]
