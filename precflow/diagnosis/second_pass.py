@@ -58,11 +58,12 @@ class SecondPass:
         """In words: what is looked into, or why nothing is."""
         if not (self.undecided or self.failing):
             return "no second pass: nothing is suspect or undecided"
-        found = " and ".join(text for text in (_some(self.failing, "failing"), _some(self.undecided, "undecided")) if text)
-        left = f", {self.left_out} calls left out by capture.budget" if self.left_out else ""
+        counts = ((self.failing, "failing record"), (self.undecided, "undecided record"))
+        found = " and ".join(_some(count, what) for count, what in counts if count)
+        left = f", {_some(self.left_out, 'call')} left out by capture.budget" if self.left_out else ""
         if not self.rules:
             return f"no second pass: {found}{left or ', and every tensor of them is kept already'}"
-        return f"{self.calls} calls to look into ({found}){left}"
+        return f"{_some(self.calls, 'call')} to look into ({found}){left}"
 
 
 def choose(  # noqa: PLR0913  two dumps, what was made of them, and two settings of the recipe, all by name
@@ -109,7 +110,7 @@ def choose(  # noqa: PLR0913  two dumps, what was made of them, and two settings
 
 
 def _some(count: int, what: str) -> str:
-    return f"{count} {what} record{'s' * (count != 1)}" if count else ""
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def kind_of(call: Call) -> Kind:

@@ -54,7 +54,8 @@ def by_hand(scope_patterns, general, rules, call):
         values = ((rule.level, level), (rule.phase, phase), (rule.step, step), (rule.rank, rank))
         if all(any_of(*pair) for pair in texts) and all(not only or value in only for only, value in values):
             detail = rule.detail or general
-            return NOT_RECORDED if detail == "none" else Choice(detail, rule if rule.sample < 1 and detail != "digest" else None)
+            in_part = rule.sample < 1 and detail != "digest"
+            return NOT_RECORDED if detail == "none" else Choice(detail, rule if in_part else None)
     return Choice(general, None)
 
 

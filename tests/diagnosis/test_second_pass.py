@@ -86,7 +86,7 @@ def test_the_budget_takes_the_most_suspect_and_counts_the_rest(chain, judge_call
 def test_a_budget_for_nothing_says_so(chain, judge_calls):
     found = chosen(chain, judge_calls, {"layers.1 / gelu": "undecided"}, budget=10)
     assert not found.needed
-    assert found.why == "no second pass: 1 undecided record, 1 calls left out by capture.budget"
+    assert found.why == "no second pass: 1 undecided record, 1 call left out by capture.budget"
 
 
 @pytest.mark.parametrize("budget", [0, 5_000, 20_000, 10**9])

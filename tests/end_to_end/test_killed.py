@@ -15,10 +15,14 @@ WORDS = ("+recipe=sd_text_encoder", "workload.model.layers=1", "target.dtype=flo
 MOMENTS = int(os.environ.get("PRECFLOW_KILL_MOMENTS", "4"))
 
 
-def start(cwd):
+def start(cwd, capture):
     environment = {name: value for name, value in os.environ.items() if name != "CI"}
     return subprocess.Popen(
-        [sys.executable, "-m", "precflow", *WORDS], cwd=cwd, env=environment, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "precflow", *WORDS, f"capture={capture}"],
+        cwd=cwd,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -30,11 +34,12 @@ def report(cwd):
     return result
 
 
-def test_killed_at_random_moments(tmp_path):
+@pytest.mark.parametrize("capture", ["tensors", "escalating"])
+def test_killed_at_random_moments(tmp_path, capture):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
     began = time.monotonic()
-    process = start(whole)
+    process = start(whole, capture)
     _, err = process.communicate(timeout=300)
     length = time.monotonic() - began
     assert process.returncode == 1, err
@@ -42,12 +47,12 @@ def test_killed_at_random_moments(tmp_path):
     for moment in range(MOMENTS):
         cwd = killed / str(moment)
         cwd.mkdir(parents=True)
-        process = start(cwd)
+        process = start(cwd, capture)
         time.sleep(chance.uniform(0, length))
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stderr.close()
-        again = start(cwd)
+        again = start(cwd, capture)
         _, err = again.communicate(timeout=300)
         assert again.returncode == 1, err
         assert report(cwd) == report(whole)

@@ -39,6 +39,14 @@ def test_terminal_says_state_and_note():
     assert "= environment  reference    kept   cpu" in out.getvalue()
 
 
+def test_what_is_put_off_looks_like_nothing_that_was_done(capsys):
+    out = io.StringIO()
+    progress.Terminal(Console(file=out, width=88)).done("dump@2", "reference", "skipped", 0.0, "elsewhere")
+    assert "? dump@2       reference   later   elsewhere" in out.getvalue()
+    progress.Lines("x").done("dump@2", "reference", "skipped", 0.0, "")
+    assert "stage=dump@2 side=reference state=skipped" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("output", "ci", "kind"),
     [

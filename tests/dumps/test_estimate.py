@@ -1,0 +1,64 @@
+"""What a dump would take, told from an earlier one."""
+
+import numpy as np
+import pytest
+
+from precflow.dumps.estimate import estimate
+from precflow.dumps.reader import Dump
+from precflow.dumps.sizes import LINE_BYTES
+
+LARGE, SMALL = np.ones((64, 64), dtype=np.float32), np.full((8, 8), 2, dtype=np.float32)
+WANTED = {"level": ["module", "api"], "phase": ["forward"], "scope": ["*"], "step": [0], "detail": "tensors", "rules": []}
+
+
+@pytest.fixture
+def made(build):
+    """Return an earlier dump: two calls in digest, the large tensor going through both."""
+    dump = build()
+    dump.call("fc", "linear", [LARGE], [SMALL], store=False)
+    dump.call("fc", "", {"0": LARGE}, {"0": SMALL}, store=False)
+    return Dump.open(dump.write())
+
+
+def wanted(**changes):
+    return {**WANTED, **changes}
+
+
+def test_each_content_counts_once_and_each_record_has_a_line(made):
+    assert estimate(made, WANTED, "float32") == LARGE.nbytes + SMALL.nbytes + 4 * LINE_BYTES
+
+
+def test_another_type_scales_what_ran_in_the_type_of_the_run(made):
+    assert estimate(made, WANTED, "float16") == (LARGE.nbytes + SMALL.nbytes) // 2 + 4 * LINE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("detail", "size"),
+    [("digest", 0), ("statistics", 0), ("sketch", 509 * 4 + 64 * 4 + SMALL.nbytes), ("tensors", 64 * 65 * 4)],
+)
+def test_details(made, detail, size):
+    assert estimate(made, wanted(detail=detail), "float32") == size + 4 * LINE_BYTES
+
+
+def test_rules_levels_and_steps_count(made):
+    rules = [{"operator": ["linear"], "detail": "none"}]
+    assert estimate(made, wanted(rules=rules, detail="digest"), "float32") == 2 * LINE_BYTES
+    assert estimate(made, wanted(level=["api"], detail="digest"), "float32") == 2 * LINE_BYTES
+    assert estimate(made, wanted(step=[0, 4, 5], detail="digest"), "float32") == 12 * LINE_BYTES
+
+
+@pytest.mark.parametrize("changes", [{"level": ["operator"]}, {"phase": ["forward", "backward"]}])
+def test_a_dump_without_such_calls_cannot_tell(made, changes):
+    assert estimate(made, wanted(**changes), "float32") is None
+
+
+@pytest.mark.parametrize("before", [{"scope": ["fc2"]}, {"rules": [{"match": ["a"], "detail": "none"}]}])
+def test_a_dump_of_less_cannot_tell(build, before):
+    dump = build()
+    dump.call("fc", "linear", [LARGE], [SMALL])
+    dump.header_changes = {"capture": {"level": ["module", "api"], "phase": ["forward"], "scope": ["*"], **before}}
+    assert estimate(Dump.open(dump.write()), WANTED, "float32") is None
+
+
+def test_an_empty_dump_cannot_tell(build):
+    assert estimate(Dump.open(build().write()), WANTED, "float32") is None
