@@ -138,10 +138,11 @@ class Writer:
         self._afford(len(data))
         with self._explained(len(data)):
             step.append(data)
-        self._line_bytes += len(data)
+        self._kept.line_bytes += len(data)
         self._count({"calls": calls, "records": records})
-        if self._ring is not None and any([self._alarm.rings(json.loads(line)) for line in data.splitlines()]):
-            self.hold()
+        for line in data.split(b"\n")[:-1] if self._alarm is not None else ():
+            if self._alarm is not None and self._alarm.rings(json.loads(line)):
+                self.hold()
 
     def stored(self, key: str) -> bool:
         """Tell whether the dump holds this content, for as long as the step that is open."""
