@@ -1,0 +1,90 @@
+"""Compressed tensors: written by the agent's own code, read by the judge's."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from precflow.agent.compression import compressed
+from precflow.agent.contract import COMPRESSED_BLOCK
+from precflow.agent.digest import content_id
+from precflow.agent.shard import Entry
+from precflow.agent.writer import Writer
+from precflow.dumps.compressed import restored
+from precflow.dumps.digest import content_id as content_of
+from precflow.dumps.reader import Dump
+from precflow.errors import DumpError
+
+HEADER = {
+    "schema": 1,
+    "format": "precflow-dump",
+    "side": "target",
+    "dtype": "float32",
+    "device": {"name": "cpu"},
+    "weights": {"digest": "", "entries": {}},
+    "inputs": {"digest": "", "entries": {}},
+}
+
+
+def packed(tensor):
+    return compressed(Entry("aa", tensor, private=True)).host.numpy()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "complex128", "int16", "bool", "uint8", "float8_e4m3fn"])
+@pytest.mark.parametrize("shape", [(8000,), (30, 0, 3), (COMPRESSED_BLOCK // 8 + 5, 2)])
+def test_what_comes_back_is_what_went_in(dtype, shape):
+    if 0 in shape:
+        assert content_of(np.zeros(shape, np.float32)) == content_id(torch.zeros(shape))
+        return
+    tensor = torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(3)).to(getattr(torch, dtype))
+    read = restored(packed(tensor), dtype, shape, "t")
+    assert content_of(read) == content_id(tensor)
+    assert not read.flags.writeable
+
+
+def test_what_is_not_this_tensor_is_refused():
+    data = packed(torch.zeros(5000))
+    for dtype, shape in (("float32", (5001,)), ("float32", (4999,)), ("bfloat16", (5000,))):
+        with pytest.raises(DumpError, match="t holds a compressed tensor of another size"):
+            restored(data, dtype, shape, "t")
+    with pytest.raises(DumpError, match="cannot be decompressed"):
+        restored(data[3:], "float32", (5000,), "t")
+    with pytest.raises(DumpError, match="of another size"):
+        restored(data[:8], "float32", (5000,), "t")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    writer = Writer(str(tmp_path), compress=True)
+    writer.open_step(0, 0)
+    for order, tensor in enumerate((torch.ones(50_000), torch.ones(70_000).bfloat16(), torch.randn(5000))):
+        content = content_id(tensor)
+        output = {"index": "0", "dtype": str(tensor.dtype)[6:], "shape": list(tensor.shape), "content": content}
+        who = {"order": order, "level": "module", "module": f"m{order}", "call": 0, "operator": "", "ordinal": 0}
+        place = {"phase": "forward", "step": 0, "rank": 0, "movement": False, "inputs": []}
+        writer.call({**who, **place, "outputs": [{**output, "stored": writer.tensor(content, tensor)}]})
+    writer.seal(HEADER)
+    return tmp_path
+
+
+def test_a_compressed_dump_is_read_like_any_other(folder):
+    assert sum(path.stat().st_size for path in folder.rglob("*.safetensors")) < 30_000
+    dump = Dump.open(folder)
+    read = [dump.tensor(call.outputs[0]) for call in dump.calls()]
+    assert np.array_equal(read[0], np.ones(50_000, np.float32))
+    assert read[1].dtype == ml_dtypes.bfloat16
+    assert read[1].astype(np.float32).sum() == 70_000
+    assert dump.verify() == []
+
+
+def test_a_flipped_byte_in_what_was_compressed_is_found(folder):
+    path = next(folder.rglob("*.safetensors"))
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+    dump = Dump.open(folder)
+    found = dump.verify()
+    assert len(found) == 1
+    assert ".zlib are not those that were written" in found[0]
+    with pytest.raises(DumpError, match="is damaged"):
+        [dump.tensor(call.outputs[0]) for call in dump.calls()]
