@@ -9,8 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
+from typing import Any, Protocol
+
+import numpy.typing as npt
 
 from precflow.agent.contract import module_text
+from precflow.dumps.header import Header
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
@@ -19,6 +23,20 @@ _SHOWN = 6  # records that an error names
 _LOOKED_AT = 400  # records whose text is compared letter by letter when nothing fits
 _ALIKE = 0.4
 _PARTS = re.compile(r"[./~@ ]+")
+
+
+class Recorded(Protocol):
+    """What is needed of a dump, or of two passes that stand for one: header, calls and tensors."""
+
+    @property
+    def header(self) -> Header:
+        """The typed view of ``dump.json``."""
+
+    def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
+        """Return the calls in order."""
+
+    def tensor(self, record: Record) -> npt.NDArray[Any]:
+        """Return a record's tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +59,7 @@ class Found:
         return f"{head}@{when}" if when else head
 
 
-def every(dump: Dump) -> Iterator[Found]:
+def every(dump: Recorded) -> Iterator[Found]:
     """Return every record in order: of each call what went in, then what came out."""
     return (Found(call, record) for call in dump.calls() for record in (*call.inputs, *call.outputs))
 
@@ -87,7 +105,7 @@ def find(dump: Dump, text: str) -> Found:
     raise _unknown(dump, records, text)
 
 
-def users(dump: Dump, of: Found) -> list[Found]:
+def users(dump: Recorded, of: Found) -> list[Found]:
     """Return where an output went: inputs of later calls whose source it is.
 
     What a module returns has the operator that made it as its source, and so have the inputs that it became.
@@ -101,7 +119,7 @@ def users(dump: Dump, of: Found) -> list[Found]:
     ]
 
 
-def source(dump: Dump, of: Found) -> Found | None:
+def source(dump: Recorded, of: Found) -> Found | None:
     """Return the output that a record came from, ``None`` where it comes from outside."""
     if of.record.source is None:
         return None
@@ -111,7 +129,7 @@ def source(dump: Dump, of: Found) -> Found | None:
     return next((one for one in found if one.record.identity.index == index), None)
 
 
-def same(dump: Dump, of: Found, *, among: Dump) -> Found | None:
+def same(dump: Recorded, of: Found, *, among: Recorded) -> Found | None:
     """Return the record of another dump that has the identity of one; of several the one in the same place among them.
 
     Args:

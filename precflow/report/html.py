@@ -11,11 +11,11 @@ import jinja2
 from markupsafe import Markup
 
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES
-from precflow.report import chart, payload, selection, wording
+from precflow.report import chart, closest, payload, selection, wording
 from precflow.report.model import ReportModel
 from precflow.report.templating import environment
 
-STYLES = ("base.css", "sections.css", "records.css")
+STYLES = ("base.css", "sections.css", "records.css", "closest.css")
 SCRIPTS = ("format.js", "page.js", "records.js", "chart.js", "table.js", "tree.js", "detail.js", "start.js")
 
 
@@ -45,6 +45,7 @@ def text(model: ReportModel) -> str:
         unpaired=selection.unpaired(model),
         roles=selection.roles(model),
         closest=selection.closest_row(model),
+        closest_records=closest.rendered(model, templates),
         picture=chart.build(model),
         facts=facts(model),
         status_symbols=wording.STATUS_SYMBOLS,

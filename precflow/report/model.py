@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from precflow.comparison.detail.record import RecordDetail
 from precflow.comparison.measures import Measure
 from precflow.diagnosis.findings import Finding, Region
 from precflow.judgement.verdicts import Judged, Verdict
@@ -76,6 +77,7 @@ class ReportModel:
         seconds: Length of the run.
         emulated: Any side is emulated.
         emulation: Name of the emulated fault, ``""`` for none.
+        details: The records that are furthest over their limits, in full.
     """
 
     recipe: str
@@ -96,4 +98,5 @@ class ReportModel:
     seconds: float
     emulated: bool
     emulation: str = ""
+    details: tuple[RecordDetail, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)

@@ -17,11 +17,12 @@ from precflow.report.render import write
 from precflow.stages.advise import read_findings
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.compare import read_measures
+from precflow.stages.details import worst_details
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Made, Stage
 from precflow.stages.judge import read_judged, read_verdict
 from precflow.stages.localize import read_region
-from precflow.stages.passes import latest, newest, second
+from precflow.stages.passes import latest, newest, open_evidence, second
 from precflow.stages.region import NAME, read_scope
 
 MODEL_FILE = "model.json"
@@ -57,6 +58,9 @@ def _model(job: Job, needs: Mapping[str, Path]) -> ReportModel:
     roles = region.roles or {}
     measures = read_measures(latest(needs, "compare"))
     headers = (("reference", reference.header), ("target", target.header))
+    rows = tuple(
+        Row(measure, status, roles.get(measure.record, "unknown")) for measure, status in zip(measures, judged, strict=True)
+    )
     return ReportModel(
         recipe=job.config.recipe,
         title=job.config.about.title,
@@ -68,9 +72,7 @@ def _model(job: Job, needs: Mapping[str, Path]) -> ReportModel:
         verdict=read_verdict(latest(needs, "judge")),
         region=replace(region, notes=(*_passes(needs), *region.notes)),
         findings=tuple(read_findings(needs["advise"])),
-        rows=tuple(
-            Row(measure, status, roles.get(measure.record, "unknown")) for measure, status in zip(measures, judged, strict=True)
-        ),
+        rows=rows,
         differences=differences(reference.header.facts, target.header.facts),
         stages=tuple(
             StageView(name=name, state=state, seconds=seconds, note=note) for name, state, seconds, note in job.stages
@@ -80,6 +82,7 @@ def _model(job: Job, needs: Mapping[str, Path]) -> ReportModel:
         seconds=round(sum(seconds for _, _, seconds, _ in job.stages), 1),
         emulated=any(header.device.emulated for _, header in headers),
         emulation=str(target.header.emulate.get("name", "")),
+        details=worst_details(open_evidence(needs, "reference"), open_evidence(needs, "target"), rows),
     )
 
 

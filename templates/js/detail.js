@@ -48,6 +48,11 @@ const drawDetail = () => {
     return pairs.length ? [element("h3", {}, "Elements"), element("p", {}, pairs.map(([name, value]) => `${name} ${count(value)}`).join(" · "))] : [];
   };
 
+  const inFull = (row) => {
+    const found = document.querySelector(`.closest-record[data-row="${row}"] .closest-body`);
+    return found ? [found.cloneNode(true)] : [];
+  };
+
   const step = (by) => {
     const place = listed.indexOf(view.record);
     const next = listed[place + by];
@@ -65,7 +70,7 @@ const drawDetail = () => {
     dialog.replaceChildren(
       element("div", { class: "detail-head" }, element("h2", { id: "detail-title" }, word("name", row)), steps),
       element("div", { class: "detail-body" }, element("p", { class: "soft" }, element("code", {}, word("record", row)), ` · ${when}`),
-        ...meaning(row), element("h3", {}, "Both sides"), sides(row), element("h3", {}, "Metrics"), ...metrics(row), ...counts(row), ...sites(row)));
+        ...meaning(row), element("h3", {}, "Both sides"), sides(row), element("h3", {}, "Metrics"), ...metrics(row), ...counts(row), ...sites(row), ...inFull(row)));
     if (!dialog.open) dialog.showModal();
     else (dialog.querySelector(`.steps .${focused || "on"}:not(:disabled)`) ?? dialog.querySelector(".close")).focus();
     dialog.scrollTop = 0;

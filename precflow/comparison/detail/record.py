@@ -11,8 +11,7 @@ import numpy.typing as npt
 from precflow.comparison.detail.description import Description, describe
 from precflow.comparison.detail.detail import Detail, examine
 from precflow.dumps.header import Entry
-from precflow.dumps.lookup import Found, users
-from precflow.dumps.reader import Dump
+from precflow.dumps.lookup import Found, Recorded, users
 from precflow.dumps.records import Record
 from precflow.errors import DumpError
 
@@ -62,7 +61,7 @@ class RecordDetail:
     feeds: tuple[str, ...] = ()
 
 
-def detail_of(reference: Dump, target: Dump, left: Found, right: Found, *, threads: int = 0) -> RecordDetail:
+def detail_of(reference: Recorded, target: Recorded, left: Found, right: Found, *, threads: int = 0) -> RecordDetail:
     """Read both tensors of a pair of records and return everything about them.
 
     Args:
@@ -122,7 +121,7 @@ def _input(index: str, mine: Record | None, theirs: Record | None, weights: Weig
     return Input(index, mine.weight, next((state for holds, state in states if holds), "equal bits"))
 
 
-def _read(side: str, dump: Dump, record: Record) -> tuple[npt.NDArray[Any] | None, str]:
+def _read(side: str, dump: Recorded, record: Record) -> tuple[npt.NDArray[Any] | None, str]:
     if not record.stored:
         return None, f"the {side} kept no tensor of it"
     try:

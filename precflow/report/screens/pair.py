@@ -16,6 +16,8 @@ from precflow.report.screens.record import elements, exact
 
 _WORST = 10
 _TOP = 3
+_VALUES = "values"
+_NOTHING = "-"
 
 
 def pair_screen(row: Row, of: RecordDetail, blockers: Sequence[str] = ()) -> Paper:
@@ -51,15 +53,21 @@ def pair_screen(row: Row, of: RecordDetail, blockers: Sequence[str] = ()) -> Pap
     return paper
 
 
-def sides(row: Row, of: RecordDetail) -> list[tuple[str, str, str, str]]:
-    """Return the table of both sides: what, reference, target, and whether it is the same."""
+def sides(row: Row, of: RecordDetail, *, pictures: bool = True) -> list[tuple[str, str, str, str]]:
+    """Return the table of both sides: what, reference, target, and whether it is the same.
+
+    Args:
+        row: Measure of the record.
+        of: Its detail.
+        pictures: Draw histograms as bars of text.
+    """
     measure = row.measure
     rows = [
         _compared("dtype", measure.reference_dtype, measure.target_dtype),
         _compared("shape", shape(measure.reference_shape), shape(measure.target_shape)),
     ]
     pair = (of.detail.reference, of.detail.target) if of.detail else (of.reference, of.target)
-    rows += [_compared(what, *both) for what, *both in _facts(*pair)]
+    rows += [_compared(what, *both) for what, *both in _facts(*pair) if pictures or what != _VALUES]
     rows += [_compared(f"argument {name}", *both) for name, both in measure.arguments.items()]
     return [("", "reference", "target", ""), *rows]
 
@@ -78,13 +86,14 @@ def _of_one(of: Description | None) -> dict[str, str]:
         found["min / max"] = f"{exact(of.extent.minimum)} / {exact(of.extent.maximum)}"
         found["mean"] = exact(mean(of.extent))
         found["norm"] = exact(norm(of.extent))
-        found["values"] = f"|{bars(of.values.counts, logarithmic=True)}|"
+        found[_VALUES] = f"|{bars(of.values.counts, logarithmic=True)}|"
     found["first"] = ", ".join(of.first[:3])
     return found
 
 
 def _compared(what: str, reference: str, target: str) -> tuple[str, str, str, str]:
-    return what, reference or "-", target or "-", "same" if reference == target else "differs"
+    both = (reference or _NOTHING, target or _NOTHING)
+    return what, *both, "" if _NOTHING in both else "same" if reference == target else "differs"
 
 
 def _limit(row: Row) -> str:

@@ -1,0 +1,62 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from precflow.comparison.detail.detail import examine
+from precflow.comparison.detail.record import Input, RecordDetail
+
+pytestmark = pytest.mark.browser
+X = np.random.default_rng(0).standard_normal((3, 7, 16)).astype(np.float32)
+
+
+@pytest.fixture
+def detailed(misaligned):
+    changed = X.copy()
+    changed[:, :, 5] *= 2
+    failing = [row.measure.record for row in misaligned.rows if row.judged.status == "fail"][:20]
+    inputs = (Input("0", "</script><img src=x onerror=alert(2)>", "equal bits"),)
+    return dataclasses.replace(
+        misaligned, details=tuple(RecordDetail(record, "n", examine(X, changed), inputs=inputs) for record in failing)
+    )
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_closer_look_is_quiet_and_fits(detailed, show, width, dark):
+    page = show(detailed, width=width, dark=dark)
+    page.run("for (const one of document.querySelectorAll('.closest-record')) one.open = true")
+    assert page.run("document.querySelectorAll('.closest-record').length") == 20
+    assert page.run("document.documentElement.scrollWidth") <= width
+    assert page.named("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled") == []
+    assert page.run("document.images.length") == 0
+
+
+def test_pictures_have_a_size_and_words(detailed, show):
+    page = show(detailed)
+    boxes = page.run(
+        "[...document.querySelectorAll('.closest-record[open] svg')]"
+        ".map((one) => [one.clientWidth, one.clientHeight, one.ariaLabel])"
+    )
+    assert len(boxes) >= 5
+    assert all(width > 150 and height > 30 and label for width, height, label in boxes)
+    filled = page.run("getComputedStyle(document.querySelector('.picture.errors path')).fill")
+    assert filled == "rgb(180, 35, 24)"
+
+
+def test_it_stands_without_script(detailed, show):
+    page = show(detailed, script=False)
+    assert "one position (index 5 of axis 2) carries 100 %" in page.text("#closer")
+
+
+def test_the_dialog_shows_it_too(detailed, show):
+    row = next(index for index, row in enumerate(detailed.rows) if row.measure.record == detailed.details[1].record)
+    page = show(detailed, f"record={row}")
+    assert page.text("#detail-title") == detailed.rows[row].measure.name
+    assert "Where the error is: one position (index 5 of axis 2) carries 100 %" in page.text("#detail")
+    assert page.run("document.querySelectorAll('#detail svg').length") >= 5
+    page.click("#detail .close")
+    page.wait("!document.querySelector('#detail').open && !location.hash.includes('record')")
+    page.run("location.hash = '#record=0'")
+    page.wait("document.querySelector('#detail').open")
+    assert page.run("document.querySelectorAll('#detail svg').length") == 0

@@ -1,0 +1,64 @@
+import dataclasses
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from precflow.dumps.reader import Dump
+from precflow.stages import details
+from precflow.stages.details import worst_details
+from precflow.stages.pair import comparison
+
+_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
+builder = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(builder)
+X = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
+
+
+@pytest.fixture
+def both(tmp_path):
+    """Return a function that writes both sides; the target's operator N is off by ``factors[N]``."""
+
+    def write(*factors, store=True):
+        dumps = []
+        for side in ("reference", "target"):
+            made = builder.DumpBuilder(tmp_path / side, side=side)
+            for number, factor in enumerate(factors):
+                values = X * (number + 1) * (factor if side == "target" else 1)
+                made.call(f"m{number}", "linear", [values], store=store).call(f"m{number}", "", [values], store=store)
+            dumps.append(Dump.open(made.write()))
+        return dumps
+
+    return write
+
+
+def shown(dumps, **options):
+    return [one.record for one in worst_details(*dumps, comparison(*dumps, command="").rows, **options)]
+
+
+def test_the_worst_come_first_and_a_repetition_once(both):
+    assert shown(both(1.0, 1.1, 2.0, 1.5)) == [f"m{number}/linear.0/forward.output.0" for number in (2, 3, 1)]
+
+
+def test_what_introduces_the_error_comes_before_what_is_larger(both):
+    dumps = both(1.1, 2.0)
+    rows = [
+        dataclasses.replace(row, role="introduces" if row.measure.module == "m0" else "inherits")
+        for row in comparison(*dumps, command="").rows
+    ]
+    assert worst_details(*dumps, rows)[0].record.startswith("m0/")
+
+
+def test_as_many_as_are_wanted(both):
+    assert len(shown(both(*(1.1 + number / 10 for number in range(8))), most=3)) == 3
+
+
+def test_large_tensors_are_left_to_the_verb(both, monkeypatch):
+    monkeypatch.setattr(details, "MOST_ELEMENTS", 2 * X.size)
+    assert len(shown(both(1.1, 2.0))) == 1
+
+
+def test_nothing_fails_and_nothing_is_stored(both):
+    assert shown(both(1.0)) == []
+    assert shown(both(2.0, store=False)) == []
