@@ -21,7 +21,7 @@ def integer_block(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> Summ
     apart = distance(reference, target)
     return Summary(
         elements=reference.size,
-        unequal=int(np.count_nonzero(apart)) if reference.dtype == target.dtype else reference.size,
+        unequal=reference.dtype != target.dtype or bool(apart.any()),
         difference_sum=Scaled.of(float(np.add.reduce(apart, dtype=np.float64))),
         difference_max=int(apart.max()),
     )

@@ -78,7 +78,7 @@ def float_block(reference: npt.NDArray[Any], target: npt.NDArray[Any], facts: Pa
         row: Number of the row that the block starts in.
         length: Elements of a row; the block holds whole rows, or lies within one.
     """
-    unequal = _unequal(reference, target) if facts.same else reference.size
+    unequal = not facts.same or _unequal(reference, target)
     y = widen(reference)
     x = widen(target) if unequal else y
     groups = None if _is_plain(y, facts.fills[0]) and (x is y or _is_plain(x, facts.fills[1])) else _classify(y, x, facts)
@@ -88,12 +88,12 @@ def float_block(reference: npt.NDArray[Any], target: npt.NDArray[Any], facts: Pa
     shape = (reference.size // length, length) if reference.size % length == 0 else (1, reference.size)
     block = _Block(y, x, (reference, target), excluded, facts, row, shape)
     parts = [_equal_part(block)] if x is y else [_difference_part(block), _relative_part(block), _divergence_part(block)]
-    return merge([_counted(reference.size, unequal, groups), *parts])
+    return merge([_counted(reference.size, groups, unequal=unequal), *parts])
 
 
-def _unequal(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> int:
+def _unequal(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> bool:
     word = _WORDS[reference.itemsize]
-    return int(np.count_nonzero(reference.view(word) != target.view(word)))
+    return not np.array_equal(reference.view(word), target.view(word))
 
 
 def _is_plain(values: Floats, fills: FillRange) -> bool:
@@ -106,7 +106,7 @@ def _classify(y: Floats, x: Floats, facts: PairFacts) -> PairClasses:
         return classify(y, x, facts.fills, same_dtype=facts.same)
 
 
-def _counted(elements: int, unequal: int, groups: PairClasses | None) -> Summary:
+def _counted(elements: int, groups: PairClasses | None, *, unequal: bool) -> Summary:
     if groups is None:
         return Summary(inexact=True, elements=elements, unequal=unequal)
     return Summary(

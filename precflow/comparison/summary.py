@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from precflow.comparison.rows import RowNorms
 from precflow.comparison.scaled import Scaled
 
-SUMMARY_VERSION = 2  # 2: the divergence of nearby values without cancellation
+SUMMARY_VERSION = 3  # 3: whether bits differ, no longer how many
 
 
 def _counts_added(first: Mapping[str, int], second: Mapping[str, int]) -> Mapping[str, int]:
@@ -43,13 +43,13 @@ class Summary:
         sentinel_mismatch: Fills without an equal partner.
         nonfinite_mismatch: NaN or infinities without an equal partner.
         infinity_for_sentinel: -inf against a negative fill: a match.
-        unequal: Elements whose bits differ; all of them where the types differ.
+        unequal: Some element's bits differ, or the types do.
         difference_sum: Sum of |d|.
         difference_square: Sum of d^2.
         difference_max: Largest |d|; exact integer for integers.
         reference_sum: Sum of |y|.
         reference_square: Sum of y^2.
-        target_sum: Sum of |x|.
+        target_sum: Sum of x; means nothing where ``negative``.
         target_square: Sum of x^2.
         product: Sum of x y.
         relative_sum: Sum of |d| / |y|.
@@ -75,7 +75,7 @@ class Summary:
     sentinel_mismatch: int = field(default=0, metadata=_ADDED)
     nonfinite_mismatch: int = field(default=0, metadata=_ADDED)
     infinity_for_sentinel: int = field(default=0, metadata=_ADDED)
-    unequal: int = field(default=0, metadata=_ADDED)
+    unequal: bool = field(default=False, metadata=_EITHER)
     difference_sum: Scaled = field(default_factory=Scaled, metadata=_ADDED)
     difference_square: Scaled = field(default_factory=Scaled, metadata=_ADDED)
     difference_max: float = field(default=0.0, metadata=_LARGEST)

@@ -30,7 +30,7 @@ SEEDS = (0x243F6A88, 0x85A308D3)
 FACTORS = (0x9E3779B1, 0x85EBCA77)
 WORTH_COMPILING = 1 << 29  # bytes; NumPy reads less than that before numba is even loaded
 _STRETCH = 64  # blocks after which the pages of a mapped file are given back: 16 MiB
-_HALF, _ODD = np.uint32(16), np.uint32(1)
+_HALF, _ODD, _WORD = np.uint32(16), np.uint32(1), 0xFFFFFFFF
 _LOCK = threading.Lock()
 
 
@@ -68,22 +68,38 @@ def lanes(data: npt.NDArray[np.uint8], *, compiled: bool | None = None) -> Words
     measure = (_compiled() if wanted else None) or _by_numpy
     blocks = np.zeros((-(-data.size // BLOCK_BYTES), 2), np.uint32)
     for start in range(0, len(blocks), _STRETCH):
-        part = data[start * BLOCK_BYTES : (start + _STRETCH) * BLOCK_BYTES]
-        whole = part.size // BLOCK_BYTES
-        measure(words(part[: whole * BLOCK_BYTES]), weights(), blocks[start : start + whole])
-        if whole < _STRETCH and whole * BLOCK_BYTES < part.size:
-            measure(words(part[whole * BLOCK_BYTES :]), weights(), blocks[start + whole : start + whole + 1])
+        part, mine = data[start * BLOCK_BYTES : (start + _STRETCH) * BLOCK_BYTES], blocks[start : start + _STRETCH]
+        measure(words(part), weights(), mine)
+        add_last(part, mine)
         release(part)
     return blocks
 
 
 def words(data: npt.NDArray[np.uint8]) -> Words:
-    """Return bytes as little-endian words, read-only, with zeros behind them where they do not fill the last one."""
-    missing = -data.size % 4
-    whole = np.concatenate((data, np.zeros(missing, np.uint8))) if missing else np.require(data, requirements="A")
+    """Return the whole words of bytes, little-endian and read-only; copied where they do not lie at whole words."""
+    whole = data[: data.size // 4 * 4]
     seen: Words = (whole if whole.ctypes.data % 4 == 0 else whole.copy()).view("<u4")
     seen.flags.writeable = False
     return seen
+
+
+def add_last(data: npt.NDArray[np.uint8], blocks: Words) -> None:
+    """Add the word that the last one to three bytes make with zeros behind them; nothing where all words are whole.
+
+    Args:
+        data: Bytes of a whole tensor, or of its last part, which starts with a block.
+        blocks: Their lanes, with all whole words summed up.
+    """
+    odd = data.size % 4
+    if odd:
+        word = int.from_bytes(data[-odd:].tobytes(), "little")
+        place = data.size // 4 % BLOCK_WORDS
+        blocks[-1] += np.array([_term(word, lane, int(weights()[lane, place])) for lane in (0, 1)], np.uint32)
+
+
+def _term(word: int, lane: int, weight: int) -> int:
+    mixed = (word ^ weight) * FACTORS[lane] & _WORD
+    return (mixed ^ mixed >> 16) * (weight | 1) & _WORD
 
 
 @functools.cache

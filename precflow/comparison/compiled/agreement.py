@@ -15,8 +15,8 @@ TOLERANCE = 1e-12
 def disagreements(first: Summary, second: Summary) -> list[str]:
     """Return the names of the fields in which two summaries differ by more than the order of additions explains.
 
-    The product's rounding is relative to the squares, since its terms cancel; the divergence means nothing where a value is
-    negative.
+    The product's rounding is relative to the squares, since its terms cancel; the divergence and the target's sum mean
+    nothing where a value is negative.
     """
     return [part.name for part in fields(Summary) if not _agrees(part.name, first, second)]
 
@@ -32,7 +32,7 @@ def _agrees(name: str, first: Summary, second: Summary) -> bool:
         )
     if not isinstance(left, Scaled):
         return bool(left == right)
-    if name == "divergence" and first.negative:
+    if name in {"divergence", "target_sum"} and first.negative:
         return True
     room = float(first.reference_square) + float(first.target_square) if name == "product" else 0.0
     return abs(float(left) - float(right)) <= TOLERANCE * (abs(float(right)) + room)

@@ -12,7 +12,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload, register_jitable
 
-int32, uint32, float32, float64, int64 = np.int32, np.uint32, np.float32, np.float64, np.int64
+int32, uint32, float32, float64, int64, uint64 = np.int32, np.uint32, np.float32, np.float64, np.int64, np.uint64
 
 SIGN = int32(31)
 MAGNITUDE = int32(0x7FFFFFFF)
@@ -88,6 +88,16 @@ def ranked(element: Any, partner: Any) -> Any:  # noqa: ARG001  compiled below
     raise RuntimeError("a compiled helper was called from Python")
 
 
+def unranked(element: Any) -> Any:  # noqa: ARG001  compiled below
+    """Return the bit pattern as int32: of two elements of one type and sign, as far apart as their places."""
+    raise RuntimeError("a compiled helper was called from Python")
+
+
+def comparable(reference: Any, target: Any) -> Any:  # noqa: ARG001  compiled below
+    """Say whether two arrays have one type, so that :func:`unranked` may be subtracted."""
+    raise RuntimeError("a compiled helper was called from Python")
+
+
 def exact(element: Any) -> Any:  # noqa: ARG001  compiled below
     """Return the value as float64, infinities and NaN included."""
     raise RuntimeError("a compiled helper was called from Python")
@@ -111,6 +121,19 @@ def _ranked(element, partner):  # type: ignore[no-untyped-def]  # noqa: ANN001, 
     if element == types.int32:
         return lambda element, partner: order(_round_to_half(element), int32(0x7FFF))  # noqa: ARG005  the same
     return lambda element, partner: order(int32(np.int16(element)), int32(0x7FFF))  # noqa: ARG005  the same
+
+
+@overload(unranked)
+def _unranked(element):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  the same
+    if element == types.uint16:
+        return lambda element: int32(np.int16(element))
+    return lambda element: int32(element)  # noqa: PLW0108  numba wants a function
+
+
+@overload(comparable)
+def _comparable(reference, target):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  the same
+    same = reference.dtype == target.dtype
+    return lambda reference, target: same  # noqa: ARG005  the same
 
 
 @overload(exact)

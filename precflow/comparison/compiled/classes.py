@@ -7,22 +7,22 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from precflow.comparison.compiled.bits import exact
+from precflow.comparison.compiled.bits import exact, uint64
+from precflow.comparison.compiled.layout import FIRST_CLASS
 from precflow.comparison.values import HIGH_FILL, INFINITY, LOW_FILL, MINUS_INFINITY, NOT_A_NUMBER, ORDINARY
 
-CLASS_COUNTS = 5  # sentinel, nonfinite, sentinel_mismatch, nonfinite_mismatch, infinity_for_sentinel
 _BAND = 0.02
 
 
 @register_jitable
-def _class_of(value: Any, fills: Any) -> Any:
+def _class_of(value: Any, fills: Any, side: Any) -> Any:
     if np.isnan(value):
         return NOT_A_NUMBER
     if np.isinf(value):
         return INFINITY if value > 0 else MINUS_INFINITY
-    if value <= fills[1] or fills[2] <= value <= fills[3]:
+    if value <= fills[side, 1] or fills[side, 2] <= value <= fills[side, 3]:
         return LOW_FILL
-    return HIGH_FILL if value >= fills[0] else ORDINARY
+    return HIGH_FILL if value >= fills[side, 0] else ORDINARY
 
 
 @register_jitable
@@ -30,37 +30,40 @@ def _count(left: Any, right: Any, close: Any, same: Any, counts: Any) -> None:
     """Count one excluded pair."""
     masked_alike = (left == LOW_FILL and right == MINUS_INFINITY) or (left == MINUS_INFINITY and right == LOW_FILL)
     if NOT_A_NUMBER <= left <= MINUS_INFINITY or NOT_A_NUMBER <= right <= MINUS_INFINITY:
-        counts[1] += 1
-        counts[3] += left != right and not masked_alike
+        counts[FIRST_CLASS + 1] += 1
+        counts[FIRST_CLASS + 3] += left != right and not masked_alike
     else:
-        counts[0] += 1
-        counts[2] += left != right or (same and left == HIGH_FILL and not close)
-    counts[4] += masked_alike
+        counts[FIRST_CLASS] += 1
+        counts[FIRST_CLASS + 2] += left != right or (same and left == HIGH_FILL and not close)
+    counts[FIRST_CLASS + 4] += masked_alike
 
 
 @register_jitable(fastmath=False)
-def sort_out(reference: Any, target: Any, fills: Any, plain: Any, counts: Any) -> Any:
+def sort_out(reference: Any, target: Any, start: Any, stop: Any, fills: Any, plain_y: Any, plain_x: Any, counts: Any) -> Any:
     """Copy a block with its excluded pairs set to 0, count those by class, and return how many there are.
 
     Args:
         reference: Bit patterns of y.
         target: Bit patterns of x.
+        start: First element of the block.
+        stop: Behind the last one.
         fills: For each side high, low, and the two ends of the band.
-        plain: Two arrays at least as long: the copies of y and x.
-        counts: ``CLASS_COUNTS`` int64, added to.
+        plain_y: Room for a copy of y.
+        plain_x: Room for a copy of x.
+        counts: Int64, added to from ``FIRST_CLASS`` on.
     """
-    plain_y, plain_x = plain
     excluded = 0
-    for i in range(reference.size):
-        y, x = exact(reference[i]), exact(target[i])
-        left, right = _class_of(y, fills[0]), _class_of(x, fills[1])
+    for i in range(stop - start):
+        here, there = reference[uint64(start + i)], target[uint64(start + i)]
+        y, x = exact(here), exact(there)
+        left, right = _class_of(y, fills, 0), _class_of(x, fills, 1)
         largest = max(abs(y), abs(x))
         close = np.isfinite(y) and np.isfinite(x) and abs(y - x) <= _BAND * largest
         if (left == ORDINARY) != (right == ORDINARY) and close:
             left = right = ORDINARY
         kept = left == ORDINARY and right == ORDINARY
-        plain_y[i] = reference[i] if kept else 0
-        plain_x[i] = target[i] if kept else 0
+        plain_y[i] = here if kept else 0
+        plain_x[i] = there if kept else 0
         if not kept:
             excluded += 1
             _count(left, right, close, reference.dtype == target.dtype, counts)

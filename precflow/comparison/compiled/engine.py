@@ -17,21 +17,42 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from precflow.comparison import ladder
+from precflow.comparison.compiled.layout import (
+    BLOCK,
+    COUNTS,
+    FIRST_CLASS,
+    FIRST_RUNG,
+    LARGEST,
+    NEGATIVE,
+    RUNGS,
+    SUMS,
+    TALLIES,
+    TOTALS,
+    UNEQUAL,
+)
 from precflow.comparison.compiled.selftest import problem_of
 from precflow.comparison.kernel import PairFacts, pair_facts
-from precflow.comparison.ladder import RUNGS
 from precflow.comparison.rows import RowNorms
 from precflow.comparison.scaled import Scaled
 from precflow.comparison.summary import Summary
+from precflow.dumps.digest import BLOCK_BYTES, Words, add_last, weights, words
 from precflow.dumps.pages import release
 
 Bits = npt.NDArray[Any]
-Range = Callable[[npt.NDArray[Any], npt.NDArray[Any], int, int], Summary]
+Lanes = tuple[Words, Words]  # of the reference and of the target, uint32 [blocks, 2]
+Range = Callable[..., Summary]
 
 _PATTERNS = {"float32": np.int32, "bfloat16": np.int16, "float16": np.uint16}
+_SUMS = (
+    "difference_sum difference_square reference_sum reference_square target_square product relative_sum "
+    "offset_relative_sum ulp_sum divergence target_sum"
+).split()
+_CLASSES = "sentinel nonfinite sentinel_mismatch nonfinite_mismatch infinity_for_sentinel".split()
 _LOG = logging.getLogger(__name__)
 _LOCK = threading.Lock()
-_STRETCH = 1 << 19  # elements after which pages are given back: 4 MiB of both sides of float32
+_NO_WORDS, _NO_LANES = words(np.zeros(0, np.uint8)), np.zeros((0, 2), np.uint32)
+_STRETCH = 1 << 20  # elements after which pages are given back: 8 MiB of both sides of float32
 
 
 def compiled_range(reference: str, target: str) -> Range | None:
@@ -75,17 +96,24 @@ class _Form:
     kernel: Callable[..., None]
     facts: PairFacts
 
-    def __call__(self, reference: npt.NDArray[Any], target: npt.NDArray[Any], first: int, length: int) -> Summary:
-        """Run the kernel over one range, stretch after stretch, and make a summary of its totals."""
+    def __call__(
+        self, reference: npt.NDArray[Any], target: npt.NDArray[Any], first: int, length: int, lanes: Lanes | None = None
+    ) -> Summary:
+        """Run the kernel over one range, stretch after stretch, and make a summary of its totals.
+
+        With ``lanes`` of both sides, zeros, the range starts a block of content ids, and they are filled in.
+        """
         if not reference.size:
             return Summary(inexact=True)
         left, right = _bits(reference, self.facts.reference.name), _bits(target, self.facts.target.name)
         row = first // length
         rows = (first + reference.size - 1) // length - row + 1
-        results = (np.zeros(11), np.zeros(3), np.zeros(15, np.int64), np.zeros((2, rows)))
+        results = (np.zeros(TOTALS), np.zeros(LARGEST), np.zeros(TALLIES, np.int64), np.zeros((2, rows)))
+        scratch = _scratch(left.dtype, right.dtype)
         for start in range(0, reference.size, _STRETCH):
             parts = left[start : start + _STRETCH], right[start : start + _STRETCH]
-            self.kernel(*parts, (first + start - row * length, length), _constants(self.facts), results)
+            place = (first + start - row * length, length)
+            self.kernel(*parts, place, _constants(self.facts), results, scratch, _seen(parts, start, lanes))
             for part in parts:
                 release(part)
         return _summary(self.facts, reference.size, row, results)
@@ -97,17 +125,41 @@ def _bits(values: npt.NDArray[Any], name: str) -> Bits:
     return bits
 
 
+def _scratch(reference: np.dtype[Any], target: np.dtype[Any]) -> tuple[Any, ...]:
+    """Return room for what one block gives and for a copy of it; what is read has one type with the tensors, read-only."""
+    found = (np.zeros(SUMS), np.zeros(LARGEST), np.zeros(COUNTS, np.int64))
+    plain = (np.empty(BLOCK, reference), np.empty(BLOCK, target))
+    copies = (plain[0].view(), plain[1].view())
+    for copy in copies:
+        copy.flags.writeable = False
+    return *found, *plain, *copies
+
+
+def _seen(parts: tuple[Bits, Bits], start: int, lanes: Lanes | None) -> tuple[Any, ...]:
+    """Return what the kernel sums up the lanes of a stretch with; bytes behind the last whole word are added here."""
+    if lanes is None:
+        return _NO_WORDS, _NO_WORDS, weights(), _NO_LANES, _NO_LANES
+    sides, blocks = [], []
+    for part, mine in zip(parts, lanes, strict=True):
+        data, block = part.view(np.uint8), start * part.itemsize // BLOCK_BYTES
+        blocks.append(mine[block : block - (-data.size // BLOCK_BYTES)])
+        sides.append(words(data))
+        add_last(data, blocks[-1])
+    return (*sides, weights(), *blocks)
+
+
 @functools.cache
 def _constants(facts: PairFacts) -> tuple[Any, ...]:
     """Return what the kernel knows about the two types, as numbers."""
     fills = np.array([(side.high, side.low, *side.band) for side in facts.fills])
     low, high = max(side.plain_low for side in facts.fills), min(side.high for side in facts.fills)
-    bounds = np.array([_order(low), _order(high)], np.int32)
-    rungs = [RUNGS[name] for name in facts.rungs]
-    ladder = np.array((rungs + rungs[-1:] * 3)[:3])
-    for array in (fills, bounds, ladder):
+    normal = np.float32(facts.reference.smallest_normal).view(np.int32)
+    bounds = np.int32(_order(low)), np.int32(_order(high)), float(min(-low, high)), normal, facts.target.smallest
+    rungs = [ladder.RUNGS[name] for name in facts.rungs]
+    three = np.array((rungs + rungs[-1:] * RUNGS)[:RUNGS])
+    for array in (fills, three):
         array.flags.writeable = False
-    return fills, bounds, np.float32(facts.reference.smallest_normal).view(np.int32), ladder, facts.target.smallest
+    return bounds, fills, three
 
 
 def _order(value: float) -> int:
@@ -118,38 +170,24 @@ def _order(value: float) -> int:
 
 def _summary(facts: PairFacts, size: int, row: int, results: tuple[npt.NDArray[Any], ...]) -> Summary:
     totals, largest, tallies, squares = results
-    sums = [Scaled.of(float(total)) for total in totals]
     counts = [int(count) for count in tallies]
+    found: dict[str, Any] = {name: Scaled.of(float(total)) for name, total in zip(_SUMS, totals, strict=True)}
+    found |= zip(_CLASSES, counts[FIRST_CLASS:FIRST_RUNG], strict=True)
     norms = np.sqrt(squares)
     return Summary(
         inexact=True,
         elements=size,
-        unequal=counts[0] if facts.same else size,
-        small=counts[1],
-        small_mismatch=counts[2],
-        within_one_thousandth=counts[3],
-        within_five_thousandths=counts[4],
-        ulp_max=counts[5],
-        sentinel=counts[6],
-        nonfinite=counts[7],
-        sentinel_mismatch=counts[8],
-        nonfinite_mismatch=counts[9],
-        infinity_for_sentinel=counts[10],
-        close=dict(zip(facts.rungs, counts[11:14], strict=False)),
-        negative=bool(counts[14]),
-        difference_sum=sums[0],
-        difference_square=sums[1],
-        reference_sum=sums[2],
-        reference_square=sums[3],
-        target_sum=sums[4],
-        target_square=sums[5],
-        product=sums[6],
-        relative_sum=sums[7],
-        offset_relative_sum=sums[8],
-        ulp_sum=sums[9],
-        divergence=sums[10],
+        unequal=bool(counts[UNEQUAL]) or not facts.same,
+        small=counts[0],
+        small_mismatch=counts[1],
+        within_one_thousandth=counts[2],
+        within_five_thousandths=counts[3],
+        ulp_max=counts[COUNTS - 1],
+        close=dict(zip(facts.rungs, counts[FIRST_RUNG:NEGATIVE], strict=False)),
+        negative=bool(counts[NEGATIVE]),
         difference_max=float(largest[0]),
         relative_max=float(largest[1]),
         offset_relative_max=float(largest[2]),
         rows=RowNorms(row, norms[0], norms[1]),
+        **found,
     )

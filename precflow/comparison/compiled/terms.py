@@ -7,7 +7,7 @@ from typing import Any
 
 from numba.extending import register_jitable
 
-from precflow.comparison.compiled.bits import as_float32, decode, float64, int32
+from precflow.comparison.compiled.bits import as_float32, decode, float64, int32, uint64
 from precflow.comparison.compiled.block import FAST
 from precflow.comparison.divergence import RATIOS, SERIES, SERIES_BELOW
 
@@ -16,16 +16,17 @@ _LEAST, _MOST = RATIOS
 
 
 @register_jitable(fastmath=FAST)
-def divergence_terms(reference: Any, target: Any, smallest: Any) -> Any:
-    """Return the sum of ``y log(y / x) - y + x`` over a block without negative values; see the twin for x of 0.
+def divergence_terms(reference: Any, target: Any, start: Any, stop: Any, smallest: Any) -> Any:
+    """Return the sum of ``y log(y / x) - y + x`` over a block without negative values, and that of x; see the twin for x of 0.
 
     Terms of nearby values come from a series in one vectorised loop; only where others exist does a second loop take their
     logarithms.
     """
-    total = 0.0
+    total = x_sum = 0.0
     distant = int32(0)
-    for i in range(reference.size):
+    for i in range(uint64(start), uint64(stop)):
         y, x = float64(as_float32(decode(reference[i]))), float64(as_float32(decode(target[i])))
+        x_sum += x
         x = smallest if (x == 0.0) & (y > 0.0) else x
         d = x - y
         both = x + y
@@ -35,13 +36,13 @@ def divergence_terms(reference: Any, target: Any, smallest: Any) -> Any:
         series = _A + square * (_B + square * (_C + square * (_D + square * _E)))
         total += s * (d - 2.0 * y * square * series) if near else 0.0
         distant = int32(distant + int32(not near))
-    return total + _distant(reference, target, smallest) if distant else total
+    return (total + _distant(reference, target, start, stop, smallest) if distant else total), x_sum
 
 
 @register_jitable(fastmath=FAST)
-def _distant(reference: Any, target: Any, smallest: Any) -> Any:
+def _distant(reference: Any, target: Any, start: Any, stop: Any, smallest: Any) -> Any:
     total = 0.0
-    for i in range(reference.size):
+    for i in range(uint64(start), uint64(stop)):
         y, x = float64(as_float32(decode(reference[i]))), float64(as_float32(decode(target[i])))
         if y == 0.0:
             total += x

@@ -10,26 +10,27 @@ from numba.extending import register_jitable
 from precflow.compiling import storing
 from precflow.dumps.digest import FACTORS
 
-uint32 = np.uint32
+uint32, uint64 = np.uint32, np.uint64
 _FIRST, _SECOND = uint32(FACTORS[0]), uint32(FACTORS[1])
 _HALF, _ODD = uint32(16), uint32(1)
 
 
 @register_jitable
-def add_lanes(words: Any, weights: Any, start: Any, block: Any) -> None:
+def add_lanes(words: Any, start: Any, stop: Any, weights: Any, block: Any) -> None:
     """Add the terms of some words of one block to its lanes.
 
     Args:
-        words: uint32, all of one block.
+        words: uint32 of a tensor, or of a part that starts with a block.
+        start: First word.
+        stop: Behind the last one, in the same block.
         weights: uint32 ``[2, BLOCK_WORDS]``.
-        start: Place of the first word in its block.
         block: uint32 ``[2]``, added to.
     """
     first, second = block[0], block[1]
-    left, right = weights[0, start : start + words.size], weights[1, start : start + words.size]
-    for i in range(words.size):
-        word = words[i]
-        one, other = left[i], right[i]
+    place = uint64(start % weights.shape[1])
+    for i in range(uint64(stop - start)):
+        word = words[uint64(start) + i]
+        one, other = weights[0, place + i], weights[1, place + i]
         mixed = uint32(uint32(word ^ one) * _FIRST)
         first = uint32(first + uint32(uint32(mixed ^ uint32(mixed >> _HALF)) * uint32(one | _ODD)))
         mixed = uint32(uint32(word ^ other) * _SECOND)
@@ -37,9 +38,41 @@ def add_lanes(words: Any, weights: Any, start: Any, block: Any) -> None:
     block[0], block[1] = first, second
 
 
+@register_jitable
+def add_lanes_of_both(words: Any, others: Any, start: Any, stop: Any, weights: Any, block: Any, other_block: Any) -> None:
+    """Add the words at the same places of two tensors, a third faster than one after the other.
+
+    Args:
+        words: uint32 of one tensor, or of a part that starts with a block.
+        others: The same of the other.
+        start: First word.
+        stop: Behind the last one, in the same block.
+        weights: uint32 ``[2, BLOCK_WORDS]``.
+        block: uint32 ``[2]`` of one, added to.
+        other_block: The same of the other.
+    """
+    first, second, other_first, other_second = block[0], block[1], other_block[0], other_block[1]
+    place = uint64(start % weights.shape[1])
+    for i in range(uint64(stop - start)):
+        here, there = words[uint64(start) + i], others[uint64(start) + i]
+        weight = weights[0, place + i]
+        odd = uint32(weight | _ODD)
+        mixed = uint32(uint32(here ^ weight) * _FIRST)
+        first = uint32(first + uint32(uint32(mixed ^ uint32(mixed >> _HALF)) * odd))
+        mixed = uint32(uint32(there ^ weight) * _FIRST)
+        other_first = uint32(other_first + uint32(uint32(mixed ^ uint32(mixed >> _HALF)) * odd))
+        weight = weights[1, place + i]
+        odd = uint32(weight | _ODD)
+        mixed = uint32(uint32(here ^ weight) * _SECOND)
+        second = uint32(second + uint32(uint32(mixed ^ uint32(mixed >> _HALF)) * odd))
+        mixed = uint32(uint32(there ^ weight) * _SECOND)
+        other_second = uint32(other_second + uint32(uint32(mixed ^ uint32(mixed >> _HALF)) * odd))
+    block[0], block[1], other_block[0], other_block[1] = first, second, other_first, other_second
+
+
 @storing
 def measure_lanes(words: Any, weights: Any, blocks: Any) -> None:
-    """Set the lanes of every block of a tensor.
+    """Add the words of a tensor to the lanes of its blocks.
 
     Args:
         words: uint32 of the whole tensor, or of a part that starts with a block; read-only, as numba tells such arrays apart.
@@ -48,4 +81,5 @@ def measure_lanes(words: Any, weights: Any, blocks: Any) -> None:
     """
     length = weights.shape[1]
     for number in range(blocks.shape[0]):
-        add_lanes(words[number * length : (number + 1) * length], weights, 0, blocks[number])
+        start = number * length
+        add_lanes(words, start, min(start + length, words.size), weights, blocks[number])

@@ -1,0 +1,16 @@
+"""Where the compiled pass keeps which number: what it shares with the Python around it, without importing numba."""
+
+SUMS = 9  # |d|, d^2, |y|, y^2, x^2, x y, |d|/|y|, |d|/(|y| + 1e-7), units in the last place
+LARGEST = 3  # |d|, |d|/|y|, |d|/(|y| + 1e-7)
+COUNTS = 5  # small, small_mismatch, within 0.001, within 0.005, largest distance in the last place
+CLASS_COUNTS = 5  # sentinel, nonfinite, sentinel_mismatch, nonfinite_mismatch, infinity_for_sentinel
+RUNGS = 3
+
+DIVERGENCE, TARGET_SUM = SUMS, SUMS + 1  # the sum of x is taken for the divergence only
+TOTALS = SUMS + 2
+FIRST_CLASS, FIRST_RUNG = COUNTS, COUNTS + CLASS_COUNTS
+NEGATIVE, UNEQUAL = FIRST_RUNG + RUNGS, FIRST_RUNG + RUNGS + 1  # whether a compared value is negative, whether a bit differs
+TALLIES = UNEQUAL + 1
+
+BLOCK = 4096  # elements that are measured at a time: both sides of float32 take 32 KiB
+TILE = 16384  # elements whose lanes are summed up before they are measured: both sides then lie in the second cache
