@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import sys
-from typing import Dict, Iterator, Sequence
+from functools import lru_cache
+from typing import Dict, Iterator, Tuple
 
 import torch
 from torch._C import DisableTorchFunction
@@ -74,6 +75,11 @@ def byte_pieces(host: torch.Tensor) -> Iterator[memoryview]:
     yield memoryview((ctypes.c_ubyte * size).from_address(packed.data_ptr())).cast("B")
 
 
+def bytes_of(host: torch.Tensor) -> bytes:
+    """Return the bytes of a small CPU tensor, in C order."""
+    return b"".join(byte_pieces(host))
+
+
 def content_id(tensor: torch.Tensor) -> str:
     """Return the content id, 32 hex digits; ``""`` where there are no plain bytes (see :func:`readable`).
 
@@ -81,13 +87,16 @@ def content_id(tensor: torch.Tensor) -> str:
     it, strides and device are not. Two NaNs with other payloads, and ``-0.0`` and ``0.0``, are different contents.
     """
     with DisableTorchFunction(), torch.no_grad():  # reading is nobody's operator
-        return named(tensor.dtype, tensor.shape, lanes(tensor)) if readable(tensor) else ""
+        if not readable(tensor):
+            return ""
+        return named(tensor.dtype, tensor.shape, bytes_of(lanes(tensor).cpu()))
 
 
-def named(dtype: torch.dtype, shape: Sequence[int], checksums: torch.Tensor) -> str:
-    """Return the content id of a tensor of which the checksums are known; waits for them where they are on a device."""
-    sizes = ",".join(map(str, shape))
-    state = hashlib.blake2b(("%s[%s]" % (dtype_name(dtype), sizes)).encode("ascii"), digest_size=DIGEST_SIZE)
-    for piece in byte_pieces(checksums.cpu()):
-        state.update(piece)
-    return state.hexdigest()
+def named(dtype: torch.dtype, shape: Tuple[int, ...], checksums: bytes) -> str:
+    """Return the content id of a tensor of which the checksums are known, as little-endian words."""
+    return hashlib.blake2b(_head(dtype, shape) + checksums, digest_size=DIGEST_SIZE).hexdigest()
+
+
+@lru_cache(maxsize=8192)
+def _head(dtype: torch.dtype, shape: Tuple[int, ...]) -> bytes:
+    return ("%s[%s]" % (dtype_name(dtype), ",".join(map(str, shape)))).encode("ascii")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Dict, Iterable, List, NamedTuple, Optional, Se
 import torch
 
 from precflow.agent import sketch, statistics
-from precflow.agent.digest import byte_count, dtype_name, named
+from precflow.agent.digest import byte_count, bytes_of, dtype_name, named
 from precflow.agent.lanes import BLOCK as BLOCK_WORDS
 from precflow.agent.lanes import PIECE_BYTES, block_lanes, lanes, words_of, wraps
 from precflow.agent.parts import Kept, taken
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from precflow.agent.writer import Writer
 
 SMALL_BYTES = 32 << 10  # on the CPU larger tensors are not copied
-WAITING_BYTES = {"cpu": 4 << 20}  # copies that wait for a flush
-_WAITING_BYTES_ON_DEVICES = 256 << 20
+WAITING_BYTES = 4 << 20  # copies that wait for a flush
+WAITING_BYTES_ON_DEVICES = 256 << 20
 WAITING_TICKETS = 1024
 STORED_WHOLE = 1024  # elements of a tensor that is not larger than its sketch
 
@@ -62,15 +62,20 @@ class Ticket:
         return detail == "statistics" and self.detail == "sketch" and kept is self.kept
 
 
+class _Whole(NamedTuple):
+    """What the content id of a tensor is made of, where only a part of it is kept."""
+
+    shape: Tuple[int, ...]
+    checksums: torch.Tensor
+
+
 class _Job(NamedTuple):
-    """A tensor on its way: ``tensor`` is the kept part; ``checksums`` those of the whole where that is larger."""
+    """A tensor on its way, or the part that is kept; ``private`` where nobody else has it."""
 
     ticket: Ticket
     tensor: torch.Tensor
-    dtype: torch.dtype
-    shape: Tuple[int, ...]
     private: bool
-    checksums: Optional[torch.Tensor]
+    whole: Optional[_Whole] = None
 
 
 class _Group(NamedTuple):
@@ -117,8 +122,18 @@ class Measuring:
             WriteError: It could not be stored.
         """
         ticket = Ticket(detail, kept)
+        size, on_host = tensor.numel() * tensor.element_size(), tensor.device.type == "cpu"
+        if kept is None and size <= (SMALL_BYTES if on_host else PIECE_BYTES):
+            self._wait(_Job(ticket, _copied(tensor.detach()), private=True), size, on_host=on_host)
+            return ticket
         with torch.no_grad():
-            self._take(ticket, tensor.detach())
+            whole = tensor.detach()
+            if kept is None:
+                self._finish([_Job(ticket, whole, private=False)])
+            else:
+                part = taken(whole, kept)
+                job = _Job(ticket, part, private=True, whole=_Whole(whole.shape, lanes(whole)))
+                self._wait(job, byte_count(part), on_host=on_host)
         return ticket
 
     def flush(self) -> None:
@@ -132,20 +147,10 @@ class Measuring:
             with torch.no_grad():
                 self._finish(jobs)
 
-    def _take(self, ticket: Ticket, tensor: torch.Tensor) -> None:
-        on_host, size = tensor.device.type == "cpu", byte_count(tensor)
-        at_once = size > SMALL_BYTES if on_host else size > PIECE_BYTES
-        checksums = lanes(tensor) if ticket.kept is not None else None
-        part = tensor if ticket.kept is None else taken(tensor, ticket.kept)
-        job = _Job(ticket, part, tensor.dtype, tuple(tensor.shape), ticket.kept is not None, checksums)
-        if at_once and checksums is None:
-            self._finish([job])
-            return
-        if not job.private:
-            job = job._replace(tensor=_copied(tensor), private=True)
+    def _wait(self, job: _Job, size: int, *, on_host: bool) -> None:
         self._waiting.append(job)
-        self._bytes += byte_count(job.tensor)
-        self._limit = WAITING_BYTES.get(tensor.device.type, _WAITING_BYTES_ON_DEVICES)
+        self._bytes += size
+        self._limit = WAITING_BYTES if on_host else WAITING_BYTES_ON_DEVICES
 
     def _finish(self, jobs: Sequence[_Job]) -> None:
         groups = [_enqueued(each) for each in _groups(jobs)]
@@ -161,14 +166,17 @@ class Measuring:
         if group.rows is not None and sums is not None:
             known = statistics.of_rows(group.rows._replace(sums=sums))
         wanted: List[Tuple[_Job, torch.Tensor]] = []
+        data = bytes_of(checksums)
+        size = len(data) // len(group.jobs)
         for number, job in enumerate(group.jobs):
             ticket = job.ticket
-            ticket.content = named(job.dtype, job.shape, checksums[number])
+            shape = job.tensor.shape if job.whole is None else job.whole.shape
+            ticket.content = named(job.tensor.dtype, shape, data[number * size : (number + 1) * size])
             if ticket.detail in ("statistics", "sketch"):
-                ticket.statistics = known[number] or _statistics(job, group.flat[number])
+                ticket.statistics = known[number] or _statistics(group.flat[number])
             if self._whole(job):
                 ticket.stored = self._store(_key(job), job)
-            elif ticket.detail == "sketch" and dtype_name(_real(job.dtype)) in _FLOATS:
+            elif ticket.detail == "sketch" and dtype_name(group.flat[number].dtype) in _FLOATS:
                 wanted.append((job, group.flat[number]))
         return wanted
 
@@ -212,7 +220,7 @@ def _groups(jobs: Sequence[_Job]) -> Iterable[List[_Job]]:
     """Sort jobs by device, type and size; those with a part, and large ones, stay alone."""
     found: Dict[object, List[_Job]] = {}
     for job in jobs:
-        alone = id(job) if job.checksums is not None or byte_count(job.tensor) > PIECE_BYTES else 0
+        alone = id(job) if job.whole is not None or byte_count(job.tensor) > PIECE_BYTES else 0
         found.setdefault((job.tensor.device, job.tensor.dtype, job.tensor.numel(), alone), []).append(job)
     return found.values()
 
@@ -227,7 +235,7 @@ def _enqueued(jobs: List[_Job]) -> _Group:
     if counted and floating:
         rows = statistics.in_rows(batch)
     if len(jobs) == 1:
-        checksums = lanes(jobs[0].tensor) if jobs[0].checksums is None else jobs[0].checksums
+        checksums = lanes(jobs[0].tensor) if jobs[0].whole is None else jobs[0].whole.checksums
         return _Group(jobs, flat, checksums.unsqueeze(0), rows)
     return _Group(jobs, flat, _batch_lanes(batch), rows)
 
@@ -272,13 +280,13 @@ def _flat(job: _Job) -> torch.Tensor:
     return torch.view_as_real(flat).view(-1) if flat.is_complex() else flat
 
 
-def _statistics(job: _Job, flat: torch.Tensor) -> Optional[Statistics]:
+def _statistics(flat: torch.Tensor) -> Optional[Statistics]:
     """Return the statistics of one tensor, of whichever kind; waits for it."""
     if not flat.numel():
         return list(_NOTHING)
     if dtype_name(flat.dtype) in _FLOATS:
         return statistics.of_any(flat)
-    return statistics.of_integers(flat) if dtype_name(job.dtype) in _WHOLE else None
+    return statistics.of_integers(flat) if dtype_name(flat.dtype) in _WHOLE else None
 
 
 def _cleaning(job: _Job, flat: torch.Tensor) -> Optional[Cleaning]:
@@ -294,7 +302,3 @@ def _key(job: _Job) -> str:
     """Return the key of what is kept of a tensor."""
     kept = job.ticket.kept
     return job.ticket.content if kept is None else "%s.%s" % (job.ticket.content, kept.name)
-
-
-def _real(dtype: torch.dtype) -> torch.dtype:
-    return torch.empty(0, dtype=dtype).real.dtype if dtype.is_complex else dtype

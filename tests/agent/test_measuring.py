@@ -129,7 +129,7 @@ def test_what_waits_is_bounded_by_number_and_bytes(monkeypatch):
     assert measuring.full
     measuring.flush()
     assert not measuring.full
-    monkeypatch.setitem(measuring_module.WAITING_BYTES, "cpu", 100)
+    monkeypatch.setattr(measuring_module, "WAITING_BYTES", 100)
     measuring.measure(torch.ones(26), "digest")
     assert measuring.full
 

@@ -113,6 +113,15 @@ def test_lines_reach_the_file_at_once_and_keep_odd_names(tmp_path):
     assert lines(tmp_path)[0]["module"] == "注意力 <script>\n\udc80"
 
 
+def test_lines_that_are_ready_are_appended_as_they_are(tmp_path):
+    writer = Writer(str(tmp_path))
+    writer.open_step(0, 0)
+    writer.append(b'{"inputs": [], "outputs": []}\n{"inputs": [{}], "outputs": [{}]}\n', 2, 2)
+    writer.seal({})
+    assert (tmp_path / "rank0/step0/records-0.jsonl").read_bytes().count(b"\n") == 2
+    assert (writer.counts["calls"], writer.counts["records"]) == (2, 2)
+
+
 def test_content_depends_on_evidence_only(tmp_path):
     one = evidence_id({**HEADER, "files": {"a": 1}})
     assert one == evidence_id({**HEADER, "files": {"a": 1}, "seconds": {}, "facts": {"host": "x"}, "recipe": "other"})

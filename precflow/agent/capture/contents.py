@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
-from precflow.agent.capture.memory import Layout, storage_of, version_of
+from precflow.agent.capture.memory import Layout, address_of, storage_of, version_of
 from precflow.agent.capture.memory import layout_of as layout
-from precflow.agent.digest import readable
 from precflow.agent.measuring import Measuring, Ticket
 from precflow.agent.parts import Kept
 
@@ -38,9 +37,7 @@ class Contents:
 
     def written(self, tensor: torch.Tensor) -> None:
         """Forget what is known of the tensor's memory: a write was seen, through this tensor or a view of it."""
-        storage = storage_of(tensor)
-        if storage is not None:
-            self._known.pop(storage.cdata, None)
+        self._known.pop(address_of(tensor) or 0, None)
 
     def of(self, tensor: torch.Tensor, detail: str, kept: Optional[Kept] = None) -> Ticket:
         """Return the ticket of a tensor as it is now; it is filled in at the next flush at the latest.
@@ -53,19 +50,28 @@ class Contents:
         Raises:
             WriteError: The tensor could not be stored.
         """
-        if not readable(tensor):
+        address, version = address_of(tensor), version_of(tensor)
+        if address is None:
             return NOTHING
-        version, storage = version_of(tensor), storage_of(tensor)
-        if version is None or storage is None:  # nothing tells when an inference tensor is written to
+        if version is None:  # nothing tells when an inference tensor is written to
             return self._measuring.measure(tensor, detail, kept)
-        _, known = self._known.setdefault(storage.cdata, (storage, {}))
-        tickets = known.setdefault((version, layout(tensor)), [])
+        tickets = self._tickets(address, (version, layout(tensor)), tensor)
         for ticket in tickets:
             if ticket.covers(detail, kept):
                 return ticket
         ticket = self._measuring.measure(tensor, detail, kept)
         tickets.append(ticket)
         return ticket
+
+    def _tickets(self, address: int, place: Tuple[object, Layout], tensor: torch.Tensor) -> List[Ticket]:
+        """Return the tickets that were given out for what the memory holds now, to be added to."""
+        entry = self._known.get(address)
+        if entry is None:
+            storage = storage_of(tensor)  # held, so that its address names no other storage
+            if storage is None:
+                return []
+            entry = self._known[address] = (storage, {})
+        return entry[1].setdefault(place, [])
 
     @property
     def full(self) -> bool:
@@ -79,3 +85,5 @@ class Contents:
             WriteError: A tensor could not be stored.
         """
         self._measuring.flush()
+        for address in [address for address, (storage, _) in self._known.items() if storage.expired()]:
+            del self._known[address]

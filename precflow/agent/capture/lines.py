@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from precflow.agent.capture.contents import NOTHING, Contents
 from precflow.agent.capture.sources import Sources
+from precflow.agent.capture.text import line_text
 from precflow.agent.contract import Identity, identity_text, operator_of
 from precflow.agent.digest import dtype_name
 from precflow.agent.parts import kept_of
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from precflow.agent.writer import Writer
 
 MOST_LINES = 512  # that wait for their tensors to be measured
+
+_CONTENT_ONLY = Choice("digest", None)
 
 Record = Dict[str, Any]  # a tensor as a line shows it, but for what its ticket will say
 
@@ -159,12 +163,15 @@ class Lines:
         if self.failed:
             return
         self._contents.flush()
+        self.sources.purge()
+        when = (self._step, self._rank)
         for each in pending:
-            inputs, outputs = ([finished(record) for record in records] for records in (each.inputs, each.outputs))
-            for record in outputs:
-                self._outputs[self._identity(each.heading, record["index"])] = record["content"]
-            if self._writer is not None:
-                self._writer.call(self._line(each.order, each.heading, inputs, outputs))
+            for record in each.outputs:
+                self._outputs[self._identity(each.heading, record["index"])] = record["ticket"].content
+        if self._writer is not None and pending:
+            lines = [line_text(each.order, each.heading, when, each.inputs, each.outputs) for each in pending]
+            records = sum([len(each.inputs) + len(each.outputs) for each in pending])
+            self._writer.append("".join(lines).encode("utf-8", "backslashreplace"), len(lines), records)
 
     def _record(self, index: str, tensor: torch.Tensor, chosen: Choice, *, returned: bool) -> Record:
         weight = self._weights.name(tensor)
@@ -174,58 +181,27 @@ class Lines:
         return {
             "index": index,
             "dtype": dtype_name(tensor.dtype),
-            "shape": [] if tensor.is_nested else list(tensor.shape),  # which has rows of different lengths
-            "source": None if source is None else list(source),
+            "shape": () if tensor.is_nested else tuple(tensor.shape),  # which has rows of different lengths
+            "source": source,
             "weight": weight,
             "detail": chosen.detail,
             "ticket": ticket,
         }
 
-    def _line(self, order: int, heading: Heading, inputs: Sequence[Record], outputs: Sequence[Record]) -> Dict[str, Any]:
-        frame = heading.frame
-        return {
-            "order": order,
-            "level": heading.level,
-            "module": frame.module,
-            "class": frame.class_name,
-            "call": frame.call,
-            "operator": heading.operator,
-            "ordinal": heading.ordinal,
-            "phase": heading.phase,
-            "step": self._step,
-            "rank": self._rank,
-            "site": heading.site,
-            "forward": list(heading.forward),
-            "movement": heading.movement,
-            "compiled": frame.compiled,
-            "arguments": dict(heading.arguments),
-            "inputs": list(inputs),
-            "outputs": list(outputs),
-        }
-
     def _identity(self, heading: Heading, index: str) -> str:
-        frame, operator = heading.frame, operator_of(heading.level, heading.operator)
-        who = (frame.module, frame.call, operator, heading.ordinal, heading.phase, "output", index, self._step, self._rank)
-        return identity_text(Identity(*who))
+        frame = heading.frame
+        operator = operator_of(heading.level, heading.operator)
+        head, tail = _identity_parts(frame.module, frame.call, operator, heading.phase, index, self._step, self._rank)
+        return head + str(heading.ordinal) + tail if operator else head
 
 
-_CONTENT_ONLY = Choice("digest", None)
-
-
-def finished(record: Record) -> Record:
-    """Return a tensor as its line shows it, from a ticket that is filled in."""
-    ticket, detail = record["ticket"], record["detail"]
-    line = {
-        "index": record["index"],
-        "dtype": record["dtype"],
-        "shape": record["shape"],
-        "content": ticket.content,
-        "stored": ticket.stored and detail != "digest",
-        "source": record["source"],
-        "weight": record["weight"],
-    }
-    if detail in ("statistics", "sketch") and ticket.statistics is not None:
-        line["statistics"] = ticket.statistics
-    if detail != "digest" and ticket.kept is not None:
-        line["share"], line["part"] = ticket.kept.part.share, ticket.kept.name
-    return line
+@lru_cache(maxsize=8192)
+def _identity_parts(  # noqa: PLR0913, PLR0917  who a record is
+    module: str, call: int, operator: str, phase: str, index: str, step: int, rank: int
+) -> Tuple[str, str]:
+    """Return the identity of an output in two parts, between which the ordinal of its operator belongs."""
+    text = identity_text(Identity(module, call, operator, 0, phase, "output", index, step, rank))
+    if not operator:
+        return text, ""
+    place = text.rindex(".0/%s.output." % phase) + 1
+    return text[:place], text[place + 1 :]

@@ -69,7 +69,7 @@ class Recorder:
         self._weights = Weights(weights)
         self._lines = Lines(writer, self._weights, detail=detail, rank=rank)
         self._frames = Frames(selection or Scope(scope, detail=detail), rank)
-        self._sites = Sites(package_roots)
+        self._sites = Sites(package_roots, None if writer is None else writer.sites)
         self._guard = Guard()
         at_modules, forward = "module" in levels, "forward" in phases
         self._graph = Graph(self._lines, self._guard, self._frames, modules=at_modules) if "backward" in phases else None

@@ -13,6 +13,7 @@ _SKIPPED = ("torch", "torch_npu")
 _CAPTURE = "precflow.agent.capture"
 _AGENT = "precflow.agent"
 _WORKLOADS = "precflow.agent.workloads"
+_OF_USER, _PASSED_OVER, _END = "user", "passed over", "end"
 
 
 class Sites:
@@ -21,23 +22,42 @@ class Sites:
     Args:
         roots: Folders that packages are imported from; file names are given relative to the deepest one that holds them,
             or to an entry of ``sys.path`` or the working directory. No absolute path leaves this machine.
+        texts: List that the sites are added to, with those that have numbers already.
     """
 
-    def __init__(self, roots: Sequence[str] = ()) -> None:
-        self.texts: List[str] = []
+    def __init__(self, roots: Sequence[str] = (), texts: Optional[List[str]] = None) -> None:
+        self.texts: List[str] = [] if texts is None else texts
         self._roots = [str(root) for root in roots]
+        self._kinds: Dict[int, Tuple[CodeType, str]] = {}  # holds the code, so that its id stays its own
         self._places: Dict[int, Tuple[CodeType, str]] = {}  # holds the code, so that its id stays its own
         self._numbers: Dict[Tuple[Tuple[int, int], ...], int] = {}
-        self._known: Dict[str, int] = {}
+        self._known: Dict[str, int] = {text: number for number, text in enumerate(self.texts)}
 
     def here(self) -> int:
         """Return the number of the site that is running, from the innermost frame that is neither torch's nor ours."""
-        frames = _user_frames(sys._getframe(1))  # noqa: SLF001  inspect.stack reads source files and takes milliseconds
+        frames = self._user_frames(sys._getframe(1))  # noqa: SLF001  inspect.stack reads source files and takes milliseconds
         key = tuple([(id(frame.f_code), frame.f_lineno) for frame in frames])
         number = self._numbers.get(key)
         if number is None:
-            number = self._numbers[key] = self._number(" <- ".join(self._frame_text(frame) for frame in frames))
+            number = self._numbers[key] = self._number(" <- ".join([self._frame_text(frame) for frame in frames]))
         return number
+
+    def _user_frames(self, innermost: Optional[FrameType]) -> List[FrameType]:
+        """Return up to ``DEPTH`` frames of user code, outwards; the worker that called the model ends the search."""
+        found: List[FrameType] = []
+        kinds, frame = self._kinds, innermost
+        while frame is not None:
+            known = kinds.get(id(frame.f_code))
+            if known is None:
+                known = kinds[id(frame.f_code)] = (frame.f_code, _kind(frame))
+            if known[1] is _OF_USER:
+                found.append(frame)
+                if len(found) == DEPTH:
+                    break
+            elif known[1] is _END:
+                break
+            frame = frame.f_back
+        return found
 
     def _number(self, text: str) -> int:
         if text not in self._known:
@@ -55,22 +75,13 @@ class Sites:
         return [*self._roots, *sys.path, os.getcwd()]
 
 
-def _user_frames(innermost: Optional[FrameType]) -> List[FrameType]:
-    """Return up to ``DEPTH`` frames of user code, outwards; the worker that called the model ends the search."""
-    found: List[FrameType] = []
-    frame = innermost
-    while frame is not None and len(found) < DEPTH:
-        name = frame.f_globals.get("__name__", "")
-        if _within(name, _AGENT) and not _within(name, _CAPTURE) and not _within(name, _WORKLOADS):
-            break
-        if not _skipped(name) and not frame.f_code.co_filename.startswith("<"):
-            found.append(frame)
-        frame = frame.f_back
-    return found
-
-
-def _skipped(name: str) -> bool:
-    return name.partition(".")[0] in _SKIPPED or _within(name, _CAPTURE)
+def _kind(frame: FrameType) -> str:
+    """Tell whether a frame runs code of the user, of what is passed over, or of the worker that called the model."""
+    name = frame.f_globals.get("__name__", "")
+    if _within(name, _AGENT) and not _within(name, _CAPTURE) and not _within(name, _WORKLOADS):
+        return _END
+    skipped = name.partition(".")[0] in _SKIPPED or _within(name, _CAPTURE) or frame.f_code.co_filename.startswith("<")
+    return _PASSED_OVER if skipped else _OF_USER
 
 
 def _within(name: str, package: str) -> bool:

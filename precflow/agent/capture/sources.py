@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Dict, NamedTuple, Optional, Tuple, Union
 
-from precflow.agent.capture.memory import storage_of, version_of
+from precflow.agent.capture.memory import address_of, storage_of, version_of
 
 if TYPE_CHECKING:
     import torch
@@ -43,14 +43,20 @@ class Sources:
         self._objects.clear()
         self._storages.clear()
 
+    def purge(self) -> None:
+        """Forget tensors and storages that are gone, so that what is known does not grow with the length of a step."""
+        for key in [key for key, known in self._objects.items() if known.tensor() is None]:
+            del self._objects[key]
+        for address in [address for address, known in self._storages.items() if known.storage.expired()]:
+            del self._storages[address]
+
     def find(self, tensor: torch.Tensor) -> Optional[Source]:
         """Return the call whose output this tensor is, or ``None``."""
         version = version_of(tensor)
         known = self._objects.get(id(tensor))
         if known is not None and known.tensor() is not tensor:  # an id is used again after its object's death
             known = None
-        storage = storage_of(tensor)
-        shared = None if storage is None else self._storages.get(storage.cdata)
+        shared = self._storages.get(address_of(tensor) or 0) if self._storages else None
         latest = _later(known, shared)
         return None if latest is None or latest.version != version else latest.source
 
@@ -58,8 +64,8 @@ class Sources:
         """Note that a call returned this tensor; ``made`` when it filled the memory, which a view of an input does not."""
         version = version_of(tensor)
         self._objects[id(tensor)] = _Object(weakref.ref(tensor), version, source)
-        storage = storage_of(tensor)
-        if storage is not None and made:
+        storage = storage_of(tensor) if made else None
+        if storage is not None:
             self._storages[storage.cdata] = _Storage(storage, version, source)
 
 

@@ -106,3 +106,12 @@ def test_forgetting_changes_no_answer(measured):
     contents.forget()
     assert of(contents, tensor) == first
     assert len(measured) == 2
+
+
+def test_storages_that_are_gone_are_forgotten():
+    contents, kept = Contents(None), torch.ones(3)
+    of(contents, kept)
+    for value in range(50):
+        contents.of(torch.full((3,), float(value)), "digest")
+    contents.flush()
+    assert len(contents._known) == 1

@@ -5,7 +5,8 @@ import torch
 
 from precflow.agent.capture import lines as lines_module
 from precflow.agent.capture.frames import Frames
-from precflow.agent.capture.lines import Heading, Lines, finished
+from precflow.agent.capture.lines import Heading, Lines
+from precflow.agent.capture.text import tensor_text
 from precflow.agent.capture.weights import Weights
 from precflow.agent.digest import content_id
 from precflow.agent.scope import Choice, Rule, Scope
@@ -79,7 +80,7 @@ def shown(lines, tensor, **options):
     """Return a tensor as a line shows it."""
     (record,) = lines.describe([("0", tensor)], store=options.pop("store", True), **options)
     lines.flush()
-    return finished(record)
+    return json.loads(tensor_text(record))
 
 
 LARGE = torch.randn(3, 20000)

@@ -2,7 +2,7 @@ import gc
 
 import torch
 
-from precflow.agent.capture.memory import is_new, layout_of, storage_of, storages_of, version_of
+from precflow.agent.capture.memory import address_of, is_new, layout_of, storage_of, storages_of, version_of
 
 
 def test_writes_raise_the_version_for_all_views():
@@ -45,3 +45,9 @@ def test_layouts_tell_views_apart():
     views = [base, base.t(), base[0], base[1], base.conj(), torch.view_as_real(base), base.view(4)]
     assert len({layout_of(view) for view in views}) == len(views)
     assert layout_of(base.detach()) == layout_of(base)
+
+
+def test_an_address_is_that_of_the_storage():
+    base = torch.zeros(4)
+    assert address_of(base) == address_of(base[1:]) == storage_of(base).cdata
+    assert address_of(torch.empty(2, device="meta")) is None

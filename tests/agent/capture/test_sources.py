@@ -69,3 +69,13 @@ def test_a_new_step_begins_from_nothing():
     sources.produced(tensor, (1, "0"), made=True)
     sources.forget()
     assert sources.find(tensor) is None
+
+
+def test_what_is_gone_is_forgotten():
+    sources, kept = Sources(), torch.zeros(2)
+    sources.produced(kept, (1, "0"), made=True)
+    for order in range(50):
+        sources.produced(torch.zeros(2), (order, "0"), made=True)
+    sources.purge()
+    assert len(sources._objects) == len(sources._storages) == 1
+    assert sources.find(kept) == (1, "0")
