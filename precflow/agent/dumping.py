@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional
 
 import torch
 
@@ -17,6 +17,7 @@ from precflow.agent.failures import AgentError
 from precflow.agent.placement import element_type
 from precflow.agent.places import place_of_error
 from precflow.agent.random_numbers import Draw, RandomNumbers
+from precflow.agent.resumption import outputs_of
 from precflow.agent.scope import check_scope
 from precflow.agent.subject import Run, Subject, prepare
 from precflow.agent.training import Training
@@ -39,7 +40,15 @@ def dump(request: Request, device: Device, where: torch.device, events: Events) 
     settings = request.determinism
     numbers = RandomNumbers(move=settings.random_numbers == "cpu", remove_dropout=settings.dropout == "removed")
     capture = request.capture
-    writer = Writer(request.output, budget_bytes=capture.budget, compress=capture.compress, keep_last=capture.keep_last)
+    writer = Writer(
+        request.output,
+        budget_bytes=capture.budget,
+        resume=request.resume,
+        declared=request.declared,
+        background=where.type != "cpu",  # there the model and the thread would share the cores, and every tensor be copied
+        compress=capture.compress,
+        keep_last=capture.keep_last,
+    )
     try:
         _supported(request)
         extend_path(request.import_paths)
@@ -57,29 +66,43 @@ def _recorded(run: Run, writer: Writer) -> Dict[str, Any]:
     capture = run.request.capture
     subject = prepare(run)
     check_scope(capture.scope, subject.model, capture.rules)
-    recorder = Recorder(writer, levels=capture.level, phases=capture.phase, scope=capture.scope, detail=capture.detail)
+    selection = capture.selection()
+    recorder = Recorder(writer, levels=capture.level, phases=capture.phase, selection=selection)
     training = Training(run.request, subject.model, run.where)
-    contents = _steps(run, subject, training, recorder, ("forward", "running the model"))
+    contents = _steps(run, subject, training, recorder, writer)
     faults.check_acted(run.request)
     repeat = _repeat(run, subject, contents)
     with run.events.part("facts", "reading the environment"):
         sites = list(recorder.sites)
         draws = [_plain_draw(draw, sites) for draw in run.numbers.draws]
-        seen = {"losses": training.losses, "repeat": repeat, "draws": draws, "sites": sites}
+        asked = {**capture.plain(), "unmatched": selection.unmatched}
+        seen = {"capture": asked, "losses": training.losses, "repeat": repeat, "draws": draws, "sites": sites}
         return {**_header(run, subject), **seen}
 
 
-def _steps(run: Run, subject: Subject, training: Training, recorder: Recorder, part: Tuple[str, str]) -> Dict[str, str]:
-    """Run every step from the same seeds and state; return identity text -> content id of all recorded outputs."""
+def _steps(
+    run: Run, subject: Subject, training: Training, recorder: Recorder, writer: Optional[Writer] = None
+) -> Dict[str, str]:
+    """Run every step from the same seeds and state; return identity text -> content id of all recorded outputs.
+
+    Steps that the writer has, because this dump is gone on with, run for what they leave behind and are not recorded again.
+    """
     contents: Dict[str, str] = {}
     steps = run.request.capture.step
     determinism.reseed(run.request.determinism, run.device)
     subject.restore()
+    part = ("repeat", "running the model once more") if writer is None else ("forward", "running the model")
     with run.events.part(*part):
         for number in range(max(steps) + 1):
             arguments = subject.arguments(element_type(run.request.dtype), run.where)
+            finished = writer is not None and writer.complete(number, _RANK)
+            wanted = number in steps and not finished
             with run.numbers, faults.watched(run.request, subject.model):
-                contents.update(_step(subject.model, training, arguments, recorder if number in steps else None, number))
+                contents.update(_step(subject.model, training, arguments, recorder if wanted else None, number))
+            if writer is not None and finished:
+                contents.update(outputs_of(writer.lines(number, _RANK)))
+            elif writer is not None and wanted:
+                writer.close_step(number, _RANK)
         run.device.synchronize()
     return contents
 
@@ -103,9 +126,8 @@ def _repeat(run: Run, subject: Subject, first: Dict[str, str]) -> Dict[str, Any]
     if not run.request.determinism.repeat:
         return {"checked": False, "records": 0, "different": []}
     capture = run.request.capture
-    recorder = Recorder(None, levels=capture.level, phases=capture.phase, scope=capture.scope, detail="digest")
-    training = Training(run.request, subject.model, run.where)
-    second = _steps(run, subject, training, recorder, ("repeat", "running the model once more"))
+    recorder = Recorder(None, levels=capture.level, phases=capture.phase, selection=capture.selection(detail="digest"))
+    second = _steps(run, subject, Training(run.request, subject.model, run.where), recorder)
     everything = {**first, **second}
     different = [identity for identity in everything if first.get(identity) != second.get(identity)]
     return {"checked": True, "records": len(everything), "different": different}
@@ -131,8 +153,6 @@ def _supported(request: Request) -> None:
     if "backward" in request.capture.phase and not autograd.usable():
         message = "torch %s does not show its autograd graph: phase backward cannot be recorded" % torch.__version__
         raise AgentError("unsupported", message, "capture.phase=[forward,gradient,optimizer]")
-    if request.capture.detail not in ("tensors", "digest"):
-        raise AgentError("bad_request", "capture.detail is %r; expected tensors or digest" % request.capture.detail)
     if not request.capture.step or min(request.capture.step) < 0:
         raise AgentError("bad_request", "capture.step is %s; expected numbers from 0" % list(request.capture.step))
 
@@ -156,7 +176,6 @@ def _header(run: Run, subject: Subject) -> Dict[str, Any]:
             "dropouts_removed": subject.dropouts,
             "functional_dropouts_removed": run.numbers.removed,
         },
-        "capture": request.capture.plain(),
         "weights": subject.weights,
         "inputs": subject.given,
     }
@@ -172,4 +191,5 @@ def _plain_error(error: AgentError) -> Dict[str, Any]:
     return {"kind": error.kind, "message": error.message, "next_step": error.next_step, "traceback": error.trace}
 
 
+_RANK = 0
 _LOG = "the traceback is in agent.log and error.json"

@@ -34,6 +34,7 @@ def stage(side: str) -> Stage:
         make=functools.partial(_make, side),
         place=functools.partial(whereabouts, side),
         side=side,
+        resumes=True,
     )
 
 
@@ -118,6 +119,7 @@ def record(side: str, job: Job, folder: Path, declared_key: str, region: Rules |
         trusted=job.trusted,
         import_paths=job.import_paths,
         region=region,
+        resume=any(folder.glob("rank*")),
     )
     ask(job, side, request, folder)
     header = Dump.open(folder).header
@@ -143,7 +145,9 @@ def _note(header: Header) -> str:
         if not repeat.different
         else f", {len(repeat.different)} not repeatable"
     )
-    return f"{counts['records']} records, {size:.0f} MB{again}"
+    idle = [f"capture.rules[{number}]" for number in header.capture.get("unmatched", ()) if header.repeat.checked]
+    unmatched = f", {', '.join(idle)} matched no call" if idle else ""
+    return f"{counts['records']} records, {size:.0f} MB{again}{unmatched}"
 
 
 def _given(side: str, job: Job) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from precflow.agent import request as requests
+from precflow.agent.capture.recorder import Recorder
 from precflow.agent.devices.cpu import Cpu
 from precflow.agent.dumping import dump
 from precflow.agent.failures import AgentError
@@ -142,7 +143,6 @@ def test_an_empty_scope_offers_names(make):
     ("capture", "kind", "expected"),
     [
         ({"phase": ["optimizer"]}, "bad_request", "workload.optimizer is not set"),
-        ({"detail": "sketch"}, "bad_request", "capture.detail is 'sketch'"),
         ({"step": []}, "bad_request", "capture.step"),
         ({"budget": 10}, "budget", "exceed its budget"),
     ],
@@ -195,3 +195,83 @@ def test_a_rule_about_no_module_stops_the_dump_before_it_costs_anything(make):
     error = refused(make, capture={"rules": [{"match": ["nrom"], "detail": "none"}]})
     assert error.message.startswith("capture.rules[0].match=['nrom'] matches no module of Toy")
     assert error.next_step == "modules are named like this: norm"
+
+
+def test_rules_decide_what_is_kept_of_each_call(make, tmp_path):
+    rules = [
+        {"match": ["linear"], "detail": "tensors"},
+        {"operator": ["layer_norm"], "detail": "none"},
+        {"class": ["LayerNorm"], "detail": "statistics"},
+        {"operator": ["gelu"], "detail": "none"},
+    ]
+    header = make(capture={"detail": "digest", "rules": rules})
+    kept = {
+        (call["module"], call["operator"]): sorted({record["stored"] for record in call["outputs"]})
+        + sorted(call["outputs"][0])
+        for call in calls(tmp_path / "output")
+    }
+    assert kept[("linear", "linear")][0] is True
+    assert ("norm", "layer_norm") not in kept
+    assert "statistics" in kept[("norm", "")]
+    assert kept[("", "")][0] is False
+    assert "statistics" not in kept[("", "")]
+    assert header["capture"]["unmatched"] == [3]
+    assert header["repeat"]["different"] == []
+
+
+def test_an_operator_that_is_left_out_is_counted_all_the_same(make, tmp_path):
+    make(workload=workload(inputs="pair"), capture={"level": ["api"]})
+    before = [(call["operator"], call["ordinal"]) for call in calls(tmp_path / "output") if not call["module"]]
+    (tmp_path / "output" / "dump.json").unlink()
+    make(workload=workload(inputs="pair"), capture={"level": ["api"], "rules": [{"operator": ["mul"], "detail": "none"}]})
+    after = [(call["operator"], call["ordinal"]) for call in calls(tmp_path / "output") if not call["module"]]
+    assert after == [one for one in before if one[0] != "mul"]
+
+
+def test_a_sample_has_the_content_id_of_the_whole_and_the_same_places_every_time(make, tmp_path):
+    large = workload(inputs="inputs")
+    large["inputs"].update(rows=20_000)
+    header = make(workload=large, capture={"level": ["module"], "rules": [{"match": ["linear"], "sample": 0.25}]})
+    whole, part = (
+        next(call for call in calls(tmp_path / "output") if call["module"] == name)["outputs"][0] for name in ("norm", "linear")
+    )
+    assert "share" not in whole
+    assert 0.4 < part["share"] < 0.42  # at least 64 blocks of 1024 elements
+    (tmp_path / "output" / "dump.json").unlink()
+    again = make(workload=large, capture={"level": ["module"], "rules": [{"match": ["linear"], "sample": 0.25}]})
+    assert again["content"] == header["content"]
+
+
+def test_a_dump_that_was_stopped_is_gone_on_with(make, tmp_path, monkeypatch):
+    capture = {"step": [0, 1, 2, 3]}
+    whole = make(capture=capture)
+    place = tmp_path / "output"
+    place.rename(tmp_path / "whole")
+    recorded = []
+    step = Recorder.step
+
+    def stopping(recorder, number):
+        if recorder._writer is not None:
+            recorded.append(number)
+            if recorded == [0, 1, 2]:
+                raise KeyboardInterrupt
+        step(recorder, number)
+
+    monkeypatch.setattr(Recorder, "step", stopping)
+    refused(make, capture=capture, resume=True)
+    assert not (place / "dump.json").exists()
+    header = make(capture=capture, resume=True)
+    assert recorded == [0, 1, 2, 2, 3]
+    assert {key: header[key] for key in ("content", "files", "counts", "sites", "repeat")} == {
+        key: whole[key] for key in ("content", "files", "counts", "sites", "repeat")
+    }
+    assert header["repeat"]["different"] == []
+
+
+def test_without_being_asked_nothing_is_gone_on_with(make, monkeypatch):
+    make()
+    recorded = []
+    step = Recorder.step
+    monkeypatch.setattr(Recorder, "step", lambda recorder, number: recorded.append(number) or step(recorder, number))
+    assert make()["counts"]["calls"] > 0
+    assert recorded[0] == 0
