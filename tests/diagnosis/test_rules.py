@@ -58,6 +58,7 @@ SUSPECT = {
     "target_shape": [2, 3],
     "reference_output_dtype": "float32",
     "target_output_dtype": "float32",
+    "kept": "tensors",
     "relative_l2": 1e-3,
     "error_bits": 10.0,
     "error_cosine": 0.5,
@@ -219,3 +220,9 @@ def test_a_condition_that_cannot_be_evaluated_names_its_rule():
 def test_names_of_a_user_are_text_and_never_templates():
     (finding,) = advise({"suspects": [{"name": "{{ 7 * 7 }}<script>"}]}, [rule("PF901")])
     assert finding.title == "{{ 7 * 7 }}<script>"
+
+
+@pytest.mark.parametrize(("kept", "command"), [("tensors", "target.dtype=float32"), ("content id", "capture=escalating")])
+def test_what_nothing_explains_asks_for_tensors_where_none_were_kept(kept, command):
+    (finding,) = [one for one in advise(evidence({"kept": kept}), SHIPPED.values()) if one.rule == "PF299"]
+    assert finding.try_it == f"precflow +recipe=demo {command}"

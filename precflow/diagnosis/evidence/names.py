@@ -81,6 +81,7 @@ _SUSPECT = {
     "target_shape": Named("shape on the target", "Sizes of its output."),
     "reference_output_dtype": Named("dtype on the reference", "Of its output."),
     "target_output_dtype": Named("dtype on the target", "Of its output."),
+    "kept": Named("kept of its output", "`tensors`, `sketch or statistics`, or `content id`: the least that either side kept."),
     "relative_l2": Named("error", "Norm of the error relative to the norm of the reference, ordinary elements only."),
     "error_bits": Named("bits that agree", "-log2 of the error."),
     "error_cosine": Named("cosine of error and value", "Near 1 or -1 for a scale, near 0 for rounding."),

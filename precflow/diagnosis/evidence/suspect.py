@@ -62,9 +62,19 @@ def _difference(observed: Observed, *, same_dtype: bool) -> dict[str, Any]:
         "reference_shape": list(one.shape),
         "reference_output_dtype": one.dtype,
     }
+    found["kept"] = _kept(one, other)
     if other is not None:
         found |= {"target_shape": list(other.shape), "target_output_dtype": other.dtype}
     return found
+
+
+def _kept(one: Record, other: Record | None) -> str:
+    """Return the least that either side kept of an output."""
+    sides = [record for record in (one, other) if record is not None]
+    if all(record.stored for record in sides):
+        return "tensors"
+    counted = all(record.stored or record.statistics is not None for record in sides)
+    return "sketch or statistics" if counted else "content id"
 
 
 def _values(observed: Observed, output: Pair) -> dict[str, Any]:

@@ -131,3 +131,20 @@ def test_a_clean_run_names_no_overflow(hand_made, judge_calls):
     region = localize(*sides, measures, judged)
     evidence = collect(*sides, region=region, measures=measures, judged=judged, config=RunConfig(recipe="demo"))
     assert not {"PF501", "PF502", "PF505", "PF506"} & {finding.rule for finding in advise(evidence, RULES)}
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"), [("statistics", "sketch or statistics"), ("tensors", "tensors"), ("digest", "content id")]
+)
+def test_what_was_kept_of_a_suspect_is_evidence(hand_made, judge_calls, kept, words):
+    sides = [chain(hand_made, [FINE, FINE], kept=kept) for _ in range(2)]
+    for side in sides if kept == "digest" else ():
+        side.made = [msgspec.structs.replace(call, outputs=bare(call.outputs)) for call in side.made]
+    measures, judged = judge_calls(sides[0], {"layers.1 / mul": "fail"})
+    region = localize(*sides, measures, judged)
+    found = collect(*sides, region=region, measures=measures, judged=judged, config=RunConfig(recipe="demo"))
+    assert found["suspects"][0]["kept"] == words
+
+
+def bare(records):
+    return tuple(msgspec.structs.replace(record, stored=False) for record in records)
