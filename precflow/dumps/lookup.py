@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from precflow.agent.contract import module_text
+from precflow.agent.contract import module_text, parse_identity
 from precflow.dumps.header import Header
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
@@ -155,27 +155,53 @@ def numbered(records: Sequence[Found]) -> list[str]:
 
 
 def _exact(records: Sequence[Found], text: str) -> list[Found]:
-    return [found for found in records if found.text == text][:1]
+    return _identical(records, text)[:1]
 
 
 def _numbered(records: Sequence[Found], text: str) -> list[Found]:
-    name, mark, number = text.rpartition("#")
-    same = [found for found in records if found.text == name] if mark and number.isdigit() else []
-    return same[int(number) - 1 : int(number)] if number.isdigit() and int(number) else []
+    name, _, number = text.rpartition("#")
+    return _identical(records, name)[int(number) - 1 : int(number)] if number.isdecimal() and int(number) else []
+
+
+def _identical(records: Sequence[Found], text: str) -> list[Found]:
+    """Return the records whose identity a text is; a million of them are compared without being written out."""
+    try:
+        identity = parse_identity(text)
+    except ValueError:
+        return []
+    return [found for found in records if found.record.identity == identity and found.text == text]
 
 
 def _short(records: Sequence[Found], text: str) -> list[Found]:
     """Return the outputs of the call that a text names; inputs only of a call that has no output of that name."""
-    called = [found for found in records if text in {found.name, found.call.name, found.call.name.replace(" / ", "/")}]
+    near = _in_module(records, text)
+    called = [found for found in near if text in _names(found)]
     outputs = [found for found in called if found.record.identity.role == "output"]
     forward = [found for found in outputs if found.call.phase == "forward"]
     return forward or outputs or called
 
 
+def _names(found: Found) -> set[str]:
+    """Return what a call may be called: with or without ordinal, with or without its phase."""
+    place = module_text(found.call.module, found.call.call)
+    plain = f"{place} / {found.call.operator}" if found.call.operator else place
+    return {found.name, found.call.name, plain, plain.replace(" / ", "/")}
+
+
 def _inside(records: Sequence[Found], text: str) -> list[Found]:
     """Return what came out of the operators of a module that is no record itself."""
-    inside = (found for found in records if found.record.identity.role == "output")
-    return [found for found in inside if module_text(found.call.module, found.call.call) == text]
+    near = (found for found in _in_module(records, text) if found.record.identity.role == "output")
+    return [found for found in near if module_text(found.call.module, found.call.call) == text]
+
+
+def _in_module(records: Sequence[Found], text: str) -> list[Found]:
+    """Return the records of modules whose name a text begins with: few, of which alone the whole name is written out."""
+    begins: dict[tuple[str, int], bool] = {}
+    for found in records:
+        place = (found.call.module, found.call.call)
+        if place not in begins:
+            begins[place] = text.startswith(module_text(*place))
+    return [found for found in records if begins[found.call.module, found.call.call]]
 
 
 def _covered(records: Sequence[Found], text: str) -> list[Found]:

@@ -171,12 +171,9 @@ def _say(done: Sequence[Written], *, left_out: int, as_json: bool) -> None:
         if len(done) == 1 or not one.file:
             write(" ".join(f" {one.file or one.record}   {one.dtype} {list(one.shape)}   {one.note}".rstrip().split("\n")))
     if len(done) > 1:
+        files = [Path(one.file) for one in done if one.file]
         notes = dict.fromkeys(one.note for one in done if one.file and one.note)
-        write(
-            "   ".join(
-                [f" {plural(sum(bool(one.file) for one in done), 'file')} in {Path(done[-1].file or '.').parent}/", *notes]
-            )
-        )
+        write("   ".join([f" {plural(len(files), 'file')} in {files[0].parent if files else Path()}/", *notes]))
     if left_out:
         sys.stderr.write(
             f" {plural(left_out, 'record')} that match have no tensor in the dump: only their content id or less was kept\n"
