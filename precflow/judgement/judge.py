@@ -153,7 +153,7 @@ def _undecided(statuses: Sequence[tuple[Measure, Judged]]) -> list[str]:
         return []
     measure, record = found[0]
     said = f"{records(len(found))} cannot be decided by what was kept, first {measure.name}: {record.reason}"
-    return [f"{said} (capture=escalating keeps the tensors of these)"]
+    return [f"{said} (their tensors would: capture=escalating, or a larger capture.budget)"]
 
 
 def _first(statuses: Sequence[tuple[Measure, Judged]], status: str, words: str) -> list[str]:
