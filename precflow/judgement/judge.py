@@ -91,14 +91,13 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         sampled=sampled(measures, judged),
         standards=_met(config, decisions, counted),
         closest=_closest(judged),
-        warnings=(
-            *accepted.warnings(),
-            *phases,
-            *in_part(measures, judged),
-            *_equal_nonfinite(measures, judged),
-            *unjudged(measures),
-        ),
+        warnings=(*accepted.warnings(), *phases, *_warnings(measures, judged)),
     )
+
+
+def _warnings(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[str]:
+    """Say what a reader must know of the records, though it changes no verdict."""
+    return [*in_part(measures, judged), *_equal_nonfinite(measures, judged), *unjudged(measures)]
 
 
 def _failures(measures: Sequence[Measure], judged: Sequence[Judged], unrepeatable: Sequence[str]) -> list[str]:
