@@ -66,13 +66,18 @@ def lanes(data: npt.NDArray[np.uint8], *, compiled: bool | None = None) -> Words
     """
     wanted = _reads_much(data.size) if compiled is None else compiled
     measure = (_compiled() if wanted else None) or _by_numpy
-    blocks = np.zeros((-(-data.size // BLOCK_BYTES), 2), np.uint32)
+    blocks = no_lanes(data.size)
     for start in range(0, len(blocks), _STRETCH):
         part, mine = data[start * BLOCK_BYTES : (start + _STRETCH) * BLOCK_BYTES], blocks[start : start + _STRETCH]
         measure(words(part), weights(), mine)
         add_last(part, mine)
         release(part)
     return blocks
+
+
+def no_lanes(size: int) -> Words:
+    """Return zeros to add the lanes of so many bytes to, uint32 ``[blocks, 2]``."""
+    return np.zeros((-(-size // BLOCK_BYTES), 2), np.uint32)
 
 
 def words(data: npt.NDArray[np.uint8]) -> Words:

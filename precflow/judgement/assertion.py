@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precflow.comparison.compare import counts
+from precflow.comparison.remarks import counts
 from precflow.comparison.measures import Measure
 from precflow.comparison.metrics import measure_all
 from precflow.comparison.summarize import summarize

@@ -115,12 +115,15 @@ class Store:
                     shutil.rmtree(left, ignore_errors=True)
             with explained(self.root):
                 folder.mkdir(exist_ok=resumes)
-            attempt = Attempt(folder)
+            attempt, goes_on = Attempt(folder), False
             try:
                 with explained(self.root):
                     yield attempt
+            except KeyboardInterrupt:
+                goes_on = resumes  # as after any other kill
+                raise
             finally:
-                if folder.exists():
+                if folder.exists() and not goes_on:
                     self._keep_failed(folder, name, key)
 
     def seal(self, attempt: Attempt, sealed: Mapping[str, Any]) -> Sealed:

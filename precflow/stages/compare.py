@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from precflow.stages.job import Job, Made, Stage
 from precflow.stages.passes import second
 
 MEASURES_FILE = "measures.jsonl"
+_BATCHES = "batches"  # there while pairs are read
 
 
 def read_measures(folder: Path) -> list[Measure]:
@@ -30,30 +32,43 @@ def _declare(job: Job) -> Mapping[str, Any]:
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
-    del job
     blocked = bool(read_reproduction(needs["determinism"]).blockers)
-    measures = [] if blocked else compare(open_dump(needs["dump.reference"]), open_dump(needs["dump.target"]))
+    sides = [needs[f"dump.{side}"] for side in ("reference", "target")]
+    measures = [] if blocked else _compared(job, folder, sides)
     write_lines(folder / MEASURES_FILE, measures)
     paired = sum(measure.join == "paired" for measure in measures)
     return Made(note="no tensor was compared" if blocked else f"{paired} of {len(measures)} records paired")
 
 
+def _compared(job: Job, folder: Path, sides: Sequence[Path]) -> list[Measure]:
+    """Compare two dumps; batches that a run which was killed has finished lie in the folder, and are not read again."""
+    del job
+    for torn in folder.glob(f"{MEASURES_FILE}.*"):  # what a run that was killed had half written
+        torn.unlink()
+    reference, target = map(open_dump, sides)
+    measures = compare(reference, target, kept=folder / _BATCHES)
+    shutil.rmtree(folder / _BATCHES, ignore_errors=True)
+    return measures
+
+
 def _again(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     """Measure the records of the second pass, and put them in the place of the first one's estimates."""
-    del job
     first = read_measures(needs["compare"])
     blocked = bool(read_reproduction(needs[second("determinism")]).blockers)
-    dumps = [open_dump(needs[second(f"dump.{side}")]) for side in ("reference", "target")]
-    measures = first if blocked else merged(first, compare(*dumps))
+    sides = [needs[second(f"dump.{side}")] for side in ("reference", "target")]
+    measures = first if blocked else merged(first, _compared(job, folder, sides))
     write_lines(folder / MEASURES_FILE, measures)
     renewed = sum(one is not other for one, other in zip(measures, first, strict=True))
     return Made(note="no tensor was compared" if blocked else f"{renewed} of {len(measures)} records measured anew")
 
 
-STAGE = Stage(name="compare", needs=("dump.reference", "dump.target", "determinism"), declare=_declare, make=_make)
+STAGE = Stage(
+    name="compare", needs=("dump.reference", "dump.target", "determinism"), declare=_declare, make=_make, resumes=True
+)
 SECOND = Stage(
     name=second(STAGE.name),
     needs=(STAGE.name, second("determinism"), second("dump.reference"), second("dump.target")),
     declare=_declare,
     make=_again,
+    resumes=True,
 )

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from precflow.comparison.compare import ABSENT, compare
+from precflow.comparison.compare import compare
+from precflow.comparison.described import ABSENT
+from precflow.comparison.executors.threads import Threads
 from precflow.comparison.summarize import PairOfTensors
 from precflow.dumps.reader import Dump
 
@@ -48,7 +50,7 @@ def test_results_keep_the_references_order_whatever_the_threads(both):
         reference.call(f"layers.{number}", "linear", [HIDDEN])
         target.call(f"layers.{19 - number}", "linear", [HIDDEN * 2])
     target.call("extra", "clone", [HIDDEN])
-    one, many = measured(*both, threads=1), measured(*both, threads=4, block=7)
+    one, many = measured(*both, executor=Threads(1)), measured(*both, executor=Threads(4), block=7)
     assert [measure.name for measure in one] == [*(f"layers.{number} / linear" for number in range(20)), "extra / clone"]
     assert [measure.name for measure in many] == [measure.name for measure in one]
     for left, right in zip(one, many, strict=True):
@@ -147,22 +149,90 @@ def test_warnings_tell_what_the_metrics_leave_out(both):
 
 
 def test_large_tensors_are_read_by_several_threads(both, monkeypatch):
-    monkeypatch.setattr("precflow.comparison.compare._PART", 16)
+    monkeypatch.setattr("precflow.comparison.reading.PART", 1 << 16)
+    large = RNG.standard_normal((5, 77, 700)).astype(np.float32)
     for dump, factor in zip(both, (1, 2), strict=True):
-        dump.call("a", "linear", [HIDDEN * np.float32(factor)]).call("b", "linear", [np.zeros((0, 4), np.float32)])
-    whole, empty = measured(*both, threads=3)
+        dump.call("a", "linear", [large * np.float32(factor)]).call("b", "linear", [np.zeros((0, 4), np.float32)])
+    whole, empty = measured(*both, executor=Threads(3))
     assert whole.metrics["relative_l2"] == 1.0
     assert whole.metrics["worst_row_error"] == pytest.approx(1.0)
     assert empty.counts["elements"] == 0
     assert empty.equal
 
 
+def test_results_are_the_same_to_the_last_bit_for_any_number_of_threads(both, monkeypatch):
+    monkeypatch.setattr("precflow.comparison.reading.PART", 1 << 17)
+    for dump, noise in zip(both, (0, 1e-4), strict=True):
+        for number, dtype in enumerate((np.float32, np.float16, np.float64, np.complex64, np.int16)):
+            values = 3 * np.random.default_rng(number).standard_normal((3, 100_000))
+            values *= 1 + noise * np.random.default_rng(9).standard_normal(values.shape)
+            dump.call(f"m{number}", "linear", [values.astype(dtype)])
+    first, *others = (measured(*both, executor=Threads(count)) for count in (1, 2, 5))
+    assert all(other == first for other in others)
+    assert len(first) == 5
+    assert all(one.join == "paired" for one in first)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_flipped_bit_makes_a_record_unreadable_in_the_pass_that_reads_it(both, side):
+    for dump, factor in zip(both, (1, 1.5), strict=True):
+        for number in range(3):
+            dump.call(f"m{number}", "linear", [HIDDEN * np.float32(factor + number)])
+    folders = [dump.write() for dump in both]
+    (shard,) = folders[side].glob("rank0/step0/*.safetensors")
+    data = bytearray(shard.read_bytes())
+    data[-5] ^= 4
+    shard.write_bytes(data)
+    good, second, bad = compare(*map(Dump.open, folders))
+    assert (good.join, second.join, bad.join) == ("paired", "paired", "unreadable")
+    assert bad.reason.startswith(f"{('reference', 'target')[side]}: rank0/step0/")
+    assert "are not those that were written" in bad.reason
+    assert not bad.metrics
+
+
+def test_a_flipped_bit_is_seen_where_both_sides_are_said_to_be_equal(both):
+    for dump in both:
+        dump.call("m", "linear", [HIDDEN])
+    folders = [dump.write() for dump in both]
+    (shard,) = folders[1].glob("rank0/step0/*.safetensors")
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    (measure,) = compare(*map(Dump.open, folders))
+    assert (measure.equal, measure.join) == (True, "unreadable")
+
+
+def test_finished_batches_are_not_read_again(both, monkeypatch, tmp_path):
+    monkeypatch.setattr("precflow.comparison.batches.READINGS", 2)
+    for dump, factor in zip(both, (1, 1.5), strict=True):
+        for number in range(5):
+            dump.call(f"m{number}", "linear", [HIDDEN * np.float32(factor + number)])
+    sides = [Dump.open(dump.write()) for dump in both]
+    whole = compare(*sides)
+    assert compare(*sides, kept=tmp_path / "kept") == whole
+    files = sorted((tmp_path / "kept").iterdir())
+    assert len(files) == 3
+    files[0].unlink()
+    files[1].write_bytes(files[1].read_bytes()[:-1])
+    read = []
+    original = Threads.run
+    monkeypatch.setattr(
+        Threads,
+        "run",
+        lambda self, batches, *rest: original(self, [batch for batch in batches if not read.append(batch)], *rest),
+    )
+    assert compare(*sides, kept=tmp_path / "kept") == whole
+    assert len(read) == 2
+    assert compare(*sides, kept=tmp_path / "kept") == whole
+    assert len(read) == 2
+
+
 def test_equal_pairs_of_contents_are_read_once(both, monkeypatch):
     for dump, factor in zip(both, (1, 2), strict=True):
         dump.call("a", "linear", [HIDDEN * factor]).call("a", "", [HIDDEN * factor]).call("b", "linear", [HIDDEN])
     read = []
-    original = PairOfTensors.summary
-    monkeypatch.setattr(PairOfTensors, "summary", lambda self, *a, **k: read.append(self.size) or original(self, *a, **k))
+    original = PairOfTensors.checked
+    monkeypatch.setattr(PairOfTensors, "checked", lambda self, *a, **k: read.append(self.size) or original(self, *a, **k))
     linear, module, other = measured(*both)
     assert len(read) == 2
     assert linear.metrics == module.metrics

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precflow.comparison.compare import counts
+from precflow.comparison.remarks import counts
 from precflow.comparison.metrics import measure_all
 from precflow.comparison.summarize import summarize
 from precflow.config.schema import Tolerance

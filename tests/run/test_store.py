@@ -153,3 +153,14 @@ def test_what_a_killed_maker_left_is_thrown_away_or_gone_on_with(tmp_path):
             attempt.folder.joinpath("done").write_text("")
         others = sorted(path.name for path in (store.root / ".making").glob("dump*") if path.is_dir())
         assert others == ["dump.target-cd34-999999"]
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_after_ctrl_c_a_maker_that_can_goes_on(tmp_path, resumes):
+    store = Store(tmp_path)
+    with pytest.raises(KeyboardInterrupt), store.making("compare", "ab12", resumes=resumes) as attempt:
+        attempt.folder.joinpath("half").write_text("")
+        raise KeyboardInterrupt
+    assert store.failed("compare", "ab12").exists() is not resumes
+    with store.making("compare", "ab12", resumes=resumes) as attempt:
+        assert attempt.folder.joinpath("half").exists() is resumes

@@ -1,0 +1,116 @@
+"""Work in batches: what an executor hands out at a time, and what a comparison that was killed need not read again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from precflow.comparison.own import Makers
+from precflow.comparison.reading import Found, Reading
+from precflow.comparison.summary import SUMMARY_VERSION
+from precflow.dumps.dtypes import NUMPY_DTYPES
+
+BYTES = 300_000_000  # of both sides; a task of Dask costs 2 ms, so a batch should take a hundred times that
+READINGS = 10_000  # at most, so that small tensors are kept in batches too
+_SUM = 16  # bytes of the checksum at the head of a file
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Some pairs, in order.
+
+    Attributes:
+        key: Hex digits of what is read and how: the same work has the same key in every run.
+        readings: The pairs.
+    """
+
+    key: str
+    readings: tuple[Reading, ...]
+
+
+def batches(readings: Sequence[Reading], own: Makers) -> Iterator[Batch]:
+    """Cut readings into batches of some 300 MB, in order."""
+    waiting: list[Reading] = []
+    size = 0
+    for reading in readings:
+        waiting.append(reading)
+        size += _bytes(reading)
+        if size >= BYTES or len(waiting) >= READINGS:
+            yield _batch(waiting, own)
+            waiting, size = [], 0
+    if waiting:
+        yield _batch(waiting, own)
+
+
+def _bytes(reading: Reading) -> int:
+    return sum(elements(record.shape) * _width(record.dtype) for record in (reading.reference, reading.target))
+
+
+def elements(shape: Sequence[int]) -> int:
+    """Return how many elements a shape has."""
+    size = 1
+    for length in shape:
+        size *= length
+    return size
+
+
+def _width(dtype: str) -> int:
+    return NUMPY_DTYPES[dtype].itemsize if dtype in NUMPY_DTYPES else 1
+
+
+def _batch(readings: Sequence[Reading], own: Makers) -> Batch:
+    state = hashlib.blake2b(f"{SUMMARY_VERSION} {sorted(own)}".encode(), digest_size=16)
+    for reading in readings:
+        for record in (reading.reference, reading.target):
+            state.update(f"\n{record.key} {record.dtype} {record.shape}".encode())
+    return Batch(state.hexdigest(), tuple(readings))
+
+
+class Finished:
+    """Finished batches in a folder, one file each, whole or not there; a file that is not what was written is passed over.
+
+    Args:
+        folder: Where they are; ``None`` keeps nothing. Whoever gives it answers for it that all else which results depend on is
+            the same: the tensors behind the content ids are, by the ids.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def read(self, batch: Batch) -> list[Found] | None:
+        """Return what a batch gave in an earlier run, ``None`` where it did not finish, or could not read all of it."""
+        if self._folder is None:
+            return None
+        try:
+            data = self._path(self._folder, batch).read_bytes()
+            found = msgspec.msgpack.decode(data[_SUM:], type=list[Found]) if _sum(data[_SUM:]) == data[:_SUM] else []
+        except (OSError, msgspec.MsgspecError):
+            return None
+        whole = len(found) == len(batch.readings) and not any(one.problem for one in found)
+        return found if whole else None
+
+    def write(self, batch: Batch, found: Sequence[Found]) -> None:
+        """Keep what a batch gave.
+
+        Raises:
+            OSError: The folder cannot be written to.
+        """
+        if self._folder is None:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        data = msgspec.msgpack.encode(list(found))
+        path = self._path(self._folder, batch)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.writing")
+        temporary.write_bytes(_sum(data) + data)
+        temporary.replace(path)
+
+    @staticmethod
+    def _path(folder: Path, batch: Batch) -> Path:
+        return folder / f"{batch.key}.msgpack"
+
+
+def _sum(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_SUM).digest()

@@ -1,0 +1,89 @@
+"""Threads of this process: the default."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from precflow.comparison.batches import Batch
+from precflow.comparison.reading import Found, OpenPair, Part, Terms
+from precflow.dumps.reader import Dump
+from precflow.errors import DumpError
+
+_ENOUGH = 1 << 20  # elements that are worth a task of a pool
+_AHEAD = 2  # batches that are begun before the first of them is finished
+
+Range = tuple[OpenPair, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Reads with threads; a large tensor with several of them at once.
+
+    Attributes:
+        threads: How many; 0 is one a processor.
+    """
+
+    threads: int = 0
+
+    def run(self, batches: Iterable[Batch], reference: Dump, target: Dump, terms: Terms) -> Iterator[tuple[Batch, list[Found]]]:
+        """Yield every batch, in order, with what its readings gave."""
+        begun: deque[_Begun] = deque()
+        with ThreadPoolExecutor(self.threads or os.cpu_count() or 1) as pool:
+            try:
+                for batch in batches:
+                    begun.append(_Begun(batch, reference, target, terms, pool))
+                    if len(begun) > _AHEAD:
+                        yield begun.popleft().finished()
+                while begun:
+                    yield begun.popleft().finished()
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+
+class _Begun:
+    """A batch whose pairs are being read."""
+
+    def __init__(self, batch: Batch, reference: Dump, target: Dump, terms: Terms, pool: ThreadPoolExecutor) -> None:
+        self._batch = batch
+        self._opened = [_open(batch, number, reference, target) for number in range(len(batch.readings))]
+        self._tasks: list[Future[list[Part]]] = [pool.submit(_read, task, terms) for task in _tasks(self._opened)]
+
+    def finished(self) -> tuple[Batch, list[Found]]:
+        """Wait for all of it."""
+        parts = iter([part for task in self._tasks for part in task.result()])
+        return self._batch, [
+            opened if isinstance(opened, Found) else opened.found([next(parts) for _ in opened.ranges()])
+            for opened in self._opened
+        ]
+
+
+def _open(batch: Batch, number: int, reference: Dump, target: Dump) -> OpenPair | Found:
+    try:
+        return OpenPair(batch.readings[number], reference, target)
+    except DumpError as error:
+        return Found(problem=error.message)
+
+
+def _tasks(opened: Sequence[OpenPair | Found]) -> Iterator[list[Range]]:
+    """Put ranges together until they are worth a task."""
+    task: list[Range] = []
+    size = 0
+    for pair in opened:
+        if isinstance(pair, Found):
+            continue
+        for start, stop in pair.ranges():
+            task.append((pair, start, stop))
+            size += stop - start
+            if size >= _ENOUGH:
+                yield task
+                task, size = [], 0
+    if task:
+        yield task
+
+
+def _read(task: Sequence[Range], terms: Terms) -> list[Part]:
+    return [pair.read(start, stop, terms) for pair, start, stop in task]

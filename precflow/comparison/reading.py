@@ -1,0 +1,161 @@
+"""A pair of tensors, read once: summed up, checked by its content ids, and seen by the user's own metrics, in one pass.
+
+A pair is cut at the same places whatever reads it, so that results are the same for any number of threads, under any executor,
+resumed or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from precflow.comparison.metrics import measure_all
+from precflow.comparison.own import Makers, Tally
+from precflow.comparison.remarks import counts, warnings
+from precflow.comparison.summarize import DEFAULT_BLOCK, PairOfTensors
+from precflow.comparison.summary import Summary, merge
+from precflow.dumps.digest import Words, content_of
+from precflow.dumps.reader import Dump
+from precflow.dumps.records import Record
+from precflow.errors import DumpError
+
+PART = 1 << 22  # elements that one thread reads at a stretch: 16 MiB a side of float32, and whole blocks of a content id
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """Two records of one shape whose tensors are to be read.
+
+    Attributes:
+        reference: The reference's.
+        target: The target's.
+    """
+
+    reference: Record
+    target: Record
+
+    @property
+    def contents(self) -> tuple[str, str]:
+        """What is read: a module and its last operator have the same, and are read once."""
+        return self.reference.key, self.target.key
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What reading a pair gave: plain data, which travels between processes and is kept in files.
+
+    Attributes:
+        metrics: Name -> number, the user's own behind ours.
+        counts: Classes of values.
+        warnings: What a reader of the metrics should know.
+        absent: The user's own metrics that gave no number -> why.
+        problem: Why it could not be read, ``""`` where it was.
+    """
+
+    metrics: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    warnings: tuple[str, ...] = ()
+    absent: dict[str, str] = {}
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How pairs are read.
+
+    Attributes:
+        compiled: By the compiled pass where there is one.
+        block: Elements that NumPy widens at a time.
+        own: The user's metrics.
+    """
+
+    compiled: bool = False
+    block: int = DEFAULT_BLOCK
+    own: Makers = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one range of a pair gave: its summary, the lanes of both sides where they are checked, the user's metrics."""
+
+    summary: Summary
+    lanes: tuple[Words, Words] | None
+    tally: Tally
+
+
+class OpenPair:
+    """The tensors of a reading, mapped; safe to use from several threads.
+
+    Args:
+        reading: The records.
+        reference: Dump of the reference.
+        target: Dump of the target.
+
+    Raises:
+        DumpError: A tensor cannot be had.
+    """
+
+    def __init__(self, reading: Reading, reference: Dump, target: Dump) -> None:
+        self._sides = (("reference", reference, reading.reference), ("target", target, reading.target))
+        self._whole = not (reading.reference.part or reading.target.part)
+        first, second = (self._opened(*side) for side in self._sides)
+        self._bytes = tuple(np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (first, second))
+        self._tensors = PairOfTensors(first, second)
+
+    @property
+    def size(self) -> int:
+        """Number of elements, parts of complex numbers counted singly."""
+        return self._tensors.size
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Return the ranges to read, in order; one without elements where there are none, so that it has a summary too."""
+        return [(start, min(start + PART, self.size)) for start in range(0, self.size, PART)] or [(0, 0)]
+
+    def read(self, start: int, stop: int, terms: Terms) -> Part:
+        """Read one range."""
+        tally = Tally(terms.own)
+        tally.read(self._tensors.reference[start:stop], self._tensors.target[start:stop])
+        data = tuple(side[self._place(side, start) : self._place(side, stop)] for side in self._bytes) if self._whole else None
+        summary, lanes = self._tensors.checked(start, stop, data, block=terms.block, compiled=terms.compiled)
+        return Part(summary, lanes, tally)
+
+    def found(self, parts: Sequence[Part]) -> Found:
+        """Put all ranges together, in order, and make sure that what was read is what was recorded."""
+        try:
+            for number, side in enumerate(self._sides if self._whole else ()):
+                self._check(*side, np.concatenate([part.lanes[number] for part in parts if part.lanes]))
+        except DumpError as error:
+            return Found(problem=error.message)
+        summary, tally = merge([part.summary for part in parts]), parts[0].tally
+        for part in parts[1:]:
+            tally.merge(part.tally)
+        own, absent = tally.values()
+        return Found({**measure_all(summary), **own}, counts(summary), warnings(summary), absent)
+
+    def _opened(self, side: str, dump: Dump, record: Record) -> npt.NDArray[Any]:
+        """Return a tensor, a kept part of one checked; an error says on which side it is."""
+        try:
+            return dump.view(record) if self._whole else dump.tensor(record)
+        except DumpError as error:
+            raise DumpError(f"{side}: {error.message}") from error
+
+    def _check(self, side: str, dump: Dump, record: Record, lanes: Words) -> None:
+        try:
+            dump.check(record, content_of(record.dtype, record.shape, lanes))
+        except DumpError as error:
+            raise DumpError(f"{side}: {error.message}") from error
+
+    def _place(self, data: npt.NDArray[np.uint8], element: int) -> int:
+        return data.size * element // self.size if self.size else 0
+
+
+def read_all(reading: Reading, sides: Mapping[str, Dump], terms: Terms) -> Found:
+    """Read one pair in this thread."""
+    try:
+        pair = OpenPair(reading, sides["reference"], sides["target"])
+    except DumpError as error:
+        return Found(problem=error.message)
+    return pair.found([pair.read(start, stop, terms) for start, stop in pair.ranges()])
