@@ -98,6 +98,13 @@ def test_a_tensor_that_was_not_stored_says_what_there_is(capsys, folder, build):
     assert "norm        3" in shown
 
 
+def test_a_sketch_is_told(capsys, build):
+    made = build().call("a", "linear", [X], store=False)
+    content = made.lines[0, 0][0]["outputs"][0]["content"]
+    made.attach(f"{content}.sketch", np.zeros((1, 509), np.float32))
+    assert "there is a sketch of 509 numbers, and its content id only" in said(capsys, str(made.write()), "a / linear")
+
+
 @pytest.mark.parametrize(
     "array", [np.zeros((0, 3), np.float32), np.array(3, np.int64), np.array([True]), np.zeros(3, ml_dtypes.bfloat16)]
 )

@@ -1,11 +1,8 @@
-import numpy as np
 import pytest
 
-from precflow.dumps import lookup
 from precflow.dumps.header import Device, Entry, Header, Holdings, Repeat
 from precflow.dumps.overview import Overview
 from precflow.report.screens.dump import dump_screen, listing
-from precflow.report.screens.record import RecordView, record_screen
 
 
 class Written:
@@ -98,18 +95,3 @@ def test_a_list_says_how_many_more_there_are():
     paper = listing([], total=7, pattern="x")
     assert "0 of 7 records that match x   (--limit N for more)" in paper.render()
     assert "--limit" not in listing([], total=0, pattern="").render()
-
-
-def test_a_record_that_came_from_outside(build):
-    from precflow.dumps.reader import Dump
-
-    dump = Dump.open(build().call("a", "linear", [np.ones(3)], [np.ones(3)], compiled=True).write())
-    given, made = lookup.every(dump)
-    shown = record_screen(RecordView(given, given.text, None, (), "kept", problem="torn")).render()
-    assert "source      outside: no recorded call made it" in shown
-    assert "compiled" in shown
-    assert "problem     torn" in shown
-    users = [given] * 9
-    shown = record_screen(RecordView(made, made.text, None, users, "kept")).render()
-    assert "and 4 more" in shown
-    assert "source" not in shown
