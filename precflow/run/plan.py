@@ -72,13 +72,14 @@ def build_plan(composed: Composed) -> Plan:
         undecided = stage.told_by and region.NAME not in done
         steps.append(replace(step, because="decided by pass 1") if undecided else step)
     sizes = sizes_of(steps, job, where, done)
+    budget = job.config.capture.budget
     return Plan(
         recipe=job.config.recipe,
         command=" ".join(composed.overrides),
         place=where,
         steps=tuple(steps),
-        costs={step.stage.name: _cost(step, where, sizes) for step in steps},
-        notes=(*_notes(job), *about_sizes(steps, sizes, job.config.capture.budget), *_second_pass(job, done)),
+        costs={step.stage.name: _cost(step, where, sizes, budget) for step in steps},
+        notes=(*_notes(job), *about_sizes(steps, sizes, budget), *_second_pass(job, done)),
     )
 
 
@@ -113,16 +114,22 @@ def _row(step: Step, cost: tuple[float, int]) -> tuple[str, ...]:
         step.state,
         because or "-",
         f"{seconds:.1f} s" if seconds else "-",
-        f"{'about ' * (step.state == 'run')}{size / 1e6:.1f} MB" if size else "-",
+        f"{'about ' * (step.state == 'run')}{_size(size)}" if size else "-",
     )
 
 
-def _cost(step: Step, where: Place, sizes: Mapping[str, int]) -> tuple[float, int]:
+def _size(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 50_000 else f"{size / 1e3:.1f} kB"
+
+
+def _cost(step: Step, where: Place, sizes: Mapping[str, int], budget: int) -> tuple[float, int]:
+    """Return the seconds that the last instance like it took, and the bytes that are told or that it took."""
     like = step.sealed or next(iter(where.store.named(step.stage.name)), None)
     seconds = 0.0 if like is None or step.state == "kept" else like.seconds
     if step.stage.name in sizes:
         return seconds, sizes[step.stage.name]
-    return seconds, 0 if like is None else like.bytes
+    size = 0 if like is None else like.bytes
+    return seconds, min(size, budget) if step.stage.told_by and budget and not step.sealed else size
 
 
 def _second_pass(job: Job, done: Mapping[str, Sealed]) -> list[str]:

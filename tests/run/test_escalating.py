@@ -285,7 +285,7 @@ def test_a_plan_tells_the_size_of_a_dump_from_an_earlier_one(escalate):
     contents, records = LAYERS + 1, 2 * LAYERS
     assert sizes["dump.reference"] == contents * 4 * 16 * 4 + records * 500
     assert sizes["dump.target"] == contents * 4 * 16 * 2 + records * 500
-    assert "about 0.0 MB" in render_plan(plan)
+    assert "about 6.5 kB" in render_plan(plan)
 
 
 def test_a_plan_warns_of_a_dump_beyond_its_budget(escalate):
