@@ -8,6 +8,7 @@ nothing, so that many tensors share one copy to the host.
 from __future__ import annotations
 
 import math
+import threading
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
@@ -17,14 +18,16 @@ from precflow.agent.lanes import BLOCK, place_weights
 from precflow.agent.mixing import mix32_of, signed
 
 ROW = 4096
-PIECE_ROWS = 256  # of a type that must be widened first: a piece stays in the cache
+PIECE_ROWS = 256  # that are read at once on the CPU: they stay in the cache
+_DEVICE_ROWS = 4096
 
 Number = Union[int, float]
 Statistics = List[Optional[Number]]  # in the order of contract.STATISTICS
 
 _LARGEST_WHOLE = 1 << 46  # magnitudes of which a block can be added up in 63 bits
 _COLUMNS = 5  # minimum, maximum, sum, sum of squares, number of elements that are not 0
-_FEW_BITS = (torch.float32, torch.float64)
+_WIDE = (torch.float32, torch.float64)
+_local = threading.local()
 _SQUARES: Dict[torch.dtype, Tuple[float, float]] = {  # magnitudes whose squares a row can add up
     torch.float32: (2.0**-48, 2.0**50),
     torch.float64: (2.0**-400, 2.0**400),
@@ -60,24 +63,47 @@ def in_rows(values: torch.Tensor) -> Rows:
     whole = count // ROW * ROW
     parts = []
     if whole:
-        parts.append(_row_sums(values[:, :whole].reshape(-1, ROW)).view(tensors, -1, _COLUMNS))
+        parts.append(_row_sums(values[:, :whole].reshape(-1, ROW), alone=tensors == 1).view(tensors, -1, _COLUMNS))
     if whole < count:
-        parts.append(_row_sums(values[:, whole:]).view(tensors, 1, _COLUMNS))
+        parts.append(_row_sums(values[:, whole:], alone=tensors == 1).view(tensors, 1, _COLUMNS))
     return Rows(parts[0] if len(parts) == 1 else torch.cat(parts, 1), values.dtype, count)
 
 
-def _row_sums(rows: torch.Tensor) -> torch.Tensor:
-    if rows.dtype in _FEW_BITS:
-        return _wide_row_sums(rows)
-    step = max(1, PIECE_ROWS * ROW // rows.shape[1])
-    pieces = [_wide_row_sums(rows[start : start + step].to(torch.float32)) for start in range(0, rows.shape[0], step)]
+def _row_sums(rows: torch.Tensor, *, alone: bool) -> torch.Tensor:
+    """Return the sums of each row; a piece at a time, which stays in the cache and is all that is ever widened."""
+    step = max(1, (PIECE_ROWS if rows.device.type == "cpu" else _DEVICE_ROWS) * ROW // rows.shape[1])
+    pieces = []
+    for start in range(0, rows.shape[0], step):
+        some = rows[start : start + step]
+        if some.dtype not in _WIDE:
+            some = _scratch(some, 0).copy_(some)
+        pieces.append(_wide_row_sums(some, _scratch(some, 1), alone=alone))
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
-def _wide_row_sums(rows: torch.Tensor) -> torch.Tensor:
-    square = (rows * rows).sum(1)  # torch.norm adds up one after the other, which is off by 1e-6 where values have few bits
-    filled = rows.sign().abs_().sum(1)  # comparing with 0 takes four times as long
+def _wide_row_sums(rows: torch.Tensor, scratch: torch.Tensor, *, alone: bool) -> torch.Tensor:
+    square = torch.mul(rows, rows, out=scratch).sum(1)  # torch.norm is off by 1e-6 where values have few bits
+    signs = torch.sign(rows, out=scratch)  # comparing with 0 takes four times as long
+    if alone and rows.dtype == torch.float32 and rows.device.type == "cpu":
+        filled = torch.zeros_like(square)  # of all rows together, in the first: whole numbers, so that it is exact
+        filled[0] = torch.dot(signs.view(-1), signs.view(-1))
+    else:
+        filled = signs.abs_().sum(1)
     return torch.stack([rows.amin(1), rows.amax(1), rows.sum(1), square, filled], 1)
+
+
+def _scratch(like: torch.Tensor, place: int) -> torch.Tensor:
+    """Return memory to work in, of a shape and the wide type; on the CPU the same each time, for fresh pages cost more."""
+    dtype = wide(like.dtype)
+    if like.device.type != "cpu":
+        return torch.empty(like.shape, dtype=dtype, device=like.device)
+    kept, name = _local.__dict__, "%s %d" % (dtype, place)
+    if name not in kept:
+        with torch.inference_mode(mode=False):  # what is made in that mode cannot be used outside of it
+            kept[name] = torch.empty(PIECE_ROWS * ROW, dtype=dtype)
+    memory: torch.Tensor = kept[name]
+    count = like.numel()
+    return memory[:count].view(like.shape) if count <= memory.numel() else torch.empty(like.shape, dtype=dtype)
 
 
 def of_rows(rows: Rows) -> List[Optional[Statistics]]:
@@ -182,7 +208,7 @@ def _scaled(value: float, exponent: int) -> Optional[float]:
 
 
 def _widened(values: torch.Tensor) -> torch.Tensor:
-    return values if values.dtype in _FEW_BITS else values.to(torch.float32)
+    return values if values.dtype in _WIDE else values.to(torch.float32)
 
 
 def of_integers(values: torch.Tensor) -> Statistics:

@@ -1,4 +1,5 @@
 import math
+import threading
 
 import ml_dtypes
 import numpy as np
@@ -128,9 +129,19 @@ def test_a_batch_is_as_if_each_were_alone():
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
 def test_low_precision_is_widened_in_pieces(name, monkeypatch):
     values = tensor(name, "ordinary", (3, 5 * ROW)).view(1, -1)
-    whole = in_rows(values).sums
+    whole = in_rows(values)
     monkeypatch.setattr("precflow.agent.statistics.PIECE_ROWS", 2)
-    assert torch.equal(in_rows(values).sums, whole)
+    pieces = in_rows(values)
+    assert torch.equal(pieces.sums[..., :4], whole.sums[..., :4])
+    assert of_rows(pieces) == of_rows(whole)
+
+
+def test_what_is_kept_between_calls_serves_in_and_out_of_inference_mode(monkeypatch):
+    monkeypatch.setattr("precflow.agent.statistics._local", threading.local())
+    values = torch.randn(1, 5000).bfloat16()
+    with torch.inference_mode():
+        inside = of_rows(in_rows(values))
+    assert of_rows(in_rows(values)) == inside
 
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
