@@ -75,7 +75,7 @@ def _recorded(run: Run, writer: Writer) -> Dict[str, Any]:
     with run.events.part("facts", "reading the environment"):
         sites = list(recorder.sites)
         draws = [_plain_draw(draw, sites) for draw in run.numbers.draws]
-        asked = {**capture.plain(), "unmatched": selection.unmatched}
+        asked = {**capture.plain(), "unmatched": [] if run.request.resume else selection.unmatched}  # of steps recorded here
         seen = {"capture": asked, "losses": training.losses, "repeat": repeat, "draws": draws, "sites": sites}
         return {**_header(run, subject), **seen}
 
