@@ -121,3 +121,23 @@ def test_a_slice_can_be_sampled_again():
 def test_names_tell_ways_of_taking_parts_apart_and_not_ways_of_writing_them():
     assert part_name("[0, :]", 1.0) == part_name("0,:", 1.0)
     assert len({part_name("[0]", 1.0), part_name("[1]", 1.0), part_name("[0]", 0.5), part_name("", 0.5)}) == 4
+
+
+def test_the_places_are_those_of_the_written_contract():
+    def mix32(value):
+        value = ((value ^ value >> 16) * 0x7FEB352D) & 0xFFFFFFFF
+        value = ((value ^ value >> 15) * 0x846CA68B) & 0xFFFFFFFF
+        return value ^ value >> 16
+
+    shape, whole = (3, 77, 4099), 3 * 77 * 4099 // BLOCK
+    seed = 0x243F6A88
+    for size in shape:
+        seed = mix32(seed ^ size)
+    edges = [stratum * whole // 64 for stratum in range(65)]
+    wanted = [
+        first + mix32((number + seed) & 0xFFFFFFFF) % (behind - first)
+        for number, (first, behind) in enumerate(zip(edges, edges[1:], strict=False))
+    ]
+    part = part_of(shape, sample=0.01)
+    assert part.blocks == tuple(wanted)
+    assert part.tail == whole * BLOCK
