@@ -1,3 +1,4 @@
+import itertools
 import math
 import subprocess
 import sys
@@ -136,7 +137,7 @@ def test_the_places_are_those_of_the_written_contract():
     edges = [stratum * whole // 64 for stratum in range(65)]
     wanted = [
         first + mix32((number + seed) & 0xFFFFFFFF) % (behind - first)
-        for number, (first, behind) in enumerate(zip(edges, edges[1:], strict=False))
+        for number, (first, behind) in enumerate(itertools.pairwise(edges))
     ]
     part = part_of(shape, sample=0.01)
     assert part.blocks == tuple(wanted)
