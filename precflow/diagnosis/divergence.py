@@ -12,9 +12,10 @@ from typing import Protocol
 
 from precflow.agent.contract import module_text, parse_identity
 from precflow.comparison.measures import Measure
+from precflow.diagnosis.edges import Edge, Key
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.flow import Flow, Tracer
-from precflow.diagnosis.graph import Edge, Key, Node, build
+from precflow.diagnosis.graph import Node, build
 from precflow.dumps.header import Entry, Header
 from precflow.dumps.records import Call
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from precflow.comparison.measures import Measure
-from precflow.diagnosis.graph import Edge, Key, Node
+from precflow.diagnosis.edges import Edge, Key
+from precflow.diagnosis.graph import Node
 from precflow.dumps.records import Call, Record
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Judged
 
@@ -78,7 +79,7 @@ class Tracer:
         self._nodes = nodes
         self._measures = measures
         self._judged = judged
-        self._target_inputs = {record.identity: record for call in target for record in call.inputs}
+        self._target = {record.identity: record for call in target for record in (*call.inputs, *call.outputs)}
         self._leaving: dict[tuple[Key, str], Flow] = {}
 
     def status(self, record: str) -> Judged | None:
@@ -87,7 +88,7 @@ class Tracer:
 
     def equal_input(self, record: Record) -> bool:
         """Tell whether an input has the same bits on both sides."""
-        other = self._target_inputs.get(record.identity)
+        other = self._target.get(record.identity)
         return other is not None and other.content == record.content
 
     def arriving(self, node: Node) -> Flow:
@@ -119,7 +120,7 @@ class Tracer:
     def _along(self, edge: Edge) -> Flow:
         if edge.source is not None:
             return self._leaving.get(edge.source, CLEAN)
-        other = self._target_inputs.get(edge.record.identity)
+        other = self._target.get(edge.record.identity)
         if other is None or other.dtype != edge.record.dtype or other.content == edge.record.content:
             return CLEAN
         kind = f"weight {edge.record.weight}" if edge.record.weight else f"input {edge.record.identity.index}"

@@ -13,27 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from precflow.agent.contract import OUTSIDE, ROOT_MODULE
+from precflow.diagnosis.edges import Edge, Key, Place, key_of
+from precflow.diagnosis.phases import Phases
 from precflow.dumps.records import Call, Record
 
-Key = tuple[int, int, int]
-"""Rank, step and order of a call: sorts in order of completion, so every source sorts before what uses it."""
-Place = tuple[Key, str]
-"""A call and the index of one of its outputs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """One input of a call.
-
-    Attributes:
-        record: The input.
-        source: Call and output index that it comes from; ``None`` for weights and for what comes from outside.
-        guessed: Taken from execution order, because the recorded edge is missing.
-    """
-
-    record: Record
-    source: Place | None
-    guessed: bool = False
+_NESTED = frozenset({"forward", "backward"})  # phases in which a module's call is around those of its children
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +27,7 @@ class Node:
     Attributes:
         key: Rank, step, order.
         call: The call.
-        edges: One for each input, in order.
+        edges: One for each input, in order, then what it depends on besides.
         inside: Calls that a module made before it was done, in order; empty for operators.
     """
 
@@ -59,14 +43,14 @@ class _Seen:
 
     outputs: set[Place] = field(default_factory=set)
     by_content: dict[str, list[Place]] = field(default_factory=lambda: defaultdict(list))
-    by_shape: dict[tuple[int, ...], list[Place]] = field(default_factory=lambda: defaultdict(list))
+    by_shape: dict[tuple[str, tuple[int, ...]], list[Place]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, key: Key, call: Call) -> None:
         """Remember the outputs of a call."""
         for record in call.outputs:
             place = (key, record.identity.index)
             self.outputs.add(place)
-            self.by_shape[record.shape].append(place)
+            self.by_shape[call.phase, record.shape].append(place)
             if math.prod(record.shape) > 1:  # single numbers are equal by chance
                 self.by_content[record.content].append(place)
 
@@ -82,25 +66,25 @@ def build(calls: Iterable[Call], *, outside: frozenset[str] = frozenset()) -> di
     inside = _inside(ordered)
     seen = _Seen()
     nodes: dict[Key, Node] = {}
+    phases = Phases(nodes)
     for key, call in ordered:
         children = inside.get(key, ())
         start = children[0] if children else key
-        nodes[key] = Node(key, call, tuple(_edges(call, start, seen, outside)), children)
+        edges = (*_edges(call, start, seen, outside, phases), *phases.edges(call))
+        nodes[key] = Node(key, call, edges, children)
         seen.add(key, call)
+        phases.note(call)
     return nodes
 
 
-def key_of(call: Call) -> Key:
-    """Return rank, step and order."""
-    return (call.rank, call.step, call.order)
-
-
 def _inside(ordered: list[tuple[Key, Call]]) -> Mapping[Key, tuple[Key, ...]]:
-    """Give each module call the calls of itself and its children that completed since it was last done."""
-    waiting: dict[tuple[int, int, str], list[Key]] = defaultdict(list)
+    """Give each module call the calls of itself and its children that completed in its phase since it was last done."""
+    waiting: dict[tuple[int, int, str, str], list[Key]] = defaultdict(list)
     inside: dict[Key, tuple[Key, ...]] = {}
     for key, call in ordered:
-        when = key[:2]
+        if call.phase not in _NESTED:
+            continue
+        when = (*key[:2], call.phase)
         if not call.operator:
             inside[key] = tuple(waiting.pop((*when, call.module), ()))
         for module in _enclosing(call):
@@ -125,15 +109,19 @@ def _enclosing(call: Call) -> Iterator[str]:
         yield module
 
 
-def _edges(call: Call, start: Key, seen: _Seen, outside: frozenset[str]) -> Iterator[Edge]:
-    sources = [_recorded(record, start, seen) or _same_content(record, start, seen) for record in call.inputs]
+def _edges(call: Call, start: Key, seen: _Seen, outside: frozenset[str], phases: Phases) -> Iterator[Edge]:
+    given = call.outputs if call.phase == "gradient" else call.inputs  # a gradient is what arrived
+    sources = [_recorded(record, start, seen) or _same_content(record, start, seen) for record in given]
     anything = any(source is not None for source in sources)
-    for record, source in zip(call.inputs, sources, strict=True):
-        if source is not None or anything or record.weight or record.content in outside:
+    for record, source in zip(given, sources, strict=True):
+        if record.weight:
+            yield Edge(record, source or phases.weight(call, record))
+        elif source is not None or (call.phase == "forward" and (anything or record.content in outside)):
             yield Edge(record, source)
-        else:
-            guess = _latest(seen.by_shape.get(record.shape, []), start)
-            yield Edge(record, guess, guessed=guess is not None)
+        elif call.phase in _NESTED and not anything:
+            guess = _latest(seen.by_shape.get((call.phase, record.shape), []), start)
+            if guess is not None or call.phase == "forward":
+                yield Edge(record, guess, guessed=guess is not None)
 
 
 def _recorded(record: Record, start: Key, seen: _Seen) -> Place | None:

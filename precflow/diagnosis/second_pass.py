@@ -14,8 +14,9 @@ from typing import Any
 from precflow.agent.contract import module_text
 from precflow.agent.scope import Rule, Scope, literal_pattern
 from precflow.diagnosis.divergence import Graphed
+from precflow.diagnosis.edges import Key, key_of
 from precflow.diagnosis.findings import Region
-from precflow.diagnosis.graph import Key, Node, build, key_of
+from precflow.diagnosis.graph import Node, build
 from precflow.dumps.records import Call, Record
 from precflow.dumps.sizes import LINE_BYTES, holds_tensor, tensor_bytes
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged

@@ -135,6 +135,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> str:
-        """``module / operator``, as screens show it; the module alone for module calls."""
+        """``module / operator``, as screens show it; the module alone for module calls; with the phase where not forward."""
         place = module_text(self.module, self.call)
-        return f"{place} / {self.operator}" if self.operator else place
+        shown = f"{place} / {self.operator}" if self.operator else place
+        return shown if self.phase == "forward" else f"{shown} ({self.phase})"

@@ -60,12 +60,16 @@ def blind_phases(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[
 
 
 def empty_ends(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[str]:
-    """Name the outputs of the last call that hold no ordinary number on both sides, in words.
+    """Name the outputs of the forward's last call that hold no ordinary number on both sides, in words.
 
     The last call is the model itself, where it was recorded. What it computed is unknown then, however well everything before
     agrees.
     """
-    compared = [(measure, record) for measure, record in zip(measures, judged, strict=True) if record.status in COMPARED]
+    compared = [
+        (measure, record)
+        for measure, record in zip(measures, judged, strict=True)
+        if record.status in COMPARED and measure.phase == "forward"
+    ]
     last: dict[str, int] = {}
     for measure, _ in compared:
         last[_when(measure)] = max(measure.order, last.get(_when(measure), 0))
@@ -95,7 +99,8 @@ def other_types(measures: Sequence[Measure], reference_dtype: str, target_dtype:
 def unjudged(measures: Sequence[Measure]) -> list[str]:
     """Warn of what differs and is not judged: integers and booleans, and movement that nothing recorded comes after."""
     integers = [measure for measure in measures if not (measure.judged or measure.movement or measure.equal)]
-    end = max(measures, key=lambda measure: measure.order, default=None)
+    forward = (measure for measure in measures if measure.phase == "forward")
+    end = max(forward, key=lambda measure: measure.order, default=None)
     texts = []
     if integers:
         differ = "differ" if len(integers) > 1 else "differs"

@@ -22,7 +22,8 @@ def matches(measure: Measure, pattern: str, phase: str = "") -> bool:
     if phase not in ("", measure.phase):
         return False
     module = measure.module if measure.module != ROOT_MODULE else module_text(ROOT_MODULE)
-    names = {module, measure.name, measure.name.replace(" / ", "/")}
+    shown = measure.name.removesuffix(f" ({measure.phase})")
+    names = {module, shown, shown.replace(" / ", "/")}
     compiled = _compiled(pattern)
     return any(compiled.fullmatch(name) or compiled.fullmatch(f".{name}") for name in names)
 

@@ -117,7 +117,7 @@ def _unrepeatable(side: str, dump: Dump) -> list[str]:
 
 
 def _unseen(side: str, dump: Dump) -> list[str]:
-    ends = [call for call in dump.calls() if call.module == ROOT_MODULE and not call.operator]
+    ends = [call for call in dump.calls() if (call.module, call.operator, call.phase) == (ROOT_MODULE, "", "forward")]
     hollow = sum(not call.outputs for call in ends)
     what = "holds no tensor that precflow can find: return tensors, or tuples, dicts and dataclasses of them"
     return [f"what the {side}'s model returned {what}"] if hollow else []

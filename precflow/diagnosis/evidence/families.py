@@ -5,11 +5,12 @@ from __future__ import annotations
 _FAMILIES: dict[str, frozenset[str]] = {
     "matmul": frozenset(
         "linear matmul rmatmul mm bmm mv addmm addmv addbmm baddbmm einsum tensordot bilinear dot inner outer "
-        "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d".split()
+        "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution".split()
     ),
     "attention": frozenset("scaled_dot_product_attention multi_head_attention_forward npu_fusion_attention".split()),
     "normalisation": frozenset(
-        "layer_norm rms_norm group_norm batch_norm instance_norm normalize local_response_norm".split(),
+        "layer_norm rms_norm group_norm batch_norm instance_norm normalize local_response_norm "
+        "native_layer_norm native_group_norm native_batch_norm".split(),
     ),
     "softmax": frozenset("softmax log_softmax softmin gumbel_softmax".split()),
     "activation": frozenset(

@@ -13,7 +13,8 @@ from precflow.dumps.records import Record
 from precflow.judgement.verdicts import Judged
 
 _WIDE = ("float32", "float64")
-_EPSILON = {"layer_norm": (4, True), "rms_norm": (3, False)}  # position of eps, and whether the mean is taken off
+# operator -> position of eps, and whether the mean is taken off
+_EPSILON = {"layer_norm": (4, True), "native_layer_norm": (4, True), "rms_norm": (3, False)}
 _DEFAULT_EPSILON = 1e-5
 
 
@@ -37,6 +38,8 @@ def about(observed: Observed, judged: Judged, *, same_dtype: bool) -> dict[str, 
 def _who(observed: Observed, judged: Judged) -> dict[str, Any]:
     suspect, call = observed.suspect, observed.reference
     operator = call.operator or families.operator_of_class(call.class_name)
+    if not call.operator and call.phase != "forward":  # what is known of the operator holds for its forward
+        operator = call.phase if call.phase == "optimizer" else f"{operator or 'module'} {call.phase}"
     return {
         "name": suspect.name,
         "module": suspect.module,
@@ -149,7 +152,7 @@ def _curve(observed: Observed, output: Pair) -> dict[str, Any]:
 def _epsilon(observed: Observed, output: Pair) -> dict[str, Any]:
     call = observed.reference
     known = _EPSILON.get(call.operator or families.operator_of_class(call.class_name))
-    if known is None or not _over_last_axis(call.arguments):
+    if known is None or call.phase != "forward" or not _over_last_axis(call.arguments):
         return {}
     position, centred = known
     epsilon = arguments.number(call.arguments, "eps", position, _DEFAULT_EPSILON)

@@ -88,7 +88,7 @@ def observe(reference: Readable, target: Readable, suspects: Sequence[Suspect]) 
 
 def who(call: Call) -> tuple[object, ...]:
     """Return the identity of a call, without that of its tensors."""
-    return (call.module, call.call, call.operator, call.ordinal, call.phase, call.step, call.rank)
+    return (call.level, call.module, call.call, call.operator, call.ordinal, call.phase, call.step, call.rank)
 
 
 def read_pair(reference: Readable, target: Readable, one: Record, other: Record | None) -> Pair | None:

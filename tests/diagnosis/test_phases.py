@@ -1,0 +1,192 @@
+"""Training: what backward, gradients, optimizer and later steps depend on, so that only the first difference is a suspect."""
+
+from dataclasses import is_dataclass, replace
+
+import pytest
+from msgspec import structs
+
+from precflow.agent.contract import Identity
+from precflow.comparison.measures import Measure
+from precflow.diagnosis.divergence import localize
+from precflow.diagnosis.graph import build, key_of
+from precflow.dumps.header import Header, Repeat
+from precflow.dumps.records import Call, Record
+from precflow.judgement.verdicts import Judged
+
+
+class Training:
+    """A dump of two linear layers in training, one line a call, as the agent writes them."""
+
+    header = Header(dtype="float32", recipe="demo", repeat=Repeat(checked=True))
+
+    def __init__(self, steps=2, level="module"):
+        self.made = []
+        self.level = level
+        for step in range(steps):
+            self.order = 0
+            first = self.add(step, "first", "forward", [("0", None)])
+            second = self.add(step, "second", "forward", [("0", (first, "0"))])
+            whole = self.add(step, "", "forward", [("0", None)], source=(second, "0"))
+            self.add(step, "", "backward", [("0", None)], outputs=(), forward=(whole,))
+            left = self.add(step, "second", "backward", [("0", None)], forward=(second,))
+            self.add(step, "second", "gradient", [], outputs=("weight",))
+            self.add(step, "first", "backward", [("0", (left, "0"))], outputs=(), forward=(first,))
+            self.add(step, "first", "gradient", [], outputs=("weight",))
+            for module in ("first", "second"):
+                self.add(step, module, "optimizer", [("weight", None)], outputs=("weight", "weight.exp_avg"))
+
+    def calls(self):
+        return self.made
+
+    def add(self, step, module, phase, inputs, *, outputs=("0",), forward=(), source=None):
+        order, self.order = self.order, self.order + 1
+        self.made.append(
+            Call(
+                order=order,
+                level="module",
+                module=module,
+                class_name="Linear",
+                call=0,
+                operator="",
+                ordinal=0,
+                phase=phase,
+                step=step,
+                rank=0,
+                site="",
+                movement=False,
+                compiled=False,
+                arguments={},
+                inputs=tuple(record(module, phase, "input", index, step, order, found) for index, found in inputs),
+                outputs=tuple(record(module, phase, "output", index, step, order, source) for index in outputs),
+                forward=forward,
+            )
+        )
+        return order
+
+    def node(self, module, phase, step=0):
+        nodes = build(self.calls())
+        (found,) = [
+            node for node in nodes.values() if (node.call.module, node.call.phase, node.call.step) == (module, phase, step)
+        ]
+        return found
+
+
+def remade(value, **changes):
+    """Return a record or call with other values."""
+    return (replace if is_dataclass(value) else structs.replace)(value, **changes)
+
+
+def record(module, phase, role, index, step, order, source):
+    identity = Identity(module, 0, "", 0, phase, role, index, step, 0)
+    return Record(identity, order, "float32", (2, 3), f"{identity}", stored=True, source=source, weight="")
+
+
+def judged(dump, failing):
+    """Return measures and statuses of every output; ``failing`` tells by identity text."""
+    measures, statuses = [], []
+    for call in dump.calls():
+        for each in call.outputs:
+            measures.append(
+                Measure(
+                    each.text, call.name, call.module, "", "module", call.phase, call.order, "paired", counts={"elements": 6}
+                )
+            )
+            bad = failing(each.text)
+            statuses.append(Judged(each.text, "fail" if bad else "pass", ratio=9.0 if bad else 0.1))
+    return measures, statuses
+
+
+def region(failing, dump=None):
+    dump = dump or Training()
+    return localize(dump, dump, *judged(dump, failing))
+
+
+def sources(node):
+    return [(edge.source[0][1], edge.source[0][2], edge.source[1]) for edge in node.edges if edge.source]
+
+
+def test_a_gradient_that_arrives_comes_from_what_left_the_module_after():
+    assert (0, 4, "0") in sources(Training().node("first", "backward"))
+
+
+def test_backward_depends_on_what_its_forward_was_given_and_made():
+    assert (0, 0, "0") in sources(Training().node("second", "backward"))
+    assert (0, 1, "0") in sources(Training().node("second", "backward"))
+
+
+def test_the_first_backward_depends_on_the_end_of_the_forward():
+    assert sources(Training().node("", "backward"))[-1] == (0, 2, "0")
+
+
+def test_a_gradient_depends_on_what_arrives_at_its_module():
+    assert (0, 4, "0") in sources(Training().node("first", "gradient"))
+
+
+def test_the_optimizer_depends_on_the_gradient_and_on_the_step_before():
+    assert sources(Training().node("first", "optimizer")) == [(0, 7, "weight")]
+    assert (0, 8, "weight.exp_avg") in sources(Training().node("first", "optimizer", step=1))
+
+
+def test_a_later_forward_depends_on_the_weights_that_the_optimizer_has_made():
+    found = sources(Training().node("first", "forward", step=1))
+    assert found == [(0, 7, "weight"), (0, 8, "weight"), (0, 8, "weight.exp_avg")]
+    assert sources(Training().node("first", "forward", step=0)) == []
+
+
+def test_weights_of_operators_come_from_the_optimizer_too():
+    dump = Training()
+    weight = remade(dump.made[0].inputs[0], weight="first.weight", source=None, content="")
+    operator = remade(dump.made[10], order=-1, level="operator", operator="addmm", inputs=(weight,), step=1)
+    nodes = build([*dump.calls(), operator])
+    assert sources(nodes[key_of(operator)])[0] == (0, 8, "weight")
+
+
+def test_phases_do_not_contain_each_other():
+    for node in build(Training().calls()).values():
+        assert all(key[1] == node.call.step for key in node.inside)
+        inside = {call.phase for call in Training().calls() if (call.rank, call.step, call.order) in node.inside}
+        assert inside <= {node.call.phase}
+
+
+@pytest.mark.parametrize(
+    ("start", "name"),
+    [
+        ("first/forward.output.0", "first"),
+        ("second/forward.output.0", "second"),
+        ("second/backward.output.0", "second (backward)"),
+        ("first/gradient.output.weight", "first (gradient)"),
+        ("second/optimizer.output.weight", "second (optimizer)"),
+    ],
+)
+def test_what_comes_after_the_first_difference_inherits_it(start, name):
+    dump = Training()
+    texts = [each.text for call in dump.calls() for each in call.outputs]
+    downstream = set(reached(dump, start))
+    found = region(lambda text: text in downstream, dump)
+    assert found.start == name
+    assert [suspect.record for suspect in found.suspects] == [start]
+    assert {found.roles[text] for text in downstream - {start}} <= {"inherits"}
+    assert {found.roles[text] for text in set(texts) - downstream} <= {"agrees"}
+
+
+def reached(dump, start):
+    """Return every output that depends on one, by the graph."""
+    nodes = build(dump.calls())
+    hit = {}
+    for node in nodes.values():
+        arrives = any(hit.get(edge.source) for edge in node.edges if edge.source)
+        arrives = arrives or any(hit.get((key, each.identity.index)) for key in node.inside for each in nodes[key].call.outputs)
+        for each in node.call.outputs:
+            hit[(node.key, each.identity.index)] = arrives or each.text == start
+    return [each.text for node in nodes.values() for each in node.call.outputs if hit[(node.key, each.identity.index)]]
+
+
+def test_two_faults_in_two_phases_are_both_named():
+    found = region(lambda text: text in {"second/backward.output.0", "second/optimizer.output.weight"})
+    assert {suspect.name for suspect in found.suspects} == {"second (backward)", "second (optimizer)"}
+
+
+def test_without_module_lines_backward_hangs_on_the_end_of_the_forward():
+    dump = Training()
+    dump.made = [call for call in dump.made if (call.module, call.phase) != ("second", "forward")]
+    assert (0, 2, "0") in sources(dump.node("second", "backward"))

@@ -1,0 +1,99 @@
+"""Two training steps in all phases: aligned where both sides compute alike, and each fault is found where it is."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+TRAINING = (
+    "workload.model._target_=trained.build",
+    "workload.inputs._target_=trained.inputs",
+    "workload.loss._target_=trained.loss",
+    "workload.optimizer._target_=torch.optim.AdamW",
+    "workload.optimizer.lr=0.01",
+    "workload.mode=train",
+    "capture.phase=[forward,backward,gradient,optimizer]",
+    "capture.step=[0,1]",
+    "reference.device=cpu",
+    "target.device=emulated",
+)
+
+
+@pytest.fixture(scope="module")
+def trained(precflow, tmp_path_factory):
+    """Return a function that runs recipe ``minilm`` over ``workloads/trained.py``."""
+    cwd = tmp_path_factory.mktemp("trained")
+    shutil.copy(Path(__file__).parent / "workloads" / "trained.py", cwd)
+
+    def run(*words, without=""):
+        options = {"cwd": cwd, "recipe": "minilm", "timeout": 600, "PRECFLOW_TRUST": "trained", "OMP_NUM_THREADS": "1"}
+        kept = [word for word in TRAINING if not (without and word.startswith(without))]
+        return precflow("+recipe=minilm", *kept, *words, **options)
+
+    return run
+
+
+def fault(operator, phase, call, *, factor=1.01):
+    rule = f"{{operator:{operator},rule:scale,factor:{factor},phase:{phase},call:{call}}}"
+    return "emulate.name=planted", f"emulate.rules=[{rule}]"
+
+
+def starts(ended):
+    return ended.result["region"]["start"]
+
+
+def test_a_training_run_without_a_fault_is_aligned(trained):
+    ended = trained()
+    assert ended.code == 0, ended.err
+    assert "✓ ALIGNED" in ended.err
+    assert ended.result["verdict"]["coverage"] == 1.0
+    assert "0 unpaired   0 unreadable" in ended.err
+
+
+def test_the_second_run_keeps_everything(trained):
+    trained()
+    said = trained().err
+    for stage in ("dump side=reference", "dump side=target", "compare", "judge", "localize"):
+        assert f"stage={stage} state=kept" in said
+
+
+@pytest.mark.parametrize(
+    ("operator", "phase", "call", "start"),
+    [
+        ("gelu_backward", "backward", 1, "blocks.1.act (backward)"),
+        ("native_layer_norm_backward", "backward", 0, "blocks.2.norm (backward)"),
+        ("mm", "backward", 5, "blocks.2.wide (gradient)"),
+        ("native_layer_norm", "forward", 1, "blocks.1.norm"),
+    ],
+)
+def test_a_fault_is_found_in_its_phase(trained, operator, phase, call, start):
+    ended = trained(*fault(operator, phase, call), "capture.level=[module]")
+    assert ended.code == 1, ended.err
+    assert starts(ended) == start
+    assert "1 introduces the error" in ended.err
+
+
+def test_operators_name_the_one_in_backward(trained):
+    ended = trained(*fault("gelu_backward", "backward", 1), "capture.level=[module,api,operator]")
+    assert ended.code == 1, ended.err
+    assert starts(ended) == "blocks.1.act / gelu_backward (backward)"
+    assert "multiplied by 1.01 on the target" in ended.said
+
+
+def test_an_optimizer_that_steps_elsewhere_is_found_in_its_phase(trained):
+    rule = "{operator:addcdiv_,rule:scale,factor:1.5}"
+    ended = trained("emulate.name=planted", f"emulate.rules=[{rule}]", "capture.level=[module]")
+    assert ended.code == 1, ended.err
+    assert starts(ended) == "blocks.0.norm (optimizer)"
+
+
+def test_an_optimizer_phase_without_an_optimizer_is_refused_before_anything_runs(trained):
+    ended = trained(without="workload.optimizer")
+    assert ended.code == 2
+    assert "workload.optimizer._target_=torch.optim.AdamW" in ended.said
+
+
+def test_code_that_nobody_trusts_is_no_optimizer(trained):
+    ended = trained("workload.optimizer._target_=os.system")
+    assert ended.code == 2
+    assert "os.system is not trusted" in ended.said
