@@ -7,6 +7,7 @@
     ├── SideError                an agent crashed, hung or refused; carries the last lines of its log
     ├── StoreError               a run folder or store cannot be read or written (read-only, full, unknown)
     ├── BusyError                another live process works on the same stage instance
+    ├── ExecutorError            the cluster that should compare is not there, or its workers die
     └── MissingExtraError        an optional library is not installed
 
 Each message says what was wrong, what was expected, and the next step.
@@ -103,6 +104,10 @@ class StoreError(PrecflowError):
 
 class BusyError(PrecflowError):
     """Another live process works on the same stage instance."""
+
+
+class ExecutorError(PrecflowError):
+    """The cluster that should compare the tensors is not there, is of another version, or its workers die."""
 
 
 class MissingExtraError(PrecflowError):

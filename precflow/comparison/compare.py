@@ -117,6 +117,8 @@ def _without_tensors(measure: Measure, joined: Pair, reference: Dump, target: Du
     if joined.reference is None or joined.target is None or not _compared(measure):
         return measure
     measured = estimates.measured(measure, joined.reference, joined.target, reference, target)
+    if measured.join == "paired" and measured.equal:
+        return replace(measured, metrics={**measured.metrics, **dict.fromkeys(own, 0.0)}) if own else measured
     return _without(measured, own, _WHOLE) if measured.join == "paired" else measured
 
 

@@ -220,6 +220,11 @@ _TABLE = (
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 
 
+def at_least(name: str) -> bool:
+    """Say whether a limit on a metric means at least; a metric of the user's own is an error, so that it means at most."""
+    return name in METRICS and METRICS[name].at_least
+
+
 def measure_all(summary: Summary) -> dict[str, float]:
     """Return every metric that has a meaning for a summary, by name, in the order of the table."""
     return {metric.name: metric.measure(summary) for metric in METRICS.values() if metric.defined(summary)}

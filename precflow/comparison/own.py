@@ -10,9 +10,11 @@ size and under any executor. Its value is an error: 0 is perfect, more is worse.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy.typing as npt
@@ -46,38 +48,44 @@ class BlockMetric(Protocol):
 Makers = Mapping[str, Callable[[], BlockMetric]]
 
 
-def load(metrics: Mapping[str, Mapping[str, Any]], *, trusted: Sequence[str], import_paths: Sequence[str]) -> Makers:
-    """Return name -> what makes an object of the class.
+@dataclass(frozen=True)
+class Declared:
+    """The user's metrics as a recipe has them; plain data, which travels to other processes.
 
-    Args:
+    Attributes:
         metrics: Name -> ``_target_`` and arguments of the class.
         trusted: Packages that classes may come from.
         import_paths: Folders where they are looked for, after the interpreter's own.
-
-    Raises:
-        TrustError: A class of a package that the user has not trusted.
-        ConfigError: There is no such class, it does not take its arguments, or it lacks a method.
     """
-    return {name: _maker(name, declared, trusted, import_paths) for name, declared in metrics.items()}
 
+    metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    trusted: tuple[str, ...] = ()
+    import_paths: tuple[str, ...] = ()
 
-def _maker(name: str, declared: Mapping[str, Any], trusted: Sequence[str], import_paths: Sequence[str]) -> Any:
-    target = str(declared.get(TARGET, ""))
-    if not is_trusted(target, trusted):
-        package = target.partition(".")[0]
-        raise TrustError(
-            f"metrics.{name}: {target} is not trusted", next_step=f"if you trust {package}: PRECFLOW_TRUST={package}"
-        )
-    arguments = {key: value for key, value in declared.items() if key != TARGET}
-    kind = _found(name, target, import_paths)
-    try:
-        made = kind(**arguments)
-    except Exception as error:
-        raise ConfigError(f"metrics.{name}: {target} cannot be made: {_told(error)}") from error
-    missing = [method for method in ("update", "merge", "value") if not callable(getattr(made, method, None))]
-    if missing:
-        raise ConfigError(f"metrics.{name}: {target} lacks {', '.join(missing)}", next_step="see docs/metrics.md")
-    return lambda: kind(**arguments)
+    def load(self) -> Makers:
+        """Return name -> what makes an object of the class.
+
+        Raises:
+            TrustError: A class of a package that the user has not trusted.
+            ConfigError: There is no such class, it does not take its arguments, or it lacks a method.
+        """
+        return {name: self._maker(name, declared) for name, declared in self.metrics.items()}
+
+    def _maker(self, name: str, declared: Mapping[str, Any]) -> Callable[[], BlockMetric]:
+        target = str(declared.get(TARGET, ""))
+        if not is_trusted(target, self.trusted):
+            next_step = f"if you trust {target.partition('.')[0]}:  PRECFLOW_TRUST={target.partition('.')[0]}"
+            raise TrustError(f"metrics.{name}: {target} is not trusted", next_step=next_step)
+        arguments = {key: value for key, value in declared.items() if key != TARGET}
+        kind = _found(name, target, self.import_paths)
+        try:
+            made = kind(**arguments)
+        except Exception as error:
+            raise ConfigError(f"metrics.{name}: {target} cannot be made: {_told(error)}") from error
+        missing = [method for method in ("update", "merge", "value") if not callable(getattr(made, method, None))]
+        if missing:
+            raise ConfigError(f"metrics.{name}: {target} lacks {', '.join(missing)}", next_step="see docs/metrics.md")
+        return functools.partial(kind, **arguments)
 
 
 def _found(name: str, target: str, import_paths: Sequence[str]) -> Any:
@@ -95,7 +103,7 @@ class Tally:
     """The user's metrics over a part of one pair; a class that raises is left out, and the others go on.
 
     Args:
-        makers: What :func:`load` returned.
+        makers: What :meth:`Declared.load` returned.
     """
 
     def __init__(self, makers: Makers) -> None:

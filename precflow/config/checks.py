@@ -15,7 +15,9 @@ from precflow.config.documents import DottedPath
 from precflow.config.later import unavailable
 from precflow.config.plain import plain
 from precflow.config.schema import Accepted, Limits, Rule, RunConfig
-from precflow.config.words import AT_LEAST, METRICS
+from precflow.config.suggestions import did_you_mean
+from precflow.config.trust import TARGET
+from precflow.config.words import AT_LEAST, COLUMNS, METRICS
 
 Found = Iterator[tuple[DottedPath, str]]
 
@@ -44,6 +46,8 @@ def problems(config: RunConfig, data: Mapping[str, Any]) -> Found:
     yield from _accepted(config)
     yield from _limits(config)
     yield from _versions(config)
+    yield from _own_metrics(config)
+    yield from _executor(config)
     yield from capturing.problems(config)
     if config.emulate.name and "emulated" not in config.target.device:
         yield ("target", "device"), f"emulate={config.emulate.name} would do nothing: the target is not `emulated`"
@@ -126,11 +130,14 @@ def _accepted(config: RunConfig) -> Found:
             yield (*path, "until"), f'`{entry.until}` is not a day: write "YYYY-MM-DD"'
 
 
-def _limits(config: RunConfig) -> Found:
+def _limit_groups(config: RunConfig) -> list[tuple[DottedPath, Limits]]:
     groups: list[tuple[DottedPath, Limits]] = [(("tolerance",), config.tolerance)]
     groups += [(("tolerance", "rules", str(number)), rule) for number, rule in enumerate(config.tolerance.rules)]
-    groups += [(("accepted", str(number)), entry) for number, entry in enumerate(config.accepted)]
-    for path, limits in groups:
+    return groups + [(("accepted", str(number)), entry) for number, entry in enumerate(config.accepted)]
+
+
+def _limits(config: RunConfig) -> Found:
+    for path, limits in _limit_groups(config):
         for metric, limit in _limits_of(limits).items():
             if metric in AT_LEAST and limit > 1:
                 yield (*path, metric), f"means at least {limit:g}, which nothing reaches: a share of one such as 0.999 or 99.9%"
@@ -156,8 +163,33 @@ def _versions(config: RunConfig) -> Found:
             yield path, f"the recipe needs precflow {text}, this is {__version__}"
 
 
+def _own_metrics(config: RunConfig) -> Found:
+    for name, declared in config.metrics.items():
+        if name in COLUMNS:
+            yield ("metrics", name), "is a metric of precflow's: give yours another name"
+        if TARGET not in declared:
+            yield ("metrics", name), f"has no `{TARGET}`: the dotted name of a class, such as my_package.my_metrics.SignFlips"
+    for path, limits in _limit_groups(config):
+        for name in limits.metrics.keys() - config.metrics.keys():
+            yield (*path, "metrics", name), f"is no metric of this recipe's `metrics`.{did_you_mean(name, config.metrics)}"
+    known = (*COLUMNS, *config.metrics)
+    for number, name in enumerate(config.report.columns):
+        if name not in known:
+            yield ("report", "columns", str(number)), f"`{name}` is not one of {', '.join(known)}.{did_you_mean(name, known)}"
+
+
+def _executor(config: RunConfig) -> Found:
+    executor = config.executor
+    if executor.name == "local" and executor.address:
+        yield ("executor", "address"), "is for executor=dask"
+    for key in ("workers", "threads"):
+        if getattr(executor, key) < 0:
+            yield ("executor", key), "is a number; 0 is one a processor"
+
+
 def _limits_of(limits: Limits | Rule | Accepted) -> dict[str, float]:
-    return {metric: getattr(limits, metric) for metric in METRICS if getattr(limits, metric) is not None}
+    ours = {metric: getattr(limits, metric) for metric in METRICS if getattr(limits, metric) is not None}
+    return {**ours, **limits.metrics}
 
 
 def _item(data: Any, path: DottedPath) -> Mapping[str, Any]:

@@ -32,6 +32,7 @@ from precflow.errors import ConfigError, Problem, TrustError
 
 __all__ = ["Composed", "compose", "sweep"]
 
+_DEFAULT = {("capture", "tensors"), ("executor", "local")}  # chosen where nobody chooses
 _NO_RECIPE = "no recipe was chosen: +recipe=NAME (see `precflow ls`)"
 
 
@@ -104,7 +105,7 @@ def _reachable(words: Sequence[Word], within: Sequence[Place]) -> tuple[list[Doc
     found: dict[tuple[str, str], Document] = {}
     while waiting:
         group, name, place, key = waiting.pop(0)
-        if (group, name) in found or (group, name) == ("capture", "tensors"):
+        if (group, name) in found or (group, name) in _DEFAULT:
             continue
         document = find(group, name, within)
         if document is None:

@@ -36,7 +36,7 @@ class Word:
         key: Dotted key, ``tolerance.rules.0.match``; a group's name for a choice of group.
         value: The parsed value.
         raw: The text behind the ``=`` where the value is one plain scalar, else ``None``.
-        group: ``recipe``, ``site``, ``capture``, ``emulate``, or ``""`` for a key.
+        group: One of ``GROUPS``, or ``""`` for a key.
         removes: It takes the key away.
         choices: The single overrides that a sweep over this word consists of; one where it is no sweep.
     """

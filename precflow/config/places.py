@@ -17,7 +17,7 @@ from precflow.config.documents import Document, read, shown
 from precflow.config.suggestions import near
 from precflow.errors import ConfigError, Problem
 
-GROUPS = ("capture", "recipe", "emulate", "site")  # in the order in which they are laid over each other
+GROUPS = ("capture", "executor", "recipe", "emulate", "site")  # in the order in which they are laid over each other
 OPEN_GROUPS = ("recipe", "site")  # their files say `# @package _global_`, or nothing
 _SUFFIX = ".yaml"
 
@@ -27,7 +27,7 @@ class Place:
     """One folder with the files of one group.
 
     Attributes:
-        group: ``recipe``, ``site``, ``capture``, ``emulate``.
+        group: One of ``GROUPS``.
         folder: The folder; a file ``a/b.yaml`` in it has the name ``a/b``.
         origin: Whose it is, as ``precflow ls`` shows it.
     """
@@ -63,7 +63,7 @@ def places(config_dirs: Sequence[Path] = (), *, extra: Sequence[Place] = ()) -> 
     """Return all folders in the order in which they are searched.
 
     Args:
-        config_dirs: What ``--config-dir`` named: trees with ``recipes/``, ``site/``, ``capture/``, ``emulate/``.
+        config_dirs: What ``--config-dir`` named: trees with ``recipes/``, ``site/``, ``capture/``, ``emulate/``, ``executor/``.
         extra: Folders that come before all others.
 
     Raises:

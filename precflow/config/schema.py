@@ -151,6 +151,7 @@ class Limits:
     ulp_distance: Ulp | None = None
     max_rms_error: Share | None = None
     worst_row_error: Share | None = None
+    metrics: Mapping[str, Share] = field(default_factory=dict)  # your own metrics, by name: at most
 
 
 @dataclass(frozen=True)
@@ -207,6 +208,16 @@ class Emulate:
 
 
 @dataclass(frozen=True)
+class Executor:
+    """Who compares the tensors; chosen by ``executor=NAME`` from ``conf/executor``. It changes no result and is in no key."""
+
+    name: str = "local"  # local, dask
+    address: str = ""  # of a Dask scheduler, such as tcp://10.0.0.1:8786; "" starts a cluster here
+    workers: int = 0  # processes of a cluster that is started here; 0 is one a processor
+    threads: int = 0  # of the local executor; 0 is one a processor
+
+
+@dataclass(frozen=True)
 class Site:
     """Facts of a machine. Never written into a recipe, never part of a key."""
 
@@ -231,12 +242,14 @@ class RunConfig:
     determinism: Determinism = field(default_factory=Determinism)
     capture: Capture = field(default_factory=Capture)
     curves: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # your own: name -> _target_ and its arguments
     tolerance: Tolerance = field(default_factory=Tolerance)
     accepted: tuple[Accepted, ...] = ()
     coverage: Coverage = field(default_factory=Coverage)
     stages: tuple[str, ...] = ()  # () is every stage that the recipe needs
     report: Report = field(default_factory=Report)
     emulate: Emulate = field(default_factory=Emulate)
+    executor: Executor = field(default_factory=Executor)
     site: Site = field(default_factory=Site)
     sides: tuple[str, ...] = ("reference", "target")  # those that run here
     store: str = ""  # "" is the run folder's own; site.store is used where this is ""

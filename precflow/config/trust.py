@@ -21,7 +21,7 @@ SHIPPED = "precflow.workloads"
 TARGET = "_target_"
 
 MACHINE_SIDE_KEYS = ("interpreter", "setup", "launcher", "dump")
-MACHINE_KEYS = ("site", "store", "runs", "recipe")
+MACHINE_KEYS = ("site", "store", "runs", "recipe", "executor")
 _LOADING_VARIABLES = re.compile(
     r"(LD|DYLD)_.*|PYTHON(PATH|HOME|STARTUP|INSPECT|BREAKPOINT|USERBASE|EXECUTABLE)|PATH|BASH_ENV|ENV|IFS|HOME"
 )

@@ -14,7 +14,8 @@ LEVELS = ("module", "api", "operator")
 DETAILS = ("digest", "statistics", "sketch", "tensors")
 ESCALATING = "escalating"
 PHASES = ("forward", "backward", "gradient", "optimizer")
-METRICS = tuple(field.name for field in dataclasses.fields(Limits))
+METRICS = tuple(field.name for field in dataclasses.fields(Limits) if field.name != "metrics")
+COLUMNS = (*METRICS, "mean_ulp_distance", "mare", "mere", "bitwise_equal")
 AT_LEAST = ("cosine_similarity", "share_within_one_thousandth", "share_within_five_thousandths", "allclose_share")
 
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
@@ -48,9 +49,9 @@ WORDS = {
     "CaptureRule.detail": ("", *DETAILS, "none"),
     "Rule.phase": ("", *PHASES),
     "Accepted.phase": ("", *PHASES),
-    "Report.columns": (*METRICS, "mean_ulp_distance", "mare", "mere", "bitwise_equal"),
     "Report.formats": ("html", "markdown", "json", "junit"),
     "Report.language": ("en", "zh", "both"),
+    "Executor.name": ("local", "dask"),
     "RunConfig.stages": _STAGES,
     "RunConfig.sides": _SIDES,
     "RunConfig.output": ("auto", "terminal", "ci", "quiet"),

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precflow.comparison.remarks import counts
 from precflow.comparison.measures import Measure
 from precflow.comparison.metrics import measure_all
+from precflow.comparison.remarks import counts
 from precflow.comparison.summarize import summarize
 from precflow.config.schema import Tolerance
 from precflow.dumps.dtypes import NUMPY_DTYPES, is_floating, name_of

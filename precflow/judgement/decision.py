@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from precflow.comparison.measures import Measure
-from precflow.comparison.metrics import METRICS
+from precflow.comparison.metrics import at_least
 from precflow.config.schema import Tolerance
 from precflow.dumps.dtypes import coarsest
 from precflow.judgement.accepted import AcceptedDifferences
@@ -169,10 +169,10 @@ def _failed(measure: Measure, used: Sequence[Use], sentinel: int, accepted: Acce
 
 
 def _over(use: Use) -> str:
-    limit, at_least = use.condition.limit, METRICS[use.condition.metric].at_least
-    bound = "at most " if at_least else "at least "
+    limit, is_least = use.condition.limit, at_least(use.condition.metric)
+    bound = "at most " if is_least else "at least "
     name = f"{use.condition.metric} {'about ' if use.guessed else bound if use.bounded else ''}"
-    if at_least:
+    if is_least:
         return f"{name}{use.value:.6g} is below its limit {limit:.6g} ({use.condition.source})"
     return f"{name}{use.value:.3g} is {use.share:.3g} times its limit {limit:.3g} ({use.condition.source})"
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from precflow.comparison.metrics import METRICS
+from precflow.comparison.metrics import at_least
 from precflow.config.schema import Limits
 from precflow.dumps.dtypes import float_facts
 
@@ -34,7 +34,7 @@ class Condition:
     """A limit that a record must keep.
 
     Attributes:
-        metric: Name in ``METRICS``.
+        metric: Name in ``METRICS``, or of the user's own.
         limit: At most, or at least where the metric says so.
         source: A standard's name, ``tolerance``, or the pattern of a rule.
         because: Why a rule set it.
@@ -48,7 +48,7 @@ class Condition:
     @property
     def text(self) -> str:
         """The condition as screens show it: ``cosine_similarity >= 0.999``."""
-        return f"{self.metric} {'>=' if METRICS[self.metric].at_least else '<='} {self.limit:.6g}"
+        return f"{self.metric} {'>=' if at_least(self.metric) else '<='} {self.limit:.6g}"
 
 
 def ratio(metric: str, value: float, limit: float) -> float:
@@ -59,7 +59,7 @@ def ratio(metric: str, value: float, limit: float) -> float:
     >>> ratio("relative_l2", 0.5, 2.0), ratio("cosine_similarity", 0.75, 0.5), ratio("rmse", 0.0, 0.0)
     (0.25, 0.5, 0.0)
     """
-    used, allowed = (1 - value, 1 - limit) if METRICS[metric].at_least else (value, limit)
+    used, allowed = (1 - value, 1 - limit) if at_least(metric) else (value, limit)
     if math.isnan(used):
         return math.inf
     if used <= 0:
@@ -79,7 +79,7 @@ def is_blind(metric: str, limit: float, dtype: str) -> bool:
     """
     facts = float_facts(dtype)
     low = facts.digits < _FINE_DIGITS
-    if METRICS[metric].at_least:
+    if at_least(metric):
         return limit <= (_BLIND[metric][low] if metric in _BLIND else 0.0)
     if metric in _IN_ULP:
         return limit >= (0.5 if low else 0.1) * 2.0 ** (facts.digits - 1)
@@ -88,7 +88,8 @@ def is_blind(metric: str, limit: float, dtype: str) -> bool:
 
 def conditions(limits: Limits, source: str, because: str = "") -> list[Condition]:
     """Return the limits that are set in a part of a recipe."""
-    values = ((part.name, getattr(limits, part.name)) for part in fields(Limits))
+    ours = {part.name: getattr(limits, part.name) for part in fields(Limits) if part.name != "metrics"}
+    values = {**ours, **limits.metrics}.items()
     return [Condition(name, float(value), source, because) for name, value in values if value is not None]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from precflow.comparison.measures import Measure
-from precflow.comparison.metrics import METRICS
+from precflow.comparison.metrics import at_least
 from precflow.judgement.limits import Condition, ratio
 
 
@@ -59,7 +59,7 @@ def _use(measure: Measure, condition: Condition) -> Use:
     if name not in measure.ranges:
         share = ratio(name, measure.metrics[name], limit)
         return Use(condition, measure.metrics[name], share, share, share)
-    ends = sorted(measure.ranges[name], reverse=METRICS[name].at_least)
+    ends = sorted(measure.ranges[name], reverse=at_least(name))
     best, worst = (ratio(name, end, limit) for end in ends)
     value = measure.metrics.get(name, ends[0])
     guessed = name in measure.metrics

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from precflow.comparison.compare import compare
+from precflow.comparison.executors.choose import choose
 from precflow.comparison.measures import Measure
+from precflow.comparison.own import Declared
 from precflow.comparison.second_look import merged
 from precflow.comparison.summary import SUMMARY_VERSION
+from precflow.config.plain import plain
+from precflow.config.trust import TARGET
+from precflow.stages import sources
 from precflow.stages.artifacts import read_lines, write_lines
 from precflow.stages.determinism import read_reproduction
 from precflow.stages.dump import open_dump
@@ -27,8 +33,21 @@ def read_measures(folder: Path) -> list[Measure]:
 
 
 def _declare(job: Job) -> Mapping[str, Any]:
-    del job
-    return {"summary": SUMMARY_VERSION}
+    metrics = plain(job.config.metrics)
+    packages = {str(declared[TARGET]).partition(".")[0] for declared in metrics.values()}
+    own = {"metrics": metrics, "code": sources.digests(packages, job.import_paths, _installed(packages))} if metrics else {}
+    return {"summary": SUMMARY_VERSION, **own}
+
+
+def _installed(packages: Iterable[str]) -> dict[str, list[str]]:
+    """Return where this interpreter finds packages, for those that it has: its own come before the user's folders."""
+    specs = {name: PathFinder.find_spec(name) for name in packages}
+    places = {name: [*(spec.submodule_search_locations or ()), spec.origin] for name, spec in specs.items() if spec}
+    return {name: [place for place in found if place] for name, found in places.items()}
+
+
+def _own_metrics(job: Job) -> Declared:
+    return Declared(plain(job.config.metrics), job.trusted, job.import_paths)
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
@@ -42,11 +61,12 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
 
 def _compared(job: Job, folder: Path, sides: Sequence[Path]) -> list[Measure]:
     """Compare two dumps; batches that a run which was killed has finished lie in the folder, and are not read again."""
-    del job
+    declared = _own_metrics(job)
     for torn in folder.glob(f"{MEASURES_FILE}.*"):  # what a run that was killed had half written
         torn.unlink()
     reference, target = map(open_dump, sides)
-    measures = compare(reference, target, kept=folder / _BATCHES)
+    executor = choose(job.config.executor, declared)
+    measures = compare(reference, target, executor=executor, own=declared.load(), kept=folder / _BATCHES)
     shutil.rmtree(folder / _BATCHES, ignore_errors=True)
     return measures
 

@@ -81,6 +81,7 @@ _GROUPS: Mapping[str, Callable[[str, Sequence[Path]], list[Entry]]] = {
     "site": _placed,
     "emulate": _placed,
     "capture": _placed,
+    "executor": _placed,
     "standard": _shipped,
     "metric": _metrics,
     "rule": _shipped,

@@ -10,7 +10,7 @@ import pytest
 from precflow.comparison import own
 from precflow.comparison.compare import compare
 from precflow.comparison.executors.threads import Threads
-from precflow.comparison.own import Tally, load
+from precflow.comparison.own import Declared, Tally
 from precflow.dumps.reader import Dump
 from precflow.errors import ConfigError, TrustError
 
@@ -79,7 +79,7 @@ def package(tmp_path, monkeypatch):
 
 
 def loaded(package, **metrics):
-    return load(metrics, trusted=["our_metrics"], import_paths=[package])
+    return Declared(metrics, ("our_metrics",), (package,)).load()
 
 
 def test_a_class_is_found_by_its_name_and_takes_its_arguments(package):
@@ -108,7 +108,7 @@ def test_what_cannot_be_used_is_refused_before_anything_is_read(package, declare
 
 def test_a_package_that_is_not_trusted_is_not_even_imported(package):
     with pytest.raises(TrustError, match="not trusted"):
-        load({"mine": {"_target_": "our_metrics.Largest"}}, trusted=[], import_paths=[package])
+        Declared({"mine": {"_target_": "our_metrics.Largest"}}, (), (package,)).load()
     assert "our_metrics" not in sys.modules
 
 
@@ -191,12 +191,22 @@ def test_a_comparison_has_them_beside_ours(build, monkeypatch, threads):
     assert "flips" not in {**digest.metrics, **movement.metrics}
 
 
-def test_what_was_not_kept_as_a_tensor_has_none_and_says_why(build, evidence):
+def test_equal_bits_have_no_error_by_any_metric(build):
     reference, target = build("reference"), build("target", side="target")
     values = RNG.standard_normal((4, 16)).astype(np.float32)
     for dump in (reference, target):
         dump.call("a", "linear", [values], store=False)
     (measure,) = compare(*(Dump.open(dump.write()) for dump in (reference, target)), own={"flips": Flips})
     assert measure.equal
-    assert measure.metrics["relative_l2"] == 0
-    assert measure.absent["flips"] == "needs the tensors of both sides"
+    assert (measure.metrics["relative_l2"], measure.metrics["flips"]) == (0, 0)
+
+
+def test_what_was_not_kept_as_a_tensor_has_none_and_says_why(build):
+    reference, target = build("reference"), build("target", side="target")
+    values = RNG.standard_normal((4, 16)).astype(np.float32)
+    reference.call("a", "linear", [values], store=False, statistics=True)
+    target.call("a", "linear", [values * 2], store=False, statistics=True)
+    (measure,) = compare(*(Dump.open(dump.write()) for dump in (reference, target)), own={"flips": Flips})
+    assert not measure.equal
+    assert measure.join in {"paired", "sampled_out"}
+    assert measure.join != "paired" or measure.absent["flips"] == "needs the tensors of both sides"

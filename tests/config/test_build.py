@@ -79,7 +79,6 @@ def test_values_become_the_types_of_the_schema(tmp_path):
             "`bf16` is not one of float64, float32, float16, bfloat16. Did you mean  bfloat16 ?",
         ),
         ("target: {device: [npu, gpu]}", "target.device[1]", "Did you mean  cuda ?"),
-        ("report: {columns: [cosine]}", "report.columns[0]", "Did you mean  cosine_similarity ?"),
         ("tolerance: {standards: [defalt]}", "tolerance.standards[0]", "Did you mean  default ?"),
         ("tolerance: {rules: [{mach: a}]}", "tolerance.rules[0].mach", "Did you mean  tolerance.rules[0].match ?"),
         ("targt: {dtype: float16}", "targt", "Did you mean  target ?"),

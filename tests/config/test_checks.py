@@ -102,3 +102,76 @@ def test_a_dump_is_not_compared_with_itself(other):
 
 def test_dumps_are_something():
     assert compose(["+recipe=compare_dumps", "reference.dump=a", "target.dump=b"]).config.target.dump == "b"
+
+
+OWN = "metrics: {flips: {_target_: precflow.workloads.x.Flips}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "said"),
+    [
+        ("metrics: {flips: {least: 1}}", "metrics.flips", "has no `_target_`"),
+        ("metrics: {rmse: {_target_: precflow.workloads.x.Flips}}", "metrics.rmse", "is a metric of precflow's"),
+        ("tolerance: {metrics: {flips: 1%}}", "tolerance.metrics.flips", "is no metric of this recipe's `metrics`"),
+        (f"{OWN}\ntolerance: {{metrics: {{flip: 1%}}}}", "tolerance.metrics.flip", "Did you mean  flips ?"),
+        (f"{OWN}\ntolerance: {{metrics: {{flips: -1}}}}", "tolerance.metrics.flips", "not negative"),
+        (
+            f"{OWN}\ntolerance: {{metrics: {{flips: 1%}}, rules: [{{match: a, metrics: {{flips: 2%}}}}]}}",
+            "tolerance.rules[0]",
+            "loosens flips of the plain limit",
+        ),
+        ("report: {columns: [relative_l2, flips]}", "report.columns[1]", "`flips` is not one of"),
+        ("report: {columns: [cosine]}", "report.columns[0]", "Did you mean  cosine_similarity ?"),
+    ],
+)
+def test_own_metrics_that_cannot_be_meant_are_refused(team, text, key, said):
+    ((found, message),) = refused(team, text)
+    assert found == key
+    assert said in message
+
+
+def test_an_own_metric_has_limits_and_columns_like_ours(team):
+    limits = "metrics: {flips: 1%}, rules: [{match: a, metrics: {flips: 2%}, because: ties}]"
+    team("r", f"{OWN}\ntolerance: {{{limits}}}\nreport: {{columns: [flips, relative_l2]}}")
+    config = compose(["+recipe=r"], complete=False).config
+    assert config.metrics == {"flips": {"_target_": "precflow.workloads.x.Flips"}}
+    assert (config.tolerance.metrics, config.tolerance.rules[0].metrics) == ({"flips": 0.01}, {"flips": 0.02})
+
+
+def test_the_class_of_an_own_metric_must_be_trusted(team, monkeypatch):
+    team("r", "about: {title: x}\nmetrics: {flips: {_target_: their_code.Flips}}")
+    with pytest.raises(ConfigError) as error:
+        compose(["+recipe=r"], complete=False)
+    assert "their_code.Flips is not trusted" in error.value.problems[0].message
+    monkeypatch.setenv("PRECFLOW_TRUST", "their_code")
+    assert compose(["+recipe=r"], complete=False).config.metrics
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "said"),
+    [
+        (["executor.address=tcp://a:1"], "executor.address", "is for executor=dask"),
+        (["executor.threads=-1"], "executor.threads", "0 is one a processor"),
+        (["executor=slurm"], "+executor=slurm", "no executor of this name"),
+    ],
+)
+def test_executors_that_cannot_be_meant_are_refused(team, words, key, said):
+    ((found, message),) = refused(team, "about: {title: x}", *words)
+    assert found == key
+    assert said in message
+
+
+def test_the_executor_belongs_to_the_machine(team, tmp_path):
+    team("r", "about: {title: x}")
+    config = compose(["+recipe=r", "executor=dask", "executor.address=tcp://10.0.0.1:8786"], complete=False)
+    assert (config.config.executor.name, config.config.executor.address) == ("dask", "tcp://10.0.0.1:8786")
+    assert "executor" not in config.yaml
+    assert compose(["+recipe=r"], complete=False).config.executor.name == "local"
+    ((key, message),) = refused(team, "executor: {name: dask}")
+    assert key == "executor"
+    assert "belongs to a machine" in message
+    site = tmp_path / "sites" / "site"
+    site.mkdir(parents=True)
+    (site / "ours.yaml").write_text("site: {name: ours}\nexecutor: {name: dask, address: 'tcp://a:1'}\n")
+    team("r", "about: {title: x}")
+    assert compose(["+recipe=r", "+site=ours"], config_dirs=[site.parent], complete=False).config.executor.address == "tcp://a:1"

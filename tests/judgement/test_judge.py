@@ -149,7 +149,7 @@ def test_the_verdict_is_one_of_three(measure, run):
 
 
 def test_every_limit_of_a_recipe_is_a_metric():
-    assert {part.name for part in fields(Limits)} <= set(METRICS)
+    assert {part.name for part in fields(Limits)} - {"metrics"} <= set(METRICS)
 
 
 def test_a_limit_that_no_record_can_be_held_to_is_not_met(measure, run):
