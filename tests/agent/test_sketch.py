@@ -1,4 +1,6 @@
+import importlib.util
 import math
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -10,102 +12,32 @@ from precflow.agent.sketch import BLOCK, MOST_ROWS, SUMS, added, row_length, row
 from precflow.agent.statistics import cleaning, of_any
 from precflow.comparison.kept import Kept, group_length, of_tensor
 
-ROWS, COLUMNS, HEADS = 616, 768, 12
-SEEDS = 24
+SCRIPT = Path(__file__).parents[2] / "benchmarks/sketch.py"
+SPEC = importlib.util.spec_from_file_location("sketch_benchmark", SCRIPT)
+BENCHMARK = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(BENCHMARK)
 ONE = 1 / math.sqrt(2 * SUMS)
 
 
-def generator(seed):
-    return torch.Generator().manual_seed(seed)
-
-
 def gaussian(seed, *shape):
-    return torch.randn(*shape, generator=generator(seed))
-
-
-def only(part):
-    """Return a difference that is 0 but for a part, which is Gaussian."""
-
-    def made(seed):
-        difference = torch.zeros(ROWS, COLUMNS)
-        view = part(difference, seed)
-        view.copy_(gaussian(seed, *view.shape))
-        return difference
-
-    return made
-
-
-def swapped(seed):
-    one, other = gaussian(seed, 2, COLUMNS)
-    difference = torch.zeros(ROWS, COLUMNS)
-    difference[seed], difference[seed + 100] = one - other, other - one
-    return difference
-
-
-def of_column(value):
-    def made(seed):
-        difference = torch.zeros(ROWS, COLUMNS)
-        difference[:, seed * 31 % COLUMNS] = value
-        return difference
-
-    return made
-
-
-def scattered(seed):
-    difference = torch.zeros(ROWS * COLUMNS)
-    places = torch.randperm(ROWS * COLUMNS, generator=generator(seed))[:500]
-    difference[places] = 1.0
-    return difference.view(ROWS, COLUMNS)
-
-
-def rows(seed):
-    """Return a number of rows: what is constant has another error with another size only."""
-    return 200 + 90 * seed
-
-
-DIFFERENCES = {
-    "Gaussian": lambda seed: gaussian(seed, ROWS, COLUMNS),
-    "constant bias": lambda seed: torch.ones(rows(seed), COLUMNS),
-    "Gaussian with bias": lambda seed: gaussian(seed, rows(seed), COLUMNS) + 1,
-    "one row": only(lambda x, seed: x[seed * 7]),
-    "one column": only(lambda x, seed: x[:, seed * 31]),
-    "one constant row": lambda seed: torch.zeros(ROWS, COLUMNS).index_fill_(0, torch.tensor([seed * 7]), 0.5),
-    "one constant column": of_column(0.5),
-    "one head": only(lambda x, seed: x.view(ROWS, HEADS, -1)[:, seed % HEADS]),
-    "two rows swapped": swapped,
-    "every 77th row": only(lambda x, seed: x[seed::77]),
-    "every other column": only(lambda x, seed: x[:, seed % 2 :: 2]),
-    "rank one, equal rows": lambda seed: gaussian(seed, 1, COLUMNS).expand(ROWS, COLUMNS),
-    "rank one, equal columns": lambda seed: gaussian(seed, ROWS, 1).expand(ROWS, COLUMNS),
-    "rank one": lambda seed: gaussian(seed, ROWS, 1) * gaussian(seed + 50, 1, COLUMNS),
-    "checkerboard": lambda seed: 1.0 - 2 * ((torch.arange(rows(seed))[:, None] + torch.arange(COLUMNS)) % 2),
-    "last quarter": only(lambda x, seed: x[ROWS * 3 // 4 :]),
-    "500 places": scattered,
-}
-
-
-def estimate(difference):
-    return float(added(sketch(difference.reshape(-1).contiguous())).double().norm())
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def test_there_are_seventeen_structured_differences():
-    assert len(DIFFERENCES) == 17
+    assert len(BENCHMARK.DIFFERENCES) == 17
 
 
-@pytest.mark.parametrize("name", DIFFERENCES)
+@pytest.mark.parametrize("name", BENCHMARK.DIFFERENCES)
 def test_the_norm_of_structured_differences_is_estimated(name):
-    errors = []
-    for seed in range(SEEDS):
-        difference = DIFFERENCES[name](seed)
-        errors.append(estimate(difference) / float(difference.double().norm()) - 1)
-    assert math.sqrt(sum(error**2 for error in errors) / SEEDS) <= 1.25 * ONE
-    assert max(map(abs, errors)) <= 5 * ONE
+    found = BENCHMARK.errors(name)
+    assert BENCHMARK.rms(found) <= 1.25 * ONE
+    assert max(map(abs, found)) <= 5 * ONE
 
 
 @pytest.mark.parametrize("size", [1, SUMS, SUMS + 1, 5000, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])
 @pytest.mark.parametrize("name", ["float32", "float64", "float16", "bfloat16"])
 def test_sums_are_those_of_the_judge(name, size):
-    values = torch.randn(size, generator=generator(0), dtype=torch.float64).to(getattr(torch, name))
+    values = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(getattr(torch, name))
     array = values.float().numpy().astype(ml_dtypes.bfloat16) if name == "bfloat16" else values.numpy()
     judges = of_tensor(array, Kept(name, (size,))).sketch
     found = added(sketch(values))
@@ -183,7 +115,7 @@ def test_rows_are_grouped_as_by_the_judge(shape):
 @pytest.mark.parametrize("name", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("shape", SHAPES[:-1])
 def test_norms_of_rows_are_those_of_the_judge(shape, name):
-    values = torch.randn(shape, generator=generator(2), dtype=torch.float64).to(getattr(torch, name))
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64).to(getattr(torch, name))
     array = values.float().numpy().astype(ml_dtypes.bfloat16) if name == "bfloat16" else values.numpy()
     judges = of_tensor(np.asarray(array), Kept(name, shape)).rows
     found = row_norms(values.reshape(-1), row_length(list(shape), values.numel()))
@@ -194,3 +126,10 @@ def test_norms_of_long_rows_are_taken_in_pieces(monkeypatch):
     values = gaussian(3, 2, 5000) + 10
     monkeypatch.setattr("precflow.agent.sketch._AT_ONCE", 700)
     assert row_norms(values.view(-1), 5000).tolist() == pytest.approx(values.double().norm(dim=1).tolist(), rel=1e-6)
+
+
+def test_the_table_has_a_line_for_each_difference(monkeypatch):
+    monkeypatch.setattr(BENCHMARK, "SEEDS", 2)
+    lines = list(BENCHMARK.table())
+    assert len(lines) == 2 + 17 + 1
+    assert all(line.startswith(("| ", "|---")) for line in lines)
