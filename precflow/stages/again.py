@@ -23,6 +23,7 @@ def stage(side: str) -> Stage:
         side=side,
         told_by=(region.NAME,),
         told=region.told,
+        resumes=True,
     )
 
 

@@ -54,3 +54,4 @@ def test_a_second_pass_belongs_to_its_side_and_is_told_by_the_region():
     assert (stage.name, stage.side, stage.kind, stage.label) == ("dump.target@2", "target", "dump", "dump@2")
     assert stage.needs == ("environment.target", "region")
     assert stage.told_by == ("region",)
+    assert stage.resumes
