@@ -1,5 +1,7 @@
 """Counting."""
 
+from dataclasses import replace
+
 from precflow.judgement.coverage import blind_phases, empty_ends, other_types, tally, unjudged
 from precflow.judgement.verdicts import STATUSES, Judged
 
@@ -63,3 +65,19 @@ def test_what_differs_and_is_not_judged_is_told(measure):
     moved = measure("x", "getitem", judged=False, movement=True, order=9)
     assert "x / getitem, moves values" in unjudged([measure(), moved])[0]
     assert unjudged([moved, measure(order=10)]) == []
+
+
+def test_the_end_is_that_of_the_forward_and_not_the_optimizers_last_weight(measure):
+    empty = {"elements": 0, "ordinary": 0, "small": 0, "sentinel": 0, "nonfinite": 0}
+    end = measure(order=3)
+    last = measure(record="head/optimizer.output.weight", phase="optimizer", order=9, counts=empty)
+    judged = [Judged(end.record, "pass"), Judged(last.record, "blind")]
+    assert empty_ends([end, last], judged) == []
+    assert empty_ends([replace(end, counts=empty)], [Judged(end.record, "blind")])
+
+
+def test_movement_at_the_end_of_backward_is_no_missing_end(measure):
+    end = measure(order=3)
+    moved = measure(record="a/aten.t.0/backward.output.0", phase="backward", order=9, movement=True, judged=False)
+    assert unjudged([end, moved]) == []
+    assert unjudged([end, replace(moved, phase="forward")])

@@ -36,3 +36,10 @@ def test_a_leading_star_covers_the_top_level(measure):
 def test_the_phase_counts(measure):
     assert matches(measure(), "*", "forward")
     assert not matches(measure(), "*", "gradient")
+
+
+def test_the_phase_in_a_name_is_no_part_of_it(measure):
+    found = measure(name="encoder.layers.0.mlp / mm (backward)", operator="mm", phase="backward")
+    assert matches(found, "encoder.layers.0.mlp / mm", "backward")
+    assert not matches(found, "encoder.layers.0.mlp / mm", "forward")
+    assert not matches(found, "* (backward)")

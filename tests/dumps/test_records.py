@@ -1,0 +1,37 @@
+"""How screens name a call."""
+
+from precflow.dumps.records import Call
+
+
+def call(**changes):
+    plain = {
+        "order": 0,
+        "level": "module",
+        "module": "layers.0",
+        "class_name": "Block",
+        "call": 0,
+        "operator": "",
+        "ordinal": 0,
+        "phase": "forward",
+        "step": 0,
+        "rank": 0,
+        "site": "",
+        "movement": False,
+        "compiled": False,
+        "arguments": {},
+        "inputs": (),
+        "outputs": (),
+    }
+    return Call(**{**plain, **changes})
+
+
+def test_modules_and_operators_of_the_forward():
+    assert call().name == "layers.0"
+    assert call(module="", call=1).name == "(model)~1"
+    assert call(operator="softmax").name == "layers.0 / softmax"
+
+
+def test_other_phases_are_told():
+    assert call(phase="backward", operator="mm").name == "layers.0 / mm (backward)"
+    assert call(phase="gradient").name == "layers.0 (gradient)"
+    assert call(phase="optimizer", module="").name == "(model) (optimizer)"
