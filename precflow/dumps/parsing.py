@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from precflow.agent.contract import LEVELS, PHASES, Identity, operator_of
-from precflow.dumps.records import Call, Record, Statistics
+from precflow.dumps.records import Call, Record
 
-_SHAPES: dict[tuple[int, ...], tuple[int, ...]] = {}  # a model has few of them: equal ones share their memory
-_SHAPES_KEPT = 1 << 16
+_ARGUMENTS_KEPT = 1 << 16  # a model calls the same things with the same arguments again and again: they share their memory
+_NOBODY = Identity("", 0, "", 0, "", "", "", 0, 0)
 
 
-class _Tensor(msgspec.Struct, gc=False):
-    """A tensor as it stands in a line."""
+class _Tensor(Record, frozen=True, gc=False, kw_only=True):
+    """A record as it stands in a line. Who it is stands in the line around it, and is filled in once that is read."""
 
     index: str
-    dtype: str
-    shape: tuple[int, ...]
-    content: str
-    stored: bool
+    identity: Identity = _NOBODY
+    order: int = 0
     source: tuple[int, str] | None = None
     weight: str = ""
-    statistics: Statistics | None = None
-    share: float = 1.0
-    part: str = ""
 
 
 class _Line(msgspec.Struct, gc=False, rename={"class_name": "class"}):
@@ -44,16 +38,17 @@ class _Line(msgspec.Struct, gc=False, rename={"class_name": "class"}):
     step: int
     rank: int
     movement: bool
-    inputs: list[_Tensor]
-    outputs: list[_Tensor]
+    inputs: tuple[_Tensor, ...]
+    outputs: tuple[_Tensor, ...]
     class_name: str = ""
     site: int | None = None
     compiled: bool = False
-    arguments: dict[str, str] | None = None
+    arguments: msgspec.Raw = msgspec.Raw(b"null")
     forward: tuple[int, ...] = ()
 
 
 _DECODER = msgspec.json.Decoder(_Line)
+_known: dict[bytes, dict[str, str]] = {}
 
 
 def parse_calls(lines: bytes | memoryview, sites: Sequence[str], place: tuple[int, int] | None = None) -> list[Call]:
@@ -67,7 +62,7 @@ def parse_calls(lines: bytes | memoryview, sites: Sequence[str], place: tuple[in
     Raises:
         ValueError: A line is torn, or a value is not what it should be: read them one by one then, with :func:`parse_call`.
     """
-    return [_call(line, sites, place) for line in _DECODER.decode_lines(lines)]
+    return [_call(line, sites, place, _arguments(line.arguments)) for line in _DECODER.decode_lines(lines)]
 
 
 def parse_call(line: bytes | str, sites: Sequence[str], place: tuple[int, int] | None = None) -> Call:
@@ -77,74 +72,74 @@ def parse_call(line: bytes | str, sites: Sequence[str], place: tuple[int, int] |
         ValueError: The line is torn, of another place, or a value is not what it should be; the message says which.
     """
     try:
-        return _call(msgspec.convert(json.loads(line), _Line), sites, place)
+        plain = json.loads(line)
+        arguments = plain.pop("arguments", None) if isinstance(plain, dict) else None
+        found = msgspec.convert(plain, _Line)
+        return _call(found, sites, place, _texts(arguments))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
 
-def _call(line: _Line, sites: Sequence[str], place: tuple[int, int] | None) -> Call:
+def _call(line: _Line, sites: Sequence[str], place: tuple[int, int] | None, arguments: Mapping[str, str]) -> Call:
     if line.level not in LEVELS or line.phase not in PHASES:
         raise ValueError(f"unknown level {line.level!r} or phase {line.phase!r}")
     if place is not None and (line.rank, line.step) != place:
         raise ValueError(f"it is of rank {line.rank} and step {line.step}, in a file of rank {place[0]} and step {place[1]}")
-    site = line.site
-    line.module, line.operator = sys.intern(line.module), sys.intern(line.operator)
+    _identify(line)
+    intern, site = sys.intern, line.site
     return Call(
         order=line.order,
-        level=sys.intern(line.level),
-        module=line.module,
-        class_name=sys.intern(line.class_name),
+        level=intern(line.level),
+        module=intern(line.module),
+        class_name=intern(line.class_name),
         call=line.call,
-        operator=line.operator,
+        operator=intern(line.operator),
         ordinal=line.ordinal,
-        phase=sys.intern(line.phase),
+        phase=intern(line.phase),
         step=line.step,
         rank=line.rank,
         site=sites[site] if site is not None and 0 <= site < len(sites) else "",
         movement=line.movement,
         compiled=line.compiled,
-        arguments=line.arguments or {},
-        inputs=_records(line, "input", line.inputs),
-        outputs=_records(line, "output", line.outputs),
+        arguments=arguments,
+        inputs=line.inputs,
+        outputs=line.outputs,
         forward=line.forward,
     )
 
 
-def _records(line: _Line, role: str, tensors: list[_Tensor]) -> tuple[Record, ...]:
-    """Make the records of one role. This runs for every record of a dump: positions instead of names, no call that can go."""
-    who = (line.module, line.call, sys.intern(operator_of(line.level, line.operator)), line.ordinal, line.phase, role)
-    when = (line.step, line.rank)
-    intern, make, order = sys.intern, Identity._make, line.order
-    return tuple(
-        [
-            Record(
-                make((*who, intern(one.index), *when)),
-                order,
-                intern(one.dtype),
-                _shared(one.shape),
-                one.content,
-                one.stored,
-                one.source,
-                one.weight,
-                one.statistics,
-                one.share,
-                one.part,
-            )
-            for one in tensors
-        ]
-    )
+def _identify(line: _Line) -> None:
+    """Tell the records of a line who they are.
+
+    This runs for every record of a dump: a record that the decoder made is completed, not made anew, and its identity is made
+    as ``Identity._make`` does, without the call of it.
+    """
+    make, fill, order = tuple.__new__, msgspec.structs.force_setattr, line.order
+    module, operator = sys.intern(line.module), sys.intern(operator_of(line.level, line.operator))
+    call, ordinal, phase, step, rank = line.call, line.ordinal, sys.intern(line.phase), line.step, line.rank
+    for role, records in (("input", line.inputs), ("output", line.outputs)):
+        for one in records:
+            fill(one, "identity", make(Identity, (module, call, operator, ordinal, phase, role, one.index, step, rank)))
+            fill(one, "order", order)
 
 
-def _shared(shape: tuple[int, ...]) -> tuple[int, ...]:
-    if len(_SHAPES) > _SHAPES_KEPT:
-        _SHAPES.clear()
-    return _SHAPES.setdefault(shape, shape)
-
-
-def plain_json(data: bytes) -> Any:
-    """Read JSON into plain data, as fast as it goes.
+def _arguments(raw: msgspec.Raw) -> dict[str, str]:
+    """Return the arguments of a line: the same value for the same text.
 
     Raises:
-        ValueError: It is not JSON.
+        ValueError: They are not texts by name.
     """
-    return msgspec.json.decode(data)
+    text = bytes(raw)
+    known = _known.get(text)
+    if known is None:
+        if len(_known) > _ARGUMENTS_KEPT:
+            _known.clear()
+        known = _known[text] = _texts(msgspec.json.decode(text))
+    return known
+
+
+def _texts(plain: object) -> dict[str, str]:
+    try:
+        return msgspec.convert(plain, dict[str, str] | None) or {}
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{error} - at `$.arguments`") from error

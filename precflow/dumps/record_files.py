@@ -1,19 +1,20 @@
-"""Record files: read in pieces, checked against their seal in the same pass; torn lines are told one by one."""
+"""Record files: read in pieces, checked against their seal beside it; torn lines are told one by one."""
 
 from __future__ import annotations
 
-import gc
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from precflow.dumps.collector import collector_off
 from precflow.dumps.header import FileSeal
 from precflow.dumps.parsing import parse_call, parse_calls
 from precflow.dumps.places import place_of
 from precflow.dumps.records import Call
 
-_CHUNK = 1 << 22  # bytes; what is decoded before it becomes records takes some ten times as much for a moment
+_CHUNK = 1 << 18  # bytes; what is decoded of them still lies in the processor's cache when it becomes records
+_HASHED = 1 << 20
 
 
 def read_records(folder: Path, name: str, seal: FileSeal | None, sites: Sequence[str]) -> tuple[list[Call], list[str]]:
@@ -27,20 +28,18 @@ def read_records(folder: Path, name: str, seal: FileSeal | None, sites: Sequence
     """
     calls: list[Call] = []
     torn: list[str] = []
-    digest = hashlib.blake2b(digest_size=_digest_size(seal))
-    size = number = 0
+    number = 0
     try:
-        with _collector_off():
+        with collector_off(), ThreadPoolExecutor(1) as beside:  # which needs no turn of this thread
+            problem = beside.submit(_seal_problem, folder / name, name, seal)
             for piece in _pieces(folder / name):
-                digest.update(piece)
-                size += len(piece)
                 number = _read_piece(piece, name, number, calls, torn, sites)
+            told = problem.result()
     except FileNotFoundError:
         return calls, [f"{name} is missing"]
     except OSError as error:
         return calls, [*torn, f"{name} cannot be read: {error.strerror}"]
-    problem = _seal_problem(name, seal, size, digest.hexdigest())
-    return calls, [problem, *torn] if problem else torn
+    return calls, [told, *torn] if told else torn
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
@@ -85,26 +84,20 @@ def _read_line(  # noqa: PLR0913, PLR0917  the same, for one line
         torn.append(f"{where} is torn: {error}")
 
 
-def _digest_size(seal: FileSeal | None) -> int:
-    size = len(seal.blake2b) // 2 if seal else 0
-    return size if 1 <= size <= 64 else 64
+def _seal_problem(path: Path, name: str, seal: FileSeal | None) -> str:
+    """Compare a file with its seal and say what is wrong with it, ``""`` where nothing is.
 
-
-def _seal_problem(name: str, seal: FileSeal | None, size: int, found: str) -> str:
+    Raises:
+        OSError: It cannot be read.
+    """
     if seal is None:
         return ""
+    size, length = path.stat().st_size, len(seal.blake2b) // 2
     if size != seal.bytes:
         return f"{name} is {'cut short' if size < seal.bytes else 'too long'}: {size} bytes instead of {seal.bytes}"
-    return "" if found == seal.blake2b.lower() else f"{name} is damaged: its bytes do not have the checksum that was sealed"
-
-
-@contextmanager
-def _collector_off() -> Iterator[None]:
-    """Keep the garbage collector from looking through millions of new records again and again; none of them is in a cycle."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
+    digest = hashlib.blake2b(digest_size=length if 1 <= length <= 64 else 64)
+    with path.open("rb") as file:
+        while chunk := file.read(_HASHED):
+            digest.update(chunk)
+    good = digest.hexdigest() == seal.blake2b.lower()
+    return "" if good else f"{name} is damaged: its bytes do not have the checksum that was sealed"

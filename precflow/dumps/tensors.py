@@ -40,16 +40,15 @@ class Tensors:
     def _index(self) -> tuple[dict[str, Shard], tuple[str, ...]]:
         index: dict[str, Shard] = {}
         problems: list[str] = []
-        for shard in self._shards:
+        for shard in reversed(self._shards):  # so that the first one that has a key is the one that stays
             try:
                 found = shard.index
             except DumpError as error:
                 problems.append(error.message)
                 continue
             problems += [found.problem] if found.problem else []
-            for key in found.slots:
-                index.setdefault(key, shard)
-        return index, tuple(problems)
+            index.update(dict.fromkeys(found.slots, shard))
+        return index, tuple(reversed(problems))
 
     @property
     def problems(self) -> tuple[str, ...]:

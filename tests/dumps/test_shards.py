@@ -57,7 +57,7 @@ def test_a_cut_shard_is_said_to_be_cut_and_loses_only_what_is_cut(shard_file):
         path.write_bytes(path.read_bytes()[:-4])
         assert shard.index.problem.startswith(problem)
         assert np.array_equal(shard.view(content), array)
-        last = max(shard.index.slots, key=lambda content: shard.index.slots[content].stop)
+        last = max(shard.index.slots, key=lambda content: shard.index.slots[content].data_offsets)
         with pytest.raises(DumpError, match="the file at"):
             shard.view(last)
 
@@ -118,9 +118,11 @@ def test_content_that_is_not_there(shard_file):
         b"",
         b"\xff" * 40,
         (2).to_bytes(8, "little") + b"[]",
-        (9).to_bytes(8, "little") + b'{"a": {}}',
-        (64).to_bytes(8, "little") + b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[8,4]}}'.ljust(64),
-        (64).to_bytes(8, "little") + b'{"a":{"dtype":"Q9","shape":[1],"data_offsets":[0,4]}}'.ljust(64),
+        (9).to_bytes(8, "little") + b'{"a": []}',
+        (64).to_bytes(8, "little") + b'{"a":{"dtype":"F32","shape":["x"],"data_offsets":[0,4]}}'.ljust(64),
+        (64).to_bytes(8, "little") + b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[4]}}'.ljust(64),
+        (64).to_bytes(8, "little") + b'{"__metadata__":{"a":3}}'.ljust(64),
+        (1 << 20).to_bytes(8, "little") + b"[" * (1 << 20),
     ],
 )
 def test_a_torn_index_is_a_dump_error(tmp_path, data):
@@ -128,6 +130,27 @@ def test_a_torn_index_is_a_dump_error(tmp_path, data):
     path.write_bytes(data)
     with pytest.raises(DumpError, match="cannot be read"):
         _ = Shard(path, "t.safetensors", None).index
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "{}",
+        '{"dtype":"F32","shape":[1],"data_offsets":[8,4]}',
+        '{"dtype":"F32","shape":[1],"data_offsets":[-8,-4]}',
+        '{"dtype":"F32","shape":[-1,-1],"data_offsets":[0,4]}',
+        '{"dtype":"Q9","shape":[1],"data_offsets":[0,4]}',
+    ],
+)
+def test_an_entry_that_makes_no_sense_costs_its_own_tensor_alone(tmp_path, entry):
+    good = '{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
+    text = f'{{"a":{entry},"b":{good}}}'.ljust(128).encode()
+    path = tmp_path / "t.safetensors"
+    path.write_bytes((128).to_bytes(8, "little") + text + np.float32(7).tobytes())
+    shard = Shard(path, "t", None)
+    with pytest.raises(DumpError, match="t is damaged: a "):
+        shard.view("a")
+    assert shard.view("b") == [7]
 
 
 def test_an_index_that_contradicts_itself(tmp_path):

@@ -1,0 +1,138 @@
+"""How long a dump takes to be read: its records and the indexes of its shards, from a thousand records to a million.
+
+    python benchmarks/records.py            a table on stdout, some two minutes
+    python benchmarks/records.py --quick    up to 100 000 records
+    python benchmarks/records.py --json     one object on stdout
+    python benchmarks/records.py --write docs/benchmarks
+
+Each size is read in a process of its own; what counts is its processor time (``--wall``: the clock) and its memory. Half of the
+records are stored tensors of one element, each with a content of its own, so that the index grows with the records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from capturing.curves import curve
+
+_SIZES = (1_000, 4_000, 16_000, 64_000, 250_000, 1_000_000)
+_A_CALL = 4  # records of one call
+_READING = """
+import json, resource, sys, time
+from pathlib import Path
+from precflow.dumps.reader import Dump
+
+def memory():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+clock = time.perf_counter if sys.argv[2] == "wall" else time.process_time
+before, began = memory(), clock()
+dump = Dump.open(Path(sys.argv[1]))
+calls = dump.calls()
+read = clock()
+damage = dump.damage
+indexed = clock()
+texts = [record.text for call in calls for record in call.outputs]
+assert not damage and len(texts) == len(calls)
+print(json.dumps({"read": read - began, "index": indexed - read, "texts": clock() - indexed, "megabytes": memory() - before}))
+"""
+
+
+def write(folder: Path, records: int) -> None:
+    """Write a dump of so many records, by hand: lines as an agent writes them, and one shard."""
+    place = folder / "rank0" / "step0"
+    place.mkdir(parents=True)
+    slots, lines = [], hashlib.blake2b(digest_size=16)
+    with (place / "records-0.jsonl").open("wb") as file:
+        for order in range(records // _A_CALL):
+            data = (json.dumps(_line(order)) + "\n").encode()
+            lines.update(data)
+            file.write(data)
+            slots += [f"{order * _A_CALL + number:032x}" for number in (0, 1)]
+        size = file.tell()
+    index = {key: {"dtype": "F32", "shape": [1], "data_offsets": [4 * at, 4 * at + 4]} for at, key in enumerate(slots)}
+    text = json.dumps(index, separators=(",", ":")).encode()
+    head = len(text).to_bytes(8, "little") + text
+    (place / "tensors-0.safetensors").write_bytes(head + bytes(4 * len(slots)))
+    files = {
+        "rank0/step0/records-0.jsonl": {"bytes": size, "blake2b": lines.hexdigest()},
+        "rank0/step0/tensors-0.safetensors": {
+            "bytes": len(head) + 4 * len(slots),
+            "index": hashlib.blake2b(head, digest_size=16).hexdigest(),
+        },
+    }
+    nothing = {"digest": "", "entries": {}}
+    about = {"schema": 1, "format": "precflow-dump", "side": "target", "dtype": "float32", "device": {"name": "cpu"}}
+    (folder / "dump.json").write_text(json.dumps({**about, "weights": nothing, "inputs": nothing, "files": files}))
+
+
+def _line(order: int) -> dict[str, Any]:
+    tensors = [_tensor(order, number) for number in range(_A_CALL)]
+    module = f"encoder.layers.{order // 40 % 48}.self_attn"
+    who = {"order": order, "level": "api", "module": module, "class": "CLIPAttention", "call": order // 1920}
+    what = {"operator": "softmax", "ordinal": order % 40, "phase": "forward", "step": 0, "rank": 0, "site": 3}
+    more = {"movement": False, "compiled": False, "arguments": {"dim": "-1", "dtype": "torch.float32"}}
+    return {**who, **what, **more, "inputs": tensors[1:], "outputs": tensors[:1]}
+
+
+def _tensor(order: int, number: int) -> dict[str, Any]:
+    content = f"{order * _A_CALL + number:032x}"
+    about = {"index": str(number), "dtype": "float32", "shape": [1], "content": content, "stored": number < 2}
+    numbers = [-2.25 - order, 3.125, 0.0078125 * order, 913.0625, 0, 0, 0, 0, 17, 0, 0, 0]
+    return {**about, "source": [max(0, order - 1), "0"], "weight": "", "statistics": numbers}
+
+
+def measure(records: int, clock: str) -> dict[str, float]:
+    """Return seconds and megabytes of reading a dump of so many records, in a process of its own."""
+    with tempfile.TemporaryDirectory() as name:
+        write(Path(name), records)
+        command = [sys.executable, "-c", _READING, name, clock]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return {"records": records, **json.loads(done.stdout)}
+
+
+def table(rows: list[dict[str, float]], clock: str) -> str:
+    """Return the rows as Markdown, per million records."""
+    kind = "seconds" if clock == "wall" else "processor seconds"
+    lines = [f"| records | {kind} | per million: lines | index | all texts | MB per million |", "|--:|--:|--:|--:|--:|--:|"]
+    for row in rows:
+        million = row["records"] / 1e6
+        each = " | ".join(f"{row[part] / million:.2f}" for part in ("read", "index", "texts"))
+        total = row["read"] + row["index"]
+        lines.append(f"| {row['records']:,.0f} | {total:.3f} | {each} | {row['megabytes'] / million:.0f} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measure, and say it as asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--wall", action="store_true")
+    parser.add_argument("--write", type=Path)
+    options = parser.parse_args()
+    clock = "wall" if options.wall else "processor"
+    rows = [measure(records, clock) for records in _SIZES if records <= 100_000 or not options.quick]
+    if options.write:
+        options.write.mkdir(parents=True, exist_ok=True)
+        (options.write / "records.md").write_text(table(rows, clock))
+        series = {
+            "lines and index": [(row["records"], row["read"] + row["index"]) for row in rows],
+            "3 s per million": [(row["records"], 3e-6 * row["records"]) for row in rows],
+        }
+        (options.write / "records.svg").write_text(curve("Reading a dump", "records", f"{clock} seconds", series))
+    largest = rows[-1]
+    million = largest["records"] / 1e6
+    summary = {"seconds_per_million": (largest["read"] + largest["index"]) / million, "rows": rows}
+    print(json.dumps(summary) if options.json else table(rows, clock), end="" if not options.json else "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Record files: whole, torn in one place, cut, missing, and large."""
+
+import gc
+import hashlib
+import json
+import os
+
+import numpy as np
+import pytest
+
+from precflow.dumps import record_files
+from precflow.dumps.header import FileSeal
+from precflow.dumps.reader import Dump
+from precflow.dumps.record_files import read_records
+
+NAME = "rank0/step0/records-0.jsonl"
+
+
+def line(order, module="a"):
+    record = {"index": "0", "dtype": "float32", "shape": [1], "content": f"{order:032x}", "stored": False}
+    who = {"order": order, "level": "module", "module": module, "call": 0, "operator": "", "ordinal": 0, "phase": "forward"}
+    return json.dumps({**who, "step": 0, "rank": 0, "movement": False, "inputs": [], "outputs": [record]})
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Return a function that writes lines and returns the seal of the file."""
+
+    def write(lines, end="\n"):
+        path = tmp_path / NAME
+        path.parent.mkdir(parents=True)
+        data = ("\n".join(lines) + end).encode()
+        path.write_bytes(data)
+        return FileSeal(len(data), hashlib.blake2b(data, digest_size=16).hexdigest())
+
+    return write
+
+
+def test_lines_are_read_whatever_the_size_of_the_pieces(tmp_path, written, monkeypatch):
+    seal = written([line(order, "x" * order) for order in range(60)])
+    for size in (1, 7, 300, 1 << 18):
+        monkeypatch.setattr(record_files, "_CHUNK", size)
+        calls, damage = read_records(tmp_path, NAME, seal, [])
+        assert damage == []
+        assert [call.order for call in calls] == list(range(60))
+
+
+def test_one_torn_line_of_many_is_told_by_its_number_and_costs_itself_alone(tmp_path, written):
+    lines = [line(order) for order in range(20_000)]
+    lines[12_344] = lines[12_344][:50]
+    lines[19_999] = "[]"
+    calls, damage = read_records(tmp_path, NAME, written(lines), [])
+    assert [text.partition(" ")[0] for text in damage] == [f"{NAME}:12345", f"{NAME}:20000"]
+    assert len(calls) == 19_998
+
+
+@pytest.mark.parametrize(
+    ("second", "left"), [("", [0, 3]), (line(1) + line(2), [0, 3]), ("null", [0, 3]), (" " + line(2), [0, 2, 3])]
+)
+def test_what_is_not_one_object_is_torn(tmp_path, written, second, left):
+    calls, damage = read_records(tmp_path, NAME, written([line(0), second, line(3)]), [])
+    assert [call.order for call in calls] == left
+    assert [text.partition(" ")[0] for text in damage] == ([f"{NAME}:2"] if len(left) == 2 else [])
+
+
+def test_a_last_line_without_its_end_counts_and_half_of_one_does_not(tmp_path, written):
+    calls, damage = read_records(tmp_path, NAME, written([line(0), line(1)], end=""), [])
+    assert (len(calls), damage) == (2, [])
+    path = tmp_path / NAME
+    path.write_bytes(path.read_bytes()[:-1])
+    calls, damage = read_records(tmp_path, NAME, None, [])
+    assert len(calls) == 1
+    assert damage[0].startswith(f"{NAME}:2 is torn")
+
+
+def test_seals_are_compared(tmp_path, written):
+    seal = written([line(0)])
+    path, data = tmp_path / NAME, (tmp_path / NAME).read_bytes()
+    for changed, said in (
+        (data + b"\n", "too long"),
+        (data[:-1], "cut short"),
+        (data.replace(b'"module": "a"', b'"module": "b"'), "is damaged: its bytes do not have the checksum"),
+    ):
+        path.write_bytes(changed)
+        assert said in read_records(tmp_path, NAME, seal, [])[1][0]
+    path.write_bytes(data)
+    for blake2b in ("", "00", "zz" * 16):
+        assert "is damaged" in read_records(tmp_path, NAME, FileSeal(len(data), blake2b), [])[1][0]
+    path.unlink()
+    assert read_records(tmp_path, NAME, seal, []) == ([], [f"{NAME} is missing"])
+    path.mkdir()
+    assert "cannot be read" in read_records(tmp_path, NAME, None, [])[1][0]
+
+
+def test_the_collector_is_as_it_was(tmp_path, written):
+    seal = written([line(0)])
+    read_records(tmp_path, NAME, seal, [])
+    assert gc.isenabled()
+    gc.disable()
+    read_records(tmp_path, NAME, seal, [])
+    assert not gc.isenabled()
+    gc.enable()
+
+
+def test_a_hundred_thousand_records_with_long_and_strange_names(tmp_path, written):
+    names = ["层." * 80, "a/b\\c:d", "x" * 5000, "..", "\u2028\x85\x00", "con", "%2F~1@0.0()", "<script>"]
+    written([line(order, names[order % len(names)]) for order in range(100_000)])
+    dump = Dump.open(tmp_path, allow_unsealed=True)
+    calls = dump.calls()
+    assert len(calls) == 100_000
+    assert [call.module for call in calls[:8]] == names
+    assert len({call.outputs[0].text for call in calls[:8]}) == 8
+    assert len(dump.damage) == 1
+
+
+def test_tensors_of_no_one_and_five_billion_bytes(build, content_of):
+    dump = build().call("a", "linear", [np.zeros((0, 3), np.float32), np.float32(2), np.zeros(4, np.uint8)])
+    record = dump.lines[0, 0][0]["outputs"][2]
+    large = 5 << 30
+    record.update(shape=[large])
+    folder = dump.write(sealed=False)
+    path = folder / "rank0/step0/tensors-0.safetensors"
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    index = json.loads(data[8 : 8 + length])
+    slot = index[content_of(np.zeros(4, np.uint8))]
+    slot.update(shape=[large], data_offsets=[slot["data_offsets"][0], slot["data_offsets"][0] + large])
+    text = json.dumps(index).encode()
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text + data[8 + length :])
+        os.truncate(file.fileno(), 8 + len(text) + slot["data_offsets"][1])
+    read = Dump.open(folder, allow_unsealed=True)
+    empty, one, most = read.calls()[0].outputs
+    assert read.tensor(empty).shape == (0, 3)
+    assert read.tensor(one) == 2
+    view = read.view(most)
+    assert view.shape == (large,)
+    assert view[large - 1] == 0
