@@ -156,6 +156,7 @@ def contributions(model, names):
     return left, arrived
 
 
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 @pytest.mark.parametrize("name", ["residual", "twice", "function", "frozen"])
 def test_gradients_are_those_of_torchs_own_hooks(name, recorded):
     model = MODELS[name]()
