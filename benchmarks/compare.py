@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from capturing.curves import curve
 from comparing import dumps, kernels, peer, tables
 from comparing.pairs import pair, warm
 
@@ -41,11 +44,12 @@ def kernel(python: Path, folder: Path, *, quick: bool) -> dict[str, Any]:
     runners = {
         "read": lambda: kernels.read_only(reference, target),
         "fused": lambda: kernels.fused(reference, target),
+        "checked": lambda: kernels.fused(reference, target, checked=True),
         "numpy": lambda: kernels.fused(reference, target, compiled=False),
         "naive": lambda: [kernels.naive(reference, target)],
         "peer": lambda: peer.six_metrics(python, folder),
     }
-    fast = kernels.race({name: runners[name] for name in ("read", "fused")}, 15)
+    fast = kernels.race({name: runners[name] for name in ("read", "fused", "checked")}, 15)
     slow = kernels.race({name: runners[name] for name in ("numpy", "naive", "peer", "fused")}, 2 if quick else 5)
     best = {name: values[0] for name, values in (slow | fast).items()}
     return {
@@ -58,20 +62,22 @@ def kernel(python: Path, folder: Path, *, quick: bool) -> dict[str, Any]:
     }
 
 
-def second_start() -> float:
-    """Return the seconds of the first call in a process that finds the kernel compiled: loading numba, and the self-test."""
+def starts(folder: Path) -> dict[str, float]:
+    """Return the seconds of the first call in a process: that compiles, and that finds the kernel compiled."""
     code = (
         "import time, numpy as np\nfrom precflow.comparison.compiled.engine import compiled_range\n"
         "start = time.perf_counter()\n"
         "compiled_range('float32', 'float32')(np.ones(9, np.float32), np.ones(9, np.float32), 0, 9)\n"
         "print(time.perf_counter() - start)"
     )
-    runs = [subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout for _ in range(3)]
-    return min(float(run) for run in runs)
+    own_cache = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache")}
+    command = [sys.executable, "-c", code]
+    runs = [subprocess.run(command, check=True, capture_output=True, text=True, env=own_cache).stdout for _ in range(4)]
+    return {"first": float(runs[0]), "second": min(float(run) for run in runs[1:])}
 
 
 def ours(folder: Path, table: Path) -> tuple[float, dict[str, Any]]:
-    """Return the seconds of a whole process that compares two dumps, and what it says about itself."""
+    """Return the seconds of a whole process that compares and judges two dumps, and what it says about itself."""
     start = time.perf_counter()
     done = subprocess.run(
         [sys.executable, _HERE / "comparing" / "ours.py", folder, table], check=True, capture_output=True, text=True
@@ -79,30 +85,37 @@ def ours(folder: Path, table: Path) -> tuple[float, dict[str, Any]]:
     return time.perf_counter() - start, json.loads(done.stdout)
 
 
-def end_to_end(python: Path, folder: Path, gigabytes: float, rounds: int) -> dict[str, Any]:
-    """Compare two dumps of together ``gigabytes``, page-cached: with the files' checksums, without, and by the peer."""
+def end_to_end(python: Path, folder: Path, gigabytes: float, rounds: int, start: float) -> dict[str, Any]:
+    """Compare two dumps of together ``gigabytes``, page-cached, by us and by the peer in turn."""
     ours_at, peers_at = folder / "ours", folder / "peers"
     dumps.write_ours(ours_at, gigabytes)
     peer.write_dumps(python, peers_at, gigabytes)
-    seconds: dict[str, list[float]] = {"checked": [], "unchecked": [], "peer": []}
+    seconds: dict[str, list[float]] = {"ours": [], "peer": []}
+    said: dict[str, Any] = {}
     for number in range(rounds):
         warm(ours_at)
-        checked, said = ours(ours_at, folder / "table.csv")
-        seconds["checked"].append(checked)
-        hidden = [(side / "dump.json", side / "hidden") for side in (ours_at / "reference", ours_at / "target")]
-        for shown, away in hidden:
-            shown.rename(away)
-        seconds["unchecked"].append(ours(ours_at, folder / "table.csv")[0])
-        for shown, away in hidden:
-            away.rename(shown)
+        spent, said = ours(ours_at, folder / "table.csv")
+        seconds["ours"].append(spent)
         warm(peers_at)
         seconds["peer"].append(peer.compare(python, peers_at, folder / f"peer-{gigabytes}-{number}"))
     for place in (ours_at, peers_at):
         shutil.rmtree(place)
     best = {name: min(values) for name, values in seconds.items()}
-    beyond = best["unchecked"] - second_start()
-    ratios = {"ratio": best["peer"] / best["checked"], "ratio unchecked": best["peer"] / best["unchecked"]}
-    return {"gigabytes": gigabytes, **best, **said, **ratios, "GB/s unchecked": gigabytes / beyond}
+    rate = gigabytes / max(best["ours"] - start, 1e-3)
+    return {"gigabytes": gigabytes, **best, **said, "ratio": best["peer"] / best["ours"], "GB/s beyond start": rate}
+
+
+def records(folder: Path, counts: Sequence[int]) -> list[dict[str, Any]]:
+    """Compare dumps of so many records of 64 elements, each in a process of its own."""
+    found = []
+    for count in counts:
+        place = folder / f"records-{count}"
+        dumps.write_records(place, count)
+        spent = [ours(place, folder / "table.csv") for _ in range(3 if count < 10_000 else 1)]
+        shutil.rmtree(place)
+        seconds, said = min(spent, key=lambda one: one[0])
+        found.append({"records": count, "seconds": seconds, **said})
+    return found
 
 
 def large_tensor(folder: Path, gigabytes: float) -> float:
@@ -123,10 +136,14 @@ def large_tensor(folder: Path, gigabytes: float) -> float:
 def measure(python: Path, folder: Path, *, quick: bool) -> dict[str, Any]:
     """Return everything measured."""
     sizes = [2.0] if quick else [1.0, 2.0, 4.0, 16.0]
+    start = starts(folder)
+    curve_of_records = records(folder, (1, 100, 1_000) if quick else (1, 10, 100, 1_000, 10_000, 100_000))
+    started = curve_of_records[0]["seconds"] + start["second"]
     return {
         "kernel": kernel(python, folder, quick=quick),
-        "second_start": second_start(),
-        "end_to_end": [end_to_end(python, folder, size, 1 if quick or size > 4 else 3) for size in sizes],
+        "start": start,
+        "records": curve_of_records,
+        "end_to_end": [end_to_end(python, folder, size, 1 if size > 4 else 3, started) for size in sizes],
         "large_tensor_mb": large_tensor(folder, 1.0 if quick else 4.0),
     }
 
@@ -162,9 +179,29 @@ def report(found: dict[str, Any]) -> str:
         "Types and sizes of errors": found["kernel"]["variants"],
         "Threads": threads,
         "Two dumps, from the start of the process to the table": found["end_to_end"],
-        "Rest": [{"second start, seconds": found["second_start"], "one large tensor, MB": found["large_tensor_mb"]}],
+        "Many small records, from the start of the process to the table": found["records"],
+        "Rest": [
+            {
+                "first call, seconds (compiles)": found["start"]["first"],
+                "first call of another process": found["start"]["second"],
+                "one large tensor, MB": found["large_tensor_mb"],
+            }
+        ],
     }
     return "\n".join(f"### {title}\n\n{tables.markdown(rows)}" for title, rows in parts.items())
+
+
+def charts(found: dict[str, Any]) -> dict[str, str]:
+    """Return name -> SVG."""
+    sizes = found["end_to_end"]
+    by_size = {side: [(run["gigabytes"], run[side]) for run in sizes] for side in ("ours", "peer")}
+    by_count = {"ours": [(run["records"], run["seconds"]) for run in found["records"]]}
+    title = "Seconds for one pair of float32 (shorter is better)"
+    return {
+        "compare": tables.bars(title, found["kernel"]["seconds"], "s"),
+        "compare-size": curve("Two dumps, page-cached, with the start of the process", "GB", "seconds", by_size),
+        "compare-records": curve("Two dumps of small records, with the start of the process", "records", "seconds", by_count),
+    }
 
 
 def main() -> None:
@@ -173,7 +210,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the promised ratios as one object")
     parser.add_argument("--quick", action="store_true", help="finish within 5 minutes")
     parser.add_argument("--peer", default="", metavar="PYTHON", help="a Python that has mindstudio-probe 26.2.0 and torch")
-    parser.add_argument("--write", type=Path, metavar="FOLDER", help="write compare.md, compare.json and compare.svg there")
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="write tables and curves there")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         found = measure(peer.interpreter(given.peer, Path(place)), Path(place), quick=given.quick)
@@ -181,8 +218,8 @@ def main() -> None:
         given.write.mkdir(parents=True, exist_ok=True)
         (given.write / "compare.md").write_text(report(found), encoding="utf-8")
         (given.write / "compare.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        chart = tables.bars("Seconds for one pair of float32 (shorter is better)", found["kernel"]["seconds"], "s")
-        (given.write / "compare.svg").write_text(chart, encoding="utf-8")
+        for name, chart in charts(found).items():
+            (given.write / f"{name}.svg").write_text(chart, encoding="utf-8")
     print(json.dumps(headline(found)) if given.json else report(found))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the peer's interpreter runs this file by its path
 
-from comparing.pairs import Array, records
+from comparing.pairs import Array, records, small_pairs
 
 _SHARD_BYTES = 64 << 20  # as the agent writes them
 _SIDES = ("reference", "target")
@@ -24,6 +24,7 @@ class OurDump:
         self._folder.mkdir(parents=True)
         self._root = folder
         self._waiting: list[tuple[str, Array]] = []
+        self._bytes = 0
         self._lines: list[str] = []
         self._files: dict[str, dict[str, Any]] = {}
 
@@ -38,7 +39,8 @@ class OurDump:
         tensors = {"arguments": {}, "inputs": [], "outputs": [{**output, "source": None, "weight": ""}]}
         self._lines.append(json.dumps({**line, **place, **tensors}))
         self._waiting.append((content, array))
-        if sum(tensor.nbytes for _, tensor in self._waiting) >= _SHARD_BYTES:
+        self._bytes += array.nbytes
+        if self._bytes >= _SHARD_BYTES:
             self._flush()
 
     def _flush(self) -> None:
@@ -50,7 +52,7 @@ class OurDump:
         head += b" " * (-len(head) % 64 + 56)
         parts = (len(head).to_bytes(8, "little"), head, *(array.tobytes() for _, array in self._waiting))
         self._write(f"tensors-{len(self._files)}.safetensors", parts)
-        self._waiting = []
+        self._waiting, self._bytes = [], 0
 
     def _write(self, name: str, parts: tuple[bytes, ...]) -> None:
         digest = hashlib.blake2b(digest_size=16)
@@ -99,6 +101,16 @@ def write_ours(folder: Path, gigabytes: float) -> None:
     for name, *tensors in records(gigabytes):
         for side, array in zip(sides, tensors, strict=True):
             side.add(name, array)
+    for side in sides:
+        side.seal()
+
+
+def write_records(folder: Path, count: int) -> None:
+    """Write both sides in our layout with so many records of 64 elements, no two of them equal."""
+    sides = [OurDump(folder / name) for name in _SIDES]
+    for number, (reference, target) in enumerate(small_pairs(count)):
+        for side, array in zip(sides, (reference, target), strict=True):
+            side.add(f"layers.{number}.linear", array)
     for side in sides:
         side.seal()
 

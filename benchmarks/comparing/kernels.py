@@ -14,11 +14,10 @@ from numba import njit
 
 from comparing.pairs import Array, pair
 from precflow.comparison.compiled.engine import compiled_range
-from precflow.comparison.rows import pieces
+from precflow.comparison.reading import PART
 from precflow.comparison.summarize import PairOfTensors
 
 ROW = 1024
-_RANGE = 1 << 23  # elements: 32 MiB of float32, as in the comparison of dumps
 _THREADS = os.cpu_count() or 1
 
 
@@ -34,17 +33,24 @@ def _read(words: Any) -> int:
 def read_only(reference: Array, target: Array) -> None:
     """Read both sides with all threads, in the ranges that a comparison reads."""
     sides = [side.reshape(-1).view(np.int64) for side in (reference, target)]
-    step = _RANGE * reference.itemsize // 8
+    step = PART * reference.itemsize // 8
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(lambda start: [_read(side[start : start + step]) for side in sides], range(0, sides[0].size, step)))
 
 
-def fused(reference: Array, target: Array, *, compiled: bool = True, threads: int = _THREADS) -> None:
-    """Make the whole summary, as a comparison of dumps does."""
+def fused(reference: Array, target: Array, *, compiled: bool = True, checked: bool = False, threads: int = _THREADS) -> None:
+    """Make the whole summary, as a comparison of dumps does; ``checked``: and the content ids of both sides."""
     tensors = PairOfTensors(reference, target)
-    ranges = list(pieces(0, tensors.size, tensors.length, _RANGE))
+    sides = [side.reshape(-1).view(np.uint8) for side in (reference, target)]
+    ranges = [(start, min(start + PART, tensors.size)) for start in range(0, tensors.size, PART)]
+
+    def read(place: tuple[int, int]) -> None:
+        start, stop = (element * reference.itemsize for element in place)
+        data = tuple(side[start:stop] for side in sides) if checked else None
+        tensors.checked(*place, data, compiled=compiled)
+
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda place: tensors.summary(*place, compiled=compiled), ranges))
+        list(pool.map(read, ranges))
 
 
 def naive(reference: Array, target: Array) -> list[float]:

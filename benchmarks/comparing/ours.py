@@ -1,15 +1,18 @@
-"""Compare two dumps, write the table, and print the process's memory: the whole of our run, timed from outside."""
+"""Compare two dumps, judge them by the default limits, write the table, and print the process's memory: timed from outside."""
 
 from __future__ import annotations
 
 import csv
+import datetime
 import json
 import sys
 from pathlib import Path
 
 from precflow.comparison.compare import compare
 from precflow.comparison.compiled.engine import compiled_range
+from precflow.config.schema import RunConfig
 from precflow.dumps.reader import Dump
+from precflow.judgement.judge import judge
 
 
 def high_water(name: str) -> int:
@@ -20,17 +23,25 @@ def high_water(name: str) -> int:
 
 def main(folder: Path, table: Path) -> None:
     """Compare ``folder``/reference with ``folder``/target."""
-    compiled_range("float32", "float32")  # loaded anyway; memory is counted from here
+    sides = [Dump.open(folder / name) for name in ("reference", "target")]
+    records = sum(len(side.calls()) for side in sides)
+    if records < 10_000:
+        compiled_range("float32", "float32")  # loaded anyway; memory is counted from here
     baseline = high_water("VmHWM")
-    unsealed = not (folder / "reference" / "dump.json").exists()
-    sides = [Dump.open(folder / name, allow_unsealed=unsealed) for name in ("reference", "target")]
     measures = compare(*sides)
+    judged, verdict = judge(
+        measures, RunConfig(), reference_dtype="float32", target_dtype="float32", today=datetime.date(2026, 1, 1)
+    )
     with table.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, ["record", "join", *measures[0].metrics], extrasaction="ignore")
+        writer = csv.DictWriter(file, ["record", "join", "status", *measures[0].metrics], extrasaction="ignore")
         writer.writeheader()
-        writer.writerows({"record": measure.record, "join": measure.join, **measure.metrics} for measure in measures)
+        rows = zip(measures, judged, strict=True)
+        writer.writerows(
+            {"record": one.record, "join": one.join, "status": status.status, **one.metrics} for one, status in rows
+        )
     paired = sum(measure.join == "paired" and bool(measure.metrics) for measure in measures)
-    print(json.dumps({"measures": paired, "megabytes": (high_water("VmHWM") - baseline) / 1e6}))
+    memory = (high_water("VmHWM") - baseline) / 1e6
+    print(json.dumps({"measures": paired, "verdict": verdict.verdict, "megabytes": memory}))
 
 
 if __name__ == "__main__":

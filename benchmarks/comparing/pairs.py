@@ -44,6 +44,14 @@ def records(gigabytes: float) -> Iterator[tuple[str, Array, Array]]:
         number += 1
 
 
+def small_pairs(count: int) -> Iterator[tuple[Array, Array]]:
+    """Yield so many pairs of 4 x 16 float32, no two of them equal."""
+    random = np.random.default_rng(8)
+    for _ in range(count):
+        reference = random.standard_normal((4, 16), np.float32)
+        yield reference, reference * np.float32(1 + 1e-6)
+
+
 def warm(folder: Path) -> None:
     """Read all files of a folder once, so that they lie in the page cache."""
     for path in sorted(folder.rglob("*")):

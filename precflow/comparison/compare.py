@@ -105,11 +105,13 @@ def _measured(measure: Measure, found: Found, own: Makers) -> Measure:
     """Put numbers into a measure; a user's metric says nothing of the whole where a part was read."""
     if found.problem:
         return replace(measure, join="unreadable", reason=found.problem)
-    told = replace(measure, evidence="tensors", counts=found.counts, warnings=found.warnings, absent=found.absent)
-    if measure.share >= 1:
-        return replace(told, metrics=found.metrics)
-    ours = {name: value for name, value in found.metrics.items() if name not in own}
-    return _without(of_whole(replace(told, metrics=ours)), own, "was taken over a part of the tensor")
+    metrics = found.metrics
+    if measure.share < 1:
+        metrics = {name: value for name, value in metrics.items() if name not in own}
+    told = replace(
+        measure, evidence="tensors", metrics=metrics, counts=found.counts, warnings=found.warnings, absent=found.absent
+    )
+    return told if measure.share >= 1 else _without(of_whole(told), own, "was taken over a part of the tensor")
 
 
 def _without_tensors(measure: Measure, joined: Pair, reference: Dump, target: Dump, own: Makers) -> Measure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from typing import Any
 
 from precflow.comparison.measures import Measure
 from precflow.comparison.pairing import Pair
@@ -31,10 +31,11 @@ def described(joined: Pair, owners: Owners) -> Measure:
 
 def _only_reference(record: Record, owners: Owners) -> Measure:
     call = owners[id(record)]
-    return replace(
-        _named(record, call),
+    return Measure(
+        **_named(record, call),
         join="unpaired_reference",
         reason="only the reference has it: the target ran no such call, or got no such output from it",
+        movement=call.movement,
         judged=not call.movement and is_floating(record.dtype),
         reference_dtype=record.dtype,
         reference_shape=record.shape,
@@ -45,10 +46,11 @@ def _only_reference(record: Record, owners: Owners) -> Measure:
 def _only_target(record: Record | None, owners: Owners) -> Measure:
     assert record is not None
     call = owners[id(record)]
-    return replace(
-        _named(record, call),
+    return Measure(
+        **_named(record, call),
         join="unpaired_target",
         reason="only the target has it: the reference ran no such call, or got no such output from it",
+        movement=call.movement,
         judged=not call.movement and is_floating(record.dtype),
         target_dtype=record.dtype,
         target_shape=record.shape,
@@ -56,25 +58,24 @@ def _only_target(record: Record | None, owners: Owners) -> Measure:
     )
 
 
-def _named(record: Record, call: Call) -> Measure:
-    return Measure(
-        record=record.text,
-        name=call.name,
-        module=call.module,
-        operator=call.operator,
-        level=call.level,
-        phase=call.phase,
-        order=call.order,
-        join="paired",
-        movement=call.movement,
-    )
+def _named(record: Record, call: Call) -> dict[str, Any]:
+    """Return which record it is, and of which call."""
+    return {
+        "record": record.text,
+        "name": call.name,
+        "module": call.module,
+        "operator": call.operator,
+        "level": call.level,
+        "phase": call.phase,
+        "order": call.order,
+    }
 
 
 def _paired(left: Record, right: Record, call: Call, other: Call) -> Measure:
     movement = call.movement or other.movement
     shapes = "" if left.shape == right.shape else f"{list(left.shape)} on the reference, {list(right.shape)} on the target"
-    return replace(
-        _named(left, call),
+    return Measure(
+        **_named(left, call),
         join="shape" if shapes else "paired",
         reason=shapes,
         movement=movement,

@@ -20,7 +20,6 @@ from typing import Any, Protocol
 import numpy.typing as npt
 
 from precflow.comparison.values import widen
-from precflow.config.trust import TARGET, is_trusted
 from precflow.dumps.dtypes import is_floating, name_of
 from precflow.errors import ConfigError, TrustError
 
@@ -72,6 +71,8 @@ class Declared:
         return {name: self._maker(name, declared) for name, declared in self.metrics.items()}
 
     def _maker(self, name: str, declared: Mapping[str, Any]) -> Callable[[], BlockMetric]:
+        from precflow.config.trust import TARGET, is_trusted  # noqa: PLC0415  reads YAML, which most comparisons do not
+
         target = str(declared.get(TARGET, ""))
         if not is_trusted(target, self.trusted):
             next_step = f"if you trust {target.partition('.')[0]}:  PRECFLOW_TRUST={target.partition('.')[0]}"

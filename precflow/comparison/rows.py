@@ -9,6 +9,7 @@ import numpy as np
 
 from precflow.comparison.values import Floats
 
+_FEW = 256
 MOST_ROWS = 1 << 20  # 16 MB of norms; beyond it neighbouring rows count as one
 
 
@@ -76,7 +77,16 @@ class RowNorms:
         """Return the largest ``|d_row| / max(|reference_row|, median of |reference_row|)``; 0 against 0 is 0."""
         if not self.difference.size:
             return 0.0
-        scale = np.maximum(self.reference, np.median(self.reference))
+        scale = np.maximum(self.reference, _median(self.reference))
         wrong = self.difference > 0
         with np.errstate(divide="ignore", over="ignore"):
             return float(np.max(self.difference[wrong] / scale[wrong], initial=0.0))
+
+
+def _median(values: Floats) -> float:
+    """Return the median; of few values without NumPy, which takes a tenth of a millisecond for any."""
+    if values.size > _FEW:
+        return float(np.median(values))
+    ordered = sorted(values.tolist())
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return float((low + high) / 2)

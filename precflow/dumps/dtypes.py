@@ -34,6 +34,7 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     "complex128": np.dtype(np.complex128),
 }
 FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")  # from fine to coarse
+_NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}  # dtype.name is put together anew each time
 _PARTS = {"complex64": "float32", "complex128": "float64"}
 
 
@@ -76,7 +77,7 @@ def name_of(dtype: np.dtype[Any]) -> str:
     >>> name_of(np.dtype("float32")), name_of(np.dtype("<U3"))
     ('float32', '')
     """
-    return dtype.name if dtype.name in NUMPY_DTYPES else ""
+    return _NAMES.get(dtype, "")
 
 
 def real_part(name: str) -> str:
