@@ -15,7 +15,7 @@ from precflow.dumps.reader import Dump
 from precflow.dumps.two_passes import not_repeated
 from precflow.environment.reproduction import blockers
 from precflow.stages.artifacts import read_value, write_value
-from precflow.stages.dump import open_dump
+from precflow.stages.dump import damage_found, open_dump
 from precflow.stages.job import Job, Made, Stage
 from precflow.stages.passes import second
 
@@ -73,6 +73,8 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     same = job.config.environment.same
     found = reproduce(open_dump(needs["dump.reference"]), open_dump(needs["dump.target"]), same)
+    damage = [f"{side}: {text}" for side in ("reference", "target") for text in damage_found(needs[f"dump.{side}"])]
+    found = replace(found, incomplete=tuple(dict.fromkeys([*found.incomplete, *damage])))
     write_value(folder / REPRODUCTION_FILE, found)
     return Made(note=_note(found, same))
 

@@ -55,6 +55,12 @@ def open_dump(folder: Path) -> Dump:
     return Dump.open(Path(read_plain(pointer)["path"]), allow_unsealed=True) if pointer.is_file() else Dump.open(folder)
 
 
+def damage_found(folder: Path) -> list[str]:
+    """Return what was wrong with a dump that was given: nobody reads its inputs again, and a damaged dump proves nothing."""
+    pointer = folder / GIVEN_FILE
+    return list(read_plain(pointer)["damage"]) if pointer.is_file() else []
+
+
 def contents(value: Any, key: str = "") -> Any:
     """Replace every path to an existing file or folder by what is in it: paths never enter a key, content does.
 
@@ -166,10 +172,10 @@ def _take(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     """Read every byte once, so that a damaged dump is never taken for the whole one that it was copied from."""
     del needs
     dump = _brought(side, job)
-    write_value(folder / GIVEN_FILE, {"path": str(dump.path.resolve())})
+    damage = dump.verify() if dump.sealed else []
+    write_value(folder / GIVEN_FILE, {"path": str(dump.path.resolve()), "damage": damage})
     if not dump.sealed:
         return Made(note="given, never sealed", seal=keys.file_digest(dump.path))
-    damage = dump.verify()
     whole = evidence(dump.path)
     return Made(note=f"given, {damage[0] if damage else 'sealed'}", seal=keys.digest([whole, damage]) if damage else whole)
 
