@@ -139,7 +139,7 @@ class Dump:
     def verify(self) -> list[str]:
         """Read every byte and return all problems: files against their seals, tensors against their content ids, records."""
         problems = list(self.damage)
-        problems += [problem for key in self._tensors.keys if (problem := self._tensors.problem(key))]
+        problems += self._tensors.verify()
         records = [record for call in self.calls() for record in (*call.inputs, *call.outputs)]
         problems += [
             f"{record.text} is not in any shard" for record in records if record.stored and not self._tensors.holds(record)

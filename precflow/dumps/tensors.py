@@ -55,11 +55,6 @@ class Tensors:
         """What is wrong with the shards, as far as that shows without reading tensors."""
         return self._index[1]
 
-    @property
-    def keys(self) -> list[str]:
-        """Everything that is held."""
-        return list(self._index[0])
-
     def holds(self, record: Record) -> bool:
         """Tell whether a shard has the record's tensor, or the kept part of it."""
         index, _ = self._index
@@ -132,9 +127,16 @@ class Tensors:
         """
         return self.attached(key) if key in self._index[0] else None
 
-    def problem(self, key: str) -> str:
+    def verify(self) -> list[str]:
+        """Read everything and return what is wrong: of each shard one line, however many of its tensors are."""
+        found: dict[str, list[str]] = {}
+        for key, shard in self._index[0].items():
+            if problem := self._problem(key, shard):
+                found.setdefault(shard.name, []).append(problem)
+        return [problems[0] + (f"; so are {len(problems) - 1} more" if problems[1:] else "") for problems in found.values()]
+
+    def _problem(self, key: str, shard: Shard) -> str:
         """Read what lies under a key and say what is wrong with it, ``""`` where nothing is."""
-        shard = self._index[0][key]
         try:
             if "." in key:
                 self.attached(key)

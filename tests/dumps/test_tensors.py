@@ -1,0 +1,61 @@
+"""The tensors of a dump over all its shards."""
+
+import numpy as np
+import pytest
+
+from precflow.dumps.reader import Dump
+from precflow.errors import DumpError
+
+
+@pytest.fixture
+def folder(build):
+    dump = build()
+    for number in range(30):
+        dump.call(f"m{number}", "", [np.full(64, number, np.float32)], step=number % 2)
+    return dump.write()
+
+
+def test_a_shard_full_of_damage_is_one_line(folder):
+    path = folder / "rank0/step1/tensors-0.safetensors"
+    data = bytearray(path.read_bytes())
+    for at in range(len(data) - 256 * 12, len(data), 256):
+        data[at] ^= 1
+    path.write_bytes(data)
+    found = Dump.open(folder).verify()
+    assert len(found) == 1
+    assert found[0].startswith("rank0/step1/tensors-0.safetensors is damaged: the bytes of ")
+    assert found[0].endswith("; so are 11 more")
+
+
+def test_a_cut_shard_is_told_with_what_it_lost(folder):
+    path = folder / "rank0/step0/tensors-0.safetensors"
+    path.write_bytes(path.read_bytes()[: -256 * 2])
+    dump = Dump.open(folder)
+    size, lost = dump.verify()
+    assert "is cut short: " in size
+    assert lost.endswith("; so are 1 more")
+    assert sum(readable(dump, call.outputs[0]) for call in dump.calls()) == 28
+
+
+def readable(dump, record):
+    try:
+        dump.tensor(record)
+    except DumpError:
+        return False
+    return True
+
+
+def test_the_first_shard_that_has_a_content_is_read(build, content_of):
+    array = np.ones(8, np.float32)
+    dump = build().call("a", "", [array]).call("b", "", [array], step=1)
+    folder = dump.write()
+    (folder / "rank0/step1/tensors-0.safetensors").unlink()
+    read = Dump.open(folder)
+    assert [read.tensor(call.outputs[0]).sum() for call in read.calls()] == [8, 8]
+    assert len(read.damage) == 1
+    (folder / "rank0/step0/tensors-0.safetensors").unlink()
+    again = Dump.open(folder)
+    with pytest.raises(
+        DumpError, match=r"no shard holds its tensor; rank0/step0/.*the file is missing; rank0/step1"
+    ):
+        again.tensor(again.calls()[0].outputs[0])
