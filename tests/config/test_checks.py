@@ -174,4 +174,6 @@ def test_the_executor_belongs_to_the_machine(team, tmp_path):
     site.mkdir(parents=True)
     (site / "ours.yaml").write_text("site: {name: ours}\nexecutor: {name: dask, address: 'tcp://a:1'}\n")
     team("r", "about: {title: x}")
-    assert compose(["+recipe=r", "+site=ours"], config_dirs=[site.parent], complete=False).config.executor.address == "tcp://a:1"
+    assert (
+        compose(["+recipe=r", "+site=ours"], config_dirs=[site.parent], complete=False).config.executor.address == "tcp://a:1"
+    )
