@@ -30,11 +30,12 @@ def read_records(folder: Path, name: str, seal: FileSeal | None, sites: Sequence
     torn: list[str] = []
     number = 0
     try:
-        with collector_off(), ThreadPoolExecutor(1) as beside:  # which needs no turn of this thread
+        with collector_off() as made, ThreadPoolExecutor(1) as beside:  # which needs no turn of this thread
             problem = beside.submit(_seal_problem, folder / name, name, seal)
             for piece in _pieces(folder / name):
                 number = _read_piece(piece, name, number, calls, torn, sites)
             told = problem.result()
+            made.append(len(calls))
     except FileNotFoundError:
         return calls, [f"{name} is missing"]
     except OSError as error:

@@ -137,8 +137,9 @@ def _read_index(path: Path, name: str, seal: FileSeal | None) -> Index:
         text = file.read(length)
     if seal is not None and not _is_checksum(seal.index, head, text):
         raise DumpError(f"{name} is damaged: its index does not have the checksum that it was sealed with")
-    with collector_off():
+    with collector_off() as made:
         slots = _SLOTS.decode(text)
+        made.append(len(slots))
     slots.pop(_METADATA, None)
     for key in [key for key in slots if key.startswith(PADDING)]:
         del slots[key]

@@ -55,7 +55,5 @@ def test_the_first_shard_that_has_a_content_is_read(build, content_of):
     assert len(read.damage) == 1
     (folder / "rank0/step0/tensors-0.safetensors").unlink()
     again = Dump.open(folder)
-    with pytest.raises(
-        DumpError, match=r"no shard holds its tensor; rank0/step0/.*the file is missing; rank0/step1"
-    ):
+    with pytest.raises(DumpError, match=r"no shard holds its tensor; rank0/step0/.*the file is missing; rank0/step1"):
         again.tensor(again.calls()[0].outputs[0])
