@@ -218,7 +218,7 @@ def test_a_full_and_a_read_only_disk_lose_nothing(hostile, tmp_path):
     place = tmp_path / "disk"
     words = (ALONE, f"runs={place}", "environment.require.free_disk=0GB")
     with small_disk(place, "32k") as remount:
-        assert not hostile(*words).problems(2, "no space left", "bytes needed", "free space there")
+        assert not hostile(*words).problems(2, "no space left", " needed, ", "free space there")
         assert list(place.glob("minilm/store/environment.reference-*/sealed.json"))
         remount("size=2m,ro")
         assert not hostile(*words).problems(2, "cannot write in", "Read-only file system", "runs=DIR or store=DIR")
