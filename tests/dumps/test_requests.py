@@ -127,3 +127,10 @@ def test_the_second_pass_keeps_the_tensors_of_the_region_and_nothing_else(config
     assert request.capture.budget == 100
     assert request.determinism.repeat is False
     assert declared(escalating, "target", region=region) != declared(escalating, "target")
+
+
+def test_going_on_is_asked_for_and_changes_no_key(config, tmp_path):
+    assert [asked(config, "target", tmp_path, resume=resume)["resume"] for resume in (False, True)] == [False, True]
+    assert asked(config, "target", tmp_path)["resume"] is False
+    assert "resume" not in declared(config, "target")
+    assert agents.parse(asked(config, "target", tmp_path, resume=True)).resume
