@@ -2,8 +2,7 @@
 
 Loops are written so that LLVM turns them into vector code: no branches, integers of 32 bits, maxima of non-negative floats
 taken on their bits (a maximum of floats minds NaN, and is not vectorised), no flag that assumes NaN or infinities away.
-Places are unsigned: of a signed one numba minds that it may count from the end. Blocks are places in whole arrays, because
-numba counts references of every slice that it makes, and blocks can be short.
+Places are unsigned: of a signed one numba minds that it may count from the end. Blocks are places in whole arrays.
 """
 
 from __future__ import annotations

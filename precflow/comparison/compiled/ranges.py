@@ -1,7 +1,7 @@
 """A range of a pair, block after block, into running totals: what a thread does without the interpreter's lock.
 
-Arrays are passed singly: numba counts references of all arrays in a tuple whenever it is taken apart, and a block of one row
-is small enough for that to cost a third of the time.
+Nothing is allocated: room for what one block gives comes from outside, and arrays are passed singly, not as tuples that each
+helper would take apart.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from precflow.comparison.compiled.terms import divergence_terms
 from precflow.compiling import storing
 from precflow.dumps.compiled.lanes import add_lanes, add_lanes_of_both
 
-_LONG_ROW = 1024  # from here on a row is measured as blocks of its own
+_LONG_ROW = 256  # from here on a row is measured as blocks of its own
 _NEARLY = 1.0 - 1e-9  # far more than the estimates of quotients are off
 _SUMMED = 1 << 20  # distances below it, 4096 of them, fit into 32 bits
 
