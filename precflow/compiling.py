@@ -22,6 +22,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _CONFIG: Any = config
 _LOCK = threading.Lock()
 _SOURCES = ("comparison", "dumps")
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}  # the last is not in numba's annotations
 
 
 def folder() -> Path:
@@ -51,7 +52,7 @@ def storing(function: Function) -> Function:
         before = _CONFIG.CACHE_DIR
         _CONFIG.CACHE_DIR = str(folder())
         try:
-            compiled: Any = njit(cache=_is_writable(folder()), nogil=True, error_model="numpy", _nrt=False)(function)
+            compiled: Any = njit(cache=_is_writable(folder()), **_OPTIONS)(function)
         finally:
             _CONFIG.CACHE_DIR = before
     return cast("Function", compiled)
