@@ -23,6 +23,7 @@ from precflow.judgement.coverage import (
 )
 from precflow.judgement.decision import Decision, Terms, decide
 from precflow.judgement.limits import conditions
+from precflow.judgement.remedies import remedy
 from precflow.judgement.verdicts import Judged, Verdict
 
 _FAILURES = {  # of one record, of several
@@ -35,6 +36,7 @@ _GAPS = {
     "unpaired_reference": "the target lacks {} that the reference has",
     "unpaired_target": "the target has {} that the reference lacks",
 }
+_NOTHING = ("no tensor was compared",)
 _FROM_VALUES = frozenset({"fail", "nonfinite"})  # what a drift of one side can cause; another shape or type it cannot
 
 
@@ -46,18 +48,20 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     target_dtype: str,
     blockers: Sequence[str] = (),
     unrepeatable: Sequence[str] = (),
+    second_pass: bool = False,
     today: datetime.date,
 ) -> tuple[list[Judged], Verdict]:
     """Judge a run.
 
     Args:
         measures: Every record, in order.
-        config: Its tolerance, accepted differences and coverage count here.
+        config: Its tolerance, accepted differences and coverage count here, and its capture where a record stays undecided.
         reference_dtype: Floating point type of the reference's run.
         target_dtype: Floating point type of the target's run.
         blockers: What makes any verdict but "misaligned" impossible, in words.
         unrepeatable: ``side: identity`` of records that changed between two equal runs of one side. Such a record proves
             nothing by failing: where no other record fails, the run is inconclusive.
+        second_pass: The measures are those after the second pass of escalating capture.
         today: Decides which accepted differences have expired.
 
     Returns:
@@ -74,7 +78,8 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     counted = tally(judged)
     failures = _failures(measures, judged, unrepeatable)
     statuses = list(zip(measures, judged, strict=True))
-    missing = _gaps(statuses, counted, config.coverage.minimum) if measures or not blockers else ["no tensor was compared"]
+    open_ = _undecided(statuses, config, second_pass=second_pass)
+    missing = _gaps(statuses, counted, config.coverage.minimum, open_) if measures or not blockers else _NOTHING
     gaps = [*blockers, *_drift(unrepeatable), *missing]
     phases = blind_phases(measures, judged)
     gaps += [*other_types(measures, reference_dtype, target_dtype), *_unheld(decisions)]
@@ -129,13 +134,13 @@ def _drift(unrepeatable: Sequence[str]) -> list[str]:
     ]
 
 
-def _gaps(statuses: Sequence[tuple[Measure, Judged]], counted: Tally, minimum: float) -> list[str]:
-    """Say what is missing for a verdict."""
+def _gaps(statuses: Sequence[tuple[Measure, Judged]], counted: Tally, minimum: float, open_: Sequence[str]) -> list[str]:
+    """Say what is missing for a verdict; ``open_`` is about the undecided records."""
     if not counted.total:
         return ["nothing was compared: there is no floating point output to judge"]
     texts = _first(statuses, "unreadable", "cannot be read")
     texts += [text.format(records(counted.counts[status])) for status, text in _GAPS.items() if counted.counts.get(status)]
-    texts += _undecided(statuses)
+    texts += open_
     if counted.coverage < minimum or not counted.compared:
         texts += _first(statuses, "sampled_out", "cannot be compared")
     if not counted.compared:
@@ -145,14 +150,15 @@ def _gaps(statuses: Sequence[tuple[Measure, Judged]], counted: Tally, minimum: f
     return texts
 
 
-def _undecided(statuses: Sequence[tuple[Measure, Judged]]) -> list[str]:
+def _undecided(statuses: Sequence[tuple[Measure, Judged]], config: RunConfig, *, second_pass: bool) -> list[str]:
     """Say what was kept too little of to be judged, the reason of the first, and what would decide it."""
     found = [(measure, record) for measure, record in statuses if record.status == "undecided"]
     if not found:
         return []
     measure, record = found[0]
+    helps = remedy([one for one, _ in found], config, second_pass=second_pass)
     said = f"{records(len(found))} cannot be decided by what was kept, first {measure.name}: {record.reason}"
-    return [f"{said} (their tensors would: capture=escalating, or a larger capture.budget)"]
+    return [f"{said} ({helps})" if helps else said]
 
 
 def _first(statuses: Sequence[tuple[Measure, Judged]], status: str, words: str) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow import keys, resources
+from precflow.config.words import ESCALATING
 from precflow.diagnosis import rules
 from precflow.diagnosis.evidence.collect import collect
 from precflow.diagnosis.findings import Finding
@@ -32,7 +33,12 @@ def _rule_folder() -> Path:
 
 
 def _declare(job: Job) -> Mapping[str, Any]:
-    return {"rules": keys.file_digest(_rule_folder()), "same": list(job.config.environment.same), "recipe": job.config.recipe}
+    return {
+        "rules": keys.file_digest(_rule_folder()),
+        "same": list(job.config.environment.same),
+        "recipe": job.config.recipe,
+        "escalating": job.config.capture.detail == ESCALATING,
+    }
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:

@@ -10,6 +10,7 @@ from typing import Any
 
 from precflow import keys, resources
 from precflow.config.plain import plain
+from precflow.config.words import ESCALATING
 from precflow.dumps.reader import Dump
 from precflow.judgement.judge import judge
 from precflow.judgement.verdicts import Judged, Verdict
@@ -41,8 +42,15 @@ def _declare(job: Job) -> Mapping[str, Any]:
         "accepted": plain(job.config.accepted),
         "expired": [bool(entry.until) and entry.until < today for entry in job.config.accepted],
         "coverage": plain(job.config.coverage),
+        "remedies": _remedies(job),
         "standards": keys.file_digest(resources.directory("conf") / "standard"),
     }
+
+
+def _remedies(job: Job) -> list[bool]:
+    """Return what of the recipe decides what an undecided record is told to need, and nothing else."""
+    capture = job.config.capture
+    return [capture.detail == ESCALATING, bool(capture.budget), bool(capture.keep_last), bool(job.config.stages)]
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
@@ -55,6 +63,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
         target_dtype=run_dtype(open_dump(needs["dump.target"]), [one.target_dtype for one in measures if one.judged]),
         blockers=(*reproduction.blockers, *reproduction.incomplete, *reproduction.unseen),
         unrepeatable=reproduction.unrepeatable,
+        second_pass=second("compare") in needs,
         today=_today(),
     )
     write_lines(folder / JUDGED_FILE, judged)

@@ -13,7 +13,7 @@ from precflow import __version__, resources
 from precflow.comparison.compare import compare
 from precflow.comparison.measures import Measure
 from precflow.comparison.metrics import METRICS
-from precflow.config.schema import RunConfig
+from precflow.config.schema import RunConfig, Side
 from precflow.diagnosis import rules
 from precflow.diagnosis.divergence import localize
 from precflow.diagnosis.evidence.collect import collect
@@ -129,7 +129,7 @@ def judged_by_default(
     """Judge measures of two dumps by standard ``default`` and the types that the sides ran in."""
     return judge(
         measures,
-        RunConfig(),
+        RunConfig(reference=Side(dump=str(reference.path)), target=Side(dump=str(target.path))),
         reference_dtype=run_dtype(reference, [one.reference_dtype for one in measures if one.judged]),
         target_dtype=run_dtype(target, [one.target_dtype for one in measures if one.judged]),
         blockers=(*reproduction.blockers, *reproduction.incomplete, *reproduction.unseen),

@@ -53,3 +53,9 @@ def test_an_unsealed_dump_in_another_type_is_judged_by_the_type_of_its_records(p
     folders = made(folder, until="judge")
     assert [one.status for one in judge.read_judged(folders["judge"])] == ["pass", "pass"]
     assert judge.read_verdict(folders["judge"]).verdict == "inconclusive"
+
+
+def test_what_would_decide_a_record_is_part_of_the_key_and_the_size_of_a_budget_is_not(pair, job_of):
+    folder, declare = pair(), judge.STAGE.declare
+    assert declare(job_of(folder, "capture.budget=1GB")) != declare(job_of(folder))
+    assert declare(job_of(folder, "capture.budget=1GB")) == declare(job_of(folder, "capture.budget=2GB"))

@@ -7,6 +7,7 @@ from typing import Any
 
 from precflow.comparison.measures import Measure
 from precflow.config.schema import RunConfig
+from precflow.config.words import ESCALATING
 from precflow.diagnosis.evidence import families, overflow, run, suspect
 from precflow.diagnosis.evidence.tensors import Readable, observe
 from precflow.diagnosis.findings import Region
@@ -48,6 +49,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
     return {
         "recipe": config.recipe,
         "command": f"precflow +recipe={config.recipe}",
+        "keep_tensors": "capture=tensors" if config.capture.detail == ESCALATING else "capture=escalating",
         **run.about(*headers, same=same, measures=measures, judged=judged, incomplete=incomplete),
         **_region(region),
         **({} if blockers else overflow.about(reference, target, measures)),

@@ -18,6 +18,7 @@ class Named(NamedTuple):
 _RUN = {
     "recipe": Named("recipe", "Name of the recipe."),
     "command": Named("command", "The command that runs this recipe with nothing overridden."),
+    "keep_tensors": Named("keeps tensors", "The override with which a run of this recipe keeps the tensors of its suspects."),
     "reference_dtype": Named("reference dtype", "Floating point type of the reference."),
     "target_dtype": Named("target dtype", "Floating point type of the target."),
     "low_precision": Named("low precision", "Either side computes in 16 bits or fewer."),
