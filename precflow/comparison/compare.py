@@ -15,7 +15,6 @@ from precflow.comparison.measures import Measure
 from precflow.comparison.own import Makers
 from precflow.comparison.pairing import Pair, pair
 from precflow.comparison.reading import Found, Reading, Terms
-from precflow.comparison.samples import of_whole
 from precflow.comparison.summarize import DEFAULT_BLOCK, worth_compiling
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Record
@@ -66,7 +65,7 @@ def compare(  # noqa: PLR0913  each is a thing of its own, named at the call
         finished.write(batch, results)
         found.update(_by_contents(batch, results))
     return [
-        _measured(measure, found[waiting[place]], terms.own)
+        _measured(measure, found[waiting[place]])
         if place in waiting
         else _without_tensors(measure, pairs[place], reference, target, terms.own)
         for place, measure in enumerate(measures)
@@ -101,17 +100,14 @@ def _by_contents(batch: Batch, results: Sequence[Found]) -> Iterator[tuple[Conte
     return zip((reading.contents for reading in batch.readings), results, strict=False)
 
 
-def _measured(measure: Measure, found: Found, own: Makers) -> Measure:
-    """Put numbers into a measure; a user's metric says nothing of the whole where a part was read."""
+def _measured(measure: Measure, found: Found) -> Measure:
+    """Put numbers into a measure; of a part that was read they are those of the part, and the bits are those of the whole."""
     if found.problem:
         return replace(measure, join="unreadable", reason=found.problem)
-    metrics = found.metrics
-    if measure.share < 1:
-        metrics = {name: value for name, value in metrics.items() if name not in own}
-    told = replace(
+    metrics = found.metrics if measure.share >= 1 else {**found.metrics, "bitwise_equal": 0.0}  # equal ones are not read
+    return replace(
         measure, evidence="tensors", metrics=metrics, counts=found.counts, warnings=found.warnings, absent=found.absent
     )
-    return told if measure.share >= 1 else _without(of_whole(told), own, "was taken over a part of the tensor")
 
 
 def _without_tensors(measure: Measure, joined: Pair, reference: Dump, target: Dump, own: Makers) -> Measure:

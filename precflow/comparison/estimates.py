@@ -17,7 +17,6 @@ from precflow.comparison.ladder import rungs_from
 from precflow.comparison.measures import Measure
 from precflow.comparison.metrics import METRICS, measure_all
 from precflow.comparison.places import Places, places
-from precflow.comparison.samples import of_whole
 from precflow.comparison.summary import Summary
 from precflow.dumps.dtypes import coarsest, is_floating
 from precflow.dumps.records import Record, Statistics
@@ -44,7 +43,8 @@ def measured(measure: Measure, left: Record, right: Record, reference: Evidence,
         target: Its dump.
 
     Returns:
-        The measure with metrics, their ranges where they are no exact numbers, and why others are absent.
+        The measure with metrics, their ranges where they are no exact numbers, and why others are absent. Where a part was
+        kept they are those of the part, and only whether the bits are equal is told of the whole.
     """
     if measure.equal:
         return _same(measure, left)
@@ -59,7 +59,7 @@ def measured(measure: Measure, left: Record, right: Record, reference: Evidence,
     measure = replace(measure, evidence=least, share=left.share, metrics=_bits(left, right), counts={"elements": size})
     if (left.share, left.part) != (right.share, right.part):
         return _nothing(measure, "the sides kept different parts of it")
-    return of_whole(_estimated(measure, first, second, size))
+    return _estimated(measure, first, second, size)
 
 
 def _kept(side: str, record: Record, dump: Evidence) -> Kept:

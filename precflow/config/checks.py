@@ -145,6 +145,8 @@ def _limits(config: RunConfig) -> Found:
                 yield (*path, metric), f"means at most {limit:g}, which nothing reaches"
     if config.coverage.minimum > 1:
         yield ("coverage", "minimum"), "is a share of all records: at most 1"
+    if config.coverage.elements > 1:
+        yield ("coverage", "elements"), "is a share of the elements of what was compared: at most 1"
 
 
 def _versions(config: RunConfig) -> Found:

@@ -186,7 +186,8 @@ class Accepted(Limits):
 class Coverage:
     """How much must have been compared for a verdict."""
 
-    minimum: Share = Share(1.0)
+    minimum: Share = Share(1.0)  # of the records; one that is judged by a part of its elements counts as compared
+    elements: Share = Share(0.0)  # of the elements of the records that were compared; 100% takes no slice and no sample
 
 
 @dataclass(frozen=True)

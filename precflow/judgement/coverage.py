@@ -136,7 +136,12 @@ def in_part(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[str]:
         return []
     least = min(found, key=lambda measure: measure.share)
     were = "were" if len(found) > 1 else "was"
-    return [f"{records(len(found))} {were} judged by a part of the elements, least {least.name}: {least.share:.3g} of them"]
+    told = f"{records(len(found))} {were} judged by a part of the elements, least {least.name}: {least.share:.3g} of them"
+    elsewhere = [measure for measure in found if _is_exactly_zero(measure)]
+    if elsewhere:
+        differ = "differ" if len(elsewhere) > 1 else "differs"
+        told += f"; {len(elsewhere)} of them {differ} in other elements only, first {elsewhere[0].name}"
+    return [told]
 
 
 def records(count: int) -> str:
@@ -151,6 +156,11 @@ def records(count: int) -> str:
 def _when(measure: Measure) -> str:
     """Return step and rank of a record, as the end of its identity writes them."""
     return measure.record.rpartition("/")[2].partition("@")[2]
+
+
+def _is_exactly_zero(measure: Measure) -> bool:
+    """Tell whether the part of a record that was looked at has no error."""
+    return measure.metrics.get("max_abs_error") == 0 and "max_abs_error" not in measure.ranges
 
 
 def _is_empty(measure: Measure, record: Judged) -> bool:

@@ -80,7 +80,8 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     statuses = list(zip(measures, judged, strict=True))
     open_ = _undecided(statuses, config, second_pass=second_pass)
     missing = _gaps(statuses, counted, config.coverage.minimum, open_) if measures or not blockers else _NOTHING
-    gaps = [*blockers, *_drift(unrepeatable), *missing]
+    looked_at = sampled(measures, judged)
+    gaps = [*blockers, *_drift(unrepeatable), *missing, *_unseen(looked_at, config.coverage.elements)]
     phases = blind_phases(measures, judged)
     gaps += [*other_types(measures, reference_dtype, target_dtype), *_unheld(decisions)]
     gaps += [*empty_ends(measures, judged), *(phases if counted.compared and not counted.could_fail else [])]
@@ -93,7 +94,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         total=counted.total,
         could_fail=counted.could_fail,
         estimated=estimated(measures, judged),
-        sampled=sampled(measures, judged),
+        sampled=looked_at,
         standards=_met(config, decisions, counted),
         closest=_closest(judged),
         warnings=(*accepted.warnings(), *phases, *_warnings(measures, judged)),
@@ -148,6 +149,12 @@ def _gaps(statuses: Sequence[tuple[Measure, Judged]], counted: Tally, minimum: f
     elif counted.coverage < minimum:
         texts.append(f"{counted.compared} of {counted.total} records were compared; coverage.minimum asks for {minimum:.6g}")
     return texts
+
+
+def _unseen(looked_at: float, wanted: float) -> list[str]:
+    """Say that too small a share of the elements was looked at."""
+    told = f"{looked_at:.3g} of the elements of what was compared were looked at; coverage.elements asks for {wanted:.6g}"
+    return [told] if looked_at < wanted else []
 
 
 def _undecided(statuses: Sequence[tuple[Measure, Judged]], config: RunConfig, *, second_pass: bool) -> list[str]:

@@ -77,4 +77,4 @@ def described(use: Use, measure: Measure) -> str:
     return f"{use.condition.metric} is between {low:.3g} and {high:.3g} by {kept}{part}, which does not decide {limit}"
 
 
-_KEPT = {"sketch": "its sketch", "statistics": "its statistics", "tensors": "a sample"}
+_KEPT = {"sketch": "its sketch", "statistics": "its statistics"}

@@ -194,8 +194,8 @@ def estimated(row: Row) -> list[str]:
     limits = row.measure.ranges.get(row.judged.metric)
     if not limits:
         return []
-    kept = f"{share(row.measure.share)} of its elements" if row.measure.evidence == "tensors" else f"its {row.measure.evidence}"
-    return [f"{row.judged.metric} between {number(limits[0])} and {number(limits[1])}, by {kept}"]
+    part = f" of {share(row.measure.share)} of its elements" if row.measure.share < 1 else ""
+    return [f"{row.judged.metric} between {number(limits[0])} and {number(limits[1])}, by its {row.measure.evidence}{part}"]
 
 
 def words(name: str) -> str:

@@ -250,3 +250,47 @@ def test_another_type_is_compared_in_float64(both):
 
 def test_two_empty_dumps(both):
     assert measured(*both) == []
+
+
+def keep_part(dump, part, share):
+    """Keep a part of the first record's tensor in place of the tensor."""
+    output = dump.lines[0, 0][0]["outputs"][0]
+    output.update(share=share, part="ab12")
+    dump.tensors[0, 0] = {f"{output['content']}.ab12": part}
+
+
+def test_a_part_is_measured_as_a_tensor_of_its_own(both):
+    whole = np.arange(12, dtype=np.float32).reshape(3, 4)
+    for dump, values, part in zip(both, (whole, whole + 1), (whole[0], whole[0] * 2), strict=True):
+        dump.call("a", "linear", [values])
+        keep_part(dump, part, 1 / 3)
+    (measure,) = measured(*both, own={"largest": Largest})
+    assert (measure.share, measure.evidence, measure.ranges, measure.equal) == (pytest.approx(1 / 3), "tensors", {}, False)
+    assert measure.metrics["relative_l2"] == pytest.approx(1.0)
+    assert measure.metrics["largest"] == 3.0
+    assert measure.counts["elements"] == 4
+
+
+def test_equal_parts_of_tensors_that_differ_are_not_equal_bits(both):
+    for dump, last in zip(both, (1, 2), strict=True):
+        values = np.array([1, 1, 1, last], np.float32)
+        dump.call("a", "linear", [values])
+        keep_part(dump, values[:1], 0.25)
+    (measure,) = measured(*both)
+    assert (measure.metrics["relative_l2"], measure.metrics["bitwise_equal"], measure.equal) == (0.0, 0.0, False)
+
+
+class Largest:
+    """The largest error, as a user's metric."""
+
+    def __init__(self):
+        self.most = 0.0
+
+    def update(self, reference, target):
+        self.most = max(self.most, float(np.abs(reference - target).max()))
+
+    def merge(self, other):
+        self.most = max(self.most, other.most)
+
+    def value(self):
+        return self.most

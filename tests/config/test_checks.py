@@ -34,6 +34,7 @@ def refused(team, text, *words):
         ("tolerance: {max_abs_error: -1}", "tolerance.max_abs_error", "at most -1"),
         ("tolerance: {standards: []}", "tolerance.standards", "nothing could fail"),
         ("coverage: {minimum: 150%}", "coverage.minimum", "at most 1"),
+        ("coverage: {elements: 150%}", "coverage.elements", "at most 1"),
         ("accepted: [{match: a}]", "accepted[0]", "has no `because`, `until`"),
         ("accepted: [{match: a, because: b, until: 2027-13-01}]", "accepted[0].until", "is not a day"),
         ("accepted: [{match: a, because: b, until: next year}]", "accepted[0].until", "is not a day"),

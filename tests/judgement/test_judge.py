@@ -1,6 +1,5 @@
 """The verdict of a run: nothing defaults to pass."""
 
-import math
 from dataclasses import fields, replace
 
 import pytest
@@ -191,15 +190,34 @@ def test_records_that_pass_by_sketches_are_counted_and_aligned(measure, run):
 
 
 def test_the_sampled_share_is_told(measure, run):
-    part = measure("b", share=0.01, evidence="tensors", ranges={"relative_l2": (0.75e-7, 1.34e-7)})
+    part = measure("b", share=0.01, evidence="tensors")
     _, verdict = run([measure(), part, measure("c", share=0.01, equal=True)])
     assert verdict.verdict == "aligned"
     assert verdict.sampled == pytest.approx(2.01 / 3)
     assert verdict.warnings == ("1 record was judged by a part of the elements, least b / linear: 0.01 of them",)
 
 
-def test_a_maximum_over_a_sample_fails_and_never_passes(measure, run):
-    for largest, expected in ((2.0, "fail"), (0.5, "undecided")):
-        part = measure(share=0.1, metrics={}, ranges={"max_abs_error": (largest, math.inf)})
-        tolerance = Tolerance(standards=(), max_abs_error=1.0)
-        assert run([part], tolerance=tolerance)[0][0].status == expected
+def test_a_part_is_held_to_every_limit_like_a_tensor(measure, run):
+    for largest, expected in ((2.0, "fail"), (0.5, "pass")):
+        part = measure(share=0.1, metrics={"max_abs_error": largest}, evidence="tensors")
+        judged, verdict = run([part], tolerance=Tolerance(standards=(), max_abs_error=1.0))
+        assert judged[0].status == expected
+        assert (verdict.coverage, verdict.sampled) == (1.0, pytest.approx(0.1))
+
+
+def test_a_part_without_an_error_of_a_tensor_that_differs_is_compared_and_told(measure, run):
+    metrics = {"relative_l2": 0.0, "max_abs_error": 0.0, "bitwise_equal": 0.0}
+    parts = [measure(share=0.1, evidence="tensors"), measure("b", share=0.2, metrics=metrics, evidence="tensors")]
+    judged, verdict = run(parts)
+    assert [one.status for one in judged] == ["pass", "pass"]
+    assert verdict.warnings[0].endswith("0.1 of them; 1 of them differs in other elements only, first b / linear")
+
+
+def test_a_recipe_can_ask_for_all_elements(measure, run):
+    records = [measure(share=0.1, evidence="tensors"), measure("b")]
+    assert run(records)[1].verdict == "aligned"
+    verdict = run(records, coverage=Coverage(elements=1.0))[1]
+    assert verdict.verdict == "inconclusive"
+    assert verdict.reasons == ("0.55 of the elements of what was compared were looked at; coverage.elements asks for 1",)
+    assert run(records, coverage=Coverage(elements=0.5))[1].verdict == "aligned"
+    assert run([measure("c", share=0.1, equal=True)], coverage=Coverage(elements=1.0))[1].verdict == "aligned"

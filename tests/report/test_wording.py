@@ -71,6 +71,7 @@ def test_a_ratio_that_cannot_be_had_is_said_so():
 
 def test_a_sample_is_told_by_its_share(estimated):
     row = estimated.rows[0]
-    sampled = dataclasses.replace(row, measure=dataclasses.replace(row.measure, evidence="tensors"))
-    assert wording.estimated(sampled) == ["relative_l2 between 7.5e-8 and infinity, by 50 % of its elements"]
+    assert wording.estimated(row) == ["relative_l2 between 7.5e-8 and infinity, by its sketch of 50 % of its elements"]
+    whole = dataclasses.replace(row, measure=dataclasses.replace(row.measure, share=1.0))
+    assert wording.estimated(whole) == ["relative_l2 between 7.5e-8 and infinity, by its sketch"]
     assert wording.estimated(estimated.rows[1]) == []
