@@ -26,6 +26,7 @@ def make_job(composed: Composed, *, command: str) -> Job:
         trusted=(*composed.config.site.trusted, *trusted(())),  # a site file's own, then the environment's and the user's
         import_paths=(str(Path.cwd()), *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)),
         cache=cache,
+        overrides=composed.overrides,
         started=datetime.datetime.now(tz=datetime.timezone.utc).isoformat(timespec="minutes"),
     )
 

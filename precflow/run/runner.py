@@ -18,6 +18,7 @@ from precflow.report.ci import ci_line
 from precflow.report.terminal import summary
 from precflow.run import progress, steps
 from precflow.run.agenda import Agenda
+from precflow.run.hand_over import command_for
 from precflow.run.jobs import make_job
 from precflow.run.store import Sealed, explained
 from precflow.stages import region
@@ -87,7 +88,7 @@ def _stages(job: Job, where: steps.Place) -> tuple[dict[str, Sealed], dict[str, 
         step = steps.resolve(stage, job, where, done)
         if step.state == "missing":
             if not agenda.postpone(stage):
-                raise steps.missing_side(step)
+                raise steps.missing_side(step, command_for(job, where, stage.side))
             tell.done(stage.label, stage.side, "skipped", 0.0, _LATER.format(stage.side))
             job = replace(job, stages=(*job.stages, (stage.name, "skipped", 0.0, _LATER.format(stage.side))))
             continue
@@ -171,7 +172,7 @@ def _copy(source: Path, destination: Path) -> None:
 def _half_done(job: Job, where: steps.Place, done: Mapping[str, Sealed]) -> str:
     lines = [f" sealed   {sealed.folder}" for name, sealed in done.items() if name.startswith("dump.")]
     if tuple(job.config.sides) == ("reference",):
-        lines += ["", " Half done. On the machine of the target, with the same store:", _on_the_other(job, where, "target")]
+        lines += ["", *_then(job, where, "target")]
     return "\n".join(lines)
 
 
@@ -179,13 +180,13 @@ def _second_half(job: Job, where: steps.Place, done: Mapping[str, Sealed], due: 
     """Say where the second pass goes on: its scope lies in the store."""
     lines = ["", f" scope of the second pass   {done[region.NAME].folder / region.SCOPE_FILE}"]
     for side in due:
-        lines += [f" Half done. On the machine of the {side}, with the same store:", _on_the_other(job, where, side)]
+        lines += _then(job, where, side)
     return "\n".join(lines)
 
 
-def _on_the_other(job: Job, where: steps.Place, side: str) -> str:
-    store = f" store={where.store.root.parent}" if job.config.store else ""
-    return f"   precflow +recipe={job.config.recipe} sides=[{side}]{store}"
+def _then(job: Job, where: steps.Place, side: str) -> list[str]:
+    place = "store" if job.config.store or job.config.site.store else "run folder"
+    return [f" Half done. On the machine of the {side}, with the same {place}:", f"   {command_for(job, where, side)}"]
 
 
 def _unicode() -> bool:

@@ -142,12 +142,12 @@ def seal_of(step: Step, job: Job, done: Mapping[str, Sealed]) -> dict[str, Any]:
     }
 
 
-def missing_side(step: Step) -> StoreError:
-    """Return the error for a side that was looked up and not found."""
+def missing_side(step: Step, command: str) -> StoreError:
+    """Return the error for a side that was looked up and not found; ``command`` makes it."""
     side = step.stage.side
     return StoreError(
         f"no sealed {side} dump for this recipe: {step.because}",
-        next_step=f"make it where the {side} runs, with the same recipe:  precflow +recipe=... sides=[{side}] store=DIR",
+        next_step=f"make it where the {side} runs:  {command}",
     )
 
 

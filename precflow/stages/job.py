@@ -22,6 +22,7 @@ class Job:
         trusted: Packages whose ``_target_`` may be resolved.
         import_paths: Folders where the user's own modules are looked for, after the interpreter's own.
         cache: Folder for what can be made again (the packed agent).
+        overrides: What of the recipe was overridden, as people write it, and what was chosen: ``+recipe=NAME``.
         run: Number of this run in its folder.
         started: ISO time, UTC, to the minute.
         stages: ``(name, state, seconds, note)`` of what was done before, for the report.
@@ -35,6 +36,7 @@ class Job:
     trusted: tuple[str, ...]
     import_paths: tuple[str, ...]
     cache: Path
+    overrides: tuple[str, ...] = ()
     run: int = 0
     started: str = ""
     stages: tuple[tuple[str, str, float, str], ...] = ()

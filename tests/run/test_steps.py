@@ -46,7 +46,7 @@ def test_a_side_that_was_never_made_is_missing(composed, tmp_path):
     step = steps.resolve(stage, job, steps.place(job.config), {})
     assert step.state == "missing"
     assert "no reference was sealed" in step.because
-    assert "sides=[reference]" in str(steps.missing_side(step))
+    assert "make it where the reference runs:  precflow ..." in str(steps.missing_side(step, "precflow ..."))
 
 
 def test_a_side_of_another_recipe_says_what_differs(composed, tmp_path):
