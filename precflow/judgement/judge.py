@@ -24,6 +24,7 @@ from precflow.judgement.coverage import (
 from precflow.judgement.decision import Decision, Terms, decide
 from precflow.judgement.limits import conditions
 from precflow.judgement.remedies import remedy
+from precflow.judgement.rounding import of_rounding, remarked
 from precflow.judgement.verdicts import Judged, Verdict
 
 _FAILURES = {  # of one record, of several
@@ -74,7 +75,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     terms = Terms(reference_dtype, target_dtype, loaded, config.tolerance)
     accepted = AcceptedDifferences(config.accepted, today)
     decisions = [decide(measure, terms, accepted) for measure in measures]
-    judged = [decision.judged for decision in decisions]
+    judged = remarked(measures, [decision.judged for decision in decisions])
     counted = tally(judged)
     failures = _failures(measures, judged, unrepeatable)
     statuses = list(zip(measures, judged, strict=True))
@@ -103,7 +104,13 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
 
 def _warnings(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[str]:
     """Say what a reader must know of the records, though it changes no verdict."""
-    return [*in_part(measures, judged), *_equal_nonfinite(measures, judged), *unjudged(measures)]
+    return [*_of_rounding(judged), *in_part(measures, judged), *_equal_nonfinite(measures, judged), *unjudged(measures)]
+
+
+def _of_rounding(judged: Sequence[Judged]) -> list[str]:
+    """Warn of gradients that fail and may be zero but for rounding."""
+    found = of_rounding(judged)
+    return [f"{records(len(found))} over their limits may be zero but for rounding, first {found[0]}"] if found else []
 
 
 def _failures(measures: Sequence[Measure], judged: Sequence[Judged], unrepeatable: Sequence[str]) -> list[str]:
