@@ -24,7 +24,7 @@ from precflow.judgement.coverage import (
 from precflow.judgement.decision import Decision, Terms, decide
 from precflow.judgement.limits import conditions
 from precflow.judgement.remedies import remedy
-from precflow.judgement.rounding import of_rounding, remarked
+from precflow.judgement.rounding import may_be_rounding, told_apart
 from precflow.judgement.verdicts import Judged, Verdict
 
 _FAILURES = {  # of one record, of several
@@ -74,8 +74,8 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     loaded = [standards.load(name) for name in config.tolerance.standards]
     terms = Terms(reference_dtype, target_dtype, loaded, config.tolerance)
     accepted = AcceptedDifferences(config.accepted, today)
-    decisions = [decide(measure, terms, accepted) for measure in measures]
-    judged = remarked(measures, [decision.judged for decision in decisions])
+    decisions = told_apart(measures, [decide(measure, terms, accepted) for measure in measures])
+    judged = [decision.judged for decision in decisions]
     counted = tally(judged)
     failures = _failures(measures, judged, unrepeatable)
     statuses = list(zip(measures, judged, strict=True))
@@ -109,7 +109,7 @@ def _warnings(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[str
 
 def _of_rounding(judged: Sequence[Judged]) -> list[str]:
     """Warn of gradients that fail and may be zero but for rounding."""
-    found = of_rounding(judged)
+    found = may_be_rounding(judged)
     return [f"{records(len(found))} over their limits may be zero but for rounding, first {found[0]}"] if found else []
 
 

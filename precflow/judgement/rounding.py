@@ -1,10 +1,14 @@
-"""Gradients that fail and may be nothing but rounding: said beside them, and never a pass.
+"""Gradients that are nothing but rounding: no relative limit has a meaning for them.
 
 A gradient that is zero in exact arithmetic (the bias of an attention's keys, for softmax does not see it) is what rounding
 leaves of a sum that cancels, and differs by its whole size between devices. It stands out by its norm, which is below the
 rounding of its module's other gradients: at most 0.4 epsilon of the weight's for keys, and 3.7 (bfloat16) to a million times
-epsilon (float32) for every other bias of a text encoder of six layers. That is no proof, for inputs of large values make
-the weight's gradient large too, so that the record keeps its status.
+epsilon (float32) for every other bias of a text encoder of six layers.
+
+A bias and a weight are sums over the same arrivals, the weight's times the inputs. So in float32 and float64 a bias is never
+that small but by cancelling: rows of inputs would need a norm of four millions. Such a record is blind, where it is so small on
+*both* sides: a side that is not has a gradient that the other lacks, and fails. In low precision 64 is enough, which inputs do
+have; there it fails and is told.
 """
 
 from __future__ import annotations
@@ -15,50 +19,59 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from precflow.comparison.measures import Measure
+from precflow.comparison.metrics import METRICS
 from precflow.dumps.dtypes import coarsest, float_facts
+from precflow.judgement.decision import SENTINEL, Decision
 from precflow.judgement.verdicts import Judged
 
 _PHASE = "gradient"
 _EPSILONS = 2.0  # of the largest gradient of the module: two sides with half of it each
 _REMARK = "both sides are below the rounding of its module's largest gradient ({:.2g}, {:.2g} against {:.2g} times {:.2g})"
-_ADVICE = "it may be zero but for rounding, as the bias of an attention's keys is: an accepted difference takes it"
+_MAY_BE = "it may be zero but for rounding, as the bias of an attention's keys is: an accepted difference takes it"
+_IS = "it is zero but for rounding, as the bias of an attention's keys is"
+_RELATIVE = frozenset(METRICS) - {"max_abs_error", "mean_abs_error", "rmse", "kl_divergence"}  # of its own, as the user's are
+_FINE_DIGITS = 24  # float32 and float64
 
 Place = tuple[str, str]
 """A module, and step and rank: the gradients in one place are made of the same arrivals."""
 
 
-def remarked(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[Judged]:
-    """Return the statuses, those of failing gradients with the remark where they may be nothing but rounding."""
+def told_apart(measures: Sequence[Measure], decisions: Sequence[Decision]) -> list[Decision]:
+    """Return the decisions: failing gradients that are nothing but rounding are blind; those that may be fail and say so."""
     largest = _largest(measures)
-    return [
-        replace(one, reason=f"{one.reason}; {said}") if (said := _remark(measure, one, largest)) else one
-        for measure, one in zip(measures, judged, strict=True)
-    ]
+    return [_told(measure, one, largest) for measure, one in zip(measures, decisions, strict=True)]
 
 
-def of_rounding(judged: Sequence[Judged]) -> list[str]:
-    """Return identities of the records that have the remark."""
-    return [one.record for one in judged if one.reason.endswith(_ADVICE)]
+def may_be_rounding(judged: Sequence[Judged]) -> list[str]:
+    """Return identities of the records that fail and may be nothing but rounding."""
+    return [one.record for one in judged if one.reason.endswith(_MAY_BE)]
 
 
 def _largest(measures: Sequence[Measure]) -> Mapping[Place, float]:
-    """Return the largest norm of a gradient by place, of either side the smaller."""
+    """Return the largest norm of a gradient by place: that which both sides have at least."""
     found: dict[Place, float] = defaultdict(float)
     for measure in measures:
         if measure.phase == _PHASE and (both := _norms(measure)):
-            found[_place(measure)] = max(found[_place(measure)], min(both))
+            reference, most = both
+            found[_place(measure)] = max(found[_place(measure)], 2 * reference - most)
     return found
 
 
-def _remark(measure: Measure, judged: Judged, largest: Mapping[Place, float]) -> str:
-    """Return the remark of a record, ``""`` where it has none."""
-    both = _norms(measure) if measure.phase == _PHASE and judged.status == "fail" else None
+def _told(measure: Measure, decision: Decision, largest: Mapping[Place, float]) -> Decision:
+    """Return the decision about one record; one that fails a limit in the tensor's own unit stays as it is."""
+    relative = decision.failed and not any(condition.metric not in _RELATIVE for condition in decision.failed)
+    both = _norms(measure) if measure.phase == _PHASE and relative else None
     dtype = coarsest([measure.reference_dtype, measure.target_dtype])
-    if both is None or not dtype:
-        return ""
-    epsilon = _EPSILONS * 2.0 ** (1 - float_facts(dtype).digits)
-    norm = largest.get(_place(measure), 0.0)
-    return f"{_REMARK.format(*both, epsilon, norm)}; {_ADVICE}" if max(both) <= epsilon * norm else ""
+    if both is None or not dtype or measure.counts.get(SENTINEL, 0):
+        return decision
+    digits = float_facts(dtype).digits
+    epsilon, norm = _EPSILONS * 2.0 ** (1 - digits), largest.get(_place(measure), 0.0)
+    if max(both) > epsilon * norm:
+        return decision
+    said = _REMARK.format(*both, epsilon, norm)
+    if digits < _FINE_DIGITS:
+        return replace(decision, judged=replace(decision.judged, reason=f"{decision.judged.reason}; {said}; {_MAY_BE}"))
+    return replace(decision, judged=replace(decision.judged, status="blind", reason=f"{said}; {_IS}"), failed=frozenset())
 
 
 def _norms(measure: Measure) -> tuple[float, float] | None:
@@ -67,10 +80,9 @@ def _norms(measure: Measure) -> tuple[float, float] | None:
     if not relative or error is None or not math.isfinite(error):
         return None
     counts = measure.counts
-    ordinary = counts.get("elements", 0) - counts.get("sentinel", 0) - counts.get("nonfinite", 0)
-    distance = error * math.sqrt(max(ordinary, 0))
-    reference = distance / relative  # 0 for a reference of zeros, whose relative error is infinite
-    return reference, reference + distance
+    root = math.sqrt(max(0, counts.get("elements", 0) - counts.get("sentinel", 0) - counts.get("nonfinite", 0)))
+    reference = error * root / relative  # 0 for a reference of zeros, whose relative error is infinite
+    return reference, reference + measure.ranges.get("rmse", (error, error))[1] * root
 
 
 def _place(measure: Measure) -> Place:

@@ -1,0 +1,58 @@
+"""Attention in training: the gradient that is zero but for rounding raises no alarm, and faults around it are found."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+ATTENTION = (
+    "workload.model._target_=attended.build",
+    "workload.inputs._target_=attended.inputs",
+    "workload.loss._target_=attended.loss",
+    "workload.mode=train",
+    "capture.phase=[forward,backward,gradient]",
+    "capture.level=[module]",
+    "reference.device=cpu",
+    "target.device=emulated",
+)
+BIAS = "attention.key/gradient.output.bias"
+
+
+@pytest.fixture(scope="module")
+def attended(precflow, tmp_path_factory):
+    """Return a function that runs recipe ``minilm`` over ``workloads/attended.py``."""
+    cwd = tmp_path_factory.mktemp("attended")
+    shutil.copy(Path(__file__).parent / "workloads" / "attended.py", cwd)
+
+    def run(*words):
+        options = {"cwd": cwd, "recipe": "minilm", "timeout": 600, "PRECFLOW_TRUST": "attended", "OMP_NUM_THREADS": "1"}
+        return precflow("+recipe=minilm", *ATTENTION, *words, **options)
+
+    return run
+
+
+def bias(ended):
+    (row,) = [row for row in ended.result["rows"] if row["record"] == BIAS]
+    return row
+
+
+def test_another_order_of_sums_is_aligned_though_the_bias_of_the_keys_is_all_noise(attended):
+    ended = attended("+emulate=reorder")
+    assert ended.code == 0, ended.err
+    assert "1 blind" in ended.err
+    assert bias(ended)["status"] == "blind"
+    assert bias(ended)["metrics"]["relative_l2"] > 0.1
+    assert "zero but for rounding" in bias(ended)["reason"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "start"),
+    [
+        ("{operator:_softmax,rule:scale,factor:1.001}", "attention.out"),
+        ("{operator:_softmax_backward_data,rule:scale,factor:1.001,phase:backward}", "attention.key (gradient)"),
+    ],
+)
+def test_faults_in_attention_are_found(attended, fault, start):
+    ended = attended("emulate.name=planted", f"emulate.rules=[{fault}]")
+    assert ended.code == 1, ended.err
+    assert ended.result["region"]["start"] == start
