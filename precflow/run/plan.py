@@ -79,7 +79,7 @@ def build_plan(composed: Composed) -> Plan:
         place=where,
         steps=tuple(steps),
         costs={step.stage.name: _cost(step, where, sizes, budget) for step in steps},
-        notes=(*_notes(job), *about_sizes(steps, sizes, budget), *_second_pass(job, done)),
+        notes=(*_notes(job), *about_sizes(steps, sizes, job, where), *_second_pass(job, done)),
     )
 
 

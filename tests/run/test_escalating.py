@@ -271,7 +271,7 @@ def test_a_plan_shows_the_second_pass_before_and_after_it_is_decided(escalate):
     assert "dump@2" in before
     assert "decided by pass 1" in before
     assert "Pass 2 of escalating capture is decided by pass 1: at most 2GB (capture.budget)." in before
-    assert "the dump of the reference and the target takes on disk is known after its first run" in before
+    assert "not estimated: what the dump of the reference and the target takes on disk" in before
     escalate()
     after = build_plan(composed())
     assert {step.state for step in after.steps} == {"kept"}
