@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 from numba import types
-from numba.extending import overload, register_jitable
+from numba.extending import intrinsic, overload, register_jitable
 
 int32, uint32, float32, float64, int64, uint64 = np.int32, np.uint32, np.float32, np.float64, np.int64, np.uint64
 
+FAST = {"reassoc", "contract", "nsz"}  # of sums alone: their rounding may differ, no comparison's outcome may
 SIGN = int32(31)
 MAGNITUDE = int32(0x7FFFFFFF)
 _HALF_LARGEST = int32(0x477FE000)  # 65504, as float32's bits
@@ -43,6 +44,18 @@ def bits_of_float64(value: Any) -> Any:
 def as_float64(bits: Any) -> Any:
     """Return the float64 that has these bits."""
     return int64(bits).view(float64)
+
+
+def _multiply_add(_context, first, second, third):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  numba's own form
+    """Return ``first * second + third`` of float32, rounded once, by whatever processor."""
+
+    def code(_context, builder, _signature, arguments):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  the same
+        return builder.fma(*arguments)
+
+    return types.float32(first, second, third), code
+
+
+multiply_add: Any = intrinsic(_multiply_add)
 
 
 @register_jitable
@@ -93,6 +106,19 @@ def unranked(element: Any) -> Any:  # noqa: ARG001  compiled below
     raise RuntimeError("a compiled helper was called from Python")
 
 
+def decoded(elements: Any, start: Any, stop: Any, room: Any, seen: Any) -> Any:  # noqa: ARG001  compiled below
+    """Return where a block lies as float32's bits, and its first place there: where it is, or decoded into the room.
+
+    Args:
+        elements: Bit patterns.
+        start: First element.
+        stop: Behind the last one.
+        room: Int32, as many as a block has.
+        seen: The same room, read-only, as tensors are: so that what reads the block is compiled once.
+    """
+    raise RuntimeError("a compiled helper was called from Python")
+
+
 def comparable(reference: Any, target: Any) -> Any:  # noqa: ARG001  compiled below
     """Say whether two arrays have one type, so that :func:`unranked` may be subtracted."""
     raise RuntimeError("a compiled helper was called from Python")
@@ -128,6 +154,19 @@ def _unranked(element):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 
     if element == types.uint16:
         return lambda element: int32(np.int16(element))
     return lambda element: int32(element)  # noqa: PLW0108  numba wants a function
+
+
+@overload(decoded)
+def _decoded(elements, start, stop, room, seen):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, ARG001  the same
+    if elements.dtype == types.int32:
+        return lambda elements, start, stop, room, seen: (elements, int64(start))  # noqa: ARG005  the same
+
+    def narrow(elements, start, stop, room, seen):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  the same
+        for i in range(uint64(stop - start)):
+            room[i] = decode(elements[uint64(start) + i])
+        return seen, int64(0)
+
+    return narrow
 
 
 @overload(comparable)

@@ -126,13 +126,22 @@ def _bits(values: npt.NDArray[Any], name: str) -> Bits:
 
 
 def _scratch(reference: np.dtype[Any], target: np.dtype[Any]) -> tuple[Any, ...]:
-    """Return room for what one block gives and for a copy of it; what is read has one type with the tensors, read-only."""
-    found = (np.zeros(SUMS), np.zeros(LARGEST), np.zeros(COUNTS, np.int64))
-    plain = (np.empty(BLOCK, reference), np.empty(BLOCK, target))
-    copies = (plain[0].view(), plain[1].view())
-    for copy in copies:
-        copy.flags.writeable = False
-    return *found, *plain, *copies
+    """Return room for the sums of a segment and, for each side, for a copy of a block and for one as float32's bits.
+
+    Each is there twice, read-only too: what is read has one type with the tensors then, and is compiled once.
+    """
+    return np.zeros(SUMS), *(_rooms(dtype) for dtype in (reference, target))
+
+
+def _rooms(dtype: np.dtype[Any]) -> tuple[Bits, ...]:
+    copy, wide = np.empty(BLOCK, dtype), np.empty(BLOCK, np.int32)
+    return copy, _read_only(copy), wide, _read_only(wide)
+
+
+def _read_only(room: Bits) -> Bits:
+    view = room.view()
+    view.flags.writeable = False
+    return view
 
 
 def _seen(parts: tuple[Bits, Bits], start: int, lanes: Lanes | None) -> tuple[Any, ...]:
@@ -154,7 +163,7 @@ def _constants(facts: PairFacts) -> tuple[Any, ...]:
     fills = np.array([(side.high, side.low, *side.band) for side in facts.fills])
     low, high = max(side.plain_low for side in facts.fills), min(side.high for side in facts.fills)
     normal = np.float32(facts.reference.smallest_normal).view(np.int32)
-    bounds = np.int32(_order(low)), np.int32(_order(high)), float(min(-low, high)), normal, facts.target.smallest
+    bounds = np.int32(_order(low)), np.int32(_order(high)), np.int32(_order(min(-low, high))), normal, facts.target.smallest
     rungs = [ladder.RUNGS[name] for name in facts.rungs]
     three = np.array((rungs + rungs[-1:] * RUNGS)[:RUNGS])
     for array in (fills, three):

@@ -12,5 +12,8 @@ FIRST_CLASS, FIRST_RUNG = COUNTS, COUNTS + CLASS_COUNTS
 NEGATIVE, UNEQUAL = FIRST_RUNG + RUNGS, FIRST_RUNG + RUNGS + 1  # whether a compared value is negative, whether a bit differs
 TALLIES = UNEQUAL + 1
 
-BLOCK = 4096  # elements that are measured at a time: both sides of float32 take 32 KiB
+OFFSET = 1e-7  # to |y|
+BLOCK = 4096  # elements that are looked over at a time: both sides, as float32, take 32 KiB
+SEGMENT = 512  # elements at most that are measured at a time, and looked at again where an estimate does not do
 TILE = 16384  # elements whose lanes are summed up before they are measured: both sides then lie in the second cache
+LONG_ROW = 256  # from here on a row is measured in segments of its own

@@ -1,4 +1,7 @@
-"""Further passes over a block, each made only where the first one says that it is needed."""
+"""Further passes over a block or a segment, each made only where what is known already says that it is needed.
+
+All but the first two take both sides as float32's bits, ``begin`` is the first element and ``end`` is behind the last one.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,30 @@ from typing import Any
 from numba.extending import register_jitable
 
 from precflow.comparison.compiled.bits import (
+    FAST,
     MAGNITUDE,
     as_float32,
     as_float64,
     bits_of_float64,
     decode,
+    float32,
     float64,
     int32,
     int64,
+    multiply_add,
     order,
     ranked,
     uint32,
     uint64,
 )
-from precflow.comparison.compiled.block import FAST, OFFSET
-from precflow.comparison.compiled.layout import FIRST_RUNG
+from precflow.comparison.compiled.layout import FIRST_RUNG, OFFSET
 
 _LOW_HALF, _HALF = uint32(0xFFFF), uint32(16)
+_THOUSANDTH, _FIVE = float32(0.001), float32(0.005)
+_THOUSANDTH_REST = float32(0.001 * (1 + 2.0**-36) - float64(_THOUSANDTH))
+_FIVE_REST = float32(0.005 * (1 + 2.0**-36) - float64(_FIVE))
+_BELOW, _ABOVE = float32(1 - 2.0**-20), float32(1 + 2.0**-20)
+_ONE, _NONE = float32(1.0), float32(0.0)
 
 
 @register_jitable
@@ -32,7 +42,8 @@ def extremes(reference: Any, target: Any, start: Any, stop: Any) -> Any:
     low, high = MAGNITUDE, int32(-MAGNITUDE)
     for i in range(uint64(start), uint64(stop)):
         y_order, x_order = order(decode(reference[i]), MAGNITUDE), order(decode(target[i]), MAGNITUDE)
-        low, high = min(low, y_order, x_order), max(high, y_order, x_order)
+        lower, higher = min(y_order, x_order), max(y_order, x_order)  # apart: LLVM makes no vectors of a minimum of three
+        low, high = min(low, lower), max(high, higher)
     return low, high
 
 
@@ -53,49 +64,93 @@ def distances(reference: Any, target: Any, start: Any, stop: Any, normal: Any) -
 
 
 @register_jitable(fastmath=False)
-def exact_quotients(reference: Any, target: Any, start: Any, stop: Any, normal: Any) -> Any:
+def exact_quotients(y: Any, x: Any, begin: Any, end: Any, normal: Any) -> Any:
     """Return the largest ``|d| / |y|`` (small y left out) and the largest ``|d| / (|y| + 1e-7)``, correctly rounded."""
     quotient = offset = int64(0)
-    for i in range(uint64(start), uint64(stop)):
-        y_bits = decode(reference[i])
-        small = int32(y_bits & MAGNITUDE) < normal
-        y, x = float64(as_float32(y_bits)), float64(as_float32(decode(target[i])))
-        d, y_abs = abs(x - y), abs(y)
+    for i in range(uint64(begin), uint64(end)):
+        small = int32(y[i] & MAGNITUDE) < normal
+        y_value, x_value = float64(as_float32(y[i])), float64(as_float32(x[i]))
+        d, y_abs = abs(x_value - y_value), abs(y_value)
         quotient = max(quotient, bits_of_float64((0.0 if small else d) / (1.0 if small else y_abs)))
         offset = max(offset, bits_of_float64(d / (y_abs + OFFSET)))
     return as_float64(quotient), as_float64(offset)
 
 
 @register_jitable(fastmath=False)
-def close(reference: Any, target: Any, start: Any, stop: Any, rungs: Any, counts: Any) -> None:
-    """Add, for each of three rungs from ``FIRST_RUNG`` on, how many elements have ``|d| <= absolute + relative |y|``.
+def add_within(y: Any, x: Any, begin: Any, end: Any, counts: Any) -> None:
+    """Add how many elements have ``|d| / |y|`` of at most 0.001, and 0.005, to the third and fourth count.
 
-    No contraction here: a fused multiplication would round once where NumPy rounds twice.
+    No y is less than 2^-100. Then ``limit |y| - |d|`` is taken without a rounding that matters, by float32, which has twice
+    the lanes: |d| is exact where it is less than half of |y|, and the limit has two parts, the smaller one a bit too large.
+    For |y| is m units and |d| j halves of them, m < 2^24, so that ``1000 j / 2m`` is 1, or off by 1 / m at least.
     """
-    first = second = third = int32(0)
-    for i in range(uint64(start), uint64(stop)):
-        y, x = float64(as_float32(decode(reference[i]))), float64(as_float32(decode(target[i])))
-        d, y_abs = abs(x - y), abs(y)
-        first = int32(first + int32(d <= y_abs * rungs[0, 0] + rungs[0, 1]))
-        second = int32(second + int32(d <= y_abs * rungs[1, 0] + rungs[1, 1]))
-        third = int32(third + int32(d <= y_abs * rungs[2, 0] + rungs[2, 1]))
-    counts[FIRST_RUNG] += first
-    counts[FIRST_RUNG + 1] += second
-    counts[FIRST_RUNG + 2] += third
+    thousandth = five = int32(0)
+    for i in range(uint64(begin), uint64(end)):
+        y_value, x_value = as_float32(y[i]), as_float32(x[i])
+        d, y_abs = abs(x_value - y_value), abs(y_value)
+        room = multiply_add(y_abs, _THOUSANDTH_REST, multiply_add(y_abs, _THOUSANDTH, -d))
+        thousandth = int32(thousandth + int32(room >= _NONE))
+        room = multiply_add(y_abs, _FIVE_REST, multiply_add(y_abs, _FIVE, -d))
+        five = int32(five + int32(room >= _NONE))
+    counts[2] += thousandth
+    counts[3] += five
 
 
 @register_jitable(fastmath=FAST)
-def add_row_squares(reference: Any, target: Any, start: Any, stop: Any, first: Any, length: Any, squares: Any) -> None:
+def add_close(y: Any, x: Any, begin: Any, end: Any, rungs: Any, counts: Any) -> None:
+    """Add, for each of three rungs from ``FIRST_RUNG`` on, how many elements have ``|d| <= absolute + relative |y|``.
+
+    Float32 has twice the lanes, and decides all but differences within 2^-20 of a limit: its roundings together are less
+    than 2^-21. Where there is one, the segment is counted again.
+    """
+    first = first_above = second = second_above = third = third_above = _NONE
+    relative, absolute = float32(rungs[0, 0]), float32(rungs[0, 1])
+    relative_2, absolute_2 = float32(rungs[1, 0]), float32(rungs[1, 1])
+    relative_3, absolute_3 = float32(rungs[2, 0]), float32(rungs[2, 1])
+    for i in range(uint64(begin), uint64(end)):
+        y_value, x_value = as_float32(y[i]), as_float32(x[i])
+        d, y_abs = abs(x_value - y_value), abs(y_value)
+        below, above = d * _BELOW, d * _ABOVE
+        limit = y_abs * relative + absolute
+        first += _ONE if below <= limit else _NONE
+        first_above += _ONE if above <= limit else _NONE
+        limit = y_abs * relative_2 + absolute_2
+        second += _ONE if below <= limit else _NONE
+        second_above += _ONE if above <= limit else _NONE
+        limit = y_abs * relative_3 + absolute_3
+        third += _ONE if below <= limit else _NONE
+        third_above += _ONE if above <= limit else _NONE
+    if first != first_above or second != second_above or third != third_above:
+        _add_close_exactly(y, x, begin, end, rungs, counts)
+        return
+    counts[FIRST_RUNG] += int64(first)
+    counts[FIRST_RUNG + 1] += int64(second)
+    counts[FIRST_RUNG + 2] += int64(third)
+
+
+@register_jitable(fastmath=False)
+def _add_close_exactly(y: Any, x: Any, begin: Any, end: Any, rungs: Any, counts: Any) -> None:
+    """Do it in float64. No contraction here: a fused multiplication would round once where NumPy rounds twice."""
+    for i in range(uint64(begin), uint64(end)):
+        y_value, x_value = float64(as_float32(y[i])), float64(as_float32(x[i]))
+        d, y_abs = abs(x_value - y_value), abs(y_value)
+        counts[FIRST_RUNG] += d <= y_abs * rungs[0, 0] + rungs[0, 1]
+        counts[FIRST_RUNG + 1] += d <= y_abs * rungs[1, 0] + rungs[1, 1]
+        counts[FIRST_RUNG + 2] += d <= y_abs * rungs[2, 0] + rungs[2, 1]
+
+
+@register_jitable(fastmath=FAST)
+def add_row_squares(y: Any, x: Any, begin: Any, end: Any, first: Any, length: Any, squares: Any) -> None:
     """Add the squares of d and of y of each row; ``first`` is the number of the first element, ``length`` that of a row."""
     row = first // length
-    end = min(stop, start + (row + 1) * length - first)
-    while start < stop:
+    last = min(end, begin + (row + 1) * length - first)
+    while begin < end:
         d_square = y_square = 0.0
-        for i in range(uint64(start), uint64(end)):
-            y, x = float64(as_float32(decode(reference[i]))), float64(as_float32(decode(target[i])))
-            d_square += (x - y) * (x - y)
-            y_square += y * y
+        for i in range(uint64(begin), uint64(last)):
+            y_value, x_value = float64(as_float32(y[i])), float64(as_float32(x[i]))
+            d_square += (x_value - y_value) * (x_value - y_value)
+            y_square += y_value * y_value
         squares[0, row] += d_square
         squares[1, row] += y_square
         row += 1
-        start, end = end, min(stop, end + length)
+        begin, last = last, min(end, last + length)

@@ -10,28 +10,30 @@ from typing import Any
 
 from numba.extending import register_jitable
 
-from precflow.comparison.compiled.bits import as_float32, comparable, float64
-from precflow.comparison.compiled.block import careful, swift
+from precflow.comparison.compiled.bits import comparable, decoded, float64, int32
+from precflow.comparison.compiled.block import seen_in
+from precflow.comparison.compiled.careful import add_carefully
 from precflow.comparison.compiled.classes import sort_out
 from precflow.comparison.compiled.layout import (
     BLOCK,
     COUNTS,
     DIVERGENCE,
     FIRST_RUNG,
+    LONG_ROW,
     NEGATIVE,
     SUMS,
     TARGET_SUM,
     TILE,
     UNEQUAL,
 )
-from precflow.comparison.compiled.passes import add_row_squares, close, distances, exact_quotients, extremes
+from precflow.comparison.compiled.passes import add_row_squares, distances, extremes
+from precflow.comparison.compiled.swift import add_swiftly
 from precflow.comparison.compiled.terms import divergence_terms
 from precflow.compiling import storing
 from precflow.dumps.compiled.lanes import add_lanes, add_lanes_of_both
 
-_LONG_ROW = 256  # from here on a row is measured as blocks of its own
-_NEARLY = 1.0 - 1e-9  # far more than the estimates of quotients are off
-_SUMMED = 1 << 20  # distances below it, 4096 of them, fit into 32 bits
+_SUMMED = 1 << 20  # distances below it, a block of them, fit into 32 bits
+_TINY = int32(27 << 23)  # 2^-100, as float32's bits: float32 has all its digits for a thousandth of what is larger
 
 
 @register_jitable
@@ -46,78 +48,12 @@ def _sorted_out(
 
 
 @register_jitable
-def _mind(
-    reference: Any, target: Any, start: Any, stop: Any, normal: Any, excluded: Any, sums: Any, peaks: Any, counts: Any
-) -> None:
-    """Measure a block anew in which some y is small: all that was sorted out looks so, and counts for nothing."""
-    careful(reference, target, start, stop, normal, sums, peaks, counts)
-    counts[0] -= excluded
-    counts[2] -= excluded
-    counts[3] -= excluded
-    sums[SUMS - 1], counts[COUNTS - 1] = distances(reference, target, start, stop, normal)
-
-
-@register_jitable
-def _add_up(
-    reference: Any,
-    target: Any,
-    start: Any,
-    stop: Any,
-    normal: Any,
-    rungs: Any,
-    excluded: Any,
-    sums: Any,
-    peaks: Any,
-    counts: Any,
-    totals: Any,
-    largest: Any,
-    tallies: Any,
-) -> None:
-    """Add what was found in a block, and make sure of what was only estimated."""
-    for k in range(SUMS):
-        totals[k] += sums[k]
-    for k in range(COUNTS - 1):
-        tallies[k] += counts[k]
-    tallies[COUNTS - 1] = max(tallies[COUNTS - 1], counts[COUNTS - 1])
-    largest[0] = max(largest[0], peaks[0])
-    if peaks[1] > largest[1] * _NEARLY or peaks[2] > largest[2] * _NEARLY:
-        quotient, offset = exact_quotients(reference, target, start, stop, normal)
-        largest[1], largest[2] = max(largest[1], quotient), max(largest[2], offset)
-    near = peaks[0] <= rungs[0, 1] or peaks[2] <= rungs[0, 0] * _NEARLY
+def _leave_out(excluded: Any, tallies: Any) -> None:
+    """Take what was sorted out from the counts: it is 0 on both sides, so that it looks small, and within limits."""
+    for k in (0, 2, 3):
+        tallies[k] -= excluded
     for k in range(FIRST_RUNG, NEGATIVE):
-        tallies[k] += (stop - start if near else 0) - excluded
-    if not near:
-        close(reference, target, start, stop, rungs, tallies)
-
-
-@register_jitable
-def _add_rows_and_terms(
-    reference: Any,
-    target: Any,
-    start: Any,
-    stop: Any,
-    first: Any,
-    length: Any,
-    smallest: Any,
-    differing: Any,
-    sums: Any,
-    totals: Any,
-    tallies: Any,
-    squares: Any,
-) -> None:
-    """Add the squares of rows, and the divergence while no value is negative."""
-    if length >= _LONG_ROW:
-        squares[0, first // length] += sums[1]
-        squares[1, first // length] += sums[3]
-    else:
-        add_row_squares(reference, target, start, stop, first, length, squares)
-    if tallies[NEGATIVE]:
-        return
-    terms, target_sum = 0.0, sums[2]
-    if differing:
-        terms, target_sum = divergence_terms(reference, target, start, stop, smallest)
-    totals[DIVERGENCE] += terms
-    totals[TARGET_SUM] += target_sum
+        tallies[k] -= excluded
 
 
 @register_jitable
@@ -135,6 +71,47 @@ def _add_tile_lanes(start: Any, stop: Any, width: Any, other: Any, seen: Any) ->
     add_lanes(others, begin, end, weights, other_lanes[begin // length])
 
 
+@register_jitable(inline="always")
+def _add_block(reference: Any, target: Any, start: Any, stop: Any, place: Any, facts: Any, results: Any, scratch: Any) -> None:
+    """Add one block to the running totals."""
+    (first, length), (bounds, fills, rungs), (totals, largest, tallies, squares) = place, facts, results
+    sums, (plain_y, copy_y, room_y, wide_y), (plain_x, copy_x, room_x, wide_x) = scratch
+    _low, _high, magnitude, normal, smallest = bounds
+    size = stop - start
+    whole_y, at_y = decoded(reference, start, stop, room_y, wide_y)
+    whole_x, at_x = decoded(target, start, stop, room_x, wide_x)
+    y, x = whole_y[at_y : at_y + size], whole_x[at_x : at_x + size]
+    differing, present, top, least, units, units_sum = seen_in(y, x, reference, target, start)
+    excluded = 0
+    if top >= magnitude:
+        excluded = _sorted_out(reference, target, start, stop, bounds, fills, plain_y, plain_x, tallies)
+    if excluded:
+        whole_y, at_y = decoded(copy_y, 0, size, room_y, wide_y)
+        whole_x, at_x = decoded(copy_x, 0, size, room_x, wide_x)
+        y, x = whole_y[at_y : at_y + size], whole_x[at_x : at_x + size]
+        units_total, units = distances(copy_y, copy_x, 0, size, normal)
+        _leave_out(excluded, tallies)
+    elif comparable(reference, target) and differing >= 0 and least >= normal and units < _SUMMED:
+        units_total = float64(units_sum)
+    else:
+        units_total, units = distances(reference, target, start, stop, normal)
+    totals[SUMS - 1] += units_total
+    tallies[COUNTS - 1] = max(tallies[COUNTS - 1], units)
+    tallies[UNEQUAL] |= differing != 0
+    if present < 0 and not tallies[NEGATIVE]:
+        tallies[NEGATIVE] = extremes(y, x, 0, size)[0] < 0
+    if excluded or least < max(normal, _TINY):
+        y_sum = add_carefully(y, x, first + start, length, normal, rungs, sums, totals, largest, tallies, squares)
+    else:
+        y_sum = add_swiftly(y, x, first + start, length, normal, rungs, totals, largest, tallies, squares)
+    if length < LONG_ROW:
+        add_row_squares(y, x, 0, size, first + start, length, squares)
+    if not tallies[NEGATIVE]:
+        terms, target_sum = divergence_terms(y, x, 0, size, smallest) if differing else (0.0, y_sum)
+        totals[DIVERGENCE] += terms
+        totals[TARGET_SUM] += target_sum
+
+
 @storing
 def measure_range(reference: Any, target: Any, place: Any, facts: Any, results: Any, scratch: Any, seen: Any) -> None:
     """Add a range of a pair to running totals, and its words to the lanes of content ids.
@@ -143,37 +120,19 @@ def measure_range(reference: Any, target: Any, place: Any, facts: Any, results: 
         reference: Bit patterns of y, contiguous and read-only.
         target: Bit patterns of x.
         place: How far the first element lies from the first one of row 0 of the results, and the length of a row.
-        facts: Orders at which values stop being plain, and the magnitude, and the smallest normal of the reference's type as
+        facts: Orders at which values stop being plain, and the magnitude, and the smallest normal of the reference's type, as
             bits, and the smallest positive value of the target's; fills of both sides; three rungs (relative, absolute) from
             tight to loose.
         results: ``TOTALS`` sums; ``LARGEST`` maxima; ``TALLIES`` counts; squares of d and of y for each row.
-        scratch: Room for sums, maxima and counts of one block; for a copy of both sides of it; the same copies, read-only.
+        scratch: Sums of a segment; for each side, room for a copy of a block, the same read-only, room for a block
+            as float32's bits, the same read-only.
         seen: Whole words of both sides from the same place on, which starts a block of lanes; the lanes' weights; lanes of
             both sides, none where nobody asks for them.
     """
-    (first, length), (bounds, fills, rungs), (totals, largest, tallies, squares) = place, facts, results
-    sums, peaks, counts, plain_y, plain_x, copy_y, copy_x = scratch
-    _low, _high, magnitude, normal, smallest = bounds
     start = 0
     while start < reference.size:
         if seen[3].size and start % TILE == 0:
             _add_tile_lanes(start, min(start + TILE, reference.size), reference.itemsize, target.itemsize, seen)
-        stop = min(start // TILE * TILE + TILE, start + BLOCK, reference.size)
-        if length >= _LONG_ROW:
-            stop = min(stop, ((first + start) // length + 1) * length - first)
-        differing, present, top, least = swift(reference, target, start, stop, sums, peaks, counts)
-        excluded, y, x, begin, end = 0, reference, target, start, stop
-        if not float64(as_float32(top)) + peaks[0] < magnitude:
-            excluded = _sorted_out(reference, target, start, stop, bounds, fills, plain_y, plain_x, tallies)
-            if excluded:
-                y, x, begin, end = copy_y, copy_x, 0, stop - start
-        if excluded or least < normal:
-            _mind(y, x, begin, end, normal, excluded, sums, peaks, counts)
-        elif not comparable(y, x) or differing < 0 or counts[COUNTS - 1] >= _SUMMED:
-            sums[SUMS - 1], counts[COUNTS - 1] = distances(y, x, begin, end, normal)
-        if present < 0 and not tallies[NEGATIVE]:
-            tallies[NEGATIVE] = extremes(y, x, begin, end)[0] < 0
-        tallies[UNEQUAL] |= differing != 0
-        _add_up(y, x, begin, end, normal, rungs, excluded, sums, peaks, counts, totals, largest, tallies)
-        _add_rows_and_terms(y, x, begin, end, first + start, length, smallest, differing, sums, totals, tallies, squares)
+        stop = min(start + BLOCK, reference.size)
+        _add_block(reference, target, start, stop, place, facts, results, scratch)
         start = stop

@@ -7,8 +7,7 @@ from typing import Any
 
 from numba.extending import register_jitable
 
-from precflow.comparison.compiled.bits import as_float32, decode, float64, int32, uint64
-from precflow.comparison.compiled.block import FAST
+from precflow.comparison.compiled.bits import FAST, as_float32, float64, int32, uint64
 from precflow.comparison.divergence import RATIOS, SERIES, SERIES_BELOW
 
 _A, _B, _C, _D, _E = SERIES
@@ -17,7 +16,9 @@ _LEAST, _MOST = RATIOS
 
 @register_jitable(fastmath=FAST)
 def divergence_terms(reference: Any, target: Any, start: Any, stop: Any, smallest: Any) -> Any:
-    """Return the sum of ``y log(y / x) - y + x`` over a block without negative values, and that of x; see the twin for x of 0.
+    """Return the sum of ``y log(y / x) - y + x`` over elements without negative values, and that of x; see the twin for x of 0.
+
+    Both sides are float32's bits.
 
     Terms of nearby values come from a series in one vectorised loop; only where others exist does a second loop take their
     logarithms.
@@ -25,7 +26,7 @@ def divergence_terms(reference: Any, target: Any, start: Any, stop: Any, smalles
     total = x_sum = 0.0
     distant = int32(0)
     for i in range(uint64(start), uint64(stop)):
-        y, x = float64(as_float32(decode(reference[i]))), float64(as_float32(decode(target[i])))
+        y, x = float64(as_float32(reference[i])), float64(as_float32(target[i]))
         x_sum += x
         x = smallest if (x == 0.0) & (y > 0.0) else x
         d = x - y
@@ -43,7 +44,7 @@ def divergence_terms(reference: Any, target: Any, start: Any, stop: Any, smalles
 def _distant(reference: Any, target: Any, start: Any, stop: Any, smallest: Any) -> Any:
     total = 0.0
     for i in range(uint64(start), uint64(stop)):
-        y, x = float64(as_float32(decode(reference[i]))), float64(as_float32(decode(target[i])))
+        y, x = float64(as_float32(reference[i])), float64(as_float32(target[i]))
         if y == 0.0:
             total += x
             continue

@@ -123,6 +123,35 @@ def test_limits_are_met_to_the_last_bit():
         assert disagreements(*both((small, (small + step).astype(np.float32)))) == []
 
 
+@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("share", [1 / 1000, 1 / 200])
+def test_a_quotient_at_a_limit_counts_and_its_neighbours_do_as_numpy_says(name, share):
+    """Differences next to a share of y, of all mantissas: exactly the share for some, and off by a unit for the others."""
+    dtype = NUMPY_DTYPES[name]
+    mantissas = np.arange(1000, 2000, dtype=np.float64)
+    for scale in (2.0**-110, 2.0**-12, 1.0, 2.0**10) if name != "float16" else (2.0**-12, 1.0):
+        reference = (mantissas * 2.0**-10 * scale).astype(dtype)
+        exact = reference.astype(np.float64) * (1 + share)
+        bits = exact.astype(dtype).view(f"i{dtype.itemsize}")
+        for target in (bits.view(dtype), (bits - 1).view(dtype), (bits + 1).view(dtype), exact.astype(np.float32)):
+            assert disagreements(*both((reference, target))) == []
+            assert disagreements(*both((-reference, -target))) == []
+
+
+def test_small_differences_between_large_values_of_opposite_signs_and_zeros():
+    """Blocks that are measured carefully and blocks that are not, side by side, and a segment of each kind in one row."""
+    rng = np.random.default_rng(11)
+    reference = rng.standard_normal(40_000).astype(np.float32)
+    reference[5000:5100] = 0.0
+    reference[9000:9100] = np.float32(1e-39)
+    reference[20_000] = np.float32(2.0**-101)
+    target = reference * np.float32(1.0007)
+    target[12_000:12_050] *= np.float32(-1)
+    target[30_000] = np.float32(np.nan)
+    for shape in ((40_000,), (40, 1000), (400, 100)):
+        assert disagreements(*both((reference.reshape(shape), target.reshape(shape)))) == []
+
+
 def test_threads_share_one_pass():
     rng = np.random.default_rng(2)
     reference = rng.standard_normal((300, 4099)).astype(np.float32)
