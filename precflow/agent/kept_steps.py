@@ -56,6 +56,11 @@ class KeptSteps:
             steps.setdefault(rank, []).append(step)
         return {str(rank): numbers_text(numbers) for rank, numbers in sorted(steps.items())}
 
+    def steps(self, rank: int) -> List[int]:
+        """Return the steps of a rank that are there, or were."""
+        gone = self._ring.dropped if self._ring is not None else []
+        return sorted(step for step, of in {*self._steps, *gone} if of == rank)
+
     def complete(self, key: Key) -> bool:
         """Tell whether a step is there, or was."""
         return key in self._steps or (self._ring is not None and key in self._ring.dropped)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+from typing import Sequence
 
 from precflow.agent.failures import AgentError
 
@@ -40,6 +41,13 @@ def over_budget(folder: str, allowed: int, written: int, needed: int) -> WriteEr
         bytes_text(needed),
     )
     return WriteError("budget", message, "raise capture.budget, narrow capture.scope, or take capture.level=[module]")
+
+
+def incomplete_rank(folder: str, rank: int, found: Sequence[int], wanted: Sequence[int]) -> WriteError:
+    """Return the error of a dump of several processes of which one did not finish what the others did."""
+    steps = ", ".join(map(str, found)) or "none"
+    message = "rank %d did not finish in %s: it has steps %s, expected %s" % (rank, folder, steps, ", ".join(map(str, wanted)))
+    return WriteError("workload", message, "look at what its process raised, then run all of them again")
 
 
 def bytes_text(count: int) -> str:

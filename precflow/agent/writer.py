@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Set
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set
 
 from precflow.agent.background import QUEUE_BYTES, Background
 from precflow.agent.compression import compressed
@@ -18,7 +18,7 @@ from precflow.agent.resumption import Finished
 from precflow.agent.ring import Alarm, all_finite
 from precflow.agent.shard import Entry, storable
 from precflow.agent.step_files import StepFiles, json_bytes, write_json
-from precflow.agent.write_errors import WriteError, over_budget, write_error
+from precflow.agent.write_errors import WriteError, incomplete_rank, over_budget, write_error
 
 if TYPE_CHECKING:
     import torch
@@ -85,6 +85,7 @@ class Writer:
         self._alarm = Alarm() if keep_last else None
         self._step: Optional[StepFiles] = None
         self._locks: Dict[int, WriterLock] = {}
+        self._rank = rank
         self._begin(rank, resume=resume)
 
     def open_step(self, step: int, rank: int) -> None:
@@ -198,15 +199,32 @@ class Writer:
             self._step = None
             self._kept.add(rank, Finished(step, seal, set(self._stored) if self._kept.go_round else set()))
 
-    def seal(self, header: Mapping[str, Any]) -> Dict[str, Any]:
-        """Close everything and write the header with ``counts``, ``files`` and ``content``; return it as written.
+    def finish(self) -> None:
+        """Close the open step and let go, without a header: the writer of another rank seals for all.
 
         Raises:
-            WriteError: Disk full or read-only folder; the dump then stays without a seal.
+            WriteError: Disk full or read-only folder; the step then stays without a seal.
+        """
+        if self._step is not None:
+            self.close_step(*self._step.key)
+        self._release()
+
+    def seal(self, header: Mapping[str, Any], ranks: Sequence[int] = ()) -> Dict[str, Any]:
+        """Close everything and write the header with ``counts``, ``files`` and ``content``; return it as written.
+
+        Args:
+            header: What the writer does not know.
+            ranks: Others that wrote into the same folder, and have finished: their steps are sealed with this one's.
+
+        Raises:
+            WriteError: Disk full or read-only folder, or another rank still writes, failed, or lacks a step; the dump then
+                stays without a seal.
         """
         if self._step is not None:
             self.close_step(*self._step.key)
         sealed: Dict[str, Any] = dict(header)
+        if ranks:
+            sealed["sites_of_ranks"] = {str(rank): self._adopt(rank) for rank in ranks}
         sealed["counts"] = dict(self.counts)
         sealed["dropped"] = self._kept.dropped
         sealed["files"] = self._kept.files
@@ -249,13 +267,25 @@ class Writer:
         with self._explained(0):
             self._locks[rank] = WriterLock(os.path.join(self.folder, "writer-rank%d.lock" % rank))
             for name in (HEADER_FILE, ERROR_FILE):
-                if os.path.exists(os.path.join(self.folder, name)):
+                with suppress(FileNotFoundError):  # another rank may begin at the same moment
                     os.remove(os.path.join(self.folder, name))
             if resume:
                 self.sites += self._kept.resume(rank, self._declared)
                 self._stored |= self._kept.contents
             else:
                 self._kept.clear(rank)
+
+    def _adopt(self, rank: int) -> List[str]:
+        """Take the finished steps of another rank over; return the call sites that its lines index."""
+        failed = os.path.exists(os.path.join(self.folder, ERROR_FILE))
+        with self._explained(0):
+            self._locks[rank] = WriterLock(os.path.join(self.folder, "writer-rank%d.lock" % rank))
+            sites = self._kept.resume(rank, self._declared)
+        found, wanted = self._kept.steps(rank), self._kept.steps(self._rank)
+        if failed or found != wanted:
+            self.failure = incomplete_rank(self.folder, rank, found, wanted)
+            raise self.failure
+        return sites
 
     def _hand_over(self, entry: Entry) -> None:
         if self._background is None:

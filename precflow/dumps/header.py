@@ -88,6 +88,7 @@ class Header:
         draws: Random draws, in order.
         counts: ``calls, records, tensors, bytes``.
         sites: Places in the source, which calls index.
+        sites_of_ranks: The same of other processes, by rank.
         seconds: Time by part.
         files: Relative path -> seal.
         content: Identity of the evidence.
@@ -110,6 +111,7 @@ class Header:
     draws: tuple[Mapping[str, Any], ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     sites: tuple[str, ...] = ()
+    sites_of_ranks: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     files: Mapping[str, FileSeal] = field(default_factory=dict)
     content: str = ""
@@ -186,6 +188,7 @@ def _typed(plain: Mapping[str, Any]) -> Header:
         draws=tuple(dict(draw) for draw in plain.get("draws") or ()),
         counts=_mapping(plain, "counts"),
         sites=tuple(str(site) for site in plain.get("sites") or ()),
+        sites_of_ranks={int(rank): tuple(map(str, sites)) for rank, sites in _mapping(plain, "sites_of_ranks").items()},
         seconds=_mapping(plain, "seconds"),
         files=seals(plain["files"]),
         content=str(plain.get("content", "")),

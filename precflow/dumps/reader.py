@@ -160,7 +160,11 @@ class Dump:
     @functools.cached_property
     def _steps(self) -> Steps:
         """All files of the dump: those of the header, or those of its steps where no header is."""
-        return Steps(self.header.files, self.header.sites, ()) if self.sealed else read_steps(self.path)
+        if not self.sealed:
+            return read_steps(self.path)
+        header = self.header
+        ranks = {place[0] for name in header.files if (place := place_of(name))}
+        return Steps(header.files, {rank: header.sites_of_ranks.get(rank, header.sites) for rank in ranks}, ())
 
     @functools.cached_property
     def _tensors(self) -> Tensors:
@@ -173,7 +177,9 @@ class Dump:
         calls: list[Call] = []
         damage: list[str] = []
         for name in self._named(".jsonl"):
-            found, problems = read_records(self.path, name, self._steps.files[name], self._steps.sites)
+            place = place_of(name)
+            sites = self._steps.sites.get(place[0], ()) if place else ()
+            found, problems = read_records(self.path, name, self._steps.files[name], sites)
             calls += found
             damage += problems
         calls.sort(key=lambda call: (call.rank, call.step, call.order))

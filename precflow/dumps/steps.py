@@ -19,26 +19,27 @@ class Steps:
 
     Attributes:
         files: Every file that is there or should be -> its seal, ``None`` where its step was not finished.
-        sites: Places in the source, which calls index, as far as a finished step knows them.
+        sites: Places in the source, which calls index, by rank, as far as a finished step knows them.
         damage: Steps that are not finished, or whose seal is not usable.
     """
 
     files: Mapping[str, FileSeal | None]
-    sites: tuple[str, ...]
+    sites: Mapping[int, tuple[str, ...]]
     damage: tuple[str, ...]
 
 
 def read_steps(dump: Path) -> Steps:
     """Return the steps of a dump by their own seals."""
     files: dict[str, FileSeal | None] = {}
-    sites: tuple[str, ...] = ()
+    sites: dict[int, tuple[str, ...]] = {}
     damage: list[str] = []
     for folder in step_folders(dump):
         name = folder.relative_to(dump).as_posix()
         try:
             plain = _seal(folder / STEP_FILE, name)
             files.update(_files(plain, name))
-            sites = max(sites, tuple(str(site) for site in plain.get("sites") or ()), key=len)
+            known = tuple(str(site) for site in plain.get("sites") or ())
+            sites[plain["rank"]] = max(sites.get(plain["rank"], ()), known, key=len)
         except FileNotFoundError:
             damage.append(f"{name} was not finished: its writer was stopped; what is whole of it is read")
             files.update(dict.fromkeys(f"{name}/{own}" for own in own_files(folder)))

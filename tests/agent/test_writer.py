@@ -270,3 +270,61 @@ def test_steps_are_written_once(tmp_path):
 def test_nothing_is_written_outside_of_a_step(tmp_path):
     with pytest.raises(ValueError, match="open_step"):
         Writer(str(tmp_path)).call(LINE)
+
+
+def written(folder, rank, steps=(0,), declared="d"):
+    """Return the writer of a rank that has written these steps."""
+    writer = Writer(str(folder), rank=rank, declared=declared)
+    for step in steps:
+        writer.sites.append(f"site of rank {rank}")
+        writer.open_step(step, rank)
+        writer.tensor(f"{rank:032x}", torch.full((4,), float(rank)))
+        writer.call({"inputs": [], "outputs": [], "rank": rank})
+    return writer
+
+
+def test_one_rank_seals_for_all_that_have_finished(tmp_path):
+    first, second = written(tmp_path, 0), written(tmp_path, 1)
+    second.finish()
+    sealed = first.seal({"sites": first.sites}, ranks=[1])
+    assert sealed["sites_of_ranks"] == {"1": ["site of rank 1"]}
+    assert {name.split("/")[0] for name in sealed["files"]} == {"rank0", "rank1"}
+    assert sealed["counts"]["tensors"] == 2
+    assert not list(tmp_path.glob("*.lock"))
+
+
+def test_a_rank_that_still_writes_is_not_sealed(tmp_path):
+    first, second = written(tmp_path, 0), written(tmp_path, 1)
+    with pytest.raises(WriteError) as caught:
+        first.seal({}, ranks=[1])
+    assert caught.value.kind == "busy"
+    assert not (tmp_path / "dump.json").exists()
+    second.finish()
+
+
+@pytest.mark.parametrize("steps", [(), (0,), (0, 1, 2)])
+def test_a_rank_with_other_steps_is_not_sealed(tmp_path, steps):
+    first, second = written(tmp_path, 0, steps=(0, 1)), written(tmp_path, 1, steps=steps)
+    second.finish()
+    with pytest.raises(WriteError, match=r"rank 1 did not finish in .*expected 0, 1"):
+        first.seal({}, ranks=[1])
+    assert not (tmp_path / "dump.json").exists()
+
+
+def test_a_rank_that_failed_is_not_sealed(tmp_path):
+    first, second = written(tmp_path, 0), written(tmp_path, 1)
+    second.close_step(0, 1)
+    second.abandon({"kind": "workload", "message": "it raised"})
+    with pytest.raises(WriteError, match="rank 1 did not finish"):
+        first.seal({}, ranks=[1])
+    assert (tmp_path / "error.json").exists()
+
+
+def test_a_rank_that_was_killed_goes_on_behind_its_own_steps(tmp_path):
+    first, second = written(tmp_path, 0, steps=(0, 1)), written(tmp_path, 1, steps=(0,))
+    second.finish()
+    again = Writer(str(tmp_path), rank=1, declared="d", resume=True)
+    assert (again.complete(0, 1), again.complete(1, 1)) == (True, False)
+    again.open_step(1, 1)
+    again.finish()
+    assert len(first.seal({}, ranks=[1])["files"]) >= 4

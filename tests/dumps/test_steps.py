@@ -133,3 +133,20 @@ def test_steps_come_in_the_order_of_their_numbers(build):
     shutil.rmtree(folder / "rank0")
     with pytest.raises(DumpError, match="there is no dump"):
         opened(folder)
+
+
+def test_every_rank_has_places_of_its_own(build):
+    dump = build()
+    for rank in (0, 1):
+        dump.call("a", "linear", [np.full(4, rank, np.float32)], rank=rank)
+    folder = dump.write(sealed=False, steps=True)
+    change(folder / "rank1/step0/step.json", sites=["b.py:7 in g", "b.py:8 in g"])
+    assert [call.site for call in opened(folder).calls()] == ["a.py:1 in f", "b.py:7 in g"]
+
+
+def test_a_header_names_the_places_of_other_ranks(build):
+    dump = build()
+    for rank in (0, 1):
+        dump.call("a", "linear", [np.full(4, rank, np.float32)], rank=rank)
+    dump.header_changes = {"sites": ["a.py:1 in f"], "sites_of_ranks": {"1": ["b.py:7 in g"]}}
+    assert [call.site for call in Dump.open(dump.write()).calls()] == ["a.py:1 in f", "b.py:7 in g"]

@@ -1,0 +1,78 @@
+"""Two processes under torchrun that record themselves: one dump with both ranks, compared rank by rank."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from precflow.comparison.compare import compare
+from precflow.dumps.reader import Dump
+
+pytestmark = [pytest.mark.slow]
+SCRIPT = Path(__file__).parent / "workloads" / "ranks.py"
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Return dumps of two processes: a reference, and a target whose second rank is wrong."""
+
+    def record(name, factor):
+        folder = tmp_path_factory.mktemp(name)
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run([*launch, str(folder), factor], env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return folder
+
+    return record("reference", "1.0"), record("target", "1.01")
+
+
+def test_one_dump_holds_both_ranks(recorded):
+    dump = Dump.open(recorded[0])
+    assert dump.sealed
+    assert dump.damage == ()
+    assert dump.verify() == []
+    assert {(call.rank, call.step) for call in dump.calls()} == {(rank, step) for rank in (0, 1) for step in (0, 1)}
+    halves = [next(call for call in dump.calls(rank=rank, step=0) if call.operator == "linear") for rank in (0, 1)]
+    assert halves[0].outputs[0].shape == halves[1].outputs[0].shape == (4, 32)
+    assert halves[0].outputs[0].content != halves[1].outputs[0].content
+
+
+def test_lines_of_each_rank_name_their_own_places(recorded):
+    dump = Dump.open(recorded[0])
+    clones = [call for call in dump.calls() if call.operator == "clone"]
+    assert {call.rank for call in clones} == {0}
+    for operator in ("linear", "relu", "tanh"):
+        sites = {call.site for call in dump.calls() if call.operator == operator and call.module != "narrow"}
+        assert len(sites) == 1, operator
+        assert "ranks.py" in sites.pop()
+
+
+def test_ranks_are_compared_with_their_own(recorded):
+    measures = compare(*map(Dump.open, recorded))
+    assert {measure.join for measure in measures} == {"paired"}
+    wrong = {measure.record for measure in measures if measure.operator == "mul" and not measure.equal}
+    assert wrong == {"(model)/mul.0/forward.output.0@0.1", "(model)/mul.0/forward.output.0@1.1"}
+    assert all(measure.equal for measure in measures if measure.operator in {"linear", "relu"})
+
+
+def test_two_dumps_of_two_ranks_are_judged_without_a_recipe(precflow, recorded, tmp_path):
+    ended = precflow("compare", *map(str, recorded), cwd=tmp_path)
+    assert ended.code == 1, ended.err
+    assert "multiplied by 1.01 on the target" in " ".join(ended.out.split())
+    same = precflow("compare", str(recorded[0]), str(recorded[0]), cwd=tmp_path)
+    assert same.code == 0, same.out
+
+
+def test_a_rank_that_is_missing_is_not_passed_over(precflow, recorded, tmp_path):
+    left = tmp_path / "left"
+    left.mkdir()
+    for path in recorded[0].rglob("*"):
+        if "rank1" not in path.parts and path.is_file():
+            (left / path.relative_to(recorded[0])).parent.mkdir(parents=True, exist_ok=True)
+            (left / path.relative_to(recorded[0])).write_bytes(path.read_bytes())
+    ended = precflow("compare", str(recorded[0]), str(left), cwd=tmp_path)
+    assert ended.code == 3, ended.out
+    assert "rank1/step0/records-0.jsonl" in " ".join(ended.out.split())

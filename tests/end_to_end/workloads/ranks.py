@@ -1,0 +1,69 @@
+"""A training script of several processes that records itself with the agent: each rank its own lines, one dump for all.
+
+    torchrun --nproc-per-node 2 ranks.py FOLDER [FACTOR]
+
+Each rank has its half of the inner width; what they add up is reduced over gloo. FACTOR scales what rank 1 makes.
+"""
+
+import sys
+
+import torch
+import torch.distributed
+from torch import nn
+
+from precflow.agent import holdings
+from precflow.agent.capture.recorder import Recorder
+from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA
+from precflow.agent.writer import Writer
+
+STEPS = 2
+WIDTH = 32
+
+
+class Halves(nn.Module):
+    """The half of a two-layer network that one rank has."""
+
+    def __init__(self, rank, ranks, factor):
+        super().__init__()
+        torch.manual_seed(0)
+        wide, narrow = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH, bias=False)
+        mine = slice(rank * 2 * WIDTH // ranks, (rank + 1) * 2 * WIDTH // ranks)
+        self.wide, self.narrow = nn.Linear(WIDTH, 2 * WIDTH // ranks), nn.Linear(2 * WIDTH // ranks, WIDTH, bias=False)
+        self.wide.weight.data, self.wide.bias.data = wide.weight.data[mine].clone(), wide.bias.data[mine].clone()
+        self.narrow.weight.data = narrow.weight.data[:, mine].clone()
+        self.factor = factor
+
+    def forward(self, hidden):
+        if torch.distributed.get_rank() == 0:
+            hidden = hidden.clone()  # one site more than the other rank: each has a list of its own
+        part = self.narrow(torch.relu(self.wide(hidden))) * self.factor
+        torch.distributed.all_reduce(part)
+        return torch.tanh(part)
+
+
+def record(folder, factor):
+    """Record two steps and seal them, on the first rank for all."""
+    rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    model = Halves(rank, ranks, factor if rank == 1 else 1.0)
+    inputs = {"hidden": torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(1))}
+    weights, given = holdings.of_model(model), holdings.of_inputs(inputs)
+    writer = Writer(folder, rank=rank, declared="ranks")
+    recorder = Recorder(writer, rank=rank)
+    for step in range(STEPS):
+        recorder.step(step)
+        with recorder.watch(model):
+            model(inputs["hidden"] * (step + 1))
+    if rank:
+        writer.finish()
+    torch.distributed.barrier()
+    if rank == 0:
+        header = {"schema": DUMP_SCHEMA, "format": DUMP_FORMAT, "side": "target", "dtype": "float32", "sites": recorder.sites}
+        device = {"name": "cpu", "kind": "cpu", "description": "CPU", "emulated": False}
+        held = {"device": device, "weights": weights, "inputs": given, "repeat": {"checked": True, "records": 1}}
+        writer.seal({**header, **held}, ranks=range(1, ranks))
+
+
+if __name__ == "__main__":
+    torch.distributed.init_process_group("gloo")
+    record(sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 1.0)
+    torch.distributed.destroy_process_group()
