@@ -58,3 +58,28 @@ def test_weights_drawn_on_the_device_are_inconclusive_and_named(precflow):
     assert "weight" in ended.err
     assert ended.result["verdict"]["compared"] == 0
     assert any("encoder.layers" in reason for reason in ended.result["verdict"]["reasons"])
+
+
+SKETCHES = (RECIPE, "target.dtype=float32", "capture.detail=sketch")
+
+
+@pytest.mark.xdist_group("sketch")
+def test_several_harmless_differences_are_aligned_by_sketches(precflow):
+    ended = precflow(*SKETCHES, "+emulate=ascend_like")
+    assert ended.code == 0, ended.err
+    counts = ended.result["verdict"]["counts"]
+    assert (counts["pass"], counts.get("undecided", 0)) == (385, 0)
+
+
+@pytest.mark.xdist_group("sketch")
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("nondeterministic_op", "the target does not repeat itself"),
+        ("weights_from_device_rng", "the weights differ in 1 of 197: encoder.layers.7.mlp.fc1.weight"),
+    ],
+)
+def test_what_no_number_can_tell_is_inconclusive_by_sketches(precflow, fault, reason):
+    ended = precflow(*SKETCHES, f"+emulate={fault}")
+    assert ended.code == 3, ended.err
+    assert ended.result["verdict"]["reasons"][0].startswith(reason)
