@@ -1,0 +1,220 @@
+"""Dumps that nobody meant to write: compared whole, they are explained and never aligned by mistake."""
+
+import copy
+import importlib.util
+import json
+import shutil
+import time
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from precflow.comparison.compare import compare
+from precflow.dumps.digest import content_id
+from precflow.dumps.reader import Dump
+from precflow.errors import DumpError
+from precflow.stages.pair import comparison
+
+_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
+builder = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(builder)
+VALUES = np.random.default_rng(8).standard_normal((4, 16)).astype(np.float32)
+NEAR = VALUES * np.float32(1 + 2**-20)
+COUNTS = {"calls": 1, "records": 1, "bytes": 1000}
+
+
+@pytest.fixture
+def build(tmp_path):
+    """Return a function that begins a dump of one side."""
+    return lambda side, **options: builder.DumpBuilder(tmp_path / side, side=side, **options)
+
+
+def judged(reference, target):
+    return comparison(Dump.open(reference), Dump.open(target), command="precflow compare")
+
+
+def both(build, *fill):
+    """Return the folders of both sides, each filled by its function."""
+    made = [build("reference"), build("target")]
+    for dump, one in zip(made, fill, strict=True):
+        dump.header_changes = {"counts": COUNTS}
+        one(dump)
+    return [dump.write() for dump in made]
+
+
+def steps(*factors):
+    """Return a function that fills a dump with one call a step."""
+
+    def fill(dump):
+        for step, factor in enumerate(factors):
+            dump.call("a", "linear", [VALUES * np.float32(factor)], step=step)
+
+    return fill
+
+
+def test_steps_that_ran_in_another_order_are_misaligned(build):
+    model = judged(*both(build, steps(1, 2), steps(2, 1)))
+    assert model.verdict.verdict == "misaligned"
+    assert model.verdict.counts == {"fail": 2}
+
+
+def test_folders_of_steps_that_were_swapped_are_damage_and_not_compared(build):
+    folders = both(build, steps(1, 2), steps(1, 2))
+    place = folders[1] / "rank0"
+    for old, new in (("step0", "between"), ("step1", "step0"), ("between", "step1")):
+        (place / old).rename(place / new)
+    model = judged(*folders)
+    assert model.verdict.verdict == "inconclusive"
+    assert model.verdict.compared == 0
+    assert "rank0/step0/records-0.jsonl" in " ".join(model.verdict.reasons)
+
+
+def test_dumps_of_other_steps_have_nothing_in_common(build):
+    def late(dump):
+        dump.call("a", "linear", [VALUES], step=7)
+
+    model = judged(*both(build, steps(1), late))
+    assert model.verdict.verdict == "inconclusive"
+    assert model.verdict.counts == {"unpaired_reference": 1, "unpaired_target": 1}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.complex64])
+@pytest.mark.parametrize("shape", [(0,), (3, 0, 2), (), (1,), (1, 1, 1)])
+def test_no_element_and_one_element(build, shape, dtype):
+    def fill(factor):
+        def call(dump):
+            dump.call("b", "linear", [np.full(shape, factor, dtype)]).call("a", "linear", [VALUES])
+
+        return call
+
+    empty = 0 in shape
+    same = judged(*both(build, fill(1), fill(1)))
+    assert same.verdict.verdict == "aligned"
+    assert same.verdict.counts == ({"pass": 1, "blind": 1} if empty else {"pass": 2})
+    for folder in ("reference", "target"):
+        shutil.rmtree(Path(build(folder).folder))
+    other = judged(*both(build, fill(1), fill(2)))
+    assert other.verdict.verdict == ("aligned" if empty else "misaligned")
+
+
+def test_lines_of_a_newer_version_are_read_as_far_as_they_are_known(build):
+    def newer(dump):
+        steps(1)(dump)
+        dump.lines[0, 0][0]["stream"] = 3
+        dump.lines[0, 0][0]["outputs"][0]["layout"] = {"tensor": 2}
+
+    assert judged(*both(build, steps(1), newer)).verdict.verdict == "aligned"
+
+
+@pytest.mark.parametrize("change", [{"phase": "compile"}, {"level": "kernel"}, {"order": "first"}])
+def test_lines_that_this_version_does_not_know_are_damage(build, change):
+    def newer(dump):
+        steps(1)(dump)
+        dump.call("b", "linear", [VALUES], **change)
+
+    model = judged(*both(build, steps(1), newer))
+    assert model.verdict.verdict == "inconclusive"
+    assert "rank0/step0/records-0.jsonl:2" in " ".join(model.verdict.reasons)
+
+
+def test_a_newer_dump_is_refused_by_name_and_version(build):
+    folder = both(build, steps(1), steps(1))[0]
+    header = json.loads((folder / "dump.json").read_text())
+    (folder / "dump.json").write_text(json.dumps({**header, "schema": 2, "agent": "9.1"}))
+    with pytest.raises(DumpError, match=r"precflow 9.1 with precflow-dump schema 2; this precflow reads schema 1"):
+        Dump.open(folder)
+
+
+def near(dump):
+    dump.call("a", "linear", [NEAR])
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_shard_that_goes_missing_midway_is_unreadable(build, side):
+    dumps = [Dump.open(folder) for folder in both(build, steps(1), near)]
+    assert all(len(dump.calls()) == 1 for dump in dumps)  # the records are read, and the shard was there
+    (dumps[side].path / "rank0/step0/tensors-0.safetensors").unlink()
+    (measure,) = compare(*dumps)
+    assert measure.join == "unreadable"
+    assert "rank0/step0/tensors-0.safetensors" in measure.reason
+    model = comparison(*dumps, command="")
+    assert model.verdict.verdict == "inconclusive"
+    assert "1 record cannot be read" in " ".join(model.verdict.reasons)
+
+
+def test_names_longer_than_a_file_name_are_names(build, tmp_path):
+    name = ".".join(["层" * 40] * 20)
+
+    def fill(values):
+        return lambda dump: dump.call(name, "linear", [values])
+
+    model = judged(*both(build, fill(VALUES), fill(VALUES * 2)))
+    assert model.verdict.verdict == "misaligned"
+    assert model.region.start == f"{name} / linear"
+    assert all(len(part.encode()) <= 255 for path in tmp_path.rglob("*") for part in path.parts)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_records_are_judged(build):
+    def many(values):
+        def fill(dump):
+            dump.call("layers.0", "linear", [VALUES])
+            dump.call("layers.1", "linear", [values])
+            lines = dump.lines[0, 0]
+            for number in range(2, 100_000):
+                line = copy.copy(lines[number % 2])
+                line["module"], line["order"] = f"layers.{number}", number
+                lines.append(line)
+
+        return fill
+
+    folders = both(build, many(VALUES), many(NEAR))
+    started = time.monotonic()
+    model = judged(*folders)
+    assert time.monotonic() - started < 120
+    assert model.verdict.counts == {"pass": 100_000}
+    assert model.verdict.verdict == "aligned"
+
+
+@pytest.mark.slow
+def test_tensors_of_five_gigabytes_that_differ_in_their_last_element(build):
+    """Files with holes: 2.5e9 elements of float16, more than 2^31, of which the last one is not 0."""
+    size = 2_500_000_000
+    folders = []
+    for side, last in (("reference", 1.0), ("target", 1.5)):
+        dump = build(side).call("a", "linear", [VALUES])
+        dump.header_changes = {"counts": COUNTS}
+        folder = dump.write()
+        shard = folder / "rank0/step0/tensors-0.safetensors"
+        content = written_with_a_hole(shard, size, last)
+        line = json.loads((folder / "rank0/step0/records-0.jsonl").read_text())
+        line["outputs"][0].update(dtype="float16", shape=[size], content=content)
+        (folder / "rank0/step0/records-0.jsonl").write_text(json.dumps(line) + "\n")
+        (folder / "dump.json").unlink()
+        folders.append(folder)
+    (measure,) = compare(*(Dump.open(folder, allow_unsealed=True) for folder in folders))
+    assert (measure.join, measure.equal, measure.reason) == ("paired", False, "")
+    assert measure.counts["elements"] == size
+    assert measure.metrics["max_abs_error"] == 0.5
+    assert measure.metrics["relative_l2"] == 0.5
+    assert (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    ) * 1024 < 12e9  # pages of the files, which nobody copies
+
+
+def written_with_a_hole(path, size, last):
+    """Write a shard of zeros and one other element; return its content id."""
+    head = 0
+    for content in ("0" * 32, ""):  # the id is that of the bytes, and stands in front of them
+        key = content or content_id(np.memmap(path, np.float16, mode="r", offset=head, shape=(size,)).view(np.ndarray))
+        index = json.dumps({key: {"dtype": "F16", "shape": [size], "data_offsets": [0, 2 * size]}}).encode()
+        index += b" " * (-len(index) % 8)
+        head = 8 + len(index)
+        with path.open("r+b" if path.stat().st_size > size else "wb") as file:
+            file.write(len(index).to_bytes(8, "little") + index)
+            file.truncate(head + 2 * size)
+            file.seek(head + 2 * (size - 1))
+            file.write(np.float16(last).tobytes())
+    return key
