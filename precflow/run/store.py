@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import shutil
 import socket
@@ -126,6 +127,11 @@ class Store:
                 if folder.exists() and not goes_on:
                     self._keep_failed(folder, name, key)
 
+    def _now(self, name: str) -> float:
+        """Return the time, behind that of every instance of the name: a clock that was set back makes nothing older."""
+        last = next((sealed.finished for sealed in self.named(name)), 0.0)
+        return max(time.time(), math.nextafter(last, math.inf))
+
     def seal(self, attempt: Attempt, sealed: Mapping[str, Any]) -> Sealed:
         """Write the seal and move the folder to its place; ``sealed`` has name, key, declared, needs, note, maybe seal."""
         with explained(self.root):
@@ -134,7 +140,7 @@ class Store:
                 "schema": SEAL_SCHEMA,
                 "seal": sealed.get("seal") or keys.file_digest(attempt.folder),
                 "seconds": round(time.monotonic() - attempt.started, 3),
-                "finished": time.time(),
+                "finished": self._now(sealed["name"]),
                 "files": sizes,
                 **{key: value for key, value in sealed.items() if key != "seal"},
             }

@@ -1,5 +1,6 @@
 """A store never shows a half-made value, refuses a second maker, and explains a disk that cannot be written."""
 
+import contextlib
 import errno
 import json
 import multiprocessing
@@ -78,6 +79,16 @@ def test_named_gives_newest_first(tmp_path):
     make(store, name="dump.reference", key="5be0-bb")
     make(store, name="dump.reference", key="77-cc")
     assert [one.key for one in store.named("dump.reference", "5be0")] == ["5be0-bb", "5be0-aa"]
+
+
+def test_a_clock_that_goes_backwards_makes_nothing_older(tmp_path, monkeypatch):
+    store, times = Store(tmp_path), iter([4e9, 3e9, 2e9, 1e9])
+    monkeypatch.setattr(time, "time", lambda: next(times))
+    monkeypatch.setattr(store, "_locked", lambda *_: contextlib.nullcontext())
+    for key in "abcd":
+        make(store, name="dump.reference", key=key)
+    assert [one.key for one in store.named("dump.reference")] == ["d", "c", "b", "a"]
+    assert all(one.seconds >= 0 for one in store.named("dump.reference"))
 
 
 def _hold(folder, ready, release):
