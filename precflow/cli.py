@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from precflow.run.runner import Outcome
 
 _NOT_DONE = "could not be done"
+_OF_RECIPES = frozenset({"show", "plan", "validate"})  # verbs that overrides follow
 BADNESS = (0, 3, 1, 2)  # of several jobs the worst exit code counts
 
 
@@ -72,7 +73,7 @@ def _dispatch(arguments: list[str]) -> int:
     if {"-sc", "--shell-completion"} & set(arguments):
         from precflow.config.introspection import complete
 
-        return complete(arguments)
+        return complete(arguments, verbs={name: name in _OF_RECIPES for name in VERBS})
     line = flags.parse(arguments)
     if line.words and _is_bare(line.words[0]):
         return _bare(line)

@@ -184,3 +184,10 @@ def test_guarded_passes_codes_on():
 
     assert cli.guarded(lambda: 3) == 3
     assert cli.guarded(refuse) == 2
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_every_verb_is_completed(verb, monkeypatch, capsys):
+    monkeypatch.setenv("COMP_LINE", f"precflow {verb[:-1]}")
+    assert cli.main(["-sc", "query=bash"]) == 0
+    assert verb in capsys.readouterr().out.split()

@@ -10,7 +10,7 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import hydra
@@ -39,9 +39,23 @@ def look(line: CommandLine) -> int:
         return _hydra([*line.options, *(word.text for word in words)])
 
 
-def complete(arguments: Sequence[str], config_dirs: Sequence[Path] = ()) -> int:
-    """Install, remove or answer tab completion, with the words exactly as the shell gave them."""
+def complete(arguments: Sequence[str], config_dirs: Sequence[Path] = (), verbs: Mapping[str, bool] | None = None) -> int:
+    """Install, remove or answer tab completion, with the words exactly as the shell gave them.
+
+    Args:
+        arguments: Hydra's option with its values.
+        config_dirs: Folders of recipes.
+        verbs: Name -> whether overrides follow it. Behind other verbs are files, which the shell completes by itself.
+    """
     typed = os.environ.get("COMP_LINE", "")
+    _, *words = typed.split(" ")
+    if len(words) == 1 and (found := [verb for verb in verbs or () if words[0] and verb.startswith(words[0])]):
+        sys.stdout.write(" ".join(found) + "\n")
+        return 0
+    if len(words) > 1 and words[0] in (verbs or {}):
+        if not (verbs or {})[words[0]]:
+            return 0
+        typed = typed.replace(f" {words[0]} ", " ", 1)
     os.environ["COMP_LINE"] = typed.replace(
         " +", " "
     )  # the groups are in the defaults, so Hydra completes them without the plus

@@ -52,6 +52,26 @@ def test_tab_completes_recipes_and_keys(capsys, monkeypatch, typed, answer):
     assert answer in capsys.readouterr().out.split()
 
 
+VERBS = {"inspect": False, "show": True, "plan": True, "compare": False, "convert": False}
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("precflow ins", ["inspect"]),
+        ("precflow co", ["compare", "convert"]),
+        ("precflow show +recipe=sd", ["+recipe=sd_text_encoder"]),
+        ("precflow plan +recipe=sd_text_encoder target.dt", ["target.dtype="]),
+        ("precflow inspect sd", []),
+        ("precflow +recipe=mini", ["+recipe=minilm"]),
+    ],
+)
+def test_tab_completes_verbs_and_what_follows_them(capsys, monkeypatch, typed, answer):
+    monkeypatch.setenv("COMP_LINE", typed)
+    assert complete(["-sc", "query=bash"], verbs=VERBS) == 0
+    assert capsys.readouterr().out.split() == answer
+
+
 def test_completion_can_be_installed(capsys):
     assert complete(["-sc", "install=bash"]) == 0
     assert "complete -F" in capsys.readouterr().out.replace("complete -o nospace -o default -F", "complete -F")
