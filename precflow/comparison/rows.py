@@ -84,9 +84,7 @@ class RowNorms:
 
 
 def _median(values: Floats) -> float:
-    """Return the median; of few values without NumPy, which takes a tenth of a millisecond for any."""
-    if values.size > _FEW:
-        return float(np.median(values))
-    ordered = sorted(values.tolist())
-    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
-    return float((low + high) / 2)
+    """Return the median; ``numpy.median`` takes a tenth of a millisecond for any few values, since it also looks for NaN."""
+    low, high = (values.size - 1) // 2, values.size // 2
+    ordered = sorted(values.tolist()) if values.size <= _FEW else np.partition(values, (low, high))
+    return float((ordered[low] + ordered[high]) / 2)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Scaled:
+class Scaled(NamedTuple):
     """The number ``mantissa * 2 ** exponent``; the mantissa is 0, not finite, or of magnitude 0.5 to 1.
 
     Squares of float64 values leave the range of float64; sums of them do not, when they are kept like this.
@@ -25,20 +24,21 @@ class Scaled:
         Scaled(mantissa=0.75, exponent=3)
         """
         mantissa, shift = math.frexp(value)
-        finite = mantissa and math.isfinite(mantissa)
-        return cls(mantissa, shift + exponent if finite else 0)
+        return cls(mantissa, shift + exponent if mantissa and math.isfinite(mantissa) else 0)
 
-    def __add__(self, other: Scaled) -> Scaled:
+    def __add__(self, other: Scaled) -> Scaled:  # type: ignore[override]  # a sum of numbers, not of tuples
         if not self.mantissa:
             return other
         if not other.mantissa:
             return self
         exponent = max(self.exponent, other.exponent)
-        return Scaled.of(_shifted(self, -exponent) + _shifted(other, -exponent), exponent)
+        return Scaled.of(
+            _times(self.mantissa, self.exponent - exponent) + _times(other.mantissa, other.exponent - exponent), exponent
+        )
 
     def __float__(self) -> float:
         """Return it as a float: infinite above the range of float64, 0 far below."""
-        return _shifted(self, 0)
+        return _times(self.mantissa, self.exponent)
 
 
 def ratio(numerator: Scaled, denominator: Scaled, *, root: bool = False) -> float:
@@ -53,13 +53,13 @@ def ratio(numerator: Scaled, denominator: Scaled, *, root: bool = False) -> floa
         return math.inf
     quotient, exponent = numerator.mantissa / denominator.mantissa, numerator.exponent - denominator.exponent
     if not root:
-        return float(Scaled.of(quotient, exponent))
+        return _times(quotient, exponent)
     odd = exponent % 2
-    return float(Scaled.of(math.sqrt(math.ldexp(quotient, odd)), (exponent - odd) // 2))
+    return _times(math.sqrt(math.ldexp(quotient, odd)), (exponent - odd) // 2)
 
 
-def _shifted(number: Scaled, shift: int) -> float:
+def _times(mantissa: float, exponent: int) -> float:
     try:
-        return math.ldexp(number.mantissa, number.exponent + shift)
+        return math.ldexp(mantissa, exponent)
     except OverflowError:
-        return math.copysign(math.inf, number.mantissa)
+        return math.copysign(math.inf, mantissa)

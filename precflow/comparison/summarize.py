@@ -47,6 +47,7 @@ class PairOfTensors:
         self.inexact = is_floating(name_of(reference.dtype)) or is_floating(name_of(target.dtype))
         parts = 2 if "c" in (reference.dtype.kind, target.dtype.kind) else 1
         self.reference, self.target = (self._flat(array, parts) for array in (reference, target))
+        self._names = self.reference.dtype.name, self.target.dtype.name
         self.length = row_length((*reference.shape[:-1], reference.shape[-1] * parts) if reference.ndim else (parts,))
 
     @property
@@ -66,7 +67,7 @@ class PairOfTensors:
             compiled: Take the compiled pass where there is one. It differs by the rounding of sums only.
         """
         last = self.size if stop is None else stop
-        fast = compiled_range(self.reference.dtype.name, self.target.dtype.name) if compiled else None
+        fast = compiled_range(*self._names) if compiled else None
         if fast:
             return fast(self.reference[start:last], self.target[start:last], start, self.length)
         _keep_freed_memory()
@@ -87,7 +88,7 @@ class PairOfTensors:
             block: As for :meth:`summary`.
             compiled: The same.
         """
-        fast = compiled_range(self.reference.dtype.name, self.target.dtype.name) if compiled and data else None
+        fast = compiled_range(*self._names) if compiled and data else None
         if data is None or fast is None:
             summary = self.summary(start, stop, block=block, compiled=compiled)
             return summary, (lanes(data[0]), lanes(data[1])) if data else None
@@ -104,7 +105,7 @@ class PairOfTensors:
     def _measured(self, reference: npt.NDArray[Any], target: npt.NDArray[Any], first: int) -> Summary:
         if not self.inexact:
             return integer_block(reference, target)
-        facts = pair_facts(reference.dtype.name, target.dtype.name)
+        facts = pair_facts(*self._names)
         return float_block(reference, target, facts, row=first // self.length, length=self.length)
 
     def _flat(self, array: npt.NDArray[Any], parts: int) -> npt.NDArray[Any]:

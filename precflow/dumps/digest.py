@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from precflow.agent.contract import DIGEST_SIZE
 from precflow.dumps.dtypes import name_of
-from precflow.dumps.pages import release
+from precflow.dumps.pages import address, release
 
 Words = npt.NDArray[np.uint32]
 
@@ -83,7 +83,7 @@ def no_lanes(size: int) -> Words:
 def words(data: npt.NDArray[np.uint8]) -> Words:
     """Return the whole words of bytes, little-endian and read-only; copied where they do not lie at whole words."""
     whole = data[: data.size // 4 * 4]
-    seen: Words = (whole if whole.ctypes.data % 4 == 0 else whole.copy()).view("<u4")
+    seen: Words = (whole if address(whole) % 4 == 0 else whole.copy()).view("<u4")
     seen.flags.writeable = False
     return seen
 

@@ -9,15 +9,19 @@ import numpy as np
 import numpy.typing as npt
 
 _AROUND = 1 << 21  # bytes; a read may map a whole large folio, which lies in a window of memory of this size
+_SMALL = 1 << 16  # bytes
 _ADVICE = getattr(mmap, "MADV_DONTNEED", None)  # Linux has it; elsewhere the system decides for itself
 
 
 def release(values: npt.NDArray[Any]) -> None:
     """Unmap the pages on and around a contiguous, read-only view of a mapped file; reading them again brings them back.
 
-    Any other array is left alone: of a writable mapping this would throw changes away.
+    A small view that lies within one window is left to the one that reaches the window's end: of ten thousand small tensors
+    few are asked for. Any other array is left alone: of a writable mapping this would throw changes away.
     """
-    mapping = None if values.flags.writeable or not values.nbytes else mapping_of(values)
+    if values.nbytes <= _SMALL and _is_inside(address(values), values.nbytes):
+        return
+    mapping = None if values.flags.writeable else mapping_of(values)
     if mapping is None or _ADVICE is None:
         return
     base, begin = address(np.frombuffer(mapping, np.uint8, 1)), address(values)
@@ -25,6 +29,11 @@ def release(values: npt.NDArray[Any]) -> None:
     first = max(begin // window * window, base)
     last = min(-(-(begin + values.nbytes) // window) * window, base + len(mapping))
     mapping.madvise(_ADVICE, first - base, last - first)
+
+
+def _is_inside(begin: int, size: int) -> bool:
+    """Say whether a stretch of memory ends in the window that it begins in, and before that ends."""
+    return begin // _AROUND == (begin + size) // _AROUND
 
 
 def mapping_of(values: npt.NDArray[Any]) -> mmap.mmap | None:

@@ -35,6 +35,16 @@ def test_pages_are_given_back_and_can_be_read_again(written):
     assert values.sum(dtype=np.float64) == total
 
 
+def test_small_views_are_given_back_together_by_the_one_that_reaches_the_end_of_a_window(written):
+    values = np.memmap(written, np.float32, "r").view(np.ndarray)
+    before = resident()
+    small = [values[start : start + 1000] for start in range(0, values.size - 1000, 1000)]
+    for view in small:
+        assert view[-1] == view[0] + 999
+        release(view)
+    assert resident() - before < 8 << 20
+
+
 @pytest.mark.parametrize("mode", ["c", "r+"])
 def test_changes_in_a_writable_mapping_are_kept(written, mode):
     values = np.memmap(written, np.float32, mode)

@@ -109,28 +109,41 @@ class _Form:
         row = first // length
         rows = (first + reference.size - 1) // length - row + 1
         results = (np.zeros(TOTALS), np.zeros(LARGEST), np.zeros(TALLIES, np.int64), np.zeros((2, rows)))
-        scratch = _scratch(left.dtype, right.dtype)
+        constants = _constants(self.facts.reference.name, self.facts.target.name)
+        scratch = _ROOMS.scratch(left.dtype, right.dtype)
         for start in range(0, reference.size, _STRETCH):
             parts = left[start : start + _STRETCH], right[start : start + _STRETCH]
             place = (first + start - row * length, length)
-            self.kernel(*parts, place, _constants(self.facts), results, scratch, _seen(parts, start, lanes))
+            self.kernel(*parts, place, constants, results, scratch, _seen(parts, start, lanes))
             for part in parts:
                 release(part)
         return _summary(self.facts, reference.size, row, results)
 
 
 def _bits(values: npt.NDArray[Any], name: str) -> Bits:
-    bits: Bits = np.require(values, requirements="A").view(_PATTERNS[name])
+    bits: Bits = (values if values.flags.aligned else values.copy()).view(_PATTERNS[name])
     bits.flags.writeable = False  # one compiled form serves mapped files and arrays
     return bits
 
 
-def _scratch(reference: np.dtype[Any], target: np.dtype[Any]) -> tuple[Any, ...]:
-    """Return room for the sums of a segment and, for each side, for a copy of a block and for one as float32's bits.
+class _Rooms(threading.local):
+    """What the kernel works in, made once a thread: for a small tensor it would take as long as all else."""
 
-    Each is there twice, read-only too: what is read has one type with the tensors then, and is compiled once.
-    """
-    return np.zeros(SUMS), *(_rooms(dtype) for dtype in (reference, target))
+    def __init__(self) -> None:
+        self._made: dict[tuple[np.dtype[Any], np.dtype[Any]], tuple[Any, ...]] = {}
+
+    def scratch(self, reference: np.dtype[Any], target: np.dtype[Any]) -> tuple[Any, ...]:
+        """Return room for the sums of a segment and, for each side, for a copy of a block and for one as float32's bits.
+
+        Each is there twice, read-only too: what is read has one type with the tensors then, and is compiled once.
+        """
+        types = reference, target
+        if types not in self._made:
+            self._made[types] = np.zeros(SUMS), *(_rooms(dtype) for dtype in types)
+        return self._made[types]
+
+
+_ROOMS = _Rooms()
 
 
 def _rooms(dtype: np.dtype[Any]) -> tuple[Bits, ...]:
@@ -158,8 +171,9 @@ def _seen(parts: tuple[Bits, Bits], start: int, lanes: Lanes | None) -> tuple[An
 
 
 @functools.cache
-def _constants(facts: PairFacts) -> tuple[Any, ...]:
+def _constants(reference: str, target: str) -> tuple[Any, ...]:
     """Return what the kernel knows about the two types, as numbers."""
+    facts = pair_facts(reference, target)
     fills = np.array([(side.high, side.low, *side.band) for side in facts.fills])
     low, high = max(side.plain_low for side in facts.fills), min(side.high for side in facts.fills)
     normal = np.float32(facts.reference.smallest_normal).view(np.int32)

@@ -28,7 +28,7 @@ from precflow.comparison.compiled.layout import (
 )
 from precflow.comparison.compiled.passes import add_row_squares, distances, extremes
 from precflow.comparison.compiled.swift import add_swiftly
-from precflow.comparison.compiled.terms import divergence_terms
+from precflow.comparison.compiled.terms import NEARBY, divergence_terms, nearby_terms
 from precflow.compiling import storing
 from precflow.dumps.compiled.lanes import add_lanes, add_lanes_of_both
 
@@ -100,14 +100,19 @@ def _add_block(reference: Any, target: Any, start: Any, stop: Any, place: Any, f
     tallies[UNEQUAL] |= differing != 0
     if present < 0 and not tallies[NEGATIVE]:
         tallies[NEGATIVE] = extremes(y, x, 0, size)[0] < 0
+    quotient = 1.0
     if excluded or least < max(normal, _TINY):
         y_sum = add_carefully(y, x, first + start, length, normal, rungs, sums, totals, largest, tallies, squares)
     else:
-        y_sum = add_swiftly(y, x, first + start, length, normal, rungs, totals, largest, tallies, squares)
+        y_sum, quotient = add_swiftly(y, x, first + start, length, normal, rungs, totals, largest, tallies, squares)
     if length < LONG_ROW:
         add_row_squares(y, x, 0, size, first + start, length, squares)
     if not tallies[NEGATIVE]:
-        terms, target_sum = divergence_terms(y, x, 0, size, smallest) if differing else (0.0, y_sum)
+        terms, target_sum = 0.0, y_sum
+        if differing and quotient < NEARBY:
+            terms, target_sum = nearby_terms(y, x, 0, size)
+        elif differing:
+            terms, target_sum = divergence_terms(y, x, 0, size, smallest)
         totals[DIVERGENCE] += terms
         totals[TARGET_SUM] += target_sum
 

@@ -28,7 +28,7 @@ def segment_end(begin: Any, size: Any, first: Any, length: Any) -> Any:
 def add_swiftly(
     y: Any, x: Any, first: Any, length: Any, normal: Any, rungs: Any, totals: Any, largest: Any, tallies: Any, squares: Any
 ) -> Any:
-    """Measure a block, segment by segment, and return the sum of |y|.
+    """Measure a block, segment by segment, and return the sum of |y| and an estimate of the largest |d| / |y|.
 
     The division is shared: ``d / (|y| (|y| + 1e-7))`` gives both quotients to a few units in the last place.
 
@@ -44,7 +44,7 @@ def add_swiftly(
         tallies: Those of elements within limits are added to.
         squares: Of d and of y for each row; added to where rows are long.
     """
-    begin, y_total = 0, 0.0
+    begin, y_total, quotient_bound = 0, 0.0, 0.0
     while begin < y.size:
         end = segment_end(begin, y.size, first, length)
         d_sum = d_square = y_sum = y_square = x_square = product = quotient_sum = offset_sum = 0.0
@@ -73,8 +73,9 @@ def add_swiftly(
             squares[0, (first + begin) // length] += d_square
             squares[1, (first + begin) // length] += y_square
         _make_sure(y, x, begin, end, as_float64(d_largest), as_float64(quotient_largest), normal, rungs, largest, tallies)
+        quotient_bound = max(quotient_bound, as_float64(quotient_largest))
         begin = end
-    return y_total
+    return y_total, quotient_bound
 
 
 @register_jitable(inline="always")

@@ -12,6 +12,24 @@ from precflow.comparison.divergence import RATIOS, SERIES, SERIES_BELOW
 
 _A, _B, _C, _D, _E = SERIES
 _LEAST, _MOST = RATIOS
+NEARBY = 0.001
+
+
+@register_jitable(fastmath=FAST)
+def nearby_terms(reference: Any, target: Any, start: Any, stop: Any) -> Any:
+    """Return what :func:`divergence_terms` does where no y is small and ``|d| / |y|`` at most ``NEARBY``: in half the time.
+
+    So no x is 0 and ``|s|`` less than 0.0006, and what is left out of the series is less than 1e-16 of a term.
+    """
+    total = x_sum = 0.0
+    for i in range(uint64(start), uint64(stop)):
+        y, x = float64(as_float32(reference[i])), float64(as_float32(target[i]))
+        x_sum += x
+        d = x - y
+        s = d / (x + y)
+        square = s * s
+        total += s * (d - 2.0 * y * square * (_A + square * _B))
+    return total, x_sum
 
 
 @register_jitable(fastmath=FAST)

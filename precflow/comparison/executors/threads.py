@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 
 from precflow.comparison.batches import Batch
 from precflow.comparison.reading import Found, OpenPair, Part, Terms
+from precflow.dumps.collector import collector_off
 from precflow.dumps.reader import Dump
 from precflow.errors import DumpError
 
@@ -32,7 +34,8 @@ class Threads:
     def run(self, batches: Iterable[Batch], reference: Dump, target: Dump, terms: Terms) -> Iterator[tuple[Batch, list[Found]]]:
         """Yield every batch, in order, with what its readings gave."""
         begun: deque[_Begun] = deque()
-        with ThreadPoolExecutor(self.threads or os.cpu_count() or 1) as pool:
+        collector = contextlib.nullcontext() if terms.own else collector_off()  # the user's own code may make cycles
+        with collector, ThreadPoolExecutor(self.threads or os.cpu_count() or 1) as pool:
             try:
                 for batch in batches:
                     begun.append(_Begun(batch, reference, target, terms, pool))
@@ -50,15 +53,12 @@ class _Begun:
     def __init__(self, batch: Batch, reference: Dump, target: Dump, terms: Terms, pool: ThreadPoolExecutor) -> None:
         self._batch = batch
         self._opened = [_open(batch, number, reference, target) for number in range(len(batch.readings))]
-        self._tasks: list[Future[list[Part]]] = [pool.submit(_read, task, terms) for task in _tasks(self._opened)]
+        self._tasks: list[Future[list[Part | Found]]] = [pool.submit(_read, task, terms) for task in _tasks(self._opened)]
 
     def finished(self) -> tuple[Batch, list[Found]]:
-        """Wait for all of it."""
-        parts = iter([part for task in self._tasks for part in task.result()])
-        return self._batch, [
-            opened if isinstance(opened, Found) else opened.found([next(parts) for _ in opened.ranges()])
-            for opened in self._opened
-        ]
+        """Wait for all of it, and put the parts of large pairs together."""
+        results = iter([result for task in self._tasks for result in task.result()])
+        return self._batch, [opened if isinstance(opened, Found) else _found(opened, results) for opened in self._opened]
 
 
 def _open(batch: Batch, number: int, reference: Dump, target: Dump) -> OpenPair | Found:
@@ -85,5 +85,21 @@ def _tasks(opened: Sequence[OpenPair | Found]) -> Iterator[list[Range]]:
         yield task
 
 
-def _read(task: Sequence[Range], terms: Terms) -> list[Part]:
-    return [pair.read(start, stop, terms) for pair, start, stop in task]
+def _read(task: Sequence[Range], terms: Terms) -> list[Part | Found]:
+    """Read ranges, and finish the pairs that are read whole: the thread that waits for all has the interpreter's lock else."""
+    return [_result(pair, pair.read(start, stop, terms), whole=stop - start == pair.size) for pair, start, stop in task]
+
+
+def _result(pair: OpenPair, part: Part, *, whole: bool) -> Part | Found:
+    return pair.found([part]) if whole else part
+
+
+def _found(pair: OpenPair, results: Iterator[Part | Found]) -> Found:
+    """Return what a pair gave, of whose ranges the next results are."""
+    parts: list[Part] = []
+    for _ in pair.ranges():
+        result = next(results)
+        if isinstance(result, Found):
+            return result
+        parts.append(result)
+    return pair.found(parts)

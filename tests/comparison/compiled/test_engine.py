@@ -152,6 +152,17 @@ def test_small_differences_between_large_values_of_opposite_signs_and_zeros():
         assert disagreements(*both((reference.reshape(shape), target.reshape(shape)))) == []
 
 
+@pytest.mark.parametrize("error", [1e-7, 4e-4, 0.00099, 0.0011, 0.2])
+def test_distributions_that_are_near_and_that_are_not(error):
+    """The largest relative difference decides how many terms of the series are taken."""
+    rng = np.random.default_rng(12)
+    reference = rng.random(9001).astype(np.float32) + np.float32(1e-3)
+    target = (reference * (1 + error * rng.uniform(-1, 1, reference.size))).astype(np.float32)
+    compiled, oracle = both((reference, target))
+    assert disagreements(compiled, oracle) == []
+    assert float(compiled.divergence) == pytest.approx(float(oracle.divergence), rel=1e-12)
+
+
 def test_threads_share_one_pass():
     rng = np.random.default_rng(2)
     reference = rng.standard_normal((300, 4099)).astype(np.float32)
