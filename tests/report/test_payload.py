@@ -64,4 +64,4 @@ def test_control_characters_are_visible_in_every_text(nasty):
 
 def test_an_estimate_says_between_which_values_it_lies(estimated):
     details = payload.document(estimated)["details"]
-    assert details["0"]["warnings"] == ["relative_l2 between 7.5e-8 and infinity, by its sketch"]
+    assert details["0"]["warnings"] == ["relative_l2 between 7.5e-8 and infinity, by its sketch of 50 % of its elements"]
