@@ -7,6 +7,7 @@ any traceback; both become 2 here. ``PRECFLOW_DEBUG=1`` shows tracebacks.
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import json
 import os
@@ -19,12 +20,13 @@ from typing import TYPE_CHECKING
 from precflow import __version__
 from precflow.config import flags
 from precflow.config.suggestions import did_you_mean
-from precflow.errors import ConfigError, PrecflowError
+from precflow.errors import ConfigError, PrecflowError, StoreError
 from precflow.verbs import VERBS, json_error
 
 if TYPE_CHECKING:
     from precflow.run.runner import Outcome
 
+_LONGEST_NAME = 255  # bytes, on nearly every file system
 _NOT_DONE = "could not be done"
 _OF_RECIPES = frozenset({"show", "plan", "validate"})  # verbs that overrides follow
 BADNESS = (0, 3, 1, 2)  # of several jobs the worst exit code counts
@@ -51,12 +53,22 @@ def guarded(work: Callable[[], int], *, as_json: bool = False) -> int:
     except SystemExit as end:  # argparse
         return 0 if end.code in (0, None) else 2
     except Exception as error:  # noqa: BLE001  # the last line of defence: a fault of precflow's own is exit code 2, not 1
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # any path that was typed may be one
+            return _refused(_too_long(error), as_json=as_json)
         _traceback()
         _say(f" precflow itself failed: {type(error).__name__}: {error}")
         _say(" PRECFLOW_DEBUG=1 shows where. Nothing that finished is lost.")
     else:
         return code
     return 2
+
+
+def _too_long(error: OSError) -> StoreError:
+    path = str(error.filename or "")
+    longest = max(path.split("/"), key=len)
+    name = longest if len(os.fsencode(longest)) > _LONGEST_NAME else path
+    said = f"{len(os.fsencode(name))} bytes are too long for the name of a file or folder: {name[:60]}..."
+    return StoreError(said, next_step="name a shorter one")
 
 
 def worst(codes: Sequence[int]) -> int:

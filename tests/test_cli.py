@@ -191,3 +191,24 @@ def test_every_verb_is_completed(verb, monkeypatch, capsys):
     monkeypatch.setenv("COMP_LINE", f"precflow {verb[:-1]}")
     assert cli.main(["-sc", "query=bash"]) == 0
     assert verb in capsys.readouterr().out.split()
+
+
+LONG = "层" * 100
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["inspect", LONG],
+        ["compare", LONG, LONG, "--json"],
+        ["plan", "+recipe=sd_text_encoder", f"runs={LONG}"],
+        ["plan", "+recipe=sd_text_encoder", f"store={LONG}"],
+        ["convert", LONG, "a", "--to", "npy"],
+    ],
+    ids=["inspect", "compare", "runs", "store", "convert"],
+)
+def test_names_beyond_what_a_file_may_be_called_are_explained(words, capsys):
+    assert cli.main(words) == 2
+    said = capsys.readouterr().err
+    assert "300 bytes are too long for the name of a file or folder: 层" in said
+    assert "itself failed" not in said
