@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional
 import torch
 
 from precflow import __version__
-from precflow.agent import determinism, facts, faults
+from precflow.agent import determinism, facts, faults, garbage
 from precflow.agent.capture import autograd
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA
@@ -69,9 +69,10 @@ def _recorded(run: Run, writer: Writer) -> Dict[str, Any]:
     selection = capture.selection()
     recorder = Recorder(writer, levels=capture.level, phases=capture.phase, selection=selection)
     training = Training(run.request, subject.model, run.where)
-    contents = _steps(run, subject, training, recorder, writer)
-    faults.check_acted(run.request)
-    repeat = _repeat(run, subject, contents)
+    with garbage.spared():
+        contents = _steps(run, subject, training, recorder, writer)
+        faults.check_acted(run.request)
+        repeat = _repeat(run, subject, contents)
     with run.events.part("facts", "reading the environment"):
         sites = list(recorder.sites)
         draws = [_plain_draw(draw, sites) for draw in run.numbers.draws]
@@ -83,7 +84,7 @@ def _recorded(run: Run, writer: Writer) -> Dict[str, Any]:
 def _steps(
     run: Run, subject: Subject, training: Training, recorder: Recorder, writer: Optional[Writer] = None
 ) -> Dict[str, str]:
-    """Run every step from the same seeds and state; return identity text -> content id of all recorded outputs.
+    """Run every step from the same seeds and state; return identity text -> content id (or mark) of all recorded outputs.
 
     Steps that the writer has, because this dump is gone on with, run for what they leave behind and are not recorded again.
     """
@@ -122,11 +123,14 @@ def _step(
 
 
 def _repeat(run: Run, subject: Subject, first: Dict[str, str]) -> Dict[str, Any]:
-    """Compare a second run bitwise with the first; ``different`` lists identities in order of completion."""
+    """Compare a second run with the first; ``different`` lists identities in order of completion.
+
+    Bitwise, but by marks where statistics are all that is kept.
+    """
     if not run.request.determinism.repeat:
         return {"checked": False, "records": 0, "different": []}
     capture = run.request.capture
-    recorder = Recorder(None, levels=capture.level, phases=capture.phase, selection=capture.selection(detail="digest"))
+    recorder = Recorder(None, levels=capture.level, phases=capture.phase, selection=capture.selection(again=True))
     second = _steps(run, subject, Training(run.request, subject.model, run.where), recorder)
     everything = {**first, **second}
     different = [identity for identity in everything if first.get(identity) != second.get(identity)]

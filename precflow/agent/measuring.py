@@ -3,15 +3,20 @@
 On a device nothing may be waited for. A tensor is copied there, in its own order with what the model computes, and a ticket is
 given out; at a flush all waiting copies of one size are measured together, and the results come to the host in one piece. On
 the CPU small tensors go the same way, because there the calls cost more than the work; larger ones are read where they are.
+
+The detail ``statistics`` has no content id, which costs five times as much as statistics. A mark stands in for it within one
+dump: a checksum of the sums of all rows, which equal bits have in common.
 """
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
 from precflow.agent import sketch, statistics
+from precflow.agent.contract import DIGEST_SIZE
 from precflow.agent.digest import byte_count, bytes_of, dtype_name, named
 from precflow.agent.lanes import BLOCK as BLOCK_WORDS
 from precflow.agent.lanes import PIECE_BYTES, block_lanes, lanes, words_of, wraps
@@ -19,7 +24,7 @@ from precflow.agent.parts import Kept, taken
 
 if TYPE_CHECKING:
     from precflow.agent.fills import Cleaning
-    from precflow.agent.statistics import Rows, Statistics
+    from precflow.agent.statistics import Rows, Statistics, Sums
     from precflow.agent.writer import Writer
 
 SMALL_BYTES = 32 << 10  # on the CPU larger tensors are not copied
@@ -32,6 +37,7 @@ DETAILS = ("digest", "statistics", "sketch", "tensors")
 
 _FLOATS = frozenset("float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz".split())
 _WHOLE = frozenset("int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool".split())
+_FLOATING = frozenset(getattr(torch, name) for name in _FLOATS if hasattr(torch, name))
 _NOTHING: Statistics = [None, None, None, None, 0, 0, 0, 0, 0, 0, 0, 0]
 
 
@@ -41,23 +47,32 @@ class Ticket:
     Attributes:
         detail: One of ``DETAILS``: what was asked for.
         kept: The part that all but the content id speaks of; ``None`` is the whole tensor.
-        content: Content id; ``""`` until the flush, and for good where there are no plain bytes.
+        content: Content id; ``""`` until the flush, and for good where there are no plain bytes, or only statistics.
+        mark: Checksum of the sums of its rows, where statistics are all that was asked for.
         statistics: In the order of ``contract.STATISTICS``, where they were asked for and its type has them.
         stored: The dump holds the tensor, or the part.
+        text: The statistics as a record line has them, for whoever writes lines; ``""`` until then.
     """
 
-    __slots__ = ("content", "detail", "kept", "statistics", "stored")
+    __slots__ = ("content", "detail", "kept", "mark", "statistics", "stored", "text")
 
     def __init__(self, detail: str, kept: Optional[Kept]) -> None:
         self.detail = detail
         self.kept = kept
         self.content = ""
+        self.mark = ""
+        self.text = ""
         self.statistics: Optional[Statistics] = None
         self.stored = False
 
+    @property
+    def known(self) -> str:
+        """What equal bits have in common: the content id, or the mark."""
+        return self.content or self.mark
+
     def covers(self, detail: str, kept: Optional[Kept]) -> bool:
         """Tell whether it holds what a record of this detail and part needs."""
-        if detail == "digest" or (detail == self.detail and kept is self.kept):
+        if (detail == "digest" and self.detail != "statistics") or (detail == self.detail and kept is self.kept):
             return True
         return detail == "statistics" and self.detail == "sketch" and kept is self.kept
 
@@ -66,7 +81,7 @@ class _Whole(NamedTuple):
     """What the content id of a tensor is made of, where only a part of it is kept."""
 
     shape: Tuple[int, ...]
-    checksums: torch.Tensor
+    checksums: Optional[torch.Tensor]
 
 
 class _Job(NamedTuple):
@@ -83,7 +98,7 @@ class _Group(NamedTuple):
 
     jobs: List[_Job]
     flat: List[torch.Tensor]
-    checksums: torch.Tensor
+    checksums: Optional[torch.Tensor]
     rows: Optional[Rows]
 
 
@@ -97,18 +112,19 @@ class Measuring:
     def __init__(self, writer: Optional[Writer]) -> None:
         self._writer = writer
         self._waiting: List[_Job] = []
+        self._summed: List[Tuple[Ticket, Sums]] = []
         self._bytes = 0
         self._limit = 0
 
     @property
     def full(self) -> bool:
         """So much waits that it should be flushed."""
-        return len(self._waiting) >= WAITING_TICKETS or self._bytes > self._limit
+        return len(self._waiting) + len(self._summed) >= WAITING_TICKETS or self._bytes > self._limit
 
     @property
     def waiting(self) -> int:
         """Number of tensors that wait."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._summed)
 
     def measure(self, tensor: torch.Tensor, detail: str, kept: Optional[Kept] = None) -> Ticket:
         """Take a tensor as it is now; the ticket is filled in at once or at the next flush.
@@ -126,15 +142,28 @@ class Measuring:
         if kept is None and size <= (SMALL_BYTES if on_host else PIECE_BYTES):
             self._wait(_Job(ticket, _copied(tensor.detach()), private=True), size, on_host=on_host)
             return ticket
+        whole = tensor.detach()
+        if kept is None and on_host and detail == "statistics" and tensor.dtype in _FLOATING:
+            self._sum_up(ticket, _flat_of(whole))
+            return ticket
         with torch.no_grad():
-            whole = tensor.detach()
             if kept is None:
                 self._finish([_Job(ticket, whole, private=False)])
             else:
                 part = taken(whole, kept)
-                job = _Job(ticket, part, private=True, whole=_Whole(whole.shape, lanes(whole)))
+                checksums = lanes(whole) if detail != "statistics" else None
+                job = _Job(ticket, part, private=True, whole=_Whole(whole.shape, checksums))
                 self._wait(job, byte_count(part), on_host=on_host)
         return ticket
+
+    def _sum_up(self, ticket: Ticket, flat: torch.Tensor) -> None:
+        """Read a tensor of the host where it is, for its statistics alone."""
+        sums = statistics.at_once(flat)
+        if sums is None:
+            ticket.statistics = statistics.of_any(flat)
+            ticket.mark = _mark(ticket.statistics)
+        else:
+            self._summed.append((ticket, sums))
 
     def flush(self) -> None:
         """Fill in every ticket.
@@ -143,6 +172,10 @@ class Measuring:
             WriteError: A tensor could not be stored.
         """
         jobs, self._waiting, self._bytes = self._waiting, [], 0
+        summed, self._summed = self._summed, []
+        for (ticket, _), (known, data) in zip(summed, statistics.of_sums([sums for _, sums in summed])):
+            ticket.statistics = known
+            ticket.mark = _mark(known, data)
         if jobs:
             with torch.no_grad():
                 self._finish(jobs)
@@ -157,22 +190,29 @@ class Measuring:
         fetched = iter(to_hosts([each for group in groups for each in _results(group)]))
         later: List[Tuple[_Job, torch.Tensor]] = []
         for group in groups:
-            later += self._fill(group, next(fetched), None if group.rows is None else next(fetched))
+            checksums = None if group.checksums is None else next(fetched)
+            later += self._fill(group, checksums, None if group.rows is None else next(fetched))
         self._keep_sketches(later)
 
-    def _fill(self, group: _Group, checksums: torch.Tensor, sums: Optional[torch.Tensor]) -> List[Tuple[_Job, torch.Tensor]]:
+    def _fill(
+        self, group: _Group, checksums: Optional[torch.Tensor], sums: Optional[torch.Tensor]
+    ) -> List[Tuple[_Job, torch.Tensor]]:
         """Fill in the tickets of a group; return what is to be sketched."""
         known: Sequence[Optional[Statistics]] = [None] * len(group.jobs)
         if group.rows is not None and sums is not None:
             known = statistics.of_rows(group.rows._replace(sums=sums))
         wanted: List[Tuple[_Job, torch.Tensor]] = []
-        data = bytes_of(checksums)
+        data = b"" if checksums is None else bytes_of(checksums)
         size = len(data) // len(group.jobs)
         for number, job in enumerate(group.jobs):
             ticket = job.ticket
             shape = job.tensor.shape if job.whole is None else job.whole.shape
+            if ticket.detail == "statistics":
+                ticket.statistics = known[number] or _statistics(group.flat[number])
+                ticket.mark = _mark(ticket.statistics, b"" if sums is None else bytes_of(sums[number]))
+                continue
             ticket.content = named(job.tensor.dtype, shape, data[number * size : (number + 1) * size])
-            if ticket.detail in ("statistics", "sketch"):
+            if ticket.detail == "sketch":
                 ticket.statistics = known[number] or _statistics(group.flat[number])
             if self._whole(job):
                 ticket.stored = self._store(_key(job), job)
@@ -227,17 +267,20 @@ def _groups(jobs: Sequence[_Job]) -> Iterable[List[_Job]]:
 
 def _enqueued(jobs: List[_Job]) -> _Group:
     """Enqueue everything that can be known of a group without looking at it."""
-    flat = [_flat(job) for job in jobs]
+    flat = [_flat_of(job.tensor) for job in jobs]
     counted = any(job.ticket.detail in ("statistics", "sketch") for job in jobs)
     floating = dtype_name(flat[0].dtype) in _FLOATS and flat[0].numel() > 0
     rows = None
     batch = flat[0].unsqueeze(0) if len(flat) == 1 else torch.stack(flat)
     if counted and floating:
         rows = statistics.in_rows(batch)
-    if len(jobs) == 1:
-        checksums = lanes(jobs[0].tensor) if jobs[0].whole is None else jobs[0].whole.checksums
-        return _Group(jobs, flat, checksums.unsqueeze(0), rows)
-    return _Group(jobs, flat, _batch_lanes(batch), rows)
+    if all(job.ticket.detail == "statistics" for job in jobs):
+        return _Group(jobs, flat, None, rows)
+    if len(jobs) > 1:
+        return _Group(jobs, flat, _batch_lanes(batch), rows)
+    whole = jobs[0].whole
+    checksums = lanes(jobs[0].tensor) if whole is None or whole.checksums is None else whole.checksums
+    return _Group(jobs, flat, checksums.unsqueeze(0), rows)
 
 
 def _batch_lanes(batch: torch.Tensor) -> torch.Tensor:
@@ -254,7 +297,8 @@ def _batch_lanes(batch: torch.Tensor) -> torch.Tensor:
 
 
 def _results(group: _Group) -> List[torch.Tensor]:
-    return [group.checksums] if group.rows is None else [group.checksums, group.rows.sums]
+    found = (group.checksums, None if group.rows is None else group.rows.sums)
+    return [each for each in found if each is not None]
 
 
 def to_hosts(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
@@ -273,11 +317,17 @@ def to_hosts(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
     return found
 
 
-def _flat(job: _Job) -> torch.Tensor:
+def _flat_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the elements in one row; the parts of complex ones one behind the other."""
-    tensor = job.tensor.resolve_conj().resolve_neg()
-    flat = tensor.contiguous().view(-1)
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    flat = tensor.reshape(-1)
     return torch.view_as_real(flat).view(-1) if flat.is_complex() else flat
+
+
+def _mark(known: Optional[Statistics], sums: bytes = b"") -> str:
+    """Return a checksum of statistics and of what they were added up from; ``""`` without statistics."""
+    return "" if known is None else hashlib.blake2b(repr(known).encode("ascii") + sums, digest_size=DIGEST_SIZE).hexdigest()
 
 
 def _statistics(flat: torch.Tensor) -> Optional[Statistics]:

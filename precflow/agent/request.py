@@ -52,12 +52,12 @@ class Capture(NamedTuple):
     keep_last: int
     compress: bool
 
-    def selection(self, *, detail: str = "") -> Scope:
-        """Return what answers for every call; with ``detail`` all that is recorded is recorded in this one."""
-        rules = [rule if not detail or rule.detail == NONE else rule._replace(detail=detail) for rule in self.rules]
+    def selection(self, *, again: bool = False) -> Scope:
+        """Return what answers for every call; ``again`` asks for no more than tells equal bits from others."""
+        rules = [rule._replace(detail=_briefly(rule.detail)) if again and rule.detail else rule for rule in self.rules]
         return Scope(
             self.scope,
-            detail=detail or self.detail,
+            detail=_briefly(self.detail) if again else self.detail,
             rules=rules,
             level=self.level,
             phase=self.phase,
@@ -68,6 +68,10 @@ class Capture(NamedTuple):
     def plain(self) -> Dict[str, Any]:
         """Return what a header says about it."""
         return {**self._asdict(), "rules": [rule.plain() for rule in self.rules]}
+
+
+def _briefly(detail: str) -> str:
+    return detail if detail in (NONE, "statistics") else "digest"
 
 
 class Request(NamedTuple):

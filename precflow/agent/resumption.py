@@ -75,8 +75,9 @@ def lines_of(folder: str, finished: Finished) -> Iterator[Dict[str, Any]]:
 
 
 def outputs_of(lines: Iterable[Mapping[str, Any]]) -> Dict[str, str]:
-    """Return the content id of every output in record lines, by identity text."""
-    return {_identity(line, output["index"]): output["content"] for line in lines for output in line["outputs"]}
+    """Return the content id (or mark) of every output in record lines, by identity text."""
+    found = ((line, output) for line in lines for output in line["outputs"])
+    return {_identity(line, output["index"]): output["content"] or output.get("mark", "") for line, output in found}
 
 
 def _identity(line: Mapping[str, Any], index: str) -> str:

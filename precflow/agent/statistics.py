@@ -1,8 +1,8 @@
-"""Statistics of tensors: extremes, sums and counts in two levels, rows of 4096 in float32 and their sums in float64.
+"""Statistics of tensors: extremes, and sums in two levels: short rows in float32, and the sums of the rows in float64.
 
-Ordinary tensors cost five reductions a row and nothing else. What is not ordinary (NaN, infinities, mask fills, squares beyond
-the range of float32) shows in the rows, on the host; only then the values are sorted into kinds. The first half waits for
-nothing, so that many tensors share one copy to the host.
+Ordinary tensors cost four reductions and nothing else. What is not ordinary (NaN, infinities, mask fills, squares beyond the
+range of float32) shows in the extremes; only then the values are sorted into kinds. On a device nothing is waited for, so that
+many tensors share one copy to the host.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 
+from precflow.agent.digest import bytes_of
 from precflow.agent.fills import Cleaning, Fills, fills_of, indicator, sort
 from precflow.agent.lanes import BLOCK, place_weights
 from precflow.agent.mixing import mix32_of, signed
 
-ROW = 4096
-PIECE_ROWS = 256  # that are read at once on the CPU: they stay in the cache
-_DEVICE_ROWS = 4096
+ROW = 512  # at most: float32 adds up no more than that, so that sums are good to 1e-6 whatever the values are
+PIECE = 1 << 20  # values that are read at once on the CPU: they stay in the cache
 
 Number = Union[int, float]
 Statistics = List[Optional[Number]]  # in the order of contract.STATISTICS
 
+_LEAST_ROW = 32  # of a tensor that has no tail of its own
 _LARGEST_WHOLE = 1 << 46  # magnitudes of which a block can be added up in 63 bits
-_COLUMNS = 5  # minimum, maximum, sum, sum of squares, number of elements that are not 0
 _WIDE = (torch.float32, torch.float64)
 _local = threading.local()
 _SQUARES: Dict[torch.dtype, Tuple[float, float]] = {  # magnitudes whose squares a row can add up
@@ -38,7 +38,7 @@ class Rows(NamedTuple):
     """What the rows of some equally long tensors gave.
 
     Attributes:
-        sums: ``[tensors, rows, 5]``: minimum, maximum, sum, sum of squares, number of elements that are not 0.
+        sums: ``[tensors, 2 + 2 * rows]``: minimum, maximum, the sum of each row, the norm of each row.
         dtype: Element type of the tensors.
         size: Elements of each.
     """
@@ -48,62 +48,133 @@ class Rows(NamedTuple):
     size: int
 
 
+class Sums(NamedTuple):
+    """What the rows of one ordinary tensor gave, on the host; the rows are still to be added up.
+
+    Attributes:
+        low: Minimum.
+        high: Maximum.
+        totals: ``[rows]``: the sum of each row.
+        norms: ``[rows]``: the norm of each row.
+        dtype: Element type of the tensor.
+        size: Its elements.
+    """
+
+    low: float
+    high: float
+    totals: torch.Tensor
+    norms: torch.Tensor
+    dtype: torch.dtype
+    size: int
+
+
 def wide(dtype: torch.dtype) -> torch.dtype:
     """Return the type in which a floating point type is added up."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def row_of(size: int) -> int:
+    """Return how many values are added up in one row: a power of two that leaves no rest, where there is one.
+
+    >>> row_of(4 * 77 * 512), row_of(3 * 64), row_of(1000)
+    (512, 64, 512)
+    """
+    length = min(size & -size, ROW)
+    return length if length >= _LEAST_ROW else ROW
+
+
 def in_rows(values: torch.Tensor) -> Rows:
-    """Return the sums of the rows, on the device of the values; waits for nothing.
+    """Return the extremes and the sums of the rows, on the device of the values; waits for nothing.
 
     Args:
         values: Floating point, ``[tensors, elements]``, at least one element.
     """
     tensors, count = values.shape
-    whole = count // ROW * ROW
+    step = max(ROW, PIECE // tensors // ROW * ROW) if values.device.type == "cpu" else count
+    lows, highs, totals, norms = [], [], [], []
+    for start in range(0, count, step):
+        some = _widened_into(values[:, start : start + step])
+        lows.append(some.amin(1))
+        highs.append(some.amax(1))
+        for total, norm in _row_sums(some.reshape(-1), row_of(count), tensors):
+            totals.append(total)
+            norms.append(norm)
+    ends = [torch.stack(lows, 1).amin(1).unsqueeze(1), torch.stack(highs, 1).amax(1).unsqueeze(1)]
+    return Rows(torch.cat([*ends, *totals, *norms], 1), values.dtype, count)
+
+
+def _row_sums(flat: torch.Tensor, row: int, tensors: int = 1) -> List[Tuple[torch.Tensor, torch.Tensor]]:
+    """Return sums and norms of whole rows, and those of what is left over, each ``[tensors, rows]``."""
+    length = flat.numel() // tensors
+    whole = length // row * row
     parts = []
     if whole:
-        parts.append(_row_sums(values[:, :whole].reshape(-1, ROW), alone=tensors == 1).view(tensors, -1, _COLUMNS))
-    if whole < count:
-        parts.append(_row_sums(values[:, whole:], alone=tensors == 1).view(tensors, 1, _COLUMNS))
-    return Rows(parts[0] if len(parts) == 1 else torch.cat(parts, 1), values.dtype, count)
+        rows = flat.view(tensors, length)[:, :whole].reshape(tensors, -1, row)
+        parts.append((rows.sum(2), torch.linalg.vector_norm(rows, dim=2)))
+    if whole < length:
+        rest = flat.view(tensors, length)[:, whole:]
+        parts.append((rest.sum(1, keepdim=True), torch.linalg.vector_norm(rest, dim=1, keepdim=True)))
+    return parts
 
 
-def _row_sums(rows: torch.Tensor, *, alone: bool) -> torch.Tensor:
-    """Return the sums of each row; a piece at a time, which stays in the cache and is all that is ever widened."""
-    step = max(1, (PIECE_ROWS if rows.device.type == "cpu" else _DEVICE_ROWS) * ROW // rows.shape[1])
-    pieces = []
-    for start in range(0, rows.shape[0], step):
-        some = rows[start : start + step]
-        if some.dtype not in _WIDE:
-            some = _scratch(some, 0).copy_(some)
-        pieces.append(_wide_row_sums(some, _scratch(some, 1), alone=alone))
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+def at_once(values: torch.Tensor) -> Optional[Sums]:
+    """Return what the rows of one tensor give; ``None`` where its values have to be sorted: :func:`of_any`.
 
-
-def _wide_row_sums(rows: torch.Tensor, scratch: torch.Tensor, *, alone: bool) -> torch.Tensor:
-    square = torch.mul(rows, rows, out=scratch).sum(1)  # torch.norm is off by 1e-6 where values have few bits
-    signs = torch.sign(rows, out=scratch)  # comparing with 0 takes four times as long
-    if alone and rows.dtype == torch.float32 and rows.device.type == "cpu":
-        filled = torch.zeros_like(square)  # of all rows together, in the first: whole numbers, so that it is exact
-        filled[0] = torch.dot(signs.view(-1), signs.view(-1))
+    Args:
+        values: Floating point, ``[elements]`` on the host, at least one; a contiguous tensor.
+    """
+    count, dtype = values.numel(), values.dtype
+    if count <= PIECE:
+        parts = [_part(values, row_of(count))]
     else:
-        filled = signs.abs_().sum(1)
-    return torch.stack([rows.amin(1), rows.amax(1), rows.sum(1), square, filled], 1)
+        parts = [_part(values[start : start + PIECE], row_of(count)) for start in range(0, count, PIECE)]
+    if None in parts:
+        return None
+    known = [part for part in parts if part is not None]
+    if len(known) == 1:
+        low, high, totals, norms = known[0]
+    else:
+        low, high = min(part[0] for part in known), max(part[1] for part in known)
+        totals, norms = torch.cat([part[2] for part in known]), torch.cat([part[3] for part in known])
+    return Sums(low, high, totals, norms, dtype, count) if _is_ordinary(low, high, dtype) else None
 
 
-def _scratch(like: torch.Tensor, place: int) -> torch.Tensor:
-    """Return memory to work in, of a shape and the wide type; on the CPU the same each time, for fresh pages cost more."""
-    dtype = wide(like.dtype)
+_Part = Tuple[float, float, torch.Tensor, torch.Tensor]
+
+
+def _part(values: torch.Tensor, row: int) -> Optional[_Part]:
+    """Return extremes, sums and norms of the rows of a piece; ``None`` where some value is no plain number."""
+    dtype = values.dtype
+    values = _widened_into(values)
+    ends = torch.aminmax(values)
+    low, high = ends[0].item(), ends[1].item()
+    fills = fills_of(dtype)
+    if not (fills.plain_low < low and high < fills.high):  # NaN is no number's neighbour
+        return None
+    if values.numel() % row:
+        sums = _row_sums(values, row)
+        return low, high, torch.cat([part[0][0] for part in sums]), torch.cat([part[1][0] for part in sums])
+    rows = values.view(-1, row)
+    return low, high, rows.sum(1), torch.linalg.vector_norm(rows, dim=1)
+
+
+def _widened_into(values: torch.Tensor) -> torch.Tensor:
+    """Return the values in float32 or wider, in memory that the next call uses again."""
+    if values.dtype in _WIDE:
+        return values
+    return _scratch(values).copy_(values)
+
+
+def _scratch(like: torch.Tensor) -> torch.Tensor:
+    """Return memory of a shape, float32; on the CPU the same each time, for fresh pages cost more."""
     if like.device.type != "cpu":
-        return torch.empty(like.shape, dtype=dtype, device=like.device)
-    kept, name = _local.__dict__, "%s %d" % (dtype, place)
-    if name not in kept:
+        return torch.empty(like.shape, dtype=torch.float32, device=like.device)
+    memory: Optional[torch.Tensor] = getattr(_local, "memory", None)
+    if memory is None:
         with torch.inference_mode(mode=False):  # what is made in that mode cannot be used outside of it
-            kept[name] = torch.empty(PIECE_ROWS * ROW, dtype=dtype)
-    memory: torch.Tensor = kept[name]
+            memory = _local.memory = torch.empty(PIECE, dtype=torch.float32)
     count = like.numel()
-    return memory[:count].view(like.shape) if count <= memory.numel() else torch.empty(like.shape, dtype=dtype)
+    return memory[:count].view(like.shape) if count <= memory.numel() else torch.empty(like.shape, dtype=torch.float32)
 
 
 def of_rows(rows: Rows) -> List[Optional[Statistics]]:
@@ -113,23 +184,55 @@ def of_rows(rows: Rows) -> List[Optional[Statistics]]:
         rows: With ``sums`` on the host.
     """
     sums = rows.sums
-    lows, highs = sums[..., 0].amin(1).tolist(), sums[..., 1].amax(1).tolist()
-    totals = sums[..., 2:].sum(1, dtype=torch.float64).tolist()
-    fills, squares = fills_of(rows.dtype), _SQUARES[sums.dtype]
-    return [_ordinary((low, high), rest, rows.size, fills, squares) for low, high, rest in zip(lows, highs, totals)]
+    number = sums.shape[1] // 2 - 1
+    totals, squares = _added(sums[:, 2 : 2 + number], sums[:, 2 + number :])
+    found = zip(sums[:, 0].tolist(), sums[:, 1].tolist(), totals, squares)
+    return [
+        _ordinary(low, high, total, square, rows.size) if _is_ordinary(low, high, rows.dtype) else None
+        for low, high, total, square in found
+    ]
 
 
-def _ordinary(
-    extremes: Tuple[float, float], sums: Sequence[float], size: int, fills: Fills, squares: Tuple[float, float]
-) -> Optional[Statistics]:
-    """Return the statistics of a tensor that has only ordinary values, ``None`` where that is not so."""
-    (low, high), (total, square, filled) = extremes, sums
-    if not (fills.plain_low < low and high < fills.high and math.isfinite(total)):  # NaN is no number's neighbour
-        return None
+def of_sums(found: Sequence[Sums]) -> List[Tuple[Statistics, bytes]]:
+    """Return the statistics of tensors whose rows were added up one by one, each with the bytes of the sums of its rows.
+
+    Those with equally many rows share the work.
+    """
+    alike: Dict[Tuple[torch.dtype, int], List[int]] = {}
+    for place, sums in enumerate(found):
+        alike.setdefault((sums.totals.dtype, sums.totals.numel()), []).append(place)
+    known: Dict[int, Tuple[Statistics, bytes]] = {}
+    for places in alike.values():
+        totals = torch.stack([found[place].totals for place in places])
+        norms = torch.stack([found[place].norms for place in places])
+        data = bytes_of(totals)
+        size = len(data) // len(places)
+        for number, (place, total, square) in enumerate(zip(places, *_added(totals, norms))):
+            sums = found[place]
+            one = _ordinary(sums.low, sums.high, total, square, sums.size)
+            known[place] = (one, data[number * size : (number + 1) * size])
+    return [known[place] for place in range(len(found))]
+
+
+def _added(totals: torch.Tensor, norms: torch.Tensor) -> Tuple[List[float], List[float]]:
+    """Return sums and sums of squares of tensors, from those of their rows, ``[tensors, rows]``."""
+    wide_norms = norms.double()
+    return totals.sum(1, dtype=torch.float64).tolist(), (wide_norms * wide_norms).sum(1).tolist()
+
+
+def _is_ordinary(low: float, high: float, dtype: torch.dtype) -> bool:
+    """Tell whether a tensor has only ordinary values whose squares can be added up, from its extremes."""
+    fills, squares = fills_of(dtype), _SQUARES[wide(dtype)]
+    if not (fills.plain_low < low and high < fills.high):  # NaN is no number's neighbour
+        return False
     largest = max(-low, high)
-    if largest >= fills.largest or (largest and not squares[0] <= largest <= squares[1]):
-        return None
-    return [low, high, total, square, 0, 0, 0, 0, size - int(filled), 0, 0, 0]
+    return largest < fills.largest and (not largest or squares[0] <= largest <= squares[1])
+
+
+def _ordinary(low: float, high: float, total: float, square: float, size: int) -> Statistics:
+    """Return the statistics of a tensor that has only ordinary values; zeros are not counted, but where there can be none."""
+    zero = size if low == high == 0 else None if low <= 0 <= high else 0
+    return [low, high, total, square, 0, 0, 0, 0, zero, 0, 0, 0]
 
 
 def of_any(values: torch.Tensor) -> Statistics:
@@ -194,9 +297,9 @@ def _summed(values: torch.Tensor, clean: Cleaning) -> Tuple[Optional[float], Opt
     total = square = 0.0
     for start in range(0, values.numel(), BLOCK):
         kept = clean(_widened(values[start : start + BLOCK]))
-        sums = in_rows(kept.view(1, -1)).sums.cpu().double()
-        total += sums[..., 2].sum().item()
-        square += sums[..., 3].sum().item()
+        sums = in_rows(kept.view(1, -1)).sums[0, 2:].cpu().double()
+        total += sums[: len(sums) // 2].sum().item()
+        square += sums[len(sums) // 2 :].square().sum().item()
     return _scaled(total, clean.exponent), _scaled(square, 2 * clean.exponent)
 
 

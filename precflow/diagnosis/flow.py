@@ -89,7 +89,8 @@ class Tracer:
     def equal_input(self, record: Record) -> bool:
         """Tell whether an input has the same bits on both sides."""
         other = self._target.get(record.identity)
-        return other is not None and other.content == record.content
+        known = bool(record.content or record.weight)
+        return known and other is not None and other.content == record.content
 
     def arriving(self, node: Node) -> Flow:
         """Return what the inputs of a call carry; for a module also what fails inside it."""

@@ -51,8 +51,8 @@ class _Seen:
             place = (key, record.identity.index)
             self.outputs.add(place)
             self.by_shape[call.phase, record.shape].append(place)
-            if math.prod(record.shape) > 1:  # single numbers are equal by chance
-                self.by_content[record.content].append(place)
+            if record.known and math.prod(record.shape) > 1:  # single numbers are equal by chance
+                self.by_content[record.known].append(place)
 
 
 def build(calls: Iterable[Call], *, outside: frozenset[str] = frozenset()) -> dict[Key, Node]:
@@ -132,7 +132,7 @@ def _recorded(record: Record, start: Key, seen: _Seen) -> Place | None:
 
 
 def _same_content(record: Record, start: Key, seen: _Seen) -> Place | None:
-    return None if record.weight else _latest(seen.by_content.get(record.content, []), start)
+    return None if record.weight else _latest(seen.by_content.get(record.known, []), start)
 
 
 def _latest(places: list[Place], start: Key) -> Place | None:

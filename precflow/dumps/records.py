@@ -27,7 +27,7 @@ class Statistics(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_
         positive_infinity: How many are +inf.
         negative_infinity: How many are -inf.
         sentinel: How many are mask fills.
-        zero: How many are 0.
+        zero: How many are 0; ``None`` where the agent did not count them.
         saturated: How many have the largest finite magnitude of their type.
         high: How many of the mask fills are at the upper end; ``None`` where the agent did not tell them apart.
         places: Checksum of where elements stand that are not ordinary; ``None`` where it was not taken.
@@ -41,7 +41,7 @@ class Statistics(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_
     positive_infinity: int
     negative_infinity: int
     sentinel: int
-    zero: int
+    zero: int | None
     saturated: int
     high: int | None = None
     places: int | None = None
@@ -60,13 +60,14 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         order: Number of the call in its step, in order of completion.
         dtype: Name of the stored element type, such as ``bfloat16``.
         shape: Sizes.
-        content: Content id (see ``docs/record-identity.md``).
+        content: Content id (see ``docs/record-identity.md``); ``""`` where there are no plain bytes, or only statistics.
         stored: A shard of the dump holds the tensor.
         source: ``(order, index)`` of the call whose output this is; ``None`` from outside.
         weight: Name of the parameter or buffer, or ``""``.
         statistics: What was counted and added up, where the dump's detail has it.
         share: Share of the elements that was kept (stored, sketched or counted); below 1 for slices and samples.
         part: Name of the way in which that part was taken, ``""`` for the whole tensor.
+        mark: Where only statistics were kept: checksum of the sums that they were made of.
     """
 
     identity: Identity
@@ -80,6 +81,12 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     statistics: Statistics | None = None
     share: float = 1.0
     part: str = ""
+    mark: str = ""
+
+    @property
+    def known(self) -> str:
+        """What records of equal bits have in common within one dump: the content id, or the mark."""
+        return self.content or self.mark
 
     @property
     def key(self) -> str:

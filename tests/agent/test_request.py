@@ -122,11 +122,16 @@ def test_the_section_answers_for_calls():
     assert capture.selection().detail_of("module", "encoder", "C", "", "forward", 0, 0) == "none"
 
 
-def test_a_repeat_records_the_same_calls_in_one_detail():
-    rules = [{"match": ["head"], "detail": "none"}, {"match": ["encoder"], "detail": "tensors", "sample": 0.1}]
-    selection = captured(rules=rules, detail="sketch").selection(detail="digest")
-    details = [selection.detail_of("api", name, "C", "add", "forward", 0, 0) for name in ("head", "encoder", "other")]
-    assert details == ["none", "digest", "digest"]
+def test_a_repeat_records_the_same_calls_by_what_tells_their_bits():
+    rules = [
+        {"match": ["head"], "detail": "none"},
+        {"match": ["encoder"], "detail": "tensors", "sample": 0.1},
+        {"match": ["decoder"], "detail": "statistics"},
+    ]
+    selection = captured(rules=rules, detail="sketch").selection(again=True)
+    names = ("head", "encoder", "decoder", "other")
+    details = [selection.detail_of("api", name, "C", "add", "forward", 0, 0) for name in names]
+    assert details == ["none", "digest", "statistics", "digest"]
 
 
 def test_a_header_says_capture_as_json():

@@ -26,9 +26,10 @@ class Signatures:
     def names(self, function: Callable[..., Any]) -> Tuple[str, ...]:
         """Return the names of the leading positional parameters; none for what is written in C."""
         key = getattr(function, "__func__", function)  # a method is a new object each time, its function is not
-        if key not in self._names:
-            self._names[key] = _positional_names(function)
-        return self._names[key]
+        found = self._names.get(key)
+        if found is None:
+            found = self._names[key] = _positional_names(function)
+        return found
 
 
 def _positional_names(function: Callable[..., Any]) -> Tuple[str, ...]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 
@@ -100,8 +100,8 @@ def edge_of(tensor: torch.Tensor) -> Optional[Edge]:
         return Edge(*tensor.view_as(tensor).grad_fn.next_functions[0])  # type: ignore[union-attr]  # it requires a gradient
 
 
-def uses(starts: Iterable[Node], since: int, targets: Dict[Tuple[int, int], str]) -> Iterator[Use]:
-    """Yield the uses of inputs in the part of a graph that one module call made, below some of its nodes.
+def uses(starts: Iterable[Node], since: int, targets: Dict[Tuple[int, int], str]) -> List[Use]:
+    """Return the uses of inputs in the part of a graph that one module call made, below some of its nodes.
 
     Args:
         starts: The nodes.
@@ -110,13 +110,19 @@ def uses(starts: Iterable[Node], since: int, targets: Dict[Tuple[int, int], str]
     """
     waiting: List[Node] = list(starts)
     seen: Set[Node] = set(waiting)  # holds them: an id of a node is good only as long as somebody holds it
+    found: List[Use] = []
     while waiting:
         node = waiting.pop()
-        yield from uses_of(node, targets)
-        for following in inside(node, since, targets):
-            if following not in seen:
-                seen.add(following)
-                waiting.append(following)
+        for place, (to, output) in enumerate(node.next_functions):
+            if to is None:
+                continue
+            index = targets.get((id(to), output))
+            if index is not None:
+                found.append(Use(node, place, index))
+            elif to not in seen and since <= to._sequence_nr() < OUTERMOST:  # noqa: SLF001  as in sequence_of, which costs a call each
+                seen.add(to)
+                waiting.append(to)
+    return found
 
 
 def uses_of(node: Node, targets: Dict[Tuple[int, int], str]) -> List[Use]:

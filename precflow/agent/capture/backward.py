@@ -88,6 +88,7 @@ class _Call:
         self.arrived: Dict[str, Record] = {}
         self.left: Dict[str, Record] = {}
         self.sums: Dict[str, torch.Tensor] = {}
+        self.own: Set[str] = set()  # indices whose sum is memory of ours
 
     def end(self) -> None:
         """Let the pass go."""
@@ -96,6 +97,14 @@ class _Call:
         self.handles.clear()
         self.hooked.clear()
         self.sums.clear()
+
+    def added(self, index: str, known: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+        """Return the sum of two gradients; the first is autograd's own, and is left as it is."""
+        with torch.no_grad():
+            if index in self.own and (known.shape, known.dtype) == (part.shape, part.dtype):
+                return known.add_(part)
+            self.own.add(index)
+            return known + part
 
     @property
     def complete(self) -> bool:
@@ -221,8 +230,7 @@ class Backward:
                 return
             part, known = leaving[place], call.sums.get(index)
             if part is not None:
-                with torch.no_grad():
-                    call.sums[index] = part if known is None else known + part
+                call.sums[index] = part if known is None else call.added(index, known, part)
             call.to_come[index] -= 1
             if not call.to_come[index]:
                 self._describe(call, index)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
-from precflow.agent.capture.memory import Layout, address_of, storage_of, version_of
-from precflow.agent.capture.memory import layout_of as layout
+from precflow.agent.capture.memory import Layout, Seen, Storages, address_of, seen
 from precflow.agent.measuring import Measuring, Ticket
 from precflow.agent.parts import Kept
 
 if TYPE_CHECKING:
     import torch
-    from torch.multiprocessing.reductions import StorageWeakRef
 
     from precflow.agent.writer import Writer
 
@@ -25,11 +23,14 @@ class Contents:
 
     Args:
         writer: Where tensors are stored; ``None`` stores nothing.
+        storages: Holds the storages that are known here.
     """
 
-    def __init__(self, writer: Optional[Writer]) -> None:
+    def __init__(self, writer: Optional[Writer], storages: Storages) -> None:
         self._measuring = Measuring(writer)
-        self._known: Dict[int, Tuple[StorageWeakRef, _Known]] = {}
+        self._storages = storages
+        self._known: Dict[int, _Known] = {}
+        storages.follow(self._known)
 
     def forget(self) -> None:
         """Forget everything: what has been stored stays stored."""
@@ -39,23 +40,24 @@ class Contents:
         """Forget what is known of the tensor's memory: a write was seen, through this tensor or a view of it."""
         self._known.pop(address_of(tensor) or 0, None)
 
-    def of(self, tensor: torch.Tensor, detail: str, kept: Optional[Kept] = None) -> Ticket:
+    def of(self, tensor: torch.Tensor, detail: str, kept: Optional[Kept] = None, now: Optional[Seen] = None) -> Ticket:
         """Return the ticket of a tensor as it is now; it is filled in at the next flush at the latest.
 
         Args:
             tensor: Any; one without plain bytes has no content.
             detail: ``digest``, ``statistics``, ``sketch``, ``tensors``.
             kept: The part that is kept, where it is not the whole.
+            now: What the tensor looks like, where that is known.
 
         Raises:
             WriteError: The tensor could not be stored.
         """
-        address, version = address_of(tensor), version_of(tensor)
+        address, version, layout = now or seen(tensor)
         if address is None:
             return NOTHING
         if version is None:  # nothing tells when an inference tensor is written to
             return self._measuring.measure(tensor, detail, kept)
-        tickets = self._tickets(address, (version, layout(tensor)), tensor)
+        tickets = self._tickets(address, (version, layout), tensor)
         for ticket in tickets:
             if ticket.covers(detail, kept):
                 return ticket
@@ -67,11 +69,9 @@ class Contents:
         """Return the tickets that were given out for what the memory holds now, to be added to."""
         entry = self._known.get(address)
         if entry is None:
-            storage = storage_of(tensor)  # held, so that its address names no other storage
-            if storage is None:
-                return []
-            entry = self._known[address] = (storage, {})
-        return entry[1].setdefault(place, [])
+            self._storages.hold(tensor, address)
+            entry = self._known[address] = {}
+        return entry.setdefault(place, [])
 
     @property
     def full(self) -> bool:
@@ -85,5 +85,3 @@ class Contents:
             WriteError: A tensor could not be stored.
         """
         self._measuring.flush()
-        for address in [address for address, (storage, _) in self._known.items() if storage.expired()]:
-            del self._known[address]

@@ -6,12 +6,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from precflow.agent.capture.contents import NOTHING, Contents
+from precflow.agent.capture.memory import Storages, seen
 from precflow.agent.capture.sources import Sources
 from precflow.agent.capture.text import line_text
 from precflow.agent.contract import Identity, identity_text, operator_of
 from precflow.agent.digest import dtype_name
 from precflow.agent.parts import kept_of
-from precflow.agent.scope import Choice
+from precflow.agent.scope import NONE, Choice
 
 if TYPE_CHECKING:
     import torch
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 MOST_LINES = 512  # that wait for their tensors to be measured
 
 _CONTENT_ONLY = Choice("digest", None)
+_NO_CONTENT = Choice(NONE, None)
 
 Record = Dict[str, Any]  # a tensor as a line shows it, but for what its ticket will say
 
@@ -76,11 +78,12 @@ class Lines:
     """
 
     def __init__(self, writer: Optional[Writer], weights: Weights, *, detail: str, rank: int) -> None:
-        self.sources = Sources()
+        self._storages = Storages()
+        self.sources = Sources(self._storages)
         self.records = 0
         self._writer = writer
         self._weights = weights
-        self._contents = Contents(writer)
+        self._contents = Contents(writer, self._storages)
         self._general = Choice(detail, None)
         self._rank = rank
         self._step = 0
@@ -125,14 +128,16 @@ class Lines:
 
         Args:
             tensors: With their places.
-            store: More is kept of them than the content id.
+            store: More is kept of them than the content id; where that is not taken, no more than type and shape.
             returned: Weights have content too.
             choice: What is kept, where a rule says it; else the general detail.
 
         Raises:
             WriteError: A tensor cannot be stored.
         """
-        chosen = (choice or self._general) if store else _CONTENT_ONLY
+        chosen = choice or self._general
+        if not store:
+            chosen = _NO_CONTENT if chosen.detail == "statistics" else _CONTENT_ONLY
         return [self._record(index, tensor, chosen, returned=returned) for index, tensor in tensors]
 
     def written(self, tensor: torch.Tensor) -> None:
@@ -164,20 +169,23 @@ class Lines:
             return
         self._contents.flush()
         self.sources.purge()
+        self._storages.purge()
         when = (self._step, self._rank)
         for each in pending:
             for record in each.outputs:
-                self._outputs[self._identity(each.heading, record["index"])] = record["ticket"].content
+                self._outputs[self._identity(each.heading, record["index"])] = record["ticket"].known
         if self._writer is not None and pending:
             lines = [line_text(each.order, each.heading, when, each.inputs, each.outputs) for each in pending]
             records = sum([len(each.inputs) + len(each.outputs) for each in pending])
             self._writer.append("".join(lines).encode("utf-8", "backslashreplace"), len(lines), records)
 
     def _record(self, index: str, tensor: torch.Tensor, chosen: Choice, *, returned: bool) -> Record:
-        weight = self._weights.name(tensor)
+        now = seen(tensor)
+        weight = self._weights.name(tensor, now)
         kept = None if chosen.part is None else kept_of(tuple(tensor.shape), chosen.part.slices, chosen.part.sample)
-        ticket = NOTHING if weight and not returned else self._contents.of(tensor, chosen.detail, kept)
-        source = None if weight else self.sources.find(tensor)
+        unknown = chosen is _NO_CONTENT or (weight and not returned)
+        ticket = NOTHING if unknown else self._contents.of(tensor, chosen.detail, kept, now)
+        source = None if weight else self.sources.find(tensor, now)
         return {
             "index": index,
             "dtype": dtype_name(tensor.dtype),

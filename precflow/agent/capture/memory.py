@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Iterable, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -12,22 +12,57 @@ from precflow.agent.digest import readable
 Layout = Tuple[object, ...]
 
 
+class Seen(NamedTuple):
+    """What a tensor looks like at one moment; it is told once, because every record of it asks for it several times.
+
+    Attributes:
+        address: Of its storage, which it names only as long as that lives; ``None`` where there are no plain bytes.
+        version: Counter of in-place writes; ``None`` for inference tensors.
+        layout: What makes its values of the storage's.
+    """
+
+    address: Optional[int]
+    version: Optional[int]
+    layout: Layout
+
+
+def seen(tensor: torch.Tensor) -> Seen:
+    """Return what a tensor looks like now."""
+    address = address_of(tensor)
+    return Seen(address, version_of(tensor), () if address is None else layout_of(tensor))
+
+
+class Storages:
+    """Storages that somebody knows something of, by address; held weakly, so that none of the addresses names a later one."""
+
+    def __init__(self) -> None:
+        self._held: Dict[int, StorageWeakRef] = {}
+        self._known: List[Dict[int, Any]] = []
+
+    def follow(self, known: Dict[int, Any]) -> None:
+        """Drop from a dictionary, by address, what is known of storages that are gone."""
+        self._known.append(known)
+
+    def hold(self, tensor: torch.Tensor, address: int) -> None:
+        """Keep the address of a tensor's storage from naming another one until the next purge."""
+        if address not in self._held:
+            self._held[address] = StorageWeakRef(tensor.untyped_storage())
+
+    def purge(self) -> None:
+        """Forget storages that are gone, so that what is known does not grow with the length of a step."""
+        for address in [address for address, storage in self._held.items() if storage.expired()]:
+            del self._held[address]
+            for known in self._known:
+                known.pop(address, None)
+
+
 def version_of(tensor: torch.Tensor) -> Optional[int]:
     """Return the counter that every in-place write raises, shared by all views of one base; ``None`` for inference tensors."""
     return None if tensor.is_inference() else tensor._version  # noqa: SLF001  documented under "in-place correctness checks"
 
 
-def storage_of(tensor: torch.Tensor) -> Optional[StorageWeakRef]:
-    """Return a weak reference to the tensor's storage, or ``None`` where it has none.
-
-    As long as the reference lives its ``cdata`` names this storage and no later one, although the memory itself is free to
-    go: an address alone would be handed out again.
-    """
-    return StorageWeakRef(tensor.untyped_storage()) if readable(tensor) else None
-
-
 def address_of(tensor: torch.Tensor) -> Optional[int]:
-    """Return ``storage_of(tensor).cdata`` for a moment's use: it names the storage only as long as that lives."""
+    """Return what names a tensor's storage for a moment's use, or ``None`` where it has none; see :class:`Storages`."""
     if not readable(tensor):
         return None
     address: int = tensor.untyped_storage()._cdata  # noqa: SLF001  a weak reference has the same, and takes three times as long

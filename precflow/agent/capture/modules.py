@@ -196,10 +196,15 @@ class Modules:
                 self._lines.written(tensor)
         described = self._lines.describe(outputs, store=True, returned=True, choice=frame.choice)
         order = frame.order = self._lines.emit(heading, frame.inputs, described)
-        passed = {id(tensor) for tensor, version in frame.given if version_of(tensor) == version}
-        views = storages_of(tensor for tensor, _ in frame.given if id(tensor) in passed)
-        for index, tensor in outputs:
-            if id(tensor) not in passed and self._lines.sources.find(tensor) is None:  # made by what is not recorded
+        passed: Optional[Set[int]] = None
+        for (index, tensor), record in zip(outputs, described):
+            source = self._lines.sources.find(tensor) if record["weight"] else record["source"]
+            if source is not None:
+                continue
+            if passed is None:
+                passed = {id(given) for given, version in frame.given if version_of(given) == version}
+            if id(tensor) not in passed:  # made by what is not recorded
+                views = storages_of(given for given, _ in frame.given if id(given) in passed)
                 self._lines.sources.produced(tensor, (order, index), made=is_new(tensor, views))
 
 

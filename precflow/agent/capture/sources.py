@@ -5,11 +5,10 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Dict, NamedTuple, Optional, Tuple, Union
 
-from precflow.agent.capture.memory import address_of, storage_of, version_of
+from precflow.agent.capture.memory import Seen, Storages, address_of, seen, version_of
 
 if TYPE_CHECKING:
     import torch
-    from torch.multiprocessing.reductions import StorageWeakRef
 
 Source = Tuple[int, str]  # order of the call in its step, index of its output
 
@@ -21,7 +20,6 @@ class _Object(NamedTuple):
 
 
 class _Storage(NamedTuple):
-    storage: StorageWeakRef  # held, so that its address names no other storage
     version: Optional[int]
     source: Source
 
@@ -32,11 +30,16 @@ class Sources:
     A tensor is looked up as an object first, then by its storage: a view that no recorded call returned has the writer of
     its base, and a write through any view counts for all. A tensor whose memory was written to by an unknown hand has no
     source.
+
+    Args:
+        storages: Holds the storages that are known here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, storages: Storages) -> None:
         self._objects: Dict[int, _Object] = {}
+        self._held = storages
         self._storages: Dict[int, _Storage] = {}
+        storages.follow(self._storages)
 
     def forget(self) -> None:
         """Begin a new step: what is left from before comes from outside."""
@@ -44,19 +47,22 @@ class Sources:
         self._storages.clear()
 
     def purge(self) -> None:
-        """Forget tensors and storages that are gone, so that what is known does not grow with the length of a step."""
+        """Forget tensors that are gone, so that what is known does not grow with the length of a step."""
         for key in [key for key, known in self._objects.items() if known.tensor() is None]:
             del self._objects[key]
-        for address in [address for address, known in self._storages.items() if known.storage.expired()]:
-            del self._storages[address]
 
-    def find(self, tensor: torch.Tensor) -> Optional[Source]:
-        """Return the call whose output this tensor is, or ``None``."""
-        version = version_of(tensor)
+    def find(self, tensor: torch.Tensor, now: Optional[Seen] = None) -> Optional[Source]:
+        """Return the call whose output this tensor is, or ``None``.
+
+        Args:
+            tensor: Any.
+            now: What it looks like, where that is known.
+        """
+        address, version, _ = now or seen(tensor)
         known = self._objects.get(id(tensor))
         if known is not None and known.tensor() is not tensor:  # an id is used again after its object's death
             known = None
-        shared = self._storages.get(address_of(tensor) or 0) if self._storages else None
+        shared = self._storages.get(address or 0)
         latest = _later(known, shared)
         return None if latest is None or latest.version != version else latest.source
 
@@ -64,9 +70,10 @@ class Sources:
         """Note that a call returned this tensor; ``made`` when it filled the memory, which a view of an input does not."""
         version = version_of(tensor)
         self._objects[id(tensor)] = _Object(weakref.ref(tensor), version, source)
-        storage = storage_of(tensor) if made else None
-        if storage is not None:
-            self._storages[storage.cdata] = _Storage(storage, version, source)
+        address = address_of(tensor) if made else None
+        if address is not None:
+            self._held.hold(tensor, address)
+            self._storages[address] = _Storage(version, source)
 
 
 def _later(known: Optional[_Object], shared: Optional[_Storage]) -> Union[_Object, _Storage, None]:

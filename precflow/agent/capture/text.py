@@ -6,6 +6,8 @@ import json
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, Tuple
 
+from precflow.agent.scope import NONE
+
 if TYPE_CHECKING:
     from precflow.agent.capture.lines import Heading, Record
     from precflow.agent.measuring import Ticket
@@ -54,7 +56,7 @@ def tensor_text(record: Record) -> str:
     """Return one tensor of a line; what its record's detail does not ask for is left out."""
     ticket: Ticket = record["ticket"]
     detail, source = record["detail"], record["source"]
-    only_content = detail == "digest"
+    only_content = detail in ("digest", NONE)
     return _TENSOR % (
         quoted(record["index"]),
         record["dtype"],
@@ -71,10 +73,19 @@ def _kept_text(ticket: Ticket, detail: str) -> str:
     """Return the statistics and the part of a tensor, where they belong to its line."""
     text = ""
     if ticket.statistics is not None and detail != "tensors":
-        text = ', "statistics": [%s]' % ", ".join(map(_number_text, ticket.statistics))
+        text = ticket.text or _statistics_text(ticket)
     if ticket.kept is not None:
         text += ', "share": %r, "part": %s' % (ticket.kept.part.share, quoted(ticket.kept.name))
     return text
+
+
+def _statistics_text(ticket: Ticket) -> str:
+    """Return what a ticket knows, made once: a tensor that goes from call to call has several records."""
+    known: Sequence[Optional[float]] = ticket.statistics or ()
+    ticket.text = ', "statistics": [%s]' % ", ".join(map(_number_text, known))
+    if ticket.mark:
+        ticket.text += ', "mark": "%s"' % ticket.mark
+    return ticket.text
 
 
 def _number_text(number: Optional[float]) -> str:

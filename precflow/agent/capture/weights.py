@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Optional
 
-from precflow.agent.capture.memory import Layout, layout_of, version_of
+from precflow.agent.capture.memory import Layout, Seen, layout_of, seen, version_of
 from precflow.agent.digest import readable
 
 if TYPE_CHECKING:
@@ -51,11 +51,17 @@ class Weights:
         self._objects.clear()
         self._memory.clear()
 
-    def name(self, tensor: torch.Tensor) -> str:
-        """Return the weight's name, or ``""``."""
+    def name(self, tensor: torch.Tensor, now: Optional[Seen] = None) -> str:
+        """Return the weight's name, or ``""``.
+
+        Args:
+            tensor: Any.
+            now: What it looks like, where that is known.
+        """
         weight = self._objects.get(id(tensor))
-        if weight is None and self._memory and readable(tensor):
-            weight = self._memory.get(layout_of(tensor))
+        if weight is None and self._memory:
+            now = now or seen(tensor)
+            weight = None if now.address is None else self._memory.get(now.layout)
         if weight is None or version_of(weight.tensor) != weight.version:
             return ""
         return weight.name

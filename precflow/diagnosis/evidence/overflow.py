@@ -134,7 +134,7 @@ class _Side:
     def _statistics(self, record: Record) -> Statistics | None:
         if record.statistics is not None:
             return record.statistics
-        if record.content in self._known:
+        if record.content and record.content in self._known:
             return self._known[record.content]
         if not record.stored or self._left <= 0 or record.text not in self._suspicious:
             return None

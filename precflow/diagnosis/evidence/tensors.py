@@ -75,7 +75,8 @@ class Observed:
         """Every input has the same bits on both sides, and there is at least one."""
         if self.target is None or not self.reference.inputs:
             return False
-        return [one.content for one in self.reference.inputs] == [one.content for one in self.target.inputs]
+        known = all(one.content or one.weight for one in self.reference.inputs)
+        return known and [one.content for one in self.reference.inputs] == [one.content for one in self.target.inputs]
 
 
 def observe(reference: Readable, target: Readable, suspects: Sequence[Suspect]) -> list[Observed]:

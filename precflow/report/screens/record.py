@@ -152,5 +152,5 @@ def _users(view: RecordView) -> list[str]:
     return [*shown, *more]
 
 
-def _counts(counts: Mapping[str, int]) -> str:
-    return " · ".join(f"{name} {wording.count(number)}" for name, number in counts.items())
+def _counts(counts: Mapping[str, int | None]) -> str:
+    return " · ".join(f"{name} {wording.count(number)}" for name, number in counts.items() if number is not None)

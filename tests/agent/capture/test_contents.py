@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from precflow.agent.capture.contents import Contents
+from precflow.agent.capture.memory import Storages
 from precflow.agent.digest import content_id
 from precflow.agent.measuring import Measuring
 from precflow.agent.writer import Writer
@@ -28,13 +29,13 @@ def of(contents, tensor, detail="digest"):
 
 
 def test_a_tensor_is_measured_once(measured):
-    contents, tensor = Contents(None), torch.ones(3)
+    contents, tensor = Contents(None, Storages()), torch.ones(3)
     assert of(contents, tensor) == of(contents, tensor) == of(contents, tensor.detach()) == content_id(tensor)
     assert len(measured) == 1
 
 
 def test_a_write_through_any_view_is_seen(measured):
-    contents, tensor = Contents(None), torch.ones(2, 3)
+    contents, tensor = Contents(None, Storages()), torch.ones(2, 3)
     of(contents, tensor)
     tensor[0].mul_(2)
     assert of(contents, tensor) == content_id(tensor)
@@ -44,7 +45,7 @@ def test_a_write_through_any_view_is_seen(measured):
 
 
 def test_a_write_past_the_version_counter_is_seen_when_it_is_reported():
-    contents, tensor = Contents(None), torch.ones(3)
+    contents, tensor = Contents(None, Storages()), torch.ones(3)
     of(contents, tensor)
     alias = tensor.data
     alias.add_(1)
@@ -53,14 +54,14 @@ def test_a_write_past_the_version_counter_is_seen_when_it_is_reported():
 
 
 def test_views_are_told_apart(measured):
-    contents, tensor = Contents(None), torch.arange(6.0).reshape(2, 3)
+    contents, tensor = Contents(None, Storages()), torch.arange(6.0).reshape(2, 3)
     views = [tensor, tensor.t(), tensor[0], tensor[1], tensor.view(6)]
     assert [of(contents, view) for view in views] == [content_id(view) for view in views]
     assert len(measured) == 5
 
 
 def test_memory_that_is_used_again_is_hashed_again():
-    contents = Contents(None)
+    contents = Contents(None, Storages())
     for value in range(20):
         tensor = torch.full((1000,), float(value))
         assert of(contents, tensor) == content_id(tensor)
@@ -68,7 +69,7 @@ def test_memory_that_is_used_again_is_hashed_again():
 
 
 def test_inference_tensors_are_never_remembered(measured):
-    contents = Contents(None)
+    contents = Contents(None, Storages())
     with torch.inference_mode():
         tensor = torch.ones(2)
         of(contents, tensor)
@@ -80,7 +81,7 @@ def test_inference_tensors_are_never_remembered(measured):
 def test_tensors_are_stored_when_asked_and_once(tmp_path):
     writer = Writer(str(tmp_path))
     writer.open_step(0, 0)
-    contents, tensor = Contents(writer), torch.arange(6.0).reshape(2, 3).t()
+    contents, tensor = Contents(writer, Storages()), torch.arange(6.0).reshape(2, 3).t()
     content = of(contents, tensor)
     assert not writer.stored(content)
     assert of(contents, tensor, "tensors") == content
@@ -89,19 +90,20 @@ def test_tensors_are_stored_when_asked_and_once(tmp_path):
 
 
 def test_a_tensor_is_measured_again_where_more_is_asked_for(measured):
-    contents, tensor = Contents(None), torch.arange(6.0)
-    for detail, times in (("digest", 1), ("statistics", 2), ("digest", 2), ("sketch", 3), ("statistics", 3), ("tensors", 4)):
+    contents, tensor = Contents(None, Storages()), torch.arange(6.0)
+    details = ("statistics", "digest", "statistics", "sketch", "statistics", "tensors")
+    for detail, times in zip(details, (1, 2, 2, 3, 3, 4), strict=True):
         contents.of(tensor, detail)
         assert len(measured) == times, detail
 
 
 def test_tensors_without_bytes_are_described_and_no_more(measured):
-    assert of(Contents(None), torch.empty(3, device="meta"), "tensors") == ""
+    assert of(Contents(None, Storages()), torch.empty(3, device="meta"), "tensors") == ""
     assert measured == []
 
 
 def test_forgetting_changes_no_answer(measured):
-    contents, tensor = Contents(None), torch.ones(3)
+    contents, tensor = Contents(None, Storages()), torch.ones(3)
     first = of(contents, tensor)
     contents.forget()
     assert of(contents, tensor) == first
@@ -109,9 +111,11 @@ def test_forgetting_changes_no_answer(measured):
 
 
 def test_storages_that_are_gone_are_forgotten():
-    contents, kept = Contents(None), torch.ones(3)
+    storages, kept = Storages(), torch.ones(3)
+    contents = Contents(None, storages)
     of(contents, kept)
     for value in range(50):
         contents.of(torch.full((3,), float(value)), "digest")
     contents.flush()
+    storages.purge()
     assert len(contents._known) == 1

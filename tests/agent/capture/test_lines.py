@@ -92,7 +92,8 @@ SMALL = torch.arange(6.0)
 def test_details_keep_what_they_say(tmp_path, tensor, detail):
     writer = Writer(str(tmp_path))
     found = shown(made(writer, detail=detail), tensor)
-    assert found["content"] == content_id(tensor)
+    assert found["content"] == ("" if detail == "statistics" else content_id(tensor))
+    assert ("mark" in found) == (detail == "statistics")
     assert ("statistics" in found) == (detail in ("statistics", "sketch"))
     whole = detail == "tensors" or (detail == "sketch" and tensor is SMALL)
     assert found["stored"] == writer.stored(found["content"]) == whole
@@ -105,7 +106,8 @@ def test_movement_has_its_content_only(tmp_path, detail):
     lines = made(Writer(str(tmp_path)), detail=detail)
     shown(lines, SMALL)
     found = shown(lines, SMALL, store=False)
-    assert (found["content"], found["stored"], "statistics" in found) == (content_id(SMALL), False, False)
+    content = "" if detail == "statistics" else content_id(SMALL)
+    assert (found["content"], found["stored"], "statistics" in found, "mark" in found) == (content, False, False, False)
 
 
 def test_a_rule_decides_for_its_calls(tmp_path):

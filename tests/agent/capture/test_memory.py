@@ -2,7 +2,7 @@ import gc
 
 import torch
 
-from precflow.agent.capture.memory import address_of, is_new, layout_of, storage_of, storages_of, version_of
+from precflow.agent.capture.memory import Storages, address_of, is_new, layout_of, seen, storages_of, version_of
 
 
 def test_writes_raise_the_version_for_all_views():
@@ -20,23 +20,49 @@ def test_inference_tensors_have_no_version():
 
 def test_views_share_their_storage_and_copies_do_not():
     base = torch.zeros(4)
-    assert storage_of(base[1:]).cdata == storage_of(base).cdata
-    assert storage_of(base.clone()).cdata != storage_of(base).cdata
+    assert address_of(base[1:]) == address_of(base)
+    assert address_of(base.clone()) != address_of(base)
     assert not is_new(base.view(2, 2), storages_of([base]))
     assert is_new(base + 1, storages_of([base]))
 
 
-def test_a_storage_keeps_its_name_after_its_death():
-    references = []
-    for _ in range(50):
-        references.append(storage_of(torch.zeros(3)))
+def test_a_storage_that_is_held_keeps_its_name_after_its_death():
+    storages, known = Storages(), {}
+    storages.follow(known)
+    for place in range(50):
+        tensor = torch.zeros(3)
+        storages.hold(tensor, address_of(tensor))
+        known.setdefault(address_of(tensor), place)
+        del tensor
         gc.collect(0)
-    assert len({reference.cdata for reference in references}) == 50
-    assert all(reference.expired() for reference in references)
+    assert list(known.values()) == list(range(50))
+
+
+def test_what_is_known_of_storages_goes_with_them():
+    storages, first, second = Storages(), {}, {}
+    storages.follow(first)
+    storages.follow(second)
+    kept, gone = torch.zeros(3), torch.zeros(3)
+    for tensor in (kept, gone, kept[1:]):
+        storages.hold(tensor, address_of(tensor))
+        first[address_of(tensor)] = second[address_of(tensor)] = True
+    del gone, tensor
+    storages.purge()
+    assert list(first) == list(second) == [address_of(kept)]
+
+
+def test_a_look_at_a_tensor_has_all_that_records_ask_for():
+    base = torch.zeros(4)
+    view = base[1:]
+    assert seen(view) == (address_of(base), version_of(base), layout_of(view))
+    base.add_(1)
+    assert seen(view).version == version_of(base)
+    with torch.inference_mode():
+        assert seen(torch.zeros(2)).version is None
+    assert seen(torch.empty(2, device="meta"))[0] is None
 
 
 def test_tensors_without_bytes_have_no_storage():
-    assert storage_of(torch.empty(2, device="meta")) is None
     assert storages_of([torch.eye(2).to_sparse()]) == set()
 
 
@@ -49,5 +75,5 @@ def test_layouts_tell_views_apart():
 
 def test_an_address_is_that_of_the_storage():
     base = torch.zeros(4)
-    assert address_of(base) == address_of(base[1:]) == storage_of(base).cdata
+    assert address_of(base) == address_of(base[1:]) == base.untyped_storage()._cdata
     assert address_of(torch.empty(2, device="meta")) is None

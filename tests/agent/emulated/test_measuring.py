@@ -84,7 +84,7 @@ def test_ordinary_tensors_come_with_one_copy_a_flush(npu, copies):
 def test_a_tensor_may_be_written_to_before_the_flush(npu):
     tensor = torch.ones(5000, device="npu")
     measuring = Measuring(None)
-    ticket = measuring.measure(tensor, "statistics")
+    ticket = measuring.measure(tensor, "sketch")
     tensor.zero_()
     measuring.flush()
     assert ticket.content == content_id(torch.ones(5000))
@@ -94,7 +94,7 @@ def test_a_tensor_may_be_written_to_before_the_flush(npu):
 def test_parts_are_taken_on_the_device(npu):
     tensor, kept = torch.randn(300, 1000), kept_of((300, 1000), "[:7]", 1.0)
     measuring = Measuring(None)
-    ticket = measuring.measure(tensor.to("npu"), "statistics", kept)
+    ticket = measuring.measure(tensor.to("npu"), "sketch", kept)
     measuring.flush()
     assert ticket.content == content_id(tensor)
     assert ticket.statistics[:2] == [tensor[:7].min().item(), tensor[:7].max().item()]
