@@ -10,10 +10,12 @@ from typing import Any, TypeVar
 
 import cattrs
 
+from precflow.comparison.scaled import Scaled
 from precflow.errors import StoreError
 
 Value = TypeVar("Value")
 _CONVERTER = cattrs.Converter()
+_CONVERTER.register_structure_hook(Scaled, lambda pair, _: Scaled(float(pair[0]), int(pair[1])))  # a tuple: no types are seen
 
 
 def write_value(path: Path, value: object) -> None:
