@@ -8,14 +8,15 @@ epsilon (float32) for every other bias of a text encoder of six layers.
 A bias and a weight are sums over the same arrivals, the weight's times the inputs. So in float32 and float64 a bias is never
 that small but by cancelling: rows of inputs would need a norm of four millions. Such a record is blind, where it is so small on
 *both* sides: a side that is not has a gradient that the other lacks, and fails. In low precision 64 is enough, which inputs do
-have; there it fails and is told.
+have; there it fails and is told. The same holds for an optimizer's state that is made of such gradients, and the weight behind
+them is blind with it: Adam makes whole steps of noise.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from precflow.comparison.measures import Measure
@@ -24,22 +25,36 @@ from precflow.dumps.dtypes import coarsest, float_facts
 from precflow.judgement.decision import SENTINEL, Decision
 from precflow.judgement.verdicts import Judged
 
-_PHASE = "gradient"
+_GRADIENT, _OPTIMIZER = "gradient", "optimizer"
 _EPSILONS = 2.0  # of the largest gradient of the module: two sides with half of it each
 _REMARK = "both sides are below the rounding of its module's largest gradient ({:.2g}, {:.2g} against {:.2g} times {:.2g})"
 _MAY_BE = "it may be zero but for rounding, as the bias of an attention's keys is: an accepted difference takes it"
 _IS = "it is zero but for rounding, as the bias of an attention's keys is"
 _RELATIVE = frozenset(METRICS) - {"max_abs_error", "mean_abs_error", "rmse", "kl_divergence"}  # of its own, as the user's are
+_STEPPED = "the optimizer steps by a gradient that is zero but for rounding"
 _FINE_DIGITS = 24  # float32 and float64
 
-Place = tuple[str, str]
-"""A module, and step and rank: the gradients in one place are made of the same arrivals."""
+Place = tuple[str, str, str]
+"""A module, step and rank, and the optimizer's state or ``""``: the gradients in one place are made of the same arrivals."""
+
+
+Parameter = tuple[str, str, str]
+"""Module, name of the parameter, and step and rank."""
 
 
 def told_apart(measures: Sequence[Measure], decisions: Sequence[Decision]) -> list[Decision]:
     """Return the decisions: failing gradients that are nothing but rounding are blind; those that may be fail and say so."""
     largest = _largest(measures)
-    return [_told(measure, one, largest) for measure, one in zip(measures, decisions, strict=True)]
+    told = [_told(measure, one, largest) for measure, one in zip(measures, decisions, strict=True)]
+    noisy, failing = set[Parameter](), set[Parameter]()
+    for measure, one in zip(measures, told, strict=True):
+        if one.judged.status == "blind" and one.judged.reason.endswith(_IS):
+            noisy.add(_parameter(measure))
+        elif one.failed and _is_of_gradients(measure):
+            failing.add(_parameter(measure))
+    if not noisy:
+        return told
+    return [_stepped(measure, one, noisy - failing) for measure, one in zip(measures, told, strict=True)]
 
 
 def may_be_rounding(judged: Sequence[Judged]) -> list[str]:
@@ -51,7 +66,7 @@ def _largest(measures: Sequence[Measure]) -> Mapping[Place, float]:
     """Return the largest norm of a gradient by place: that which both sides have at least."""
     found: dict[Place, float] = defaultdict(float)
     for measure in measures:
-        if measure.phase == _PHASE and (both := _norms(measure)):
+        if _is_of_gradients(measure) and (both := _norms(measure)):
             reference, most = both
             found[_place(measure)] = max(found[_place(measure)], 2 * reference - most)
     return found
@@ -59,8 +74,7 @@ def _largest(measures: Sequence[Measure]) -> Mapping[Place, float]:
 
 def _told(measure: Measure, decision: Decision, largest: Mapping[Place, float]) -> Decision:
     """Return the decision about one record; one that fails a limit in the tensor's own unit stays as it is."""
-    relative = decision.failed and not any(condition.metric not in _RELATIVE for condition in decision.failed)
-    both = _norms(measure) if measure.phase == _PHASE and relative else None
+    both = _norms(measure) if _is_of_gradients(measure) and _fails_relatively(decision) else None
     dtype = coarsest([measure.reference_dtype, measure.target_dtype])
     if both is None or not dtype or measure.counts.get(SENTINEL, 0):
         return decision
@@ -72,6 +86,23 @@ def _told(measure: Measure, decision: Decision, largest: Mapping[Place, float]) 
     if digits < _FINE_DIGITS:
         return replace(decision, judged=replace(decision.judged, reason=f"{decision.judged.reason}; {said}; {_MAY_BE}"))
     return replace(decision, judged=replace(decision.judged, status="blind", reason=f"{said}; {_IS}"), failed=frozenset())
+
+
+def _stepped(measure: Measure, decision: Decision, noisy: Collection[Parameter]) -> Decision:
+    """Return the decision about a weight behind a step; blind where the step is one of noise."""
+    is_weight = measure.phase == _OPTIMIZER and not _state(measure)
+    if not is_weight or _parameter(measure) not in noisy or not _fails_relatively(decision):
+        return decision
+    return replace(decision, judged=replace(decision.judged, status="blind", reason=_STEPPED), failed=frozenset())
+
+
+def _fails_relatively(decision: Decision) -> bool:
+    return bool(decision.failed) and all(condition.metric in _RELATIVE for condition in decision.failed)
+
+
+def _is_of_gradients(measure: Measure) -> bool:
+    """Tell whether a record is a gradient, or the part of an optimizer's state that is made of one's gradients."""
+    return measure.phase == _GRADIENT or (measure.phase == _OPTIMIZER and bool(_state(measure)))
 
 
 def _norms(measure: Measure) -> tuple[float, float] | None:
@@ -86,5 +117,21 @@ def _norms(measure: Measure) -> tuple[float, float] | None:
 
 
 def _place(measure: Measure) -> Place:
-    """Return where a gradient belongs; step and rank are the end of its identity."""
-    return measure.module, measure.record.rpartition("/")[2].partition("@")[2]
+    """Return where a gradient belongs."""
+    return measure.module, _parameter(measure)[2], _state(measure)
+
+
+def _parameter(measure: Measure) -> Parameter:
+    """Return what its gradient, its weight and its state have in common."""
+    index, _, when = _index(measure).partition("@")
+    return measure.module, index.partition(".")[0], when
+
+
+def _state(measure: Measure) -> str:
+    """Return the name of an optimizer's state, ``""`` for a weight and a gradient."""
+    return _index(measure).partition("@")[0].partition(".")[2]
+
+
+def _index(measure: Measure) -> str:
+    """Return the index of a record, with step and rank: the end of its identity."""
+    return measure.record.rpartition("/")[2].split(".", 2)[2]

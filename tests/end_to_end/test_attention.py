@@ -31,6 +31,24 @@ def attended(precflow, tmp_path_factory):
     return run
 
 
+ADAM = ("workload.optimizer._target_=torch.optim.AdamW", "workload.optimizer.lr=0.001")
+OPTIMIZER = "capture.phase=[forward,backward,gradient,optimizer]"
+
+
+def test_an_optimizer_that_steps_by_noise_raises_no_alarm_either(attended):
+    ended = attended("+emulate=reorder", *ADAM, OPTIMIZER)
+    assert ended.code == 0, ended.err
+    blind = {row["record"].removeprefix("attention.key/") for row in ended.result["rows"] if row["status"] == "blind"}
+    states = {f"optimizer.output.bias{state}" for state in ("", ".exp_avg", ".exp_avg_sq")}
+    assert blind == {"gradient.output.bias", *states}
+
+
+def test_an_optimizer_that_is_wrong_is_found(attended):
+    ended = attended("emulate.name=planted", "emulate.rules=[{operator:addcdiv_,rule:scale,factor:1.5}]", *ADAM, OPTIMIZER)
+    assert ended.code == 1, ended.err
+    assert ended.result["region"]["start"].endswith("(optimizer)")
+
+
 def bias(ended):
     (row,) = [row for row in ended.result["rows"] if row["record"] == BIAS]
     return row

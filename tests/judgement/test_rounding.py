@@ -104,3 +104,41 @@ def test_only_gradients_of_the_same_module_and_step_are_a_measure(gradient, run,
 def test_only_gradients_are_of_rounding(gradient, run):
     judged, _ = run([gradient("weight", *weight(), phase="forward"), gradient("bias", *noise(1e-9), phase="forward")])
     assert judged[1].status == "fail"
+
+
+def stepped(gradient, *, bias=1e-3, state=1e-10):
+    """Return the records of a step: gradients, states and weights of a weight and of a bias that has no gradient."""
+    one, other = (RNG.standard_normal(64) for _ in range(2))
+    return [
+        gradient("weight", *weight()),
+        gradient("bias", *noise(1e-9)),
+        gradient("weight", *weight(), phase="optimizer"),
+        gradient("weight.exp_avg", *weight(), phase="optimizer"),
+        gradient("bias", one * bias, other * bias, phase="optimizer"),
+        gradient("bias.exp_avg", *noise(state), phase="optimizer"),
+    ]
+
+
+def test_what_an_optimizer_makes_of_noise_is_blind(gradient, run):
+    judged, verdict = run(stepped(gradient))
+    assert [one.status for one in judged] == ["pass", "blind", "pass", "pass", "blind", "blind"]
+    assert judged[4].reason == "the optimizer steps by a gradient that is zero but for rounding"
+    assert verdict.verdict == "aligned"
+
+
+def test_a_state_that_is_more_than_noise_fails(gradient, run):
+    judged, verdict = run(stepped(gradient, state=1e-3))
+    assert [one.status for one in judged] == ["pass", "blind", "pass", "pass", "fail", "fail"]
+    assert verdict.verdict == "misaligned"
+
+
+def test_a_weight_behind_a_gradient_fails(gradient, run):
+    records = stepped(gradient)
+    records[1] = gradient("bias", *[values * 1e6 for values in noise(1e-9)])
+    judged, _ = run(records)
+    assert [judged[number].status for number in (1, 4)] == ["fail", "fail"]
+
+
+def test_the_weight_of_another_step_fails(gradient, run):
+    records = [*stepped(gradient)[:4], gradient("bias", *noise(1e-3), phase="optimizer", step="@1.0")]
+    assert run(records)[0][4].status == "fail"
