@@ -52,9 +52,8 @@ def told_apart(measures: Sequence[Measure], decisions: Sequence[Decision]) -> li
             noisy.add(_parameter(measure))
         elif one.failed and _is_of_gradients(measure):
             failing.add(_parameter(measure))
-    if not noisy:
-        return told
-    return [_stepped(measure, one, noisy - failing) for measure, one in zip(measures, told, strict=True)]
+    noisy -= failing
+    return [_stepped(measure, one, noisy) for measure, one in zip(measures, told, strict=True)] if noisy else told
 
 
 def may_be_rounding(judged: Sequence[Judged]) -> list[str]:
