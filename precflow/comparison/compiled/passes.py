@@ -1,6 +1,6 @@
 """Further passes over a block or a segment, each made only where what is known already says that it is needed.
 
-All but the first two take both sides as float32's bits, ``begin`` is the first element and ``end`` is behind the last one.
+All but ``extremes`` and ``distances`` take float32's bits; ``begin`` is the first element and ``end`` is behind the last one.
 """
 
 from __future__ import annotations
@@ -45,6 +45,15 @@ def extremes(reference: Any, target: Any, start: Any, stop: Any) -> Any:
         lower, higher = min(y_order, x_order), max(y_order, x_order)  # apart: LLVM makes no vectors of a minimum of three
         low, high = min(low, lower), max(high, higher)
     return low, high
+
+
+@register_jitable
+def least_of(values: Any) -> Any:
+    """Return the smallest magnitude of a block of float32's bits."""
+    least = MAGNITUDE
+    for i in range(uint64(values.size)):
+        least = min(least, int32(values[i] & MAGNITUDE))
+    return least
 
 
 @register_jitable

@@ -21,12 +21,13 @@ from precflow.comparison.compiled.layout import (
     FIRST_RUNG,
     LONG_ROW,
     NEGATIVE,
+    SEGMENT,
     SUMS,
     TARGET_SUM,
     TILE,
     UNEQUAL,
 )
-from precflow.comparison.compiled.passes import add_row_squares, distances, extremes
+from precflow.comparison.compiled.passes import add_row_squares, distances, extremes, least_of
 from precflow.comparison.compiled.swift import add_swiftly
 from precflow.comparison.compiled.terms import NEARBY, divergence_terms, nearby_terms
 from precflow.compiling import storing
@@ -71,6 +72,36 @@ def _add_tile_lanes(start: Any, stop: Any, width: Any, other: Any, seen: Any) ->
     add_lanes(others, begin, end, weights, other_lanes[begin // length])
 
 
+@register_jitable
+def _add_piecewise(
+    y: Any,
+    x: Any,
+    first: Any,
+    length: Any,
+    normal: Any,
+    rungs: Any,
+    sums: Any,
+    totals: Any,
+    largest: Any,
+    tallies: Any,
+    squares: Any,
+) -> Any:
+    """Measure a block in which some y is small, and mind that in those of its pieces alone that have one.
+
+    Returns:
+        The sum of |y|, and 1 for the largest quotient, which nobody knows.
+    """
+    y_sum = 0.0
+    for begin in range(0, y.size, SEGMENT):
+        end = min(begin + SEGMENT, y.size)
+        piece, other = y[begin:end], x[begin:end]
+        if least_of(piece) < max(normal, _TINY):
+            y_sum += add_carefully(piece, other, first + begin, length, normal, rungs, sums, totals, largest, tallies, squares)
+        else:
+            y_sum += add_swiftly(piece, other, first + begin, length, normal, rungs, totals, largest, tallies, squares)[0]
+    return y_sum, 1.0
+
+
 @register_jitable(inline="always")
 def _add_block(reference: Any, target: Any, start: Any, stop: Any, place: Any, facts: Any, results: Any, scratch: Any) -> None:
     """Add one block to the running totals."""
@@ -100,13 +131,13 @@ def _add_block(reference: Any, target: Any, start: Any, stop: Any, place: Any, f
     tallies[UNEQUAL] |= differing != 0
     if present < 0 and not tallies[NEGATIVE]:
         tallies[NEGATIVE] = extremes(y, x, 0, size)[0] < 0
-    quotient = 1.0
+    number = first + start  # of the first element
     if excluded or least < max(normal, _TINY):
-        y_sum = add_carefully(y, x, first + start, length, normal, rungs, sums, totals, largest, tallies, squares)
+        y_sum, quotient = _add_piecewise(y, x, number, length, normal, rungs, sums, totals, largest, tallies, squares)
     else:
-        y_sum, quotient = add_swiftly(y, x, first + start, length, normal, rungs, totals, largest, tallies, squares)
+        y_sum, quotient = add_swiftly(y, x, number, length, normal, rungs, totals, largest, tallies, squares)
     if length < LONG_ROW:
-        add_row_squares(y, x, 0, size, first + start, length, squares)
+        add_row_squares(y, x, 0, size, number, length, squares)
     if not tallies[NEGATIVE]:
         terms, target_sum = 0.0, y_sum
         if differing and quotient < NEARBY:
