@@ -16,6 +16,7 @@ from precflow.comparison.own import Makers
 from precflow.comparison.pairing import Pair, pair
 from precflow.comparison.reading import Found, Reading, Terms
 from precflow.comparison.summarize import DEFAULT_BLOCK, worth_compiling
+from precflow.dumps.collector import collector_off
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Record
 
@@ -48,8 +49,9 @@ def compare(  # noqa: PLR0913  each is a thing of its own, named at the call
         Measures in the reference's order, then records that only the target has.
     """
     owners = owners_of(reference, target)
-    pairs = pair(_outputs(reference), _outputs(target))
-    measures = [described(joined, owners) for joined in pairs]
+    with collector_off():  # it would look through all records again and again
+        pairs = pair(_outputs(reference), _outputs(target))
+        measures = [described(joined, owners) for joined in pairs]
     readings: dict[Contents, Reading] = {}
     waiting: dict[int, Contents] = {}
     for place, (measure, joined) in enumerate(zip(measures, pairs, strict=True)):
@@ -64,12 +66,13 @@ def compare(  # noqa: PLR0913  each is a thing of its own, named at the call
     for batch, results in (executor or Threads()).run(left, reference, target, terms):
         finished.write(batch, results)
         found.update(_by_contents(batch, results))
-    return [
-        _measured(measure, found[waiting[place]])
-        if place in waiting
-        else _without_tensors(measure, pairs[place], reference, target, terms.own)
-        for place, measure in enumerate(measures)
-    ]
+    with collector_off():
+        return [
+            _measured(measure, found[waiting[place]])
+            if place in waiting
+            else _without_tensors(measure, pairs[place], reference, target, terms.own)
+            for place, measure in enumerate(measures)
+        ]
 
 
 def _outputs(dump: Dump) -> Iterator[Record]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -21,7 +22,7 @@ def row_length(shape: tuple[int, ...]) -> int:
     >>> row_length((3, 77, 768)), row_length((5,)), row_length(()), row_length((1 << 24, 1))
     (768, 5, 1, 16)
     """
-    size = int(np.prod(shape, dtype=np.int64))
+    size = math.prod(shape)
     length = max(shape[-1] if len(shape) > 1 else size, 1)
     return length * max(1, -(-size // (length * MOST_ROWS)))
 

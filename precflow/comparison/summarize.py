@@ -47,7 +47,7 @@ class PairOfTensors:
         self.inexact = is_floating(name_of(reference.dtype)) or is_floating(name_of(target.dtype))
         parts = 2 if "c" in (reference.dtype.kind, target.dtype.kind) else 1
         self.reference, self.target = (self._flat(array, parts) for array in (reference, target))
-        self._names = self.reference.dtype.name, self.target.dtype.name
+        self._names = name_of(self.reference.dtype), name_of(self.target.dtype)
         self.length = row_length((*reference.shape[:-1], reference.shape[-1] * parts) if reference.ndim else (parts,))
 
     @property
