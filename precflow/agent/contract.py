@@ -39,7 +39,7 @@ ROLES = ("input", "output")
 #   zero       ordinary elements that are 0
 #   saturated  elements whose magnitude is the largest finite one of their type
 #   places     where the elements stand that are not ordinary: the sum, modulo 2^32, over elements p in C order, of
-#              code(p) * ((w0[p % 65536] ^ mix32(p // 65536)) | 1), with code 0 for ordinary, 1 NaN, 2 +inf, 3 high fill, 4 low
+#              code(p) * ((w0[p % 16384] ^ mix32(p // 16384)) | 1), with code 0 for ordinary, 1 NaN, 2 +inf, 3 high fill, 4 low
 #              fill or -inf, which mask alike; w0 is the digest's first table. 0 where there are none
 STATISTICS = (
     "minimum",

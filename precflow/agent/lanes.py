@@ -1,8 +1,9 @@
 """Two checksums of a tensor's bytes, block by block: sums of mixed words that any device makes in any order.
 
 Each word is mixed with a weight of its place *before* the sum, so that the sum is not linear in the bits: a plain weighted sum
-is blind to patterns such as +1 -2 +1 ulp, and in 32 bits to any even number of flipped signs. Only int32 arithmetic that wraps
-is used; whether a device wraps is tried once.
+is blind to patterns such as +1 -2 +1 ulp, and in 32 bits to any even number of flipped signs. Both sums are over the same mixed
+words, with weights that have nothing to do with each other. Only int32 arithmetic that wraps is used; whether a device wraps
+is tried once.
 """
 
 from __future__ import annotations
@@ -14,23 +15,22 @@ import torch
 
 from precflow.agent.mixing import mix32, signed
 
-BLOCK = 65536  # words that are summed up together
+BLOCK = 16384  # words that are summed up together: their weights stay in the cache
 BLOCK_BYTES = 4 * BLOCK
 PIECE_BYTES = 64 << 20  # a tensor that is larger, and not plain memory, is never copied as a whole
 
 _SEEDS = (0x243F6A88, 0x85A308D3)
-_FACTORS = (0x9E3779B1, 0x85EBCA77)
-_HOST_ROWS = 4  # blocks at once: their words and what is made of them stay in the cache
-_DEVICE_ROWS = 64
-_KNOWN_LANES = (848851314, 443106599)  # of the first BLOCK values of mix32
+_FACTOR = signed(0x9E3779B1)
+_HOST_ROWS = 16  # blocks at once: their words and what is made of them stay in the cache
+_DEVICE_ROWS = 256
+_KNOWN_LANES = (16924512, -1924067348)  # of the first BLOCK values of mix32
 
 
 class _Tables(NamedTuple):
-    """Per place in a block: the weights ``[2, BLOCK]``, the same made odd, and the factors ``[2, 1]``."""
+    """Per place in a block: what its word is mixed with ``[BLOCK]``, and the weights of the sums ``[2, BLOCK]``."""
 
+    mixing: torch.Tensor
     weights: torch.Tensor
-    odd: torch.Tensor
-    factors: torch.Tensor
 
 
 _tables: Dict[torch.device, _Tables] = {}
@@ -63,24 +63,26 @@ def block_lanes(words: torch.Tensor) -> torch.Tensor:
         words: int32 ``[rows, at most BLOCK]``: blocks of one tensor, or equally long tensors one a row.
     """
     tables, (rows, length) = _tables_on(words.device), words.shape
-    weights, odd = tables.weights[:, :length], tables.odd[:, :length]
-    at_once = _HOST_ROWS if words.device.type == "cpu" else _DEVICE_ROWS
-    at_once = max(1, at_once * BLOCK // max(length, 1))
+    mixing, weights, on_host = tables.mixing[:length], tables.weights[:, :length], words.device.type == "cpu"
+    at_once = max(1, (_HOST_ROWS if on_host else _DEVICE_ROWS) * BLOCK // max(length, 1))
     found: List[torch.Tensor] = []
     for start in range(0, rows, at_once):
-        some = words[start : start + at_once].unsqueeze(1)
+        some = words[start : start + at_once]
         mixed, moved = _scratch(some.shape[0], length, words.device)
-        torch.bitwise_xor(some, weights, out=mixed)
-        mixed.mul_(tables.factors)
+        torch.bitwise_xor(some, mixing, out=mixed)
+        mixed.mul_(_FACTOR)
         torch.bitwise_right_shift(mixed, 16, out=moved)
-        mixed.bitwise_xor_(moved.bitwise_and_(0xFFFF)).mul_(odd)
-        found.append(mixed.sum(-1, dtype=torch.int32))
+        mixed.bitwise_xor_(moved.bitwise_and_(0xFFFF))
+        if on_host:
+            found.append(torch.mm(mixed, weights.t()))
+        else:  # few devices have a product of matrices of integers
+            found.append((mixed.unsqueeze(1) * weights).sum(-1, dtype=torch.int32))
     return found[0] if len(found) == 1 else torch.cat(found)
 
 
 def place_weights(device: torch.device) -> torch.Tensor:
-    """Return the first table's weight of each place in a block, int32 ``[BLOCK]``."""
-    return _tables_on(device).weights[0]
+    """Return what the word of each place in a block is mixed with, int32 ``[BLOCK]``: as random as any weight."""
+    return _tables_on(device).mixing
 
 
 def wraps(device: torch.device) -> bool:
@@ -156,19 +158,18 @@ def _tables_on(device: torch.device) -> _Tables:
 
 def _made_tables(device: torch.device) -> _Tables:
     places = torch.arange(BLOCK, dtype=torch.int32)
-    weights = torch.stack([mix32(places + signed(seed)) for seed in _SEEDS])
-    factors = torch.tensor([[signed(factor)] for factor in _FACTORS], dtype=torch.int32)
-    return _Tables(weights.to(device), (weights | 1).to(device), factors.to(device))
+    first, second = (mix32(places + signed(seed)) for seed in _SEEDS)
+    return _Tables(first.to(device), torch.stack([first | 1, second]).to(device))
 
 
 def _scratch(rows: int, length: int, device: torch.device) -> Tuple[torch.Tensor, torch.Tensor]:
-    """Return two int32 ``[rows, 2, length]`` to work in; on the CPU the same memory each time, for fresh pages cost more."""
+    """Return two int32 ``[rows, length]`` to work in; on the CPU the same memory each time, for fresh pages cost more."""
     if device.type != "cpu":
-        mixed = torch.empty((rows, 2, length), dtype=torch.int32, device=device)
+        mixed = torch.empty((rows, length), dtype=torch.int32, device=device)
         return mixed, torch.empty_like(mixed)
     if not hasattr(_local, "memory"):
         with torch.inference_mode(mode=False):
-            _local.memory = torch.empty((2, 2 * _HOST_ROWS * BLOCK), dtype=torch.int32)
+            _local.memory = torch.empty((2, _HOST_ROWS * BLOCK), dtype=torch.int32)
     memory: torch.Tensor = _local.memory
-    taken = memory[:, : 2 * rows * length].view(2, rows, 2, length)
+    taken = memory[:, : rows * length].view(2, rows, length)
     return taken[0], taken[1]

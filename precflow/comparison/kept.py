@@ -32,7 +32,7 @@ from precflow.dumps.records import Record, Statistics
 EVIDENCE = ("digest", "statistics", "sketch", "tensors")  # from little to all
 
 MOST_ROWS = 1024  # norms that an agent keeps of one tensor; of more rows, equal groups of neighbours
-_PLACES = 65536  # elements that share one table of weights
+_PLACES = 16384  # elements that share one table of weights
 _SEED = 0x243F6A88  # of that table
 _CODES = ((NOT_A_NUMBER, 1), (INFINITY, 2), (HIGH_FILL, 3), (LOW_FILL, 4), (MINUS_INFINITY, 4))
 _SINGLE, _SPLIT = 2.0**-22, 2.0**-32  # error of sums in float32, without and with their low part, relative to the norm

@@ -22,11 +22,10 @@ def expected(data):
     for start in range(0, len(words), BLOCK):
         block = words[start : start + BLOCK]
         place = np.arange(len(block), dtype=np.uint32)
-        for seed, factor in ((0x243F6A88, 0x9E3779B1), (0x85A308D3, 0x85EBCA77)):
-            weight = mixed(place + np.uint32(seed))
-            y = (block ^ weight) * np.uint32(factor)
-            y ^= y >> 16
-            found.append(int((y * (weight | np.uint32(1))).sum(dtype=np.uint32)))
+        first, second = mixed(place + np.uint32(0x243F6A88)), mixed(place + np.uint32(0x85A308D3))
+        y = (block ^ first) * np.uint32(0x9E3779B1)
+        y ^= y >> 16
+        found += [int((y * weight).sum(dtype=np.uint32)) for weight in (first | np.uint32(1), second)]
     return found
 
 

@@ -12,17 +12,18 @@ WORD = np.uint64(0xFFFFFFFF)
 
 
 def content_of(array):
-    """Return the content id of a tensor: 128 bits of BLAKE2b over type, shape and two sums a block of 65536 words."""
+    """Return the content id of a tensor: 128 bits of BLAKE2b over type, shape and two sums a block of 16384 words."""
     data = array.tobytes()
     words = np.frombuffer(data + bytes(-len(data) % 4), "<u4").astype(np.uint64)
     sums = b""
-    for start in range(0, len(words), 65536):
-        block = words[start : start + 65536]
-        for seed, factor in ((0x243F6A88, 0x9E3779B1), (0x85A308D3, 0x85EBCA77)):
-            weight = mix32((np.arange(len(block), dtype=np.uint64) + np.uint64(seed)) & WORD)
-            mixed = ((block ^ weight) * np.uint64(factor)) & WORD
-            terms = ((mixed ^ (mixed >> np.uint64(16))) * (weight | np.uint64(1))) & WORD
-            sums += (int(terms.sum()) & int(WORD)).to_bytes(4, "little")
+    for start in range(0, len(words), 16384):
+        block = words[start : start + 16384]
+        places = np.arange(len(block), dtype=np.uint64)
+        first, second = (mix32((places + np.uint64(seed)) & WORD) for seed in (0x243F6A88, 0x85A308D3))
+        mixed = ((block ^ first) * np.uint64(0x9E3779B1)) & WORD
+        mixed ^= mixed >> np.uint64(16)
+        for weight in (first | np.uint64(1), second):
+            sums += (int(((mixed * weight) & WORD).sum()) & int(WORD)).to_bytes(4, "little")
     head = f"{array.dtype.name}[{','.join(map(str, array.shape))}]".encode()
     return hashlib.blake2b(head + sums, digest_size=16).hexdigest()
 

@@ -8,10 +8,10 @@ import numpy as np
 from numba.extending import register_jitable
 
 from precflow.compiling import storing
-from precflow.dumps.digest import FACTORS
+from precflow.dumps.digest import FACTOR
 
 uint32, uint64 = np.uint32, np.uint64
-_FIRST, _SECOND = uint32(FACTORS[0]), uint32(FACTORS[1])
+_FACTOR = uint32(FACTOR)
 _HALF, _ODD = uint32(16), uint32(1)
 
 
@@ -29,12 +29,11 @@ def add_lanes(words: Any, start: Any, stop: Any, weights: Any, block: Any) -> No
     first, second = block[0], block[1]
     place = uint64(start % weights.shape[1])
     for i in range(uint64(stop - start)):
-        word = words[uint64(start) + i]
-        one, other = weights[0, place + i], weights[1, place + i]
-        mixed = uint32(uint32(word ^ one) * _FIRST)
-        first = uint32(first + uint32(uint32(mixed ^ uint32(mixed >> _HALF)) * uint32(one | _ODD)))
-        mixed = uint32(uint32(word ^ other) * _SECOND)
-        second = uint32(second + uint32(uint32(mixed ^ uint32(mixed >> _HALF)) * uint32(other | _ODD)))
+        weight = weights[0, place + i]
+        mixed = uint32(uint32(words[uint64(start) + i] ^ weight) * _FACTOR)
+        mixed = uint32(mixed ^ uint32(mixed >> _HALF))
+        first = uint32(first + uint32(mixed * uint32(weight | _ODD)))
+        second = uint32(second + uint32(mixed * weights[1, place + i]))
     block[0], block[1] = first, second
 
 
@@ -55,18 +54,15 @@ def add_lanes_of_both(words: Any, others: Any, start: Any, stop: Any, weights: A
     place = uint64(start % weights.shape[1])
     for i in range(uint64(stop - start)):
         here, there = words[uint64(start) + i], others[uint64(start) + i]
-        weight = weights[0, place + i]
+        weight, second_weight = weights[0, place + i], weights[1, place + i]
         odd = uint32(weight | _ODD)
-        mixed = uint32(uint32(here ^ weight) * _FIRST)
-        first = uint32(first + uint32(uint32(mixed ^ uint32(mixed >> _HALF)) * odd))
-        mixed = uint32(uint32(there ^ weight) * _FIRST)
-        other_first = uint32(other_first + uint32(uint32(mixed ^ uint32(mixed >> _HALF)) * odd))
-        weight = weights[1, place + i]
-        odd = uint32(weight | _ODD)
-        mixed = uint32(uint32(here ^ weight) * _SECOND)
-        second = uint32(second + uint32(uint32(mixed ^ uint32(mixed >> _HALF)) * odd))
-        mixed = uint32(uint32(there ^ weight) * _SECOND)
-        other_second = uint32(other_second + uint32(uint32(mixed ^ uint32(mixed >> _HALF)) * odd))
+        mixed = uint32(uint32(here ^ weight) * _FACTOR)
+        mixed = uint32(mixed ^ uint32(mixed >> _HALF))
+        first, second = uint32(first + uint32(mixed * odd)), uint32(second + uint32(mixed * second_weight))
+        mixed = uint32(uint32(there ^ weight) * _FACTOR)
+        mixed = uint32(mixed ^ uint32(mixed >> _HALF))
+        other_first = uint32(other_first + uint32(mixed * odd))
+        other_second = uint32(other_second + uint32(mixed * second_weight))
     block[0], block[1], other_block[0], other_block[1] = first, second, other_first, other_second
 
 

@@ -11,10 +11,10 @@ import json
 import struct
 from pathlib import Path
 
-BLOCK = 65536
+BLOCK = 16384
 WORD = 0xFFFFFFFF
 SEEDS = (0x243F6A88, 0x85A308D3)
-FACTORS = (0x9E3779B1, 0x85EBCA77)
+FACTOR = 0x9E3779B1
 WIDTHS = {"float64": 8, "complex64": 8, "complex128": 16, "float32": 4, "int64": 8, "bfloat16": 2, "float16": 2, "int32": 4}
 
 
@@ -34,9 +34,9 @@ def lanes(data):
 def lane(words, k):
     total = 0
     for place, word in enumerate(words):
-        weight = mix32(place + SEEDS[k])
-        mixed = ((word ^ weight) * FACTORS[k]) & WORD
-        total += (mixed ^ (mixed >> 16)) * (weight | 1)
+        first, second = (mix32(place + seed) for seed in SEEDS)
+        mixed = ((word ^ first) * FACTOR) & WORD
+        total += (mixed ^ (mixed >> 16)) * (second if k else first | 1)
     return total & WORD
 
 
