@@ -11,6 +11,8 @@ dump: a checksum of the sums of all rows, which equal bits have in common.
 from __future__ import annotations
 
 import hashlib
+import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
@@ -31,6 +33,7 @@ SMALL_BYTES = 32 << 10  # on the CPU larger tensors are not copied
 WAITING_BYTES = 4 << 20  # copies that wait for a flush
 WAITING_BYTES_ON_DEVICES = 256 << 20
 WAITING_TICKETS = 1024
+_LEAST_ROW, _LONGEST_ROW = 128, 1024  # that is added up as one: float32 loses no more than the judge allows for
 STORED_WHOLE = 1024  # elements of a tensor that is not larger than its sketch
 
 DETAILS = ("digest", "statistics", "sketch", "tensors")
@@ -143,8 +146,11 @@ class Measuring:
             self._wait(_Job(ticket, _copied(tensor.detach()), private=True), size, on_host=on_host)
             return ticket
         whole = tensor.detach()
-        if kept is None and on_host and detail == "statistics" and tensor.dtype in _FLOATING:
-            self._sum_up(ticket, _flat_of(whole))
+        if kept is None and on_host and detail in ("statistics", "sketch") and tensor.dtype in _FLOATING:
+            if detail == "statistics":
+                self._sum_up(ticket, _flat_of(whole))
+            else:
+                self._sketch(ticket, whole)
             return ticket
         with torch.no_grad():
             if kept is None:
@@ -165,6 +171,28 @@ class Measuring:
         else:
             self._summed.append((ticket, sums))
 
+    def _sketch(self, ticket: Ticket, whole: torch.Tensor) -> None:
+        """Read a tensor of the host where it is, for its content id, statistics, sketch and norms of rows."""
+        flat = _flat_of(whole)
+        ticket.content = named(whole.dtype, whole.shape, bytes_of(lanes(whole)))
+        length = sketch.row_length(whole.shape, flat.numel())
+        row = _shared_row(length, flat.numel())
+        sums = statistics.at_once(flat, row)
+        if sums is None:
+            ticket.statistics = statistics.of_any(flat)
+            self._keep_sketches([(_Job(ticket, whole, private=False), flat)])
+            return
+        self._summed.append((ticket, sums))
+        if self._writer is not None and not self._writer.stored(ticket.content + ".sketch"):
+            rows = sketch.joined(sums.norms, length // row) if row else sketch.row_norms(flat, length)
+            self._keep(ticket.content, sketch.added(sketch.sketch(flat)), rows.to(torch.float32))
+
+    def _keep(self, key: str, sums: torch.Tensor, rows: torch.Tensor) -> None:
+        """Store a sketch and norms of rows, where they can be held in float32."""
+        for what, found in (("sketch", sums), ("rows", rows)):
+            if self._writer is not None and math.isfinite(found.sum().item()):
+                self._writer.tensor("%s.%s" % (key, what), found, owned=True)
+
     def flush(self) -> None:
         """Fill in every ticket.
 
@@ -175,7 +203,8 @@ class Measuring:
         summed, self._summed = self._summed, []
         for (ticket, _), (known, data) in zip(summed, statistics.of_sums([sums for _, sums in summed])):
             ticket.statistics = known
-            ticket.mark = _mark(known, data)
+            if ticket.detail == "statistics":
+                ticket.mark = _mark(known, data)
         if jobs:
             with torch.no_grad():
                 self._finish(jobs)
@@ -244,9 +273,16 @@ class Measuring:
             made.append(sketch.row_norms(flat, sketch.row_length(job.tensor.shape, flat.numel()), clean))
         fetched = iter(to_hosts(made))
         for key, clean in keys:
-            for what, found in (("sketch", sketch.added(next(fetched), clean)), ("rows", sketch.sized(next(fetched), clean))):
-                if bool(torch.isfinite(found).all()):
-                    writer.tensor("%s.%s" % (key, what), found, owned=True)
+            self._keep(key, sketch.added(next(fetched), clean), sketch.sized(next(fetched), clean))
+
+
+@lru_cache(maxsize=1024)
+def _shared_row(length: int, count: int) -> int:
+    """Return a length of rows for statistics from which norms of rows of ``length`` follow; 0 where none does."""
+    if length <= _LONGEST_ROW:
+        return length
+    parts = range(2, length // _LEAST_ROW + 1) if count % length == 0 else ()
+    return next((length // number for number in parts if length % number == 0 and length // number <= _LONGEST_ROW), 0)
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,8 @@ The signs are made of integers only and so are the same on every device.
 from __future__ import annotations
 
 import math
-from typing import Dict, List, Optional, Sequence
+import threading
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -18,19 +19,25 @@ from precflow.agent.mixing import mix32, mix32_of
 from precflow.agent.statistics import wide
 
 SUMS = 509  # prime, so that it has no factor in common with the length of a row
-BLOCK = (65536 // SUMS) * SUMS  # values that share one offset; they stay in the cache
+BLOCK = (65536 // SUMS) * SUMS  # values that share one offset
+BLOCKS_OF_STRETCH = 16
+STRETCH = BLOCKS_OF_STRETCH * BLOCK  # values that are summed up at once: 4 MB
 MOST_ROWS = 1024  # norms of rows that are kept
 FINE_BITS = 12  # of the grid that high and low parts are split on
 
 _OFFSETS = 1 << 20
+_ROWS_OF_PIECE = 256  # that are added up in float32
+_STRETCHES_KEPT = 4  # whose signs are kept: 16 MB
 _AT_ONCE = 1 << 18  # values that are squared at once: they stay in the cache
 _MOST_JUDGED_ROWS = 1 << 20  # beyond it the judge takes neighbouring rows for one
 
 _signs: Dict[torch.device, torch.Tensor] = {}
+_stretches: Dict[Tuple[int, torch.device], torch.Tensor] = {}
+_local = threading.local()
 
 
 def sketch(values: torch.Tensor, clean: Optional[Cleaning] = None, *, largest: float = 0.0) -> torch.Tensor:
-    """Return the sketch, ``[1, blocks, SUMS]`` or ``[2, blocks, SUMS]``, to be added up over the blocks: :func:`added`.
+    """Return the sketch, ``[1, pieces, SUMS]`` or ``[2, pieces, SUMS]``, to be added up over the pieces: :func:`added`.
 
     Args:
         values: Floating point, ``[elements]``; a contiguous tensor.
@@ -38,8 +45,9 @@ def sketch(values: torch.Tensor, clean: Optional[Cleaning] = None, *, largest: f
         largest: Largest magnitude of the (cleaned) values, where sums of high and low parts are to be kept apart. They hold
             differences of 3e-8 of a tensor without float64 on the device; a single float32 sum holds 3e-7.
     """
-    blocks = [_block(values, number, start, clean, largest) for number, start in enumerate(range(0, values.numel(), BLOCK))]
-    return torch.stack(blocks, 1)
+    whole = len(range(0, values.numel(), STRETCH))
+    pieces = [_stretch(values[number * STRETCH : (number + 1) * STRETCH], number, clean, largest) for number in range(whole)]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
 
 
 def added(parts: torch.Tensor, clean: Optional[Cleaning] = None) -> torch.Tensor:
@@ -59,27 +67,54 @@ def sized(numbers: torch.Tensor, clean: Optional[Cleaning]) -> torch.Tensor:
     return torch.ldexp(numbers.double(), torch.tensor(clean.exponent)).to(torch.float32)
 
 
-def _block(values: torch.Tensor, number: int, start: int, clean: Optional[Cleaning], largest: float) -> torch.Tensor:
-    """Return the sums of one block, ``[1 or 2, SUMS]``."""
-    some = values[start : start + BLOCK]
-    count, offset = some.numel(), mix32_of(number) % _OFFSETS
-    padded = torch.empty(-(-count // SUMS) * SUMS, dtype=wide(values.dtype), device=values.device)
+def _stretch(some: torch.Tensor, number: int, clean: Optional[Cleaning], largest: float) -> torch.Tensor:
+    """Return the sums of one stretch, ``[1 or 2, pieces, SUMS]``.
+
+    Each half of the pieces is a half of the memory: a thread of the CPU adds up what it has multiplied, and takes nothing from
+    another one's cache.
+    """
+    count = some.numel()
+    pieces = 2 * max(1, -(-count // (2 * SUMS * _ROWS_OF_PIECE)))
+    padded = _scratch(-(-count // (pieces * SUMS)) * pieces * SUMS, wide(some.dtype), some.device)
     padded[count:] = 0
-    signed = padded[:count]
-    if clean is None:
-        torch.mul(some, _signs_on(values.device)[offset : offset + count], out=signed)
-    else:
-        torch.mul(clean(some.to(padded.dtype)), _signs_on(values.device)[offset : offset + count], out=signed)
-    table = padded.view(-1, SUMS)
+    if clean is not None:
+        some = clean(some.to(padded.dtype))
+    torch.mul(some, _signs_of(number, some.device)[:count], out=padded[:count])
+    table = padded.view(pieces, -1, SUMS)
     if not largest:
-        return table.sum(0).view(1, SUMS)
+        return table.sum(1).unsqueeze(0)
     step = 2.0 ** (math.frexp(largest)[1] - FINE_BITS)
     high = (table / step).round_().mul_(step)
-    return torch.stack([high.sum(0), (table - high).sum(0)])
+    return torch.stack([high.sum(1), (table - high).sum(1)])
+
+
+def _scratch(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return memory to work in; on the CPU the same each time, for fresh pages cost more."""
+    if device.type != "cpu" or dtype != torch.float32:
+        return torch.empty(count, dtype=dtype, device=device)
+    memory: Optional[torch.Tensor] = getattr(_local, "memory", None)
+    if memory is None:
+        with torch.inference_mode(mode=False):  # what is made in that mode cannot be used outside of it
+            memory = _local.memory = torch.empty(STRETCH + 2 * _ROWS_OF_PIECE * SUMS, dtype=torch.float32)
+    return memory[:count]
+
+
+def _signs_of(number: int, device: torch.device) -> torch.Tensor:
+    """Return the signs of the values of a stretch, float32 ``[STRETCH]``; made once for the first ones of a tensor."""
+    key = (number, device)
+    known = _stretches.get(key)
+    if known is None:
+        signs = _signs_on(device)
+        offsets = [mix32_of(number * BLOCKS_OF_STRETCH + block) % _OFFSETS for block in range(BLOCKS_OF_STRETCH)]
+        with torch.inference_mode(mode=False):
+            known = torch.cat([signs[offset : offset + BLOCK] for offset in offsets])
+        if number < _STRETCHES_KEPT:
+            _stretches[key] = known
+    return known
 
 
 def _signs_on(device: torch.device) -> torch.Tensor:
-    """Return the signs, float32, made once a device: 4 MB."""
+    """Return the vector that signs are read from, float32, made once a device: 4 MB."""
     if device not in _signs:
         with torch.inference_mode(mode=False):
             bits = mix32(torch.arange(_OFFSETS + BLOCK, dtype=torch.int32)) & 1
@@ -121,6 +156,11 @@ def row_norms(values: torch.Tensor, length: int, clean: Optional[Cleaning] = Non
     if whole < values.numel():
         parts.append(_norms(values[whole:].view(1, -1), clean))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def joined(norms: torch.Tensor, number: int) -> torch.Tensor:
+    """Return the norms of rows of which each is ``number`` of these."""
+    return norms if number == 1 else (norms.view(-1, number).double() ** 2).sum(1).sqrt()
 
 
 def _norms(rows: torch.Tensor, clean: Optional[Cleaning]) -> torch.Tensor:

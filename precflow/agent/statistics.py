@@ -117,17 +117,20 @@ def _row_sums(flat: torch.Tensor, row: int, tensors: int = 1) -> List[Tuple[torc
     return parts
 
 
-def at_once(values: torch.Tensor) -> Optional[Sums]:
+def at_once(values: torch.Tensor, row: int = 0) -> Optional[Sums]:
     """Return what the rows of one tensor give; ``None`` where its values have to be sorted: :func:`of_any`.
 
     Args:
         values: Floating point, ``[elements]`` on the host, at least one; a contiguous tensor.
+        row: Length of the rows, at most 2 ``ROW``, where it is not to be chosen here; the last row may be shorter.
     """
     count, dtype = values.numel(), values.dtype
-    if count <= PIECE:
-        parts = [_part(values, row_of(count))]
+    row = row or row_of(count)
+    step = max(1, PIECE // row) * row
+    if count <= step:
+        parts = [_part(values, row)]
     else:
-        parts = [_part(values[start : start + PIECE], row_of(count)) for start in range(0, count, PIECE)]
+        parts = [_part(values[start : start + step], row) for start in range(0, count, step)]
     if None in parts:
         return None
     known = [part for part in parts if part is not None]

@@ -10,7 +10,7 @@ from precflow.agent.contract import STATISTICS
 from precflow.agent.digest import content_id
 from precflow.agent.measuring import SMALL_BYTES, STORED_WHOLE, WAITING_TICKETS, Measuring, Ticket, to_hosts
 from precflow.agent.parts import kept_of, taken
-from precflow.agent.sketch import SUMS
+from precflow.agent.sketch import SUMS, row_length, row_norms
 from precflow.agent.writer import Writer
 from precflow.comparison.kept import Kept, of_tensor
 
@@ -95,8 +95,8 @@ def test_only_ordinary_values_enter_where_others_are(tmp_path):
     first, second = (measuring.measure(each, "sketch") for each in (clean, dirty))
     measuring.flush()
     found = stored(tmp_path, writer)
-    for what in ("sketch", "rows"):
-        assert torch.equal(found[f"{first.content}.{what}"], found[f"{second.content}.{what}"])
+    assert torch.equal(found[f"{first.content}.sketch"], found[f"{second.content}.sketch"])
+    assert torch.allclose(found[f"{first.content}.rows"], found[f"{second.content}.rows"], rtol=1e-6)
     assert first.statistics[:4] == pytest.approx(second.statistics[:4], rel=1e-6)
     assert sum(second.statistics[4:7]) == int(dirty.isfinite().logical_not().sum())
     assert second.statistics[4] == 1
@@ -215,3 +215,14 @@ def test_in_inference_mode_and_out_of_it():
 def test_what_lies_on_the_host_comes_as_it_is():
     tensors = [torch.ones(2), torch.arange(3, dtype=torch.int32)]
     assert [each is other for each, other in zip(to_hosts(tensors), tensors, strict=True)] == [True, True]
+
+
+@pytest.mark.parametrize("shape", [(90, 100), (10, 1500), (4, 2048), (3, 5003), (2500, 4), (9001,)])
+def test_norms_of_rows_are_those_of_any_way_to_take_them(tmp_path, shape):
+    writer = writer_in(tmp_path)
+    each = tensor("float32", shape)
+    measuring, flat = Measuring(writer), each.view(-1)
+    ticket = measuring.measure(each, "sketch")
+    measuring.flush()
+    found = stored(tmp_path, writer)[ticket.content + ".rows"]
+    assert torch.allclose(found, row_norms(flat, row_length(shape, flat.numel())), rtol=1e-6)

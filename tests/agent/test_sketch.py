@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from precflow.agent.fills import Cleaning, fills_of
-from precflow.agent.sketch import BLOCK, MOST_ROWS, SUMS, added, row_length, row_norms, sized, sketch
+from precflow.agent.mixing import mix32, mix32_of
+from precflow.agent.sketch import BLOCK, MOST_ROWS, STRETCH, SUMS, added, joined, row_length, row_norms, sized, sketch
 from precflow.agent.statistics import cleaning, of_any
 from precflow.comparison.kept import Kept, group_length, of_tensor
 
@@ -133,3 +134,29 @@ def test_the_table_has_a_line_for_each_difference(monkeypatch):
     lines = list(BENCHMARK.table())
     assert len(lines) == 2 + 17 + 1
     assert all(line.startswith(("| ", "|---")) for line in lines)
+
+
+@pytest.mark.parametrize("length", [1, 7, 512, 2048, 3000])
+def test_norms_of_longer_rows_follow_from_those_of_their_parts(length):
+    values = torch.randn(6 * length)
+    parts = row_norms(values, max(1, length // 2) if length % 2 == 0 else length)
+    number = len(parts) // 6
+    assert torch.allclose(joined(parts, number).float(), row_norms(values, length), rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 508, 65151, STRETCH - 1, STRETCH, STRETCH + 1, 5 * STRETCH + 70001])
+def test_stretches_are_as_if_each_block_were_alone(size):
+    values = torch.randn(size, generator=torch.Generator().manual_seed(1))
+    signs = (1 - 2 * (mix32(torch.arange((1 << 20) + BLOCK, dtype=torch.int32)) & 1)).double()
+    expected = torch.zeros(SUMS, dtype=torch.float64)
+    for number, start in enumerate(range(0, size, BLOCK)):
+        some, offset = values[start : start + BLOCK].double(), mix32_of(number) % (1 << 20)
+        signed = some * signs[offset : offset + len(some)]
+        expected.index_add_(0, torch.arange(len(some)) % SUMS, signed)
+    assert added(sketch(values))[0].double() == pytest.approx(expected, rel=1e-5, abs=1e-3)
+
+
+def test_memory_that_is_used_again_holds_nothing_of_before():
+    first = sketch(torch.full((3000,), 1e30))
+    assert first.abs().max() > 0
+    assert sketch(torch.zeros(2999)).abs().max() == 0
