@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from functools import lru_cache
 from typing import TYPE_CHECKING, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
@@ -23,6 +22,7 @@ from precflow.agent.digest import byte_count, bytes_of, dtype_name, named
 from precflow.agent.lanes import BLOCK as BLOCK_WORDS
 from precflow.agent.lanes import PIECE_BYTES, block_lanes, lanes, words_of, wraps
 from precflow.agent.parts import Kept, taken
+from precflow.agent.row_norms import LEAST, RowNorms, shared_row
 
 if TYPE_CHECKING:
     from precflow.agent.fills import Cleaning
@@ -33,7 +33,6 @@ SMALL_BYTES = 32 << 10  # on the CPU larger tensors are not copied
 WAITING_BYTES = 4 << 20  # copies that wait for a flush
 WAITING_BYTES_ON_DEVICES = 256 << 20
 WAITING_TICKETS = 1024
-_LEAST_ROW, _LONGEST_ROW = 128, 1024  # that is added up as one: float32 loses no more than the judge allows for
 STORED_WHOLE = 1024  # elements of a tensor that is not larger than its sketch
 
 DETAILS = ("digest", "statistics", "sketch", "tensors")
@@ -54,16 +53,18 @@ class Ticket:
         mark: Checksum of the sums of its rows, where statistics are all that was asked for.
         statistics: In the order of ``contract.STATISTICS``, where they were asked for and its type has them.
         stored: The dump holds the tensor, or the part.
+        row_norms: Key, first place and number of the norms of rows, where statistics are all that was asked for.
         text: The statistics as a record line has them, for whoever writes lines; ``""`` until then.
     """
 
-    __slots__ = ("content", "detail", "kept", "mark", "statistics", "stored", "text")
+    __slots__ = ("content", "detail", "kept", "mark", "row_norms", "statistics", "stored", "text")
 
     def __init__(self, detail: str, kept: Optional[Kept]) -> None:
         self.detail = detail
         self.kept = kept
         self.content = ""
         self.mark = ""
+        self.row_norms: Optional[Tuple[str, int, int]] = None
         self.text = ""
         self.statistics: Optional[Statistics] = None
         self.stored = False
@@ -103,6 +104,7 @@ class _Group(NamedTuple):
     flat: List[torch.Tensor]
     checksums: Optional[torch.Tensor]
     rows: Optional[Rows]
+    row: int
 
 
 class Measuring:
@@ -116,6 +118,7 @@ class Measuring:
         self._writer = writer
         self._waiting: List[_Job] = []
         self._summed: List[Tuple[Ticket, Sums]] = []
+        self._row_norms = RowNorms()
         self._bytes = 0
         self._limit = 0
 
@@ -148,7 +151,7 @@ class Measuring:
         whole = tensor.detach()
         if kept is None and on_host and detail in ("statistics", "sketch") and tensor.dtype in _FLOATING:
             if detail == "statistics":
-                self._sum_up(ticket, _flat_of(whole))
+                self._sum_up(ticket, whole)
             else:
                 self._sketch(ticket, whole)
             return ticket
@@ -162,21 +165,23 @@ class Measuring:
                 self._wait(job, byte_count(part), on_host=on_host)
         return ticket
 
-    def _sum_up(self, ticket: Ticket, flat: torch.Tensor) -> None:
-        """Read a tensor of the host where it is, for its statistics alone."""
-        sums = statistics.at_once(flat)
+    def _sum_up(self, ticket: Ticket, whole: torch.Tensor) -> None:
+        """Read a tensor of the host where it is, for its statistics and norms of rows alone."""
+        flat = _flat_of(whole)
+        row = shared_row(whole.shape, flat.numel())
+        sums = statistics.at_once(flat, row)
         if sums is None:
             ticket.statistics = statistics.of_any(flat)
             ticket.mark = _mark(ticket.statistics)
-        else:
-            self._summed.append((ticket, sums))
+            return
+        self._summed.append((ticket, sums))
+        self._row_norms.add(ticket, sums.norms, whole.shape, flat.numel(), row)
 
     def _sketch(self, ticket: Ticket, whole: torch.Tensor) -> None:
         """Read a tensor of the host where it is, for its content id, statistics, sketch and norms of rows."""
         flat = _flat_of(whole)
         ticket.content = named(whole.dtype, whole.shape, bytes_of(lanes(whole)))
-        length = sketch.row_length(whole.shape, flat.numel())
-        row = _shared_row(length, flat.numel())
+        length, row = sketch.row_length(whole.shape, flat.numel()), shared_row(whole.shape, flat.numel())
         sums = statistics.at_once(flat, row)
         if sums is None:
             ticket.statistics = statistics.of_any(flat)
@@ -208,6 +213,8 @@ class Measuring:
         if jobs:
             with torch.no_grad():
                 self._finish(jobs)
+        if self._writer is not None:
+            self._row_norms.store(self._writer)
 
     def _wait(self, job: _Job, size: int, *, on_host: bool) -> None:
         self._waiting.append(job)
@@ -239,6 +246,9 @@ class Measuring:
             if ticket.detail == "statistics":
                 ticket.statistics = known[number] or _statistics(group.flat[number])
                 ticket.mark = _mark(ticket.statistics, b"" if sums is None else bytes_of(sums[number]))
+                if job.whole is None and sums is not None and known[number] is not None:
+                    norms = sums[number, 1 + sums.shape[1] // 2 :]
+                    self._row_norms.add(ticket, norms, shape, group.flat[number].numel(), group.row)
                 continue
             ticket.content = named(job.tensor.dtype, shape, data[number * size : (number + 1) * size])
             if ticket.detail == "sketch":
@@ -276,15 +286,6 @@ class Measuring:
             self._keep(key, sketch.added(next(fetched), clean), sketch.sized(next(fetched), clean))
 
 
-@lru_cache(maxsize=1024)
-def _shared_row(length: int, count: int) -> int:
-    """Return a length of rows for statistics from which norms of rows of ``length`` follow; 0 where none does."""
-    if length <= _LONGEST_ROW:
-        return length
-    parts = range(2, length // _LEAST_ROW + 1) if count % length == 0 else ()
-    return next((length // number for number in parts if length % number == 0 and length // number <= _LONGEST_ROW), 0)
-
-
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy in C order, without a pending conjugation."""
     if tensor.is_conj() or tensor.is_neg():
@@ -293,12 +294,19 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _groups(jobs: Sequence[_Job]) -> Iterable[List[_Job]]:
-    """Sort jobs by device, type and size; those with a part, and large ones, stay alone."""
+    """Sort jobs by device, type, size and length of rows; those with a part, and large ones, stay alone."""
     found: Dict[object, List[_Job]] = {}
     for job in jobs:
         alone = id(job) if job.whole is not None or byte_count(job.tensor) > PIECE_BYTES else 0
-        found.setdefault((job.tensor.device, job.tensor.dtype, job.tensor.numel(), alone), []).append(job)
+        found.setdefault((job.tensor.device, job.tensor.dtype, job.tensor.numel(), _row(job), alone), []).append(job)
     return found.values()
+
+
+def _row(job: _Job) -> int:
+    """Return the length of rows that norms are to be had of, 0 where none are."""
+    if job.ticket.detail != "statistics" or job.whole is not None or job.tensor.numel() < LEAST:
+        return 0
+    return shared_row(job.tensor.shape, job.tensor.numel() * (2 if job.tensor.is_complex() else 1))
 
 
 def _enqueued(jobs: List[_Job]) -> _Group:
@@ -306,17 +314,17 @@ def _enqueued(jobs: List[_Job]) -> _Group:
     flat = [_flat_of(job.tensor) for job in jobs]
     counted = any(job.ticket.detail in ("statistics", "sketch") for job in jobs)
     floating = dtype_name(flat[0].dtype) in _FLOATS and flat[0].numel() > 0
-    rows = None
+    rows, row = None, _row(jobs[0])
     batch = flat[0].unsqueeze(0) if len(flat) == 1 else torch.stack(flat)
     if counted and floating:
-        rows = statistics.in_rows(batch)
+        rows = statistics.in_rows(batch, row)
     if all(job.ticket.detail == "statistics" for job in jobs):
-        return _Group(jobs, flat, None, rows)
+        return _Group(jobs, flat, None, rows, row)
     if len(jobs) > 1:
-        return _Group(jobs, flat, _batch_lanes(batch), rows)
+        return _Group(jobs, flat, _batch_lanes(batch), rows, row)
     whole = jobs[0].whole
     checksums = lanes(jobs[0].tensor) if whole is None or whole.checksums is None else whole.checksums
-    return _Group(jobs, flat, checksums.unsqueeze(0), rows)
+    return _Group(jobs, flat, checksums.unsqueeze(0), rows, row)
 
 
 def _batch_lanes(batch: torch.Tensor) -> torch.Tensor:

@@ -83,20 +83,22 @@ def row_of(size: int) -> int:
     return length if length >= _LEAST_ROW else ROW
 
 
-def in_rows(values: torch.Tensor) -> Rows:
+def in_rows(values: torch.Tensor, row: int = 0) -> Rows:
     """Return the extremes and the sums of the rows, on the device of the values; waits for nothing.
 
     Args:
         values: Floating point, ``[tensors, elements]``, at least one element.
+        row: Length of the rows, at most 2 ``ROW``, where it is not to be chosen here; the last row may be shorter.
     """
     tensors, count = values.shape
-    step = max(ROW, PIECE // tensors // ROW * ROW) if values.device.type == "cpu" else count
+    row = row or row_of(count)
+    step = max(row, PIECE // tensors // row * row) if values.device.type == "cpu" else count
     lows, highs, totals, norms = [], [], [], []
     for start in range(0, count, step):
         some = _widened_into(values[:, start : start + step])
         lows.append(some.amin(1))
         highs.append(some.amax(1))
-        for total, norm in _row_sums(some.reshape(-1), row_of(count), tensors):
+        for total, norm in _row_sums(some.reshape(-1), row, tensors):
             totals.append(total)
             norms.append(norm)
     ends = [torch.stack(lows, 1).amin(1).unsqueeze(1), torch.stack(highs, 1).amax(1).unsqueeze(1)]

@@ -8,7 +8,7 @@ from typing import Any
 from precflow.agent.scope import NONE, Rule, Scope
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Record
-from precflow.dumps.sizes import LINE_BYTES, element_bytes, holds_tensor, sketch_bytes, tensor_bytes
+from precflow.dumps.sizes import LINE_BYTES, element_bytes, holds_tensor, rows_bytes, sketch_bytes, tensor_bytes
 
 
 def estimate(dump: Dump, capture: Mapping[str, Any], dtype: str) -> int | None:
@@ -45,7 +45,12 @@ def estimate(dump: Dump, capture: Mapping[str, Any], dtype: str) -> int | None:
 def _bytes(record: Record, detail: str, factor: float) -> int:
     if detail == "tensors":
         return round(tensor_bytes(record) * factor)
-    return sketch_bytes(record) if detail == "sketch" else 0
+    return {"sketch": sketch_bytes, "statistics": rows_bytes}.get(detail, _nothing)(record)
+
+
+def _nothing(record: Record) -> int:
+    del record
+    return 0
 
 
 def _covers(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

@@ -134,7 +134,16 @@ class Dump:
         Raises:
             DumpError: They are damaged.
         """
-        return self._attached(record, "rows")
+        if record.row_norms is None:
+            return self._attached(record, "rows")
+        key, start, count = record.row_norms
+        try:
+            together = self._tensors.find(f"{key}.rows")
+        except DumpError as error:
+            raise error.within(f"in {record.text}") from error
+        if together is None or together.ndim != 1 or not 0 <= start <= start + count <= together.size:
+            raise DumpError(f"in {record.text}: the norms of its rows are not in any shard")
+        return together[start : start + count]
 
     def verify(self) -> list[str]:
         """Read every byte and return all problems: files against their seals, tensors against their content ids, records."""

@@ -68,6 +68,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         share: Share of the elements that was kept (stored, sketched or counted); below 1 for slices and samples.
         part: Name of the way in which that part was taken, ``""`` for the whole tensor.
         mark: Where only statistics were kept: checksum of the sums that they were made of.
+        row_norms: Where the norms of its rows lie among those of a flush: key, first place, number; ``None`` where they have an
+            entry of their own, or none were kept.
     """
 
     identity: Identity
@@ -82,6 +84,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     share: float = 1.0
     part: str = ""
     mark: str = ""
+    row_norms: tuple[str, int, int] | None = None
 
     @property
     def known(self) -> str:
@@ -90,8 +93,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> str:
-        """The key of what is stored of it in a shard: the content id, and the part where it is one."""
-        return f"{self.content}.{self.part}" if self.part else self.content
+        """The key of what a shard stores of it: the content id (or the mark), and the part where it is one."""
+        return f"{self.known}.{self.part}" if self.part else self.known
 
     @property
     def text(self) -> str:

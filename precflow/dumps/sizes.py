@@ -30,10 +30,16 @@ def sketch_bytes(record: Record) -> int:
     elements = math.ceil(math.prod(record.shape) * record.share)
     if elements <= WHOLE:
         return tensor_bytes(record)
+    return _SKETCH_BYTES + rows_bytes(record)
+
+
+def rows_bytes(record: Record) -> int:
+    """Return how many bytes the norms of a record's rows take in a shard; small tensors have none."""
+    elements = math.ceil(math.prod(record.shape) * record.share)
     rows = elements // max(record.shape[-1], 1) if record.shape else 1
-    return _SKETCH_BYTES + 4 * min(max(rows, 1), _ROWS)
+    return 4 * min(max(rows, 1), _ROWS) if elements > WHOLE else 0
 
 
 def holds_tensor(record: Record, *, movement: bool) -> bool:
     """Tell whether a dump in full detail stores a tensor for a record: not for weights that go in, not for movement."""
-    return bool(record.content) and not record.weight and not movement
+    return bool(record.known) and not record.weight and not movement

@@ -70,9 +70,9 @@ class TwoPasses:
         return record if stored == record.stored else msgspec.structs.replace(record, stored=True)
 
     def _again(self, record: Record) -> Record | None:
-        """Return the same record of the second pass, if it stored the same content."""
+        """Return the same record of the second pass, if it stored the same content, or nobody knows what it was before."""
         found = self._kept.get(record.identity)
-        return found if found is not None and found.key == record.key else None
+        return found if found is not None and (found.key == record.key or _only_marked(record)) else None
 
     @functools.cached_property
     def _kept(self) -> dict[Identity, Record]:
@@ -90,5 +90,14 @@ def not_repeated(first: Dump, second: Dump) -> list[str]:
         record.text
         for call in second.calls()
         for record in (*call.inputs, *call.outputs)
-        if record.content and (record.identity not in before or before[record.identity].content != record.content)
+        if record.content and not _repeats(before.get(record.identity), record)
     ]
+
+
+def _repeats(before: Record | None, record: Record) -> bool:
+    return before is not None and (before.content == record.content or _only_marked(before))
+
+
+def _only_marked(record: Record) -> bool:
+    """Tell whether statistics are all that was kept, so that no content id can be compared."""
+    return bool(record.mark and not record.content)

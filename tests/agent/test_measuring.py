@@ -226,3 +226,38 @@ def test_norms_of_rows_are_those_of_any_way_to_take_them(tmp_path, shape):
     measuring.flush()
     found = stored(tmp_path, writer)[ticket.content + ".rows"]
     assert torch.allclose(found, row_norms(flat, row_length(shape, flat.numel())), rtol=1e-6)
+
+
+def rows_of(ticket, found):
+    key, start, count = ticket.row_norms
+    return found[key + ".rows"][start : start + count]
+
+
+def test_statistics_come_with_norms_of_rows_in_one_entry_a_flush(tmp_path):
+    writer = writer_in(tmp_path)
+    measuring = Measuring(writer)
+    shapes = [(300, 100), (40, 50), (10, 300), (2, 3), (4, 2048), (40, 50), (1024,), (1025,)]
+    tensors = [tensor("bfloat16" if number == 2 else "float32", shape, number) for number, shape in enumerate(shapes)]
+    tickets = [measuring.measure(each, "statistics") for each in tensors]
+    measuring.flush()
+    found = stored(tmp_path, writer)
+    assert len(found) == 1
+    for each, ticket in zip(tensors, tickets, strict=True):
+        assert (ticket.row_norms is None) == (each.numel() <= 1024)
+        if ticket.row_norms is not None:
+            expected = row_norms(each.reshape(-1), row_length(each.shape, each.numel()))
+            assert torch.allclose(rows_of(ticket, found), expected.float(), rtol=1e-6)
+
+
+def test_values_that_are_not_ordinary_leave_no_norms(tmp_path):
+    writer = writer_in(tmp_path)
+    measuring = Measuring(writer)
+    tickets = []
+    for size in (2000, 20000):
+        each = torch.randn(10, size // 10)
+        each[3, 3] = math.nan
+        tickets.append(measuring.measure(each, "statistics"))
+    measuring.flush()
+    assert [ticket.row_norms for ticket in tickets] == [None, None]
+    assert [ticket.statistics[4] for ticket in tickets] == [1, 1]
+    assert stored(tmp_path, writer) == {}

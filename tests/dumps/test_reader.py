@@ -3,9 +3,16 @@
 import json
 import threading
 
+import msgspec
 import numpy as np
 import pytest
+import torch
 
+from precflow.agent.capture.frames import Frames
+from precflow.agent.capture.lines import Heading, Lines
+from precflow.agent.capture.weights import Weights
+from precflow.agent.scope import Scope
+from precflow.agent.writer import Writer
 from precflow.dumps import tensors
 from precflow.dumps.digest import content_id, lanes
 from precflow.dumps.reader import Dump
@@ -13,6 +20,15 @@ from precflow.errors import DumpError
 
 RECORDS = "rank0/step0/records-0.jsonl"
 SHARD = "rank0/step0/tensors-0.safetensors"
+HEADER = {
+    "schema": 1,
+    "format": "precflow-dump",
+    "side": "target",
+    "dtype": "float32",
+    "device": {"name": "cpu"},
+    "weights": {"digest": "", "entries": {}},
+    "inputs": {"digest": "", "entries": {}},
+}
 
 
 @pytest.fixture
@@ -235,3 +251,41 @@ def test_a_tensor_that_was_not_stored(build):
     with pytest.raises(DumpError, match="was not stored"):
         dump.tensor(dump.calls()[0].outputs[0])
     assert dump.verify() == []
+
+
+@pytest.fixture
+def summed_up(tmp_path):
+    """Return a dump of statistics alone, as an agent writes it, and its tensors."""
+    tensors = [torch.randn(4, 77, 512), torch.randn(3, 2048), torch.ones(2, 3), torch.randn(70, 33)]
+    writer = Writer(str(tmp_path))
+    lines = Lines(writer, Weights(), detail="statistics", rank=0)
+    lines.begin(0)
+    heading = Heading("api", Frames(Scope(("*",))).outside, "add", 0, 0, movement=False, arguments={})
+    lines.emit(heading, [], lines.describe([(str(number), each) for number, each in enumerate(tensors)], store=True))
+    lines.flush()
+    writer.seal(HEADER)
+    return tmp_path, tensors
+
+
+def test_norms_of_rows_of_many_tensors_lie_in_one_entry(summed_up):
+    folder, tensors = summed_up
+    dump = Dump.open(folder)
+    records = dump.calls()[0].outputs
+    for record, tensor in zip(records, tensors, strict=True):
+        assert (record.content, record.stored, bool(record.mark), record.known) == ("", False, True, record.mark)
+        if tensor.numel() < 1025:
+            assert dump.rows(record) is None
+        else:
+            assert dump.rows(record) == pytest.approx(torch.linalg.vector_norm(tensor.double().flatten(0, -2), dim=1), rel=1e-6)
+    assert len({record.row_norms[0] for record in records if record.row_norms}) == 1
+    assert dump.verify() == []
+
+
+def test_norms_that_are_said_to_lie_elsewhere_are_damage(summed_up):
+    folder, _ = summed_up
+    dump = Dump.open(folder)
+    record = dump.calls()[0].outputs[0]
+    key, start, count = record.row_norms
+    for place in ((key, start, 10**6), (key, -1, count), ("0" * 32, start, count)):
+        with pytest.raises(DumpError, match="norms of its rows"):
+            dump.rows(msgspec.structs.replace(record, row_norms=place))

@@ -2,7 +2,7 @@ import pytest
 
 from precflow.agent.contract import Identity
 from precflow.dumps.records import Record
-from precflow.dumps.sizes import element_bytes, holds_tensor, sketch_bytes, tensor_bytes
+from precflow.dumps.sizes import element_bytes, holds_tensor, rows_bytes, sketch_bytes, tensor_bytes
 
 WHO = Identity("fc", 0, "linear", 0, "forward", "output", "0", 0, 0)
 
@@ -42,6 +42,11 @@ def test_a_tensor_takes_its_elements_and_a_part_its_share(shape, dtype, share, s
 )
 def test_a_sketch_takes_its_buckets_and_norms_of_rows(shape, size):
     assert sketch_bytes(record(shape)) == size
+
+
+@pytest.mark.parametrize(("shape", "size"), [((1024,), 0), ((1025,), 4), ((231, 512), 231 * 4), ((100_000, 64), 1024 * 4)])
+def test_norms_of_rows_take_four_bytes_each(shape, size):
+    assert rows_bytes(record(shape)) == size
 
 
 def test_weights_that_go_in_and_movement_have_no_tensor():

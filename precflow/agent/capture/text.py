@@ -85,6 +85,8 @@ def _statistics_text(ticket: Ticket) -> str:
     ticket.text = ', "statistics": [%s]' % ", ".join(map(_number_text, known))
     if ticket.mark:
         ticket.text += ', "mark": "%s"' % ticket.mark
+    if ticket.row_norms is not None:
+        ticket.text += ', "row_norms": ["%s", %d, %d]' % ticket.row_norms
     return ticket.text
 
 
