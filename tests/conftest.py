@@ -1,8 +1,12 @@
 """What several tests share: a working directory for equal dumps, and a team's folders in a temporary place."""
 
+import os
 import textwrap
 
 import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # threads of several tests on the same cores wait for each other at every operator
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")
