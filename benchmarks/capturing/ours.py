@@ -12,6 +12,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # this file is run by its path
 
 from capturing import work
+from precflow.agent import garbage
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.writer import Writer
 
@@ -37,7 +38,8 @@ def main(case: work.Case) -> dict[str, Any]:
         writer.seal({})
         counts.update(writer.counts)
 
-    result = work.race(step, captured, case.rounds, clean=clean)
+    with garbage.spared():  # as a dump does, for plain steps too
+        result = work.race(step, captured, case.rounds, clean=clean)
     files = [path for path in place.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -10,17 +10,16 @@ dump: a checksum of the sums of all rows, which equal bits have in common.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from typing import TYPE_CHECKING, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
 from precflow.agent import sketch, statistics
-from precflow.agent.contract import DIGEST_SIZE
 from precflow.agent.digest import byte_count, bytes_of, dtype_name, named
 from precflow.agent.lanes import BLOCK as BLOCK_WORDS
 from precflow.agent.lanes import PIECE_BYTES, block_lanes, lanes, words_of, wraps
+from precflow.agent.marks import mark_of, mark_of_statistics
 from precflow.agent.parts import Kept, taken
 from precflow.agent.row_norms import LEAST, RowNorms, shared_row
 
@@ -172,7 +171,7 @@ class Measuring:
         sums = statistics.at_once(flat, row)
         if sums is None:
             ticket.statistics = statistics.of_any(flat)
-            ticket.mark = _mark(ticket.statistics)
+            ticket.mark = mark_of_statistics(ticket.statistics)
             return
         self._summed.append((ticket, sums))
         self._row_norms.add(ticket, sums.norms, whole.shape, flat.numel(), row)
@@ -209,7 +208,7 @@ class Measuring:
         for (ticket, _), (known, data) in zip(summed, statistics.of_sums([sums for _, sums in summed])):
             ticket.statistics = known
             if ticket.detail == "statistics":
-                ticket.mark = _mark(known, data)
+                ticket.mark = mark_of(data)
         if jobs:
             with torch.no_grad():
                 self._finish(jobs)
@@ -238,14 +237,15 @@ class Measuring:
         if group.rows is not None and sums is not None:
             known = statistics.of_rows(group.rows._replace(sums=sums))
         wanted: List[Tuple[_Job, torch.Tensor]] = []
-        data = b"" if checksums is None else bytes_of(checksums)
-        size = len(data) // len(group.jobs)
+        data, marks = (b"" if each is None else bytes_of(each) for each in (checksums, sums))
+        size, width = len(data) // len(group.jobs), len(marks) // len(group.jobs)
         for number, job in enumerate(group.jobs):
             ticket = job.ticket
             shape = job.tensor.shape if job.whole is None else job.whole.shape
             if ticket.detail == "statistics":
                 ticket.statistics = known[number] or _statistics(group.flat[number])
-                ticket.mark = _mark(ticket.statistics, b"" if sums is None else bytes_of(sums[number]))
+                mine = b"" if known[number] is None else marks[number * width : (number + 1) * width]
+                ticket.mark = mark_of(mine) if mine else mark_of_statistics(ticket.statistics)
                 if job.whole is None and sums is not None and known[number] is not None:
                     norms = sums[number, 1 + sums.shape[1] // 2 :]
                     self._row_norms.add(ticket, norms, shape, group.flat[number].numel(), group.row)
@@ -367,11 +367,6 @@ def _flat_of(tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.resolve_conj().resolve_neg()
     flat = tensor.reshape(-1)
     return torch.view_as_real(flat).view(-1) if flat.is_complex() else flat
-
-
-def _mark(known: Optional[Statistics], sums: bytes = b"") -> str:
-    """Return a checksum of statistics and of what they were added up from; ``""`` without statistics."""
-    return "" if known is None else hashlib.blake2b(repr(known).encode("ascii") + sums, digest_size=DIGEST_SIZE).hexdigest()
 
 
 def _statistics(flat: torch.Tensor) -> Optional[Statistics]:

@@ -210,7 +210,7 @@ def of_sums(found: Sequence[Sums]) -> List[Tuple[Statistics, bytes]]:
     for places in alike.values():
         totals = torch.stack([found[place].totals for place in places])
         norms = torch.stack([found[place].norms for place in places])
-        data = bytes_of(totals)
+        data = bytes_of(torch.cat([totals, norms], 1))
         size = len(data) // len(places)
         for number, (place, total, square) in enumerate(zip(places, *_added(totals, norms))):
             sums = found[place]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -11,6 +11,7 @@ from precflow.agent.capture.nesting import Placed, output_tensors
 
 if TYPE_CHECKING:
     from precflow.agent.capture.lines import Heading, Lines, Record
+    from precflow.agent.capture.memory import Seen
     from precflow.agent.scope import Choice
 
 
@@ -63,7 +64,7 @@ class Calls:
         for record in outputs:
             record["source"] = None
         order = self._lines.emit(begun.heading, begun.inputs, outputs)
-        self._note_sources(begun, order, produced, written)
+        self._note_sources(begun, order, list(zip(produced, outputs)), written)
         return order
 
     def carry(self, positional: Sequence[Any], result: Any) -> None:
@@ -74,13 +75,17 @@ class Calls:
         if source is not None and result is not positional[0]:
             self._lines.sources.produced(result, source, made=is_new(result, storages_of(positional[:1])))
 
-    def _note_sources(self, begun: Begun, order: int, produced: List[Placed], written: List[Placed]) -> None:
-        given = storages_of(tensor for _, tensor in begun.tensors)
+    def _note_sources(self, begun: Begun, order: int, produced: List[Tuple[Placed, Record]], written: List[Placed]) -> None:
+        given = (
+            storages_of(tensor for _, tensor in begun.tensors) if written else {each["seen"].address for each in begun.inputs}
+        )
         changed = {id(tensor) for _, tensor in written}
         for _, tensor in written:
-            self._lines.sources.produced(tensor, (order, produced[0][0]), made=True)
-        for index, tensor in produced:
-            self._lines.sources.produced(tensor, (order, index), made=id(tensor) in changed or is_new(tensor, given))
+            self._lines.sources.produced(tensor, (order, produced[0][0][0]), made=True)
+        for (index, tensor), record in produced:
+            now: Seen = record["seen"]
+            made = id(tensor) in changed or now.address not in given
+            self._lines.sources.produced(tensor, (order, index), made=made, now=now)
 
 
 def _numbered(written: List[Placed]) -> List[Placed]:

@@ -37,7 +37,7 @@ class Guard:
         self._lock.acquire()
         self._owner = threading.get_ident()
         if not self._entered:
-            self._aside = [mode for mode in self.modes if mode.step_aside()]
+            self._aside = [mode for mode in self.modes if mode.step_aside()] if self.modes else []
         disabled: Any = DisableTorchFunction()
         disabled.__enter__()
         self._entered.append(disabled)

@@ -194,6 +194,7 @@ class Lines:
             "weight": weight,
             "detail": chosen.detail,
             "ticket": ticket,
+            "seen": now,
         }
 
     def _identity(self, heading: Heading, index: str) -> str:

@@ -36,7 +36,7 @@ class Sites:
     def here(self) -> int:
         """Return the number of the site that is running, from the innermost frame that is neither torch's nor ours."""
         frames = self._user_frames(sys._getframe(1))  # noqa: SLF001  inspect.stack reads source files and takes milliseconds
-        key = tuple([(id(frame.f_code), frame.f_lineno) for frame in frames])
+        key = tuple([(id(frame.f_code), frame.f_lasti) for frame in frames])  # finding the line would take longer
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = self._number(" <- ".join([self._frame_text(frame) for frame in frames]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Dict, NamedTuple, Optional, Tuple, Union
 
-from precflow.agent.capture.memory import Seen, Storages, address_of, seen, version_of
+from precflow.agent.capture.memory import Seen, Storages, seen
 
 if TYPE_CHECKING:
     import torch
@@ -66,12 +66,18 @@ class Sources:
         latest = _later(known, shared)
         return None if latest is None or latest.version != version else latest.source
 
-    def produced(self, tensor: torch.Tensor, source: Source, *, made: bool) -> None:
-        """Note that a call returned this tensor; ``made`` when it filled the memory, which a view of an input does not."""
-        version = version_of(tensor)
+    def produced(self, tensor: torch.Tensor, source: Source, *, made: bool, now: Optional[Seen] = None) -> None:
+        """Note that a call returned this tensor; ``made`` when it filled the memory, which a view of an input does not.
+
+        Args:
+            tensor: Any.
+            source: The call.
+            made: Whether it filled the memory.
+            now: What the tensor looks like, where that is known.
+        """
+        address, version, _ = now or seen(tensor)
         self._objects[id(tensor)] = _Object(weakref.ref(tensor), version, source)
-        address = address_of(tensor) if made else None
-        if address is not None:
+        if made and address is not None:
             self._held.hold(tensor, address)
             self._storages[address] = _Storage(version, source)
 

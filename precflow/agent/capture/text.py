@@ -17,6 +17,7 @@ _LINE = (
     '"rank": %d, "site": %d, "forward": [%s], "movement": %s, "compiled": %s, "arguments": {%s}, "inputs": [%s], '
     '"outputs": [%s]}\n'
 )
+_OWN = 4  # statistics that are a tensor's own: extremes and sums
 _TENSOR = '{"index": %s, "dtype": "%s", "shape": %s, "content": "%s", "stored": %s, "source": %s, "weight": %s%s}'
 
 
@@ -82,12 +83,19 @@ def _kept_text(ticket: Ticket, detail: str) -> str:
 def _statistics_text(ticket: Ticket) -> str:
     """Return what a ticket knows, made once: a tensor that goes from call to call has several records."""
     known: Sequence[Optional[float]] = ticket.statistics or ()
-    ticket.text = ', "statistics": [%s]' % ", ".join(map(_number_text, known))
+    numbers = ", ".join(map(_number_text, known[:_OWN]))
+    ticket.text = ', "statistics": [%s, %s]' % (numbers, _counts_text(tuple(known[_OWN:])))
     if ticket.mark:
         ticket.text += ', "mark": "%s"' % ticket.mark
     if ticket.row_norms is not None:
         ticket.text += ', "row_norms": ["%s", %d, %d]' % ticket.row_norms
     return ticket.text
+
+
+@lru_cache(maxsize=1024)
+def _counts_text(counts: Tuple[Optional[float], ...]) -> str:
+    """Return the numbers that nearly all tensors have in common: how many of their values are special."""
+    return ", ".join(map(_number_text, counts))
 
 
 def _number_text(number: Optional[float]) -> str:
