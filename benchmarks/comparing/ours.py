@@ -11,6 +11,7 @@ from pathlib import Path
 from precflow.comparison.compare import compare
 from precflow.comparison.compiled.engine import compiled_range
 from precflow.config.schema import RunConfig
+from precflow.dumps.digest import WORTH_COMPILING
 from precflow.dumps.reader import Dump
 from precflow.judgement.judge import judge
 
@@ -25,7 +26,7 @@ def main(folder: Path, table: Path) -> None:
     """Compare ``folder``/reference with ``folder``/target."""
     sides = [Dump.open(folder / name) for name in ("reference", "target")]
     records = sum(len(side.calls()) for side in sides)
-    if records < 10_000:
+    if records < 10_000 or sum(path.stat().st_size for path in folder.rglob("*.safetensors")) > WORTH_COMPILING:
         compiled_range("float32", "float32")  # loaded anyway; memory is counted from here
     baseline = high_water("VmHWM")
     measures = compare(*sides)
