@@ -27,8 +27,9 @@ def curve(title: str, across: str, up: str, series: Mapping[str, Points]) -> str
     for exponent in range(frame[0][0], frame[0][1] + 1):
         x, _ = _place(10.0**exponent, 10.0 ** frame[1][0], frame)
         parts.append(_line(x, _TOP, x, _HEIGHT - _BOTTOM))
+        anchor = "end" if exponent == frame[0][1] else "middle"
         parts.append(
-            f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle" fill="#777">{10.0**exponent:g}</text>'
+            f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="{anchor}" fill="#777">{10.0**exponent:g}</text>'
         )
     for exponent in range(frame[1][0], frame[1][1] + 1):
         _, y = _place(10.0 ** frame[0][0], 10.0**exponent, frame)
