@@ -125,16 +125,18 @@ def _step(
 def _repeat(run: Run, subject: Subject, first: Dict[str, str]) -> Dict[str, Any]:
     """Compare a second run with the first; ``different`` lists identities in order of completion.
 
-    Bitwise, but by marks where statistics are all that is kept.
+    Bitwise, but by marks where statistics are all that is kept: ``by`` says it.
     """
     if not run.request.determinism.repeat:
-        return {"checked": False, "records": 0, "different": []}
+        return {"checked": False, "records": 0, "by": [], "different": []}
     capture = run.request.capture
-    recorder = Recorder(None, levels=capture.level, phases=capture.phase, selection=capture.selection(again=True))
+    selection = capture.selection(again=True)
+    recorder = Recorder(None, levels=capture.level, phases=capture.phase, selection=selection)
     second = _steps(run, subject, Training(run.request, subject.model, run.where), recorder)
     everything = {**first, **second}
     different = [identity for identity in everything if first.get(identity) != second.get(identity)]
-    return {"checked": True, "records": len(everything), "different": different}
+    by = sorted({"statistics" if detail == "statistics" else "bits" for detail in selection.details})
+    return {"checked": True, "records": len(everything), "by": by, "different": different}
 
 
 @contextmanager

@@ -53,12 +53,17 @@ class Capture(NamedTuple):
     compress: bool
 
     def selection(self, *, again: bool = False) -> Scope:
-        """Return what answers for every call; ``again`` asks for no more than tells equal bits from others."""
-        rules = [rule._replace(detail=_briefly(rule.detail)) if again and rule.detail else rule for rule in self.rules]
+        """Return what answers for every call; ``again`` asks for no more than tells equal bits from others.
+
+        Beside statistics a sketch stays one: it answers for the statistics of the same tensor, the first time and again.
+        """
+        details = {self.detail, *[rule.detail for rule in self.rules]}
+        same = {NONE, "statistics", "sketch"} if "statistics" in details else {NONE}
+        brief = {detail: detail if detail in same or not again else "digest" for detail in details}
         return Scope(
             self.scope,
-            detail=_briefly(self.detail) if again else self.detail,
-            rules=rules,
+            detail=brief[self.detail],
+            rules=[rule._replace(detail=brief[rule.detail]) if rule.detail else rule for rule in self.rules],
             level=self.level,
             phase=self.phase,
             step=self.step,
@@ -68,10 +73,6 @@ class Capture(NamedTuple):
     def plain(self) -> Dict[str, Any]:
         """Return what a header says about it."""
         return {**self._asdict(), "rules": [rule.plain() for rule in self.rules]}
-
-
-def _briefly(detail: str) -> str:
-    return detail if detail in (NONE, "statistics") else "digest"
 
 
 class Request(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from fnmatch import fnmatchcase, translate
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from precflow.agent.contract import OUTSIDE, module_text
 from precflow.agent.failures import AgentError
@@ -107,6 +107,7 @@ class Scope:
         self._only: Tuple[Tuple[Any, ...], ...] = (tuple(level), tuple(phase), tuple(step), tuple(rank))
         self._by_step = any(rule.step for rule in rules) or bool(step)
         self._choices: Dict[Tuple[Any, ...], Choice] = {}
+        self._details: Set[str] = set()
         self._open: Dict[Tuple[Any, ...], bool] = {}
 
     def detail_of(self, level: str, module: str, class_name: str, operator: str, phase: str, step: int, rank: int) -> str:  # noqa: PLR0913, PLR0917  who a call is
@@ -131,6 +132,7 @@ class Scope:
             if len(self._choices) > _KEPT:
                 self._choices.clear()
             found = self._choices[key] = self._decide(key, step)
+            self._details.add(found.detail)
         return found
 
     def opens(self, module: str, class_name: str, step: int, rank: int) -> bool:
@@ -145,6 +147,11 @@ class Scope:
                 self._open.clear()
             found = self._open[key] = self._may_open(module, class_name, step, rank)
         return found
+
+    @property
+    def details(self) -> Set[str]:
+        """Details of the calls so far that are recorded."""
+        return self._details - {NONE}
 
     @property
     def unmatched(self) -> List[int]:

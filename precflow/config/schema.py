@@ -94,7 +94,7 @@ class Determinism:
     dropout: str = "removed"  # removed, kept
     shuffle: str = "kept"  # removed, kept
     data: str = "own"  # own, recorded
-    repeat: bool = True  # run the workload once more and compare bitwise
+    repeat: bool = True  # run the workload once more and compare bitwise, or what statistics tell
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -44,11 +44,38 @@ class Holdings:
 
 @dataclass(frozen=True)
 class Repeat:
-    """Whether the workload was run twice, how many records were compared, and the identities of those that changed."""
+    """What became of the second run.
+
+    Attributes:
+        checked: There was one.
+        records: How many records were compared.
+        different: Identities of those that changed.
+        by: What was compared of them: ``bits``, ``statistics`` where nothing else is kept, or both, in this order.
+    """
 
     checked: bool = False
     records: int = 0
     different: tuple[str, ...] = ()
+    by: tuple[str, ...] = ("bits",)
+
+    @property
+    def how(self) -> str:
+        """How it was found that nothing changed, for people: equal statistics may hide a changed bit."""
+        return told(self.by)
+
+
+def told(by: Collection[str]) -> str:
+    """Return how equality was found, for people.
+
+    >>> told(["statistics"])
+    'by statistics'
+
+    Args:
+        by: ``bits``, ``statistics``, or both.
+    """
+    if "statistics" not in by:
+        return "bitwise"
+    return "bitwise, or by statistics where these are all that is kept" if "bits" in by else "by statistics"
 
 
 @dataclass(frozen=True)
@@ -164,7 +191,7 @@ def _check_schema(path: Path, plain: Mapping[str, Any]) -> None:
 
 
 def _typed(plain: Mapping[str, Any]) -> Header:
-    device, repeat = plain["device"], plain.get("repeat") or {}
+    device = plain["device"]
     return Header(
         schema=int(plain["schema"]),
         agent=str(plain.get("agent", "")),
@@ -184,7 +211,7 @@ def _typed(plain: Mapping[str, Any]) -> Header:
         capture=_mapping(plain, "capture"),
         weights=_holdings(plain["weights"]),
         inputs=_holdings(plain["inputs"]),
-        repeat=Repeat(bool(repeat.get("checked", False)), int(repeat.get("records", 0)), tuple(repeat.get("different", ()))),
+        repeat=_repeat(plain.get("repeat") or {}),
         draws=tuple(dict(draw) for draw in plain.get("draws") or ()),
         counts=_mapping(plain, "counts"),
         sites=tuple(str(site) for site in plain.get("sites") or ()),
@@ -214,6 +241,15 @@ def _dtype(name: Any) -> str:
     if not isinstance(name, str) or not is_floating(name):
         raise ValueError(f"dtype is {name!r}, expected a floating point type such as float32")
     return name
+
+
+def _repeat(plain: Mapping[str, Any]) -> Repeat:
+    return Repeat(
+        checked=bool(plain.get("checked", False)),
+        records=int(plain.get("records", 0)),
+        different=tuple(plain.get("different", ())),
+        by=tuple(str(word) for word in plain.get("by", ("bits",))),
+    )
 
 
 def _mapping(plain: Mapping[str, Any], key: str) -> Mapping[str, Any]:

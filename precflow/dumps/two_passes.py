@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -17,7 +18,8 @@ from precflow.dumps.records import Call, Record
 class TwoPasses:
     """A dump whose records and graph are the first pass's, and whose tensors are the second's where it has them.
 
-    A tensor of the second pass stands for a record of the first where both have the same content id, and so the same bits.
+    A tensor of the second pass stands for a record of the first where both have the same content id, and so the same bits;
+    also where the first kept no content id, only statistics.
 
     Args:
         first: The dump of everything.
@@ -76,22 +78,31 @@ class TwoPasses:
 
     @functools.cached_property
     def _kept(self) -> dict[Identity, Record]:
-        records = (record for call in self.second.calls() for record in (*call.inputs, *call.outputs))
-        return {record.identity: record for record in records if record.stored}
+        return {record.identity: record for record in _records(self.second) if record.stored}
 
 
 def not_repeated(first: Dump, second: Dump) -> list[str]:
     """Return the identities of the second pass's records whose bits are not those of the first, in order of completion.
 
-    A record that the first pass does not have is one of them: the second time something else was run.
+    A record that the first pass does not have is one of them: the second time something else was run. One of which the first
+    kept statistics alone is none: :func:`unknown_before`.
     """
-    before = {record.identity: record for call in first.calls() for record in (*call.inputs, *call.outputs)}
-    return [
-        record.text
-        for call in second.calls()
-        for record in (*call.inputs, *call.outputs)
-        if record.content and not _repeats(before.get(record.identity), record)
-    ]
+    return [record.text for before, record in _pairs(first, second) if record.content and not _repeats(before, record)]
+
+
+def unknown_before(first: Dump, second: Dump) -> int:
+    """Return how many records of the second pass the first kept statistics of alone: nobody can tell whether bits repeat."""
+    return sum(before is not None and _only_marked(before) for before, record in _pairs(first, second) if record.content)
+
+
+def _pairs(first: Dump, second: Dump) -> Iterator[tuple[Record | None, Record]]:
+    """Yield the records of the second pass, each behind the same one of the first."""
+    known = {record.identity: record for record in _records(first)}
+    return ((known.get(record.identity), record) for record in _records(second))
+
+
+def _records(dump: Dump) -> Iterator[Record]:
+    return (record for call in dump.calls() for record in (*call.inputs, *call.outputs))
 
 
 def _repeats(before: Record | None, record: Record) -> bool:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import ROOT_MODULE
+from precflow.dumps.header import told
 from precflow.dumps.reader import Dump
-from precflow.dumps.two_passes import not_repeated
+from precflow.dumps.two_passes import not_repeated, unknown_before
 from precflow.environment.reproduction import blockers
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.dump import damage_found, open_dump
@@ -72,15 +73,16 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     same = job.config.environment.same
-    found = reproduce(open_dump(needs["dump.reference"]), open_dump(needs["dump.target"]), same)
+    reference, target = open_dump(needs["dump.reference"]), open_dump(needs["dump.target"])
+    found = reproduce(reference, target, same)
     damage = [f"{side}: {text}" for side in ("reference", "target") for text in damage_found(needs[f"dump.{side}"])]
     found = replace(found, incomplete=tuple(dict.fromkeys([*found.incomplete, *damage])))
     write_value(folder / REPRODUCTION_FILE, found)
-    return Made(note=_note(found, same))
+    return Made(note=_note(found, same, told({*reference.header.repeat.by, *target.header.repeat.by})))
 
 
 def _again(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
-    """Add what the second pass shows: it has to be the first one over again, bit by bit."""
+    """Add what the second pass shows: it has to be the first one over again, bit by bit where the first has content ids."""
     del job
     first = read_reproduction(needs["determinism"])
     sides = {
@@ -94,7 +96,8 @@ def _again(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
         unrepeatable=tuple(dict.fromkeys([*first.unrepeatable, *drifted])),
     )
     write_value(folder / REPRODUCTION_FILE, found)
-    return Made(note=found.blockers[0] if found.blockers else _repeats(len(drifted)))
+    unknown = sum(unknown_before(*passes) for passes in sides.values())
+    return Made(note=found.blockers[0] if found.blockers else _repeats(len(drifted), unknown))
 
 
 def _changed(side: str, first: Dump, again: Dump) -> list[str]:
@@ -105,8 +108,11 @@ def _changed(side: str, first: Dump, again: Dump) -> list[str]:
     ]
 
 
-def _repeats(drifted: int) -> str:
-    return f"{drifted} records are not those of the first pass" if drifted else "both sides repeat their first pass bitwise"
+def _repeats(drifted: int, unknown: int) -> str:
+    if drifted:
+        return f"{drifted} records are not those of the first pass"
+    unseen = f", but for {unknown} records of which it kept statistics alone" if unknown else ""
+    return f"both sides repeat their first pass bitwise{unseen}"
 
 
 def _incomplete(side: str, dump: Dump) -> list[str]:
@@ -125,7 +131,7 @@ def _unseen(side: str, dump: Dump) -> list[str]:
     return [f"what the {side}'s model returned {what}"] if hollow else []
 
 
-def _note(found: Reproduction, same: Sequence[str]) -> str:
+def _note(found: Reproduction, same: Sequence[str], how: str) -> str:
     if found.blockers:
         return found.blockers[0]
     if found.incomplete:
@@ -135,7 +141,7 @@ def _note(found: Reproduction, same: Sequence[str]) -> str:
     if found.unseen:
         return found.unseen[0]
     repeated = f"not checked whether the {' and the '.join(found.unchecked)} repeats itself"
-    return f"{_listed(['seeds', *same])} are the same; {repeated if found.unchecked else 'both sides repeat themselves'}"
+    return f"{_listed(['seeds', *same])} are the same; {repeated if found.unchecked else f'both sides repeat themselves {how}'}"
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -147,7 +147,7 @@ def _note(header: Header) -> str:
     again = (
         ""
         if not repeat.checked
-        else ", repeats bitwise"
+        else f", repeats {repeat.how}"
         if not repeat.different
         else f", {len(repeat.different)} not repeatable"
     )

@@ -106,7 +106,27 @@ def test_what_does_not_repeat_is_named_in_order(make):
 
 
 def test_without_repeat_nothing_is_claimed(make):
-    assert make(determinism={"repeat": False})["repeat"] == {"checked": False, "records": 0, "different": []}
+    assert make(determinism={"repeat": False})["repeat"] == {"checked": False, "records": 0, "by": [], "different": []}
+
+
+@pytest.mark.parametrize(
+    ("capture", "by"),
+    [
+        ({"detail": "tensors"}, ["bits"]),
+        ({"detail": "sketch"}, ["bits"]),
+        ({"detail": "statistics"}, ["statistics"]),
+        ({"detail": "statistics", "rules": [{"match": ["linear"], "detail": "digest"}]}, ["bits", "statistics"]),
+        ({"detail": "tensors", "rules": [{"match": ["linear"], "step": [5], "detail": "statistics"}]}, ["bits"]),
+    ],
+)
+def test_it_is_told_by_what_the_runs_were_compared(make, capture, by):
+    repeat = make(capture=capture)["repeat"]
+    assert (repeat["by"], repeat["different"]) == (by, [])
+
+
+def test_a_sketch_that_answers_for_statistics_does_so_in_the_repeat_too(make):
+    rules = [{"match": ["norm"], "level": ["api"], "detail": "sketch"}]
+    assert make(capture={"detail": "statistics", "rules": rules})["repeat"]["different"] == []
 
 
 def test_draws_in_the_forward_repeat_after_reseeding(make):

@@ -128,10 +128,19 @@ def test_a_repeat_records_the_same_calls_by_what_tells_their_bits():
         {"match": ["encoder"], "detail": "tensors", "sample": 0.1},
         {"match": ["decoder"], "detail": "statistics"},
     ]
-    selection = captured(rules=rules, detail="sketch").selection(again=True)
+    assert details_of_a_repeat(captured(rules=rules, detail="digest")) == ["none", "digest", "statistics", "digest"]
+    assert details_of_a_repeat(captured(rules=rules[:2], detail="sketch")) == ["none", "digest", "digest", "digest"]
+
+
+def test_beside_statistics_a_repeat_has_sketches_for_the_first_run_took_statistics_from_them():
+    capture = captured(rules=[{"match": ["decoder"], "detail": "statistics"}], detail="sketch")
+    assert details_of_a_repeat(capture) == ["sketch", "sketch", "statistics", "sketch"]
+
+
+def details_of_a_repeat(capture):
+    selection = capture.selection(again=True)
     names = ("head", "encoder", "decoder", "other")
-    details = [selection.detail_of("api", name, "C", "add", "forward", 0, 0) for name in names]
-    assert details == ["none", "digest", "statistics", "digest"]
+    return [selection.detail_of("api", name, "C", "add", "forward", 0, 0) for name in names]
 
 
 def test_a_header_says_capture_as_json():

@@ -113,6 +113,15 @@ def test_rules_that_decided_about_nothing_are_named():
     assert scope.unmatched == [1, 2]
 
 
+def test_details_are_those_of_the_calls_that_came():
+    scope = Scope(detail="digest", rules=[Rule(match=("a",), detail="statistics"), Rule(match=("b",), detail="none")])
+    assert scope.details == set()
+    scope.detail_of("module", "b", "A", "", "forward", 0, 0)
+    assert scope.details == set()
+    scope.detail_of("module", "a", "A", "", "forward", 0, 0)
+    assert scope.details == {"statistics"}
+
+
 def test_a_rule_is_read_as_recipes_and_requests_write_it():
     plain = {"match": ["a"], "class": ["B"], "operator": [], "step": [0, 1], "detail": "none", "because": "too large"}
     rule = Rule.from_plain(plain)

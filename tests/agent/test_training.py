@@ -81,7 +81,12 @@ def test_a_training_step_has_all_phases_in_order(make):
     found = dumped.phases()
     assert list(dict.fromkeys(found)) == PHASES
     assert len(dumped.header["losses"]) == 1
-    assert dumped.header["repeat"] == {"checked": True, "records": dumped.header["repeat"]["records"], "different": []}
+    assert dumped.header["repeat"] == {
+        "checked": True,
+        "records": dumped.header["repeat"]["records"],
+        "by": ["bits"],
+        "different": [],
+    }
     assert dumped.header["repeat"]["records"] > 20
 
 

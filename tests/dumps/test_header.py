@@ -28,6 +28,20 @@ def test_a_header_is_read(tmp_path, plain):
     assert read.sites[0].startswith("model.py:3")
 
 
+@pytest.mark.parametrize(
+    ("by", "how"),
+    [
+        (["bits"], "bitwise"),
+        (["statistics"], "by statistics"),
+        (["bits", "statistics"], "bitwise, or by statistics where these are all that is kept"),
+    ],
+)
+def test_how_a_repeat_was_checked_is_told(tmp_path, plain, by, how):
+    plain["repeat"]["by"] = by
+    repeat = header.read(write(tmp_path, plain)).repeat
+    assert (repeat.by, repeat.how) == (tuple(by), how)
+
+
 def test_a_newer_schema_is_refused_by_name_and_version(tmp_path, plain):
     with pytest.raises(DumpError, match=r"precflow 9.9 with precflow-dump schema 2; this precflow reads schema 1"):
         header.read(write(tmp_path, {**plain, "schema": 2, "agent": "9.9"}))

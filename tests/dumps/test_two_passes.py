@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from precflow.dumps.reader import Dump
-from precflow.dumps.two_passes import TwoPasses, not_repeated
+from precflow.dumps.two_passes import TwoPasses, not_repeated, unknown_before
 from precflow.errors import DumpError
 
 ONE, TWO, THREE = (np.full((2, 3), number, dtype=np.float32) for number in (1, 2, 3))
@@ -60,3 +60,35 @@ def test_equal_passes_repeat(passes):
 def test_a_record_that_only_the_second_pass_has_was_not_repeated(passes):
     first, second = passes()
     assert not_repeated(second, first) == ["fc1/linear.0/forward.input.0", "fc1/linear.0/forward.output.0"]
+
+
+@pytest.fixture
+def marked(build):
+    """Return both passes of a side whose first kept statistics alone of ``fc2``'s output: a mark, no content id."""
+    first, again = build("first"), build("second")
+    first.call("fc1", "linear", [ONE], store=False).call("fc2", "linear", [TWO], [ONE], store=False)
+    first.lines[0, 0][1]["outputs"][0].update(content="", mark="5" * 32, statistics=[2, 2, 12, 24, 0, 0, 0, 0, 0, 0])
+    again.call("fc2", "linear", [THREE], [ONE])
+    return Dump.open(first.write()), Dump.open(again.write())
+
+
+def test_a_tensor_stands_for_a_record_whose_bits_nobody_knows(marked):
+    both = TwoPasses(*marked)
+    output = records(both)["fc2/linear.0/forward.output.0"]
+    assert (output.stored, output.content) == (True, "")
+    assert np.array_equal(both.tensor(output), THREE)
+
+
+def test_what_has_no_content_id_cannot_be_found_to_repeat_or_not(marked):
+    assert not_repeated(*marked) == []
+    assert unknown_before(*marked) == 1
+
+
+def test_of_records_with_content_ids_nothing_is_unknown(passes):
+    assert unknown_before(*passes(second=THREE)) == 0
+
+
+def test_a_record_that_was_not_there_before_is_no_unknown_one(marked):
+    first, second = marked
+    assert unknown_before(second, first) == 0
+    assert not_repeated(second, first) == ["fc1/linear.0/forward.output.0"]

@@ -4,9 +4,11 @@ import importlib.util
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from precflow.stages import registry
-from precflow.stages.determinism import read_reproduction
+from precflow.stages.artifacts import write_value
+from precflow.stages.determinism import REPRODUCTION_FILE, SECOND, Reproduction, read_reproduction
 from precflow.stages.judge import read_verdict
 
 _SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
@@ -50,10 +52,66 @@ def test_a_model_that_returns_nothing_to_look_at_is_never_aligned(pair, made):
     assert "the reference's model returned holds no tensor" in verdict.reasons[0]
 
 
-def test_nothing_is_said_to_repeat_itself_that_ran_once(pair, job_of, tmp_path):
-    job = job_of(pair(repeat={"checked": False}), "environment.same=[weights]")
-    folders = {name: tmp_path / name for name in ("dump.reference", "dump.target", "determinism")}
-    for stage in registry.instances(job.config)[:3]:
-        folders[stage.name].mkdir()
-        made = stage.make(job, folders[stage.name], folders)
-    assert made.note == "seeds and weights are the same; not checked whether the target repeats itself"
+@pytest.fixture
+def note(pair, job_of, tmp_path):
+    """Return what the stage says of two dumps; the header of the target's has this outcome of its second run."""
+
+    def noted(repeat):
+        job = job_of(pair(repeat=repeat), "environment.same=[weights]")
+        folders = {name: tmp_path / name for name in ("dump.reference", "dump.target", "determinism")}
+        for stage in registry.instances(job.config)[:3]:
+            folders[stage.name].mkdir()
+            made = stage.make(job, folders[stage.name], folders)
+        return made.note
+
+    return noted
+
+
+def test_nothing_is_said_to_repeat_itself_that_ran_once(note):
+    assert note({"checked": False}) == "seeds and weights are the same; not checked whether the target repeats itself"
+
+
+def test_how_the_sides_were_found_to_repeat_themselves_is_told(note):
+    assert note({"checked": True}).endswith("; both sides repeat themselves bitwise")
+
+
+def test_one_side_that_was_checked_by_statistics_is_enough_to_say_so(note):
+    told = "both sides repeat themselves bitwise, or by statistics where these are all that is kept"
+    assert note({"checked": True, "by": ["statistics"]}).endswith(told)
+
+
+@pytest.fixture
+def again(job_of, tmp_path):
+    """Return what the second pass says of a first one that kept tensors, or statistics and marks alone."""
+
+    def noted(*, marked=0, changed=0):
+        folders = {}
+        for number, name in enumerate(("dump.reference", "dump.target", "dump.reference@2", "dump.target@2")):
+            dump = builder.DumpBuilder(tmp_path / name, side=name.partition("@")[0].rpartition(".")[2])
+            dump.call("fc1", "linear", [HIDDEN], [HIDDEN + (changed if number == 3 else 0)])
+            outputs = dump.lines[0, 0][0]["outputs"] if number < marked else []
+            for output in outputs:
+                output.update(content="", mark="5" * 32, stored=False)
+            folders[name] = dump.write()
+        folders["determinism"], made = tmp_path / "determinism", tmp_path / "made"
+        folders["determinism"].mkdir()
+        made.mkdir()
+        write_value(folders["determinism"] / REPRODUCTION_FILE, Reproduction())
+        result = SECOND.make(job_of(tmp_path), made, folders)
+        return result.note, read_reproduction(made).unrepeatable
+
+    return noted
+
+
+def test_a_second_pass_that_repeats_the_first(again):
+    assert again() == ("both sides repeat their first pass bitwise", ())
+
+
+def test_a_second_pass_that_does_not(again):
+    drifted = ("target: fc1/linear.0/forward.input.0",)
+    assert again(changed=1) == ("1 records are not those of the first pass", drifted)
+
+
+def test_records_that_the_first_pass_only_marked_are_not_said_to_repeat(again):
+    told = "both sides repeat their first pass bitwise, but for 2 records of which it kept statistics alone"
+    assert again(marked=2) == (told, ())

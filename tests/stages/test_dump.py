@@ -58,6 +58,21 @@ def sealed(stage, job, folder):
     return stage.make(job, folder, {}).seal
 
 
+@pytest.mark.parametrize(
+    ("repeat", "note"),
+    [
+        ({"checked": False}, "4 records, 0 MB"),
+        ({"checked": True, "by": ["bits"]}, "4 records, 0 MB, repeats bitwise"),
+        ({"checked": True, "by": ["statistics"]}, "4 records, 0 MB, repeats by statistics"),
+        ({"checked": True, "by": ["statistics"], "different": ["a"]}, "4 records, 0 MB, 1 not repeatable"),
+    ],
+)
+def test_the_note_of_a_dump_says_how_it_was_found_to_repeat(pair, job_of, monkeypatch, repeat, note):
+    monkeypatch.setattr(dump, "ask", lambda *_: None)
+    folder = pair(repeat=repeat)
+    assert dump.record("target", job_of(folder), folder / "target", "5be0").note == note
+
+
 def test_a_copy_of_a_given_dump_is_looked_at_and_then_worth_the_same(pair, job_of, tmp_path):
     stage = dump.given("target")
     here, there = (job_of(pair(name)) for name in ("here", "there"))

@@ -153,7 +153,7 @@ def _repeat(header: Header) -> str:
     if not repeat.checked:
         return "not checked whether the side repeats itself" if header.side else ""
     if not repeat.different:
-        return f"bit for bit, {wording.plural(repeat.records, 'record')}"
+        return f"{repeat.how}, {wording.plural(repeat.records, 'record')}"
     return f"{wording.plural(len(repeat.different), 'record')} changed between two equal runs, first {repeat.different[0]}"
 
 

@@ -75,6 +75,12 @@ def test_inputs_weights_and_repetition():
     assert "not checked whether the side repeats itself" in screen(Header(side="target"))
 
 
+def test_what_repeats_by_statistics_is_not_said_to_repeat_bitwise():
+    by_statistics = Repeat(checked=True, records=3, by=("statistics",))
+    assert "repeated    by statistics, 3 records\n" in screen(Header(side="target", repeat=by_statistics))
+    assert "repeated    bitwise, 3 records\n" in screen(Header(side="target", repeat=Repeat(checked=True, records=3)))
+
+
 def test_a_dump_without_header():
     shown = screen(Header(), sealed=False, steps=((0, 0), (0, 1), (1, 0)), unfinished=((0, 1), (1, 0)))
     assert "unknown: it has no header" in shown
