@@ -8,6 +8,7 @@
 The work is a CLIP text encoder of 63 M parameters (12 layers, 512 wide, batch of 4 x 77 tokens, float32, two threads), forward
 and backward, and a model of many small operators. Each case runs in a process of its own, ours and the peer's by turns; inside
 it plain and captured steps alternate, and its ratio is the median of the captured step against the plain ones before and after.
+Ours, plain and captured, run with Python's garbage collector spared, as a dump runs its steps; the peer's run as they come.
 Dumps go to ``--folder`` (a tmpfs by default). The peer is msprobe (``mindstudio-probe``), in a virtual environment made for it,
 or in the one that ``--peer`` names.
 """
