@@ -114,9 +114,10 @@ def _edges(call: Call, start: Key, seen: _Seen, outside: frozenset[str], phases:
     sources = [_recorded(record, start, seen) or _same_content(record, start, seen) for record in given]
     anything = any(source is not None for source in sources)
     for record, source in zip(given, sources, strict=True):
+        from_outside = bool(record.content) and record.content in outside
         if record.weight:
             yield Edge(record, source or phases.weight(call, record))
-        elif source is not None or (call.phase == "forward" and (anything or record.content in outside)):
+        elif source is not None or (call.phase == "forward" and (anything or from_outside)):
             yield Edge(record, source)
         elif call.phase in _NESTED and not anything:
             guess = _latest(seen.by_shape.get((call.phase, record.shape), []), start)

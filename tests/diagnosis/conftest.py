@@ -68,15 +68,17 @@ class HandMade:
     def _record(self, about, order, role, index, given):
         own = np.asarray(given["value"]) if given.get("value") is not None else None
         identity = Identity(*about, role, index, 0, 0)
+        content = digest(own) if own is not None else f"{identity} {order}"
         made = Record(
             identity=identity,
             order=order,
             dtype=given.get("dtype") or (str(own.dtype) if own is not None else "float32"),
             shape=own.shape if own is not None else given.get("shape", (2, 3)),
-            content=given.get("content") or (digest(own) if own is not None else f"{identity} {order}"),
+            content=content if given.get("content") is None else given["content"],
             stored=own is not None,
             source=given.get("source"),
             weight=given.get("weight", ""),
+            mark=given.get("mark", ""),
         )
         if own is not None:
             self.tensors[made.text] = own
@@ -89,6 +91,7 @@ class HandMade:
             return {
                 "source": (one.order, "0"),
                 "content": output.content,
+                "mark": output.mark,
                 "shape": output.shape,
                 "value": value,
                 "dtype": output.dtype,

@@ -1,5 +1,7 @@
 """What flows carry together."""
 
+import pytest
+
 from precflow.diagnosis.flow import CLEAN, FAILING, Flow, Tracer, merge
 from precflow.diagnosis.graph import build
 from precflow.judgement.verdicts import Judged
@@ -50,3 +52,26 @@ def test_a_share_of_a_limit_stays_between_0_and_1(hand_made):
     tracer.leave(before, tracer.arriving(before))
     assert tracer.arriving(after) == Flow(use=1.0, via="a / linear")
     assert after.call is second
+
+
+@pytest.mark.parametrize("marks", [("", ""), ("same", "same")])
+def test_inputs_without_content_ids_are_not_equal_whatever_their_marks_say(hand_made, marks):
+    reference, target = hand_made(), hand_made()
+    here = reference.operator("a", "linear", {"content": "", "mark": marks[0]}, {"content": "", "weight": "a.weight"})
+    target.operator("a", "linear", {"content": "", "mark": marks[1]}, {"content": "", "weight": "a.weight"})
+    tracer = Tracer(build(reference.calls()), target.calls(), {}, {})
+    assert [tracer.equal_input(record) for record in here.inputs] == [False, True], "weights are compared in the header"
+
+
+def test_movement_of_what_nobody_knows_is_not_said_to_have_changed_it(hand_made, judge_calls):
+    sides = hand_made(), hand_made()
+    for dump in sides:
+        dump.operator("b", "linear", dump.operator("a", "transpose", {"content": ""}, movement=True))
+    measures, judged = judge_calls(sides[0], {})
+    nodes = build(sides[0].calls())
+    by_record = {one.record: one for one in measures}, {one.record: one for one in judged}
+    tracer = Tracer(nodes, sides[1].calls(), *by_record)
+    before, after = nodes.values()
+    tracer.leave(before, CLEAN)
+    assert tracer.role(before, before.call.outputs[0], CLEAN) == "agrees"
+    assert tracer.arriving(after) == CLEAN

@@ -95,3 +95,26 @@ def test_a_module_input_is_never_guessed_from_inside_the_module(hand_made):
     dump.operator("block", "relu")
     block = dump.module("block", {"content": "unknown"})
     assert build(dump.calls())[key_of(block)].edges[0].source == (key_of(before), "0")
+
+
+def test_a_missing_edge_is_recognised_by_an_equal_mark_where_there_is_no_content_id(hand_made):
+    dump = hand_made()
+    first = dump.operator("a", "linear", content="", mark="same")
+    dump.operator("a", "relu", content="", mark="other")
+    third = dump.operator("b", "add", {"content": "", "mark": "same"})
+    assert build(dump.calls())[key_of(third)].edges[0].source == (key_of(first), "0")
+
+
+def test_records_that_have_neither_are_not_recognised_as_one_another(hand_made):
+    dump = hand_made()
+    dump.operator("a", "linear", content="")
+    second = dump.operator("b", "add", {"content": "", "shape": (9,)})
+    assert [edge.source for edge in build(dump.calls())[key_of(second)].edges] == [None]
+
+
+def test_a_record_without_content_is_not_taken_for_an_input_without_content(hand_made):
+    dump = hand_made()
+    first = dump.operator("a", "linear")
+    second = dump.operator("b", "add", {"content": ""})
+    edge = build(dump.calls(), outside=frozenset({""}))[key_of(second)].edges[0]
+    assert (edge.source, edge.guessed) == ((key_of(first), "0"), True)

@@ -43,6 +43,15 @@ def test_other_inputs_are_not_equal(sides, hand_made):
     assert not observed.inputs_equal
 
 
+@pytest.mark.parametrize(("weight", "equal"), [("", False), ("b.bias", True)])
+def test_inputs_without_content_ids_are_equal_only_where_they_are_weights(hand_made, weight, equal):
+    dumps = hand_made(), hand_made()
+    for dump in dumps:
+        dump.operator("b", "linear", {"content": "same"}, {"content": "", "weight": weight}, value=VALUES)
+    (observed,) = observe(*dumps, [suspect_of(dumps[0].made[0])])
+    assert observed.inputs_equal is equal
+
+
 def test_a_call_without_a_partner_has_no_output_pair(sides, hand_made):
     (observed,) = observe(sides[0], hand_made(), [suspect_of(sides[0].made[1])])
     assert observed.target is None

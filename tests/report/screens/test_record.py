@@ -34,6 +34,14 @@ def test_a_histogram_stands_between_its_ends():
     assert picture(describe([np.zeros(0)])[0].values) == ""
 
 
+def test_what_was_not_counted_is_not_shown_as_none_of_them():
+    paper = Paper()
+    statistics(paper, Statistics(-1.0, 1.0, 0.0, 2.0, 0, 0, 0, 0, None, 0))
+    shown = paper.render()
+    assert "zero" not in shown
+    assert "elements    sentinel 0 · NaN 0 · Inf 0 · saturated 0\n" in shown
+
+
 @pytest.mark.parametrize("minimum", [None, -1.0])
 def test_statistics_stand_for_a_tensor(minimum):
     paper = Paper()
