@@ -4,7 +4,7 @@ On a device nothing may be waited for. A tensor is copied there, in its own orde
 given out; at a flush all waiting copies of one size are measured together, and the results come to the host in one piece. On
 the CPU small tensors go the same way, because there the calls cost more than the work; larger ones are read where they are.
 
-The detail ``statistics`` has no content id, which costs five times as much as statistics. A mark stands in for it within one
+The detail ``statistics`` has no content id, which costs several times what statistics do. A mark stands in for it within one
 dump: a checksum of the sums of all rows, which equal bits have in common.
 """
 
@@ -21,7 +21,7 @@ from precflow.agent.lanes import BLOCK as BLOCK_WORDS
 from precflow.agent.lanes import PIECE_BYTES, block_lanes, lanes, words_of, wraps
 from precflow.agent.marks import mark_of, mark_of_statistics
 from precflow.agent.parts import Kept, taken
-from precflow.agent.row_norms import LEAST, RowNorms, shared_row
+from precflow.agent.row_norms import RowNorms, shared_row
 
 if TYPE_CHECKING:
     from precflow.agent.fills import Cleaning
@@ -32,7 +32,6 @@ SMALL_BYTES = 32 << 10  # on the CPU larger tensors are not copied
 WAITING_BYTES = 4 << 20  # copies that wait for a flush
 WAITING_BYTES_ON_DEVICES = 256 << 20
 WAITING_TICKETS = 1024
-STORED_WHOLE = 1024  # elements of a tensor that is not larger than its sketch
 
 DETAILS = ("digest", "statistics", "sketch", "tensors")
 
@@ -194,7 +193,7 @@ class Measuring:
     def _keep(self, key: str, sums: torch.Tensor, rows: torch.Tensor) -> None:
         """Store a sketch and norms of rows, where they can be held in float32."""
         for what, found in (("sketch", sums), ("rows", rows)):
-            if self._writer is not None and math.isfinite(found.sum().item()):
+            if self._writer is not None and math.isfinite(found.sum(dtype=torch.float64).item()):
                 self._writer.tensor("%s.%s" % (key, what), found, owned=True)
 
     def flush(self) -> None:
@@ -212,8 +211,7 @@ class Measuring:
         if jobs:
             with torch.no_grad():
                 self._finish(jobs)
-        if self._writer is not None:
-            self._row_norms.store(self._writer)
+        self._row_norms.store(self._writer)
 
     def _wait(self, job: _Job, size: int, *, on_host: bool) -> None:
         self._waiting.append(job)
@@ -261,7 +259,7 @@ class Measuring:
 
     def _whole(self, job: _Job) -> bool:
         """Tell whether the tensor itself is kept."""
-        return job.ticket.detail == "tensors" or (job.ticket.detail == "sketch" and job.tensor.numel() <= STORED_WHOLE)
+        return job.ticket.detail == "tensors" or (job.ticket.detail == "sketch" and job.tensor.numel() <= sketch.STORED_WHOLE)
 
     def _store(self, key: str, job: _Job) -> bool:
         return self._writer is not None and self._writer.tensor(key, job.tensor, owned=job.private)
@@ -304,7 +302,7 @@ def _groups(jobs: Sequence[_Job]) -> Iterable[List[_Job]]:
 
 def _row(job: _Job) -> int:
     """Return the length of rows that norms are to be had of, 0 where none are."""
-    if job.ticket.detail != "statistics" or job.whole is not None or job.tensor.numel() < LEAST:
+    if job.ticket.detail != "statistics" or job.whole is not None:
         return 0
     return shared_row(job.tensor.shape, job.tensor.numel() * (2 if job.tensor.is_complex() else 1))
 

@@ -23,6 +23,7 @@ BLOCK = (65536 // SUMS) * SUMS  # values that share one offset
 BLOCKS_OF_STRETCH = 16
 STRETCH = BLOCKS_OF_STRETCH * BLOCK  # values that are summed up at once: 4 MB
 MOST_ROWS = 1024  # norms of rows that are kept
+STORED_WHOLE = 1024  # elements of a tensor that is not larger than what would be kept of it
 FINE_BITS = 12  # of the grid that high and low parts are split on
 
 _OFFSETS = 1 << 20

@@ -88,7 +88,7 @@ def in_rows(values: torch.Tensor, row: int = 0) -> Rows:
 
     Args:
         values: Floating point, ``[tensors, elements]``, at least one element.
-        row: Length of the rows, at most 2 ``ROW``, where it is not to be chosen here; the last row may be shorter.
+        row: Length of the rows, at most ``ROW``, where it is not to be chosen here; the last row may be shorter.
     """
     tensors, count = values.shape
     row = row or row_of(count)
@@ -124,7 +124,7 @@ def at_once(values: torch.Tensor, row: int = 0) -> Optional[Sums]:
 
     Args:
         values: Floating point, ``[elements]`` on the host, at least one; a contiguous tensor.
-        row: Length of the rows, at most 2 ``ROW``, where it is not to be chosen here; the last row may be shorter.
+        row: Length of the rows, at most ``ROW``, where it is not to be chosen here; the last row may be shorter.
     """
     count, dtype = values.numel(), values.dtype
     row = row or row_of(count)

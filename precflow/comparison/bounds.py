@@ -22,7 +22,7 @@ from precflow.dumps.dtypes import coarsest
 Range = tuple[float, float]
 
 ROUNDING = 2.0**-20
-"""Error of an agent's sums, which are float32 in their first level, relative to the sum of magnitudes."""
+"""Error of an agent's sums, relative to the sum of magnitudes, and of its norms: rows of 512 values are added up in float32."""
 
 _OFFSET = 1e-7  # of mare and mere
 _TELLING = 4.0  # times that 1 - cosine may vary within its range; beyond, its best guess says nothing
@@ -83,7 +83,8 @@ def side(kept: Kept, count: int) -> Side | str:
     largest = max(abs(known.minimum), abs(known.maximum))
     if largest > 0 and known.square < _SMALLEST_SQUARE * count:
         return "its values are so small that their squares are lost"
-    if not largest * largest / (1 + ROUNDING) <= known.square <= largest * largest * count * (1 + ROUNDING):
+    beyond = (1 + ROUNDING) ** 2
+    if not largest * largest / beyond <= known.square <= largest * largest * count * beyond:
         return "its sum of squares cannot be that of its values"
     rounding = 0.0 if kept.exact else ROUNDING
     return Side(count, known.minimum, known.maximum, known.sum, math.sqrt(known.square), rounding)

@@ -8,9 +8,9 @@ import torch
 from precflow.agent import measuring as measuring_module
 from precflow.agent.contract import STATISTICS
 from precflow.agent.digest import content_id
-from precflow.agent.measuring import SMALL_BYTES, STORED_WHOLE, WAITING_TICKETS, Measuring, Ticket, to_hosts
+from precflow.agent.measuring import SMALL_BYTES, WAITING_TICKETS, Measuring, Ticket, to_hosts
 from precflow.agent.parts import kept_of, taken
-from precflow.agent.sketch import SUMS, row_length, row_norms
+from precflow.agent.sketch import STORED_WHOLE, SUMS, row_length, row_norms
 from precflow.agent.writer import Writer
 from precflow.comparison.kept import Kept, of_tensor
 
@@ -247,6 +247,22 @@ def test_statistics_come_with_norms_of_rows_in_one_entry_a_flush(tmp_path):
         if ticket.row_norms is not None:
             expected = row_norms(each.reshape(-1), row_length(each.shape, each.numel()))
             assert torch.allclose(rows_of(ticket, found), expected.float(), rtol=1e-6)
+
+
+def test_without_a_writer_nothing_is_gathered():
+    measuring = Measuring(None)
+    ticket = measuring.measure(tensor("float32", (300, 100)), "statistics")
+    measuring.flush()
+    assert (ticket.row_norms, ticket.statistics[8]) == (None, None)
+    assert measuring._row_norms._gathered == []
+
+
+def test_a_sketch_whose_sum_leaves_float32_is_kept(tmp_path):
+    writer = writer_in(tmp_path)
+    measuring = Measuring(writer)
+    measuring._keep("key", torch.full((1, SUMS), 3e38), torch.full((9,), 3e38))
+    measuring._keep("other", torch.full((1, SUMS), math.inf), torch.full((9,), math.nan))
+    assert sorted(stored(tmp_path, writer)) == ["key.rows", "key.sketch"]
 
 
 def test_values_that_are_not_ordinary_leave_no_norms(tmp_path):

@@ -8,7 +8,10 @@ import torch
 
 from precflow.agent.contract import STATISTICS
 from precflow.agent.statistics import ROW, at_once, in_rows, of_any, of_integers, of_rows, of_sums, row_of
+from precflow.comparison import bounds
+from precflow.comparison.bounds import ROUNDING
 from precflow.comparison.kept import Kept, of_tensor
+from precflow.dumps.records import Statistics
 
 FLOATS = ["float32", "float64", "float16", "bfloat16"]
 SHAPES = [(1,), (5,), (ROW,), (ROW + 1,), (3, 77, 200), (3, 5 * ROW)]
@@ -178,6 +181,23 @@ def test_constant_values_keep_their_sums():
         square = values.double().square().sum().item()
         assert found(values)[3] == pytest.approx(square, rel=2**-20)
         assert found(values)[2] == pytest.approx(values.double().sum().item(), rel=2**-20)
+
+
+@pytest.mark.parametrize("row", [500, ROW])
+def test_the_judge_allows_for_what_rows_of_few_bits_lose(row):
+    """Constant values round the same way at every addition: nothing is worse for sums in float32."""
+    generator = torch.Generator().manual_seed(row)
+    for scale in torch.rand(100, generator=generator).tolist():
+        values = torch.full((20 * row,), scale)
+        sums = at_once(values, row)
+        norms = values.double().view(-1, row).norm(dim=1)
+        assert ((sums.norms - norms).abs() <= ROUNDING * norms).all()
+        known = of_sums([sums])[0][0]
+        kept = Statistics(*known[:8], zero=0, saturated=0)
+        side = bounds.side(Kept("float32", (20 * row,), statistics=kept), 20 * row)
+        norm = norms.square().sum().sqrt().item()
+        assert abs(side.norm - norm) <= side.rounding * norm
+        assert abs(side.total - values.double().sum().item()) <= side.rounding * abs(side.total)
 
 
 @pytest.mark.parametrize("size", [1, 31, 32, 512, 513, 1000, 157696])

@@ -141,5 +141,12 @@ def test_sums_that_cannot_be_right_are_of_no_use(changes, words):
     assert words in bounds.side(Kept("float32", (2,), statistics=statistics), 2)
 
 
+@pytest.mark.parametrize("error", [-2e-6, 2e-6])
+def test_a_sum_of_squares_may_be_off_by_twice_what_a_norm_may(error):
+    """Constant values: the sum of squares lies at its bound, and is what float32 makes of it."""
+    statistics = Statistics(1.0, 1.0, 4.0, 4.0 + 4.0 * error * 0.9, 0, 0, 0, 0, zero=0, saturated=0)
+    assert bounds.side(Kept("float32", (4,), statistics=statistics), 4).norm == pytest.approx(2.0, rel=bounds.ROUNDING)
+
+
 def test_a_quotient_of_magnitudes():
     assert (bounds.over(0.0, 0.0), bounds.over(1.0, 0.0), bounds.over(1.0, 2.0)) == (0.0, math.inf, 0.5)

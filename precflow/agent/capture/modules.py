@@ -197,9 +197,8 @@ class Modules:
         described = self._lines.describe(outputs, store=True, returned=True, choice=frame.choice)
         order = frame.order = self._lines.emit(heading, frame.inputs, described)
         passed: Optional[Set[int]] = None
-        for (index, tensor), record in zip(outputs, described):
-            source = self._lines.sources.find(tensor) if record["weight"] else record["source"]
-            if source is not None:
+        for index, tensor in outputs:
+            if self._lines.sources.find(tensor) is not None:  # also the second of two outputs that are one tensor
                 continue
             if passed is None:
                 passed = {id(given) for given, version in frame.given if version_of(given) == version}

@@ -84,6 +84,27 @@ def test_an_unrecorded_inside_makes_the_module_the_source(tmp_path):
     assert sources == {"0": None, "1": [0, "0"], "2": [1, "0"], "3": [1, "0"], "": None}
 
 
+class Twice(nn.Module):
+    def forward(self, values):
+        made = values + 1
+        return made, made
+
+
+class First(nn.Module):
+    def forward(self, pair):
+        return pair[0] * 2
+
+
+def test_of_two_outputs_that_are_one_tensor_the_first_is_the_source(tmp_path):
+    writer = Writer(str(tmp_path))
+    model = nn.Sequential(Twice(), First())
+    with Recorder(writer, levels=["module"]).watch(model):
+        model(torch.ones(3))
+    writer.seal({})
+    found = [json.loads(line) for line in (tmp_path / "rank0/step0/records-0.jsonl").read_text().splitlines()]
+    assert [each["source"] for each in found[1]["inputs"]] == [[0, "0"], [0, "0"]]
+
+
 def test_an_outside_tensor_that_only_passes_through_has_no_source():
     model = nn.Sequential(nn.Identity(), nn.Identity())
     recorder = Recorder(None)
