@@ -1,92 +1,107 @@
-import hashlib
+"""Norms of rows: of which rows they are taken, and where tickets find theirs."""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from precflow.agent.measuring import Ticket
 from precflow.agent.row_norms import RowNorms, shared_row
-from precflow.agent.sketch import STORED_WHOLE, row_length
-from precflow.agent.statistics import ROW, at_once
+from precflow.agent.sketch import row_length, row_norms
+from precflow.agent.statistics import ROW
 
 
-class Kept:
-    """Stands in for a writer: keeps what it is given."""
+class Written:
+    """A writer that keeps what it is given."""
 
     def __init__(self):
-        self.tensors = {}
+        self.entries = {}
 
     def tensor(self, key, tensor, *, owned):
         assert owned
-        self.tensors[key] = tensor
-        return True
+        assert key not in self.entries
+        self.entries[key] = tensor
 
 
-def gathered(shapes):
-    norms, tickets, expected = RowNorms(), [], []
-    for seed, shape in enumerate(shapes):
-        each = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-        row = shared_row(each.shape, each.numel())
-        sums = at_once(each.reshape(-1), row)
-        tickets.append(Ticket("statistics", None))
-        norms.add(tickets[-1], sums.norms, each.shape, each.numel(), row)
-        expected.append(each.double().reshape(-1, row_length(each.shape, each.numel())).norm(dim=1))
-    return norms, tickets, expected
+def gathered(norms, shape, seed=0):
+    """Add the norms of a random tensor; return its ticket and the norms that are to be found."""
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).reshape(-1)
+    ticket, row = SimpleNamespace(row_norms=None), shared_row(shape, values.numel())
+    norms.add(ticket, row_norms(values, row or 1), shape, values.numel(), row)
+    return ticket, row_norms(values, row_length(shape, values.numel()))
 
 
-def test_each_ticket_finds_the_norms_of_its_own_rows():
-    norms, tickets, expected = gathered([(40, 300), (8, 2048), (30, 300), (4, 1536), (9, 512)])
-    writer = Kept()
-    norms.store(writer)
-    (whole,) = writer.tensors.values()
-    assert whole.dtype == torch.float32
-    for ticket, rows in zip(tickets, expected, strict=True):
-        key, start, count = ticket.row_norms
-        assert key + ".rows" in writer.tensors
-        assert torch.allclose(whole[start : start + count].double(), rows, rtol=1e-6)
-    assert sum(ticket.row_norms[2] for ticket in tickets) == whole.numel()
-
-
-def test_the_key_is_a_checksum_of_the_bytes():
-    norms, tickets, _ = gathered([(40, 300), (8, 2048)])
-    writer = Kept()
-    norms.store(writer)
-    ((key, whole),) = writer.tensors.items()
-    assert key == hashlib.blake2b(whole.numpy().tobytes(), digest_size=16).hexdigest() + ".rows"
-    assert {ticket.row_norms[0] + ".rows" for ticket in tickets} == {key}
-
-
-def test_nothing_is_written_twice_or_where_there_is_nothing():
-    norms, _, _ = gathered([(40, 300)])
-    writer = Kept()
-    norms.store(writer)
-    norms.store(writer)
-    RowNorms().store(writer)
-    assert len(writer.tensors) == 1
-
-
-def test_without_a_writer_what_is_gathered_is_let_go():
-    norms, tickets, _ = gathered([(40, 300)])
-    norms.store(None)
-    writer = Kept()
-    norms.store(writer)
-    assert (writer.tensors, tickets[0].row_norms) == ({}, None)
-
-
-@pytest.mark.parametrize(
-    ("shape", "row"),
-    [
-        ((40, 300), 300),
-        ((8, 2048), 512),
-        ((8, 1000), 500),
-        ((8, 509), 509),
-        ((8, 521), 0),
-        ((STORED_WHOLE,), 0),
-        ((1536,), 512),
-    ],
-)
-def test_rows_are_as_long_as_float32_can_add_up(shape, row):
+@pytest.mark.parametrize("shape", [(300, 100), (4, 2048), (10, 3000), (2500, 4), (2048, 2, 3), (3, 77, 768), (70400,)])
+def test_norms_of_a_tensor_s_rows_follow_from_the_rows_that_statistics_add_up(shape):
     count = torch.Size(shape).numel()
-    found = shared_row(shape, count)
-    assert found == row
-    assert found <= ROW
-    assert not found or row_length(shape, count) % found == 0
+    row = shared_row(shape, count)
+    assert 0 < row <= ROW
+    assert row_length(shape, count) % row == 0
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3), (32, 32), (3, 5003), (0, 700)])
+def test_small_tensors_and_rows_that_cannot_be_cut_have_none(shape):
+    assert shared_row(shape, torch.Size(shape).numel()) == 0
+
+
+def test_a_complex_row_has_two_values_an_element():
+    assert row_length((300, 100), 60_000) == 2 * row_length((300, 100), 30_000)
+    assert shared_row((300, 100), 60_000) == 200
+
+
+@pytest.mark.parametrize("shape", [(300, 100), (4, 2048), (10, 3000), (2500, 4)])
+def test_a_ticket_finds_the_norms_of_its_rows(shape):
+    norms, writer = RowNorms(), Written()
+    ticket, expected = gathered(norms, shape)
+    norms.store(writer)
+    key, start, count = ticket.row_norms
+    found = writer.entries[f"{key}.rows"]
+    assert (start, count, found.dtype) == (0, expected.numel(), torch.float32)
+    assert torch.allclose(found, expected, rtol=1e-6)
+
+
+def test_all_tensors_of_a_flush_share_one_entry_whatever_their_rows_are_made_of():
+    norms, writer = RowNorms(), Written()
+    shapes = [(4, 2048), (300, 100), (10, 3000), (40, 50), (4, 2048)]
+    made = [gathered(norms, shape, seed) for seed, shape in enumerate(shapes)]
+    norms.store(writer)
+    ((key, found),) = writer.entries.items()
+    taken = []
+    for ticket, expected in made:
+        name, start, count = ticket.row_norms
+        assert f"{name}.rows" == key
+        assert torch.allclose(found[start : start + count], expected, rtol=1e-6)
+        taken += range(start, start + count)
+    assert sorted(taken) == list(range(found.numel())), "every norm is one ticket's"
+
+
+def test_equal_norms_have_an_equal_key_and_others_another():
+    keys = []
+    for seed in (0, 0, 1):
+        norms, writer = RowNorms(), Written()
+        gathered(norms, (300, 100), seed)
+        norms.store(writer)
+        keys += writer.entries
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_what_has_been_stored_is_not_stored_again():
+    norms, first, second = RowNorms(), Written(), Written()
+    gathered(norms, (300, 100))
+    norms.store(first)
+    norms.store(second)
+    assert (len(first.entries), second.entries) == (1, {})
+
+
+def test_without_a_writer_they_are_let_go():
+    norms, writer = RowNorms(), Written()
+    ticket, _ = gathered(norms, (300, 100))
+    norms.store(None)
+    norms.store(writer)
+    assert (ticket.row_norms, writer.entries) == (None, {})
+
+
+def test_a_tensor_without_rows_adds_nothing():
+    norms, writer = RowNorms(), Written()
+    ticket, _ = gathered(norms, (2, 3))
+    norms.store(writer)
+    assert (ticket.row_norms, writer.entries) == (None, {})

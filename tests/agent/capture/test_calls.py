@@ -1,0 +1,156 @@
+"""What a call of an operator has made: told from what it was given, whichever mode saw it."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from precflow.agent.capture.calls import Calls
+from precflow.agent.capture.memory import seen
+
+
+class Noted:
+    """Lines that note what they are asked for, and are their own sources."""
+
+    def __init__(self):
+        self.sources = self
+        self.known = {}
+        self.stored = []
+        self.wrote = []
+        self.emitted = []
+        self.noted = []
+
+    def describe(self, tensors, *, store, choice):
+        self.stored.append((store, choice))
+        return [{"index": index, "source": self.find(tensor), "seen": seen(tensor)} for index, tensor in tensors]
+
+    def written(self, tensor):
+        self.wrote.append(tensor)
+
+    def emit(self, heading, inputs, outputs):
+        self.emitted.append((heading, [each["index"] for each in inputs], outputs))
+        return 6 + len(self.emitted)
+
+    def find(self, tensor):
+        return self.known.get(id(tensor))
+
+    def produced(self, tensor, source, *, made, now=None):
+        self.known[id(tensor)] = source
+        self.noted.append((tensor.data_ptr(), source, made, now is not None))
+
+
+@pytest.fixture
+def lines():
+    return Noted()
+
+
+@pytest.fixture
+def ended(lines):
+    """Return a function that begins and ends a call, and returns its order."""
+
+    def run(given, result, written=(), *, movement=False):
+        calls = Calls(lines)
+        tensors = [(str(number), tensor) for number, tensor in enumerate(given)]
+        begun = calls.begin(SimpleNamespace(movement=movement), "choice", tensors)
+        chosen = [(index, tensor) for index, tensor in tensors if any(tensor is one for one in written)]
+        return calls.end(begun, result, chosen)
+
+    return run
+
+
+def indices(lines):
+    ((_, inputs, outputs),) = lines.emitted
+    return inputs, [record["index"] for record in outputs]
+
+
+def test_inputs_and_what_came_back_are_one_line(lines, ended):
+    x, y = torch.ones(3), torch.ones(3)
+    assert ended([x, y], {"sum": x + y, "count": 3}) == 7
+    assert indices(lines) == (["0", "1"], ["sum"])
+    assert lines.stored == [(True, "choice"), (True, "choice")]
+
+
+def test_what_moves_values_stores_none(lines, ended):
+    x = torch.ones(3, 2)
+    ended([x], x.t(), movement=True)
+    assert lines.stored == [(False, "choice"), (False, "choice")]
+
+
+@pytest.mark.parametrize("result", [None, 3, "x", [], {"size": (3,)}])
+def test_a_call_that_returned_no_tensor_and_wrote_none_is_no_record(lines, ended, result):
+    assert ended([torch.ones(3)], result) is None
+    assert (lines.emitted, lines.noted) == ([], [])
+
+
+def test_neither_is_one_that_returned_what_it_was_given(lines, ended):
+    x = torch.ones(3)
+    assert ended([x], [x]) is None
+    assert lines.emitted == []
+
+
+def test_an_operator_in_place_returns_what_it_was_given_and_is_a_record(lines, ended):
+    x = torch.ones(3)
+    assert ended([x], x, written=[x]) == 7
+    assert indices(lines) == (["0"], ["0"])
+    assert lines.wrote[0] is x
+    assert all(made for _, _, made, _ in lines.noted)
+
+
+def test_of_a_call_without_a_result_what_it_wrote_to_is_the_output(lines, ended):
+    x, into = torch.ones(3), torch.zeros(3)
+    ended([x, into], None, written=[into])
+    assert indices(lines) == (["0", "1"], ["0"])
+
+
+def test_several_tensors_that_it_wrote_to_keep_their_places(lines, ended):
+    x, first, second = torch.ones(3), torch.zeros(3), torch.zeros(3)
+    ended([x, first, second], None, written=[first, second])
+    assert indices(lines) == (["0", "1", "2"], ["1", "2"])
+
+
+def test_outputs_come_from_nowhere_and_what_comes_next_from_them(lines, ended):
+    x = torch.ones(3)
+    y = x * 2
+    lines.known[id(y)] = (1, "stale")
+    order = ended([x], y)
+    assert lines.emitted[0][2][0]["source"] is None
+    assert lines.known[id(y)] == (order, "0")
+
+
+def test_a_view_is_not_said_to_be_new_memory(lines, ended):
+    x = torch.ones(3, 2)
+    view, copy = x.t(), x.clone()
+    ended([x], [view, copy])
+    assert [(address == x.data_ptr(), made) for address, _, made, _ in lines.noted] == [(True, False), (False, True)]
+
+
+def test_a_view_of_what_was_written_to_is_known_by_both(lines, ended):
+    x = torch.ones(3, 2)
+    order = ended([x], x.t(), written=[x])
+    assert lines.known[id(x)] == (order, "0")
+    assert [(source, made) for _, source, made, _ in lines.noted] == [((order, "0"), True), ((order, "0"), False)]
+
+
+def test_a_cast_carries_the_source_of_what_it_was_made_from(lines):
+    x = torch.ones(3)
+    half, same = x.half(), x.view(3)
+    lines.known[id(x)] = (4, "0")
+    Calls(lines).carry([x], half)
+    Calls(lines).carry([x], same)
+    assert [(source, made) for _, source, made, _ in lines.noted] == [((4, "0"), True), ((4, "0"), False)]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_is_no_other_tensor_carries_nothing(lines, known):
+    x = torch.ones(3)
+    if known:
+        lines.known[id(x)] = (4, "0")
+    for positional, result in (([], x), ([x], x), ([x], "float32"), (["cpu"], x), ([x], None)):
+        Calls(lines).carry(positional, result)
+    assert lines.noted == []
+
+
+def test_what_came_from_outside_leaves_no_source_behind(lines):
+    x = torch.ones(3)
+    Calls(lines).carry([x], x.half())
+    assert lines.noted == []
