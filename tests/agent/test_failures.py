@@ -3,8 +3,6 @@
 import ast
 from pathlib import Path
 
-import pytest
-
 import precflow.agent
 from precflow.agent.failures import KINDS, AgentError
 
@@ -41,12 +39,3 @@ def test_no_agent_raises_a_kind_that_the_judge_does_not_know():
     found = raised_kinds()
     assert len(found) > 20
     assert [(name, kind) for name, kind in found if kind not in KINDS] == []
-
-
-def test_it_is_an_error_that_can_be_raised_from_another():
-    with pytest.raises(AgentError, match="it fell") as caught:
-        try:
-            raise KeyError("why")
-        except KeyError as error:
-            raise AgentError("workload", "it fell") from error
-    assert isinstance(caught.value.__cause__, KeyError)
