@@ -3,7 +3,7 @@
 import json
 
 from precflow.diagnosis.second_pass import SecondPass
-from precflow.stages import again, region
+from precflow.stages import region
 from precflow.stages.artifacts import write_value
 
 SCOPE = SecondPass(
@@ -47,11 +47,3 @@ def test_a_fault_is_looked_into(pair, made, job_of, tmp_path):
     scope = region.read_scope(out)
     assert [(rule["match"], rule["operator"]) for rule in scope.rules] == [(["fc2", "fc1"], ["linear"])]
     assert said.note == "2 calls to look into (1 failing record)"
-
-
-def test_a_second_pass_belongs_to_its_side_and_is_told_by_the_region():
-    stage = again.stage("target")
-    assert (stage.name, stage.side, stage.kind, stage.label) == ("dump.target@2", "target", "dump", "dump@2")
-    assert stage.needs == ("environment.target", "region")
-    assert stage.told_by == ("region",)
-    assert stage.resumes

@@ -1,0 +1,33 @@
+"""Threads of this process: batches in order, small pairs together, large ones cut, and no thread left behind."""
+
+import threading
+
+from precflow.comparison.batches import batches
+from precflow.comparison.executors import threads
+from precflow.comparison.executors.threads import Threads
+from precflow.comparison.reading import Terms
+
+
+def test_threads_yield_batches_in_order(sides, readings):
+    work = list(batches(readings, {}))
+    done = list(Threads(3).run(work, *sides, Terms()))
+    assert [batch for batch, _ in done] == work
+    assert [len(found) for _, found in done] == [len(batch.readings) for batch in work]
+    assert [bool(one.problem) for _, found in done for one in found].count(True) == 1
+
+
+def test_small_pairs_share_a_task_and_large_ones_are_cut(sides, readings, monkeypatch):
+    monkeypatch.setattr(threads, "_ENOUGH", 60_000)
+    opened = [
+        threads._open(batch, number, *sides) for batch in batches(readings[:6], {}) for number in range(len(batch.readings))
+    ]
+    assert [len(task) for task in threads._tasks(opened)] == [2, 2, 2]
+    monkeypatch.setattr("precflow.comparison.reading.PART", 1 << 14)
+    assert sum(len(task) for task in threads._tasks(opened)) == 18
+
+
+def test_who_leaves_early_leaves_no_thread_behind(sides, readings):
+    run = Threads(2).run(list(batches(readings, {})), *sides, Terms())
+    next(run)
+    run.close()
+    assert not [thread.name for thread in threading.enumerate() if "ThreadPoolExecutor" in thread.name]

@@ -1,0 +1,102 @@
+"""A pair is read once, in ranges, and checked while it is read."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from precflow.comparison import reading as module
+from precflow.comparison.reading import Found, OpenPair, Reading, Terms, read_all
+from precflow.dumps.reader import Dump
+from precflow.errors import DumpError
+
+X = np.random.default_rng(3).standard_normal((300, 500)).astype(np.float32)
+
+
+class Largest:
+    """A metric of the user's own."""
+
+    def __init__(self):
+        self.largest = 0.0
+
+    def update(self, reference, target):
+        self.largest = max(self.largest, float(np.abs(reference - target).max()))
+
+    def merge(self, other):
+        self.largest = max(self.largest, other.largest)
+
+    def value(self):
+        return self.largest
+
+
+@pytest.fixture
+def opened(build):
+    """Return a function that writes two dumps with one record each; the reading, and the dumps by side."""
+
+    def write(reference, target, *, damaged=False):
+        sides = {}
+        for side, array in (("reference", reference), ("target", target)):
+            folder = build(side, side=side).call("a", "linear", [array]).write()
+            if damaged and side == "target":
+                (shard,) = folder.glob("rank0/step0/*.safetensors")
+                data = bytearray(shard.read_bytes())
+                data[-1] ^= 1
+                shard.write_bytes(data)
+            sides[side] = Dump.open(folder)
+        return Reading(*(dump.calls()[0].outputs[0] for dump in sides.values())), sides
+
+    return write
+
+
+def test_a_pair_in_one_piece(opened):
+    found = read_all(*opened(X, X * np.float32(1.5)), Terms())
+    assert found.metrics["relative_l2"] == pytest.approx(0.5, rel=1e-6)
+    assert found.counts["elements"] == X.size
+    assert (found.problem, found.absent) == ("", {})
+
+
+def test_several_ranges_give_what_one_gives(opened, monkeypatch):
+    reading, sides = opened(X, X * np.float32(1.5))
+    whole = read_all(reading, sides, Terms(own={"largest": Largest}))
+    monkeypatch.setattr(module, "PART", 1 << 16)
+    pair = OpenPair(reading, **sides)
+    assert pair.ranges() == [(0, 65536), (65536, 131072), (131072, 150000)]
+    parts = [pair.read(start, stop, Terms(own={"largest": Largest})) for start, stop in pair.ranges()]
+    found = pair.found(parts)
+    assert found.metrics == pytest.approx(whole.metrics, rel=1e-12)
+    assert found.metrics["largest"] == float(np.abs(X * np.float32(1.5) - X).max())
+    assert found.counts == whole.counts
+
+
+def test_a_pair_without_elements_has_a_range_and_a_summary_too(opened):
+    reading, sides = opened(X[:0], X[:0])
+    assert OpenPair(reading, **sides).ranges() == [(0, 0)]
+    assert read_all(reading, sides, Terms()).metrics == {"bitwise_equal": 1.0}
+
+
+def test_what_was_not_recorded_so_is_a_problem_of_its_side_and_no_number(opened):
+    found = read_all(*opened(X, X * np.float32(1.5), damaged=True), Terms())
+    assert found.problem.startswith("target: ")
+    assert found == Found(problem=found.problem)
+
+
+def test_a_tensor_that_is_not_there_is_a_problem_of_its_side(opened):
+    reading, sides = opened(X, X)
+    absent = Reading(msgspec.structs.replace(reading.reference, content="0" * 32, stored=False), reading.target)
+    with pytest.raises(DumpError, match="reference: "):
+        OpenPair(absent, **sides)
+    assert read_all(absent, sides, Terms()).problem.startswith("reference: ")
+
+
+def test_complex_numbers_are_pairs_of_reals(opened):
+    numbers = (X[:2] + 1j * X[1:3]).astype(np.complex64)
+    reading, sides = opened(numbers, numbers * np.complex64(2))
+    assert OpenPair(reading, **sides).size == 2 * numbers.size
+    assert read_all(reading, sides, Terms()).metrics["relative_l2"] == pytest.approx(1.0, rel=1e-6)
+
+
+def test_equal_contents_are_one_thing_to_read(opened):
+    reading, _ = opened(X, X * 2)
+    again = msgspec.structs.replace(reading.reference, identity=reading.reference.identity._replace(module="b"))
+    assert Reading(again, reading.target).contents == reading.contents
+    part = msgspec.structs.replace(reading.reference, part="5a")
+    assert Reading(part, reading.target).contents != reading.contents
