@@ -24,6 +24,7 @@ STEP_FILE = "step.json"  # in a step's folder, written when the step is finished
 ERROR_FILE = "error.json"  # written instead of the header when the workload raised
 FACTS_FILE = "facts.json"  # what action "environment" writes
 LOG_FILE = "agent.log"
+REHEARSAL_FILE = "rehearsal.json"  # what action "rehearse" writes beside the lines of its step
 
 ROOT_MODULE = ""  # the model itself
 OUTSIDE = "(outside)"  # operators that run while no module of the model does

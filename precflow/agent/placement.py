@@ -39,18 +39,19 @@ def placed(value: Any, dtype: torch.dtype, device: torch.device) -> Any:
         cast = tensor.detach().to(dtype) if tensor.is_floating_point() else tensor.detach()
         return (cast.clone() if cast.data_ptr() == tensor.data_ptr() else cast).to(device)
 
-    return _mapped(value, place)
+    return mapped(value, place)
 
 
-def _mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return nested inputs with every tensor changed."""
     import torch
 
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, dict):
-        return type(value)({key: _mapped(item, change) for key, item in value.items()})
+        return type(value)({key: mapped(item, change) for key, item in value.items()})
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[_mapped(item, change) for item in value])
+        return type(value)(*[mapped(item, change) for item in value])
     if isinstance(value, (list, tuple)):
-        return type(value)(_mapped(item, change) for item in value)
+        return type(value)(mapped(item, change) for item in value)
     return value

@@ -10,7 +10,7 @@ from precflow.agent.failures import AgentError
 from precflow.agent.sampling import parse_slices
 from precflow.agent.scope import NONE, Rule, Scope
 
-ACTIONS = ("environment", "dump")
+ACTIONS = ("environment", "dump", "rehearse")
 DETAILS = ("digest", "statistics", "sketch", "tensors")
 ALGORITHMS = ("strict", "warn", "native")
 

@@ -86,8 +86,8 @@ def prepare(run: Run) -> Subject:
     dtype = element_type(request.dtype)
     determinism.reseed(request.determinism, run.device)
     with events.part("model", "building the model"), run.numbers:
-        model, inputs = _model(request), _inputs(request)
-    inputs = inputs if isinstance(inputs, dict) else _named(inputs, model)
+        model = _on_cpu(build_model(request), request)
+        inputs = build_inputs(request, model)
     with events.part("weights", "reading the weights"):
         redrawn = faults.redraw(request, model)
         weights, given = holdings.of_model(model), holdings.of_inputs(inputs)
@@ -122,7 +122,12 @@ def _put_back(now: Optional[torch.Tensor], before: Optional[torch.Tensor]) -> Op
     return now.copy_(before)
 
 
-def _model(request: Request) -> torch.nn.Module:
+def build_model(request: Request) -> torch.nn.Module:
+    """Return what the workload's model factory makes.
+
+    Raises:
+        AgentError: ``workload``: it is no model. ``bad_request``, ``untrusted``. What the factory raises itself comes through.
+    """
     import torch
 
     spec = _spec(request, "model")
@@ -130,9 +135,24 @@ def _model(request: Request) -> torch.nn.Module:
     if not isinstance(model, torch.nn.Module):
         message = "workload.model: %s returned a %s; expected a torch.nn.Module" % (spec["_target_"], type(model).__name__)
         raise AgentError("workload", message)
+    return model
+
+
+def build_inputs(request: Request, model: torch.nn.Module) -> Dict[str, Any]:
+    """Return what the workload's inputs factory makes, by the names of the forward's parameters where it makes a tuple.
+
+    Raises:
+        AgentError: ``workload``: it is neither, or does not fit the forward. ``bad_request``, ``untrusted``. What the factory
+            raises itself comes through.
+    """
+    made = _inputs(request)
+    return made if isinstance(made, dict) else _named(made, model)
+
+
+def _on_cpu(model: torch.nn.Module, request: Request) -> torch.nn.Module:
     devices = sorted({each.device.type for each in (*model.parameters(), *model.buffers())} - {"cpu"})
     if devices:
-        message = "workload.model: %s returned a model on %s" % (spec["_target_"], ", ".join(devices))
+        message = "workload.model: %s returned a model on %s" % (_spec(request, "model")["_target_"], ", ".join(devices))
         raise AgentError("workload", message, "build it on the CPU: precflow hashes the weights, casts them and moves them")
     return model
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
 
@@ -83,7 +84,8 @@ class Training:
             loss.backward()
         if self.optimizer is not None:
             self.optimizer.step()
-        self.losses.append(float(loss.detach()))
+        number = loss.detach()
+        self.losses.append(math.nan if number.is_meta else float(number))  # a rehearsal has no values
 
     def _forward(self, inputs: Dict[str, Any]) -> torch.Tensor:
         of_loss = self._of_loss or Names((), (), every=False)

@@ -29,6 +29,11 @@ def run(request: Request, events: Events) -> None:
         raise AgentError("bad_request", "output %r is not a folder; it must exist" % request.output)
     with events.part("torch", "importing torch"):
         _check_torch()
+    if request.action == "rehearse":  # which needs no device
+        from precflow.agent.rehearsal import rehearse
+
+        rehearse(request, events)
+        return
     from precflow.agent.devices.choose import choose
 
     with events.part("device", "starting the device"):

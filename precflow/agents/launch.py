@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from precflow.agent.contract import FACTS_FILE, HEADER_FILE, LOG_FILE
+from precflow.agent.contract import FACTS_FILE, HEADER_FILE, LOG_FILE, REHEARSAL_FILE
 from precflow.agents import pack
 from precflow.agents.fingerprint import interpreter
 from precflow.config.schema import Side
@@ -36,7 +36,7 @@ _NEXT_STEPS = {
 }
 _STACK = ("Stack (most recent call first)", "Current thread 0x")  # of one that was stopped, or crashed
 _STACKS = ("Fatal Python error", *_STACK)  # how Python's fault handler begins
-_MADE = {"environment": FACTS_FILE, "dump": HEADER_FILE}
+_MADE = {"environment": FACTS_FILE, "dump": HEADER_FILE, "rehearse": REHEARSAL_FILE}
 
 
 @dataclass

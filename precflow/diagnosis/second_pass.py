@@ -137,7 +137,8 @@ class _Side:
         """Return what the dump takes if it has these calls too."""
         found = self.calls[kind]
         new = {one.key: tensor_bytes(one) for call in found for one in _records(call) if one.key not in self._contents}
-        return self.bytes + sum(new.values()) + LINE_BYTES * sum(len(call.inputs) + len(call.outputs) for call in found)
+        lines = sum(len(call.inputs) + len(call.outputs) for call in found)
+        return self.bytes + sum(new.values()) + LINE_BYTES["tensors"] * lines
 
     def take(self, kind: Kind) -> None:
         """Take these calls too."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from precflow.agent.scope import NONE, Rule, Scope
 from precflow.dumps.reader import Dump
-from precflow.dumps.records import Record
+from precflow.dumps.records import Call, Record
 from precflow.dumps.sizes import LINE_BYTES, element_bytes, holds_tensor, rows_bytes, sketch_bytes, tensor_bytes
 
 
@@ -21,12 +21,23 @@ def estimate(dump: Dump, capture: Mapping[str, Any], dtype: str) -> int | None:
     """
     if not _covers(dump.header.capture, capture):
         return None
-    calls = dump.calls()
+    return estimate_calls(dump.calls(), capture, dtype, ran_in=dump.header.dtype)
+
+
+def estimate_calls(calls: Sequence[Call], capture: Mapping[str, Any], dtype: str, *, ran_in: str = "") -> int | None:
+    """Return the bytes that a dump of these calls will take, about; ``None`` where there are none.
+
+    Args:
+        calls: Of every kind that is wanted; those of the first step count.
+        capture: Section ``capture`` of the request for the dump in question.
+        dtype: Element type that it will run in.
+        ran_in: The one that the calls ran in; ``""`` is the same.
+    """
     if not calls:
         return None
     step, rank = calls[0].step, calls[0].rank
     scope = Scope(capture["scope"], detail=capture["detail"], rules=[Rule.from_plain(rule) for rule in capture["rules"]])
-    wider = element_bytes(dtype) / element_bytes(dump.header.dtype or dtype)
+    wider = element_bytes(dtype) / element_bytes(ran_in or dtype)
     lines, sizes = 0, dict[str, int]()
     for call in calls:
         if (call.step, call.rank) != (step, rank) or call.level not in capture["level"] or call.phase not in capture["phase"]:
@@ -35,9 +46,9 @@ def estimate(dump: Dump, capture: Mapping[str, Any], dtype: str) -> int | None:
             call.level, call.module, call.class_name, call.operator, call.phase, capture["step"][0], call.rank
         )
         for record in (*call.inputs, *call.outputs) if detail != NONE else ():
-            lines += LINE_BYTES
+            lines += LINE_BYTES[detail]
             if holds_tensor(record, movement=call.movement):
-                factor = wider if record.dtype == dump.header.dtype else 1.0
+                factor = wider if record.dtype == ran_in else 1.0
                 sizes[record.key] = max(sizes.get(record.key, 0), _bytes(record, detail, factor))
     return (lines + sum(sizes.values())) * len(capture["step"])
 

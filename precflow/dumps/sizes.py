@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.records import Record
 
 WHOLE = 1024  # elements up to which a tensor is kept whole in place of its sketch
-LINE_BYTES = 500  # of a record in its line; about, for the text is as long as its names
+LINE_BYTES: Mapping[str, int] = {  # of a record in its line, by detail; about, for the text is as long as its names
+    "digest": 280,
+    "statistics": 400,
+    "sketch": 360,
+    "tensors": 280,
+}
 _SKETCH_BYTES = 509 * 4
 _ROWS = 1024
 _UNKNOWN = 4  # bytes of an element of a type that no table has

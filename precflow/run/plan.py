@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -57,9 +57,17 @@ class Plan:
         return {"recipe": self.recipe, "folder": str(self.place.folder), "stages": rows, "notes": list(self.notes)}
 
 
-def build_plan(composed: Composed) -> Plan:
-    """Return the plan of a composed recipe; nothing is computed and nothing is written."""
-    job = make_job(composed, command="")
+def build_plan(composed: Composed, *, sizes: bool = False, say: Callable[[str], None] = lambda _: None) -> Plan:
+    """Return the plan of a composed recipe; nothing is computed.
+
+    Nothing is written either, unless sizes are to be told that no dump tells: then the workload runs once without values.
+
+    Args:
+        composed: The recipe.
+        sizes: Tell what dumps take, also where the recipe has no budget.
+        say: Called with a short text while that takes its time.
+    """
+    job = replace(make_job(composed, command=""), say=say)
     where = place(job.config)
     done: dict[str, Sealed] = {}
     steps = []
@@ -71,15 +79,15 @@ def build_plan(composed: Composed) -> Plan:
             agenda.learn(stage, step.sealed)
         undecided = stage.told_by and region.NAME not in done
         steps.append(replace(step, because="decided by pass 1") if undecided else step)
-    sizes = sizes_of(steps, job, where, done)
     budget = job.config.capture.budget
+    told = sizes_of(steps, job, where, done, rehearse=sizes or bool(budget))
     return Plan(
         recipe=job.config.recipe,
         command=" ".join(composed.overrides),
         place=where,
         steps=tuple(steps),
-        costs={step.stage.name: _cost(step, where, sizes, budget) for step in steps},
-        notes=(*_notes(job), *about_sizes(steps, sizes, job, where), *_second_pass(job, done)),
+        costs={step.stage.name: _cost(step, where, told.bytes, budget) for step in steps},
+        notes=(*_notes(job), *about_sizes(steps, told, job, where), *_second_pass(job, done)),
     )
 
 

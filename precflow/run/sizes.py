@@ -1,15 +1,20 @@
-"""What the dumps of a plan will take on disk, before anything runs: told from earlier dumps of the same workload."""
+"""What the dumps of a plan will take on disk, before anything runs.
+
+Told from earlier dumps of the same workload, or from a rehearsal: a run of it without values.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from precflow.config.schema import Bytes
 from precflow.config.units import written
-from precflow.dumps.estimate import estimate
+from precflow.dumps.estimate import estimate, estimate_calls
 from precflow.dumps.requests import declared
 from precflow.errors import PrecflowError
 from precflow.run.hand_over import command_for
+from precflow.run.rehearsals import rehearsal
 from precflow.run.steps import Place, Step
 from precflow.run.store import Sealed
 from precflow.stages import region
@@ -19,31 +24,65 @@ from precflow.stages.job import Job
 _SIDES = ("reference", "target")
 
 
-def sizes_of(steps: Sequence[Step], job: Job, where: Place, done: Mapping[str, Sealed]) -> dict[str, int]:
-    """Return instance name -> bytes, about, of the dumps that would be made and whose size can be told."""
+@dataclass(frozen=True)
+class Sizes:
+    """What is known of the dumps that would be made.
+
+    Attributes:
+        bytes: Instance name -> bytes, about.
+        rehearsed: Names of those that a run without values tells: tensors of equal content count there one by one.
+        problem: Why such a run told nothing; ``""`` where it was not needed, or not asked for.
+    """
+
+    bytes: Mapping[str, int]
+    rehearsed: tuple[str, ...] = ()
+    problem: str = ""
+
+
+def sizes_of(steps: Sequence[Step], job: Job, where: Place, done: Mapping[str, Sealed], *, rehearse: bool = False) -> Sizes:
+    """Return the sizes that can be told.
+
+    Args:
+        steps: The plan.
+        job: The recipe.
+        where: Its store.
+        done: Sealed instances by name.
+        rehearse: Run the workload without values where no dump tells, which takes seconds; one that was kept counts anyway.
+    """
     scope = region.read_scope(done[region.NAME].folder) if region.NAME in done else None
     found: dict[str, int] = {}
+    rehearsed, problem = [], ""
     for step in _to_make(steps):
         stage = step.stage
         told = (scope.bytes.get(stage.side) if scope else None) if stage.told_by else _told(stage.side, job, where)
+        if told is None and not stage.told_by and not problem:
+            told, problem = _rehearsed(stage.side, job, where, make=rehearse)
+            rehearsed += [] if told is None else [stage.name]
         if told is not None:
             found[stage.name] = told
-    return found
+    return Sizes(found, tuple(rehearsed), problem)
 
 
-def about_sizes(steps: Sequence[Step], sizes: Mapping[str, int], job: Job, where: Place) -> Iterator[str]:
+def about_sizes(steps: Sequence[Step], sizes: Sizes, job: Job, where: Place) -> Iterator[str]:
     """Yield what a reader should know: which sizes are not estimated, why, and what would tell; which are beyond the budget."""
     budget = job.config.capture.budget
     bound = written(Bytes, budget)
     first = [step.stage for step in _to_make(steps) if not step.stage.told_by]
-    unknown = [stage.side for stage in first if stage.name not in sizes]
+    unknown = [stage.side for stage in first if stage.name not in sizes.bytes]
     if unknown:
         yield f"not estimated: what the dump of the {' and the '.join(unknown)} takes on disk, because {_why(job, where)}"
+        if sizes.problem:
+            yield f"   and the workload does not run without values: {sizes.problem}"
         yield f"   it stops at {bound} (capture.budget)" if budget else "   capture.budget would bound it"
         yield f"   a dump of content ids alone tells, in one run and little space:  {_telling(job, where, unknown[0])}"
+        if not budget and not sizes.problem:
+            yield "   a run without values tells too, in seconds: the same command with --sizes"
+    if sizes.rehearsed:
+        sides = " and the ".join(name.partition(".")[2] for name in sizes.rehearsed)
+        yield f"the size of the dump of the {sides} is told by a run without values; tensors of equal content take less"
     for stage in first:
-        if budget and sizes.get(stage.name, 0) > budget:
-            needed = f"about {sizes[stage.name] / 1e6:.0f} MB"
+        if budget and sizes.bytes.get(stage.name, 0) > budget:
+            needed = f"about {sizes.bytes[stage.name] / 1e6:.0f} MB"
             yield f"the dump of the {stage.side} would take {needed}, and stop at {bound} (capture.budget)"
 
 
@@ -80,3 +119,12 @@ def _told(side: str, job: Job, where: Place) -> int | None:
             if told is not None:
                 return told
     return None
+
+
+def _rehearsed(side: str, job: Job, where: Place, *, make: bool) -> tuple[int | None, str]:
+    """Return what a run without values says about this side, and why it says nothing."""
+    found = rehearsal(side, job, where, make=make)
+    if found is None or found.problem:
+        return None, "" if found is None else found.problem
+    wanted = declared(job.config, side)
+    return estimate_calls(found.calls, wanted["capture"], wanted["dtype"], ran_in=found.dtype), ""

@@ -10,7 +10,7 @@ from precflow.verbs import parser, print_json, write
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the plan of a run; return 0. Nothing is computed.
+    """Print the plan of a run; return 0. Nothing is computed: what dumps will take is told by shapes alone.
 
     Raises:
         ConfigError: The recipe does not compose.
@@ -19,12 +19,13 @@ def main(arguments: Sequence[str]) -> int:
     from precflow.run.plan import build_plan, render_plan
     from precflow.verbs.show import as_overrides
 
-    options = parser("plan", "RECIPE|+recipe=NAME [key=value ...]")
+    options = parser("plan", "RECIPE|+recipe=NAME [key=value ...] [--sizes]")
     options.add_argument("words", nargs="+", metavar="RECIPE|key=value")
+    options.add_argument("--sizes", action="store_true", help="tell what dumps take, as capture.budget does: may take seconds")
     chosen = options.parse_args(arguments)
     overrides, _ = as_overrides(chosen.words)
     composed = compose(overrides, config_dirs=chosen.config_dir)
-    plan = build_plan(composed)
+    plan = build_plan(composed, sizes=chosen.sizes, say=_say)
     if chosen.json:
         print_json(plan.as_json())
     else:
@@ -35,3 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         )
         write(render_plan(plan, ascii_only=plain))
     return 0
+
+
+def _say(text: str) -> None:
+    print(f" to tell sizes: {text}", file=sys.stderr)

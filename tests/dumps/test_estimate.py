@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from precflow.dumps.estimate import estimate
+from precflow.dumps.estimate import estimate, estimate_calls
 from precflow.dumps.reader import Dump
 from precflow.dumps.sizes import LINE_BYTES
 
@@ -25,11 +25,11 @@ def wanted(**changes):
 
 
 def test_each_content_counts_once_and_each_record_has_a_line(made):
-    assert estimate(made, WANTED, "float32") == LARGE.nbytes + SMALL.nbytes + 4 * LINE_BYTES
+    assert estimate(made, WANTED, "float32") == LARGE.nbytes + SMALL.nbytes + 4 * LINE_BYTES["tensors"]
 
 
 def test_another_type_scales_what_ran_in_the_type_of_the_run(made):
-    assert estimate(made, WANTED, "float16") == (LARGE.nbytes + SMALL.nbytes) // 2 + 4 * LINE_BYTES
+    assert estimate(made, WANTED, "float16") == (LARGE.nbytes + SMALL.nbytes) // 2 + 4 * LINE_BYTES["tensors"]
 
 
 @pytest.mark.parametrize(
@@ -37,14 +37,14 @@ def test_another_type_scales_what_ran_in_the_type_of_the_run(made):
     [("digest", 0), ("statistics", 64 * 4), ("sketch", 509 * 4 + 64 * 4 + SMALL.nbytes), ("tensors", 64 * 65 * 4)],
 )
 def test_details(made, detail, size):
-    assert estimate(made, wanted(detail=detail), "float32") == size + 4 * LINE_BYTES
+    assert estimate(made, wanted(detail=detail), "float32") == size + 4 * LINE_BYTES[detail]
 
 
 def test_rules_levels_and_steps_count(made):
     rules = [{"operator": ["linear"], "detail": "none"}]
-    assert estimate(made, wanted(rules=rules, detail="digest"), "float32") == 2 * LINE_BYTES
-    assert estimate(made, wanted(level=["api"], detail="digest"), "float32") == 2 * LINE_BYTES
-    assert estimate(made, wanted(step=[0, 4, 5], detail="digest"), "float32") == 12 * LINE_BYTES
+    assert estimate(made, wanted(rules=rules, detail="digest"), "float32") == 2 * LINE_BYTES["digest"]
+    assert estimate(made, wanted(level=["api"], detail="digest"), "float32") == 2 * LINE_BYTES["digest"]
+    assert estimate(made, wanted(step=[0, 4, 5], detail="digest"), "float32") == 12 * LINE_BYTES["digest"]
 
 
 @pytest.mark.parametrize("changes", [{"level": ["operator"]}, {"phase": ["forward", "backward"]}])
@@ -62,3 +62,11 @@ def test_a_dump_of_less_cannot_tell(build, before):
 
 def test_an_empty_dump_cannot_tell(build):
     assert estimate(Dump.open(build().write()), WANTED, "float32") is None
+
+
+def test_calls_alone_tell_in_the_type_that_they_ran_in(made):
+    lines = 4 * LINE_BYTES["tensors"]
+    whole = LARGE.nbytes + SMALL.nbytes
+    assert estimate_calls(made.calls(), WANTED, "float64", ran_in="float32") == 2 * whole + lines
+    assert estimate_calls(made.calls(), WANTED, "float64") == whole + lines
+    assert estimate_calls([], WANTED, "float32") is None

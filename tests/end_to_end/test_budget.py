@@ -1,6 +1,8 @@
 """A budget: told beforehand from a dump that holds content ids alone, and enforced while a dump is written."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +58,35 @@ def test_a_dump_stops_at_its_budget_and_stays_readable(hostile, cwd):
     assert not dump.sealed
     again = hostile("capture.step=[0,1]", "capture.budget=1GB", ALONE, cwd=cwd)
     assert again.code == 0, again.err
+
+
+TRAINED = (
+    "workload.model._target_=trained.build",
+    "workload.inputs._target_=trained.inputs",
+    "workload.loss._target_=trained.loss",
+    "workload.optimizer._target_=torch.optim.AdamW",
+    "workload.optimizer.lr=0.01",
+    "workload.mode=train",
+    "capture.phase=[forward,backward,gradient,optimizer]",
+    "capture.step=[0,1]",
+)
+COMMON = ("reference.device=cpu", "determinism.repeat=false", "capture.budget=10GB", "stages=[environment,dump]", ALONE)
+CASES = {"sd_text_encoder": ("workload.model.layers=2",), "minilm": TRAINED}
+FACTOR = 1.3  # docs/capture.md states it
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", CASES)
+def test_the_first_plan_tells_what_each_detail_takes(precflow, tmp_path, recipe):
+    shutil.copy(Path(__file__).parent / "workloads" / "trained.py", tmp_path)
+    words = (f"+recipe={recipe}", *CASES[recipe], *COMMON)
+    options = {"cwd": tmp_path, "recipe": recipe, "PRECFLOW_TRUST": "trained", "OMP_NUM_THREADS": "1"}
+    details = ("statistics", "sketch", "tensors")
+    plans = [precflow("plan", *words, f"capture.detail={detail}", "--json", **options) for detail in details]
+    expected = [size_of(json.loads(plan.out)) for plan in plans]
+    assert ["without values" in plan.err for plan in plans] == [True, False, False]  # the first one is kept
+    for detail, size in zip(details, expected, strict=True):
+        made = precflow(*words, f"capture.detail={detail}", **options)
+        assert made.code == 0, made.err
+        dump = max(made.folder.glob("store/dump.reference-*"), key=lambda folder: folder.stat().st_mtime)
+        assert 1 / FACTOR < size / size_on_disk(dump) < FACTOR, (detail, size, size_on_disk(dump))

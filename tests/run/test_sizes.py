@@ -2,12 +2,16 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from precflow.config.composition import compose
+from precflow.dumps.reader import Dump
+from precflow.dumps.sizes import LINE_BYTES
 from precflow.run import steps
 from precflow.run.jobs import make_job
-from precflow.run.sizes import about_sizes
+from precflow.run.rehearsals import Rehearsal
+from precflow.run.sizes import Sizes, about_sizes, sizes_of
 from precflow.run.steps import Step
 from precflow.run.store import Store
 from precflow.stages import again, dump
@@ -21,9 +25,9 @@ def said(tmp_path, monkeypatch):
     """Return a function that says what a plan says of these steps and sizes."""
     monkeypatch.chdir(tmp_path)
 
-    def told(wanted, sizes, *words):
+    def told(wanted, sizes, *words, **more):
         job = make_job(compose(["+recipe=sd_text_encoder", *words]), command="")
-        return list(about_sizes(wanted, sizes, job, steps.place(job.config)))
+        return list(about_sizes(wanted, Sizes(sizes, **more), job, steps.place(job.config)))
 
     return told
 
@@ -35,10 +39,22 @@ def test_sizes_that_nobody_knows_are_named_with_the_reason_and_what_bounds_them(
     assert bound.strip() == "it stops at 2GB (capture.budget)"
     assert telling.endswith("capture.detail=digest capture.rules=[] stages=[environment,dump]")
     assert "sides=[reference]" in telling
-    reason, bound, telling = said(FIRST, {"dump.reference": 5})
+    reason, bound, telling, other = said(FIRST, {"dump.reference": 5})
     assert "the dump of the target takes" in reason
     assert "capture.budget would bound it" in bound
     assert "sides=[target]" in telling
+    assert other.endswith("the same command with --sizes")
+
+
+def test_a_workload_without_sizes_says_why(said):
+    lines = said(FIRST, {}, problem="RuntimeError: it looks (model.py:3 in forward)")
+    assert lines[1].endswith("does not run without values: RuntimeError: it looks (model.py:3 in forward)")
+    assert not any("--sizes" in line for line in lines)
+
+
+def test_sizes_of_a_rehearsal_are_said_to_be_its(said):
+    (line,) = said(FIRST, {"dump.reference": 5, "dump.target": 5}, rehearsed=("dump.reference", "dump.target"))
+    assert line.startswith("the size of the dump of the reference and the target is told by a run without values")
 
 
 def test_dumps_that_know_too_little_are_another_reason(said, monkeypatch):
@@ -63,3 +79,42 @@ def test_a_size_beyond_the_budget_is_named(said):
 def test_kept_dumps_and_second_passes_are_no_news(said):
     kept = [Step(dump.stage("target"), "kept", "k"), Step(again.stage("target"), "run", "k")]
     assert said(kept, {}, "capture.budget=1kB") == []
+
+
+@pytest.fixture
+def planned(tmp_path, monkeypatch):
+    """Return a function that tells the sizes of a first plan, with what a rehearsal would say; it records who was asked."""
+    monkeypatch.chdir(tmp_path)
+    asked = []
+
+    def told(found, *words, rehearse=True):
+        def rehearsal(side, job, where, *, make):
+            asked.append((side, make))
+            return found
+
+        monkeypatch.setattr("precflow.run.sizes.rehearsal", rehearsal)
+        job = make_job(compose(["+recipe=sd_text_encoder", *words]), command="")
+        return sizes_of(FIRST, job, steps.place(job.config), {}, rehearse=rehearse)
+
+    told.asked = asked
+    return told
+
+
+def test_a_rehearsal_tells_each_side_in_its_own_type(planned, stage_fixtures, tmp_path):
+    dump = stage_fixtures.builder.DumpBuilder(tmp_path / "dump")
+    dump.call("fc", "linear", [np.ones((64, 64), dtype=np.float32)], [np.ones((64, 64), dtype=np.float32) * 2], store=False)
+    sizes = planned(Rehearsal(tuple(Dump.open(dump.write()).calls()), "float32"), "target.dtype=float16")
+    assert planned.asked == [("reference", True), ("target", True)]
+    assert sizes.rehearsed == ("dump.reference", "dump.target")
+    lines = 2 * LINE_BYTES["tensors"]
+    assert sizes.bytes["dump.reference"] - lines == 2 * (sizes.bytes["dump.target"] - lines) == 2 * 64 * 64 * 4
+
+
+def test_a_rehearsal_is_not_made_unless_it_is_wanted(planned):
+    assert planned(None, rehearse=False) == Sizes({})
+    assert planned.asked == [("reference", False), ("target", False)]
+
+
+def test_what_cannot_be_rehearsed_is_tried_once(planned):
+    assert planned(Rehearsal((), "float32", "it looks")) == Sizes({}, problem="it looks")
+    assert planned.asked == [("reference", True)]
