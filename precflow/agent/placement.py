@@ -36,6 +36,7 @@ def placed(value: Any, dtype: torch.dtype, device: torch.device) -> Any:
     """Return nested inputs with every tensor copied, cast (where it is floating) and moved; the originals stay."""
 
     def place(tensor: torch.Tensor) -> torch.Tensor:
+        """Cast and move one tensor; it is never the original, which the model may write to."""
         cast = tensor.detach().to(dtype) if tensor.is_floating_point() else tensor.detach()
         return (cast.clone() if cast.data_ptr() == tensor.data_ptr() else cast).to(device)
 

@@ -187,9 +187,11 @@ def _always(summary: Summary) -> bool:
 
 def _allclose_at(rung: str) -> Metric:
     def share(summary: Summary) -> float:
+        """Return the share of compared pairs that are close by the tolerances of ``rung``."""
         return summary.close[rung] / summary.compared
 
     def counted(summary: Summary) -> bool:
+        """Tell whether pairs were counted at this rung: not where either type is coarser."""
         return _floating(summary) and rung in summary.close
 
     return Metric(f"allclose_share_{rung}", share, counted, at_least=True)

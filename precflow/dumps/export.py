@@ -157,6 +157,7 @@ def _spelling(dtype: np.dtype[Any], spell: Text) -> Callable[[npt.NDArray[Any]],
     known: dict[int, str] = {}
 
     def texts(block: npt.NDArray[Any]) -> Iterator[str]:
+        """Spell values that are new, and look the others up by their bits."""
         bits = block.view(_BITS[dtype.itemsize])
         for number, place in zip(*np.unique(bits, return_index=True), strict=True):
             if int(number) not in known:

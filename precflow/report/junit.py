@@ -102,6 +102,7 @@ def _details(found: Sequence[Row]) -> Iterable[str]:
 
 def _totals(name: str, inside: Sequence[Case]) -> dict[str, str]:
     def having(outcome: str) -> str:
+        """Return how many cases ended so, as an attribute."""
         return str(sum(case.outcome == outcome for case in inside))
 
     return {

@@ -44,6 +44,7 @@ def install(library: Any) -> None:
 
 def _kernel(operator: Any, choose: Choice) -> Callable[..., Any]:
     def casting(*arguments: Any, **named: Any) -> Any:
+        """Run the operator on its arguments as autocast casts them."""
         with private.ExcludeDispatchKeys(_own_key):
             dtype = choose(arguments)
             if dtype is None:

@@ -41,6 +41,7 @@ def ulp(distance: int = 1, share: float = 1.0) -> Effect:
     """Move the output by ``distance`` units in the last place, up or down by a fixed pattern."""
 
     def change(output: torch.Tensor) -> torch.Tensor:
+        """Step each element up or down."""
         signs = torch.randint(0, 2, output.shape, generator=_fixed(1), dtype=torch.int64) * 2 - 1
         return step(output, signs * distance)
 
@@ -52,6 +53,7 @@ def drift(share: float = 0.05) -> Effect:
     _check_share(share)
 
     def change(output: torch.Tensor) -> torch.Tensor:
+        """Step some elements, others at every call."""
         chance = torch.rand(output.shape, generator=_wild)
         return step(output, (chance < share / 2).to(torch.int64) - (chance > 1 - share / 2).to(torch.int64))
 
@@ -63,6 +65,7 @@ def poison(value: str = "nan", position: int = 0) -> Effect:
     number = float(value)
 
     def change(output: torch.Tensor) -> torch.Tensor:
+        """Put the value into a copy."""
         flat = output.flatten().clone()
         if flat.numel():
             flat[position % flat.numel()] = number
@@ -76,6 +79,7 @@ def narrow(dtype: str = "float16") -> Effect:
     small = _dtype(dtype)
 
     def effect(operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
+        """Compute on narrow copies; what the operator writes itself is narrowed afterwards."""
         if operator.written:
             return _on_output(lambda output: output.to(small).to(output.dtype))(operator, compute, arguments, named)
         wide = next((value.dtype for value in arguments if _is_float(value)), None)
@@ -89,6 +93,7 @@ def round_inputs(bits: int = 10) -> Effect:
     """Round float32 inputs to ``bits`` explicit mantissa bits before the operator runs: 10 is TF32, 11 is HF32."""
 
     def effect(_operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
+        """Compute on rounded copies."""
         return compute(*[keep_bits(value, bits) if _is_float(value) else value for value in arguments], **named)
 
     return effect
@@ -101,6 +106,7 @@ def hf32(unit: str = "matmul", switched: bool = False) -> Effect:  # noqa: FBT00
     rounded = round_inputs(_HF32_BITS)
 
     def effect(operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
+        """Round as long as the switch is on."""
         if not getattr(switches, unit).allow_hf32:
             return compute(*arguments, **named)
         return rounded(operator, compute, arguments, named)
@@ -115,6 +121,7 @@ def slices(width: int = 64) -> Effect:
         raise ValueError("width must be at least 1, got %d" % width)
 
     def effect(operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
+        """Add up slice by slice, each in float32."""
         bias, left, right, beta, alpha = _product(operator, arguments, named)
         if left.shape[-1] <= width or not left.is_floating_point() or left.dtype == torch.float64:
             return compute(*arguments, **named)
@@ -133,6 +140,7 @@ def reverse() -> Effect:
     """Let softmax and layer_norm see the reduced axes backwards: another summation order of the same numbers."""
 
     def effect(operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
+        """Turn the reduced axes round, and what comes out back."""
         if operator.overload in ("_softmax", "_log_softmax"):
             turned = compute(arguments[0].flip(arguments[1]), *arguments[1:], **named)
             return turned.flip(arguments[1])
@@ -151,6 +159,7 @@ def argument(name: str, value: float) -> Effect:
     """Compute with another value of the argument ``name``, such as ``eps``; what the caller passed looks unchanged."""
 
     def effect(operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
+        """Put the other value where the operator takes the argument, by place or by name."""
         if name not in operator.arguments:
             raise ValueError(
                 "aten::%s has no argument %r; it has: %s" % (operator.overload, name, ", ".join(operator.arguments))
@@ -167,6 +176,7 @@ def ignore_mask() -> Effect:
     """Give back the first operand of an addition whose second operand is an attention mask (holds values of -1e4 or less)."""
 
     def effect(operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
+        """Return the first operand where the second is a mask."""
         mask = arguments[1] if len(arguments) > 1 else None
         if not isinstance(mask, torch.Tensor) or not mask.numel() or not bool((mask <= _SENTINEL).any()):
             return compute(*arguments, **named)
@@ -239,6 +249,7 @@ def _on_output(change: Change, share: float = 1.0) -> Effect:
     _check_share(share)
 
     def effect(operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
+        """Compute, and change what came out, in place where the operator wrote in place."""
         outputs = compute(*arguments, **named)
         several = isinstance(outputs, (tuple, list))
         output = outputs[0] if several else outputs

@@ -43,10 +43,12 @@ class _Rule:
     acted: bool = False
 
     def touches(self, operator: Operator) -> bool:
+        """Tell whether it names this operator, by name or overload."""
         names = (operator.name, operator.overload)
         return any(fnmatchcase(name, pattern) for name in names for pattern in self.operators)
 
     def applies(self) -> bool:
+        """Tell whether it acts on the call that runs now, and count the call where phase and module are its own."""
         backward = private.running_backward() != -1
         if self.phase and (self.phase == "backward") != backward:
             return False
@@ -56,6 +58,7 @@ class _Rule:
         return not self.calls or self.seen - 1 in self.calls
 
     def run(self, operator: Operator, compute: Compute, *arguments: Any, **named: Any) -> Any:
+        """Compute, with its effect where it applies."""
         if not self.applies():
             return compute(*arguments, **named)
         self.acted = True
