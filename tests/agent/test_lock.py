@@ -68,10 +68,18 @@ def test_one_process_has_it_once(path):
     WriterLock(path).release()
 
 
+def is_free(path):
+    """Tell whether the lock can be had: the file then names this process, and is gone when it is given back."""
+    lock = WriterLock(path)
+    owner = json.loads(Path(path).read_text())
+    lock.release()
+    return owner == lock_module._me() and not Path(path).exists()
+
+
 def test_a_lock_that_nobody_refers_to_is_free(path):
     lock = WriterLock(path)
     del lock
-    WriterLock(path).release()
+    assert is_free(path)
 
 
 def leave(path, **facts):
@@ -81,12 +89,12 @@ def leave(path, **facts):
 
 def test_after_a_restart_of_the_machine_it_is_free(path):
     leave(path, boot="another", pid=1)
-    WriterLock(path).release()
+    assert is_free(path)
 
 
 def test_in_another_container_of_the_same_machine_it_is_free(path):
     leave(path, host="container-7", namespace="pid:[1]", pid=1)
-    WriterLock(path).release()
+    assert is_free(path)
 
 
 def test_of_another_machine_nothing_is_known(path):
@@ -99,7 +107,7 @@ def test_of_another_machine_nothing_is_known(path):
 @pytest.mark.parametrize("text", ["", "{", "[]", "\x00\xff", "{}"])
 def test_a_file_that_names_nobody_is_free(path, text):
     Path(path).write_text(text)
-    WriterLock(path).release()
+    assert is_free(path)
 
 
 @pytest.mark.parametrize(("pid", "free"), [(2**22 + 1, True), (os.getppid(), False), (None, True)])
@@ -110,7 +118,7 @@ def test_without_locks_of_the_file_system_the_process_is_looked_for(path, monkey
     monkeypatch.setattr(lock_module.fcntl, "lockf", no_locks)
     leave(path, pid=pid)
     if free:
-        WriterLock(path).release()
+        assert is_free(path)
     else:
         with pytest.raises(WriteError, match=f"process {pid} on"):
             WriterLock(path)
@@ -120,7 +128,7 @@ def test_no_clock_is_asked(path, monkeypatch):
     leave(path, pid=2**22 + 1)
     os.utime(path, (4e9, 4e9))
     monkeypatch.setattr(time, "time", lambda: 0.0)
-    WriterLock(path).release()
+    assert is_free(path)
 
 
 def test_two_writers_on_one_dump_are_refused(tmp_path):

@@ -73,6 +73,8 @@ def test_text_filters_and_empty_results_say_so(misaligned, show):
     page.wait("document.querySelector('#page-text').textContent === '1 to 12 of 12'")
     page.run("{const box = document.querySelector('#find'); box.value = 'nothing'; box.dispatchEvent(new Event('input'))}")
     page.wait("document.querySelector('#table tbody').textContent === 'No record matches.'")
+    assert page.run("document.querySelectorAll('#table tbody tr').length") == 1
+    assert page.run("location.hash") == "#find=nothing"
 
 
 def test_a_module_filters_the_table_and_is_taken_off_again(misaligned, show):
