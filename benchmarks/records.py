@@ -27,6 +27,7 @@ _A_CALL = 4  # records of one call
 _READING = """
 import json, resource, sys, time
 from pathlib import Path
+from precflow.dumps.collector import many_spared
 from precflow.dumps.reader import Dump
 
 def memory():
@@ -34,12 +35,13 @@ def memory():
 
 clock = time.perf_counter if sys.argv[2] == "wall" else time.process_time
 before, began = memory(), clock()
-dump = Dump.open(Path(sys.argv[1]))
-calls = dump.calls()
-read = clock()
-damage = dump.damage
-indexed = clock()
-texts = [record.text for call in calls for record in call.outputs]
+with many_spared():  # as a command does
+    dump = Dump.open(Path(sys.argv[1]))
+    calls = dump.calls()
+    read = clock()
+    damage = dump.damage
+    indexed = clock()
+    texts = [record.text for call in calls for record in call.outputs]
 assert not damage and len(texts) == len(calls)
 print(json.dumps({"read": read - began, "index": indexed - read, "texts": clock() - indexed, "megabytes": memory() - before}))
 """

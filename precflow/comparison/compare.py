@@ -16,7 +16,7 @@ from precflow.comparison.own import Makers
 from precflow.comparison.pairing import Pair, pair
 from precflow.comparison.reading import Found, Reading, Terms
 from precflow.comparison.summarize import DEFAULT_BLOCK, worth_compiling
-from precflow.dumps.collector import collector_off
+from precflow.dumps.collector import collector_off, many_spared
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Record
 
@@ -24,6 +24,7 @@ _WHOLE = "needs the tensors of both sides"
 Contents = tuple[str, str]
 
 
+@many_spared()
 def compare(  # noqa: PLR0913  each is a thing of its own, named at the call
     reference: Dump,
     target: Dump,
