@@ -12,6 +12,7 @@ from typing import Protocol
 
 from precflow.agent.contract import module_text, parse_identity
 from precflow.comparison.measures import Measure
+from precflow.diagnosis.changes import Change
 from precflow.diagnosis.edges import Edge, Key
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.flow import Flow, Tracer
@@ -110,7 +111,9 @@ class _Search:
         part = self.accumulated if arriving.use > ACCUMULATED else self.clear
         earlier = part.get(node.key)
         if earlier is None or status.ratio > earlier.ratio:
-            part[node.key] = _suspect(node, status, _why(node, status, arriving, self.tracer), use=arriving.use)
+            changed = self.tracer.changed(node)
+            why = _why(node, status, arriving, self.tracer, changed)
+            part[node.key] = _suspect(node, status, why, use=arriving.use, changed=changed.text if changed else "")
 
     def _blame_movement(self, arriving: Flow) -> None:
         if arriving.failing or arriving.moved is None:
@@ -126,7 +129,7 @@ def _drifts(status: Judged, arriving: Flow) -> bool:
     return status.status == "fail" and near and arriving.behind and arriving.use > ACCUMULATED
 
 
-def _suspect(node: Node, status: Judged, why: str, *, use: float = 0.0) -> Suspect:
+def _suspect(node: Node, status: Judged, why: str, *, use: float = 0.0, changed: str = "") -> Suspect:
     call = node.call
     return Suspect(
         record=status.record,
@@ -138,11 +141,14 @@ def _suspect(node: Node, status: Judged, why: str, *, use: float = 0.0) -> Suspe
         why=why,
         site=call.site,
         inputs_use=use,
+        changed=changed,
     )
 
 
-def _why(node: Node, status: Judged, arriving: Flow, tracer: Tracer) -> str:
+def _why(node: Node, status: Judged, arriving: Flow, tracer: Tracer, changed: Change | None) -> str:
     """Say in words why a call is under suspicion."""
+    if changed is not None:
+        return f"something that is not recorded changed its {changed.text}, so that the error may come from there"
     agree = _inputs_in_words(node.edges, arriving, tracer)
     if not node.call.operator:
         agree += ", nothing recorded inside it fails" if node.inside else ", nothing inside it was recorded"

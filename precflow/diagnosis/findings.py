@@ -22,6 +22,7 @@ class Suspect:
         why: In words: its inputs agree, its output does not...
         site: ``file:line in function`` of the call.
         inputs_use: Largest share of its limit that one of its inputs uses, 0 to 1; above a half its error may be accumulated.
+        changed: Which of its tensors is not what its maker returned, with that call and its place; ``""`` where all are.
     """
 
     record: str
@@ -33,6 +34,7 @@ class Suspect:
     why: str
     site: str = ""
     inputs_use: float = 0.0
+    changed: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from precflow.comparison.measures import Measure
+from precflow.diagnosis.changes import Change, Outputs, change, outputs_of
 from precflow.diagnosis.edges import Edge, Key
 from precflow.diagnosis.graph import Node
 from precflow.dumps.records import Call, Record
@@ -79,7 +81,8 @@ class Tracer:
         self._nodes = nodes
         self._measures = measures
         self._judged = judged
-        self._target = {record.identity: record for call in target for record in (*call.inputs, *call.outputs)}
+        self._target_calls = tuple(target)
+        self._target = {record.identity: record for call in self._target_calls for record in (*call.inputs, *call.outputs)}
         self._leaving: dict[tuple[Key, str], Flow] = {}
 
     def status(self, record: str) -> Judged | None:
@@ -91,6 +94,24 @@ class Tracer:
         other = self._target.get(record.identity)
         known = bool(record.content or record.weight)
         return known and other is not None and other.content == record.content
+
+    def changed(self, node: Node) -> Change | None:
+        """Return which tensor of a call is not what its maker returned on either side, though it should be.
+
+        One that arrives with the same bits on both sides is no matter.
+        """
+        for record in (*node.call.inputs, *node.call.outputs):
+            if not self.equal_input(record):
+                other = self._target.get(record.identity)
+                found = change(record, self._made[0]) or (None if other is None else change(other, self._made[1]))
+                if found is not None:
+                    return found
+        return None
+
+    @functools.cached_property
+    def _made(self) -> tuple[Outputs, Outputs]:
+        """All outputs of both sides; needed for suspects alone."""
+        return outputs_of(node.call for node in self._nodes.values()), outputs_of(self._target_calls)
 
     def arriving(self, node: Node) -> Flow:
         """Return what the inputs of a call carry; for a module also what fails inside it."""

@@ -107,6 +107,7 @@ TABLE = [
     ("PF214", EPSILON, {**EPSILON, "epsilon_share": 0.3}),
     ("PF214", EPSILON, {**EPSILON, "epsilon_target": 1.1e-5}),
     ("PF215", {"movement": True, "operator": "transpose"}, {}),
+    ("PF216", {"changed": "input 0 after a / linear returned it (model.py:3 in forward)", "operator": "tanh"}, {}),
     ("PF299", {}, EPSILON),
     ("PF301", MASK, {**MASK, "masked_target": 1000, "masked_different": 0}),
     ("PF301", {**MASK, "family": "softmax"}, {**MASK, "family": "softmax", "masked_target": 1200, "low_precision": True}),

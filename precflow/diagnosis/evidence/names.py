@@ -75,6 +75,7 @@ _SUSPECT = {
         "share of their limit that inputs use", "Largest of the passing records that it is computed from, 0 to 1."
     ),
     "inputs_equal": Named("inputs bitwise equal", "All inputs and weights have the same bits on both sides."),
+    "changed": Named("changed in between", "Which tensor of its is not what its maker returned, with that call and its place."),
     "arguments_different": Named(
         "arguments that differ", "`name: reference / target`; devices and the run's own dtype are left out."
     ),

@@ -53,6 +53,7 @@ def _who(observed: Observed, judged: Judged) -> dict[str, Any]:
         "accumulated": suspect.inputs_use > ACCUMULATED,
         "inputs_use": suspect.inputs_use,
         "inputs_equal": observed.inputs_equal,
+        "changed": suspect.changed or None,
     }
 
 

@@ -16,7 +16,7 @@ VALUES = np.random.default_rng(5).standard_normal((64, 64)).astype(np.float32)
 def about(hand_made):
     """Evidence about one operator, whose target gives ``wrong``."""
 
-    def of(operator, wrong, *, inputs_use=0.0, **options):
+    def of(operator, wrong, *, inputs_use=0.0, changed="", **options):
         sides = []
         for value in (VALUES, wrong):
             dump = hand_made()
@@ -24,7 +24,7 @@ def about(hand_made):
             dump.operator("b", operator, before, value=value, **options)
             sides.append(dump)
         call = sides[0].made[1]
-        who = Suspect(call.outputs[0].text, call.name, "b", operator, 1, 3.0, "because", "model.py:1", inputs_use)
+        who = Suspect(call.outputs[0].text, call.name, "b", operator, 1, 3.0, "because", "model.py:1", inputs_use, changed)
         (observed,) = observe(*sides, [who])
         return suspect.about(observed, Judged(who.record, "fail"), same_dtype=True)
 
@@ -48,6 +48,11 @@ def test_who_it_is_and_why(about):
     assert (found["why_suspect"], found["status"], found["ratio"]) == ("because", "fail", 3.0)
     assert found["accumulated"]
     assert found["inputs_equal"]
+
+
+def test_what_changed_its_input_is_evidence_where_something_did(about):
+    assert "changed" not in about("linear", VALUES * 2)
+    assert about("linear", VALUES * 2, changed="input 0 after a / add returned it")["changed"].startswith("input 0")
 
 
 def test_numbers_of_the_difference(about):
