@@ -1,9 +1,11 @@
-"""What several tests share: a working directory for equal dumps, and a team's folders in a temporary place."""
+"""What several tests share: a working directory for equal dumps, a header, and a team's folders in a temporary place."""
 
 import os
 import textwrap
 
 import pytest
+
+from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # threads of several tests on the same cores wait for each other at every operator
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -13,6 +15,20 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # threads of several tests on the same 
 def workplace(tmp_path_factory):
     """Return one working directory for the whole session of this worker; in its ``runs/`` equal keys are made once."""
     return tmp_path_factory.mktemp("workplace")
+
+
+@pytest.fixture
+def plain_header():
+    """Return what a header says at the least, besides what its writer adds."""
+    return {
+        "schema": DUMP_SCHEMA,
+        "format": DUMP_FORMAT,
+        "side": "target",
+        "dtype": "float32",
+        "device": {"name": "cpu"},
+        "weights": {"digest": "", "entries": {}},
+        "inputs": {"digest": "", "entries": {}},
+    }
 
 
 @pytest.fixture

@@ -9,24 +9,15 @@ from precflow.agent.writer import Writer
 SPEC = importlib.util.spec_from_file_location("dump_size", Path(__file__).parents[2] / "benchmarks/dump_size.py")
 BENCHMARK = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(BENCHMARK)
-HEADER = {
-    "schema": 1,
-    "format": "precflow-dump",
-    "side": "target",
-    "dtype": "float32",
-    "device": {"name": "cpu"},
-    "weights": {"digest": "", "entries": {}},
-    "inputs": {"digest": "", "entries": {}},
-}
 
 
-def test_tensors_of_records_are_counted_with_and_without_repetition(tmp_path):
+def test_tensors_of_records_are_counted_with_and_without_repetition(tmp_path, plain_header):
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Identity(), torch.nn.ReLU())
     writer = Writer(str(tmp_path))
     recorder = Recorder(writer, levels=("module",), detail="sketch")
     with recorder.watch(model), torch.no_grad():
         model(torch.randn(100, 64))
-    writer.seal(HEADER)
+    writer.seal(plain_header)
     found = BENCHMARK.sizes(tmp_path)
     one = 100 * 64 * 4
     assert (found["records"], found["all"], found["once"]) == (8, 8 * one, 3 * one)  # input, linear, relu

@@ -15,16 +15,6 @@ from precflow.dumps.digest import content_id as content_of
 from precflow.dumps.reader import Dump
 from precflow.errors import DumpError
 
-HEADER = {
-    "schema": 1,
-    "format": "precflow-dump",
-    "side": "target",
-    "dtype": "float32",
-    "device": {"name": "cpu"},
-    "weights": {"digest": "", "entries": {}},
-    "inputs": {"digest": "", "entries": {}},
-}
-
 
 def packed(tensor):
     return compressed(Entry("aa", tensor, private=True)).host.numpy()
@@ -54,7 +44,7 @@ def test_what_is_not_this_tensor_is_refused():
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, plain_header):
     writer = Writer(str(tmp_path), compress=True)
     writer.open_step(0, 0)
     for order, tensor in enumerate((torch.ones(50_000), torch.ones(70_000).bfloat16(), torch.randn(5000))):
@@ -63,7 +53,7 @@ def folder(tmp_path):
         who = {"order": order, "level": "module", "module": f"m{order}", "call": 0, "operator": "", "ordinal": 0}
         place = {"phase": "forward", "step": 0, "rank": 0, "movement": False, "inputs": []}
         writer.call({**who, **place, "outputs": [{**output, "stored": writer.tensor(content, tensor)}]})
-    writer.seal(HEADER)
+    writer.seal(plain_header)
     return tmp_path
 
 

@@ -20,15 +20,6 @@ from precflow.errors import DumpError
 
 RECORDS = "rank0/step0/records-0.jsonl"
 SHARD = "rank0/step0/tensors-0.safetensors"
-HEADER = {
-    "schema": 1,
-    "format": "precflow-dump",
-    "side": "target",
-    "dtype": "float32",
-    "device": {"name": "cpu"},
-    "weights": {"digest": "", "entries": {}},
-    "inputs": {"digest": "", "entries": {}},
-}
 
 
 @pytest.fixture
@@ -254,7 +245,7 @@ def test_a_tensor_that_was_not_stored(build):
 
 
 @pytest.fixture
-def summed_up(tmp_path):
+def summed_up(tmp_path, plain_header):
     """Return a dump of statistics alone, as an agent writes it, and its tensors."""
     tensors = [torch.randn(4, 77, 512), torch.randn(3, 2048), torch.ones(2, 3), torch.randn(70, 33)]
     writer = Writer(str(tmp_path))
@@ -263,7 +254,7 @@ def summed_up(tmp_path):
     heading = Heading("api", Frames(Scope(("*",))).outside, "add", 0, 0, movement=False, arguments={})
     lines.emit(heading, [], lines.describe([(str(number), each) for number, each in enumerate(tensors)], store=True))
     lines.flush()
-    writer.seal(HEADER)
+    writer.seal(plain_header)
     return tmp_path, tensors
 
 
