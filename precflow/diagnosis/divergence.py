@@ -104,8 +104,17 @@ class _Search:
                 self._suspect(node, status, arriving)
 
     def ranked(self) -> tuple[Suspect, ...]:
-        """Return the suspects, clear ones first, each part in order of the graph."""
-        return tuple(part[key] for part in (self.clear, self.accumulated) for key in sorted(part))
+        """Return the suspects, clear ones first, each part in order of the graph.
+
+        One that a collective may have brought its error to comes behind the clear ones of other ranks.
+        """
+        clear = sorted(self.clear, key=lambda key: (self._from_elsewhere(key), key))
+        return (*(self.clear[key] for key in clear), *(self.accumulated[key] for key in sorted(self.accumulated)))
+
+    def _from_elsewhere(self, key: Key) -> bool:
+        rank, step, _ = key
+        others = [other for other in self.clear if other[0] != rank and other[1] <= step] if self.clear[key].changed else []
+        return any(not self.clear[other].changed for other in others)
 
     def _suspect(self, node: Node, status: Judged, arriving: Flow) -> None:
         part = self.accumulated if arriving.use > ACCUMULATED else self.clear

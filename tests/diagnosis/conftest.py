@@ -17,7 +17,7 @@ def header(**given):
     return Header(**{"dtype": "float32", "recipe": "demo", "repeat": Repeat(checked=True), **given})
 
 
-DEFAULTS = {"shape": (2, 3), "movement": False, "ordinal": 0, "call": 0, "arguments": {}, "class_name": "Module"}
+DEFAULTS = {"shape": (2, 3), "movement": False, "ordinal": 0, "call": 0, "arguments": {}, "class_name": "Module", "rank": 0}
 
 
 @dataclass
@@ -27,6 +27,7 @@ class HandMade:
     header: Header = field(default_factory=header)
     made: list = field(default_factory=list)
     tensors: dict = field(default_factory=dict)
+    rank: int = 0
 
     def calls(self):
         return self.made
@@ -43,6 +44,7 @@ class HandMade:
     def _call(self, module, operator, inputs, **options):
         given = {**DEFAULTS, **options}
         order = len(self.made)
+        self.rank = given["rank"]
         about = (module, given["call"], operator, given["ordinal"], "forward")
         made = Call(
             order=order,
@@ -54,7 +56,7 @@ class HandMade:
             ordinal=given["ordinal"],
             phase="forward",
             step=0,
-            rank=0,
+            rank=self.rank,
             site=f"model.py:{order} in forward",
             movement=given["movement"],
             compiled=False,
@@ -67,7 +69,7 @@ class HandMade:
 
     def _record(self, about, order, role, index, given):
         own = np.asarray(given["value"]) if given.get("value") is not None else None
-        identity = Identity(*about, role, index, 0, 0)
+        identity = Identity(*about, role, index, 0, self.rank)
         content = digest(own) if own is not None else f"{identity} {order}"
         made = Record(
             identity=identity,

@@ -1,5 +1,7 @@
 """A tensor that is not what its maker returned is named with both places."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -92,6 +94,25 @@ def test_a_change_on_the_target_alone_is_found(hand_made, judge_calls):
     one.operator("", "tanh", one.operator("narrow", "linear", content="part"), content="tanh 1")
     measures, judged = judge_calls(one, {"(model) / tanh": "fail"})
     assert "narrow / linear" in localize(one, other, measures, judged).suspects[0].changed
+
+
+@pytest.mark.parametrize(("factors", "start"), [((1.0, 1.5), "part / mul"), ((1.0, 1.0), "(model) / tanh")])
+def test_a_collective_brings_the_error_of_another_rank(hand_made, judge_calls, factors, start):
+    sides = []
+    for factor in factors:
+        dump = hand_made()
+        for rank in (0, 1):
+            part = dump.operator("part", "mul", content=f"part {rank} {factor if rank else 1.0}", rank=rank)
+            summed = {"source": (part.order, "0"), "content": f"sum {factor} {len(sides)}"}
+            dump.operator("", "tanh", summed, content=f"tanh {factor} {len(sides)}", rank=rank)
+        sides.append(dump)
+    measures, judged = judge_calls(sides[0], {"(model) / tanh": "fail"})
+    (mul,) = [call.outputs[0].text for call in sides[0].made if call.rank and call.operator == "mul"]
+    wrong = {mul} if factors[1] > 1 else set()
+    judged = [replace(one, status="fail", ratio=5.0) if one.record in wrong else one for one in judged]
+    region = localize(*sides, measures, judged)
+    assert region.start == start
+    assert [bool(suspect.changed) for suspect in region.suspects] == ([False, True] if wrong else [True, True])
 
 
 def test_what_a_module_returns_may_have_changed_too(hand_made, judge_calls):
