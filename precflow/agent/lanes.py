@@ -32,6 +32,10 @@ class _Tables(NamedTuple):
     mixing: torch.Tensor
     weights: torch.Tensor
 
+    def of(self, length: int) -> _Tables:
+        """Return what belongs to the first places of a block."""
+        return self if length == BLOCK else _Tables(self.mixing[:length], self.weights[:, :length])
+
 
 _tables: Dict[torch.device, _Tables] = {}
 _wrapping: Dict[torch.device, bool] = {}
@@ -50,7 +54,7 @@ def lanes(tensor: torch.Tensor) -> torch.Tensor:
     source = tensor.detach()
     if not wraps(source.device):
         source = source.cpu()
-    found = [block_lanes(words) for words in _blocks(source)]
+    found = [_flat_lanes(words) for words in _in_order(source)]
     if not found:
         return torch.empty((0, 2), dtype=torch.int32, device=source.device)
     return found[0] if len(found) == 1 else torch.cat(found)
@@ -63,21 +67,49 @@ def block_lanes(words: torch.Tensor) -> torch.Tensor:
         words: int32 ``[rows, at most BLOCK]``: blocks of one tensor, or equally long tensors one a row.
     """
     tables, (rows, length) = _tables_on(words.device), words.shape
-    mixing, weights, on_host = tables.mixing[:length], tables.weights[:, :length], words.device.type == "cpu"
-    at_once = max(1, (_HOST_ROWS if on_host else _DEVICE_ROWS) * BLOCK // max(length, 1))
+    mixing, weights = tables.of(length)
+    at_once = max(1, _rows_at_once(words.device) * BLOCK // max(length, 1))
     found: List[torch.Tensor] = []
     for start in range(0, rows, at_once):
         some = words[start : start + at_once]
         mixed, moved = _scratch(some.shape[0], length, words.device)
-        torch.bitwise_xor(some, mixing, out=mixed)
-        mixed.mul_(_FACTOR)
-        torch.bitwise_right_shift(mixed, 16, out=moved)
-        mixed.bitwise_xor_(moved.bitwise_and_(0xFFFF))
-        if on_host:
-            found.append(torch.mm(mixed, weights.t()))
-        else:  # few devices have a product of matrices of integers
-            found.append((mixed.unsqueeze(1) * weights).sum(-1, dtype=torch.int32))
+        found.append(_sums(torch.bitwise_xor(some, mixing, out=mixed), moved, weights))
     return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def _flat_lanes(words: torch.Tensor) -> torch.Tensor:
+    """Return the checksums of the blocks of words ``[count]``; the last one, which may be shorter, goes with the others."""
+    count = words.numel()
+    if count <= BLOCK:
+        return block_lanes(words.view(1, -1))
+    tables = _tables_on(words.device)
+    at_once = _rows_at_once(words.device) * BLOCK
+    found: List[torch.Tensor] = []
+    for start in range(0, count, at_once):
+        some = words[start : start + at_once]
+        rows, rest = divmod(some.numel(), BLOCK)
+        mixed, moved = _scratch(rows + (rest > 0), BLOCK, words.device)
+        if rest:
+            torch.bitwise_xor(some[rows * BLOCK :], tables.mixing[:rest], out=mixed[rows, :rest])
+            mixed[rows, rest:].zero_()  # stays what it is, and adds nothing
+        if rows:
+            torch.bitwise_xor(some[: rows * BLOCK].view(rows, BLOCK), tables.mixing, out=mixed[:rows])
+        found.append(_sums(mixed, moved, tables.weights))
+    return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def _sums(mixed: torch.Tensor, moved: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return both sums of each row of words that their places were put into; they are written to, and so is ``moved``."""
+    mixed.mul_(_FACTOR)
+    torch.bitwise_right_shift(mixed, 16, out=moved)
+    mixed.bitwise_xor_(moved.bitwise_and_(0xFFFF))
+    if mixed.device.type == "cpu":
+        return torch.mm(mixed, weights.t())
+    return (mixed.unsqueeze(1) * weights).sum(-1, dtype=torch.int32)  # few devices have a product of matrices of integers
+
+
+def _rows_at_once(device: torch.device) -> int:
+    return _HOST_ROWS if device.type == "cpu" else _DEVICE_ROWS
 
 
 def place_weights(device: torch.device) -> torch.Tensor:
@@ -104,8 +136,12 @@ def words_of(tensor: torch.Tensor) -> torch.Tensor:
     return _words(_flat_bytes(tensor))
 
 
-def _blocks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield the words as ``[rows, BLOCK]``, the last ones as ``[1, fewer]``."""
+def _in_order(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the words ``[count]`` piece by piece, whole blocks but for the last piece."""
+    if tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
+        if tensor.numel():
+            yield _words(_flat_bytes(tensor))
+        return
     rest: Optional[torch.Tensor] = None
     for piece in _pieces(tensor):
         flat = _flat_bytes(piece)
@@ -113,10 +149,10 @@ def _blocks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
             flat = torch.cat([rest, flat])
         whole = flat.numel() // BLOCK_BYTES * BLOCK_BYTES
         if whole:
-            yield _words(flat[:whole]).view(-1, BLOCK)
+            yield _words(flat[:whole])
         rest = flat[whole:]
     if rest is not None and rest.numel():
-        yield _words(rest).view(1, -1)
+        yield _words(rest)
 
 
 def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
