@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 
+from precflow.agent import one_fill
 from precflow.agent.digest import bytes_of
 from precflow.agent.fills import Cleaning, Fills, fills_of, indicator, sort
 from precflow.agent.lanes import BLOCK, place_weights
 from precflow.agent.mixing import mix32_of, signed
+
+if TYPE_CHECKING:
+    from precflow.agent.one_fill import Masked
 
 ROW = 512  # at most: float32 adds up no more than that, so that sums are good to 1e-6 whatever the values are
 PIECE = 1 << 20  # values that are read at once on the CPU: they stay in the cache
@@ -24,9 +28,11 @@ PIECE = 1 << 20  # values that are read at once on the CPU: they stay in the cac
 Number = Union[int, float]
 Statistics = List[Optional[Number]]  # in the order of contract.STATISTICS
 
+_SORTED = 16 * BLOCK  # values that are sorted into kinds at once
 _LEAST_ROW = 32  # of a tensor that has no tail of its own
 _LARGEST_WHOLE = 1 << 46  # magnitudes of which a block can be added up in 63 bits
 _WIDE = (torch.float32, torch.float64)
+_POSITIVE_INFINITY, _HIGH = 2, 3  # codes of places
 _local = threading.local()
 _SQUARES: Dict[torch.dtype, Tuple[float, float]] = {  # magnitudes whose squares a row can add up
     torch.float32: (2.0**-48, 2.0**50),
@@ -247,6 +253,16 @@ def of_any(values: torch.Tensor) -> Statistics:
         values: ``[elements]``, at least one.
     """
     fills = fills_of(values.dtype)
+    if values.device.type == "cpu" and values.numel() <= one_fill.MOST:
+        found = one_fill.masked(_widened_into(values), fills)
+        known = None if found is None else _of_masked(found, values.dtype)
+        if known is not None:
+            return known
+    return _of_kinds(values, fills)
+
+
+def _of_kinds(values: torch.Tensor, fills: Fills) -> Statistics:
+    """Return the statistics of values that are sorted into all kinds there are."""
     counts, places = _counted(values, fills)
     nan, positive, negative, high, low, nothing, saturated, least, most = counts
     other = nan + positive + negative + high + low
@@ -260,28 +276,51 @@ def of_any(values: torch.Tensor) -> Statistics:
     return [least, most, total, square, *tail]
 
 
+def _of_masked(found: Masked, dtype: torch.dtype) -> Optional[Statistics]:
+    """Return the statistics of a tensor with one fill; ``None`` where squares of the others are out of range."""
+    if cleaning(dtype, found.least, found.most).exponent:
+        return None
+    number, infinite = found.number, math.isinf(found.fill)
+    tail: Statistics = [0, number if found.code == _POSITIVE_INFINITY else 0, number if infinite and found.fill < 0 else 0]
+    tail += [0 if infinite else number, found.zero, number if abs(found.fill) == fills_of(dtype).largest else 0]
+    tail += [number if found.code == _HIGH else 0, found.code * found.places & 0xFFFFFFFF]
+    if number == found.values.numel():
+        return [None, None, None, None, *tail]
+    parts = _row_sums(found.values, row_of(found.values.numel()))
+    totals, norms = torch.cat([each[0] for each in parts], 1), torch.cat([each[1] for each in parts], 1)
+    (total,), (square,) = _added(totals, norms)
+    return [found.least, found.most, total, square, *tail]
+
+
 def _counted(values: torch.Tensor, fills: Fills) -> Tuple[List[float], int]:
     """Return how many values are of each kind, how many are 0 or not ordinary, saturated, and the extremes; and the places."""
     found, places = [], []
-    for number, start in enumerate(range(0, values.numel(), BLOCK)):
-        kinds = sort(_widened(values[start : start + BLOCK]), fills)
+    for start in range(0, values.numel(), _SORTED):
+        kinds = sort(_widened(values[start : start + _SORTED]), fills)
         zero = indicator(torch.eq, kinds.ordinary, 0)
         saturated = indicator(torch.eq, kinds.finite.abs(), fills.largest)
         counted = [each.sum() for each in (*kinds[:5], zero, saturated)]
         found.append(torch.stack([*counted, kinds.ordinary.amin(), kinds.ordinary.amax()]))
         codes = kinds.nan + kinds.positive_infinity * 2 + kinds.high * 3 + (kinds.low + kinds.negative_infinity) * 4
-        weights = (place_weights(codes.device)[: codes.numel()] ^ signed(mix32_of(number))) | 1
-        places.append((codes.to(torch.int32) * weights).sum(dtype=torch.int32))
+        places.append((codes.to(torch.int32) * _place_weights(start, codes)).sum(dtype=torch.int32))
     table = torch.stack(found).cpu().double()
     extremes = [table[:, 7].min().item(), table[:, 8].max().item()]
     return table[:, :7].sum(0).tolist() + extremes, sum(torch.stack(places).tolist()) & 0xFFFFFFFF
 
 
+def _place_weights(start: int, codes: torch.Tensor) -> torch.Tensor:
+    """Return the weights of places from ``start`` on, a multiple of ``BLOCK``, int32 ``[elements]``."""
+    weights = place_weights(codes.device)
+    blocks = range(start // BLOCK, -(-(start + codes.numel()) // BLOCK))
+    numbers = torch.tensor([signed(mix32_of(number)) for number in blocks], dtype=torch.int32).to(codes.device)
+    return ((weights ^ numbers.unsqueeze(1)) | 1).view(-1)[: codes.numel()]
+
+
 def _extremes(values: torch.Tensor, fills: Fills) -> Tuple[float, float]:
     """Return smallest and largest of values none of which is an ordinary 0."""
     lows, highs = [], []
-    for start in range(0, values.numel(), BLOCK):
-        kept = Cleaning(fills)(_widened(values[start : start + BLOCK]))
+    for start in range(0, values.numel(), _SORTED):
+        kept = Cleaning(fills)(_widened(values[start : start + _SORTED]))
         kept = kept[kept != 0]
         if kept.numel():
             lows.append(kept.amin())
@@ -300,8 +339,8 @@ def cleaning(dtype: torch.dtype, least: Optional[float], most: Optional[float]) 
 def _summed(values: torch.Tensor, clean: Cleaning) -> Tuple[Optional[float], Optional[float]]:
     """Return sum and sum of squares of the ordinary values."""
     total = square = 0.0
-    for start in range(0, values.numel(), BLOCK):
-        kept = clean(_widened(values[start : start + BLOCK]))
+    for start in range(0, values.numel(), _SORTED):
+        kept = clean(_widened(values[start : start + _SORTED]))
         sums = in_rows(kept.view(1, -1)).sums[0, 2:].cpu().double()
         total += sums[: len(sums) // 2].sum().item()
         square += sums[len(sums) // 2 :].square().sum().item()
