@@ -144,6 +144,7 @@ def captured(folder: Path, case: work.Case, rounds: int) -> dict[str, Any]:
     def clean(_: str) -> None:
         shutil.rmtree(place, ignore_errors=True)
         copy.unlink(missing_ok=True)
+        os.sync()  # what another turn has left to write or to free is not this one's to wait for
 
     with garbage.spared():  # as a dump does, for plain steps too
         step()
