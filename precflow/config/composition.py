@@ -203,7 +203,7 @@ def _composed(
         config=replace(config, recipe="+".join(overrides.chosen(words, "recipe"))),
         provenance=layers.provenance(),
         yaml=as_text(locked(layers.data, layers.mark)),
-        overrides=tuple(overrides.spoken(word.text, word.group) for word in words),
+        overrides=tuple(choice for word in words for choice in word.choices),  # a recipe file by its path, not by its name
         notes=tuple(notes),
         data=data,
         files=tuple(document.path for document in documents),

@@ -69,7 +69,7 @@ class Finding:
         evidence: Measured facts, ``(what, value)``.
         why: Why this happens.
         fix: What to do.
-        try_it: A command line that shows whether it helps, or ``""``.
+        try_it: Overrides that show whether it helps, or ``""``; in a report the whole command line with them.
         sources: Where the knowledge comes from.
     """
 

@@ -42,7 +42,7 @@ class Rule:
         certain_when: Condition that raises it to ``certain``; ``""`` for none.
         about: ``run`` (once), ``suspect`` (for each suspect) or ``unexplained`` (for suspects that no other rule explains).
         where: Module and operator, or a setting.
-        try_it: A command line that shows whether it helps.
+        try_it: Overrides that show whether it helps.
         evidence: Names to show, in order.
         sources: Where the knowledge comes from.
         rank: ``before``, ``normal`` or ``after`` others of the same certainty.

@@ -123,7 +123,7 @@ def _finding(place: int, finding: Finding) -> list[str]:
     if finding.fix:
         lines += _labelled("   do", finding.fix, most=3)
     if finding.try_it:
-        lines += _labelled("   try", finding.try_it, most=2)
+        lines += _labelled("   try", finding.try_it, most=5)  # what was overridden too: half a command is none
     return lines
 
 

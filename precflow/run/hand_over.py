@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from precflow.config.flags import parse
 from precflow.run.steps import Place
+from precflow.stages.commands import config_dirs, environment
 from precflow.stages.job import Job
 
-_TRUST = "PRECFLOW_TRUST"
-_SIDES, _STORE, _RUNS, _SITE = "sides", "store", "runs", "+site"
+_SIDES, _STORE, _RUNS, _SITE, _RECIPE = "sides", "store", "runs", "+site", "+recipe"
 
 
 def command_for(job: Job, where: Place, side: str) -> str:
@@ -26,22 +24,22 @@ def command_for(job: Job, where: Place, side: str) -> str:
         where: Its folder and store.
         side: The side that is to run there.
     """
-    trust = os.environ.get(_TRUST, "")
-    front = [f"{_TRUST}={shlex.quote(trust)}"] if trust else []
     words = [shlex.quote(word) for word in (*_folders(job), *_kept(job))]
-    return " ".join([*front, "precflow", *words, f"{_SIDES}=[{side}]", *map(shlex.quote, _place(job, where))])
+    return " ".join([*environment(), "precflow", *words, f"{_SIDES}=[{side}]", *map(shlex.quote, _place(job, where))])
 
 
 def _folders(job: Job) -> Iterator[str]:
-    for folder in parse(shlex.split(job.command)).config_dirs:
+    for folder in config_dirs(job):
         yield from ("--config-dir", str(folder.resolve()))
 
 
 def _kept(job: Job) -> Iterator[str]:
     """Yield the overrides that hold there too."""
     for word in job.overrides:
-        key = word.partition("=")[0]
-        if key == _SITE:
+        key, _, value = word.partition("=")
+        if key == _RECIPE and value.rstrip('"').endswith(".yaml"):  # a file, whose path is relative to this shell's folder
+            yield f"{_RECIPE}={Path(value.strip(chr(34))).resolve()}"
+        elif key == _SITE:
             yield f"{_SITE}=SITE"
         elif key not in {_SIDES, _STORE} and not (key == _RUNS and _is_own(job)):
             yield word

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from precflow import keys, resources
-from precflow.config.words import ESCALATING
 from precflow.diagnosis import rules
-from precflow.diagnosis.evidence.collect import collect
+from precflow.diagnosis.evidence.collect import collect, keep_tensors
 from precflow.diagnosis.findings import Finding
 from precflow.stages.artifacts import read_lines, write_lines
 from precflow.stages.compare import read_measures
@@ -37,7 +36,7 @@ def _declare(job: Job) -> Mapping[str, Any]:
         "rules": keys.file_digest(_rule_folder()),
         "same": list(job.config.environment.same),
         "recipe": job.config.recipe,
-        "escalating": job.config.capture.detail == ESCALATING,
+        "keep_tensors": keep_tensors(job.config),
     }
 
 
@@ -54,7 +53,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
         incomplete=reproduction.incomplete,
     )
     findings = rules.advise(evidence, rules.load([_rule_folder()]))
-    if job.config.reference.dump and job.config.target.dump:  # nothing runs, so there is no command to try
+    if job.config.reference.dump and job.config.target.dump:  # nothing runs, so there is nothing to try
         findings = [replace(finding, try_it="") for finding in findings]
     write_lines(folder / FINDINGS_FILE, findings)
     return Made(note=f"{findings[0].rule} {findings[0].title}" if findings else "no findings")

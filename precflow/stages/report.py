@@ -10,12 +10,14 @@ from typing import Any
 
 from precflow import __version__, keys, resources
 from precflow.config.plain import plain
+from precflow.diagnosis.findings import Finding
 from precflow.dumps.header import Header
 from precflow.environment.pair import differences
 from precflow.report.model import ReportModel, Row, SideView, StageView
 from precflow.report.render import write
 from precflow.stages.advise import read_findings
 from precflow.stages.artifacts import read_value, write_value
+from precflow.stages.commands import changed
 from precflow.stages.compare import read_measures
 from precflow.stages.details import worst_details
 from precflow.stages.dump import open_dump
@@ -71,7 +73,7 @@ def _model(job: Job, needs: Mapping[str, Path]) -> ReportModel:
         sides=tuple(side_view(name, header) for name, header in headers),
         verdict=read_verdict(latest(needs, "judge")),
         region=replace(region, notes=(*_passes(needs), *region.notes)),
-        findings=tuple(read_findings(needs["advise"])),
+        findings=tuple(_with_command(job, finding) for finding in read_findings(needs["advise"])),
         rows=rows,
         differences=differences(reference.header.facts, target.header.facts),
         stages=tuple(
@@ -84,6 +86,10 @@ def _model(job: Job, needs: Mapping[str, Path]) -> ReportModel:
         emulation=str(target.header.emulate.get("name", "")),
         details=worst_details(open_evidence(needs, "reference"), open_evidence(needs, "target"), rows),
     )
+
+
+def _with_command(job: Job, finding: Finding) -> Finding:
+    return replace(finding, try_it=_homeless(changed(job, finding.try_it))) if finding.try_it else finding
 
 
 def _passes(needs: Mapping[str, Path]) -> list[str]:

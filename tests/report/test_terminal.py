@@ -92,3 +92,11 @@ def test_what_was_estimated_sampled_or_not_decided_is_told(estimated):
     assert "   2 undecided   " in line
     assert line.endswith("   7 by estimate")
     assert "undecided" not in terminal.coverage(dataclasses.replace(estimated, verdict=dataclasses.replace(verdict, counts={})))
+
+
+def test_a_command_to_try_is_shown_whole(misaligned):
+    options = [f"workload.model.option_{number}={number}" for number in range(6)]
+    words = ["precflow", "+recipe=sd_text_encoder", *options, "last=1"]
+    finding = dataclasses.replace(misaligned.findings[0], try_it=" ".join(words))
+    text = shown(dataclasses.replace(misaligned, findings=(finding,)), 1)
+    assert text[text.index("try ") :].split()[1 : len(words) + 1] == words

@@ -82,3 +82,13 @@ def test_a_site_is_that_of_the_other_machine(printed, tmp_path):
     _, command = printed("+recipe=sd_text_encoder", "+site=here", options=("--config-dir", str(tmp_path / "conf")))
     assert command.endswith("+recipe=sd_text_encoder +site=SITE sides=[target]")
     assert Path("/evidence").name not in command.replace("--config-dir", "")
+
+
+@pytest.mark.parametrize("name", ["mine.yaml", "some where/mine.yaml", "a=b.yaml"])
+def test_a_recipe_file_is_found_from_any_folder(printed, tmp_path, monkeypatch, name):
+    (tmp_path / "some where").mkdir()
+    (tmp_path / name).write_text("defaults: [sd_text_encoder]\nabout: {title: mine}\n")
+    here, command = printed(f"+recipe={name}", "target.dtype=float32")
+    monkeypatch.chdir("/")
+    there = composed_from(command)
+    assert (there.recipe, there.about.title, there.target) == (here.recipe, "mine", here.target)

@@ -1,10 +1,13 @@
 """One model, four files, and no home folder in any of them."""
 
 import importlib.util
+import shlex
 from pathlib import Path
 
 import numpy as np
 
+from precflow.diagnosis.findings import Finding
+from precflow.stages import report
 from precflow.stages.report import read_model
 
 _SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
@@ -48,3 +51,13 @@ def test_records_that_share_an_identity_keep_their_own_status(pair, made):
     model = read_model(made(folder)["report"])
     assert [row.judged.status for row in model.rows] == ["fail", "pass"]
     assert model.region.start == "fc1 / linear"
+
+
+def test_what_to_try_is_this_run_s_own_command_with_the_change(pair, made, monkeypatch, tmp_path):
+    found = [Finding("PF901", "rounding", "likely", try_it="target.dtype=float32"), Finding("PF902", "other", "possible")]
+    monkeypatch.setattr(report, "read_findings", lambda _: found)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    model = read_model(made(pair(), "target.dtype=float16", "tolerance.relative_l2=1%")["report"])
+    given = [f"{side}.dump=~/dumps/{side}" for side in ("reference", "target")]
+    command = ["precflow", "+recipe=compare_dumps", *given, "tolerance.relative_l2=1%", "target.dtype=float32"]
+    assert [shlex.split(finding.try_it) for finding in model.findings] == [command, []]

@@ -48,8 +48,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
     same_dtype = reference.header.dtype == target.header.dtype
     return {
         "recipe": config.recipe,
-        "command": f"precflow +recipe={config.recipe}",
-        "keep_tensors": "capture=tensors" if config.capture.detail == ESCALATING else "capture=escalating",
+        "keep_tensors": keep_tensors(config),
         **run.about(*headers, same=same, measures=measures, judged=judged, incomplete=incomplete),
         **_region(region),
         **({} if blockers else overflow.about(reference, target, measures)),
@@ -58,6 +57,13 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
             for observed in looked_at
         ],
     }
+
+
+def keep_tensors(config: RunConfig) -> str:
+    """Return the override with which another run keeps the tensors of its suspects: escalating where that can be."""
+    capture = config.capture
+    once = capture.keep_last or config.reference.dump or config.target.dump  # which a second pass excludes
+    return "capture=tensors" if once or capture.detail == ESCALATING else "capture=escalating"
 
 
 _MOVED = Judged(record="", status="not_judged")

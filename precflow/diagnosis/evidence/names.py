@@ -17,7 +17,6 @@ class Named(NamedTuple):
 
 _RUN = {
     "recipe": Named("recipe", "Name of the recipe."),
-    "command": Named("command", "The command that runs this recipe with nothing overridden."),
     "keep_tensors": Named("keeps tensors", "The override with which a run of this recipe keeps the tensors of its suspects."),
     "reference_dtype": Named("reference dtype", "Floating point type of the reference."),
     "target_dtype": Named("target dtype", "Floating point type of the target."),

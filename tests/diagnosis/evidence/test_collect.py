@@ -1,13 +1,15 @@
 """From two dumps to findings: faults as an accelerator makes them, computed by torch, named by the shipped rules."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from precflow import resources
-from precflow.config.schema import RunConfig
+from precflow.config.schema import Capture, RunConfig, Side
 from precflow.diagnosis.divergence import localize
-from precflow.diagnosis.evidence.collect import SUSPECTS, collect
+from precflow.diagnosis.evidence.collect import SUSPECTS, collect, keep_tensors
 from precflow.diagnosis.evidence.names import EVIDENCE
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.rules import advise, load
@@ -149,3 +151,17 @@ def test_unrepeatable_names_lose_their_side(hand_made):
     assert found["unrepeatable_reference"] == ["a / scatter"]
     assert found["unrepeatable_target"] == ["b / index_put"]
     assert advise(found, RULES)[0].rule == "PF101"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "capture=escalating"),
+        ({"capture": Capture(detail="sketch")}, "capture=escalating"),
+        ({"capture": Capture(detail="escalating")}, "capture=tensors"),
+        ({"capture": Capture(detail="sketch", keep_last=3)}, "capture=tensors"),
+        ({"reference": Side(dump="somewhere")}, "capture=tensors"),
+    ],
+)
+def test_tensors_are_kept_in_a_way_that_the_recipe_allows(changes, expected):
+    assert keep_tensors(replace(CONFIG, **changes)) == expected
