@@ -1,0 +1,113 @@
+"""A proposed command, typed as it is printed, composes to this run's recipe with the change and nothing else."""
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from precflow import resources
+from precflow.config.composition import compose
+from precflow.config.flags import parse
+from precflow.diagnosis.rules import load
+from precflow.run.jobs import make_job
+from precflow.stages.commands import changed, config_dirs, environment, key_of
+
+WORDS = (
+    "+recipe=sd_text_encoder",
+    "capture=sketch",
+    "+emulate=layernorm_eps",
+    "tolerance.max_rel_error=2^-10",
+    'capture.rules=[{match:"*.self_attn",detail:tensors},{match:"*",sample:1%}]',
+    "workload.model.layers=2",
+    "workload.model.weights=/models/sd 15/a=b",
+    "store=evidence",
+)
+TRIED = [rule.try_it for rule in load([resources.directory("conf") / "rule"]) if rule.try_it]
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """Return a function that gives the recipe of a command line, and the job of it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PRECFLOW_TRUST", raising=False)
+
+    def make(*words, options=()):
+        composed = compose(words, config_dirs=parse(options).config_dirs)
+        return composed.config, make_job(composed, command=shlex.join(["precflow", *options, *words]))
+
+    return make
+
+
+def composed_from(command):
+    line = parse(shlex.split(command)[1:])
+    return compose(line.words, config_dirs=line.config_dirs).config
+
+
+def test_what_was_overridden_stays_overridden(asked):
+    here, job = asked(*WORDS)
+    there = composed_from(changed(job, "target.dtype=float32"))
+    assert here.workload.model["layers"] == there.workload.model["layers"] == 2
+    assert there == replace(here, target=replace(here.target, dtype="float32"))
+
+
+def test_what_was_typed_for_the_same_key_gives_way(asked):
+    here, job = asked(*WORDS, "target.dtype=float16", "++determinism.seed=5")
+    command = changed(job, "target.dtype=bfloat16 determinism.seed=7")
+    assert "float16" not in command.replace("bfloat16", "")
+    there = composed_from(command)
+    assert (there.target.dtype, there.determinism.seed) == ("bfloat16", 7)
+    assert there.tolerance == here.tolerance
+
+
+@pytest.mark.parametrize("given", ["target={dtype:float16}", "~target.dtype"])
+def test_the_change_counts_whatever_was_typed_around_it(asked, given):
+    here, job = asked(*WORDS, given)
+    there = composed_from(changed(job, "target.dtype=float32"))
+    assert there.target == replace(here.target, dtype="float32")
+
+
+@pytest.mark.parametrize("given", [(), ("capture.detail=digest",), ("capture.level=[module]", "capture.detail=digest")])
+def test_another_detail_is_taken_and_levels_stay(asked, given):
+    here, job = asked("+recipe=sd_text_encoder", "capture=statistics", *given)
+    command = changed(job, "capture=escalating")
+    assert "statistics" not in command
+    there = composed_from(command)
+    assert (there.capture.detail, there.capture.level) == ("escalating", here.capture.level)
+
+
+def test_several_recipes_are_chosen_again(asked, team):
+    team("strict", "determinism: {algorithms: strict}")
+    here, job = asked("+recipe=[sd_text_encoder,strict]")
+    there = composed_from(changed(job, "target.dtype=float32"))
+    assert there.recipe == here.recipe == "sd_text_encoder+strict"
+    assert there.determinism == here.determinism
+
+
+def test_a_recipe_file_is_named_as_it_was_typed(asked, tmp_path):
+    (tmp_path / "some where").mkdir()
+    (tmp_path / "some where" / "mine.yaml").write_text("defaults: [sd_text_encoder]\nabout: {title: mine}\n")
+    _, job = asked("+recipe=some where/mine.yaml")
+    assert composed_from(changed(job, "target.dtype=float32")).about.title == "mine"
+
+
+def test_folders_of_recipes_and_whom_the_user_trusts_go_along(asked, tmp_path, monkeypatch):
+    (tmp_path / "team" / "recipes").mkdir(parents=True)
+    _, job = asked("+recipe=sd_text_encoder", options=("--config-dir", "team"))
+    monkeypatch.setenv("PRECFLOW_TRUST", "ours,my package")
+    assert [str(folder) for folder in config_dirs(job)] == ["team"]
+    assert environment() == ["PRECFLOW_TRUST='ours,my package'"]
+    expected = "PRECFLOW_TRUST='ours,my package' precflow --config-dir team +recipe=sd_text_encoder target.dtype=float32"
+    assert changed(job, "target.dtype=float32") == expected
+
+
+@pytest.mark.parametrize("tried", TRIED)
+def test_every_change_that_a_shipped_rule_proposes_can_be_made(asked, tried):
+    here, job = asked(*WORDS, "determinism.algorithms=native", "determinism.random_numbers=device", "determinism.seed=3")
+    change = "capture=escalating" if "keep_tensors" in tried else tried.replace("{{ seed_reference }}", "7")
+    assert "{{" not in change
+    assert composed_from(changed(job, change)) != here
+
+
+@pytest.mark.parametrize(("word", "key"), [("++a.b=c=d", "a.b"), ("~a.b", "a.b"), ("~a.b=c", "a.b"), ("+emulate=x", "emulate")])
+def test_the_key_of_a_word(word, key):
+    assert key_of(word) == key
