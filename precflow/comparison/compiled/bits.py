@@ -101,20 +101,24 @@ def ranked(element: Any, partner: Any) -> Any:  # noqa: ARG001  compiled below
     raise RuntimeError("a compiled helper was called from Python")
 
 
-def unranked(element: Any) -> Any:  # noqa: ARG001  compiled below
-    """Return the bit pattern as int32: of two elements of one type and sign, as far apart as their places."""
+def unranked(bits: Any, elements: Any, place: Any) -> Any:  # noqa: ARG001  compiled below
+    """Return the bit pattern of an element as int32: of two elements of one type and sign, as far apart as their places.
+
+    Args:
+        bits: The element as float32's bits.
+        elements: Bit patterns.
+        place: Where it is.
+    """
     raise RuntimeError("a compiled helper was called from Python")
 
 
-def decoded(elements: Any, start: Any, stop: Any, room: Any, seen: Any) -> Any:  # noqa: ARG001  compiled below
-    """Return where a block lies as float32's bits, and its first place there: where it is, or decoded into the room.
+def decoded(elements: Any, room: Any, seen: Any) -> Any:  # noqa: ARG001  compiled below
+    """Return an array that begins with the elements as float32's bits: their own, or the room that they are decoded into.
 
     Args:
-        elements: Bit patterns.
-        start: First element.
-        stop: Behind the last one.
-        room: Int32, as many as a block has.
-        seen: The same room, read-only, as tensors are: so that what reads the block is compiled once.
+        elements: Bit patterns, a segment at most.
+        room: Int32, as many as a segment has.
+        seen: The same room, read-only, as tensors are: so that what reads the segment is compiled once.
     """
     raise RuntimeError("a compiled helper was called from Python")
 
@@ -150,21 +154,21 @@ def _ranked(element, partner):  # type: ignore[no-untyped-def]  # noqa: ANN001, 
 
 
 @overload(unranked)
-def _unranked(element):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  the same
-    if element == types.uint16:
-        return lambda element: int32(np.int16(element))
-    return lambda element: int32(element)  # noqa: PLW0108  numba wants a function
+def _unranked(bits, elements, place):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, ARG001  the same
+    if elements.dtype == types.int32:
+        return lambda bits, elements, place: bits  # noqa: ARG005  the same
+    return lambda bits, elements, place: int32(np.int16(elements[place]))  # noqa: ARG005  the same
 
 
 @overload(decoded)
-def _decoded(elements, start, stop, room, seen):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, ARG001  the same
+def _decoded(elements, room, seen):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, ARG001  the same
     if elements.dtype == types.int32:
-        return lambda elements, start, stop, room, seen: (elements, int64(start))  # noqa: ARG005  the same
+        return lambda elements, room, seen: elements  # noqa: ARG005  the same
 
-    def narrow(elements, start, stop, room, seen):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  the same
-        for i in range(uint64(stop - start)):
-            room[i] = decode(elements[uint64(start) + i])
-        return seen, int64(0)
+    def narrow(elements, room, seen):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  the same
+        for i in range(uint64(elements.size)):
+            room[i] = decode(elements[i])
+        return seen
 
     return narrow
 

@@ -1,4 +1,4 @@
-"""The sums over a block of ordinary values in which some y may be small."""
+"""What is done for a segment in which some value is not ordinary, or some y small."""
 
 from __future__ import annotations
 
@@ -12,62 +12,108 @@ from precflow.comparison.compiled.bits import (
     as_float32,
     as_float64,
     bits_of_float64,
+    decoded,
     float64,
     int32,
     int64,
     uint64,
 )
-from precflow.comparison.compiled.layout import LONG_ROW, OFFSET, SUMS
-from precflow.comparison.compiled.passes import add_close, exact_quotients
-from precflow.comparison.compiled.swift import NEARLY, segment_end
+from precflow.comparison.compiled.classes import sort_out
+from precflow.comparison.compiled.layout import (
+    COUNTS,
+    DIVERGENCE,
+    FIRST_RUNG,
+    LONG_ROW,
+    NEGATIVE,
+    OFFSET,
+    SUMS,
+    TARGET_SUM,
+    UNEQUAL,
+)
+from precflow.comparison.compiled.passes import (
+    add_close,
+    add_row_squares,
+    differing_bits,
+    distances,
+    exact_quotients,
+    extremes,
+)
+from precflow.comparison.compiled.swift import NEARLY
+from precflow.comparison.compiled.terms import divergence_terms
 
 _THOUSANDTH, _FIVE = 0.001 * (1 + 1e-15), 0.005 * (1 + 1e-15)  # an estimated quotient is off by up to 4e-16
 
 
 @register_jitable
-def add_carefully(
-    y: Any,
-    x: Any,
-    first: Any,
-    length: Any,
-    normal: Any,
-    rungs: Any,
-    sums: Any,
-    totals: Any,
-    largest: Any,
-    tallies: Any,
-    squares: Any,
-) -> Any:
-    """Do what :func:`swift.add_swiftly` does; ``sums`` is room for those of a segment.
+def add_carefully(reference: Any, target: Any, first: Any, length: Any, facts: Any, results: Any, scratch: Any) -> None:
+    """Add a segment to the running totals, whatever is in it.
 
-    Small elements are within, here, where d is 0 or the target small too.
+    Args:
+        reference: Bit patterns of y.
+        target: Bit patterns of x.
+        first: Number of the first element, from the first one of row 0 of the results.
+        length: Of a row.
+        facts: As for :func:`ranges.measure_range`.
+        results: The same.
+        scratch: The same.
     """
-    begin, y_total = 0, 0.0
-    while begin < y.size:
-        end = segment_end(begin, y.size, first, length)
-        d, quotient = _measure(y, x, begin, end, normal, sums, tallies)
-        for k in range(SUMS - 1):
-            totals[k] += sums[k]
-        y_total += sums[2]
-        if length >= LONG_ROW:
-            squares[0, (first + begin) // length] += sums[1]
-            squares[1, (first + begin) // length] += sums[3]
-        largest[0] = max(largest[0], d)
-        if quotient > largest[1] * NEARLY or d / OFFSET > largest[2] * NEARLY:
-            exact, offset = exact_quotients(y, x, begin, end, normal)
-            largest[1], largest[2] = max(largest[1], exact), max(largest[2], offset)
-        add_close(y, x, begin, end, rungs, tallies)
-        begin = end
-    return y_total
+    bounds, fills, rungs = facts
+    totals, largest, tallies, squares = results
+    sums, (plain_y, copy_y, room_y, wide_y), (plain_x, copy_x, room_x, wide_x) = scratch
+    low, high, _magnitude, normal, smallest = bounds
+    size = reference.size
+    differing = differing_bits(reference, target)
+    tallies[UNEQUAL] |= differing != 0
+    lowest, highest = extremes(reference, target)
+    if low < lowest and highest < high:
+        y, x = decoded(reference, room_y, wide_y)[:size], decoded(target, room_x, wide_x)[:size]
+        units_total, units = distances(reference, target, normal)
+    else:
+        _leave_out(sort_out(reference, target, fills, plain_y, plain_x, tallies), tallies)
+        y, x = decoded(copy_y[:size], room_y, wide_y)[:size], decoded(copy_x[:size], room_x, wide_x)[:size]
+        units_total, units = distances(copy_y[:size], copy_x[:size], normal)
+        lowest, _ = extremes(y, x)
+    totals[SUMS - 1] += units_total
+    tallies[COUNTS - 1] = max(tallies[COUNTS - 1], units)
+    tallies[NEGATIVE] |= lowest < 0
+    d, quotient = _measure(y, x, normal, sums, tallies)
+    for k in range(SUMS - 1):
+        totals[k] += sums[k]
+    if length >= LONG_ROW:
+        squares[0, first // length] += sums[1]
+        squares[1, first // length] += sums[3]
+    else:
+        add_row_squares(y, x, first, length, squares)
+    largest[0] = max(largest[0], d)
+    if quotient > largest[1] * NEARLY or d / OFFSET > largest[2] * NEARLY:
+        exact, offset = exact_quotients(y, x, normal)
+        largest[1], largest[2] = max(largest[1], exact), max(largest[2], offset)
+    add_close(y, x, rungs, tallies)
+    if not tallies[NEGATIVE]:
+        terms, x_sum = divergence_terms(y, x, smallest) if differing else (0.0, sums[2])
+        totals[DIVERGENCE] += terms
+        totals[TARGET_SUM] += x_sum
+
+
+@register_jitable
+def _leave_out(excluded: Any, tallies: Any) -> None:
+    """Take what was sorted out from the counts: it is 0 on both sides, so that it looks small, and within limits."""
+    for k in (0, 2, 3):
+        tallies[k] -= excluded
+    for k in range(FIRST_RUNG, NEGATIVE):
+        tallies[k] -= excluded
 
 
 @register_jitable(fastmath=FAST)
-def _measure(y: Any, x: Any, begin: Any, end: Any, normal: Any, sums: Any, counts: Any) -> Any:
-    """Measure a segment, and return the largest |d|, and an estimate of the largest |d| / |y|."""
+def _measure(y: Any, x: Any, normal: Any, sums: Any, counts: Any) -> Any:
+    """Measure a segment, and return the largest |d|, and an estimate of the largest |d| / |y|.
+
+    Small elements are within, here, where d is 0 or the target small too.
+    """
     d_sum = d_square = y_sum = y_square = x_square = product = quotient_sum = offset_sum = 0.0
     d_largest = quotient_largest = int64(0)
     smalls = mismatches = thousandth = five_thousandths = int32(0)
-    for i in range(uint64(begin), uint64(end)):
+    for i in range(uint64(y.size)):
         small, x_small = int32(y[i] & MAGNITUDE) < normal, int32(x[i] & MAGNITUDE) < normal
         smalls, mismatches = int32(smalls + int32(small)), int32(mismatches + int32(small & (not x_small)))
         y_value, x_value = float64(as_float32(y[i])), float64(as_float32(x[i]))

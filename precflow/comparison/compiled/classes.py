@@ -1,4 +1,4 @@
-"""The compiled twin of ``values.classify``: fills, infinities and NaN of a block are counted, and set to 0 on both sides."""
+"""The compiled twin of ``values.classify``: fills, infinities and NaN of a segment are counted, and set to 0 on both sides."""
 
 from __future__ import annotations
 
@@ -39,22 +39,20 @@ def _count(left: Any, right: Any, close: Any, same: Any, counts: Any) -> None:
 
 
 @register_jitable(fastmath=False)
-def sort_out(reference: Any, target: Any, start: Any, stop: Any, fills: Any, plain_y: Any, plain_x: Any, counts: Any) -> Any:
-    """Copy a block with its excluded pairs set to 0, count those by class, and return how many there are.
+def sort_out(reference: Any, target: Any, fills: Any, plain_y: Any, plain_x: Any, counts: Any) -> Any:
+    """Copy a segment with its excluded pairs set to 0, count those by class, and return how many there are.
 
     Args:
         reference: Bit patterns of y.
         target: Bit patterns of x.
-        start: First element of the block.
-        stop: Behind the last one.
         fills: For each side high, low, and the two ends of the band.
         plain_y: Room for a copy of y.
         plain_x: Room for a copy of x.
         counts: Int64, added to from ``FIRST_CLASS`` on.
     """
     excluded = 0
-    for i in range(stop - start):
-        here, there = reference[uint64(start + i)], target[uint64(start + i)]
+    for i in range(uint64(reference.size)):
+        here, there = reference[i], target[i]
         y, x = exact(here), exact(there)
         left, right = _class_of(y, fills, 0), _class_of(x, fills, 1)
         largest = max(abs(y), abs(x))

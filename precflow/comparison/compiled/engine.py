@@ -19,13 +19,13 @@ import numpy.typing as npt
 
 from precflow.comparison import ladder
 from precflow.comparison.compiled.layout import (
-    BLOCK,
     COUNTS,
     FIRST_CLASS,
     FIRST_RUNG,
     LARGEST,
     NEGATIVE,
     RUNGS,
+    SEGMENT,
     SUMS,
     TALLIES,
     TOTALS,
@@ -133,7 +133,7 @@ class _Rooms(threading.local):
         self._made: dict[tuple[np.dtype[Any], np.dtype[Any]], tuple[Any, ...]] = {}
 
     def scratch(self, reference: np.dtype[Any], target: np.dtype[Any]) -> tuple[Any, ...]:
-        """Return room for the sums of a segment and, for each side, for a copy of a block and for one as float32's bits.
+        """Return room for the sums of a segment and, for each side, for a copy of one and for one as float32's bits.
 
         Each is there twice, read-only too: what is read has one type with the tensors then, and is compiled once.
         """
@@ -147,7 +147,7 @@ _ROOMS = _Rooms()
 
 
 def _rooms(dtype: np.dtype[Any]) -> tuple[Bits, ...]:
-    copy, wide = np.empty(BLOCK, dtype), np.empty(BLOCK, np.int32)
+    copy, wide = np.empty(SEGMENT, dtype), np.empty(SEGMENT, np.int32)
     return copy, _read_only(copy), wide, _read_only(wide)
 
 

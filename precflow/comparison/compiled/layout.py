@@ -13,7 +13,6 @@ NEGATIVE, UNEQUAL = FIRST_RUNG + RUNGS, FIRST_RUNG + RUNGS + 1  # whether a comp
 TALLIES = UNEQUAL + 1
 
 OFFSET = 1e-7  # to |y|
-BLOCK = 4096  # elements that are looked over at a time: both sides, as float32, take 32 KiB
-SEGMENT = 512  # elements at most that are measured at a time, and looked at again where an estimate does not do
-TILE = 16384  # elements whose lanes are summed up before they are measured: both sides then lie in the second cache
+SEGMENT = 512  # elements at most that are measured at a time, and looked at again where that does not do: 4 KiB of float32
+TILE = 2048  # elements that are measured before their lanes are summed up: both sides then still lie in the first cache
 LONG_ROW = 256  # from here on a row is measured in segments of its own

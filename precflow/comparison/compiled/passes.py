@@ -1,6 +1,6 @@
-"""Further passes over a block or a segment, each made only where what is known already says that it is needed.
+"""Further passes over a segment, each made only where what is known already says that it is needed.
 
-All but ``extremes`` and ``distances`` take float32's bits; ``begin`` is the first element and ``end`` is behind the last one.
+All but ``extremes`` and ``distances`` take float32's bits.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _ONE, _NONE = float32(1.0), float32(0.0)
 
 
 @register_jitable
-def extremes(reference: Any, target: Any, start: Any, stop: Any) -> Any:
+def extremes(reference: Any, target: Any) -> Any:
     """Return the lowest and the highest order of the values of both sides, in float32's bits."""
     low, high = MAGNITUDE, int32(-MAGNITUDE)
-    for i in range(uint64(start), uint64(stop)):
+    for i in range(uint64(reference.size)):
         y_order, x_order = order(decode(reference[i]), MAGNITUDE), order(decode(target[i]), MAGNITUDE)
         lower, higher = min(y_order, x_order), max(y_order, x_order)  # apart: LLVM makes no vectors of a minimum of three
         low, high = min(low, lower), max(high, higher)
@@ -48,22 +48,22 @@ def extremes(reference: Any, target: Any, start: Any, stop: Any) -> Any:
 
 
 @register_jitable
-def least_of(values: Any) -> Any:
-    """Return the smallest magnitude of a block of float32's bits."""
-    least = MAGNITUDE
-    for i in range(uint64(values.size)):
-        least = min(least, int32(values[i] & MAGNITUDE))
-    return least
+def differing_bits(reference: Any, target: Any) -> Any:
+    """Return the bits, of float32, that differ in any element."""
+    differing = int32(0)
+    for i in range(uint64(reference.size)):
+        differing = int32(differing | int32(decode(reference[i]) ^ decode(target[i])))
+    return differing
 
 
 @register_jitable
-def distances(reference: Any, target: Any, start: Any, stop: Any, normal: Any) -> Any:
+def distances(reference: Any, target: Any, normal: Any) -> Any:
     """Return the sum and the largest of the distances in the last place, of any signs and types; small y are left out.
 
-    The sum is exact: its halves fit into 32 bits for any block of less than 65536 elements.
+    The sum is exact: its halves fit into 32 bits for any segment of less than 65536 elements.
     """
     largest = lower = upper = uint32(0)
-    for i in range(uint64(start), uint64(stop)):
+    for i in range(uint64(reference.size)):
         y_rank, x_rank = ranked(reference[i], target[i]), ranked(target[i], reference[i])
         units = uint32(uint32(max(y_rank, x_rank)) - uint32(min(y_rank, x_rank)))
         units = uint32(0) if int32(decode(reference[i]) & MAGNITUDE) < normal else units
@@ -73,10 +73,10 @@ def distances(reference: Any, target: Any, start: Any, stop: Any, normal: Any) -
 
 
 @register_jitable(fastmath=False)
-def exact_quotients(y: Any, x: Any, begin: Any, end: Any, normal: Any) -> Any:
+def exact_quotients(y: Any, x: Any, normal: Any) -> Any:
     """Return the largest ``|d| / |y|`` (small y left out) and the largest ``|d| / (|y| + 1e-7)``, correctly rounded."""
     quotient = offset = int64(0)
-    for i in range(uint64(begin), uint64(end)):
+    for i in range(uint64(y.size)):
         small = int32(y[i] & MAGNITUDE) < normal
         y_value, x_value = float64(as_float32(y[i])), float64(as_float32(x[i]))
         d, y_abs = abs(x_value - y_value), abs(y_value)
@@ -86,7 +86,7 @@ def exact_quotients(y: Any, x: Any, begin: Any, end: Any, normal: Any) -> Any:
 
 
 @register_jitable(fastmath=False)
-def add_within(y: Any, x: Any, begin: Any, end: Any, counts: Any) -> None:
+def add_within(y: Any, x: Any, counts: Any) -> None:
     """Add how many elements have ``|d| / |y|`` of at most 0.001, and 0.005, to the third and fourth count.
 
     No y is less than 2^-100. Then ``limit |y| - |d|`` is taken without a rounding that matters, by float32, which has twice
@@ -94,7 +94,7 @@ def add_within(y: Any, x: Any, begin: Any, end: Any, counts: Any) -> None:
     For |y| is m units and |d| j halves of them, m < 2^24, so that ``1000 j / 2m`` is 1, or off by 1 / m at least.
     """
     thousandth = five = int32(0)
-    for i in range(uint64(begin), uint64(end)):
+    for i in range(uint64(y.size)):
         y_value, x_value = as_float32(y[i]), as_float32(x[i])
         d, y_abs = abs(x_value - y_value), abs(y_value)
         room = multiply_add(y_abs, _THOUSANDTH_REST, multiply_add(y_abs, _THOUSANDTH, -d))
@@ -106,7 +106,7 @@ def add_within(y: Any, x: Any, begin: Any, end: Any, counts: Any) -> None:
 
 
 @register_jitable(fastmath=FAST)
-def add_close(y: Any, x: Any, begin: Any, end: Any, rungs: Any, counts: Any) -> None:
+def add_close(y: Any, x: Any, rungs: Any, counts: Any) -> None:
     """Add, for each of three rungs from ``FIRST_RUNG`` on, how many elements have ``|d| <= absolute + relative |y|``.
 
     Float32 has twice the lanes, and decides all but differences within 2^-20 of a limit: its roundings together are less
@@ -116,7 +116,7 @@ def add_close(y: Any, x: Any, begin: Any, end: Any, rungs: Any, counts: Any) -> 
     relative, absolute = float32(rungs[0, 0]), float32(rungs[0, 1])
     relative_2, absolute_2 = float32(rungs[1, 0]), float32(rungs[1, 1])
     relative_3, absolute_3 = float32(rungs[2, 0]), float32(rungs[2, 1])
-    for i in range(uint64(begin), uint64(end)):
+    for i in range(uint64(y.size)):
         y_value, x_value = as_float32(y[i]), as_float32(x[i])
         d, y_abs = abs(x_value - y_value), abs(y_value)
         below, above = d * _BELOW, d * _ABOVE
@@ -130,7 +130,7 @@ def add_close(y: Any, x: Any, begin: Any, end: Any, rungs: Any, counts: Any) -> 
         third += _ONE if below <= limit else _NONE
         third_above += _ONE if above <= limit else _NONE
     if first != first_above or second != second_above or third != third_above:
-        _add_close_exactly(y, x, begin, end, rungs, counts)
+        _add_close_exactly(y, x, rungs, counts)
         return
     counts[FIRST_RUNG] += int64(first)
     counts[FIRST_RUNG + 1] += int64(second)
@@ -138,9 +138,9 @@ def add_close(y: Any, x: Any, begin: Any, end: Any, rungs: Any, counts: Any) -> 
 
 
 @register_jitable(fastmath=False)
-def _add_close_exactly(y: Any, x: Any, begin: Any, end: Any, rungs: Any, counts: Any) -> None:
+def _add_close_exactly(y: Any, x: Any, rungs: Any, counts: Any) -> None:
     """Do it in float64. No contraction here: a fused multiplication would round once where NumPy rounds twice."""
-    for i in range(uint64(begin), uint64(end)):
+    for i in range(uint64(y.size)):
         y_value, x_value = float64(as_float32(y[i])), float64(as_float32(x[i]))
         d, y_abs = abs(x_value - y_value), abs(y_value)
         counts[FIRST_RUNG] += d <= y_abs * rungs[0, 0] + rungs[0, 1]
@@ -149,17 +149,17 @@ def _add_close_exactly(y: Any, x: Any, begin: Any, end: Any, rungs: Any, counts:
 
 
 @register_jitable(fastmath=FAST)
-def add_row_squares(y: Any, x: Any, begin: Any, end: Any, first: Any, length: Any, squares: Any) -> None:
+def add_row_squares(y: Any, x: Any, first: Any, length: Any, squares: Any) -> None:
     """Add the squares of d and of y of each row; ``first`` is the number of the first element, ``length`` that of a row."""
-    row = first // length
-    last = min(end, begin + (row + 1) * length - first)
-    while begin < end:
+    row, begin = first // length, 0
+    end = min(y.size, (row + 1) * length - first)
+    while begin < y.size:
         d_square = y_square = 0.0
-        for i in range(uint64(begin), uint64(last)):
+        for i in range(uint64(begin), uint64(end)):
             y_value, x_value = float64(as_float32(y[i])), float64(as_float32(x[i]))
             d_square += (x_value - y_value) * (x_value - y_value)
             y_square += y_value * y_value
         squares[0, row] += d_square
         squares[1, row] += y_square
         row += 1
-        begin, last = last, min(end, last + length)
+        begin, end = end, min(y.size, end + length)

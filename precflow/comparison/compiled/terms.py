@@ -16,13 +16,13 @@ NEARBY = 0.001
 
 
 @register_jitable(fastmath=FAST)
-def nearby_terms(reference: Any, target: Any, start: Any, stop: Any) -> Any:
+def nearby_terms(reference: Any, target: Any) -> Any:
     """Return what :func:`divergence_terms` does where no y is small and ``|d| / |y|`` at most ``NEARBY``: in half the time.
 
     So no x is 0 and ``|s|`` less than 0.0006, and what is left out of the series is less than 1e-16 of a term.
     """
     total = x_sum = 0.0
-    for i in range(uint64(start), uint64(stop)):
+    for i in range(uint64(reference.size)):
         y, x = float64(as_float32(reference[i])), float64(as_float32(target[i]))
         x_sum += x
         d = x - y
@@ -33,7 +33,7 @@ def nearby_terms(reference: Any, target: Any, start: Any, stop: Any) -> Any:
 
 
 @register_jitable(fastmath=FAST)
-def divergence_terms(reference: Any, target: Any, start: Any, stop: Any, smallest: Any) -> Any:
+def divergence_terms(reference: Any, target: Any, smallest: Any) -> Any:
     """Return the sum of ``y log(y / x) - y + x`` over elements without negative values, and that of x; see the twin for x of 0.
 
     Both sides are float32's bits.
@@ -43,7 +43,7 @@ def divergence_terms(reference: Any, target: Any, start: Any, stop: Any, smalles
     """
     total = x_sum = 0.0
     distant = int32(0)
-    for i in range(uint64(start), uint64(stop)):
+    for i in range(uint64(reference.size)):
         y, x = float64(as_float32(reference[i])), float64(as_float32(target[i]))
         x_sum += x
         x = smallest if (x == 0.0) & (y > 0.0) else x
@@ -55,13 +55,13 @@ def divergence_terms(reference: Any, target: Any, start: Any, stop: Any, smalles
         series = _A + square * (_B + square * (_C + square * (_D + square * _E)))
         total += s * (d - 2.0 * y * square * series) if near else 0.0
         distant = int32(distant + int32(not near))
-    return (total + _distant(reference, target, start, stop, smallest) if distant else total), x_sum
+    return (total + _distant(reference, target, smallest) if distant else total), x_sum
 
 
 @register_jitable(fastmath=FAST)
-def _distant(reference: Any, target: Any, start: Any, stop: Any, smallest: Any) -> Any:
+def _distant(reference: Any, target: Any, smallest: Any) -> Any:
     total = 0.0
-    for i in range(uint64(start), uint64(stop)):
+    for i in range(uint64(reference.size)):
         y, x = float64(as_float32(reference[i])), float64(as_float32(target[i]))
         if y == 0.0:
             total += x

@@ -225,3 +225,32 @@ def test_a_form_that_fails_or_computes_something_else_is_not_used_and_the_log_sa
     assert "comparing float16 with float32 by NumPy" in caplog.text
     assert reason in caplog.text
     assert disagreements(*both((np.ones(3, np.float32), np.ones(3, np.float16)))) == []
+
+
+def test_minus_zero_among_positive_values_makes_no_distribution_negative():
+    reference = np.random.default_rng(13).random(3000).astype(np.float32) + np.float32(1e-3)
+    target = reference.copy()
+    target[700] = np.float32(-0.0)
+    compiled, oracle = both((reference, target))
+    assert disagreements(compiled, oracle) == []
+    assert not compiled.negative
+
+
+@pytest.mark.parametrize("exponent", [-61, -60, -59, -30, -24, -1, 0, 7, 14])
+def test_quotients_from_an_estimated_inverse_are_those_of_a_division_whatever_the_magnitude(exponent):
+    """One step of Newton's squares the error of float32's inverse: 1e-13 at most, and less on average."""
+    rng = np.random.default_rng(14)
+    reference = (rng.uniform(1, 2, 4096) * 2.0**exponent).astype(np.float32)
+    target = (reference * (1 + 10.0 ** rng.uniform(-7, 1, 4096))).astype(np.float32)
+    compiled, oracle = both((reference, target))
+    assert disagreements(compiled, oracle) == []
+    assert float(compiled.relative_sum) == pytest.approx(float(oracle.relative_sum), rel=1e-13)
+    assert float(compiled.offset_relative_sum) == pytest.approx(float(oracle.offset_relative_sum), rel=1e-13)
+
+
+def test_values_just_below_those_that_are_looked_at_more_closely():
+    """A target is ordinary for certain where y and the largest difference together are; beyond, it is looked at."""
+    reference = np.full(2048, 60_000, np.float32)
+    for step in (4193.0, 4194.0, 4195.0, 6000.0, 7000.0, 1e5, -1.3e5):
+        assert disagreements(*both((reference, (reference + np.float32(step)).astype(np.float32)))) == []
+        assert disagreements(*both((-reference, (reference + np.float32(step)).astype(np.float32)))) == []
