@@ -66,7 +66,7 @@ def segment_end(begin: Any, size: Any, first: Any, length: Any) -> Any:
 
 
 @register_jitable(fastmath=FAST, forceinline=True)
-def _measured(y: Any, x: Any, reference: Any, target: Any) -> Any:
+def measured(y: Any, x: Any, reference: Any, target: Any) -> Any:
     """Measure a segment; a division of float64 would take as long as all else.
 
     Both quotients come from one inverse, of ``|y| (|y| + 1e-7)``: float32's, which has a relative error of at most 2^-22, and
@@ -132,7 +132,7 @@ def add_swiftly(y: Any, x: Any, reference: Any, target: Any, first: Any, length:
     bounds, _fills, rungs = facts
     totals, largest, tallies, squares = results
     _low, _high, magnitude, normal, smallest = bounds
-    sums, d, quotient, differing, present, top, least, units, units_sum = _measured(y, x, reference, target)
+    sums, d, quotient, differing, present, top, least, units, units_sum = measured(y, x, reference, target)
     if least < max(normal, _TINY) or not float64(as_float32(top)) + d < float64(as_float32(magnitude)):
         return False
     for k in range(SUMS - 1):
