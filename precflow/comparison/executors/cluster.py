@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import functools
 import importlib
+import logging
 import os
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +23,10 @@ from precflow.dumps.reader import Dump
 from precflow.errors import DumpError, ExecutorError, MissingExtraError
 
 _SHARED = "every worker needs the folders of both dumps, at the same paths"
-_PATIENCE = 30  # seconds until a scheduler has answered, and until it has a worker
+_KEPT = "the same command goes on behind the batches that are finished"
+_PATIENCE = 30  # seconds until a scheduler has answered, and until it has a worker, or has one again
+_PAUSE = 0.02  # seconds between two looks at what is done
+_TICK = 1.0  # seconds between two looks at who is there
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class Cluster:
 
         Raises:
             MissingExtraError: Dask is not installed.
-            ExecutorError: No scheduler or worker is there, workers have another precflow, or they die of the work.
+            ExecutorError: No scheduler or worker is there or is left, workers have another precflow, or they die of the work.
             DumpError: A worker does not see the dumps.
         """
         work = list(batches)
@@ -52,19 +58,36 @@ class Cluster:
         task = _Task(_place(reference), _place(target), terms.compiled, terms.block, self.declared)
         with self._client(distributed) as client:
             futures = {client.submit(task, batch, pure=False): batch for batch in work}
-            for future in distributed.as_completed(list(futures), loop=client.loop):
-                try:
-                    found = future.result()
-                except distributed.KilledWorker as error:
-                    told = f"workers died again and again of one batch: {error}"
-                    raise ExecutorError(told, next_step="see the workers' logs; or executor=local") from error
+            watch = _Watch(client)
+            for future in _finished(distributed.as_completed(list(futures), loop=client.loop), watch):
+                found = self._result(future, watch, distributed)
                 batch = futures.pop(future)
                 future.release()
                 yield batch, found
 
+    def _result(self, future: Any, watch: _Watch, distributed: Any) -> list[Found]:
+        """Return what a task gave; where its worker died with it, it is waited for once more."""
+        while True:
+            with contextlib.suppress(distributed.TimeoutError), self._explained(distributed):
+                found: list[Found] = future.result(timeout=_TICK)
+                return found
+            watch.look()
+
+    @contextlib.contextmanager
+    def _explained(self, distributed: Any) -> Iterator[None]:
+        try:
+            yield
+        except distributed.KilledWorker as error:
+            told = f"workers died again and again of one batch: {error}"
+            raise ExecutorError(told, next_step="see the workers' logs; or executor=local") from error
+        except concurrent.futures.CancelledError as error:
+            told = f"the Dask scheduler at {self.address or 'this machine'} is gone"
+            raise ExecutorError(told, next_step=f"start it again; {_KEPT}") from error
+
     @contextlib.contextmanager
     def _client(self, distributed: Any) -> Iterator[Any]:
         with contextlib.ExitStack() as stack:
+            stack.enter_context(_quiet())
             where = self.address or stack.enter_context(self._own_cluster(distributed))
             try:
                 client = stack.enter_context(distributed.Client(where, timeout=_PATIENCE, set_as_default=False))
@@ -121,6 +144,59 @@ class _Task:
         sides = {"reference": _opened(self.reference), "target": _opened(self.target)}
         terms = Terms(self.compiled, self.block, _loaded(self.declared))
         return [read_all(reading, sides, terms) for reading in batch.readings]
+
+
+class _Watch:
+    """Looks whether there is a worker: Dask itself would wait for one for good."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._looked = self._seen = time.monotonic()
+
+    def look(self) -> None:
+        """Look now and then.
+
+        Raises:
+            ExecutorError: No worker has been there for a while.
+        """
+        if time.monotonic() - self._looked < _TICK:
+            return
+        self._looked = time.monotonic()
+        if self._has_worker():
+            self._seen = self._looked
+        elif self._looked - self._seen > _PATIENCE:
+            told = "no Dask worker is left: the last one died or was stopped, and none came in its place"
+            raise ExecutorError(told, next_step=f"see the workers' logs, and start some again; {_KEPT}")
+
+    def _has_worker(self) -> bool:
+        try:
+            return bool(self._client.nthreads())
+        except OSError:  # the scheduler does not answer: its futures will tell
+            return True
+
+
+def _finished(completed: Any, watch: _Watch) -> Iterator[Any]:
+    """Yield futures as they are done, as long as there is somebody to do them."""
+    while not completed.is_empty():
+        batch = completed.next_batch(block=False)
+        yield from batch
+        if not batch:
+            time.sleep(_PAUSE)
+        watch.look()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Dask from printing tracebacks of what is told in words here."""
+    loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _place(dump: Dump) -> _Place:

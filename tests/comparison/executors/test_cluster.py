@@ -63,7 +63,7 @@ def test_a_cluster_of_processes_that_is_started_here_gives_the_same(sides, decla
 
 @pytest.fixture
 def cluster():
-    """Return the address of a scheduler with two workers, each a process of its own, and the workers."""
+    """Return the address of a scheduler with two workers, each a process of its own, and all three of them."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -74,7 +74,7 @@ def cluster():
     worker = [*program, "distributed.cli.dask_worker", address, "--no-nanny", "--nthreads", "1", "--no-dashboard"]
     started = [subprocess.Popen(scheduler, **quiet)]
     started += [subprocess.Popen(worker, **quiet) for _ in range(2)]
-    yield address, started[1:]
+    yield address, started
     for process in started:
         process.kill()
         process.wait()
@@ -83,7 +83,7 @@ def cluster():
 @dask
 @pytest.mark.slow
 def test_a_worker_killed_midway_costs_its_tasks_a_second_time(sides, declared, cluster, tmp_path):
-    address, workers = cluster
+    address, (_, *workers) = cluster
     expected = compare(*sides, own=declared().load())
     executor = Cluster(address, declared=declared(wait=0.3))
     original, killed = Cluster.run, []
@@ -100,3 +100,42 @@ def test_a_worker_killed_midway_costs_its_tasks_a_second_time(sides, declared, c
     assert compare(*sides, executor=watched, own=declared().load(), kept=tmp_path / "kept") == expected
     assert killed == [-signal.SIGKILL]
     assert workers[1].poll() is None
+
+
+@pytest.fixture
+def struck(sides, declared, cluster, monkeypatch):
+    """Return a function that compares while some of the cluster's processes are killed behind the first batch."""
+    address, processes = cluster
+    original = Cluster.run
+
+    def compared(*numbers, kept):
+        def run(self, *work):
+            for batch, found in original(self, *work):
+                for process in (processes[number] for number in numbers):
+                    process.kill()
+                    process.wait()
+                yield batch, found
+
+        monkeypatch.setattr(Cluster, "run", run)
+        own = declared(wait=0.3)
+        return compare(*sides, executor=Cluster(address, declared=own), own=own.load(), kept=kept)
+
+    return compared
+
+
+@dask
+@pytest.mark.slow
+def test_without_any_worker_left_nobody_waits_for_good(struck, monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "_PATIENCE", 3)
+    with pytest.raises(ExecutorError, match="no Dask worker is left") as error:
+        struck(1, 2, kept=tmp_path / "kept")
+    assert "goes on behind the batches that are finished" in error.value.next_step
+    assert list((tmp_path / "kept").iterdir())
+
+
+@dask
+@pytest.mark.slow
+def test_a_scheduler_that_goes_away_is_said_in_words(struck, cluster, tmp_path, capfd):
+    with pytest.raises(ExecutorError, match=f"the Dask scheduler at {cluster[0]} is gone"):
+        struck(0, kept=tmp_path / "kept")
+    assert "Traceback" not in capfd.readouterr().err
