@@ -52,7 +52,7 @@ class Ticket:
         statistics: In the order of ``contract.STATISTICS``, where they were asked for and its type has them.
         stored: The dump holds the tensor, or the part.
         row_norms: Key, first place and number of the norms of rows, where statistics are all that was asked for.
-        text: The statistics as a record line has them, for whoever writes lines; ``""`` until then.
+        text: A detail, and what a record line of that detail says of the tensor, for whoever writes lines.
     """
 
     __slots__ = ("content", "detail", "kept", "mark", "row_norms", "statistics", "stored", "text")
@@ -63,7 +63,7 @@ class Ticket:
         self.content = ""
         self.mark = ""
         self.row_norms: Optional[Tuple[str, int, int]] = None
-        self.text = ""
+        self.text = ("", "")
         self.statistics: Optional[Statistics] = None
         self.stored = False
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _LEAST_ROW = 64  # that a row is cut into, where it is too long to be added up in float32
 
 
+@lru_cache(maxsize=4096)
 def shared_row(shape: Tuple[int, ...], count: int) -> int:
     """Return a length of rows for statistics from which norms of the tensor's own rows follow; 0 where none are kept.
 
@@ -33,11 +34,9 @@ def shared_row(shape: Tuple[int, ...], count: int) -> int:
         shape: Of the tensor.
         count: Its values; of a complex tensor there are two an element.
     """
-    return _part_of(row_length(shape, count), count) if count > STORED_WHOLE else 0
-
-
-@lru_cache(maxsize=1024)
-def _part_of(length: int, count: int) -> int:
+    length = row_length(shape, count)
+    if count <= STORED_WHOLE:
+        return 0
     if length <= ROW:
         return length
     parts = range(2, length // _LEAST_ROW + 1) if count % length == 0 else ()

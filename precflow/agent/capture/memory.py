@@ -28,8 +28,10 @@ class Seen(NamedTuple):
 
 def seen(tensor: torch.Tensor) -> Seen:
     """Return what a tensor looks like now."""
-    address = address_of(tensor)
-    return Seen(address, version_of(tensor), () if address is None else layout_of(tensor))
+    version = None if tensor.is_inference() else tensor._version  # noqa: SLF001  as in version_of; this runs for every record
+    if not readable(tensor):
+        return Seen(None, version, ())
+    return Seen(tensor.untyped_storage()._cdata, version, layout_of(tensor))  # noqa: SLF001  as in address_of
 
 
 class Storages:

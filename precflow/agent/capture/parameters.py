@@ -68,7 +68,7 @@ class Parameters:
 
     def attach(self, model: torch.nn.Module) -> List[Undo]:
         """Watch the gradients of a model's parameters; return what takes it off again."""
-        self._owners = owners(model)
+        self._owners = owners(model) if "gradient" in self._phases or "optimizer" in self._phases else {}
         self._recorded = self._phases
         if "gradient" not in self._phases:
             return []

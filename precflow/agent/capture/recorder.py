@@ -140,11 +140,11 @@ class Recorder:
 
     def _begin(self, model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer], undo: ExitStack) -> None:
         """Put everything on, each with what takes it off."""
+        if not self._begun:
+            self.step(0)
         self._weights.learn(model)
         undo.callback(self._flush)
         undo.callback(self._weights.forget)
-        if not self._begun:
-            self.step(0)
         if self._graph is not None:
             undo.callback(self._graph.end)
         modes: List[Union[OperatorMode, AtenMode]] = []

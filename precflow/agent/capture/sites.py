@@ -30,33 +30,34 @@ class Sites:
         self._roots = [str(root) for root in roots]
         self._kinds: Dict[int, Tuple[CodeType, str]] = {}  # holds the code, so that its id stays its own
         self._places: Dict[int, Tuple[CodeType, str]] = {}  # holds the code, so that its id stays its own
-        self._numbers: Dict[Tuple[Tuple[int, int], ...], int] = {}
+        self._numbers: Dict[Tuple[int, ...], int] = {}  # ids of code and places in it, frame by frame
         self._known: Dict[str, int] = {text: number for number, text in enumerate(self.texts)}
 
     def here(self) -> int:
-        """Return the number of the site that is running, from the innermost frame that is neither torch's nor ours."""
-        frames = self._user_frames(sys._getframe(1))  # noqa: SLF001  inspect.stack reads source files and takes milliseconds
-        key = tuple([(id(frame.f_code), frame.f_lasti) for frame in frames])  # finding the line would take longer
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._numbers[key] = self._number(" <- ".join([self._frame_text(frame) for frame in frames]))
-        return number
-
-    def _user_frames(self, innermost: Optional[FrameType]) -> List[FrameType]:
-        """Return up to ``DEPTH`` frames of user code, outwards; the worker that called the model ends the search."""
-        found: List[FrameType] = []
-        kinds, frame = self._kinds, innermost
+        """Return the number of the site that is running: up to ``DEPTH`` frames of user code, the innermost first."""
+        frames: List[FrameType] = []
+        places: List[int] = []  # finding the lines would take longer
+        kinds = self._kinds
+        frame: Optional[FrameType] = sys._getframe(1)  # noqa: SLF001  inspect.stack reads source files and takes milliseconds
         while frame is not None:
-            known = kinds.get(id(frame.f_code))
-            if known is None:
-                known = kinds[id(frame.f_code)] = (frame.f_code, _kind(frame))
+            code = frame.f_code
+            known = kinds.get(id(code)) or self._learn(frame)
             if known[1] is _OF_USER:
-                found.append(frame)
-                if len(found) == DEPTH:
+                frames.append(frame)
+                places += (id(code), frame.f_lasti)
+                if len(frames) == DEPTH:
                     break
             elif known[1] is _END:
                 break
             frame = frame.f_back
+        number = self._numbers.get(tuple(places))
+        if number is None:
+            number = self._numbers[tuple(places)] = self._number(" <- ".join([self._frame_text(each) for each in frames]))
+        return number
+
+    def _learn(self, frame: FrameType) -> Tuple[CodeType, str]:
+        """Find out what kind of code a frame runs; the worker that called the model ends the search for user code."""
+        found = self._kinds[id(frame.f_code)] = (frame.f_code, _kind(frame))
         return found
 
     def _number(self, text: str) -> int:

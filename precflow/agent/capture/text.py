@@ -18,7 +18,8 @@ _LINE = (
     '"outputs": [%s]}\n'
 )
 _OWN = 4  # statistics that are a tensor's own: extremes and sums
-_TENSOR = '{"index": %s, "dtype": "%s", "shape": %s, "content": "%s", "stored": %s, "source": %s, "weight": %s%s}'
+_TENSOR = '{"index": %s, "source": %s, "weight": %s, %s}'
+_MEASURED = '"dtype": "%s", "shape": %s, "content": "%s", "stored": %s%s'
 
 
 def line_text(order: int, heading: Heading, when: Tuple[int, int], inputs: Sequence[Record], outputs: Sequence[Record]) -> str:
@@ -55,41 +56,53 @@ def line_text(order: int, heading: Heading, when: Tuple[int, int], inputs: Seque
 
 def tensor_text(record: Record) -> str:
     """Return one tensor of a line; what its record's detail does not ask for is left out."""
-    ticket: Ticket = record["ticket"]
-    detail, source = record["detail"], record["source"]
-    only_content = detail in ("digest", NONE)
+    source, weight = record["source"], record["weight"]
     return _TENSOR % (
         quoted(record["index"]),
+        "null" if source is None else "[%d, %s]" % (source[0], quoted(source[1])),
+        quoted(weight) if weight else '""',
+        _measured_text(record),
+    )
+
+
+def _measured_text(record: Record) -> str:
+    """Return what a ticket knows, made once a detail: a tensor that goes from call to call has several records."""
+    ticket: Ticket = record["ticket"]
+    detail = record["detail"]
+    if ticket.text[0] == detail:
+        return ticket.text[1]
+    only_content = detail in ("digest", NONE)
+    text = _MEASURED % (
         record["dtype"],
         shape_text(record["shape"]),
         ticket.content,
         "true" if ticket.stored and not only_content else "false",
-        "null" if source is None else "[%d, %s]" % (source[0], quoted(source[1])),
-        quoted(record["weight"]),
         "" if only_content else _kept_text(ticket, detail),
     )
+    if ticket.known:  # otherwise it may be that of several tensors
+        ticket.text = (detail, text)
+    return text
 
 
 def _kept_text(ticket: Ticket, detail: str) -> str:
     """Return the statistics and the part of a tensor, where they belong to its line."""
     text = ""
     if ticket.statistics is not None and detail != "tensors":
-        text = ticket.text or _statistics_text(ticket)
+        text = _statistics_text(ticket)
     if ticket.kept is not None:
         text += ', "share": %r, "part": %s' % (ticket.kept.part.share, quoted(ticket.kept.name))
     return text
 
 
 def _statistics_text(ticket: Ticket) -> str:
-    """Return what a ticket knows, made once: a tensor that goes from call to call has several records."""
     known: Sequence[Optional[float]] = ticket.statistics or ()
     numbers = ", ".join(map(_number_text, known[:_OWN]))
-    ticket.text = ', "statistics": [%s, %s]' % (numbers, _counts_text(tuple(known[_OWN:])))
+    text = ', "statistics": [%s, %s]' % (numbers, _counts_text(tuple(known[_OWN:])))
     if ticket.mark:
-        ticket.text += ', "mark": "%s"' % ticket.mark
+        text += ', "mark": "%s"' % ticket.mark
     if ticket.row_norms is not None:
-        ticket.text += ', "row_norms": ["%s", %d, %d]' % ticket.row_norms
-    return ticket.text
+        text += ', "row_norms": ["%s", %d, %d]' % ticket.row_norms
+    return text
 
 
 @lru_cache(maxsize=1024)
