@@ -38,6 +38,7 @@ def estimate_calls(calls: Sequence[Call], capture: Mapping[str, Any], dtype: str
     step, rank = calls[0].step, calls[0].rank
     scope = Scope(capture["scope"], detail=capture["detail"], rules=[Rule.from_plain(rule) for rule in capture["rules"]])
     wider = element_bytes(dtype) / element_bytes(ran_in or dtype)
+    parts = 2 if capture.get("fine") else 1
     lines, sizes = 0, dict[str, int]()
     for call in calls:
         if (call.step, call.rank) != (step, rank) or call.level not in capture["level"] or call.phase not in capture["phase"]:
@@ -49,19 +50,17 @@ def estimate_calls(calls: Sequence[Call], capture: Mapping[str, Any], dtype: str
             lines += LINE_BYTES[detail]
             if holds_tensor(record, movement=call.movement):
                 factor = wider if record.dtype == ran_in else 1.0
-                sizes[record.key] = max(sizes.get(record.key, 0), _bytes(record, detail, factor))
-    return (lines + sum(sizes.values())) * len(capture["step"])
+                sizes[record.key] = max(sizes.get(record.key, 0), _bytes(record, detail, factor, parts))
+    steps = len(capture["step"])
+    return (lines + sum(sizes.values())) * min(steps, capture.get("keep_last") or steps)
 
 
-def _bytes(record: Record, detail: str, factor: float) -> int:
+def _bytes(record: Record, detail: str, factor: float, parts: int) -> int:
     if detail == "tensors":
         return round(tensor_bytes(record) * factor)
-    return {"sketch": sketch_bytes, "statistics": rows_bytes}.get(detail, _nothing)(record)
-
-
-def _nothing(record: Record) -> int:
-    del record
-    return 0
+    if detail == "sketch":
+        return sketch_bytes(record, parts)
+    return rows_bytes(record) if detail == "statistics" else 0
 
 
 def _covers(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

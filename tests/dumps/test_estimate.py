@@ -47,6 +47,12 @@ def test_rules_levels_and_steps_count(made):
     assert estimate(made, wanted(step=[0, 4, 5], detail="digest"), "float32") == 12 * LINE_BYTES["digest"]
 
 
+@pytest.mark.parametrize(("keep_last", "steps"), [(0, 3), (2, 2), (5, 3)])
+def test_of_a_ring_the_steps_that_are_kept_count(made, keep_last, steps):
+    asked = wanted(step=[0, 4, 5], detail="digest", keep_last=keep_last)
+    assert estimate(made, asked, "float32") == steps * 4 * LINE_BYTES["digest"]
+
+
 @pytest.mark.parametrize("changes", [{"level": ["operator"]}, {"phase": ["forward", "backward"]}])
 def test_a_dump_without_such_calls_cannot_tell(made, changes):
     assert estimate(made, wanted(**changes), "float32") is None

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from precflow.errors import ConfigError
+from precflow.run.rehearsals import Rehearsal
 from precflow.verbs import plan
 
 WORDS = ["+recipe=compare_dumps", "reference.dump=a", "target.dump=b"]
@@ -27,3 +28,21 @@ def test_json(capsys, tmp_path):
 def test_a_recipe_that_cannot_run_has_no_plan():
     with pytest.raises(ConfigError, match="nothing to run"):
         plan.main(["compare_dumps"])
+
+
+@pytest.mark.parametrize(("words", "asked"), [([], False), (["--sizes"], True), (["capture.budget=1GB"], True)])
+def test_a_run_without_values_is_made_for_a_budget_or_where_it_is_asked_for(capsys, monkeypatch, tmp_path, words, asked):
+    made = []
+
+    def rehearsal(side, job, where, *, make):
+        made.append(make)
+        job.say("building the model without values")
+        return Rehearsal((), "float32", "it looks (model.py:3 in forward)")
+
+    monkeypatch.setattr("precflow.run.sizes.rehearsal", rehearsal)
+    assert plan.main(["sd_text_encoder", *words]) == 0
+    said = capsys.readouterr()
+    assert made == [asked]
+    assert "does not run without values: it looks (model.py:3 in forward)" in said.out
+    assert said.err == " to tell sizes: building the model without values\n"
+    assert not (tmp_path / "runs").exists()
