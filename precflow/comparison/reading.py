@@ -20,6 +20,7 @@ from precflow.comparison.remarks import counts, warnings
 from precflow.comparison.summarize import DEFAULT_BLOCK, PairOfTensors
 from precflow.comparison.summary import Summary, merge
 from precflow.dumps.digest import Words, content_of
+from precflow.dumps.pages import release
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Record
 from precflow.errors import DumpError
@@ -122,6 +123,10 @@ class OpenPair:
         summary, lanes = self._tensors.checked(start, stop, data, block=terms.block, compiled=terms.compiled)
         return Part(summary, lanes, tally)
 
+    def views(self, start: int, stop: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return a range of both sides, for who gives back their pages when it is read: see :func:`pages.release`."""
+        return self._tensors.reference[start:stop], self._tensors.target[start:stop]
+
     def found(self, parts: Sequence[Part]) -> Found:
         """Put all ranges together, in order, and make sure that what was read is what was recorded."""
         try:
@@ -158,4 +163,6 @@ def read_all(reading: Reading, sides: Mapping[str, Dump], terms: Terms) -> Found
         pair = OpenPair(reading, sides["reference"], sides["target"])
     except DumpError as error:
         return Found(problem=error.message)
-    return pair.found([pair.read(start, stop, terms) for start, stop in pair.ranges()])
+    parts = [pair.read(start, stop, terms) for start, stop in pair.ranges()]
+    release(*pair.views(0, pair.size))
+    return pair.found(parts)

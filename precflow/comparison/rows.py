@@ -10,7 +10,7 @@ import numpy as np
 
 from precflow.comparison.values import Floats
 
-_FEW = 256
+_FEW = 32
 MOST_ROWS = 1 << 20  # 16 MB of norms; beyond it neighbouring rows count as one
 
 
@@ -76,9 +76,13 @@ class RowNorms:
 
     def worst(self) -> float:
         """Return the largest ``|d_row| / max(|reference_row|, median of |reference_row|)``; 0 against 0 is 0."""
-        if not self.difference.size:
+        largest = float(self.difference.max()) if self.difference.size else 0.0
+        if not largest:
             return 0.0
-        scale = np.maximum(self.reference, _median(self.reference))
+        middle = _median(self.reference)
+        scale = np.maximum(self.reference, middle)
+        if middle and math.isfinite(largest / middle):  # then no quotient divides by 0 or leaves float64
+            return float((self.difference / scale).max())
         wrong = self.difference > 0
         with np.errstate(divide="ignore", over="ignore"):
             return float(np.max(self.difference[wrong] / scale[wrong], initial=0.0))

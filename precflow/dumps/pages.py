@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,22 +13,50 @@ _SMALL = 1 << 16  # bytes
 _ADVICE = getattr(mmap, "MADV_DONTNEED", None)  # Linux has it; elsewhere the system decides for itself
 
 
-def release(values: npt.NDArray[Any]) -> None:
-    """Unmap the pages on and around a contiguous, read-only view of a mapped file; reading them again brings them back.
+def release(*views: npt.NDArray[Any]) -> None:
+    """Unmap the pages on and around contiguous, read-only views of mapped files; reading them again brings them back.
 
-    A small view that lies within one window is left to the one that reaches the window's end: of ten thousand small tensors
-    few are asked for. Any other array is left alone: of a writable mapping this would throw changes away.
+    Views that lie near one another go together, because each call stops every processor that this process runs on. A small
+    one that lies within one window is left to the one that reaches the window's end: of ten thousand small tensors few are
+    asked for. Any other array is left alone: of a writable mapping this would throw changes away.
     """
-    if values.nbytes <= _SMALL and _is_inside(address(values), values.nbytes):
-        return
+    waiting: dict[int, _Stretch] = {}
+    for values in views:
+        stretch = None if values.nbytes <= _SMALL and _is_inside(address(values), values.nbytes) else _around(values)
+        if stretch is None:
+            continue
+        before = waiting.get(id(stretch.mapping))
+        if before is not None and before.first <= stretch.first <= before.last:
+            stretch = _Stretch(stretch.mapping, before.first, max(before.last, stretch.last))
+        elif before is not None:
+            before.release()
+        waiting[id(stretch.mapping)] = stretch
+    for stretch in waiting.values():
+        stretch.release()
+
+
+class _Stretch(NamedTuple):
+    """A part of a mapped file, in bytes from its beginning."""
+
+    mapping: mmap.mmap
+    first: int
+    last: int
+
+    def release(self) -> None:
+        if _ADVICE is not None:
+            self.mapping.madvise(_ADVICE, self.first, self.last - self.first)
+
+
+def _around(values: npt.NDArray[Any]) -> _Stretch | None:
+    """Return the windows that a view touches, ``None`` where it is not one of a file mapped for reading."""
     mapping = None if values.flags.writeable else mapping_of(values)
-    if mapping is None or _ADVICE is None:
-        return
+    if mapping is None:
+        return None
     base, begin = address(np.frombuffer(mapping, np.uint8, 1)), address(values)
     window = max(_AROUND, mmap.PAGESIZE)
     first = max(begin // window * window, base)
     last = min(-(-(begin + values.nbytes) // window) * window, base + len(mapping))
-    mapping.madvise(_ADVICE, first - base, last - first)
+    return _Stretch(mapping, first - base, last - base)
 
 
 def _is_inside(begin: int, size: int) -> bool:

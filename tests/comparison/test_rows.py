@@ -49,6 +49,12 @@ def test_empty_and_zero_rows():
     assert RowNorms(0, np.array([0.0, 1.0, 0.0]), np.zeros(3)).worst() == np.inf
 
 
+@pytest.mark.parametrize("middle", [1e-300, 5e-324])
+def test_a_quotient_that_leaves_float64_is_infinite_and_warns_of_nothing(middle):
+    norms = RowNorms(0, np.array([0.0, 1e200, 1.0]), np.full(3, middle))
+    assert norms.worst() == np.inf
+
+
 def test_parts_of_one_row_add_up():
     first = RowNorms(2, np.array([1.0, 3.0]), np.array([1.0, 4.0]))
     second = RowNorms(3, np.array([4.0, 5.0]), np.array([3.0, 6.0]))

@@ -84,3 +84,16 @@ def test_many_small_views_leave_nothing_behind(written):
         part.sum()
         release(part)
     assert resident() - before < 1 << 20
+
+
+def test_neighbours_that_are_given_back_together_are_told_to_the_system_once(written, monkeypatch):
+    values = np.memmap(written, np.float32, "r").view(np.ndarray)
+    told = []
+    monkeypatch.setattr("precflow.dumps.pages._Stretch.release", lambda stretch: told.append((stretch.first, stretch.last)))
+    quarter = 1 << 20  # elements, 4 MiB
+    release(*(values[start : start + quarter] for start in (0, quarter, 2 * quarter, 8 * quarter)), np.zeros(3))
+    windows = sorted(told)
+    assert len(windows) == 2
+    assert windows[0][0] == 0
+    assert 12 << 20 <= windows[0][1] <= 14 << 20
+    assert 30 << 20 <= windows[1][0] <= 32 << 20

@@ -52,7 +52,8 @@ _CLASSES = "sentinel nonfinite sentinel_mismatch nonfinite_mismatch infinity_for
 _LOG = logging.getLogger(__name__)
 _LOCK = threading.Lock()
 _NO_WORDS, _NO_LANES = words(np.zeros(0, np.uint8)), np.zeros((0, 2), np.uint32)
-_STRETCH = 1 << 20  # elements after which pages are given back: 8 MiB of both sides of float32
+_WORD = 4  # bytes that lanes are made of
+_STRETCH = 1 << 20  # elements after which pages are given back, those of less by who asks: 8 MiB of both sides of float32
 
 
 def compiled_range(reference: str, target: str) -> Range | None:
@@ -115,8 +116,8 @@ class _Form:
             parts = left[start : start + _STRETCH], right[start : start + _STRETCH]
             place = (first + start - row * length, length)
             self.kernel(*parts, place, constants, results, scratch, _seen(parts, start, lanes))
-            for part in parts:
-                release(part)
+            if reference.size > _STRETCH:
+                release(*parts)
         return _summary(self.facts, reference.size, row, results)
 
 
@@ -163,8 +164,12 @@ def _seen(parts: tuple[Bits, Bits], start: int, lanes: Lanes | None) -> tuple[An
         return _NO_WORDS, _NO_WORDS, weights(), _NO_LANES, _NO_LANES
     sides, blocks = [], []
     for part, mine in zip(parts, lanes, strict=True):
-        data, block = part.view(np.uint8), start * part.itemsize // BLOCK_BYTES
-        blocks.append(mine[block : block - (-data.size // BLOCK_BYTES)])
+        block = start * part.itemsize // BLOCK_BYTES
+        blocks.append(mine[block : block - (-part.nbytes // BLOCK_BYTES)])
+        if part.itemsize == _WORD:
+            sides.append(part.view(np.uint32))
+            continue
+        data = part.view(np.uint8)
         sides.append(words(data))
         add_last(data, blocks[-1])
     return (*sides, weights(), *blocks)
@@ -193,8 +198,9 @@ def _order(value: float) -> int:
 
 def _summary(facts: PairFacts, size: int, row: int, results: tuple[npt.NDArray[Any], ...]) -> Summary:
     totals, largest, tallies, squares = results
-    counts = [int(count) for count in tallies]
-    found: dict[str, Any] = {name: Scaled.of(float(total)) for name, total in zip(_SUMS, totals, strict=True)}
+    counts = tallies.tolist()
+    mantissas, exponents = np.frexp(totals)
+    found: dict[str, Any] = dict(zip(_SUMS, map(Scaled, mantissas.tolist(), exponents.tolist()), strict=True))
     found |= zip(_CLASSES, counts[FIRST_CLASS:FIRST_RUNG], strict=True)
     norms = np.sqrt(squares)
     return Summary(

@@ -7,12 +7,13 @@ from typing import Any
 
 from numba.extending import register_jitable
 
-from precflow.comparison.compiled.bits import FAST, as_float32, float64, int32, uint64
+from precflow.comparison.compiled.bits import FAST, as_float32, float32, float64, int32, uint64
 from precflow.comparison.divergence import RATIOS, SERIES, SERIES_BELOW
 
 _A, _B, _C, _D, _E = SERIES
 _LEAST, _MOST = RATIOS
 NEARBY = 0.001
+_ONE = float32(1.0)
 
 
 @register_jitable(fastmath=FAST)
@@ -23,10 +24,13 @@ def nearby_terms(reference: Any, target: Any) -> Any:
     """
     total = x_sum = 0.0
     for i in range(uint64(reference.size)):
-        y, x = float64(as_float32(reference[i])), float64(as_float32(target[i]))
+        y_single, x_single = as_float32(reference[i]), as_float32(target[i])
+        y, x = float64(y_single), float64(x_single)
         x_sum += x
-        d = x - y
-        s = d / (x + y)
+        d, both = x - y, x + y
+        estimate = float64(_ONE / (x_single + y_single))  # as swift.measured does it: in a third of the time
+        s = d * estimate
+        s += s * (1.0 - both * estimate)
         square = s * s
         total += s * (d - 2.0 * y * square * (_A + square * _B))
     return total, x_sum

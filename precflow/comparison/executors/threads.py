@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from precflow.comparison.batches import Batch
 from precflow.comparison.reading import Found, OpenPair, Part, Terms
 from precflow.dumps.collector import collector_off
+from precflow.dumps.pages import release
 from precflow.dumps.reader import Dump
 from precflow.errors import DumpError
 
@@ -87,7 +88,9 @@ def _tasks(opened: Sequence[OpenPair | Found]) -> Iterator[list[Range]]:
 
 def _read(task: Sequence[Range], terms: Terms) -> list[Part | Found]:
     """Read ranges, and finish the pairs that are read whole: the thread that waits for all has the interpreter's lock else."""
-    return [_result(pair, pair.read(start, stop, terms), whole=stop - start == pair.size) for pair, start, stop in task]
+    results = [_result(pair, pair.read(start, stop, terms), whole=stop - start == pair.size) for pair, start, stop in task]
+    release(*(view for pair, start, stop in task for view in pair.views(start, stop)))
+    return results
 
 
 def _result(pair: OpenPair, part: Part, *, whole: bool) -> Part | Found:
