@@ -67,7 +67,7 @@ def _recorded(run: Run, writer: Writer) -> Dict[str, Any]:
     subject = prepare(run)
     check_scope(capture.scope, subject.model, capture.rules)
     selection = capture.selection()
-    recorder = Recorder(writer, levels=capture.level, phases=capture.phase, selection=selection)
+    recorder = Recorder(writer, levels=capture.level, phases=capture.phase, selection=selection, fine=capture.fine)
     training = Training(run.request, subject.model, run.where)
     with garbage.spared():
         contents = _steps(run, subject, training, recorder, writer)

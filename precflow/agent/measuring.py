@@ -110,10 +110,12 @@ class Measuring:
 
     Args:
         writer: Where tensors, sketches and norms of rows go; ``None`` keeps none.
+        fine: Sketches keep high and low parts apart.
     """
 
-    def __init__(self, writer: Optional[Writer]) -> None:
+    def __init__(self, writer: Optional[Writer], *, fine: bool = False) -> None:
         self._writer = writer
+        self._fine = fine
         self._waiting: List[_Job] = []
         self._summed: List[Tuple[Ticket, Sums]] = []
         self._row_norms = RowNorms()
@@ -188,7 +190,8 @@ class Measuring:
         self._summed.append((ticket, sums))
         if self._writer is not None and not self._writer.stored(ticket.content + ".sketch"):
             rows = sketch.joined(sums.norms, length // row) if row else sketch.row_norms(flat, length)
-            self._keep(ticket.content, sketch.added(sketch.sketch(flat)), rows.to(torch.float32))
+            largest = max(-sums.low, sums.high) if self._fine else 0.0
+            self._keep(ticket.content, sketch.added(sketch.sketch(flat, largest=largest)), rows.to(torch.float32))
 
     def _keep(self, key: str, sums: torch.Tensor, rows: torch.Tensor) -> None:
         """Store a sketch and norms of rows, where they can be held in float32."""
@@ -277,7 +280,7 @@ class Measuring:
                 continue
             clean = _cleaning(job, flat)
             keys.append((key, clean))
-            made.append(sketch.sketch(flat, clean))
+            made.append(sketch.sketch(flat, clean, largest=_largest(job, clean) if self._fine else 0.0))
             made.append(sketch.row_norms(flat, sketch.row_length(job.tensor.shape, flat.numel()), clean))
         fetched = iter(to_hosts(made))
         for key, clean in keys:
@@ -383,6 +386,12 @@ def _cleaning(job: _Job, flat: torch.Tensor) -> Optional[Cleaning]:
         return None
     clean = statistics.cleaning(flat.dtype, found[0], found[1])
     return clean if clean.exponent or any(found[4:8]) else None
+
+
+def _largest(job: _Job, clean: Optional[Cleaning]) -> float:
+    """Return the largest magnitude of what is sketched, 0 where nothing is ordinary."""
+    known = job.ticket.statistics or _NOTHING
+    return math.ldexp(max(-(known[0] or 0.0), known[1] or 0.0), -clean.exponent if clean is not None else 0)
 
 
 def _key(job: _Job) -> str:

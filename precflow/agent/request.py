@@ -39,6 +39,7 @@ class Capture(NamedTuple):
         budget: Most bytes that the dump may take, 0 is no limit.
         keep_last: How many steps are kept at most, the last ones; 0 keeps all.
         compress: Compress shards where it pays.
+        fine: Sketches keep the high and the low part of every value apart.
     """
 
     level: Tuple[str, ...]
@@ -51,6 +52,7 @@ class Capture(NamedTuple):
     budget: int
     keep_last: int
     compress: bool
+    fine: bool
 
     def selection(self, *, again: bool = False) -> Scope:
         """Return what answers for every call; ``again`` asks for no more than tells equal bits from others.
@@ -177,6 +179,7 @@ def _capture(reader: _Reader) -> Capture:
         budget=reader.value("budget", 0, int),
         keep_last=reader.value("keep_last", 0, int),
         compress=reader.flag("compress", default=False),
+        fine=reader.flag("fine", default=False),
     )
 
 

@@ -128,6 +128,7 @@ class Capture:
     budget: Bytes = Bytes(0)  # most that one dump may take; 0 is no limit
     keep_last: int = 0  # the last N steps are kept, and those around a NaN; 0 keeps all
     compress: bool = False  # shards are compressed where that pays
+    fine: bool = False  # sketches resolve differences of 3e-8 of a tensor instead of 3e-7, and take twice the room
     slowdown: Factor = Factor(0.0)
     timeout: Seconds = Seconds(3600.0)  # a side that takes longer is stopped
 

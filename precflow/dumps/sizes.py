@@ -31,12 +31,17 @@ def tensor_bytes(record: Record) -> int:
     return math.ceil(math.prod(record.shape) * record.share) * element_bytes(record.dtype)
 
 
-def sketch_bytes(record: Record) -> int:
-    """Return how many bytes a record's sketch takes in a shard; small tensors are kept whole."""
+def sketch_bytes(record: Record, parts: int = 1) -> int:
+    """Return how many bytes a record's sketch takes in a shard; small tensors are kept whole.
+
+    Args:
+        record: With a shape.
+        parts: Two where high and low parts of values are kept apart.
+    """
     elements = math.ceil(math.prod(record.shape) * record.share)
     if elements <= WHOLE:
         return tensor_bytes(record)
-    return _SKETCH_BYTES + rows_bytes(record)
+    return parts * _SKETCH_BYTES + rows_bytes(record)
 
 
 def rows_bytes(record: Record) -> int:

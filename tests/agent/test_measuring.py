@@ -26,6 +26,7 @@ def tensor(name, shape, seed=0):
 
 
 def writer_in(folder):
+    folder.mkdir(exist_ok=True)
     writer = Writer(str(folder))
     writer.open_step(0, 0)
     return writer
@@ -263,6 +264,25 @@ def test_a_sketch_whose_sum_leaves_float32_is_kept(tmp_path):
     measuring._keep("key", torch.full((1, SUMS), 3e38), torch.full((9,), 3e38))
     measuring._keep("other", torch.full((1, SUMS), math.inf), torch.full((9,), math.nan))
     assert sorted(stored(tmp_path, writer)) == ["key.rows", "key.sketch"]
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e25])
+@pytest.mark.parametrize("size", [5000, 200_000])
+def test_a_fine_sketch_tells_differences_that_a_plain_one_hides(tmp_path, size, scale):
+    one = tensor("float32", (size,)).abs() * scale
+    other = one * (1 + 1e-7)
+    errors = {}
+    for fine in (False, True):
+        writer = writer_in(tmp_path / str(fine))
+        measuring = Measuring(writer, fine=fine)
+        tickets = [measuring.measure(each, "sketch") for each in (one, other)]
+        measuring.flush()
+        found = stored(tmp_path / str(fine), writer)
+        parts = [found[ticket.content + ".sketch"].double() for ticket in tickets]
+        assert [part.shape[0] for part in parts] == [1 + fine] * 2
+        errors[fine] = float((parts[0] - parts[1]).sum(0).norm() / (one.double() - other.double()).norm())
+    assert errors[True] == pytest.approx(1, rel=0.15)
+    assert abs(errors[False] - 1) > abs(errors[True] - 1)
 
 
 def test_values_that_are_not_ordinary_leave_no_norms(tmp_path):

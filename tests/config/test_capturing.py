@@ -53,9 +53,9 @@ def test_what_is_no_step_is_refused(written):
     assert list(refused(f"capture.step={written}")) == ["capture.step[0]" if written.startswith("[") else "capture.step"]
 
 
-def test_a_ring_of_steps_and_compression_are_keys():
-    capture = composed("capture.keep_last=3", "capture.compress=true", "capture.step=0-9")
-    assert (capture.keep_last, capture.compress) == (3, True)
+def test_a_ring_of_steps_compression_and_fine_sketches_are_keys():
+    capture = composed("capture.keep_last=3", "capture.compress=true", "capture.fine=true", "capture.step=0-9")
+    assert (capture.keep_last, capture.compress, capture.fine) == (3, True, True)
 
 
 def test_all_problems_of_a_rule_are_shown_at_once():

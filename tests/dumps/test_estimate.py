@@ -40,6 +40,11 @@ def test_details(made, detail, size):
     assert estimate(made, wanted(detail=detail), "float32") == size + 4 * LINE_BYTES[detail]
 
 
+def test_a_fine_sketch_has_two_parts(made):
+    plain = estimate(made, wanted(detail="sketch"), "float32")
+    assert estimate(made, wanted(detail="sketch", fine=True), "float32") == plain + 509 * 4
+
+
 def test_rules_levels_and_steps_count(made):
     rules = [{"operator": ["linear"], "detail": "none"}]
     assert estimate(made, wanted(rules=rules, detail="digest"), "float32") == 2 * LINE_BYTES["digest"]

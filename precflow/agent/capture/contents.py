@@ -24,10 +24,11 @@ class Contents:
     Args:
         writer: Where tensors are stored; ``None`` stores nothing.
         storages: Holds the storages that are known here.
+        fine: Sketches keep high and low parts apart.
     """
 
-    def __init__(self, writer: Optional[Writer], storages: Storages) -> None:
-        self._measuring = Measuring(writer)
+    def __init__(self, writer: Optional[Writer], storages: Storages, *, fine: bool = False) -> None:
+        self._measuring = Measuring(writer, fine=fine)
         self._storages = storages
         self._known: Dict[int, _Known] = {}
         storages.follow(self._known)

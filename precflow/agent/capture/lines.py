@@ -75,15 +75,16 @@ class Lines:
         weights: The weights of the model.
         detail: What is kept of tensors where no choice says otherwise: one of ``measuring.DETAILS``.
         rank: Rank of this process.
+        fine: Sketches keep high and low parts apart.
     """
 
-    def __init__(self, writer: Optional[Writer], weights: Weights, *, detail: str, rank: int) -> None:
+    def __init__(self, writer: Optional[Writer], weights: Weights, *, detail: str, rank: int, fine: bool = False) -> None:
         self._storages = Storages()
         self.sources = Sources(self._storages)
         self.records = 0
         self._writer = writer
         self._weights = weights
-        self._contents = Contents(writer, self._storages)
+        self._contents = Contents(writer, self._storages, fine=fine)
         self._general = Choice(detail, None)
         self._rank = rank
         self._step = 0

@@ -41,6 +41,7 @@ class Recorder:
         weights: ``id(parameter) -> name`` where records are to name weights otherwise than the model does.
         rank: Rank of this process.
         selection: What answers for each call instead of ``scope`` and ``detail``.
+        fine: Sketches keep the high and the low part of every value apart.
 
     Raises:
         ValueError: An unknown level, phase or detail.
@@ -59,6 +60,7 @@ class Recorder:
         weights: Optional[Mapping[int, str]] = None,
         rank: int = 0,
         selection: Optional[Scope] = None,
+        fine: bool = False,
     ) -> None:
         if detail not in DETAILS or not set(levels) <= set(LEVELS) or not set(phases) <= set(PHASES):
             expected = "expected some of %s, some of %s, one of %s" % (LEVELS, PHASES, DETAILS)
@@ -67,7 +69,7 @@ class Recorder:
             raise RuntimeError("this torch does not show the graph of autograd: phase backward cannot be recorded")
         self._writer = writer
         self._weights = Weights(weights)
-        self._lines = Lines(writer, self._weights, detail=detail, rank=rank)
+        self._lines = Lines(writer, self._weights, detail=detail, rank=rank, fine=fine)
         self._frames = Frames(selection or Scope(scope, detail=detail), rank)
         self._sites = Sites(package_roots, None if writer is None else writer.sites)
         self._guard = Guard()
