@@ -32,9 +32,9 @@ class Change:
 
     @property
     def text(self) -> str:
-        """Which tensor, who made it, and where."""
-        what = f"{self.record.identity.role} {self.record.identity.index}"
-        return f"{what} after {self.maker} returned it{f' ({self.site})' if self.site else ''}"
+        """Which tensor, who made it, and the innermost line of where."""
+        what, line = f"{self.record.identity.role} {self.record.identity.index}", self.site.partition(" <- ")[0]
+        return f"{what} after {self.maker} returned it{f' ({line})' if line else ''}"
 
 
 def outputs_of(calls: Iterable[Call]) -> Outputs:

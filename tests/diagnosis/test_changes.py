@@ -10,7 +10,7 @@ from torch import nn
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.writer import Writer
 from precflow.comparison.compare import compare
-from precflow.diagnosis.changes import change, outputs_of
+from precflow.diagnosis.changes import Change, change, outputs_of
 from precflow.diagnosis.divergence import localize
 from precflow.dumps.reader import Dump
 from precflow.judgement.verdicts import Judged
@@ -58,6 +58,18 @@ def test_a_transposed_view_may_be_meant(hand_made, shape):
     dump.operator("a", "linear", content="a", shape=shape)
     taker = dump.operator("b", "tanh", {"source": (0, "0"), "content": "b", "shape": shape})
     assert found(dump, taker.inputs[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("site", "text"),
+    [
+        ("m.py:3 in forward <- main.py:9 in <module>", "input 0 after a returned it (m.py:3 in forward)"),
+        ("", "input 0 after a returned it"),
+    ],
+)
+def test_the_innermost_line_is_named(hand_made, site, text):
+    record = hand_made().operator("b", "tanh", {"content": "b"}).inputs[0]
+    assert Change(record, "a", site).text == text
 
 
 def reduced(hand_made, factor):
