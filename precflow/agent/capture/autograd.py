@@ -56,7 +56,7 @@ def running_task() -> int:
 
 def in_backward() -> bool:
     """Tell whether a backward pass runs in this thread."""
-    return running_task() != _NO_TASK
+    return _task is not None and _task() != _NO_TASK
 
 
 def recomputing() -> bool:

@@ -56,13 +56,7 @@ class Heading(NamedTuple):
     forward: Sequence[int] = ()
 
 
-class _Pending(NamedTuple):
-    """A call that waits for its tensors to be measured."""
-
-    order: int
-    heading: Heading
-    inputs: List[Record]
-    outputs: List[Record]
+_Pending = Tuple[int, Heading, Sequence[Record], Sequence[Record]]  # order, what it says, what went in and came out
 
 
 class Lines:
@@ -146,7 +140,7 @@ class Lines:
         self._contents.written(tensor)
 
     def emit(self, heading: Heading, inputs: Sequence[Record], outputs: Sequence[Record]) -> int:
-        """Take a call's line and return its order.
+        """Take a call's line, and the lists with it, and return its order.
 
         Raises:
             WriteError: Lines cannot be written.
@@ -154,7 +148,7 @@ class Lines:
         order = self._order
         self._order += 1
         self.records += len(inputs) + len(outputs)
-        self._pending.append(_Pending(order, heading, list(inputs), list(outputs)))
+        self._pending.append((order, heading, inputs, outputs))
         if self._contents.full or len(self._pending) >= MOST_LINES:
             self.flush()
         return order
@@ -172,12 +166,12 @@ class Lines:
         self.sources.purge()
         self._storages.purge()
         when = (self._step, self._rank)
-        for each in pending:
-            for record in each.outputs:
-                self._outputs[self._identity(each.heading, record["index"])] = record["ticket"].known
+        for _, heading, _, outputs in pending:
+            for record in outputs:
+                self._outputs[self._identity(heading, record["index"])] = record["ticket"].known
         if self._writer is not None and pending:
-            lines = [line_text(each.order, each.heading, when, each.inputs, each.outputs) for each in pending]
-            records = sum([len(each.inputs) + len(each.outputs) for each in pending])
+            lines = [line_text(order, heading, when, inputs, outputs) for order, heading, inputs, outputs in pending]
+            records = sum([len(inputs) + len(outputs) for _, _, inputs, outputs in pending])
             self._writer.append("".join(lines).encode("utf-8", "backslashreplace"), len(lines), records)
 
     def _record(self, index: str, tensor: torch.Tensor, chosen: Choice, *, returned: bool) -> Record:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from torch.overrides import TorchFunctionMode
 
 from precflow.agent.capture.arguments import Signatures, split_arguments
-from precflow.agent.capture.calls import Begun, Calls
+from precflow.agent.capture.calls import Calls
 from precflow.agent.capture.lines import Heading
 from precflow.agent.capture.memory import version_of
 from precflow.agent.capture.names import operator_name
@@ -21,17 +21,8 @@ if TYPE_CHECKING:
     from precflow.agent.capture.lines import Lines
     from precflow.agent.capture.nesting import Placed
     from precflow.agent.capture.sites import Sites
-    from precflow.agent.scope import Choice
 
 Function = Callable[..., Any]
-
-
-class _Before(NamedTuple):
-    """What is known of a call before it runs; ``versions`` tell what it writes to."""
-
-    begun: Begun
-    versions: List[Optional[int]]
-    in_place: bool
 
 
 class Operators:
@@ -73,23 +64,15 @@ class Operators:
             frame.ordinal(name)
             return function(*positional, **keywords)
         with self._guard:
-            before = self._before(name, choice, function, positional, keywords)
+            tensors, arguments = split_arguments(positional, keywords, self._signatures.names(function))
+            heading = Heading("api", frame, name, frame.ordinal(name), self._sites.here(), is_movement(name), arguments)
+            begun = self._calls.begin(heading, choice, tensors)
+            versions = [version_of(tensor) for _, tensor in tensors]
         result = function(*positional, **keywords)
         with self._guard:
-            self._calls.end(before.begun, result, _written(before))
+            in_place = name.endswith("_") or name == "setitem" or "out" in keywords or keywords.get("inplace") is True
+            self._calls.end(begun, result, _written(tensors, versions, in_place=in_place))
         return result
-
-    def _before(
-        self, name: str, choice: Choice, function: Function, positional: Sequence[Any], keywords: Dict[str, Any]
-    ) -> _Before:
-        frame = self._frames.innermost
-        tensors, arguments = split_arguments(positional, keywords, self._signatures.names(function))
-        heading = Heading("api", frame, name, frame.ordinal(name), self._sites.here(), is_movement(name), arguments)
-        return _Before(
-            self._calls.begin(heading, choice, tensors),
-            [version_of(tensor) for _, tensor in tensors],
-            name.endswith("_") or name == "setitem" or "out" in keywords or keywords.get("inplace") is True,
-        )
 
 
 def is_movement(name: str) -> bool:
@@ -97,12 +80,18 @@ def is_movement(name: str) -> bool:
     return name.rstrip("_") in MOVEMENT or name in MOVEMENT
 
 
-def _written(before: _Before) -> List[Placed]:
-    """Return the inputs that the call wrote to; where versions are not counted, the first of an in-place operator."""
-    pairs = list(zip(before.begun.tensors, before.versions))
-    changed = [placed for placed, version in pairs if version_of(placed[1]) != version]
-    uncounted = [placed for placed, version in pairs if version is None]
-    return changed + (_target(uncounted) if before.in_place else [])
+def _written(tensors: List[Placed], versions: List[Optional[int]], *, in_place: bool) -> List[Placed]:
+    """Return the inputs that a call wrote to; where versions are not counted, the first of an operator that writes in place.
+
+    Args:
+        tensors: The inputs.
+        versions: Of each, before the call.
+        in_place: The call says of itself that it writes.
+    """
+    changed = [placed for placed, version in zip(tensors, versions) if version_of(placed[1]) != version]
+    if not in_place or None not in versions:
+        return changed
+    return changed + _target([placed for placed, version in zip(tensors, versions) if version is None])
 
 
 def _target(tensors: List[Placed]) -> List[Placed]:

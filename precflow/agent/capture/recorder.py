@@ -182,4 +182,6 @@ class Recorder:
 
     def _listening(self) -> bool:
         """Record in the watching thread only, not in backward (what a checkpoint computes again), not after a failure."""
-        return self._thread == threading.get_ident() and not self._lines.failed and not autograd.in_backward()
+        if self._thread != threading.get_ident() or autograd.in_backward():
+            return False
+        return self._writer is None or self._writer.failure is None
