@@ -66,7 +66,7 @@ def segment_end(begin: Any, size: Any, first: Any, length: Any) -> Any:
 
 
 @register_jitable(fastmath=FAST, forceinline=True)
-def measured(y: Any, x: Any, reference: Any, target: Any) -> Any:
+def measured(y: Any, x: Any, reference: Any, target: Any, distribution: Any) -> Any:
     """Measure a segment; a division of float64 would take as long as all else.
 
     Both quotients come from one inverse, of ``|y| (|y| + 1e-7)``: float32's, which has a relative error of at most 2^-22, and
@@ -77,14 +77,16 @@ def measured(y: Any, x: Any, reference: Any, target: Any) -> Any:
         x: The same of the target.
         reference: Bit patterns of their own type.
         target: The same.
+        distribution: Take what belongs to the divergence too; a constant, so that the loop does not have it else.
 
     Returns:
         Sums of |d|, d^2, |y|, y^2, x^2, x y and both quotients; the largest |d| and ``|d| / |y|``; all differing bits of any
-        element, and all bits set in any; the largest and the smallest magnitude of y, in float32's bits; the largest distance
-        in the last place, where both sides have one type and sign, and the sum of them, modulo 2^32. Numbers mean nothing
-        where a value is not finite, or a y is 0.
+        element, all bits set in any, and the largest and the smallest magnitude of y, in float32's bits; the largest distance
+        in the last place, where both sides have one type and sign, and the sum of them, modulo 2^32; the sums of the
+        divergence's terms, where all are near, and of x. Numbers mean nothing where a value is not finite, or a y is 0.
     """
     d_sum = d_square = y_sum = y_square = x_square = product = quotient_sum = offset_sum = 0.0
+    signed_sum = second = third = fourth = fifth = 0.0
     d_largest = quotient_largest = int64(0)
     units_largest = units_sum = uint32(0)
     differing = present = top = int32(0)
@@ -99,7 +101,8 @@ def measured(y: Any, x: Any, reference: Any, target: Any) -> Any:
         y_single = as_float32(magnitude)
         x_single = as_float32(int32(x_bits ^ int32(y_bits & ~MAGNITUDE)))  # with the sign of x y
         y_abs, x_value = float64(y_single), float64(x_single)
-        d = abs(x_value - y_abs)
+        signed = x_value - y_abs
+        d = abs(signed)
         d_sum, y_sum, product = d_sum + d, y_sum + y_abs, product + x_value * y_abs
         d_square, y_square, x_square = d_square + d * d, y_square + y_abs * y_abs, x_square + x_value * x_value
         d_largest = max(d_largest, bits_of_float64(d))
@@ -111,8 +114,14 @@ def measured(y: Any, x: Any, reference: Any, target: Any) -> Any:
         quotient = shared * shifted
         offset_sum, quotient_sum = offset_sum + shared * y_abs, quotient_sum + quotient
         quotient_largest = max(quotient_largest, bits_of_float64(quotient))
+        if distribution:
+            square = quotient * quotient
+            signed_sum, second, third = signed_sum + signed, second + d * quotient, third + signed * square
+            fourth, fifth = fourth + d * (square * quotient), fifth + signed * (square * square)
     sums = d_sum, d_square, y_sum, y_square, x_square, product, quotient_sum, offset_sum
-    return sums, as_float64(d_largest), as_float64(quotient_largest), differing, present, top, least, units_largest, units_sum
+    maxima = as_float64(d_largest), as_float64(quotient_largest)
+    terms = nearby_terms(second, third, fourth, fifth), y_sum + signed_sum
+    return sums, maxima, (differing, present, top, least), (units_largest, units_sum), terms
 
 
 @register_jitable(forceinline=True)
@@ -132,7 +141,11 @@ def add_swiftly(y: Any, x: Any, reference: Any, target: Any, first: Any, length:
     bounds, _fills, rungs = facts
     totals, largest, tallies, squares = results
     _low, _high, magnitude, normal, smallest = bounds
-    sums, d, quotient, differing, present, top, least, units, units_sum = measured(y, x, reference, target)
+    if tallies[NEGATIVE]:
+        sums, maxima, bits, distance, terms = measured(y, x, reference, target, distribution=False)
+    else:
+        sums, maxima, bits, distance, terms = measured(y, x, reference, target, distribution=True)
+    (d, quotient), (differing, present, top, least), (units, units_sum) = maxima, bits, distance
     if least < max(normal, _TINY) or not float64(as_float32(top)) + d < float64(as_float32(magnitude)):
         return False
     for k in range(SUMS - 1):
@@ -152,7 +165,10 @@ def add_swiftly(y: Any, x: Any, reference: Any, target: Any, first: Any, length:
         add_row_squares(y, x, first, length, squares)
     _make_sure(y, x, d, quotient, normal, rungs, largest, tallies)
     if not tallies[NEGATIVE]:
-        _add_divergence(y, x, differing, quotient, sums[2], smallest, totals)
+        if quotient >= NEARBY:
+            terms = divergence_terms(y, x, smallest)
+        totals[DIVERGENCE] += terms[0]
+        totals[TARGET_SUM] += terms[1]
     return True
 
 
@@ -174,15 +190,3 @@ def _make_sure(y: Any, x: Any, d: Any, quotient: Any, normal: Any, rungs: Any, l
     else:
         for k in range(FIRST_RUNG, NEGATIVE):
             tallies[k] += y.size
-
-
-@register_jitable(inline="always")
-def _add_divergence(y: Any, x: Any, differing: Any, quotient: Any, y_sum: Any, smallest: Any, totals: Any) -> None:
-    """Add what belongs to the divergence, by the cheapest loop that does; where no bit differs the sums are one."""
-    terms, x_sum = 0.0, y_sum
-    if differing and quotient < NEARBY:
-        terms, x_sum = nearby_terms(y, x)
-    elif differing:
-        terms, x_sum = divergence_terms(y, x, smallest)
-    totals[DIVERGENCE] += terms
-    totals[TARGET_SUM] += x_sum

@@ -6,6 +6,8 @@ import pytest
 
 from precflow.comparison.compiled import swift
 from precflow.comparison.compiled.layout import LONG_ROW, OFFSET, SEGMENT
+from precflow.comparison.compiled.terms import NEARBY
+from precflow.comparison.divergence import divergence_sum
 from precflow.comparison.ulp import distances
 
 Y = np.array([1.5, -2.0, 3.0, 0.25], np.float32)
@@ -13,7 +15,12 @@ Y = np.array([1.5, -2.0, 3.0, 0.25], np.float32)
 
 @numba.njit
 def measured(y, x, reference, target):
-    return swift.measured(y, x, reference, target)
+    return swift.measured(y, x, reference, target, distribution=True)
+
+
+@numba.njit
+def measured_without_terms(y, x, reference, target):
+    return swift.measured(y, x, reference, target, distribution=False)
 
 
 @numba.njit
@@ -31,7 +38,7 @@ def test_sums_and_maxima_are_those_of_float64(error):
     random = np.random.default_rng(5)
     y = random.standard_normal(SEGMENT).astype(np.float32)
     x = (y * (1 + error * random.standard_normal(SEGMENT))).astype(np.float32)
-    sums, d_largest, quotient_largest, *_ = looked(y, x)
+    sums, (d_largest, quotient_largest), *_ = looked(y, x)
     wide_y, wide_x = y.astype(np.float64), x.astype(np.float64)
     d, y_abs = np.abs(wide_x - wide_y), np.abs(wide_y)
     terms = d, d * d, y_abs, wide_y**2, wide_x**2, wide_x * wide_y, d / y_abs, d / (y_abs + OFFSET)
@@ -41,37 +48,36 @@ def test_sums_and_maxima_are_those_of_float64(error):
 
 
 def test_equal_segments_differ_in_no_bit():
-    *_, differing, _, _, _, units, total = looked(Y, Y.copy())
-    assert (differing, units, total) == (0, 0, 0)
+    _, _, (differing, *_), distance, _ = looked(Y, Y.copy())
+    assert (differing, distance) == (0, (0, 0))
 
 
 def test_the_largest_and_the_smallest_magnitude_are_the_reference_s():
     x = Y.copy()
     x[0], x[3] = -9, 0
-    *_, top, least, _, _ = looked(Y, x)
+    _, _, (_, _, top, least), *_ = looked(Y, x)
     assert (np.int32(top).view(np.float32), np.int32(least).view(np.float32)) == (3.0, 0.25)
 
 
 def test_signs_are_told():
     positive = np.abs(Y)
-    assert looked(positive, positive.copy())[4] >= 0
-    assert looked(Y, Y.copy())[4] < 0, "a value is negative"
-    assert looked(Y, Y.copy())[3] >= 0, "and none of the other sign"
-    assert looked(positive, Y)[3] < 0
+    assert looked(positive, positive.copy())[2][1] >= 0
+    assert looked(Y, Y.copy())[2][1] < 0, "a value is negative"
+    assert looked(Y, Y.copy())[2][0] >= 0, "and none of the other sign"
+    assert looked(positive, Y)[2][0] < 0
 
 
 def test_a_value_that_is_not_finite_leaves_no_number_for_the_largest_difference():
     for value in (np.nan, np.inf, -np.inf):
         x = Y.copy()
         x[2] = value
-        assert not looked(Y, x)[1] < np.inf
+        assert not looked(Y, x)[1][0] < np.inf
 
 
 def test_distances_of_one_sign_are_those_in_the_last_place():
     x = (Y * np.float32(1.001)).astype(np.float32)
-    *_, units, total = looked(Y, x)
     expected = distances(Y, x, "float32")
-    assert (units, total) == (expected.max(), expected.sum())
+    assert looked(Y, x)[3] == (expected.max(), expected.sum())
 
 
 @pytest.mark.parametrize(("kind", "pattern"), [(np.float16, np.uint16), (np.float32, np.int32)])
@@ -79,8 +85,26 @@ def test_distances_are_of_the_own_type(kind, pattern):
     y = np.arange(1, 9).astype(kind)
     x = np.nextafter(y, kind(100))
     wide = (side.astype(np.float32).view(np.int32) for side in (y, x))
-    *_, units, total = measured(*wide, y.view(pattern), x.view(pattern))
-    assert (units, total) == (1, 8)
+    assert measured(*wide, y.view(pattern), x.view(pattern))[3] == (1, 8)
+
+
+@pytest.mark.parametrize("error", [1e-7, 1e-5, 0.9 * NEARBY])
+def test_terms_of_near_values_are_those_of_the_divergence(error):
+    random = np.random.default_rng(6)
+    y = random.random(SEGMENT).astype(np.float32) + np.float32(1e-3)
+    x = (y * (1 + error * random.uniform(-1, 1, SEGMENT))).astype(np.float32)
+    wide_y, wide_x = y.astype(np.float64), x.astype(np.float64)
+    total, x_sum = looked(y, x)[4]
+    assert total == pytest.approx(divergence_sum(wide_y, wide_x, 1e-45), rel=1e-12)
+    assert x_sum == pytest.approx(float(wide_x.sum()), rel=1e-13)
+
+
+def test_all_else_is_the_same_where_no_terms_are_taken():
+    x = (Y * np.float32(1.001)).astype(np.float32)
+    left, right = Y.view(np.int32), x.view(np.int32)
+    without = measured_without_terms(left, right, left, right)
+    for found, expected in zip(without[:4], looked(Y, x)[:4], strict=True):
+        assert found == pytest.approx(expected, rel=1e-15)
 
 
 @pytest.mark.parametrize("length", [LONG_ROW, 300, 511, 3 * SEGMENT + 1])

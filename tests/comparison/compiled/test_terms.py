@@ -17,8 +17,8 @@ def terms(y, x, smallest):
 
 
 @numba.njit
-def nearby(y, x):
-    return nearby_terms(y, x)
+def nearby(second, third, fourth, fifth):
+    return nearby_terms(second, third, fourth, fifth)
 
 
 def expected(y, x):
@@ -53,8 +53,10 @@ def test_what_became_zero_is_charged_as_the_smallest_number():
     assert total == pytest.approx(np.log(1 / SMALLEST) - 1, rel=1e-12)
 
 
-def test_nearby_values_take_the_shorter_way_to_the_same():
+def test_nearby_values_take_a_series_to_the_same():
     x = (Y * (1 + np.random.default_rng(9).uniform(-NEARBY, NEARBY, Y.size) * 0.9)).astype(np.float32)
-    short, long = nearby(Y.view(np.int32), x.view(np.int32)), terms(Y.view(np.int32), x.view(np.int32), SMALLEST)
-    assert short == pytest.approx(long, rel=1e-12)
-    assert short == pytest.approx(expected(Y, x), rel=1e-12)
+    y = Y.astype(np.float64)
+    quotient = (x.astype(np.float64) - y) / y
+    found = nearby(*(float(np.sum(y * quotient**power)) for power in (2, 3, 4, 5)))
+    assert found == pytest.approx(expected(Y, x)[0], rel=1e-12)
+    assert found == pytest.approx(terms(Y.view(np.int32), x.view(np.int32), SMALLEST)[0], rel=1e-12)
