@@ -8,10 +8,14 @@ code only, because numba takes 0.2 s.
 from __future__ import annotations
 
 import hashlib
+import importlib
+import importlib.util
 import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar, cast
 
 import platformdirs
@@ -23,6 +27,25 @@ _CONFIG: Any = config
 _LOCK = threading.Lock()
 _SOURCES = ("comparison", "dumps")
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}  # the last is not in numba's annotations
+
+
+def _load_numba() -> None:
+    """Import what numba does at the first call, without SciPy's linear algebra: it takes 0.14 s, and nothing here uses it.
+
+    numba takes it for missing then, and is told again what is there, for what others in this process may compile.
+    """
+    algebra = "scipy.linalg"
+    if algebra in sys.modules or importlib.util.find_spec("scipy") is None:
+        return
+    sys.modules[algebra] = cast("ModuleType", None)  # so that its import fails
+    try:
+        arrays: Any = importlib.import_module("numba.np.arraymath")
+    finally:
+        del sys.modules[algebra]
+    arrays._HAVE_BLAS = True  # noqa: SLF001  numba looks once, when this is imported
+
+
+_load_numba()
 
 
 def folder() -> Path:

@@ -79,3 +79,20 @@ def test_other_users_of_numba_keep_their_folder():
     before = numba.config.CACHE_DIR
     assert compiling.storing(lambda value: value + 1)(1) == 2
     assert before == numba.config.CACHE_DIR
+
+
+def test_scipys_linear_algebra_is_not_loaded_and_is_there_for_who_compiles_with_it():
+    pytest.importorskip("scipy")
+    script = f"""
+import sys
+{SCRIPT}
+assert "scipy.linalg" not in sys.modules
+import numba
+dot = numba.njit(lambda left, right: np.dot(left, right))
+inverse = numba.njit(lambda matrix: np.linalg.inv(matrix))
+print(dot(np.ones((2, 2)), np.ones((2, 2)))[0, 0], inverse(2 * np.eye(2))[0, 0])
+import numba.np.arraymath as arrays
+assert arrays._HAVE_BLAS
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.splitlines()[-1] == "2.0 0.5"
