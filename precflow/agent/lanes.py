@@ -86,7 +86,7 @@ def _flat_lanes(words: torch.Tensor) -> torch.Tensor:
     at_once = _rows_at_once(words.device) * BLOCK
     found: List[torch.Tensor] = []
     for start in range(0, count, at_once):
-        some = words[start : start + at_once]
+        some = words if count <= at_once else words[start : start + at_once]
         rows, rest = divmod(some.numel(), BLOCK)
         mixed, moved = _scratch(rows + (rest > 0), BLOCK, words.device)
         if rest:
@@ -206,6 +206,14 @@ def _scratch(rows: int, length: int, device: torch.device) -> Tuple[torch.Tensor
     if not hasattr(_local, "memory"):
         with torch.inference_mode(mode=False):
             _local.memory = torch.empty((2, _HOST_ROWS * BLOCK), dtype=torch.int32)
-    memory: torch.Tensor = _local.memory
-    taken = memory[:, : rows * length].view(2, rows, length)
-    return taken[0], taken[1]
+        _local.whole = {}
+    whole: Dict[int, Tuple[torch.Tensor, torch.Tensor]] = _local.whole  # by number of rows, where they are whole blocks
+    known = whole.get(rows) if length == BLOCK else None
+    if known is None:
+        memory: torch.Tensor = _local.memory
+        with torch.inference_mode(mode=False):
+            taken = memory[:, : rows * length].view(2, rows, length)
+            known = taken[0], taken[1]
+        if length == BLOCK:
+            whole[rows] = known
+    return known
