@@ -22,6 +22,8 @@ from precflow.agent.lanes import PIECE_BYTES, block_lanes, lanes, words_of, wrap
 from precflow.agent.marks import mark_of, mark_of_statistics
 from precflow.agent.parts import Kept, taken
 from precflow.agent.row_norms import RowNorms, shared_row
+from precflow.agent.sketches import Sketches
+from precflow.agent.transfer import to_hosts
 
 if TYPE_CHECKING:
     from precflow.agent.fills import Cleaning
@@ -119,6 +121,7 @@ class Measuring:
         self._waiting: List[_Job] = []
         self._summed: List[Tuple[Ticket, Sums]] = []
         self._row_norms = RowNorms()
+        self._sketches = Sketches(writer)
         self._bytes = 0
         self._limit = 0
 
@@ -185,19 +188,13 @@ class Measuring:
         sums = statistics.at_once(flat, row)
         if sums is None:
             ticket.statistics = statistics.of_any(flat)
-            self._keep_sketches([(_Job(ticket, whole, private=False), flat)])
+            self._add_sketch(_Job(ticket, whole, private=False), flat)
             return
         self._summed.append((ticket, sums))
-        if self._writer is not None and not self._writer.stored(ticket.content + ".sketch"):
+        if self._sketches.lacks(ticket.content):
             rows = sketch.joined(sums.norms, length // row) if row else sketch.row_norms(flat, length)
             largest = max(-sums.low, sums.high) if self._fine else 0.0
-            self._keep(ticket.content, sketch.added(sketch.sketch(flat, largest=largest)), rows.to(torch.float32))
-
-    def _keep(self, key: str, sums: torch.Tensor, rows: torch.Tensor) -> None:
-        """Store a sketch and norms of rows, where they can be held in float32."""
-        for what, found in (("sketch", sums), ("rows", rows)):
-            if self._writer is not None and math.isfinite(found.sum(dtype=torch.float64).item()):
-                self._writer.tensor("%s.%s" % (key, what), found, owned=True)
+            self._sketches.add(ticket.content, sketch.sketch(flat, largest=largest), rows)
 
     def flush(self) -> None:
         """Fill in every ticket.
@@ -215,6 +212,7 @@ class Measuring:
             with torch.no_grad():
                 self._finish(jobs)
         self._row_norms.store(self._writer)
+        self._sketches.store()
 
     def _wait(self, job: _Job, size: int, *, on_host: bool) -> None:
         self._waiting.append(job)
@@ -224,20 +222,15 @@ class Measuring:
     def _finish(self, jobs: Sequence[_Job]) -> None:
         groups = [_enqueued(each) for each in _groups(jobs)]
         fetched = iter(to_hosts([each for group in groups for each in _results(group)]))
-        later: List[Tuple[_Job, torch.Tensor]] = []
         for group in groups:
             checksums = None if group.checksums is None else next(fetched)
-            later += self._fill(group, checksums, None if group.rows is None else next(fetched))
-        self._keep_sketches(later)
+            self._fill(group, checksums, None if group.rows is None else next(fetched))
 
-    def _fill(
-        self, group: _Group, checksums: Optional[torch.Tensor], sums: Optional[torch.Tensor]
-    ) -> List[Tuple[_Job, torch.Tensor]]:
-        """Fill in the tickets of a group; return what is to be sketched."""
+    def _fill(self, group: _Group, checksums: Optional[torch.Tensor], sums: Optional[torch.Tensor]) -> None:
+        """Fill in the tickets of a group, and store or sketch what is to be kept of its tensors."""
         known: Sequence[Optional[Statistics]] = [None] * len(group.jobs)
         if group.rows is not None and sums is not None:
             known = statistics.of_rows(group.rows._replace(sums=sums))
-        wanted: List[Tuple[_Job, torch.Tensor]] = []
         data, marks = (b"" if each is None else bytes_of(each) for each in (checksums, sums))
         size, width = len(data) // len(group.jobs), len(marks) // len(group.jobs)
         for number, job in enumerate(group.jobs):
@@ -257,8 +250,15 @@ class Measuring:
             if self._whole(job):
                 ticket.stored = self._store(_key(job), job)
             elif ticket.detail == "sketch" and dtype_name(group.flat[number].dtype) in _FLOATS:
-                wanted.append((job, group.flat[number]))
-        return wanted
+                self._add_sketch(job, group.flat[number])
+
+    def _add_sketch(self, job: _Job, flat: torch.Tensor) -> None:
+        """Sketch what the dump has no sketch of yet."""
+        if self._sketches.lacks(_key(job)):
+            clean = _cleaning(job, flat)
+            sums = sketch.sketch(flat, clean, largest=_largest(job, clean) if self._fine else 0.0)
+            rows = sketch.row_norms(flat, sketch.row_length(job.tensor.shape, flat.numel()), clean)
+            self._sketches.add(_key(job), sums, rows, clean)
 
     def _whole(self, job: _Job) -> bool:
         """Tell whether the tensor itself is kept."""
@@ -266,25 +266,6 @@ class Measuring:
 
     def _store(self, key: str, job: _Job) -> bool:
         return self._writer is not None and self._writer.tensor(key, job.tensor, owned=job.private)
-
-    def _keep_sketches(self, wanted: Iterable[Tuple[_Job, torch.Tensor]]) -> None:
-        """Store the sketches and norms of rows that the dump does not have yet."""
-        writer = self._writer
-        if writer is None:
-            return
-        made: List[torch.Tensor] = []
-        keys: List[Tuple[str, Optional[Cleaning]]] = []
-        for job, flat in wanted:
-            key = _key(job)
-            if writer.stored(key + ".sketch") or any(key == other for other, _ in keys):
-                continue
-            clean = _cleaning(job, flat)
-            keys.append((key, clean))
-            made.append(sketch.sketch(flat, clean, largest=_largest(job, clean) if self._fine else 0.0))
-            made.append(sketch.row_norms(flat, sketch.row_length(job.tensor.shape, flat.numel()), clean))
-        fetched = iter(to_hosts(made))
-        for key, clean in keys:
-            self._keep(key, sketch.added(next(fetched), clean), sketch.sized(next(fetched), clean))
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
@@ -344,22 +325,6 @@ def _batch_lanes(batch: torch.Tensor) -> torch.Tensor:
 def _results(group: _Group) -> List[torch.Tensor]:
     found = (group.checksums, None if group.rows is None else group.rows.sums)
     return [each for each in found if each is not None]
-
-
-def to_hosts(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
-    """Return tensors on the CPU; all that lie on one device come in one copy."""
-    found: List[torch.Tensor] = list(tensors)
-    devices = {each.device for each in tensors if each.device.type != "cpu"}
-    for device in devices:
-        places = [place for place, each in enumerate(tensors) if each.device == device]
-        words = torch.cat([tensors[place].contiguous().view(-1).view(torch.int32) for place in places]).cpu()
-        start = 0
-        for place in places:
-            one = tensors[place]
-            size = one.numel() * one.element_size() // 4
-            found[place] = words[start : start + size].clone().view(one.dtype).view(one.shape)
-            start += size
-    return found
 
 
 def _flat_of(tensor: torch.Tensor) -> torch.Tensor:
