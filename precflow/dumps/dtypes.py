@@ -36,6 +36,7 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
 FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")  # from fine to coarse
 _NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}  # dtype.name is put together anew each time
 _PARTS = {"complex64": "float32", "complex128": "float64"}
+_RANKS = {name: FLOATS.index(_PARTS.get(name, name)) for name in (*FLOATS, *_PARTS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,5 +107,5 @@ def coarsest(names: Iterable[str]) -> str:
     >>> coarsest(["float32", "float16", "int64", "complex128"])
     'float16'
     """
-    floats = [FLOATS.index(real_part(name)) for name in names if real_part(name) in FLOATS]
-    return FLOATS[max(floats)] if floats else ""
+    ranks = [_RANKS[name] for name in names if name in _RANKS]
+    return FLOATS[max(ranks)] if ranks else ""
