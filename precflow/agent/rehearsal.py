@@ -151,8 +151,8 @@ def _faked(request: Request, model: torch.nn.Module, inputs: Dict[str, Any]) -> 
 def _step(request: Request, model: torch.nn.Module, inputs: Dict[str, Any]) -> None:
     """Write the lines of one step."""
     writer = Writer(request.output, declared=request.declared)
-    recorder = Recorder(writer, levels=request.capture.level, phases=request.capture.phase, detail="digest")
-    recorder._lines._contents = Numbered()  # noqa: SLF001  the one part of capture that needs values
+    capture = request.capture
+    recorder = Recorder(writer, levels=capture.level, phases=capture.phase, detail="digest", contents=Numbered())
     try:
         training = Training(request, model, _META)
         training.begin_step()

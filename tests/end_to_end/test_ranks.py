@@ -50,6 +50,18 @@ def test_lines_of_each_rank_name_their_own_places(recorded):
         assert "ranks.py" in sites.pop()
 
 
+def test_what_a_collective_has_written_is_read_anew(recorded):
+    """It writes in place, and no counter of versions tells."""
+    dump = Dump.open(recorded[0])
+    for step in (0, 1):
+        made, taken = (
+            [next(call for call in dump.calls(rank=rank, step=step) if call.operator == operator) for rank in (0, 1)]
+            for operator in ("mul", "tanh")
+        )
+        assert all(one.outputs[0].content != other.inputs[0].content for one, other in zip(made, taken, strict=True))
+        assert taken[0].inputs[0].content == taken[1].inputs[0].content
+
+
 def test_ranks_are_compared_with_their_own(recorded):
     measures = compare(*map(Dump.open, recorded))
     assert {measure.join for measure in measures} == {"paired"}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
+import torch
+
 from precflow.agent.capture.memory import Layout, Seen, Storages, address_of, seen
 from precflow.agent.measuring import Measuring, Ticket
 from precflow.agent.parts import Kept
 
 if TYPE_CHECKING:
-    import torch
-
     from precflow.agent.writer import Writer
 
 _Known = Dict[Tuple[object, Layout], List[Ticket]]
@@ -31,11 +31,13 @@ class Contents:
         self._measuring = Measuring(writer, fine=fine)
         self._storages = storages
         self._known: Dict[int, _Known] = {}
+        self._uncounted = _collectives()
         storages.follow(self._known)
 
     def forget(self) -> None:
         """Forget everything: what has been stored stays stored."""
         self._known.clear()
+        self._uncounted = _collectives()
 
     def written(self, tensor: torch.Tensor) -> None:
         """Forget what is known of the tensor's memory: a write was seen, through this tensor or a view of it."""
@@ -56,7 +58,7 @@ class Contents:
         address, version, layout = now or seen(tensor)
         if address is None:
             return NOTHING
-        if version is None:  # nothing tells when an inference tensor is written to
+        if version is None or self._uncounted:  # nothing tells when an inference tensor is written to, or by a collective
             return self._measuring.measure(tensor, detail, kept)
         tickets = self._tickets(address, (version, layout), tensor)
         for ticket in tickets:
@@ -86,3 +88,9 @@ class Contents:
             WriteError: A tensor could not be stored.
         """
         self._measuring.flush()
+
+
+def _collectives() -> bool:
+    """Tell whether this process belongs to a group, whose collectives write in place without counting versions."""
+    distributed = torch.distributed
+    return bool(distributed.is_available() and distributed.is_initialized())

@@ -70,15 +70,25 @@ class Lines:
         detail: What is kept of tensors where no choice says otherwise: one of ``measuring.DETAILS``.
         rank: Rank of this process.
         fine: Sketches keep high and low parts apart.
+        contents: What measures tensors, where it is not made here.
     """
 
-    def __init__(self, writer: Optional[Writer], weights: Weights, *, detail: str, rank: int, fine: bool = False) -> None:
+    def __init__(  # noqa: PLR0913  what a recorder was asked for
+        self,
+        writer: Optional[Writer],
+        weights: Weights,
+        *,
+        detail: str,
+        rank: int,
+        fine: bool = False,
+        contents: Optional[Contents] = None,
+    ) -> None:
         self._storages = Storages()
         self.sources = Sources(self._storages)
         self.records = 0
         self._writer = writer
         self._weights = weights
-        self._contents = Contents(writer, self._storages, fine=fine)
+        self._contents = contents or Contents(writer, self._storages, fine=fine)
         self._general = Choice(detail, None)
         self._rank = rank
         self._step = 0

@@ -24,6 +24,7 @@ from precflow.agent.scope import Scope
 if TYPE_CHECKING:
     import torch
 
+    from precflow.agent.capture.contents import Contents
     from precflow.agent.writer import WriteError, Writer
 
 
@@ -42,6 +43,7 @@ class Recorder:
         rank: Rank of this process.
         selection: What answers for each call instead of ``scope`` and ``detail``.
         fine: Sketches keep the high and the low part of every value apart.
+        contents: What measures tensors, the one part of capture that needs values; made here where none is given.
 
     Raises:
         ValueError: An unknown level, phase or detail.
@@ -61,6 +63,7 @@ class Recorder:
         rank: int = 0,
         selection: Optional[Scope] = None,
         fine: bool = False,
+        contents: Optional[Contents] = None,
     ) -> None:
         if detail not in DETAILS or not set(levels) <= set(LEVELS) or not set(phases) <= set(PHASES):
             expected = "expected some of %s, some of %s, one of %s" % (LEVELS, PHASES, DETAILS)
@@ -69,7 +72,7 @@ class Recorder:
             raise RuntimeError("this torch does not show the graph of autograd: phase backward cannot be recorded")
         self._writer = writer
         self._weights = Weights(weights)
-        self._lines = Lines(writer, self._weights, detail=detail, rank=rank, fine=fine)
+        self._lines = Lines(writer, self._weights, detail=detail, rank=rank, fine=fine, contents=contents)
         self._frames = Frames(selection or Scope(scope, detail=detail), rank)
         self._sites = Sites(package_roots, None if writer is None else writer.sites)
         self._guard = Guard()

@@ -34,6 +34,21 @@ def test_a_tensor_is_measured_once(measured):
     assert len(measured) == 1
 
 
+def test_in_a_group_of_processes_every_look_is_a_new_one(measured, tmp_path):
+    """Collectives write in place without being counted, as ``data`` does here."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        contents, tensor = Contents(None, Storages()), torch.ones(3)
+        before = of(contents, tensor)
+        tensor.data.add_(1)
+        assert of(contents, tensor) == content_id(tensor) != before
+    finally:
+        torch.distributed.destroy_process_group()
+    contents.forget()
+    assert of(contents, tensor) == of(contents, tensor)
+    assert len(measured) == 3
+
+
 def test_a_write_through_any_view_is_seen(measured):
     contents, tensor = Contents(None, Storages()), torch.ones(2, 3)
     of(contents, tensor)
