@@ -60,9 +60,8 @@ class Sketches:
         if not gathered or writer is None:
             return
         hosts = to_hosts([each for one in gathered.values() for each in (one.parts, one.rows)])
-        finished = _added(
-            [_Gathered(*hosts[2 * place : 2 * place + 2], one.clean) for place, one in enumerate(gathered.values())]
-        )
+        pairs = zip(gathered.values(), hosts[::2], hosts[1::2])
+        finished = _added([_Gathered(parts, rows, one.clean) for one, parts, rows in pairs])
         for (key, one), sums, rows in zip(gathered.items(), finished, hosts[1::2]):
             for what, found in (("sketch", sums), ("rows", sized(rows, one.clean))):
                 if math.isfinite(found.sum(dtype=torch.float64).item()):
