@@ -8,6 +8,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
 
 from precflow.comparison.batches import Batch
 from precflow.comparison.reading import Found, OpenPair, Part, Terms
@@ -17,6 +20,7 @@ from precflow.dumps.reader import Dump
 from precflow.errors import DumpError
 
 _ENOUGH = 1 << 20  # elements that are worth a task of a pool
+_HELD = 1 << 19  # elements whose pages a thread holds: of both sides of float32 4 MiB
 _AHEAD = 2  # batches that are begun before the first of them is finished
 
 Range = tuple[OpenPair, int, int]
@@ -88,8 +92,17 @@ def _tasks(opened: Sequence[OpenPair | Found]) -> Iterator[list[Range]]:
 
 def _read(task: Sequence[Range], terms: Terms) -> list[Part | Found]:
     """Read ranges, and finish the pairs that are read whole: the thread that waits for all has the interpreter's lock else."""
-    results = [_result(pair, pair.read(start, stop, terms), whole=stop - start == pair.size) for pair, start, stop in task]
-    release(*(view for pair, start, stop in task for view in pair.views(start, stop)))
+    results: list[Part | Found] = []
+    held: list[npt.NDArray[Any]] = []
+    size = 0
+    for pair, start, stop in task:
+        results.append(_result(pair, pair.read(start, stop, terms), whole=stop - start == pair.size))
+        held += pair.views(start, stop)
+        size += stop - start
+        if size >= _HELD:
+            release(*held)
+            held, size = [], 0
+    release(*held)
     return results
 
 

@@ -31,3 +31,16 @@ def test_who_leaves_early_leaves_no_thread_behind(sides, readings):
     next(run)
     run.close()
     assert not [thread.name for thread in threading.enumerate() if "ThreadPoolExecutor" in thread.name]
+
+
+def test_pages_are_given_back_within_a_task_and_behind_it_each_view_once(sides, readings, monkeypatch):
+    released = []
+    monkeypatch.setattr(threads, "release", lambda *views: released.append([view.size for view in views]))
+    opened = [
+        threads._open(batch, number, *sides) for batch in batches(readings[:6], {}) for number in range(len(batch.readings))
+    ]
+    (task,) = threads._tasks(opened)
+    monkeypatch.setattr(threads, "_HELD", opened[0].size + 1)
+    threads._read(task, Terms())
+    assert len(released) > 2
+    assert sum(size for sizes in released for size in sizes) == 2 * sum(pair.size for pair in opened)
