@@ -223,10 +223,21 @@ def test_names_of_a_user_are_text_and_never_templates():
     assert finding.title == "{{ 7 * 7 }}<script>"
 
 
-@pytest.mark.parametrize(("kept", "change"), [("tensors", "target.dtype=float32"), ("content id", "capture=escalating")])
-def test_what_nothing_explains_asks_for_tensors_where_none_were_kept(kept, change):
-    (finding,) = [one for one in advise(evidence({"kept": kept}), SHIPPED.values()) if one.rule == "PF299"]
+@pytest.mark.parametrize(
+    ("kept", "low_precision", "advice", "change"),
+    [
+        ("tensors", True, "Run float32 against float32 first", "target.dtype=float32"),
+        ("tensors", False, "Compute this operator on CPU", ""),
+        ("content id", True, "Run float32 against float32 first", "capture=escalating"),
+        ("content id", False, "Keep the tensors of this operator", "capture=escalating"),
+    ],
+)
+def test_what_nothing_explains_asks_for_what_is_missing(kept, low_precision, advice, change):
+    names = evidence({"kept": kept, "low_precision": low_precision})
+    (finding,) = [one for one in advise(names, SHIPPED.values()) if one.rule == "PF299"]
     assert finding.try_it == change
+    assert finding.fix.startswith(advice)
+    assert "  " not in finding.fix
 
 
 def test_what_nothing_explains_never_asks_for_what_the_run_does_already():
