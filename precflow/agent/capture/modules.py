@@ -107,6 +107,7 @@ class Modules:
         call = before or module._call_impl  # noqa: SLF001  what nn.Module itself calls
 
         def watched(*positional: Any, **keywords: Any) -> Any:
+            """Call the compiled code between what the hooks of another module would do."""
             self._entered(boundary, module, positional, keywords)
             result = None
             try:
@@ -116,6 +117,7 @@ class Modules:
             return result
 
         def restore() -> None:
+            """Put back what was called before."""
             module.__dict__.pop(_COMPILED_CALL, None)
             if before is not None:
                 module.__dict__[_COMPILED_CALL] = before

@@ -88,6 +88,7 @@ class Parameters:
         own, step = optimizer.__dict__.get("step"), optimizer.step
 
         def watched(_: torch.optim.Optimizer, *positional: Any, **keywords: Any) -> Any:
+            """Take a step of the optimizer, and record what it is given and what it leaves."""
             with self._guard:
                 self._before(optimizer)
             rest()
@@ -102,6 +103,7 @@ class Parameters:
         stand_in = types.MethodType(watched, optimizer)  # learning rate schedules want a method
 
         def take_off() -> None:
+            """Let the optimizer step on its own again."""
             if optimizer.__dict__.get("step") is stand_in:  # nobody has wrapped it since
                 del optimizer.__dict__["step"]
                 if own is not None:
