@@ -9,8 +9,9 @@ The work is a CLIP text encoder of 63 M parameters (12 layers, 512 wide, batch o
 and backward, and a model of many small operators. Each case runs in a process of its own, ours and the peer's by turns; inside
 it plain and captured steps alternate, and its ratio is the median of the captured step against the plain ones before and after.
 Ours, plain and captured, run with Python's garbage collector spared, as a dump runs its steps; the peer's run as they come.
-Dumps go to ``--folder`` (a tmpfs by default). The peer is msprobe (``mindstudio-probe``), in a virtual environment made for it,
-or in the one that ``--peer`` names.
+Beside them a bare recorder shows what no recorder saves: hooks at modules that take three reductions of each new tensor, or
+write its bytes into one file, and keep nothing. Dumps go to ``--folder`` (a tmpfs by default). The peer is msprobe
+(``mindstudio-probe``), in a virtual environment made for it, or in the one that ``--peer`` names.
 """
 
 from __future__ import annotations
@@ -67,6 +68,12 @@ def steps(python: Path, folder: Path, rounds: int) -> Iterator[dict[str, Any]]:
         yield {"case": name, "ours": own, "peer": theirs}
 
 
+def least(folder: Path, rounds: int) -> dict[str, float]:
+    """Return the captured step of the bare recorder against the plain one, by detail."""
+    cases = {detail: Case("encoder", detail, "module", str(folder), rounds) for detail in ("statistics", "tensors")}
+    return {detail: float(run(Path(sys.executable), "bare", case)["ratio"]) for detail, case in cases.items()}
+
+
 def small_calls(python: Path, folder: Path, counts: tuple[int, ...], peers: tuple[int, ...]) -> list[dict[str, Any]]:
     """Return the microseconds that a recorded call adds, by the number of calls in a step."""
     rows = []
@@ -101,6 +108,7 @@ def measure(python: Path, folder: Path, *, quick: bool) -> dict[str, Any]:
             "files_per_step": tensors["peer"]["files"],
             "microseconds_per_small_call": small[0]["peer"],
         },
+        "least": least(folder, 3 if quick else 9),
         "cases": cases,
         "small_calls": small,
     }
@@ -118,13 +126,15 @@ def report(found: dict[str, Any]) -> str:
     small = [
         {"calls in a step": row["calls"], "ours, us a call": row["ours"], "peer": row["peer"]} for row in found["small_calls"]
     ]
-    parts = {"Promised": promised, "A captured step against the plain one": cases, "Many small calls, statistics": small}
+    bare = [{"kept": detail, "captured step / plain step": ratio} for detail, ratio in found["least"].items()]
+    parts = {"Promised": promised, "A captured step against the plain one": cases, "A bare recorder, modules": bare}
+    parts["Many small calls, statistics"] = small
     return "\n".join(f"### {title}\n\n{tables.markdown(rows)}" for title, rows in parts.items())
 
 
 def headline(found: dict[str, Any]) -> dict[str, Any]:
     """Return the promised figures alone."""
-    return {name: value for name, value in found.items() if name not in {"peer", "cases", "small_calls"}}
+    return {name: value for name, value in found.items() if name not in {"peer", "least", "cases", "small_calls"}}
 
 
 def picture(found: dict[str, Any]) -> str:
@@ -152,7 +162,7 @@ def main() -> None:
         (given.write / "capture.md").write_text(report(found), encoding="utf-8")
         (given.write / "capture.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         (given.write / "capture.svg").write_text(picture(found), encoding="utf-8")
-    print(json.dumps({**headline(found), "peer": found["peer"]}) if given.json else report(found))
+    print(json.dumps({**headline(found), "peer": found["peer"], "least": found["least"]}) if given.json else report(found))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+import torch
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -46,3 +47,42 @@ def test_the_curve_has_a_point_for_each_value_and_rises_with_it():
     assert circles[0][0] < circles[1][0]
     assert circles[0][1] > circles[2][1]
     assert root.find(f"{SVG}title").text == "t <1>"
+
+
+def test_a_bare_recorder_sees_each_tensor_once_and_its_gradient(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    bare, seen = loaded("bare"), []
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh())
+    inputs = torch.randn(2, 4)
+    recorder = bare.Bare(lambda tensor: seen.append(tuple(tensor.shape)))
+    for _ in range(2):
+        seen.clear()
+        recorder.step(model, lambda: model(inputs).sum().backward())
+        assert sorted(seen) == [(2, 3)] * 4 + [(2, 4)]
+        assert (recorder.tensors, recorder.bytes) == (5, 4 * (4 * 6 + 8))
+    model(inputs)
+    assert len(seen) == 5
+
+
+def test_a_bare_recorder_reads_or_writes_all_bytes(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    bare = loaded("bare")
+    extremes, sums, norms = bare.reductions(torch.ones(4, 512))
+    assert (extremes.max.item(), sums.tolist(), norms.tolist()) == (1.0, [512.0] * 4, [pytest.approx(512**0.5)] * 4)
+    assert bare.reductions(torch.ones(3)) is None
+    values = torch.arange(6, dtype=torch.float32).view(2, 3)
+    with (tmp_path / "bytes").open("wb") as file:
+        bare.writing(file.fileno())(values.t())
+        bare.writing(file.fileno())(torch.empty(0))
+    assert (tmp_path / "bytes").read_bytes() == values.t().contiguous().numpy().tobytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("detail", ["statistics", "tensors"])
+def test_a_case_of_the_bare_recorder_has_a_ratio(tmp_path, detail):
+    words = {"subject": "small", "detail": detail, "level": "module", "folder": str(tmp_path), "rounds": 1, "calls": 200}
+    command = [sys.executable, FOLDER / "capturing" / "bare.py", json.dumps(words)]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+    assert found["ratio"] > 0
+    assert found["tensors"] == 1 + 200 // 20
+    assert found["bytes"] == 4 * 64 * found["tensors"] == (tmp_path / "bytes").stat().st_size or detail == "statistics"
