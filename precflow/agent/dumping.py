@@ -15,7 +15,7 @@ from precflow.agent.capture.recorder import Recorder
 from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA
 from precflow.agent.failures import AgentError
 from precflow.agent.placement import element_type
-from precflow.agent.places import place_of_error
+from precflow.agent.places import error_text
 from precflow.agent.random_numbers import Draw, RandomNumbers
 from precflow.agent.resumption import outputs_of
 from precflow.agent.scope import check_scope
@@ -149,10 +149,8 @@ def _explained() -> Iterator[None]:
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # a workload that ends the process ends it here
         refused = isinstance(error, NotImplementedError) or "not implemented for" in str(error)
         kind = "unsupported" if refused else "workload"
-        said = str(error).strip().splitlines() or ["without a message"]
-        message = "the workload raised %s: %s (%s)" % (type(error).__name__, said[0], place_of_error(error))
         step = "another dtype or device may have this operator; " + _LOG if refused else _LOG
-        raise AgentError(kind, message, step, traceback.format_exc()) from error
+        raise AgentError(kind, "the workload raised " + error_text(error), step, traceback.format_exc()) from error
 
 
 def _supported(request: Request) -> None:

@@ -31,6 +31,17 @@ def running_place() -> str:
     return _text(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
+def error_text(error: BaseException, *, sentence: bool = False) -> str:
+    """Return what an exception says, in one line with the place it came from.
+
+    Args:
+        error: With its traceback.
+        sentence: Of its first line the first sentence alone: some versions of torch go on with all that they could do.
+    """
+    said = (str(error).strip().splitlines() or ["without a message"])[0]
+    return "%s: %s (%s)" % (type(error).__name__, said.partition(". ")[0] if sentence else said, place_of_error(error))
+
+
 def place_of_error(error: BaseException) -> str:
     """Return the innermost line of the user's that an exception came through, or where it was raised."""
     steps = traceback.extract_tb(error.__traceback__)

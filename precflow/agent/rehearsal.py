@@ -24,7 +24,7 @@ from precflow.agent.devices.cpu import Cpu
 from precflow.agent.failures import AgentError
 from precflow.agent.measuring import Ticket
 from precflow.agent.placement import element_type, mapped, place_model, placed
-from precflow.agent.places import place_of_error
+from precflow.agent.places import error_text
 from precflow.agent.random_numbers import RandomNumbers
 from precflow.agent.step_files import write_json
 from precflow.agent.subject import build_inputs, build_model
@@ -191,7 +191,4 @@ def _explained() -> Iterator[None]:
     except AgentError:
         raise
     except (Exception, SystemExit) as error:
-        said = str(error).strip().splitlines() or ["without a message"]
-        sentence = said[0].partition(". ")[0]  # some versions of torch go on with a list of everything that they could do
-        message = "%s: %s (%s)" % (type(error).__name__, sentence, place_of_error(error))
-        raise AgentError("workload", message) from error
+        raise AgentError("workload", error_text(error, sentence=True)) from error

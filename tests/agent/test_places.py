@@ -27,3 +27,14 @@ def test_an_error_inside_torch_is_placed_at_the_users_call():
 
 def test_the_line_that_is_running():
     assert places.running_place().endswith("in test_the_line_that_is_running")
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [("One thing. Another.\nMore.", "ValueError: One thing. Another. ("), ("", "ValueError: without a message (")],
+)
+def test_an_error_in_one_line_ends_in_its_place(said, text):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  the message is what is looked at
+        raise ValueError(said)
+    assert places.error_text(caught.value).startswith(text + "test_places.py:")
+    assert places.error_text(caught.value, sentence=True).startswith(text.replace(". Another.", "") + "test_places.py:")
