@@ -44,7 +44,10 @@ def histogram(values: Floats, low: float, high: float, bins: int = BINS) -> Hist
     if not low < high:
         return Histogram(low, high, (int(values.size),) if low == high else ())
     factor = _HALF if high > _WIDEST or low < -_WIDEST else 1.0
-    counts, _ = np.histogram(values * factor if factor != 1 else values, bins, (low * factor, high * factor))
+    try:
+        counts, _ = np.histogram(values * factor if factor != 1 else values, bins, (low * factor, high * factor))
+    except ValueError:  # NumPy has no bins that are narrower than values of this size are apart
+        counts, _ = np.histogram((values - low) / (high - low), bins, (0.0, 1.0))
     return Histogram(low, high, tuple(int(count) for count in counts))
 
 
