@@ -171,8 +171,8 @@ def _undecided(statuses: Sequence[tuple[Measure, Judged]], config: RunConfig, *,
         return []
     measure, record = found[0]
     helps = remedy([one for one, _ in found], config, second_pass=second_pass)
-    said = f"{records(len(found))} cannot be decided by what was kept, first {measure.name}: {record.reason}"
-    return [f"{said} ({helps})" if helps else said]
+    kept = f"by what was kept; {helps}" if helps else "by what was kept"  # ahead of the reason, which screens may cut
+    return [f"{records(len(found))} cannot be decided {kept}; first {measure.name}: {record.reason}"]
 
 
 def _first(statuses: Sequence[tuple[Measure, Judged]], status: str, words: str) -> list[str]:

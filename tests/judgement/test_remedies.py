@@ -65,6 +65,8 @@ def test_only_a_run_that_does_not_escalate_is_told_to(advised, detail, second_pa
 def test_the_verdict_says_it(measure, run):
     near = {"metrics": {"relative_l2": 2**-16}, "ranges": {"relative_l2": (2**-17, 2**-15)}, "evidence": "sketch"}
     _, verdict = run([measure(**near)])
-    assert verdict.reasons[0].endswith("to decide (their tensors would: capture=escalating)")
+    assert verdict.reasons[0].startswith(
+        "1 record cannot be decided by what was kept; their tensors would: capture=escalating; first "
+    )
     _, verdict = run([measure(**{**near, "evidence": "tensors", "metrics": {}})])
     assert verdict.reasons[0].endswith("which does not decide its limit 1.53e-05 (default)")
