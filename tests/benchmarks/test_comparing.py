@@ -60,3 +60,13 @@ def test_all_passes_of_the_race_read_the_same_pair(comparing):
     naive = kernels.naive(*pair)
     assert len(naive) == 21
     assert naive[0] == pytest.approx(1.0, abs=1e-9)
+
+
+def test_rates_leave_the_start_of_the_process_out(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    spec = importlib.util.spec_from_file_location("compare", FOLDER / "compare.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    rows = [{"gigabytes": 1.0, "ours": 1.0}, {"gigabytes": 2.0, "ours": 1.25}, {"gigabytes": 16.0, "ours": 4.75}]
+    assert [row["GB/s beyond the row before"] for row in module.with_rates(rows, 0.7)] == [None, 4.0, 4.0]
+    assert [row["GB/s beyond the row before"] for row in module.with_rates(rows[:1], 0.75)] == [4.0]
