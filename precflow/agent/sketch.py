@@ -78,8 +78,10 @@ def _stretch(some: torch.Tensor, number: int, clean: Optional[Cleaning], largest
     pieces = 2 * max(1, -(-count // (2 * SUMS * _ROWS_OF_PIECE)))
     padded = _scratch(-(-count // (pieces * SUMS)) * pieces * SUMS, wide(some.dtype), some.device)
     padded[count:] = 0
+    if clean is not None or some.element_size() == 1:  # float8 takes part in no arithmetic
+        some = some.to(padded.dtype)
     if clean is not None:
-        some = clean(some.to(padded.dtype))
+        some = clean(some)
     torch.mul(some, _signs_of(number, some.device)[:count], out=padded[:count])
     table = padded.view(pieces, -1, SUMS)
     if not largest:

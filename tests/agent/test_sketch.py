@@ -46,6 +46,14 @@ def test_sums_are_those_of_the_judge(name, size):
     assert np.abs(found.double().numpy()[0] - judges).max() <= 1e-6 * max(np.abs(judges).max(), 1e-3)
 
 
+@pytest.mark.parametrize("fine", [False, True])
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_float8_is_sketched_as_the_same_values_in_a_wider_type(name, fine):
+    values = gaussian(0, 3000).to(getattr(torch, name))
+    largest = float(values.float().abs().max()) if fine else 0.0
+    assert torch.equal(sketch(values, largest=largest), sketch(values.float(), largest=largest))
+
+
 def test_a_sketch_is_linear():
     one, other = gaussian(0, 3 * BLOCK + 5), gaussian(1, 3 * BLOCK + 5)
     difference = added(sketch(one)) - added(sketch(other))
