@@ -76,11 +76,15 @@ _STRADDLE = "one side holds values that are fills in its type, and the other may
 
 
 def _nonfinite_apart(one: Statistics, other: Statistics) -> int:
-    """Return how many NaN and infinities cannot have an equal partner; -inf may stand against a negative fill."""
-    apart = abs(one.nan - other.nan) + abs(one.positive_infinity - other.positive_infinity)
-    fewer = min(one, other, key=lambda side: side.negative_infinity)
-    low = fewer.sentinel - (fewer.high or 0)
-    return apart + max(0, abs(one.negative_infinity - other.negative_infinity) - low)
+    """Return at how many places a NaN or infinity cannot have an equal partner; one place may take one of each side."""
+    return max(_without_partner(one, other), _without_partner(other, one))
+
+
+def _without_partner(side: Statistics, other: Statistics) -> int:
+    """Return how many NaN and infinities of a side are more than the other has; -inf may stand against a negative fill."""
+    low = other.sentinel - (other.high or 0)
+    kinds = ((side.nan, other.nan), (side.positive_infinity, other.positive_infinity))
+    return sum(max(0, here - there) for here, there in (*kinds, (side.negative_infinity, other.negative_infinity + low)))
 
 
 def _fills_apart(one: Statistics, other: Statistics) -> int:
