@@ -19,6 +19,7 @@ BLOCK = 16384  # words that are summed up together: their weights stay in the ca
 BLOCK_BYTES = 4 * BLOCK
 PIECE_BYTES = 64 << 20  # a tensor that is larger, and not plain memory, is never copied as a whole
 
+_BYTES = (torch.uint8, torch.int8, torch.bool)
 _SEEDS = (0x243F6A88, 0x85A308D3)
 _FACTOR = signed(0x9E3779B1)
 _HOST_ROWS = 16  # blocks at once: their words and what is made of them stay in the cache
@@ -54,10 +55,18 @@ def lanes(tensor: torch.Tensor) -> torch.Tensor:
     source = tensor.detach()
     if not wraps(source.device):
         source = source.cpu()
-    found = [_flat_lanes(words) for words in _in_order(source)]
+    found = [_flat_lanes(words) for words in _in_order(joinable(source))]
     if not found:
         return torch.empty((0, 2), dtype=torch.int32, device=source.device)
     return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def joinable(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor in a type that torch can copy and join: float8, float4 and other rare types of one byte as bytes.
+
+    torch 2.1 joins no float8, 2.13 no float4, and none of them copies what is narrower.
+    """
+    return tensor.view(torch.uint8) if tensor.element_size() == 1 and tensor.dtype not in _BYTES else tensor
 
 
 def block_lanes(words: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ import torch
 from precflow.agent import sketch, statistics
 from precflow.agent.digest import byte_count, bytes_of, dtype_name, named
 from precflow.agent.lanes import BLOCK as BLOCK_WORDS
-from precflow.agent.lanes import PIECE_BYTES, block_lanes, lanes, words_of, wraps
+from precflow.agent.lanes import PIECE_BYTES, block_lanes, joinable, lanes, words_of, wraps
 from precflow.agent.marks import mark_of, mark_of_statistics
 from precflow.agent.parts import Kept, taken
 from precflow.agent.row_norms import RowNorms, shared_row
@@ -272,7 +272,7 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy in C order, without a pending conjugation."""
     if tensor.is_conj() or tensor.is_neg():
         return tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-    return tensor.clone(memory_format=torch.contiguous_format)
+    return joinable(tensor).clone(memory_format=torch.contiguous_format).view(tensor.dtype)
 
 
 def _groups(jobs: Sequence[_Job]) -> Iterable[List[_Job]]:
@@ -297,7 +297,7 @@ def _enqueued(jobs: List[_Job]) -> _Group:
     counted = any(job.ticket.detail in ("statistics", "sketch") for job in jobs)
     floating = dtype_name(flat[0].dtype) in _FLOATS and flat[0].numel() > 0
     rows, row = None, _row(jobs[0])
-    batch = flat[0].unsqueeze(0) if len(flat) == 1 else torch.stack(flat)
+    batch = flat[0].unsqueeze(0) if len(flat) == 1 else torch.stack([joinable(each) for each in flat]).view(flat[0].dtype)
     if counted and floating:
         rows = statistics.in_rows(batch, row)
     if all(job.ticket.detail == "statistics" for job in jobs):
@@ -312,6 +312,7 @@ def _enqueued(jobs: List[_Job]) -> _Group:
 def _batch_lanes(batch: torch.Tensor) -> torch.Tensor:
     """Return the checksums of each row of a batch, int32 ``[rows, blocks, 2]``."""
     count, length = batch.shape
+    batch = joinable(batch)
     if not wraps(batch.device):
         batch = batch.cpu()
     missing = -length * batch.element_size() % 4 // batch.element_size()
@@ -332,7 +333,7 @@ def _flat_of(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
     flat = tensor.reshape(-1)
-    return torch.view_as_real(flat).view(-1) if flat.is_complex() else flat
+    return torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
 
 
 def _statistics(flat: torch.Tensor) -> Optional[Statistics]:

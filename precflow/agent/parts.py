@@ -7,6 +7,7 @@ from typing import NamedTuple, Optional, Tuple
 
 import torch
 
+from precflow.agent.lanes import joinable
 from precflow.agent.sampling import BLOCK, Part, part_name, part_of
 
 
@@ -26,11 +27,11 @@ def kept_of(shape: Tuple[int, ...], slices: str, sample: float) -> Optional[Kept
 
 def taken(tensor: torch.Tensor, kept: Kept) -> torch.Tensor:
     """Return a contiguous copy of the part: in the shape that the index leaves, or flat where blocks were sampled."""
-    part = kept.part
+    part, dtype, tensor = kept.part, tensor.dtype, joinable(tensor)
     left = tensor[part.axes] if part.axes else tensor
     if part.blocks is None:
-        return left.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+        return left.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format).view(dtype)
     flat = left.reshape(-1)
     blocks = torch.tensor(part.blocks, dtype=torch.int64).to(flat.device, non_blocking=True)
     whole = flat[: flat.numel() // BLOCK * BLOCK].view(-1, BLOCK).index_select(0, blocks).view(-1)
-    return torch.cat([whole, flat[part.tail :]]).resolve_conj().resolve_neg()
+    return torch.cat([whole, flat[part.tail :]]).resolve_conj().resolve_neg().view(dtype)

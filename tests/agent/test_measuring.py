@@ -85,6 +85,35 @@ def as_array(each, name):
     return each.float().numpy().astype(ml_dtypes.bfloat16) if name == "bfloat16" else np.asarray(each)
 
 
+@pytest.mark.parametrize("name", ["complex64", "complex128"])
+@pytest.mark.parametrize("detail", ["digest", "statistics", "sketch", "tensors"])
+def test_every_other_complex_number_is_measured_where_it_is(name, detail):
+    each = torch.randn(300, 400, dtype=getattr(torch, name))[:, ::2]  # one row in memory, with gaps
+    measuring = Measuring(None)
+    tickets = [measuring.measure(one, detail) for one in (each, each.contiguous())]
+    measuring.flush()
+    assert tickets[0].known == tickets[1].known != ""
+    assert tickets[0].statistics == tickets[1].statistics
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "uint4", "bits8"])
+@pytest.mark.parametrize("detail", ["digest", "statistics", "sketch", "tensors"])
+def test_types_that_torch_cannot_join_are_measured_together(name, detail):
+    dtype = getattr(torch, name, None)
+    if dtype is None:
+        pytest.skip(f"this torch has no {name}")
+    bits = torch.arange(35, dtype=torch.uint8)
+    several = [each.view(dtype) for each in (bits, bits + 1, bits[::2], bits.view(5, 7).t())]
+    measuring = Measuring(None)
+    tickets = [measuring.measure(each, detail) for each in several]
+    measuring.flush()
+    if detail != "statistics":
+        assert [ticket.content for ticket in tickets] == [content_id(each) for each in several]
+        assert len({ticket.content for ticket in tickets}) == 4
+    elif name in ("float8_e4m3fn", "float8_e5m2"):
+        assert tickets[0].statistics[1] == float(several[0].float().max())
+
+
 def test_only_ordinary_values_enter_where_others_are(tmp_path):
     writer = writer_in(tmp_path)
     clean = tensor("float32", (30, 2000))

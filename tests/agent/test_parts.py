@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from precflow.agent.parts import kept_of, taken
@@ -29,6 +30,18 @@ def test_a_part_is_a_copy_in_c_order():
     tensor.zero_()
     assert found.is_contiguous()
     assert found.tolist() == [[1.0, 5.0, 9.0], [2.0, 6.0, 10.0]]
+
+
+@pytest.mark.parametrize(("slices", "sample"), [("[:, ::2]", 1.0), ("", 0.1), ("[1:]", 0.1)])
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float4_e2m1fn_x2"])
+def test_parts_are_taken_of_types_that_torch_cannot_join(name, slices, sample):
+    if not hasattr(torch, name):
+        pytest.skip(f"this torch has no {name}")
+    bits = (torch.arange(3 * 100 * BLOCK) % 251).to(torch.uint8).view(3, -1)
+    kept = kept_of(tuple(bits.shape), slices, sample)
+    found = taken(bits.view(getattr(torch, name)), kept)
+    assert found.dtype == getattr(torch, name)
+    assert torch.equal(found.view(torch.uint8), taken(bits, kept))
 
 
 def test_a_tensor_that_is_kept_whole_has_no_part():
