@@ -35,6 +35,7 @@ MOST_ROWS = 1024  # norms that an agent keeps of one tensor; of more rows, equal
 _PLACES = 16384  # elements that share one table of weights
 _SEED = 0x243F6A88  # of that table
 _CODES = ((NOT_A_NUMBER, 1), (INFINITY, 2), (HIGH_FILL, 3), (LOW_FILL, 4), (MINUS_INFINITY, 4))
+_SMALLEST_SUM = 2.0**-110  # in float32 a smaller one has lost digits that the resolution of a sketch counts on
 _SINGLE, _SPLIT = 2.0**-22, 2.0**-32  # error of sums in float32, without and with their low part, relative to the norm
 
 
@@ -90,8 +91,8 @@ def kept(record: Record, dump: Evidence) -> Kept:
     if record.statistics is None:
         return found
     found = replace(found, evidence="statistics", statistics=record.statistics)
-    rows = _finite(dump.rows(record)) if record.share == 1 else None
-    sums = None if _in_step(record.shape) else _finite(dump.sketch(record))
+    rows = _in_range(dump.rows(record)) if record.share == 1 else None
+    sums = None if _in_step(record.shape) else _in_range(dump.sketch(record))
     if sums is None:
         return replace(found, rows=rows)
     parts = sums.reshape(-1, BUCKETS)
@@ -147,12 +148,13 @@ def _in_step(shape: tuple[int, ...]) -> bool:
     )
 
 
-def _finite(numbers: npt.NDArray[Any] | None) -> Floats | None:
-    """Return numbers as flat float64; ``None`` where sums left the range of float32."""
+def _in_range(numbers: npt.NDArray[Any] | None) -> Floats | None:
+    """Return numbers as flat float64; ``None`` where sums left the range of float32, or its digits at the lower end."""
     if numbers is None:
         return None
     wide = np.asarray(numbers, np.float64).reshape(-1)
-    return wide if np.isfinite(wide).all() else None
+    largest = float(np.max(np.abs(wide), initial=0.0))
+    return wide if np.isfinite(largest) and (not largest or largest >= _SMALLEST_SUM) else None
 
 
 class _Gathered:

@@ -147,6 +147,16 @@ def test_the_low_part_of_a_sketch_makes_it_finer():
     assert fine.resolution < coarse.resolution < 1e-6
 
 
+@pytest.mark.parametrize(("sums", "held"), [(1e-44, False), (1e-35, False), (1e-30, True), (0.0, True), (np.inf, False)])
+def test_sums_that_float32_cannot_hold_are_not_used(sums, held):
+    array = RNG.standard_normal((4, 6))
+    numbers = np.zeros(509, np.float32)
+    numbers[3] = sums
+    found = kept(record(array, statistics=COUNTED), Dump(sketched=numbers, rows=numbers))
+    assert (found.sketch is not None, found.rows is not None) == (held, held)
+    assert found.evidence == ("sketch" if held else "statistics")
+
+
 def test_a_tensor_that_should_be_there_and_is_not_is_an_error():
     with pytest.raises(DumpError):
         kept(record(RNG.standard_normal(4), stored=True), Dump())
