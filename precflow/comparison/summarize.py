@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ class PairOfTensors:
     def __init__(self, reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
         if reference.shape != target.shape:
             raise ValueError(f"cannot compare shape {list(reference.shape)} with {list(target.shape)}")
+        self._mixed = reference.dtype != target.dtype
         self.inexact = is_floating(name_of(reference.dtype)) or is_floating(name_of(target.dtype))
         parts = 2 if "c" in (reference.dtype.kind, target.dtype.kind) else 1
         self.reference, self.target = (self._flat(array, parts) for array in (reference, target))
@@ -69,10 +71,11 @@ class PairOfTensors:
         last = self.size if stop is None else stop
         fast = compiled_range(*self._names) if compiled else None
         if fast:
-            return fast(self.reference[start:last], self.target[start:last], start, self.length)
+            return self._typed(fast(self.reference[start:last], self.target[start:last], start, self.length))
         _keep_freed_memory()
         ranges = pieces(start, last, self.length, block)
-        return merge([Summary(inexact=self.inexact), *(self._block(first, last) for first, last in ranges)])
+        empty = Summary(inexact=self.inexact, unequal=self._mixed)
+        return merge([empty, *(self._block(first, last) for first, last in ranges)])
 
     def checked(
         self, start: int, stop: int, data: tuple[Data, ...] | None, *, block: int = DEFAULT_BLOCK, compiled: bool = False
@@ -93,7 +96,11 @@ class PairOfTensors:
             summary = self.summary(start, stop, block=block, compiled=compiled)
             return summary, (lanes(data[0]), lanes(data[1])) if data else None
         found = no_lanes(data[0].size), no_lanes(data[1].size)
-        return fast(self.reference[start:stop], self.target[start:stop], start, self.length, found), found
+        return self._typed(fast(self.reference[start:stop], self.target[start:stop], start, self.length, found)), found
+
+    def _typed(self, summary: Summary) -> Summary:
+        """Return the summary of flat elements as that of the tensors: of two types they are unequal, whatever the bits."""
+        return replace(summary, unequal=True) if self._mixed and not summary.unequal else summary
 
     def _block(self, first: int, last: int) -> Summary:
         reference, target = self.reference[first:last], self.target[first:last]

@@ -54,6 +54,17 @@ def test_integers_against_floating_point_are_read_as_the_latter():
     assert not PairOfTensors(whole, whole).inexact
 
 
+@pytest.mark.parametrize(
+    ("one", "other"), [("int64", "float64"), ("complex128", "float64"), ("float32", "bool"), ("float32", "float16")]
+)
+@pytest.mark.parametrize("count", [0, 3])
+def test_equal_values_of_two_types_are_not_the_same_bits(one, other, count):
+    pair = [np.ones(count, name) for name in (one, other)]
+    assert measure_all(PairOfTensors(*pair).summary())["bitwise_equal"] == 0.0
+    assert measure_all(PairOfTensors(*pair).summary(compiled=True))["bitwise_equal"] == 0.0
+    assert measure_all(summarize(pair[0], pair[0]))["bitwise_equal"] == 1.0
+
+
 def test_the_compiled_pass_reads_where_it_is_asked_for(compiled):
     pair = PairOfTensors(X, X)
     assert pair.summary(40, 120, compiled=True).elements == 80
