@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from precflow import __version__
 from precflow.config import flags
 from precflow.config.suggestions import did_you_mean
+from precflow.dumps import cut_files
 from precflow.dumps.collector import many_spared
 from precflow.errors import ConfigError, PrecflowError, StoreError
 from precflow.verbs import VERBS, json_error
@@ -36,6 +37,7 @@ BADNESS = (0, 3, 1, 2)  # of several jobs the worst exit code counts
 def main(argv: Sequence[str] | None = None) -> int:
     """Run precflow with the arguments of a command line and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    cut_files.explain()
     with many_spared():
         return guarded(lambda: _dispatch(arguments), as_json="--json" in arguments)
 

@@ -81,10 +81,10 @@ class Bare:
 
 
 def reductions(tensor: torch.Tensor) -> object:
-    """Return extremes, sums of rows and norms of rows of a floating point tensor."""
-    if not tensor.is_floating_point() or tensor.numel() % ROW:
+    """Return extremes, sums of rows and norms of rows of a floating point tensor; of others nothing."""
+    if not tensor.is_floating_point() or not tensor.numel():
         return None
-    rows = tensor.reshape(-1, ROW)
+    rows = tensor.reshape(-1, ROW if tensor.numel() % ROW == 0 else tensor.shape[-1] if tensor.dim() else 1)
     return torch.aminmax(rows), rows.sum(1), torch.linalg.vector_norm(rows, dim=1)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional, Tuple
 import torch
 
 from precflow.agent import determinism
-from precflow.agent.capture.contents import NOTHING, Contents
+from precflow.agent.capture.contents import NOTHING
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.contract import REHEARSAL_FILE
 from precflow.agent.devices.cpu import Cpu
@@ -67,7 +67,7 @@ def rehearse(request: Request, events: Events) -> None:
         raise write_error(error, request.output, 0) from error
 
 
-class Numbered(Contents):
+class Numbered:
     """Numbers in place of content ids: each tensor has its own, as long as nobody writes to its memory.
 
     It stands where the contents of a run are measured. Meta tensors have no bytes, but storages, whose identity is what a

@@ -3,6 +3,7 @@
 Shards are mapped. Where a mapped file gets shorter (on a network folder, by a copy that begins anew), or its disk goes away,
 the next look at what is gone is a bus error: no exception, and without this no word either. Python cannot be asked to handle
 it, because it cannot go on; a handler of the C library can say what happened and leave as what could not be done leaves.
+That is for the command line to ask for: a program that only imports precflow has signals of its own.
 """
 
 from __future__ import annotations

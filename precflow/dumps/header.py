@@ -50,13 +50,14 @@ class Repeat:
         checked: There was one.
         records: How many records were compared.
         different: Identities of those that changed.
-        by: What was compared of them: ``bits``, ``statistics`` where nothing else is kept, or both, in this order.
+        by: What was compared of them: ``bits``, ``statistics`` where nothing else is kept, or both; nothing where the dump does
+            not say.
     """
 
     checked: bool = False
     records: int = 0
     different: tuple[str, ...] = ()
-    by: tuple[str, ...] = ("bits",)
+    by: tuple[str, ...] = ()
 
     @property
     def how(self) -> str:
@@ -73,6 +74,8 @@ def told(by: Collection[str]) -> str:
     Args:
         by: ``bits``, ``statistics``, or both.
     """
+    if not by:
+        return "in a way that the dump does not name"
     if "statistics" not in by:
         return "bitwise"
     return "bitwise, or by statistics where these are all that is kept" if "bits" in by else "by statistics"
@@ -248,7 +251,7 @@ def _repeat(plain: Mapping[str, Any]) -> Repeat:
         checked=bool(plain.get("checked", False)),
         records=int(plain.get("records", 0)),
         different=tuple(plain.get("different", ())),
-        by=tuple(str(word) for word in plain.get("by", ("bits",))),
+        by=tuple(str(word) for word in plain.get("by", ())),
     )
 
 

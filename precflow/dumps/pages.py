@@ -43,6 +43,7 @@ class _Stretch(NamedTuple):
     last: int
 
     def release(self) -> None:
+        """Let the system take these pages, where it can be told so."""
         if _ADVICE is not None:
             self.mapping.madvise(_ADVICE, self.first, self.last - self.first)
 

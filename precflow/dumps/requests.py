@@ -14,9 +14,7 @@ from precflow.config.words import ESCALATING
 
 Rules = Sequence[Mapping[str, Any]]
 
-_OF_CAPTURE = tuple(
-    "level phase scope step rank detail rules budget keep_last compress fine".split()
-)  # others change no record
+_OF_CAPTURE = tuple("level phase scope step rank detail rules budget keep_last compress fine".split())  # what changes a dump
 _FIRST_DETAIL, _SECOND_DETAIL = "sketch", "tensors"  # of everything, then of the region, where capture is escalating
 _OF_WORKLOAD = ("model", "inputs", "loss", "optimizer", "mode", "tokenizer")
 _OF_DETERMINISM = ("seed", "algorithms", "random_numbers", "dropout", "repeat")

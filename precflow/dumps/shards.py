@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from precflow.agent.contract import DTYPE_OF_SAFETENSORS, PADDING
-from precflow.dumps import cut_files
 from precflow.dumps.collector import collector_off
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.header import FileSeal
@@ -120,7 +119,6 @@ class Shard:
     def _map(self) -> npt.NDArray[np.uint8]:
         with self._lock:
             if self._bytes is None:
-                cut_files.explain()
                 try:
                     mapped = np.memmap(self.path, dtype=np.uint8, mode="r")
                 except (OSError, ValueError) as error:

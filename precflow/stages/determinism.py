@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import ROOT_MODULE
-from precflow.dumps.header import told
+from precflow.dumps.header import Repeat, told
 from precflow.dumps.reader import Dump
 from precflow.dumps.two_passes import not_repeated, unknown_before
 from precflow.environment.reproduction import blockers
@@ -78,7 +78,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     damage = [f"{side}: {text}" for side in ("reference", "target") for text in damage_found(needs[f"dump.{side}"])]
     found = replace(found, incomplete=tuple(dict.fromkeys([*found.incomplete, *damage])))
     write_value(folder / REPRODUCTION_FILE, found)
-    return Made(note=_note(found, same, told({*reference.header.repeat.by, *target.header.repeat.by})))
+    return Made(note=_note(found, same, told(_ways(reference.header.repeat, target.header.repeat))))
 
 
 def _again(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
@@ -155,3 +155,8 @@ SECOND = Stage(
     declare=_declare,
     make=_again,
 )
+
+
+def _ways(*repeats: Repeat) -> set[str]:
+    """Return how sides were found to repeat themselves; nothing where one of them does not say."""
+    return {way for repeat in repeats for way in repeat.by} if all(repeat.by for repeat in repeats) else set()

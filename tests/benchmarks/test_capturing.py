@@ -69,7 +69,8 @@ def test_a_bare_recorder_reads_or_writes_all_bytes(monkeypatch, tmp_path):
     bare = loaded("bare")
     extremes, sums, norms = bare.reductions(torch.ones(4, 512))
     assert (extremes.max.item(), sums.tolist(), norms.tolist()) == (1.0, [512.0] * 4, [pytest.approx(512**0.5)] * 4)
-    assert bare.reductions(torch.ones(3)) is None
+    assert bare.reductions(torch.ones(5, 3))[1].tolist() == [3.0] * 5
+    assert bare.reductions(torch.ones(3, dtype=torch.int64)) is None
     values = torch.arange(6, dtype=torch.float32).view(2, 3)
     with (tmp_path / "bytes").open("wb") as file:
         bare.writing(file.fileno())(values.t())

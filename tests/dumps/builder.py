@@ -152,7 +152,7 @@ class DumpBuilder:
             "capture": {"level": ["module", "api"], "phase": ["forward"], "scope": ["*"], "detail": "tensors"},
             "weights": {"digest": "w", "entries": {"linear.weight": {"content": "c0", "dtype": "float32", "shape": [2, 3]}}},
             "inputs": {"digest": "i", "entries": {}},
-            "repeat": {"checked": True, "records": 2, "different": []},
+            "repeat": {"checked": True, "records": 2, "by": ["bits"], "different": []},
             "draws": [],
             "counts": {"calls": 1},
             "sites": ["model.py:3 in forward <- run.py:1"],

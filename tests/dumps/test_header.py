@@ -23,7 +23,7 @@ def test_a_header_is_read(tmp_path, plain):
     read = header.read(write(tmp_path, plain))
     assert (read.side, read.dtype, read.device.name) == ("reference", "float32", "cpu")
     assert read.weights.entries["linear.weight"] == header.Entry("c0", "float32", (2, 3))
-    assert read.repeat == header.Repeat(checked=True, records=2, different=())
+    assert read.repeat == header.Repeat(checked=True, records=2, different=(), by=("bits",))
     assert read.files["rank0/step0/records-0.jsonl"].bytes > 0
     assert read.sites[0].startswith("model.py:3")
 
@@ -31,6 +31,7 @@ def test_a_header_is_read(tmp_path, plain):
 @pytest.mark.parametrize(
     ("by", "how"),
     [
+        ([], "in a way that the dump does not name"),
         (["bits"], "bitwise"),
         (["statistics"], "by statistics"),
         (["bits", "statistics"], "bitwise, or by statistics where these are all that is kept"),

@@ -72,7 +72,11 @@ def test_nothing_is_said_to_repeat_itself_that_ran_once(note):
 
 
 def test_how_the_sides_were_found_to_repeat_themselves_is_told(note):
-    assert note({"checked": True}).endswith("; both sides repeat themselves bitwise")
+    assert note({"checked": True, "by": ["bits"]}).endswith("; both sides repeat themselves bitwise")
+
+
+def test_a_side_that_does_not_say_how_is_not_said_to_repeat_itself_bitwise(note):
+    assert note({"checked": True}).endswith("; both sides repeat themselves in a way that the dump does not name")
 
 
 def test_one_side_that_was_checked_by_statistics_is_enough_to_say_so(note):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Protocol, Tuple
 
 import torch
 
@@ -16,6 +16,26 @@ if TYPE_CHECKING:
 _Known = Dict[Tuple[object, Layout], List[Ticket]]
 
 NOTHING = Ticket("digest", None)  # of what has no plain bytes, and of weights
+
+
+class Tickets(Protocol):
+    """Gives out tickets of tensors; :class:`Contents` says what each of these does."""
+
+    def forget(self) -> None:
+        """Begin anew."""
+
+    def written(self, tensor: torch.Tensor) -> None:
+        """A write to the tensor's memory was seen."""
+
+    def of(self, tensor: torch.Tensor, detail: str, kept: Optional[Kept] = None, now: Optional[Seen] = None) -> Ticket:
+        """Return the ticket of a tensor as it is now."""
+
+    @property
+    def full(self) -> bool:
+        """It is time for a flush."""
+
+    def flush(self) -> None:
+        """Fill in every ticket."""
 
 
 class Contents:

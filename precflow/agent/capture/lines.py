@@ -17,6 +17,7 @@ from precflow.agent.scope import NONE, Choice
 if TYPE_CHECKING:
     import torch
 
+    from precflow.agent.capture.contents import Tickets
     from precflow.agent.capture.frames import Frame
     from precflow.agent.capture.nesting import Placed
     from precflow.agent.capture.weights import Weights
@@ -81,14 +82,14 @@ class Lines:
         detail: str,
         rank: int,
         fine: bool = False,
-        contents: Optional[Contents] = None,
+        contents: Optional[Tickets] = None,
     ) -> None:
         self._storages = Storages()
         self.sources = Sources(self._storages)
         self.records = 0
         self._writer = writer
         self._weights = weights
-        self._contents = contents or Contents(writer, self._storages, fine=fine)
+        self._contents: Tickets = contents or Contents(writer, self._storages, fine=fine)
         self._general = Choice(detail, None)
         self._rank = rank
         self._step = 0

@@ -24,7 +24,7 @@ from precflow.agent.scope import Scope
 if TYPE_CHECKING:
     import torch
 
-    from precflow.agent.capture.contents import Contents
+    from precflow.agent.capture.contents import Tickets
     from precflow.agent.writer import WriteError, Writer
 
 
@@ -63,7 +63,7 @@ class Recorder:
         rank: int = 0,
         selection: Optional[Scope] = None,
         fine: bool = False,
-        contents: Optional[Contents] = None,
+        contents: Optional[Tickets] = None,
     ) -> None:
         if detail not in DETAILS or not set(levels) <= set(LEVELS) or not set(phases) <= set(PHASES):
             expected = "expected some of %s, some of %s, one of %s" % (LEVELS, PHASES, DETAILS)

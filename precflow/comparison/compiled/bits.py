@@ -49,7 +49,8 @@ def as_float64(bits: Any) -> Any:
 def _multiply_add(_context, first, second, third):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  numba's own form
     """Return ``first * second + third`` of float32, rounded once, by whatever processor."""
 
-    def code(_context, builder, _signature, arguments):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  the same
+    def code(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        """Build the one instruction."""
         return builder.fma(*arguments)
 
     return types.float32(first, second, third), code
@@ -165,7 +166,8 @@ def _decoded(elements, room, seen):  # type: ignore[no-untyped-def]  # noqa: ANN
     if elements.dtype == types.int32:
         return lambda elements, room, seen: elements  # noqa: ARG005  the same
 
-    def narrow(elements, room, seen):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  the same
+    def narrow(elements, room, seen):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  numba wants the form of _decoded
+        """Decode two bytes an element."""
         for i in range(uint64(elements.size)):
             room[i] = decode(elements[i])
         return seen
@@ -184,7 +186,8 @@ def _exact(element):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  th
     if element != types.uint16:
         return lambda element: float64(as_float32(decode(element)))
 
-    def half(element):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  the same
+    def half(element):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  numba wants the form of _exact
+        """Take float16's exponent of all ones for what it is: decoding gives it 65536 and more."""
         value = float64(as_float32(decode(element)))
         if abs(value) < 65536.0:
             return value

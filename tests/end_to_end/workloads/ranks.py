@@ -59,7 +59,12 @@ def record(folder, factor):
     if rank == 0:
         header = {"schema": DUMP_SCHEMA, "format": DUMP_FORMAT, "side": "target", "dtype": "float32", "sites": recorder.sites}
         device = {"name": "cpu", "kind": "cpu", "description": "CPU", "emulated": False}
-        held = {"device": device, "weights": weights, "inputs": given, "repeat": {"checked": True, "records": 1}}
+        held = {
+            "device": device,
+            "weights": weights,
+            "inputs": given,
+            "repeat": {"checked": True, "records": 1, "by": ["bits"]},
+        }
         writer.seal({**header, **held}, ranks=range(1, ranks))
 
 

@@ -78,7 +78,10 @@ def test_inputs_weights_and_repetition():
 def test_what_repeats_by_statistics_is_not_said_to_repeat_bitwise():
     by_statistics = Repeat(checked=True, records=3, by=("statistics",))
     assert "repeated    by statistics, 3 records\n" in screen(Header(side="target", repeat=by_statistics))
-    assert "repeated    bitwise, 3 records\n" in screen(Header(side="target", repeat=Repeat(checked=True, records=3)))
+    bitwise = Repeat(checked=True, records=3, by=("bits",))
+    assert "repeated    bitwise, 3 records\n" in screen(Header(side="target", repeat=bitwise))
+    silent = Repeat(checked=True, records=3)
+    assert "repeated    in a way that the dump does not name, 3 records\n" in screen(Header(side="target", repeat=silent))
 
 
 def test_a_dump_without_header():
