@@ -66,12 +66,15 @@ def build(calls: Iterable[Call], *, outside: frozenset[str] = frozenset()) -> di
     inside = _inside(ordered)
     seen = _Seen()
     nodes: dict[Key, Node] = {}
-    phases = Phases(nodes)
+    phases = Phases(nodes, (call for _, call in ordered))
     for key, call in ordered:
         children = inside.get(key, ())
         start = children[0] if children else key
-        edges = (*_edges(call, start, seen, outside, phases), *phases.edges(call))
-        nodes[key] = Node(key, call, edges, children)
+        edges = [*_edges(call, start, seen, outside, phases), *phases.edges(call)]
+        around = phases.under_way(call)
+        if around is not None:
+            edges += [*_edges(around, start, seen, outside, phases), *phases.edges(around)]
+        nodes[key] = Node(key, call, tuple(edges), children)
         seen.add(key, call)
         phases.note(call)
     return nodes

@@ -7,14 +7,15 @@ weights. Without these edges everything after the first difference would seem to
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
-from precflow.agent.contract import ROOT_MODULE
+from precflow.agent.contract import OUTSIDE, ROOT_MODULE
 from precflow.diagnosis.edges import Edge, Key, Place, key_of
 from precflow.dumps.records import Call, Record
 
 Source = tuple[Record, Place]
+_Place = tuple[int, int, str]
 _Weights = dict[tuple[int, str], dict[tuple[str, str], list[Source]]]
 
 
@@ -35,15 +36,20 @@ class Phases:
 
     Args:
         nodes: The graph so far.
+        calls: All calls in order of completion, those that are not in the graph yet as well.
     """
 
-    def __init__(self, nodes: Mapping[Key, Node]) -> None:
+    def __init__(self, nodes: Mapping[Key, Node], calls: Iterable[Call] = ()) -> None:
         self._nodes = nodes
-        self._forward: dict[tuple[int, int, str, int], Key] = {}  # rank, step, module and call -> the module's own forward
+        self._forward: dict[_Place, dict[int, Key]] = defaultdict(dict)  # rank, step and module -> call -> its own forward
         self._end: dict[tuple[int, int], Key] = {}  # rank and step -> the last call of the forward
-        self._backward: dict[tuple[int, int, str], Key] = {}  # rank, step and module -> its last backward
+        self._lines: dict[_Place, list[Call]] = defaultdict(list)  # rank, step and module -> all its backwards
+        self._backward: dict[_Place, list[Key]] = defaultdict(list)  # those of them that are over
         self._gradients: dict[tuple[int, int, str, str], Source] = {}  # rank, step, module and parameter -> its gradient
         self._weights: _Weights = defaultdict(dict)  # rank and module -> weight and phase -> what was last made of it
+        for call in calls:
+            if call.phase == "backward" and not call.operator:
+                self._lines[call.rank, call.step, call.module].append(call)
 
     def note(self, call: Call) -> None:
         """Remember a call that is in the graph now."""
@@ -51,9 +57,9 @@ class Phases:
         if call.phase == "forward":
             self._end[key[:2]] = key
             if not call.operator:
-                self._forward[(*key[:2], call.module, call.call)] = key
+                self._forward[(*key[:2], call.module)][call.call] = key
         elif call.phase == "backward" and not call.operator:
-            self._backward[(*key[:2], call.module)] = key
+            self._backward[(*key[:2], call.module)].append(key)
         elif call.phase in {"gradient", "optimizer"} and call.outputs:
             name = call.outputs[0].identity.index
             sources = [(record, (key, record.identity.index)) for record in call.outputs]
@@ -66,6 +72,17 @@ class Phases:
         module, _, name = record.weight.rpartition(".")
         made = self._weights.get((call.rank, module), {}).get((name, "optimizer"), ())
         return next((place for _, place in made if place[0] < (call.rank, call.step, 0)), None)
+
+    def under_way(self, call: Call) -> Call | None:
+        """Return the backward of the module that a gradient belongs to, where its line is only written afterwards.
+
+        A linear layer has the gradient of its weights before that of its input. ``call`` counts the gradients of the step.
+        """
+        if call.phase != "gradient":
+            return None
+        place = self._runs(call)
+        lines, over = self._lines.get(place, ()), len(self._backward.get(place, ()))
+        return lines[over] if over <= call.call and over < len(lines) else None
 
     def edges(self, call: Call) -> Iterator[Edge]:
         """Yield the edges of a call beside those of its inputs."""
@@ -88,7 +105,7 @@ class Phases:
     def _of_forward(self, call: Call) -> Iterator[Edge]:
         """Yield what a module's forward was given and has made; where that is not there, the end of the forward."""
         when = (call.rank, call.step)
-        key = self._forward.get((*when, call.module, call.call))
+        key = self._forward.get((*when, call.module), {}).get(call.call)
         if key is not None:
             node = self._nodes[key]
             yield from (edge for edge in node.edges if edge.source is not None)
@@ -98,15 +115,36 @@ class Phases:
 
     def _of_gradient(self, call: Call) -> Iterator[Edge]:
         """Yield what arrived at the module that holds a parameter, and the gradient that was there before."""
-        key = self._backward.get((call.rank, call.step, call.module))
-        if key is not None:
-            yield from self._nodes[key].edges
+        if self.under_way(call) is None:
+            yield from self._arrived(call)
         for record in call.outputs:
             yield from self._before(call, record)
 
+    def _arrived(self, call: Call) -> Iterator[Edge]:
+        """Yield what its last backward was given; where no backward was recorded, what its forward and the whole one made."""
+        place = self._runs(call)
+        over = self._backward.get(place)
+        if over:
+            yield from self._nodes[over[-1]].edges
+            return
+        made = [*self._forward.get(place, {}).values(), self._end.get(place[:2])]
+        for key in (key for key in made if key is not None):
+            yield from (edge for edge in self._nodes[key].edges if edge.source is not None)
+            yield from self._outputs(self._nodes[key].call)
+
+    def _runs(self, call: Call) -> _Place:
+        """Return where a parameter is used: its module, or the one around it if that never ran itself (as in attention)."""
+        module = call.module
+        while module not in {ROOT_MODULE, OUTSIDE}:
+            place = (call.rank, call.step, module)
+            if place in self._lines or place in self._forward:
+                return place
+            module = module.rpartition(".")[0]
+        return (call.rank, call.step, module)
+
     def _of_optimizer(self, call: Call) -> Iterator[Edge]:
-        for record in call.outputs[:1]:
-            yield from self._before(call, record)
+        before = [edge for record in call.outputs[:1] for edge in self._before(call, record)]
+        yield from before or self._arrived(call)  # gradients may not have been asked for
         yield from self._own_weights(call)
 
     def _before(self, call: Call, record: Record) -> Iterator[Edge]:

@@ -19,7 +19,7 @@ class Training:
 
     header = Header(dtype="float32", recipe="demo", repeat=Repeat(checked=True))
 
-    def __init__(self, steps=2, level="module"):
+    def __init__(self, steps=2, level="module", *, gradient_first=False):
         self.made = []
         self.level = level
         for step in range(steps):
@@ -28,10 +28,12 @@ class Training:
             second = self.add(step, "second", "forward", [("0", (first, "0"))])
             whole = self.add(step, "", "forward", [("0", None)], source=(second, "0"))
             self.add(step, "", "backward", [("0", None)], outputs=(), forward=(whole,))
-            left = self.add(step, "second", "backward", [("0", None)], forward=(second,))
-            self.add(step, "second", "gradient", [], outputs=("weight",))
-            self.add(step, "first", "backward", [("0", (left, "0"))], outputs=(), forward=(first,))
-            self.add(step, "first", "gradient", [], outputs=("weight",))
+            left = self.order + gradient_first
+            lines = [("second", "backward", [("0", None)], ("0",), (second,)), ("second", "gradient", [], ("weight",), ())]
+            lines += [("first", "backward", [("0", (left, "0"))], (), (first,)), ("first", "gradient", [], ("weight",), ())]
+            for number in (1, 0, 3, 2) if gradient_first else (0, 1, 2, 3):
+                module, phase, inputs, outputs, forward = lines[number]
+                self.add(step, module, phase, inputs, outputs=outputs, forward=forward)
             for module in ("first", "second"):
                 self.add(step, module, "optimizer", [("weight", None)], outputs=("weight", "weight.exp_avg"))
 
@@ -120,6 +122,48 @@ def test_the_first_backward_depends_on_the_end_of_the_forward():
 
 def test_a_gradient_depends_on_what_arrives_at_its_module():
     assert (0, 4, "0") in sources(Training().node("first", "gradient"))
+
+
+def test_a_gradient_that_is_there_before_its_module_is_done_depends_on_what_arrives_too():
+    dump = Training(gradient_first=True)
+    assert [call.phase for call in dump.made if call.module == "second"] == [
+        "forward",
+        "gradient",
+        "backward",
+        "optimizer",
+    ] * 2
+    assert (0, 1, "0") in sources(dump.node("second", "gradient"))
+    assert (0, 5, "0") in sources(dump.node("first", "gradient"))
+    assert (1, 1, "0") in sources(dump.node("second", "gradient", step=1))
+
+
+@pytest.mark.parametrize("start", ["first/forward.output.0", "second/forward.output.0"])
+def test_gradients_of_a_wrong_forward_inherit_whenever_their_line_comes(start):
+    dump = Training(gradient_first=True)
+    others = [each.text for call in dump.calls() if call.module or call.phase != "forward" for each in call.outputs]
+    after = others[others.index(start) :]
+    found = region(lambda text: text in after, dump)
+    assert [suspect.record for suspect in found.suspects] == [start]
+
+
+@pytest.mark.parametrize("left_out", [{"backward"}, {"backward", "gradient"}, {"gradient"}])
+def test_phases_that_nobody_asked_for_make_no_new_suspects(left_out):
+    dump = Training()
+    dump.made = [call for call in dump.made if call.phase not in left_out]
+    found = region(lambda text: text != "first/forward.output.0", dump)
+    assert [suspect.record for suspect in found.suspects] == ["second/forward.output.0"]
+
+
+def test_the_gradient_of_a_module_that_never_ran_comes_from_the_one_around_it():
+    dump = Training(steps=1)
+    dump.made = [inner(call) if (call.module, call.phase) == ("second", "gradient") else call for call in dump.made]
+    assert (0, 1, "0") in sources(dump.node("second.inner", "gradient"))
+
+
+def inner(call):
+    """Return the gradient of a module inside that is never called itself, such as attention's projections."""
+    outputs = tuple(remade(each, identity=each.identity._replace(module="second.inner")) for each in call.outputs)
+    return remade(call, module="second.inner", outputs=outputs)
 
 
 def test_the_optimizer_depends_on_the_gradient_and_on_the_step_before():
