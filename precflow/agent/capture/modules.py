@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Protocol, Sequence, Set
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
 
 import torch
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from precflow.agent.capture.guard import Guard
     from precflow.agent.capture.lines import Lines
     from precflow.agent.capture.sites import Sites
+
+    _Partial = partial[None]
+else:
+    _Partial = partial
 
 Undo = Callable[[], None]
 
@@ -44,6 +49,14 @@ class Boundary(NamedTuple):
     name: str
     module: torch.nn.Module
     compiled: bool
+
+
+class _Hook(_Partial):
+    """A hook of one module alone: in a copy of it, and in what is loaded where nothing of ours is, it does nothing."""
+
+    def __reduce__(self) -> Tuple[Callable[..., Any], Tuple[Any, ...]]:
+        """Return what is copied and pickled in its place: a function that takes everything and returns ``None``."""
+        return getattr, (nullcontext(), "__exit__")
 
 
 class Modules:
@@ -94,7 +107,7 @@ class Modules:
         return undo
 
     def _hook(self, boundary: Boundary) -> List[Undo]:
-        entered, left = partial(self._entered, boundary), partial(self._left, boundary)
+        entered, left = _Hook(self._entered, boundary), _Hook(self._left, boundary)
         return [
             boundary.module.register_forward_pre_hook(entered, with_kwargs=True).remove,
             boundary.module.register_forward_hook(left, with_kwargs=True, always_call=True).remove,

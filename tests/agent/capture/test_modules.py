@@ -1,4 +1,6 @@
+import copy
 import json
+import pickle
 
 import pytest
 import torch
@@ -112,3 +114,24 @@ def test_an_outside_tensor_that_only_passes_through_has_no_source():
     with recorder.watch(model):
         model(x)
         assert recorder._lines.sources.find(x) is None
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+@pytest.mark.parametrize("written", [True, False])
+def test_a_copy_that_is_made_while_a_model_is_watched_is_not(tmp_path, copied, written):
+    model, x = nn.Sequential(nn.Linear(2, 2), nn.Tanh()), torch.ones(1, 2)
+    expected = model(x)
+    recorder = Recorder(Writer(str(tmp_path)) if written else None, phases=["forward", "backward"])
+    with recorder.watch(model):
+        other = copied(model)
+        results = [model(x), other(x)]
+    assert all(torch.equal(result, expected) for result in results)
+    assert [name for name in recorder.contents if "~1" in name] == []
+    assert torch.equal(other(x), expected)
+
+
+def test_what_is_pickled_under_capture_is_loaded_without_it():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+    with Recorder(None).watch(model):
+        saved = pickle.dumps(model)
+    assert b"precflow" not in saved
