@@ -51,11 +51,24 @@ def ratio(numerator: Scaled, denominator: Scaled, *, root: bool = False) -> floa
         return 0.0
     if not denominator.mantissa:
         return math.inf
-    quotient, exponent = numerator.mantissa / denominator.mantissa, numerator.exponent - denominator.exponent
+    return _product(numerator.mantissa / denominator.mantissa, numerator.exponent - denominator.exponent, root=root)
+
+
+def mean(total: Scaled, count: int, *, root: bool = False) -> float:
+    """Return the quotient of a sum and a count above 0, or its square root.
+
+    >>> mean(Scaled.of(1.0, 5000), 4), mean(Scaled.of(9.0), 4, root=True)
+    (inf, 1.5)
+    """
+    return _product(total.mantissa / count, total.exponent, root=root)
+
+
+def _product(mantissa: float, exponent: int, *, root: bool) -> float:
+    """Return ``mantissa * 2 ** exponent``, or its square root."""
     if not root:
-        return _times(quotient, exponent)
+        return _times(mantissa, exponent)
     odd = exponent % 2
-    return _times(math.sqrt(math.ldexp(quotient, odd)), (exponent - odd) // 2)
+    return _times(math.sqrt(math.ldexp(mantissa, odd)), (exponent - odd) // 2)
 
 
 def _times(mantissa: float, exponent: int) -> float:

@@ -1,14 +1,17 @@
 """What one pass over a pair of tensors leaves: a small value from which every metric follows, and which can be merged.
 
 Blocks, threads and resumed runs agree, because a summary of a whole is the sum of the summaries of its parts, and memory is
-bounded whatever the size of the tensors. ``summarize.py`` makes it.
+bounded whatever the size of the tensors. ``summarize.py`` makes it. It is a value like a frozen dataclass, but of msgspec: of
+thirty attributes that takes a tenth of the time, and every pair has one.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
 
 from precflow.comparison.rows import RowNorms
 from precflow.comparison.scaled import Scaled
@@ -20,14 +23,7 @@ def _counts_added(first: Mapping[str, int], second: Mapping[str, int]) -> Mappin
     return {name: first.get(name, 0) + second.get(name, 0) for name in {**first, **second}}
 
 
-_ADDED = {"merge": operator.add}
-_LARGEST = {"merge": max}
-_EITHER = {"merge": operator.or_}
-_EACH_ADDED = {"merge": _counts_added}
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(msgspec.Struct, frozen=True, gc=False):
     """Sums, extremes and counts over a part of a pair of tensors; y is the reference, x the target, d = x - y.
 
     Sums and maxima run over pairs that are neither sentinel nor nonfinite ("compared"); those that divide by y, and units
@@ -66,36 +62,36 @@ class Summary:
         rows: Norms of rows.
     """
 
-    inexact: bool = field(default=False, metadata=_EITHER)
-    elements: int = field(default=0, metadata=_ADDED)
-    small: int = field(default=0, metadata=_ADDED)
-    small_mismatch: int = field(default=0, metadata=_ADDED)
-    sentinel: int = field(default=0, metadata=_ADDED)
-    nonfinite: int = field(default=0, metadata=_ADDED)
-    sentinel_mismatch: int = field(default=0, metadata=_ADDED)
-    nonfinite_mismatch: int = field(default=0, metadata=_ADDED)
-    infinity_for_sentinel: int = field(default=0, metadata=_ADDED)
-    unequal: bool = field(default=False, metadata=_EITHER)
-    difference_sum: Scaled = field(default_factory=Scaled, metadata=_ADDED)
-    difference_square: Scaled = field(default_factory=Scaled, metadata=_ADDED)
-    difference_max: float = field(default=0.0, metadata=_LARGEST)
-    reference_sum: Scaled = field(default_factory=Scaled, metadata=_ADDED)
-    reference_square: Scaled = field(default_factory=Scaled, metadata=_ADDED)
-    target_sum: Scaled = field(default_factory=Scaled, metadata=_ADDED)
-    target_square: Scaled = field(default_factory=Scaled, metadata=_ADDED)
-    product: Scaled = field(default_factory=Scaled, metadata=_ADDED)
-    relative_sum: Scaled = field(default_factory=Scaled, metadata=_ADDED)
-    relative_max: float = field(default=0.0, metadata=_LARGEST)
-    offset_relative_sum: Scaled = field(default_factory=Scaled, metadata=_ADDED)
-    offset_relative_max: float = field(default=0.0, metadata=_LARGEST)
-    within_one_thousandth: int = field(default=0, metadata=_ADDED)
-    within_five_thousandths: int = field(default=0, metadata=_ADDED)
-    close: Mapping[str, int] = field(default_factory=dict, metadata=_EACH_ADDED)
-    ulp_sum: Scaled = field(default_factory=Scaled, metadata=_ADDED)
-    ulp_max: int = field(default=0, metadata=_LARGEST)
-    divergence: Scaled = field(default_factory=Scaled, metadata=_ADDED)
-    negative: bool = field(default=False, metadata=_EITHER)
-    rows: RowNorms = field(default_factory=RowNorms, metadata=_ADDED)
+    inexact: bool = False
+    elements: int = 0
+    small: int = 0
+    small_mismatch: int = 0
+    sentinel: int = 0
+    nonfinite: int = 0
+    sentinel_mismatch: int = 0
+    nonfinite_mismatch: int = 0
+    infinity_for_sentinel: int = 0
+    unequal: bool = False
+    difference_sum: Scaled = Scaled()
+    difference_square: Scaled = Scaled()
+    difference_max: float = 0.0
+    reference_sum: Scaled = Scaled()
+    reference_square: Scaled = Scaled()
+    target_sum: Scaled = Scaled()
+    target_square: Scaled = Scaled()
+    product: Scaled = Scaled()
+    relative_sum: Scaled = Scaled()
+    relative_max: float = 0.0
+    offset_relative_sum: Scaled = Scaled()
+    offset_relative_max: float = 0.0
+    within_one_thousandth: int = 0
+    within_five_thousandths: int = 0
+    close: Mapping[str, int] = {}
+    ulp_sum: Scaled = Scaled()
+    ulp_max: int = 0
+    divergence: Scaled = Scaled()
+    negative: bool = False
+    rows: RowNorms = msgspec.field(default_factory=RowNorms)
 
     @property
     def compared(self) -> int:
@@ -109,10 +105,15 @@ class Summary:
 
     def __add__(self, other: Summary) -> Summary:
         """Merge the summaries of two parts of one pair; associative up to the rounding of float64."""
-        merged = {
-            part.name: part.metadata["merge"](getattr(self, part.name), getattr(other, part.name)) for part in fields(Summary)
-        }
-        return Summary(**merged)
+        return Summary(**{name: merged(getattr(self, name), getattr(other, name)) for name, merged in _MERGED.items()})
+
+
+_MERGED: Mapping[str, Callable[[Any, Any], Any]] = {
+    **dict.fromkeys(Summary.__struct_fields__, operator.add),
+    **dict.fromkeys(("inexact", "unequal", "negative"), operator.or_),
+    **dict.fromkeys(("difference_max", "relative_max", "offset_relative_max", "ulp_max"), max),
+    "close": _counts_added,
+}
 
 
 def merge(parts: Sequence[Summary]) -> Summary:

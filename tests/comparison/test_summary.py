@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from dataclasses import fields
 
 import ml_dtypes
 import numpy as np
@@ -11,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precflow.comparison.metrics import measure_all
+from precflow.comparison.scaled import Scaled
 from precflow.comparison.summarize import PairOfTensors, summarize
 from precflow.comparison.summary import Summary, merge
 from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES
@@ -35,14 +35,14 @@ def pairs(draw):
 
 def assert_same(first, second):
     """Compare two summaries: counts exactly, sums to 1e-12."""
-    for part in fields(Summary):
-        if part.name == "divergence" and first.negative:
+    for name in Summary.__struct_fields__:
+        if name == "divergence" and first.negative:
             continue
-        if part.type == "Scaled":
-            room = 1e-12 * float(first.target_square + first.reference_square) if part.name == "product" else 0.0
-            assert float(getattr(first, part.name)) == pytest.approx(float(getattr(second, part.name)), rel=1e-12, abs=room)
-        elif part.name != "rows":
-            assert getattr(first, part.name) == getattr(second, part.name), part.name
+        if isinstance(getattr(first, name), Scaled):
+            room = 1e-12 * float(first.target_square + first.reference_square) if name == "product" else 0.0
+            assert float(getattr(first, name)) == pytest.approx(float(getattr(second, name)), rel=1e-12, abs=room)
+        elif name != "rows":
+            assert getattr(first, name) == getattr(second, name), name
     ours, theirs = measure_all(first), measure_all(second)
     assert ours == pytest.approx(theirs, rel=1e-12, abs=1e-15)
 

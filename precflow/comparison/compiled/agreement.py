@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 
 from precflow.comparison.scaled import Scaled
@@ -18,7 +16,7 @@ def disagreements(first: Summary, second: Summary) -> list[str]:
     The product's rounding is relative to the squares, since its terms cancel; the divergence and the target's sum mean
     nothing where a value is negative.
     """
-    return [part.name for part in fields(Summary) if not _agrees(part.name, first, second)]
+    return [name for name in Summary.__struct_fields__ if not _agrees(name, first, second)]
 
 
 def _agrees(name: str, first: Summary, second: Summary) -> bool:

@@ -1,9 +1,8 @@
 """What counts as agreement between two summaries."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from precflow.comparison.compiled.agreement import disagreements
 from precflow.comparison.rows import RowNorms

@@ -1,9 +1,8 @@
 """The self-test finds a kernel that is wrong, and nothing in one that is right."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from precflow.comparison.compiled import selftest
 from precflow.comparison.compiled.selftest import SIZE, by_numpy, pair_of, problem_of
