@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
+from torch._C import DisableTorchFunction
 
 from precflow.agent.failures import AgentError
 from precflow.agent.placement import element_type, place_model
@@ -84,8 +85,9 @@ class Training:
             loss.backward()
         if self.optimizer is not None:
             self.optimizer.step()
-        number = loss.detach()
-        self.losses.append(math.nan if number.is_meta else float(number))  # a rehearsal has no values
+        with DisableTorchFunction():  # reading is nobody's operator
+            number = loss.detach()
+            self.losses.append(math.nan if number.is_meta else float(number))  # a rehearsal has no values
 
     def _forward(self, inputs: Dict[str, Any]) -> torch.Tensor:
         of_loss = self._of_loss or Names((), (), every=False)

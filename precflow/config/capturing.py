@@ -9,6 +9,7 @@ from precflow.config.documents import DottedPath
 from precflow.config.schema import Capture, CaptureRule, RunConfig
 from precflow.config.words import ESCALATING
 
+_RECORDED_AT = {"backward": ("module", "operator"), "gradient": ("module",), "optimizer": ("module",)}
 _NARROWING = ("match", "class_", "operator", "level", "phase", "step", "rank")
 
 
@@ -17,6 +18,7 @@ def problems(config: RunConfig) -> Iterator[tuple[DottedPath, str]]:
     capture = config.capture
     yield from _rules(capture)
     yield from _ranks(config)
+    yield from _phases(capture)
     if capture.keep_last < 0:
         yield ("capture", "keep_last"), "is a number of steps: 0 keeps all"
     given = next((side for side in ("reference", "target") if getattr(config, side).dump), "")
@@ -24,6 +26,14 @@ def problems(config: RunConfig) -> Iterator[tuple[DottedPath, str]]:
         yield ("capture", "detail"), f"escalating runs both sides a second time, and {given}.dump is given: use capture=tensors"
     if capture.detail == ESCALATING and capture.keep_last:
         yield ("capture", "keep_last"), "and escalating exclude each other: the second pass looks into steps of the first"
+
+
+def _phases(capture: Capture) -> Iterator[tuple[DottedPath, str]]:
+    """Refuse what no level that was asked for records: nothing of it would be compared, and nobody told."""
+    for phase, levels in _RECORDED_AT.items():
+        if phase in capture.phase and capture.level and not set(levels) & set(capture.level):
+            told = f"{phase} is recorded at level {' or '.join(levels)}, and capture.level has {', '.join(capture.level)} only"
+            yield ("capture", "phase"), f"{told}: capture.level=[{','.join((levels[0], *capture.level))}]"
 
 
 def _rules(capture: Capture) -> Iterator[tuple[DottedPath, str]]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from precflow.agent.contract import OUTSIDE
 from precflow.comparison.measures import Measure
 from precflow.dumps.dtypes import real_part
 from precflow.judgement.verdicts import STATUSES, Judged
@@ -103,12 +104,11 @@ def unjudged(measures: Sequence[Measure]) -> list[str]:
     end = max(forward, key=lambda measure: measure.order, default=None)
     texts = []
     if integers:
-        differ = "differ" if len(integers) > 1 else "differs"
-        texts.append(f"{records(len(integers))} without fractions {differ} and is not judged, first {integers[0].name}")
+        differ = "differ and are" if len(integers) > 1 else "differs and is"
+        texts.append(f"{records(len(integers))} without fractions {differ} not judged, first {integers[0].name}")
     if end is not None and end.movement and not end.equal:
-        texts.append(
-            f"the last call, {end.name}, moves values and is not judged: capture.level=[module,api] records its module"
-        )
+        advice = "" if end.module == OUTSIDE else ": capture.level=[module,api] records its module"
+        texts.append(f"the last call, {end.name}, moves values and is not judged{advice}")
     return texts
 
 

@@ -119,6 +119,11 @@ def test_it_trains_as_torch_does(make, toy, monkeypatch):
     assert dumped.header["losses"] == losses
 
 
+def test_nothing_but_the_workload_is_recorded(make):
+    own = make({"level": ["api"], "phase": ["forward"]}, loss=SQUARED, optimizer=ADAMW).lines()
+    assert "detach" not in {line["operator"] for line in own}
+
+
 def test_what_forward_does_not_take_is_the_losss_alone(make):
     header = make(loss={**SQUARED, "factor": 2.0}, optimizer=ADAMW).header
     assert list(header["inputs"]["entries"]) == ["features", "labels"]

@@ -53,6 +53,23 @@ def test_what_is_no_step_is_refused(written):
     assert list(refused(f"capture.step={written}")) == ["capture.step[0]" if written.startswith("[") else "capture.step"]
 
 
+@pytest.mark.parametrize(
+    ("level", "phase", "refusal"),
+    [
+        ("api", "gradient", "gradient is recorded at level module, and capture.level has api only: capture.level=[module,api]"),
+        ("operator", "optimizer", "is recorded at level module"),
+        ("api", "backward", "is recorded at level module or operator"),
+        ("operator", "backward", ""),
+        ("module", "gradient", ""),
+        ("api", "forward", ""),
+    ],
+)
+def test_phases_that_no_level_records_are_refused(level, phase, refusal):
+    said = [message for _, message in found(Capture(level=(level,), phase=("forward", phase)))]
+    assert bool(said) == bool(refusal)
+    assert refusal in "".join(said)
+
+
 def test_a_ring_of_steps_compression_and_fine_sketches_are_keys():
     capture = composed("capture.keep_last=3", "capture.compress=true", "capture.fine=true", "capture.step=0-9")
     assert (capture.keep_last, capture.compress, capture.fine) == (3, True, True)

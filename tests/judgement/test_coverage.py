@@ -61,10 +61,17 @@ def test_a_type_that_no_record_has_was_never_looked_at(measure):
 def test_what_differs_and_is_not_judged_is_told(measure):
     integer = measure("(model)", "", judged=False, join="shape")
     assert "1 record without fractions differs and is not judged, first (model)" in unjudged([measure(), integer])[0]
+    assert "2 records without fractions differ and are not judged" in unjudged([integer, integer])[0]
     assert unjudged([measure(), measure(judged=False, equal=True)]) == []
     moved = measure("x", "getitem", judged=False, movement=True, order=9)
     assert "x / getitem, moves values" in unjudged([measure(), moved])[0]
+    assert unjudged([moved])[0].endswith("capture.level=[module,api] records its module")
     assert unjudged([moved, measure(order=10)]) == []
+
+
+def test_movement_behind_the_model_has_no_module_to_record(measure):
+    loose = measure("(outside)", "reshape", judged=False, movement=True, order=9)
+    assert unjudged([measure(), loose]) == ["the last call, (outside) / reshape, moves values and is not judged"]
 
 
 def test_the_end_is_that_of_the_forward_and_not_the_optimizers_last_weight(measure):
