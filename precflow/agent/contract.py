@@ -93,8 +93,10 @@ PLACEMENT = frozenset(
     "to cuda npu cpu type type_as float half bfloat16 double empty empty_like new_empty data requires_grad_ "
     "retain_grad is_contiguous item tolist numpy size dim numel stride storage_offset data_ptr element_size "
     "is_floating_point is_complex is_tensor result_type promote_types finfo broadcast_tensors "
-    "to_copy empty_strided empty_permuted new_empty_strided local_scalar_dense lift lift_fresh is_same_size".split()
+    "to_copy empty_strided empty_permuted new_empty_strided local_scalar_dense lift lift_fresh is_same_size deepcopy".split()
 )
+# Of these, the ones whose result has nothing of what they were given.
+ALLOCATION = frozenset("empty empty_like new_empty empty_strided empty_permuted new_empty_strided".split())
 
 
 _OF_TORCH = {  # key of a recipe -> what it may name without the user's trust: these run no code but torch's

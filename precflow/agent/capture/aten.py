@@ -13,7 +13,7 @@ from precflow.agent.capture.calls import Calls
 from precflow.agent.capture.lines import Heading
 from precflow.agent.capture.names import aten_name
 from precflow.agent.capture.operators import is_movement
-from precflow.agent.contract import PLACEMENT
+from precflow.agent.contract import ALLOCATION, PLACEMENT
 from precflow.agent.scope import NONE
 
 if TYPE_CHECKING:
@@ -83,8 +83,9 @@ class AtenOperators:
             return schema.run(positional, keywords)
         if schema.name in PLACEMENT or schema.name in _OWN:
             result = schema.run(positional, keywords)
-            with self._guard:
-                self._calls.carry(positional, result)
+            if schema.name not in ALLOCATION:
+                with self._guard:
+                    self._calls.carry(positional, result)
             return result
         frame = place.frame
         choice = self._frames.choice("operator", frame.module, frame.class_name, schema.name, place.phase)

@@ -67,6 +67,11 @@ class Calls:
         self._note_sources(begun, order, list(zip(produced, outputs)), written)
         return order
 
+    def doubt(self, tensors: List[Placed]) -> None:
+        """Read tensors anew when they come again: a call that writes in place has counted no write to any of them."""
+        for _, tensor in tensors:
+            self._lines.written(tensor)
+
     def carry(self, positional: Sequence[Any], result: Any) -> None:
         """Give what a cast, a move to a device or an attribute returns the source of what it was made from."""
         if not positional or not isinstance(result, torch.Tensor) or not isinstance(positional[0], torch.Tensor):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+import torch
 from torch.overrides import TorchFunctionMode
 
 from precflow.agent.capture.arguments import Signatures, split_arguments
@@ -12,7 +13,7 @@ from precflow.agent.capture.calls import Calls
 from precflow.agent.capture.lines import Heading
 from precflow.agent.capture.memory import version_of
 from precflow.agent.capture.names import operator_name
-from precflow.agent.contract import MOVEMENT, PLACEMENT
+from precflow.agent.contract import ALLOCATION, MOVEMENT, PLACEMENT
 from precflow.agent.scope import NONE
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from precflow.agent.capture.sites import Sites
 
 Function = Callable[..., Any]
+
+_GRADIENT = torch.Tensor.grad  # the one attribute that is not made of its tensor
 
 
 class Operators:
@@ -55,8 +58,9 @@ class Operators:
         name = operator_name(function)
         if not name or name in PLACEMENT:
             result = function(*positional, **keywords)
-            with self._guard:
-                self._calls.carry(positional, result)
+            if name not in ALLOCATION and getattr(function, "__self__", None) is not _GRADIENT:
+                with self._guard:
+                    self._calls.carry(positional, result)
             return result
         frame = self._frames.innermost
         choice = self._frames.choice("api", frame.module, frame.class_name, name)
@@ -71,7 +75,10 @@ class Operators:
         result = function(*positional, **keywords)
         with self._guard:
             in_place = name.endswith("_") or name == "setitem" or "out" in keywords or keywords.get("inplace") is True
-            self._calls.end(begun, result, _written(tensors, versions, in_place=in_place))
+            written = _written(tensors, versions, in_place=in_place)
+            self._calls.end(begun, result, written)
+            if in_place and not written:  # as those of a gradient scaler
+                self._calls.doubt(tensors)
         return result
 
 

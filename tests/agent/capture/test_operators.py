@@ -1,3 +1,4 @@
+import copy
 import json
 
 import pytest
@@ -6,6 +7,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from precflow.agent.capture.recorder import Recorder
+from precflow.agent.digest import content_id
 from precflow.agent.writer import Writer
 
 
@@ -125,6 +127,42 @@ def test_every_run_of_an_operator_counts_for_its_ordinal(calls):
 def test_edges_run_through_casts(calls):
     _, found = calls(lambda x: (x + 1).half().data.float() * 2, torch.ones(2))
     assert found["mul.0"]["inputs"][0]["source"] == [0, "0"]
+
+
+@pytest.mark.parametrize(
+    ("by", "made"),
+    [
+        ("empty_like", lambda x: torch.add(x, 1, out=torch.empty_like(x))),
+        ("new_empty", lambda x: torch.add(x, 1, out=x.new_empty(2))),
+        ("grad", lambda x: (x.retain_grad(), x.sum().backward(), torch.add(x.grad, 1))[-1]),
+    ],
+)
+def test_what_is_not_made_of_a_tensor_does_not_come_from_where_it_does(calls, by, made):
+    with torch.set_grad_enabled(by == "grad"):
+        _, found = calls(lambda x: made(x * 2), torch.ones(2, requires_grad=True))
+    assert found["add.0"]["inputs"][-1]["source"] is None
+
+
+def test_a_copy_is_no_record_and_comes_from_where_its_original_does(calls):
+    def run(x):
+        several = {"a": x * 2, "b": x}
+        return torch.add(*copy.deepcopy(several).values())
+
+    _, found = calls(run, torch.ones(2))
+    assert list(found) == ["mul.0", "add.0"]
+    assert [record["source"] for record in found["add.0"]["inputs"]] == [[0, "0"], None]
+
+
+def test_writes_that_are_not_counted_show_in_what_comes_next(calls):
+    def run(gradient):
+        gradient.norm()
+        torch._amp_foreach_non_finite_check_and_unscale_([gradient], torch.zeros(1), torch.full((1,), 0.5))
+        return gradient.sum()
+
+    gradient = torch.ones(3)
+    _, found = calls(run, gradient)
+    assert contents(found["norm.0"], "inputs") == [content_id(torch.ones(3))]
+    assert contents(found["sum.0"], "inputs") == [content_id(torch.full((3,), 0.5))]
 
 
 def test_a_view_from_outside_claims_nothing(calls):
