@@ -86,7 +86,7 @@ def build_plan(composed: Composed, *, sizes: bool = False, say: Callable[[str], 
         command=" ".join(composed.overrides),
         place=where,
         steps=tuple(steps),
-        costs={step.stage.name: _cost(step, where, told.bytes, budget) for step in steps},
+        costs={step.stage.name: _cost(step, where, told.bytes) for step in steps},
         notes=(*_notes(job), *about_sizes(steps, told, job, where), *_second_pass(job, done)),
     )
 
@@ -130,14 +130,14 @@ def _size(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 50_000 else f"{size / 1e3:.1f} kB"
 
 
-def _cost(step: Step, where: Place, sizes: Mapping[str, int], budget: int) -> tuple[float, int]:
-    """Return the seconds that the last instance like it took, and the bytes that are told or that it took."""
+def _cost(step: Step, where: Place, sizes: Mapping[str, int]) -> tuple[float, int]:
+    """Return the seconds that the last instance like it took, and the bytes that are told or that it took; 0 is unknown."""
     like = step.sealed or next(iter(where.store.named(step.stage.name)), None)
     seconds = 0.0 if like is None or step.state == "kept" else like.seconds
     if step.stage.name in sizes:
         return seconds, sizes[step.stage.name]
-    size = 0 if like is None else like.bytes
-    return seconds, min(size, budget) if step.stage.told_by and budget and not step.sealed else size
+    to_dump = step.stage.kind == "dump" and step.state == "run"  # another dump's size is not this one's
+    return seconds, 0 if like is None or to_dump else like.bytes
 
 
 def _second_pass(job: Job, done: Mapping[str, Sealed]) -> list[str]:

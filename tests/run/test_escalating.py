@@ -289,6 +289,13 @@ def test_a_plan_tells_the_size_of_a_dump_from_an_earlier_one(escalate):
     assert f"about {sizes['dump.reference'] / 1e3:.1f} kB" in render_plan(plan)
 
 
+def test_a_plan_gives_no_size_of_another_workload_to_a_dump(escalate):
+    escalate("capture=sketch")
+    plan = build_plan(composed("workload.model.seed=77"))
+    assert any(note.startswith("not estimated") for note in plan.notes)
+    assert {plan.costs[step.stage.name][1] for step in plan.steps if step.stage.kind == "dump"} == {0}
+
+
 def test_a_plan_warns_of_a_dump_beyond_its_budget(escalate):
     escalate("capture=sketch")
     text = render_plan(build_plan(composed("capture=tensors", "capture.budget=1kB")))
