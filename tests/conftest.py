@@ -2,6 +2,7 @@
 
 import os
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,25 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # threads of several tests on the same 
 def workplace(tmp_path_factory):
     """Return one working directory for the whole session of this worker; in its ``runs/`` equal keys are made once."""
     return tmp_path_factory.mktemp("workplace")
+
+
+@pytest.fixture
+def grown():
+    """Return a function that tells by how many bytes memory grew at its peak since the test began.
+
+    The peak that the process had before, and that of the one which started it, count for nothing.
+    """
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
+    except OSError:
+        pytest.skip("this system does not tell the peak of a while")
+
+    def bytes_of(name):
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+    before = bytes_of("VmRSS")
+    return lambda: bytes_of("VmHWM") - before
 
 
 @pytest.fixture

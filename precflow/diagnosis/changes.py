@@ -33,13 +33,13 @@ class Change:
     @property
     def text(self) -> str:
         """Which tensor, who made it, and the innermost line of where."""
-        what, line = f"{self.record.identity.role} {self.record.identity.index}", self.site.partition(" <- ")[0]
+        what, line = f"{self.record.whose.role} {self.record.index}", self.site.partition(" <- ")[0]
         return f"{what} after {self.maker} returned it{f' ({line})' if line else ''}"
 
 
 def outputs_of(calls: Iterable[Call]) -> Outputs:
     """Return every output of a dump by its place."""
-    return {(key_of(call), record.identity.index): (call, record) for call in calls for record in call.outputs}
+    return {(key_of(call), record.index): (call, record) for call in calls for record in call.outputs}
 
 
 def change(record: Record, outputs: Outputs) -> Change | None:

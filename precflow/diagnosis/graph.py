@@ -48,7 +48,7 @@ class _Seen:
     def add(self, key: Key, call: Call) -> None:
         """Remember the outputs of a call."""
         for record in call.outputs:
-            place = (key, record.identity.index)
+            place = (key, record.index)
             self.outputs.add(place)
             self.by_shape[call.phase, record.shape].append(place)
             if record.known and math.prod(record.shape) > 1:  # single numbers are equal by chance

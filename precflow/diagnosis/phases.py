@@ -61,8 +61,8 @@ class Phases:
         elif call.phase == "backward" and not call.operator:
             self._backward[(*key[:2], call.module)].append(key)
         elif call.phase in {"gradient", "optimizer"} and call.outputs:
-            name = call.outputs[0].identity.index
-            sources = [(record, (key, record.identity.index)) for record in call.outputs]
+            name = call.outputs[0].index
+            sources = [(record, (key, record.index)) for record in call.outputs]
             self._weights[call.rank, call.module][name, call.phase] = sources
             if call.phase == "gradient":
                 self._gradients[(*key[:2], call.module, name)] = sources[0]
@@ -148,10 +148,10 @@ class Phases:
         yield from self._own_weights(call)
 
     def _before(self, call: Call, record: Record) -> Iterator[Edge]:
-        known = self._gradients.get((call.rank, call.step, call.module, record.identity.index))
+        known = self._gradients.get((call.rank, call.step, call.module, record.index))
         if known is not None:
             yield Edge(*known)
 
     @staticmethod
     def _outputs(call: Call) -> Iterator[Edge]:
-        return (Edge(record, (key_of(call), record.identity.index)) for record in call.outputs)
+        return (Edge(record, (key_of(call), record.index)) for record in call.outputs)

@@ -110,9 +110,9 @@ def users(dump: Recorded, of: Found) -> list[Found]:
 
     What a module returns has the operator that made it as its source, and so have the inputs that it became.
     """
-    if of.record.identity.role != "output":
+    if of.record.whose.role != "output":
         return []
-    made = {(of.call.order, of.record.identity.index), of.record.source}
+    made = {(of.call.order, of.record.index), of.record.source}
     calls = dump.calls(step=of.call.step, rank=of.call.rank)
     return [
         Found(call, one) for call in calls if call.order > of.call.order for one in call.inputs if one.source in made - {None}
@@ -126,7 +126,7 @@ def source(dump: Recorded, of: Found) -> Found | None:
     order, index = of.record.source
     calls = dump.calls(step=of.call.step, rank=of.call.rank)
     found = (Found(call, record) for call in calls if call.order == order for record in call.outputs)
-    return next((one for one in found if one.record.identity.index == index), None)
+    return next((one for one in found if one.record.index == index), None)
 
 
 def same(dump: Recorded, of: Found, *, among: Recorded) -> Found | None:
@@ -137,11 +137,10 @@ def same(dump: Recorded, of: Found, *, among: Recorded) -> Found | None:
         of: The record of the other dump.
         among: The dump that it is of.
     """
-    before = [found.record for found in every(among) if found.record.identity == of.record.identity]
+    identity = of.record.identity
+    before = [found.record for found in every(among) if found.record.identity == identity]
     place = next(number for number, record in enumerate(before) if record is of.record)
-    return next(
-        itertools.islice((found for found in every(dump) if found.record.identity == of.record.identity), place, None), None
-    )
+    return next(itertools.islice((found for found in every(dump) if found.record.identity == identity), place, None), None)
 
 
 def numbered(records: Sequence[Found]) -> list[str]:
@@ -176,7 +175,7 @@ def _short(records: Sequence[Found], text: str) -> list[Found]:
     """Return the outputs of the call that a text names; inputs only of a call that has no output of that name."""
     near = _in_module(records, text)
     called = [found for found in near if text in _names(found)]
-    outputs = [found for found in called if found.record.identity.role == "output"]
+    outputs = [found for found in called if found.record.whose.role == "output"]
     forward = [found for found in outputs if found.call.phase == "forward"]
     return forward or outputs or called
 
@@ -190,7 +189,7 @@ def _names(found: Found) -> set[str]:
 
 def _inside(records: Sequence[Found], text: str) -> list[Found]:
     """Return what came out of the operators of a module that is no record itself."""
-    near = (found for found in _in_module(records, text) if found.record.identity.role == "output")
+    near = (found for found in _in_module(records, text) if found.record.whose.role == "output")
     return [found for found in near if module_text(found.call.module, found.call.call) == text]
 
 

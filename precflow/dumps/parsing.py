@@ -5,22 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
-from precflow.agent.contract import LEVELS, PHASES, Identity, operator_of
-from precflow.dumps.records import Call, Record
+from precflow.agent.contract import operator_of
+from precflow.dumps.records import Call, CallRole, Record
 
 _ARGUMENTS_KEPT = 1 << 16  # a model calls the same things with the same arguments again and again: they share their memory
-_NOBODY = Identity("", 0, "", 0, "", "", "", 0, 0)
+_NOBODY = CallRole("", 0, "", 0, "", "", 0, 0, 0)
 
 
 class _Tensor(Record, frozen=True, gc=False, kw_only=True):
-    """A record as it stands in a line. Who it is stands in the line around it, and is filled in once that is read."""
+    """A record as it stands in a line. Whose it is stands in the line around it, and is filled in once that is read."""
 
-    index: str
-    identity: Identity = _NOBODY
-    order: int = 0
+    whose: CallRole = _NOBODY
     source: tuple[int, str] | None = None
     weight: str = ""
 
@@ -29,12 +28,12 @@ class _Line(msgspec.Struct, gc=False, rename={"class_name": "class"}):
     """A line as it stands in the file. Keys that it does not name are of a later version and change nothing here."""
 
     order: int
-    level: str
+    level: Literal["module", "api", "operator"]  # contract.LEVELS
     module: str
     call: int
     operator: str
     ordinal: int
-    phase: str
+    phase: Literal["forward", "backward", "gradient", "optimizer"]  # contract.PHASES
     step: int
     rank: int
     movement: bool
@@ -81,21 +80,19 @@ def parse_call(line: bytes | str, sites: Sequence[str], place: tuple[int, int] |
 
 
 def _call(line: _Line, sites: Sequence[str], place: tuple[int, int] | None, arguments: Mapping[str, str]) -> Call:
-    if line.level not in LEVELS or line.phase not in PHASES:
-        raise ValueError(f"unknown level {line.level!r} or phase {line.phase!r}")
     if place is not None and (line.rank, line.step) != place:
         raise ValueError(f"it is of rank {line.rank} and step {line.step}, in a file of rank {place[0]} and step {place[1]}")
     _identify(line)
     intern, site = sys.intern, line.site
     return Call(
         order=line.order,
-        level=intern(line.level),
+        level=line.level,
         module=intern(line.module),
         class_name=intern(line.class_name),
         call=line.call,
         operator=intern(line.operator),
         ordinal=line.ordinal,
-        phase=intern(line.phase),
+        phase=line.phase,
         step=line.step,
         rank=line.rank,
         site=sites[site] if site is not None and 0 <= site < len(sites) else "",
@@ -109,18 +106,13 @@ def _call(line: _Line, sites: Sequence[str], place: tuple[int, int] | None, argu
 
 
 def _identify(line: _Line) -> None:
-    """Tell the records of a line who they are.
-
-    This runs for every record of a dump: a record that the decoder made is completed, not made anew, and its identity is made
-    as ``Identity._make`` does, without the call of it.
-    """
-    make, fill, order = tuple.__new__, msgspec.structs.force_setattr, line.order
+    """Tell the records of a line whose they are: those that the decoder made are completed, not made anew."""
     module, operator = sys.intern(line.module), sys.intern(operator_of(line.level, line.operator))
-    call, ordinal, phase, step, rank = line.call, line.ordinal, sys.intern(line.phase), line.step, line.rank
+    call, ordinal, phase, step, rank, order = line.call, line.ordinal, line.phase, line.step, line.rank, line.order
     for role, records in (("input", line.inputs), ("output", line.outputs)):
+        whose = CallRole(module, call, operator, ordinal, phase, role, step, rank, order)
         for one in records:
-            fill(one, "identity", make(Identity, (module, call, operator, ordinal, phase, role, one.index, step, rank)))
-            fill(one, "order", order)
+            msgspec.structs.force_setattr(one, "whose", whose)
 
 
 def _arguments(raw: msgspec.Raw) -> dict[str, str]:

@@ -7,6 +7,7 @@ long to make. Numbers are ``int`` where the file has an integer, so that sums of
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -52,12 +53,38 @@ class Statistics(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_
         return self.nan + self.positive_infinity + self.negative_infinity
 
 
+class CallRole(NamedTuple):
+    """What all records of a call that went in, or all that came out, have in common; they share it.
+
+    Attributes:
+        module: As in an ``Identity``, which says the same of one record.
+        call: As there.
+        operator: As there.
+        ordinal: As there.
+        phase: As there.
+        role: As there.
+        step: As there.
+        rank: As there.
+        order: Number of the call in its step, in order of completion.
+    """
+
+    module: str
+    call: int
+    operator: str
+    ordinal: int
+    phase: str
+    role: str
+    step: int
+    rank: int
+    order: int
+
+
 class Record(msgspec.Struct, frozen=True, gc=False):
     """One tensor of one call.
 
     Attributes:
-        identity: Who it is, the same on every side.
-        order: Number of the call in its step, in order of completion.
+        whose: Which call and role it belongs to.
+        index: Path of the tensor in what went in or came out.
         dtype: Name of the stored element type, such as ``bfloat16``.
         shape: Sizes.
         content: Content id (see ``docs/record-identity.md``); ``""`` where there are no plain bytes, or only statistics.
@@ -72,8 +99,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
             entry of their own, or none were kept.
     """
 
-    identity: Identity
-    order: int
+    whose: CallRole
+    index: str
     dtype: str
     shape: tuple[int, ...]
     content: str
@@ -85,6 +112,30 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     part: str = ""
     mark: str = ""
     row_norms: tuple[str, int, int] | None = None
+
+    @classmethod
+    def of(cls, identity: Identity, order: int, *tensor: Any, **facts: Any) -> Record:
+        """Return the record of an identity.
+
+        Args:
+            identity: Who it is.
+            order: Number of the call in its step.
+            tensor: What its tensor is: the attributes from ``dtype`` on, in order.
+            facts: Attributes by name.
+        """
+        module, call, operator, ordinal, phase, role, index, step, rank = identity
+        return cls(CallRole(module, call, operator, ordinal, phase, role, step, rank, order), index, *tensor, **facts)
+
+    @property
+    def identity(self) -> Identity:
+        """Who it is, the same on every side; made when it is asked for, which few records of a large dump are."""
+        module, call, operator, ordinal, phase, role, step, rank, _ = self.whose
+        return Identity(module, call, operator, ordinal, phase, role, self.index, step, rank)
+
+    @property
+    def order(self) -> int:
+        """Number of the call in its step, in order of completion."""
+        return self.whose.order
 
     @property
     def known(self) -> str:

@@ -22,7 +22,7 @@ class Dump:
         self.known = of_tensor(array, Kept(array.dtype.name, array.shape))
         self.detail = EVIDENCE.index(detail)
         counted = self.known.statistics if 0 < self.detail < 3 else None
-        self.record = Record(
+        self.record = Record.of(
             WHO, 0, array.dtype.name, array.shape, content, detail == "tensors", None, "", statistics=counted, **facts
         )
 

@@ -15,7 +15,7 @@ from precflow.dumps.records import Record
 def reading(number, shape=(4, 16), dtype="float32"):
     identity = Identity(f"m{number}", 0, "linear", 0, "forward", "output", "0", 0, 0)
     facts = {"stored": True, "source": None, "weight": ""}
-    records = [Record(identity, number, dtype, shape, f"{side}{number}", **facts) for side in "ab"]
+    records = [Record.of(identity, number, dtype, shape, f"{side}{number}", **facts) for side in "ab"]
     return Reading(*records)
 
 

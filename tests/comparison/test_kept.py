@@ -22,7 +22,7 @@ def known(array):
 
 def record(array, **facts):
     who = Identity("a", 0, "linear", 0, "forward", "output", "0", 0, 0)
-    return Record(who, 0, array.dtype.name, array.shape, "c0", facts.pop("stored", False), None, "", **facts)
+    return Record.of(who, 0, array.dtype.name, array.shape, "c0", facts.pop("stored", False), None, "", **facts)
 
 
 class Dump:

@@ -9,7 +9,7 @@ from precflow.dumps.records import Record
 
 def record(module, operator="linear", ordinal=0, order=0, **parts):
     identity = Identity(module, 0, operator, ordinal, "forward", "output", "0", 0, 0)._replace(**parts)
-    return Record(identity, order, "float32", (2,), "c", stored=True, source=None, weight="")
+    return Record.of(identity, order, "float32", (2,), "c", stored=True, source=None, weight="")
 
 
 def names(pairs):

@@ -96,7 +96,7 @@ def test_complex_numbers_are_pairs_of_reals(opened):
 
 def test_equal_contents_are_one_thing_to_read(opened):
     reading, _ = opened(X, X * 2)
-    again = msgspec.structs.replace(reading.reference, identity=reading.reference.identity._replace(module="b"))
+    again = msgspec.structs.replace(reading.reference, whose=reading.reference.whose._replace(module="b"))
     assert Reading(again, reading.target).contents == reading.contents
     part = msgspec.structs.replace(reading.reference, part="5a")
     assert Reading(part, reading.target).contents != reading.contents

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precflow.comparison.scaled import Scaled, ratio
+from precflow.comparison.scaled import Scaled, mean, ratio
 
 numbers = st.builds(Scaled.of, st.floats(allow_nan=False, allow_infinity=False), st.integers(-3000, 3000))
 
@@ -54,3 +54,9 @@ def test_out_of_range():
 )
 def test_ratios(numerator, denominator, root, expected):
     assert ratio(numerator, denominator, root=root) == expected
+
+
+@given(numbers, st.integers(1, 1 << 53), st.booleans())
+def test_a_mean_is_the_ratio_to_the_count(total, count, root):
+    total = Scaled(abs(total.mantissa), total.exponent)
+    assert mean(total, count, root=root) == pytest.approx(ratio(total, Scaled.of(count), root=root), rel=1e-15, abs=5e-324)

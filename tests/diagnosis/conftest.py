@@ -71,7 +71,7 @@ class HandMade:
         own = np.asarray(given["value"]) if given.get("value") is not None else None
         identity = Identity(*about, role, index, 0, self.rank)
         content = digest(own) if own is not None else f"{identity} {order}"
-        made = Record(
+        made = Record.of(
             identity=identity,
             order=order,
             dtype=given.get("dtype") or (str(own.dtype) if own is not None else "float32"),

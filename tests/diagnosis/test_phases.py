@@ -80,7 +80,7 @@ def remade(value, **changes):
 
 def record(module, phase, role, index, step, order, source):
     identity = Identity(module, 0, "", 0, phase, role, index, step, 0)
-    return Record(identity, order, "float32", (2, 3), f"{identity}", stored=True, source=source, weight="")
+    return Record.of(identity, order, "float32", (2, 3), f"{identity}", stored=True, source=source, weight="")
 
 
 def judged(dump, failing):
@@ -162,7 +162,7 @@ def test_the_gradient_of_a_module_that_never_ran_comes_from_the_one_around_it():
 
 def inner(call):
     """Return the gradient of a module inside that is never called itself, such as attention's projections."""
-    outputs = tuple(remade(each, identity=each.identity._replace(module="second.inner")) for each in call.outputs)
+    outputs = tuple(remade(each, whose=each.whose._replace(module="second.inner")) for each in call.outputs)
     return remade(call, module="second.inner", outputs=outputs)
 
 

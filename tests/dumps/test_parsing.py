@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from precflow.agent.contract import STATISTICS
+from precflow.agent.contract import LEVELS, PHASES, STATISTICS
 from precflow.dumps.parsing import parse_call, parse_calls
 from precflow.dumps.records import Statistics
 
@@ -89,8 +89,17 @@ def test_other_statistics_are_a_torn_line(wrong):
 def test_equal_words_and_arguments_share_their_memory():
     one, other = parse_calls((json.dumps(LINE) + "\n" + json.dumps(LINE) + "\n").encode(), [])
     assert one.module is other.module
+    assert one.level is other.level
     assert one.inputs[0].identity.module is other.module
     assert one.arguments is other.arguments
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("phase", PHASES)
+def test_every_level_and_phase_of_the_contract_is_read(level, phase):
+    line = json.dumps({**LINE, "level": level, "phase": phase})
+    for call in (parse_call(line, []), *parse_calls(line.encode(), [])):
+        assert (call.level, call.phase, call.outputs[0].identity.phase) == (level, phase, phase)
 
 
 def test_half_a_surrogate_pair_is_read_one_by_one():
@@ -103,8 +112,8 @@ def test_half_a_surrogate_pair_is_read_one_by_one():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"level": "kernel"}, "unknown level"),
-        ({"phase": "sideways"}, "unknown level 'api' or phase 'sideways'"),
+        ({"level": "kernel"}, r"Invalid enum value 'kernel' - at `.*level"),
+        ({"phase": "sideways"}, r"Invalid enum value 'sideways' - at `.*phase"),
         ({"order": "x"}, r"Expected `int`, got `str` - at `.*order`"),
         ({"outputs": 3}, r"Expected `array`, got `int` - at `.*outputs`"),
         ({"arguments": [1]}, r"at `.*arguments`"),

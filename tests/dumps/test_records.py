@@ -1,6 +1,7 @@
 """How screens name a call."""
 
-from precflow.dumps.records import Call
+from precflow.agent.contract import Identity, identity_text
+from precflow.dumps.records import Call, Record
 
 
 def call(**changes):
@@ -35,3 +36,11 @@ def test_other_phases_are_told():
     assert call(phase="backward", operator="mm").name == "layers.0 / mm (backward)"
     assert call(phase="gradient").name == "layers.0 (gradient)"
     assert call(phase="optimizer", module="").name == "(model) (optimizer)"
+
+
+def test_a_record_tells_who_it_is_from_what_it_shares_and_what_is_its_own():
+    identity = Identity("layers.0", 1, "softmax", 2, "forward", "output", "last.0", 3, 4)
+    record = Record.of(identity, 17, "float32", (2,), "c0", stored=True, source=None, weight="")
+    assert (record.identity, record.index, record.order) == (identity, "last.0", 17)
+    assert record.text == identity_text(identity)
+    assert (record.dtype, record.shape, record.content, record.stored) == ("float32", (2,), "c0", True)

@@ -8,7 +8,7 @@ WHO = Identity("fc", 0, "linear", 0, "forward", "output", "0", 0, 0)
 
 
 def record(shape, dtype="float32", *, share=1.0, content="c", weight=""):
-    return Record(WHO, 0, dtype, shape, content, stored=False, source=None, weight=weight, share=share)
+    return Record.of(WHO, 0, dtype, shape, content, stored=False, source=None, weight=weight, share=share)
 
 
 @pytest.mark.parametrize(

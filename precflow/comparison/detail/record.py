@@ -101,8 +101,8 @@ def inputs(left: Found, right: Found, weights: Weights = ({}, {})) -> tuple[Inpu
         right: The record on the target.
         weights: The weights of both sides as they were before casting: records of weights have no content id.
     """
-    theirs = {record.identity.index: record for record in right.call.inputs}
-    mine = {record.identity.index: record for record in left.call.inputs}
+    theirs = {record.index: record for record in right.call.inputs}
+    mine = {record.index: record for record in left.call.inputs}
     return tuple(_input(index, mine.get(index), theirs.get(index), weights) for index in {**mine, **theirs})
 
 

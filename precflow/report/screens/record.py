@@ -142,7 +142,7 @@ def _source(view: RecordView) -> str:
     """Return where a record came from; an operator made its outputs itself."""
     if view.source is not None:
         return view.source.text
-    made_here = view.found.record.identity.role == "output" and view.found.call.operator
+    made_here = view.found.record.whose.role == "output" and view.found.call.operator
     return "" if made_here or view.found.record.weight else "outside: no recorded call made it"
 
 
