@@ -13,10 +13,11 @@ from typing import Protocol
 from precflow.agent.contract import module_text, parse_identity
 from precflow.comparison.measures import Measure
 from precflow.diagnosis.changes import Change
-from precflow.diagnosis.edges import Edge, Key
+from precflow.diagnosis.edges import Key
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.flow import Flow, Tracer
 from precflow.diagnosis.graph import Node, build
+from precflow.diagnosis.unrecorded import Look
 from precflow.dumps.header import Entry, Header
 from precflow.dumps.records import Call
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
@@ -41,7 +42,13 @@ class Graphed(Protocol):
         """Return every call of the dump."""
 
 
-def localize(reference: Graphed, target: Graphed, measures: Sequence[Measure], judged: Sequence[Judged]) -> Region:
+def localize(
+    reference: Graphed,
+    target: Graphed,
+    measures: Sequence[Measure],
+    judged: Sequence[Judged],
+    look: Look | None = None,
+) -> Region:
     """Return where the sides part.
 
     Suspects are operators where operators were recorded, else modules. Those whose inputs clearly agree come first, in
@@ -52,10 +59,11 @@ def localize(reference: Graphed, target: Graphed, measures: Sequence[Measure], j
         target: Dump of the side under test.
         measures: Every measured pair.
         judged: Their statuses.
+        look: Judges an input that no recorded call made; without it such an input counts as one that agrees.
     """
     nodes = build(reference.calls(), outside=_contents(reference.header.inputs.entries))
     worst_last = sorted(judged, key=lambda one: one.status in MISALIGNED_STATUSES)  # of records that share an identity
-    tracer = Tracer(nodes, target.calls(), {one.record: one for one in measures}, {one.record: one for one in worst_last})
+    tracer = Tracer(nodes, target.calls(), {one.record: one for one in measures}, {one.record: one for one in worst_last}, look)
     search = _Search(nodes, tracer)
     for node in nodes.values():
         search.visit(node)
@@ -86,6 +94,7 @@ class _Search:
         """Give every judged output of a call its role."""
         arriving = self.tracer.arriving(node)
         self.tracer.leave(node, arriving)
+        blamed = node.key in self.clear  # for what it computes between the calls inside it
         self.guessed += sum(edge.guessed for edge in node.edges)
         for record in node.call.outputs:
             status = self.tracer.status(record.text)
@@ -93,12 +102,16 @@ class _Search:
                 continue
             if status.status not in MISALIGNED_STATUSES:
                 self.roles[record.text] = self.tracer.role(node, record, arriving)
+            elif blamed:
+                self.roles[record.text] = "introduces"
             elif arriving.failing or arriving.moved is not None:
                 self.roles[record.text] = "inherits"
                 self._blame_movement(arriving)
             elif _drifts(status, arriving):
                 self.roles[record.text] = "inherits"
                 self.drifting += 1
+            elif self._comes_from_around(node):
+                self.roles[record.text] = "inherits"
             else:
                 self.roles[record.text] = "introduces"
                 self._suspect(node, status, arriving)
@@ -123,6 +136,20 @@ class _Search:
             changed = self.tracer.changed(node)
             why = _why(node, status, arriving, self.tracer, changed)
             part[node.key] = _suspect(node, status, why, use=arriving.use, changed=changed.text if changed else "")
+
+    def _comes_from_around(self, node: Node) -> bool:
+        """Tell whether the error is that of an input that a module's own code made, and blame that module."""
+        found = self.tracer.unrecorded.arriving(node)
+        if found is None or found.module is None:
+            return False
+        if self.tracer.fails_before(found.module, node):
+            return True
+        statuses = (self.tracer.status(record.text) for record in found.module.call.outputs)
+        failing = next((one for one in statuses if one is not None and one.status in MISALIGNED_STATUSES), None)
+        if failing is not None:
+            why = f"what it computes itself was not recorded, and {found.text} does not agree, though all before that does"
+            self.clear.setdefault(found.module.key, _suspect(found.module, failing, why))
+        return failing is not None
 
     def _blame_movement(self, arriving: Flow) -> None:
         if arriving.failing or arriving.moved is None:
@@ -158,7 +185,7 @@ def _why(node: Node, status: Judged, arriving: Flow, tracer: Tracer, changed: Ch
     """Say in words why a call is under suspicion."""
     if changed is not None:
         return f"something that is not recorded changed its {changed.text}, so that the error may come from there"
-    agree = _inputs_in_words(node.edges, arriving, tracer)
+    agree = _inputs_in_words(node, arriving, tracer)
     if not node.call.operator:
         agree += ", nothing recorded inside it fails" if node.inside else ", nothing inside it was recorded"
     differs = {
@@ -170,17 +197,32 @@ def _why(node: Node, status: Judged, arriving: Flow, tracer: Tracer, changed: Ch
     return f"{agree}, {differs}{doubt}"
 
 
-def _inputs_in_words(edges: Sequence[Edge], arriving: Flow, tracer: Tracer) -> str:
-    if arriving.outside:
+def _inputs_in_words(node: Node, arriving: Flow, tracer: Tracer) -> str:
+    return _wrong_in_words(node, arriving, tracer) or _right_in_words(node, arriving, tracer)
+
+
+def _wrong_in_words(node: Node, arriving: Flow, tracer: Tracer) -> str:
+    """Say which inputs are known to differ, or may; ``""`` where there is none."""
+    unrecorded = tracer.unrecorded
+    if (found := unrecorded.arriving(node)) is not None:
+        return f"{found.text}, which nothing recorded made, does not agree"
+    if index := unrecorded.doubtful(node):
+        return f"its input {index}, which nothing recorded made, cannot be compared"
+    if arriving.outside and not unrecorded.agree(node):
         return f"its {arriving.outside} differs between the sides before any operator ran"
-    if arriving.accepted:
-        return f"its inputs carry the accepted difference of {arriving.accepted}"
-    if not edges:
+    return f"its inputs carry the accepted difference of {arriving.accepted}" if arriving.accepted else ""
+
+
+def _right_in_words(node: Node, arriving: Flow, tracer: Tracer) -> str:
+    """Say how well the inputs are known to agree."""
+    if not node.edges:
         return "it has no inputs"
     if arriving.use > ACCUMULATED:
         return f"its inputs use {arriving.use:.0%} of their limit ({arriving.via}): accumulated"
-    if all(tracer.equal_input(edge.record) for edge in edges):
+    if all(tracer.equal_input(edge.record) for edge in node.edges):
         return _EQUAL
+    if arriving.unknown:
+        return "its inputs may agree"
     return "its inputs agree"
 
 

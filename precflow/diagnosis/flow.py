@@ -10,6 +10,7 @@ from precflow.comparison.measures import Measure
 from precflow.diagnosis.changes import Change, Outputs, change, outputs_of
 from precflow.diagnosis.edges import Edge, Key
 from precflow.diagnosis.graph import Node
+from precflow.diagnosis.unrecorded import Look, Search
 from precflow.dumps.records import Call, Record
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Judged
 
@@ -73,10 +74,16 @@ class Tracer:
         target: Calls of the target, to tell equal inputs.
         measures: Identity text -> measure.
         judged: Identity text -> status.
+        look: Judges an input that no recorded call made, where that can be had.
     """
 
     def __init__(
-        self, nodes: Mapping[Key, Node], target: Iterable[Call], measures: Mapping[str, Measure], judged: Mapping[str, Judged]
+        self,
+        nodes: Mapping[Key, Node],
+        target: Iterable[Call],
+        measures: Mapping[str, Measure],
+        judged: Mapping[str, Judged],
+        look: Look | None = None,
     ) -> None:
         self._nodes = nodes
         self._measures = measures
@@ -84,6 +91,7 @@ class Tracer:
         self._target_calls = tuple(target)
         self._target = {record.identity: record for call in self._target_calls for record in (*call.inputs, *call.outputs)}
         self._leaving: dict[tuple[Key, str], Flow] = {}
+        self.unrecorded = Search(nodes, self._target, look)
 
     def status(self, record: str) -> Judged | None:
         """Return the status of a record, if it was judged at all."""
@@ -123,6 +131,12 @@ class Tracer:
             return merge([arriving, FAILING])
         moved = next((flow.moved for flow in within if flow.moved), None)
         return merge([arriving, Flow(moved=moved)])
+
+    def fails_before(self, module: Node, node: Node) -> bool:
+        """Tell whether a failing record goes into a module, or is made inside it, before a call inside it runs."""
+        inside = [self._nodes[key] for key in module.inside if key < node.key]
+        leaving = (self._leaving.get((one.key, record.identity.index), CLEAN) for one in inside for record in one.call.outputs)
+        return merge(self._along(edge) for edge in module.edges).failing or any(flow.failing for flow in leaving)
 
     def leave(self, node: Node, arriving: Flow) -> None:
         """Remember what each output of a call carries on."""
@@ -164,7 +178,7 @@ class Tracer:
         if measure is not None and measure.equal:
             return CLEAN
         if incomplete:
-            return merge([arriving, Flow(unknown=node.call.name)])
+            return merge([Flow(unknown=node.call.name), arriving])
         if self._moved(node, measure):
             return merge([arriving, Flow(moved=(node.key, record.text))])
         return arriving

@@ -12,6 +12,7 @@ from precflow import keys, resources
 from precflow.config.plain import plain
 from precflow.config.words import ESCALATING
 from precflow.dumps.reader import Dump
+from precflow.dumps.two_passes import TwoPasses
 from precflow.judgement.judge import judge
 from precflow.judgement.verdicts import Judged, Verdict
 from precflow.stages.artifacts import read_lines, read_value, write_lines, write_value
@@ -71,7 +72,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     return Made(note=verdict.verdict)
 
 
-def run_dtype(dump: Dump, recorded: Sequence[str]) -> str:
+def run_dtype(dump: Dump | TwoPasses, recorded: Sequence[str]) -> str:
     """Return the header's type; without a header the type of most records, since nobody said what was asked for."""
     most = Counter(dtype for dtype in recorded if dtype).most_common(1)
     return dump.header.dtype or (most[0][0] if most else "float32")

@@ -8,10 +8,11 @@ from typing import Any
 
 from precflow.diagnosis.divergence import localize
 from precflow.diagnosis.findings import Region
+from precflow.judgement.inputs import look
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.compare import read_measures
 from precflow.stages.job import Job, Made, Stage
-from precflow.stages.judge import read_judged
+from precflow.stages.judge import read_judged, run_dtype
 from precflow.stages.passes import latest, newest, open_evidence, second
 
 REGION_FILE = "region.json"
@@ -28,13 +29,16 @@ def _declare(job: Job) -> Mapping[str, Any]:
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
-    del job
-    region = localize(
-        open_evidence(needs, "reference"),
-        open_evidence(needs, "target"),
-        read_measures(latest(needs, "compare")),
-        read_judged(latest(needs, "judge")),
+    reference, target = (open_evidence(needs, side) for side in ("reference", "target"))
+    measures = read_measures(latest(needs, "compare"))
+    inputs = look(
+        reference,
+        target,
+        job.config.tolerance,
+        reference_dtype=run_dtype(reference, [one.reference_dtype for one in measures if one.judged]),
+        target_dtype=run_dtype(target, [one.target_dtype for one in measures if one.judged]),
     )
+    region = localize(reference, target, measures, read_judged(latest(needs, "judge")), inputs)
     write_value(folder / REGION_FILE, region)
     return Made(note=f"starts at {region.start}" if region.start else "nothing parts")
 

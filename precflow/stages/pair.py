@@ -22,6 +22,7 @@ from precflow.dumps.lookup import Found
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call
 from precflow.environment.pair import differences
+from precflow.judgement.inputs import look
 from precflow.judgement.judge import judge
 from precflow.judgement.verdicts import Judged, Verdict
 from precflow.report.model import ReportModel, Row
@@ -70,7 +71,9 @@ def comparison(reference: Dump, target: Dump, *, command: str) -> ReportModel:
     reproduction = reproduce(reference, target, SAME)
     measures = [] if reproduction.blockers else compare(reference, target)
     judged, verdict = judged_by_default(reference, target, measures, reproduction)
-    region = localize(reference, target, measures, judged)
+    dtypes = _dtypes(reference, target, measures)
+    inputs = look(reference, target, RunConfig().tolerance, reference_dtype=dtypes[0], target_dtype=dtypes[1])
+    region = localize(reference, target, measures, judged, inputs)
     findings = advice(reference, target, region=region, measures=measures, judged=judged, reproduction=reproduction)
     roles = region.roles or {}
     headers = (("reference", reference.header), ("target", target.header))
@@ -127,15 +130,22 @@ def judged_by_default(
     reference: Dump, target: Dump, measures: Sequence[Measure], reproduction: Reproduction
 ) -> tuple[list[Judged], Verdict]:
     """Judge measures of two dumps by standard ``default`` and the types that the sides ran in."""
+    dtypes = _dtypes(reference, target, measures)
     return judge(
         measures,
         RunConfig(reference=Side(dump=str(reference.path)), target=Side(dump=str(target.path))),
-        reference_dtype=run_dtype(reference, [one.reference_dtype for one in measures if one.judged]),
-        target_dtype=run_dtype(target, [one.target_dtype for one in measures if one.judged]),
+        reference_dtype=dtypes[0],
+        target_dtype=dtypes[1],
         blockers=(*reproduction.blockers, *reproduction.incomplete, *reproduction.unseen),
         unrepeatable=reproduction.unrepeatable,
         today=datetime.datetime.now(tz=datetime.timezone.utc).date(),
     )
+
+
+def _dtypes(reference: Dump, target: Dump, measures: Sequence[Measure]) -> tuple[str, str]:
+    """Return the floating point types that the two sides ran in."""
+    left, right = zip(*[(one.reference_dtype, one.target_dtype) for one in measures if one.judged] or [("", "")], strict=True)
+    return run_dtype(reference, left), run_dtype(target, right)
 
 
 def _title(reference: Dump, target: Dump) -> str:

@@ -1,0 +1,112 @@
+"""Inputs that no recorded call made, and the module whose own code must have.
+
+Where modules alone are recorded, what a module computes between its children is not: an attention's scores reach the output
+projection out of nowhere. If such an input is over its limit already, who takes it is innocent, however wrong its output is.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from precflow.agent.contract import Identity
+from precflow.diagnosis.edges import Key
+from precflow.diagnosis.graph import Node
+from precflow.dumps.records import Record
+from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Judged
+
+Look = Callable[[Record, Record], Judged]
+_FINE = frozenset({"pass", "blind"})
+
+
+@dataclass(frozen=True, slots=True)
+class Unrecorded:
+    """An input that does not agree and was made by something that is not recorded.
+
+    Attributes:
+        record: The input, of the reference.
+        judged: Its status, by the limits of outputs.
+        taker: Name of the call that takes it.
+        module: The innermost recorded module that it was made in; ``None`` where it came from outside of all of them.
+    """
+
+    record: Record
+    judged: Judged
+    taker: str
+    module: Node | None
+
+    @property
+    def text(self) -> str:
+        """Which input of which call."""
+        return f"input {self.record.identity.index} of {self.taker}"
+
+
+class Search:
+    """Looks for such inputs.
+
+    Args:
+        nodes: The reference's graph.
+        target: Every record of the target.
+        look: Judges an input; ``None`` where nothing but content ids is at hand: then nothing is found.
+    """
+
+    def __init__(self, nodes: Mapping[Key, Node], target: Mapping[Identity, Record], look: Look | None) -> None:
+        self._nodes = nodes
+        self._target = target
+        self._look = look
+        self._seen: dict[int, Judged] = {}
+
+    def arriving(self, node: Node) -> Unrecorded | None:
+        """Return the first such input among those that a call depends on, ``None`` where none is known to be over its limit."""
+        for record, judged in self._judged(node):
+            if judged.status in MISALIGNED_STATUSES:
+                taker = self._takers[id(record)]
+                return Unrecorded(record, judged, taker.call.name, self._module(taker, record))
+        return None
+
+    def doubtful(self, node: Node) -> str:
+        """Return the index of an input that no recorded call made and that cannot be judged, ``""`` where there is none."""
+        open_ = (record for record, judged in self._judged(node) if judged.status in INCOMPLETE_STATUSES)
+        return next((record.identity.index for record in open_), "")
+
+    def agree(self, node: Node) -> bool:
+        """Tell whether there are such inputs that differ in bits, and all of them keep the limits of outputs."""
+        statuses = [judged.status for _, judged in self._judged(node)]
+        return bool(statuses) and set(statuses) <= _FINE
+
+    def _judged(self, node: Node) -> Iterator[tuple[Record, Judged]]:
+        """Yield the inputs without a maker whose bits are not known to be equal, each with its status."""
+        for edge in node.edges if self._look is not None else ():
+            record, other = edge.record, self._target.get(edge.record.identity)
+            made = edge.source is not None and not edge.guessed
+            if made or record.weight or other is None or self._look is None or id(record) not in self._takers:
+                continue
+            if not record.content or record.content != other.content:
+                yield record, self._status(record, other, self._look)
+
+    def _status(self, record: Record, other: Record, look: Look) -> Judged:
+        if id(record) not in self._seen:
+            self._seen[id(record)] = look(record, other)
+        return self._seen[id(record)]
+
+    def _module(self, taker: Node, record: Record) -> Node | None:
+        """Return the module around a call that was not given this input itself."""
+        around = self._around.get(taker.key)
+        while around is not None and record.known and any(one.known == record.known for one in around.call.inputs):
+            around = self._around.get(around.key)
+        return around
+
+    @functools.cached_property
+    def _takers(self) -> Mapping[int, Node]:
+        """The call of each input."""
+        return {id(record): node for node in self._nodes.values() for record in node.call.inputs}
+
+    @functools.cached_property
+    def _around(self) -> Mapping[Key, Node]:
+        """The innermost module around each call: the first that is done after it."""
+        found: dict[Key, Node] = {}
+        for node in self._nodes.values():
+            for key in node.inside:
+                found.setdefault(key, node)
+        return found

@@ -1,0 +1,90 @@
+"""The status of an input: a comparison measures and judges outputs alone, and localization asks for some inputs too."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from dataclasses import replace
+
+from precflow.agent.contract import module_text
+from precflow.comparison import estimates
+from precflow.comparison.kept import Evidence
+from precflow.comparison.measures import Measure
+from precflow.comparison.metrics import measure_all
+from precflow.comparison.remarks import counts, warnings
+from precflow.comparison.summarize import summarize
+from precflow.config.schema import Tolerance
+from precflow.dumps.dtypes import is_floating
+from precflow.dumps.records import Record
+from precflow.errors import DumpError
+from precflow.judgement import standards
+from precflow.judgement.accepted import AcceptedDifferences
+from precflow.judgement.decision import Terms, decide
+from precflow.judgement.verdicts import Judged
+
+Look = Callable[[Record, Record], Judged]
+"""Takes an input of the reference and the same one of the target, and returns its status."""
+
+
+def look(reference: Evidence, target: Evidence, tolerance: Tolerance, *, reference_dtype: str, target_dtype: str) -> Look:
+    """Return what judges an input as if it were an output, by the limits of the run.
+
+    Args:
+        reference: What the reference kept.
+        target: What the target kept.
+        tolerance: The recipe's.
+        reference_dtype: Floating point type of the reference's run.
+        target_dtype: Floating point type of the target's run.
+
+    Raises:
+        ConfigError: A standard is not known or not usable.
+    """
+    terms = Terms(reference_dtype, target_dtype, [standards.load(name) for name in tolerance.standards], tolerance)
+
+    def judged(left: Record, right: Record) -> Judged:
+        """Measure and judge one input; nothing is accepted, for an accepted difference is that of an output."""
+        measure = measured(left, right, reference, target)
+        return decide(measure, terms, AcceptedDifferences((), datetime.date.max)).judged
+
+    return judged
+
+
+def measured(left: Record, right: Record, reference: Evidence, target: Evidence) -> Measure:
+    """Return the measure of two records with what was kept of them; the same as :func:`compare.compare` gives of outputs.
+
+    Args:
+        left: Of the reference.
+        right: Of the target.
+        reference: What the reference kept.
+        target: What the target kept.
+    """
+    who = left.identity
+    module = module_text(who.module, who.call)
+    alike = left.shape == right.shape
+    plain = Measure(
+        record=left.text,
+        name=f"{module} / {who.operator}" if who.operator else module,
+        module=who.module,
+        operator=who.operator,
+        level="api" if who.operator else "module",
+        phase=who.phase,
+        order=left.order,
+        join="paired" if alike else "shape",
+        judged=is_floating(left.dtype) or is_floating(right.dtype),
+        reference_dtype=left.dtype,
+        target_dtype=right.dtype,
+        reference_shape=left.shape,
+        target_shape=right.shape,
+        share=left.share,
+        equal=bool(left.content) and left.content == right.content and left.dtype == right.dtype,
+    )
+    if not alike or not plain.judged:
+        return plain
+    if estimates.are_needed(plain, left, right):
+        return estimates.measured(plain, left, right, reference, target)
+    try:
+        summary = summarize(reference.tensor(left), target.tensor(right))
+    except DumpError as error:
+        return replace(plain, join="unreadable", reason=error.message)
+    found = replace(plain, evidence="tensors", metrics=measure_all(summary), counts=counts(summary))
+    return replace(found, warnings=warnings(summary))

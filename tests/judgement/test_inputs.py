@@ -1,0 +1,59 @@
+"""An input is judged as an output is: from tensors, from sketches, and open where neither was kept."""
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from precflow.config.schema import Rule, Tolerance
+from precflow.errors import DumpError
+from precflow.judgement.inputs import look, measured
+
+_SPEC = importlib.util.spec_from_file_location("evidence", Path(__file__).parents[1] / "comparison" / "evidence.py")
+evidence = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(evidence)
+X = np.random.default_rng(3).standard_normal((40, 60)).astype(np.float32)
+
+
+def status(one, other, details=("tensors", "tensors"), tolerance=None, dtypes=("float32", "float32")):
+    left, right = evidence.Dump(one, details[0], "c1"), evidence.Dump(other, details[1], "c2")
+    judged = look(left, right, tolerance or Tolerance(), reference_dtype=dtypes[0], target_dtype=dtypes[1])
+    return judged(left.record, right.record)
+
+
+@pytest.mark.parametrize("details", [("tensors", "tensors"), ("sketch", "sketch"), ("tensors", "sketch")])
+@pytest.mark.parametrize(("error", "expected"), [(1e-7, "pass"), (1e-2, "fail")])
+def test_an_input_is_held_to_the_limits_of_outputs(details, error, expected):
+    found = status(X, X + np.float32(error) * X[::-1], details)
+    assert (found.status, found.metric) == (expected, "relative_l2")
+    assert found.limit == 2.0**-16
+
+
+def test_what_was_kept_may_leave_it_open():
+    assert status(X, X[::-1].copy(), ("digest", "digest")).status == "undecided"
+
+
+def test_the_types_of_the_runs_and_the_rules_of_the_recipe_count():
+    assert status(X, X * np.float32(1.001), dtypes=("float16", "float32")).limit == 2.0**-8
+    wide = replace(Tolerance(), rules=(Rule(match="a", relative_l2=0.05),))
+    assert (status(X, X * np.float32(1.01), tolerance=wide).status, status(X, X * np.float32(1.01)).status) == ("pass", "fail")
+
+
+def test_shapes_nonfinite_values_and_whole_numbers():
+    assert status(X, X[:3]).status == "shape"
+    broken = X.copy()
+    broken[0, 0] = np.nan
+    assert status(X, broken).status == "nonfinite"
+    assert status(np.arange(3), np.arange(3) + 1).status == "not_judged"
+
+
+def test_a_tensor_that_cannot_be_read_is_unreadable():
+    class Torn:
+        def tensor(self, record):
+            raise DumpError(f"{record.text} is torn")
+
+    left, right = (evidence.Dump(X, "tensors", content).record for content in ("c1", "c2"))
+    found = measured(left, right, Torn(), Torn())
+    assert (found.join, found.reason, found.name) == ("unreadable", "a/linear.0/forward.output.0 is torn", "a / linear")
