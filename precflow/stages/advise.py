@@ -17,7 +17,8 @@ from precflow.stages.determinism import read_reproduction
 from precflow.stages.job import Job, Made, Stage
 from precflow.stages.judge import read_judged
 from precflow.stages.localize import read_region
-from precflow.stages.passes import latest, newest, open_evidence
+from precflow.stages.passes import latest, newest, open_evidence, second
+from precflow.stages.region import NAME, read_scope
 
 FINDINGS_FILE = "findings.jsonl"
 
@@ -52,6 +53,8 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
         blockers=reproduction.blockers,
         incomplete=reproduction.incomplete,
     )
+    if _pending(needs):
+        evidence["keep_tensors"] = ""
     findings = rules.advise(evidence, rules.load([_rule_folder()]))
     if job.config.reference.dump and job.config.target.dump:  # nothing runs, so there is nothing to try
         findings = [replace(finding, try_it="") for finding in findings]
@@ -59,7 +62,18 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     return Made(note=f"{findings[0].rule} {findings[0].title}" if findings else "no findings")
 
 
-def stage(*, again: bool) -> Stage:
-    """Return the stage; ``again`` where there is a second pass whose evidence it takes."""
+def _pending(needs: Mapping[str, Path]) -> bool:
+    """Tell whether a second pass will fetch the tensors of the suspects, once the other side has run."""
+    return NAME in needs and second("judge") not in needs and read_scope(needs[NAME]).needed
+
+
+def stage(*, again: bool, escalating: bool = False) -> Stage:
+    """Return the stage; ``again`` where there is a second pass whose evidence it takes.
+
+    Args:
+        again: The second pass has run.
+        escalating: There is a region that says whether there will be one.
+    """
     needs = ("dump.reference", "dump.target", "determinism", "compare", "judge", "localize")
-    return Stage(name="advise", needs=newest(needs, again=again), declare=_declare, make=_make)
+    chosen = (NAME,) if escalating else ()
+    return Stage(name="advise", needs=(*newest(needs, again=again), *chosen), declare=_declare, make=_make)

@@ -39,4 +39,5 @@ def instances(config: RunConfig, *, second_pass: bool = True) -> list[Stage]:
     escalating = escalates(config)
     both = escalating and second_pass
     passes = [*([region.STAGE] if escalating else []), *(SECOND if both else [])]
-    return [*probes, *dumps, *FIRST, *passes, advise.stage(again=both), report.stage(escalating=escalating, again=both)]
+    last = [advise.stage(escalating=escalating, again=both), report.stage(escalating=escalating, again=both)]
+    return [*probes, *dumps, *FIRST, *passes, *last]

@@ -234,6 +234,7 @@ def test_two_machines_take_turns_and_the_scope_travels_as_a_file(machines, agent
     assert json.loads(Path(scope).read_text())["rules"]
     assert f"sides=[reference] store={tmp_path / 'store'}" in said
     assert "has not run yet" in " ".join(result()["region"]["notes"])
+    assert "capture=tensors" not in said  # the second pass fetches them: no other run is proposed
     assert machines("reference").verdict == "misaligned"
     assert "the second pass has run" in " ".join(result()["region"]["notes"])
     assert agents.ran == ["reference sketch", "target sketch", "target tensors", "reference tensors"]
