@@ -9,6 +9,7 @@ import pytest
 
 from precflow.agent import request as requests
 from precflow.config.composition import compose
+from precflow.diagnosis import rules
 from precflow.dumps.sizes import LINE_BYTES
 from precflow.errors import SideError, StoreError
 from precflow.run.plan import build_plan, render_plan
@@ -234,13 +235,25 @@ def test_two_machines_take_turns_and_the_scope_travels_as_a_file(machines, agent
     assert json.loads(Path(scope).read_text())["rules"]
     assert f"sides=[reference] store={tmp_path / 'store'}" in said
     assert "has not run yet" in " ".join(result()["region"]["notes"])
-    assert "capture=tensors" not in said  # the second pass fetches them: no other run is proposed
     assert machines("reference").verdict == "misaligned"
     assert "the second pass has run" in " ".join(result()["region"]["notes"])
     assert agents.ran == ["reference sketch", "target sketch", "target tensors", "reference tensors"]
     machines("target")
     assert "the second pass has run" in " ".join(result()["region"]["notes"])
     assert len(agents.ran) == 4
+
+
+def test_no_other_run_is_proposed_while_the_second_pass_is_due_elsewhere(machines, monkeypatch):
+    proposed, advised = [], rules.advise
+
+    def noted(evidence, found):
+        proposed.append(evidence["keep_tensors"])
+        return advised(evidence, found)
+
+    monkeypatch.setattr(rules, "advise", noted)
+    for side in ("reference", "target", "reference"):
+        machines(side)
+    assert proposed == ["", "capture=tensors"]
 
 
 def test_two_machines_without_a_fault_need_one_turn_each(machines, agents, capsys):
