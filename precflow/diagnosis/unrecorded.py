@@ -1,4 +1,4 @@
-"""Inputs that no recorded call made, and the module whose own code must have.
+"""Inputs that no recorded call is known to have made, and the module whose own code must have.
 
 Where modules alone are recorded, what a module computes between its children is not: an attention's scores reach the output
 projection out of nowhere. If such an input is over its limit already, who takes it is innocent, however wrong its output is.
@@ -79,7 +79,7 @@ class Search:
         """Yield the inputs without a maker whose bits are not known to be equal, each with its status."""
         for edge in node.edges if self._look is not None else ():
             record, other = edge.record, self._target.get(edge.record.identity)
-            made = edge.source is not None and not edge.guessed
+            made = edge.source is not None and not edge.guessed and record.source is not None  # else taken for equal bits
             if made or record.weight or other is None or self._look is None or id(record) not in self._takers:
                 continue
             if not record.content or record.content != other.content:

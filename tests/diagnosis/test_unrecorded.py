@@ -86,6 +86,18 @@ def test_where_no_module_is_around_the_call_stays_and_is_told_truly(hand_made, j
     assert "agree, " not in region.suspects[0].why.replace("does not agree, ", "")
 
 
+def test_equal_bits_on_the_reference_make_no_maker_where_the_target_has_others(hand_made, judge_calls):
+    sides = []
+    for content in ("one", "two"):
+        sides.append(hand_made())
+        sides[-1].module("block.attn", {"content": "ids"}, content="one")
+        sides[-1].module("block.norm", {"content": content})
+        sides[-1].module("block", {"content": "ids"})
+    region, _ = located(sides, {"block.norm": "fail", "block": "fail"}, judge_calls)
+    assert region.start == "block"
+    assert "input 0 of block.norm does not agree" in region.suspects[0].why
+
+
 def test_nothing_is_looked_at_where_nothing_fails(attention, judge_calls):
     region, asked = located((attention(), attention(scores="others", given="more")), {}, judge_calls)
     assert (region.start, asked) == ("", [])
