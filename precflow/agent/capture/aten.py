@@ -80,7 +80,7 @@ class AtenOperators:
         place = None if self._guard.busy or self._lines.failed else self._place()
         schema = self._schema(function)
         if place is None or not place.frame.open:
-            return schema.run(positional, keywords)
+            return self._unseen(schema, positional, keywords)
         if schema.name in PLACEMENT or schema.name in _OWN:
             result = schema.run(positional, keywords)
             if schema.name not in ALLOCATION:
@@ -91,7 +91,7 @@ class AtenOperators:
         choice = self._frames.choice("operator", frame.module, frame.class_name, schema.name, place.phase)
         if choice.detail == NONE:
             _count(place, schema.name)
-            return schema.run(positional, keywords)
+            return self._unseen(schema, positional, keywords)
         with self._guard:
             node = self._made(place)
             tensors, arguments = split_arguments(positional, keywords, schema.parameters)
@@ -101,6 +101,15 @@ class AtenOperators:
             order = self._calls.end(begun, result, schema.written(tensors))
             if self._graph is not None and order is not None and node is not None:
                 self._graph.timeline.tie(node, order)
+        return result
+
+    def _unseen(self, schema: _Schema, positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:
+        """Run an operator that is no record; what it writes to is read anew: down here views have counted no write."""
+        result = schema.run(positional, keywords)
+        if schema.writes and not self._guard.busy:
+            with self._guard:
+                for _, tensor in schema.written(split_arguments(positional, keywords)[0]):
+                    self._lines.written(tensor)
         return result
 
     def _place(self) -> Optional[_Place]:
@@ -162,6 +171,11 @@ class _Schema:
         """Run the operator: all of its overloads where ``x & 3`` has come here as that for tensors, which takes no number."""
         number = any(place in self._tensors and isinstance(value, _NUMBERS) for place, value in enumerate(positional))
         return (self._function.overloadpacket if number else self._function)(*positional, **keywords)
+
+    @property
+    def writes(self) -> bool:
+        """The operator writes to some of its arguments."""
+        return bool(self._changed)
 
     def written(self, tensors: List[Placed]) -> List[Placed]:
         """Return the tensors that the operator has written to; versions are counted above it and say nothing yet."""

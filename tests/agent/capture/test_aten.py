@@ -4,6 +4,7 @@ from torch import nn
 
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.contract import parse_identity
+from precflow.agent.digest import content_id
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 BOTH = ("forward", "backward")
@@ -120,6 +121,42 @@ def test_in_place_operators_and_out_arguments(recorded):
     outputs = {line["operator"]: line["outputs"][0]["content"] for line in lines}
     assert inputs["mul_"] == outputs["mul"]
     assert inputs["add"] != outputs["mul_"]  # written in between, through a view
+
+
+def test_writes_by_an_optimizer_show_in_the_views_that_come_next(recorded):
+    model, seen = nn.Linear(4, 2), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+
+    def work(model):
+        for _ in range(2):
+            seen.append(model.weight.detach().clone())
+            model(X).sum().backward()
+            optimizer.step()
+
+    run = recorded(model, work, optimizer, levels=("operator",))
+    turned = [line["outputs"][0]["content"] for line in run.of("forward", "operator") if line["operator"] == "t"]
+    assert turned == [content_id(weight.t()) for weight in seen]
+    assert len(set(turned)) == 2
+
+
+def test_writes_outside_of_the_scope_show_in_the_views_that_come_next(recorded):
+    seen = []
+
+    def forward(self, x):
+        y = x * 2
+        for _ in range(2):
+            self.inner(y)
+            y.add_(1)
+        return y
+
+    def inner(_, y):
+        seen.append(y.tolist())
+        return y.view(4, 3) * 1
+
+    run = recorded(Calls(forward, inner=Calls(inner)), lambda model: model(X), levels=("operator",), scope=["inner"])
+    viewed = [line["outputs"][0]["content"] for line in run.lines if line["operator"] == "view"]
+    assert viewed == [content_id(torch.tensor(values).view(4, 3)) for values in seen]
+    assert len(set(viewed)) == 2
 
 
 def test_numbers_beside_tensors_are_taken(recorded):
