@@ -144,6 +144,8 @@ def _drift(unrepeatable: Sequence[str]) -> list[str]:
 
 def _gaps(statuses: Sequence[tuple[Measure, Judged]], counted: Tally, minimum: float, open_: Sequence[str]) -> list[str]:
     """Say what is missing for a verdict; ``open_`` is about the undecided records."""
+    if not statuses:
+        return ["nothing was compared: neither side holds a record; capture.scope, level, phase and rules say what is recorded"]
     if not counted.total:
         return ["nothing was compared: there is no floating point output to judge"]
     texts = _first(statuses, "unreadable", "cannot be read")

@@ -57,6 +57,11 @@ def test_what_was_not_compared_makes_a_run_inconclusive(measure, run, change, re
     assert verdict.coverage == 0.5
 
 
+def test_a_recipe_that_records_nothing_is_told_so(measure, run):
+    assert "neither side holds a record" in run([])[1].reasons[0]
+    assert "no floating point output" in run([measure(judged=False)])[1].reasons[0]
+
+
 def test_nothing_at_all_is_never_aligned(measure, run):
     for measures in ([], [measure(judged=False, movement=True)], [measure(join="unreadable")]):
         _, verdict = run(measures)
