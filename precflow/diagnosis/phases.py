@@ -6,7 +6,7 @@ weights. Without these edges everything after the first difference would seem to
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
@@ -47,9 +47,12 @@ class Phases:
         self._backward: dict[_Place, list[Key]] = defaultdict(list)  # those of them that are over
         self._gradients: dict[tuple[int, int, str, str], Source] = {}  # rank, step, module and parameter -> its gradient
         self._weights: _Weights = defaultdict(dict)  # rank and module -> weight and phase -> what was last made of it
+        self._added: Counter[tuple[int, int, str, str]] = Counter()  # how often backward adds to a parameter's gradient
         for call in calls:
             if call.phase == "backward" and not call.operator:
                 self._lines[call.rank, call.step, call.module].append(call)
+            elif call.phase == "gradient":
+                self._added[_parameter(call)] += 1
 
     def note(self, call: Call) -> None:
         """Remember a call that is in the graph now."""
@@ -76,13 +79,22 @@ class Phases:
     def under_way(self, call: Call) -> Call | None:
         """Return the backward of the module that a gradient belongs to, where its line is only written afterwards.
 
-        A linear layer has the gradient of its weights before that of its input. ``call`` counts the gradients of the step.
+        A linear layer has the gradient of its weights before that of its input.
         """
         if call.phase != "gradient":
             return None
-        place = self._runs(call)
-        lines, over = self._lines.get(place, ()), len(self._backward.get(place, ()))
-        return lines[over] if over <= call.call and over < len(lines) else None
+        over = len(self._backward.get(self._runs(call), ()))
+        return next((line for number, line in self._summed_up(call) if number >= over), None)
+
+    def _summed_up(self, call: Call) -> Iterator[tuple[int, Call]]:
+        """Yield the backwards of a module that a gradient is the sum of, numbered in the step.
+
+        A module that ran several times has its gradient once, when all of them are added up; a step of several backwards has
+        it once for each, which ``call`` counts.
+        """
+        lines = self._lines.get(self._runs(call), [])
+        each = max(1, len(lines) // max(1, self._added[_parameter(call)]))
+        return ((number, line) for number, line in enumerate(lines) if number // each == call.call)
 
     def edges(self, call: Call) -> Iterator[Edge]:
         """Yield the edges of a call beside those of its inputs."""
@@ -115,7 +127,11 @@ class Phases:
 
     def _of_gradient(self, call: Call) -> Iterator[Edge]:
         """Yield what arrived at the module that holds a parameter, and the gradient that was there before."""
-        if self.under_way(call) is None:
+        over = self._backward.get(self._runs(call), ())
+        done = [over[number] for number, _ in self._summed_up(call) if number < len(over)]
+        for key in done:
+            yield from self._nodes[key].edges
+        if not done and self.under_way(call) is None:
             yield from self._arrived(call)
         for record in call.outputs:
             yield from self._before(call, record)
@@ -155,3 +171,8 @@ class Phases:
     @staticmethod
     def _outputs(call: Call) -> Iterator[Edge]:
         return (Edge(record, (key_of(call), record.index)) for record in call.outputs)
+
+
+def _parameter(call: Call) -> tuple[int, int, str, str]:
+    """Return rank, step, module and parameter of a gradient."""
+    return call.rank, call.step, call.module, call.outputs[0].identity.index if call.outputs else ""

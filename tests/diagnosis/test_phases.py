@@ -160,6 +160,37 @@ def test_the_gradient_of_a_module_that_never_ran_comes_from_the_one_around_it():
     assert (0, 1, "0") in sources(dump.node("second.inner", "gradient"))
 
 
+def test_the_gradient_of_a_module_that_ran_twice_depends_on_both_backwards():
+    dump = Training(steps=0)
+    dump.order = 0
+    used = [dump.add(0, "shared", "forward", [("0", None)]) for _ in range(2)]
+    whole = dump.add(0, "", "forward", [("0", None)], source=(used[1], "0"))
+    left = dump.add(0, "", "backward", [("0", None)], forward=(whole,))
+    last = dump.add(0, "shared", "backward", [("0", (left, "0"))], forward=(used[1],))
+    between = dump.add(0, "act", "backward", [("0", (last, "0"))])
+    dump.add(0, "shared", "gradient", [], outputs=("weight",))
+    dump.add(0, "shared", "backward", [("0", (between, "0"))], forward=(used[0],))
+    found = sources(dump.node("shared", "gradient"))
+    assert {(0, left, "0"), (0, between, "0")} <= set(found)
+
+
+def test_a_gradient_of_the_first_of_two_backwards_waits_for_no_later_one():
+    dump = Training(steps=0)
+    dump.order = 0
+    arrived = []
+    for _ in range(2):
+        whole = dump.add(0, "", "forward", [("0", None)])
+        arrived.append(dump.add(0, "", "backward", [("0", None)], forward=(whole,)))
+        dump.add(0, "norm", "backward", [("0", (arrived[-1], "0"))])
+        dump.add(0, "norm", "gradient", [], outputs=("weight",))
+        dump.made[-1] = remade(dump.made[-1], call=len(arrived) - 1)
+    first, second = [node for node in build(dump.calls()).values() if node.call.phase == "gradient"]
+    assert (0, arrived[0], "0") in sources(first)
+    assert (0, arrived[1], "0") not in sources(first)
+    assert (0, arrived[1], "0") in sources(second)
+    assert (0, arrived[0], "0") not in sources(second)
+
+
 def inner(call):
     """Return the gradient of a module inside that is never called itself, such as attention's projections."""
     outputs = tuple(remade(each, whose=each.whose._replace(module="second.inner")) for each in call.outputs)
