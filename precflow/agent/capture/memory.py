@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from precflow.agent.digest import readable
 
-Layout = Tuple[object, ...]
+Layout = Tuple[Any, ...]
 
 
 class Seen(NamedTuple):
@@ -92,3 +92,36 @@ def layout_of(tensor: torch.Tensor) -> Layout:
         tensor.is_conj(),
         tensor.is_neg(),
     )
+
+
+def apart(one: Layout, other: Layout, tensor: torch.Tensor) -> bool:
+    """Tell whether two tensors of one storage surely share no element: one behind the other, or side by side in rows.
+
+    Args:
+        one: Layout of a tensor.
+        other: Layout of ``tensor``.
+        tensor: One of them.
+    """
+    if one == other or not one or not other or one[1] != other[1]:
+        return False
+    (start, _, shape, stride), (behind, _, shape_behind, stride_behind) = one[:4], other[:4]
+    step, rest = divmod(behind - start, tensor.element_size())
+    if rest or stride != stride_behind:
+        return False
+    if step >= _reach(shape, stride) or -step >= _reach(shape_behind, stride):
+        return True
+    return any(_in_lanes(step, (shape, shape_behind), stride, width) for width in set(stride))
+
+
+def _reach(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """Return how many places of memory lie between the first element and behind the last one."""
+    return sum((size - 1) * width for size, width in zip(shape, stride)) + 1
+
+
+def _in_lanes(step: int, shapes: Sequence[Sequence[int]], stride: Sequence[int], width: int) -> bool:
+    """Tell whether two tensors take different parts of rows of a width, the second beginning ``step`` places behind."""
+    if width <= 1 or any(each >= width and each % width for each in stride):
+        return False
+    inner = [place for place, each in enumerate(stride) if each < width]
+    first, second = (_reach([shape[place] for place in inner], [stride[place] for place in inner]) for shape in shapes)
+    return first <= step % width and step % width + second <= width

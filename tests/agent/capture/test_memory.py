@@ -2,7 +2,7 @@ import gc
 
 import torch
 
-from precflow.agent.capture.memory import Storages, address_of, is_new, layout_of, seen, storages_of, version_of
+from precflow.agent.capture.memory import Storages, address_of, apart, is_new, layout_of, seen, storages_of, version_of
 
 
 def test_writes_raise_the_version_for_all_views():
@@ -77,3 +77,45 @@ def test_an_address_is_that_of_the_storage():
     base = torch.zeros(4)
     assert address_of(base) == address_of(base[1:]) == base.untyped_storage()._cdata
     assert address_of(torch.empty(2, device="meta")) is None
+
+
+def views(base):
+    """Yield every kind of view of a small tensor."""
+    flat = base.view(-1)
+    for axis in range(base.dim()):
+        for number in range(1, base.shape[axis]):
+            yield from base.split(number, axis)
+            yield from base.transpose(0, -1).split(number, axis)
+        yield base.select(axis, 0)
+        yield from (base.narrow(axis, 0, 0), base.unsqueeze(axis))
+    yield from (
+        flat,
+        flat[::2],
+        flat[1::2],
+        flat[3:17],
+        flat[3:17:3],
+        base.flip(0),
+        base.view(torch.int32),
+        base[:1].expand(2, -1, -1),
+    )
+
+
+def test_tensors_that_are_said_to_be_apart_share_no_element():
+    base, told = torch.arange(24, dtype=torch.float32).reshape(2, 3, 4), 0
+    several = [view for view in views(base) if address_of(view) == address_of(base)]
+    for one in several:
+        for other in several:
+            if apart(layout_of(one), layout_of(other), other):
+                told += 1
+                assert not set(one.flatten().tolist()) & set(other.flatten().tolist())
+    assert told > 100
+
+
+def test_halves_along_any_axis_are_apart_and_a_whole_is_not_from_its_half():
+    base = torch.zeros(2, 4, 6)
+    for axis in range(3):
+        first, second = base.chunk(2, axis)
+        assert apart(layout_of(first), layout_of(second), second)
+        assert apart(layout_of(second), layout_of(first), first)
+        assert not apart(layout_of(first), layout_of(base), base)
+        assert not apart(layout_of(base), layout_of(second), second)

@@ -34,7 +34,26 @@ def test_the_last_writer_counts_for_all_views():
     assert sources.find(tensor) == (1, "0")
     row.add_(1)
     sources.produced(row, (3, "0"), made=True)
-    assert sources.find(tensor) == sources.find(row) == sources.find(tensor[1]) == (3, "0")
+    assert sources.find(tensor) == sources.find(row) == sources.find(tensor[:, 1]) == (3, "0")
+
+
+def test_a_write_leaves_what_lies_beside_it_where_it_comes_from():
+    sources, tensor = Sources(Storages()), torch.zeros(3, 4)
+    sources.produced(tensor, (0, "0"), made=True)
+    gate, up = tensor.chunk(2, -1)
+    for index, half in enumerate((gate, up)):
+        sources.produced(half, (1, str(index)), made=False)
+    gate.sigmoid_()
+    sources.produced(gate, (2, "0"), made=True)
+    assert sources.find(gate) == sources.find(tensor) == (2, "0")
+    assert sources.find(up) == (1, "1")
+    assert sources.find(tensor[:, 2:]) == (0, "0")  # a view that nobody recorded
+    gate.mul_(up)
+    sources.produced(gate, (3, "0"), made=True)
+    sources.produced(gate, (3, "0"), made=True)
+    assert sources.find(tensor) == (3, "0")
+    assert sources.find(up) is None  # two writes behind: its content tells
+    assert sources.find(gate[:, 1:]) == (3, "0")
 
 
 def test_a_write_by_an_unknown_hand_ends_the_edge():
