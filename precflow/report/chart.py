@@ -15,7 +15,7 @@ from precflow.report.tree import levels
 PREFERRED = "relative_l2"
 ENOUGH_GROUPS = 4  # fewer tell nothing, so that the next depth is shown however many it has
 MOST_GROUPS = 18
-_UNDRAWN = frozenset({"not_judged", "sampled_out", "undecided"})
+_UNDRAWN = frozenset({"not_judged", "sampled_out"})
 
 
 @dataclass(frozen=True)

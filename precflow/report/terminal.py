@@ -158,8 +158,9 @@ def compared(model: ReportModel) -> str:
 
 
 def standards(model: ReportModel) -> str:
-    """Return each standard with its outcome."""
-    told = [f"{name} {'✓' if met else '✗'}" for name, met in model.verdict.standards.items()]
+    """Return each standard with its outcome; where nothing failed, one that is not met is open."""
+    otherwise = "?" if model.verdict.verdict == "inconclusive" else "✗"
+    told = [f"{name} {'✓' if met else otherwise}" for name, met in model.verdict.standards.items()]
     return "   ".join(told) or "none"
 
 

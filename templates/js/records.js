@@ -12,7 +12,9 @@ for (const status of ["unreadable", "undecided", "unpaired_reference", "unpaired
 kinds.pass = "good";
 
 const statusTag = (status) => element("span", { class: "tag " + kinds[status] }, `${data.symbols[status]} ${words(status)}`);
-const drawn = (row) => !["not_judged", "sampled_out", "undecided"].includes(word("status", row));
+const drawn = (row) => !["not_judged", "sampled_out"].includes(word("status", row));
+// Of an undecided record the value is one end of a range, and no share of its limit.
+const decided = (row) => word("metric", row) && word("status", row) !== "undecided";
 const inside = (module, path) => path === "" || module === path || module.startsWith(path + ".");
 
 const matches = (row, view, needle) =>
@@ -29,7 +31,7 @@ const sortKey = (column) => {
   if (column === "name") return (row) => word("name", row);
   if (column === "status") return (row) => -data.severity.indexOf(word("status", row));
   if (column === "role") return (row) => word("role", row);
-  if (column === "ratio" || column === "limit") return (row) => (word("metric", row) ? order(figure(column, row)) : null);
+  if (column === "ratio" || column === "limit") return (row) => (decided(row) ? order(figure(column, row)) : null);
   return (row) => { const value = metric(column, row); return value === null ? null : order(value); };
 };
 

@@ -23,7 +23,7 @@ const drawTable = () => {
       element("td", {}, button),
       element("td", {}, statusTag(word("status", row))),
       element("td", { class: "role-" + word("role", row) }, drawn(row) ? word("role", row) : ""),
-      element("td", { class: "figure" }, word("metric", row) ? factor(figure("ratio", row)) : "–"),
+      element("td", { class: "figure" }, decided(row) ? factor(figure("ratio", row)) : "–"),
       ...data.shown.map((name) => element("td", { class: "figure" }, number(metric(name, row)))),
     ];
     return element("tr", { "data-row": row, class: row === view.record ? "selected" : null, onclick: open }, ...cells);

@@ -400,6 +400,24 @@ def large():
 
 
 @pytest.fixture
+def undecided():
+    """Return an inconclusive run in which nothing that was kept decides a record: the best end of its range keeps the limit."""
+    model = aligned_model()
+    rows = [dataclasses.replace(row, judged=dataclasses.replace(row.judged, status="undecided")) for row in model.rows]
+    rows = [
+        dataclasses.replace(row, role="unknown", measure=dataclasses.replace(row.measure, metrics={}, equal=False))
+        if row.judged.metric
+        else original
+        for row, original in zip(rows, model.rows, strict=True)
+    ]
+    counts = {"undecided": sum(row.judged.status == "undecided" for row in rows)}
+    verdict = dataclasses.replace(
+        model.verdict, verdict="inconclusive", counts=counts, compared=0, coverage=0.0, standards={"default": False}
+    )
+    return dataclasses.replace(model, rows=tuple(rows), verdict=verdict)
+
+
+@pytest.fixture
 def estimated():
     """Return an aligned run whose first record was judged by sketches of half of its elements."""
     model = aligned_model()

@@ -55,5 +55,9 @@ def test_the_picture_in_words(misaligned, empty):
     assert "nothing to show" in chart.build(empty).summary
 
 
+def test_what_is_undecided_is_a_point(undecided):
+    assert sum(map(chart.drawn, undecided.rows)) == undecided.verdict.counts["undecided"] > 0
+
+
 def test_movement_is_no_point(misaligned):
     assert sum(map(chart.drawn, misaligned.rows)) == misaligned.verdict.total

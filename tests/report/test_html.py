@@ -112,6 +112,13 @@ def test_a_real_target_is_not_called_emulated(misaligned):
     assert "EMULATED" not in html.text(misaligned)
 
 
+def test_an_open_run_has_no_failed_standard_and_is_not_told_to_do_the_same_again(undecided):
+    page = html.text(undecided)
+    assert "? open: default" in page
+    assert "not met" not in page
+    assert "Supply or change what is named above" in page
+
+
 def test_what_differs_comes_first_and_is_marked(misaligned):
     facts = html.facts(misaligned)
     assert [fact.differs for fact in facts] == sorted((fact.differs for fact in facts), reverse=True)

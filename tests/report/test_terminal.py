@@ -84,6 +84,11 @@ def test_a_line_breaks_at_wide_gaps_first():
     assert terminal._broken("one two   three four   five six", 16, 3) == ["one two", "three four", "five six"]
 
 
+def test_a_standard_that_nothing_failed_is_open(undecided, misaligned):
+    assert terminal.standards(undecided) == "default ?"
+    assert "✗" in terminal.standards(misaligned)
+
+
 def test_what_was_estimated_sampled_or_not_decided_is_told(estimated):
     counts = dict(estimated.verdict.counts) | {"undecided": 2}
     verdict = dataclasses.replace(estimated.verdict, counts=counts, estimated=7, sampled=0.25)

@@ -56,6 +56,13 @@ def test_records_without_a_value_sort_last_in_both_directions(misaligned, show):
         assert page.text("#table tbody tr:last-child td:nth-child(7)") == "–"
 
 
+def test_an_undecided_record_has_no_share_of_its_limit(undecided, show):
+    first = next(index for index, row in enumerate(undecided.rows) if row.judged.status == "undecided")
+    page = show(undecided, f"record={first}&status=undecided")
+    assert page.text("#table tbody tr td:nth-child(5)") == "–"
+    assert "of its limit" not in page.text("#detail")
+
+
 def test_chips_filter_by_status(misaligned, show):
     page = show(misaligned)
     page.click("[data-status=introduces]")
