@@ -39,6 +39,9 @@ RUN = {
     "overflow_kind": "",
     "overflow_starts": "",
     "overflow_ends": [],
+    "left_out_reference": [],
+    "left_out_target": [],
+    "left_out_both": [],
 }
 SUSPECT = {
     "name": "layers.0 / op",
@@ -119,6 +122,14 @@ TABLE = [
     ("PF505", SATURATED, {**SATURATED, "overflow_kind": "infinity"}),
     ("PF505", {**SATURATED, "overflow_ends": ["infinity", "nan"]}, {**SATURATED, "failing": 0}),
     ("PF506", {"overflow_both": ["a / exp"]}, {"overflow_target": ["a / exp: 1 infinite"]}),
+    (
+        "PF506",
+        {"overflow_both": ["a / exp"], "left_out_both": ["step 0"]},
+        {"overflow_both": ["a (backward)"], "left_out_both": ["step 0"]},
+    ),
+    ("PF507", {"left_out_target": ["step 1", "step 2"]}, {"left_out_both": ["step 1"]}),
+    ("PF507", {"left_out_reference": ["step 1"]}, {}),
+    ("PF508", {"left_out_both": ["step 0"]}, {"left_out_target": ["step 0"]}),
 ]
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from precflow.comparison.measures import Measure
 from precflow.config.schema import RunConfig
 from precflow.config.words import ESCALATING
-from precflow.diagnosis.evidence import families, overflow, run, suspect
+from precflow.diagnosis.evidence import families, left_out, overflow, run, suspect
+from precflow.diagnosis.evidence.run import UNPAIRED
 from precflow.diagnosis.evidence.tensors import Readable, observe
 from precflow.diagnosis.findings import Region
 from precflow.judgement.verdicts import Judged
@@ -46,12 +47,15 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
     looked_at = [] if blockers else observe(reference, target, region.suspects[:SUSPECTS])
     headers, same = (reference.header, target.header), config.environment.same
     same_dtype = reference.header.dtype == target.header.dtype
+    sides = None if blockers else overflow.sides(reference, target, measures)
+    steps = left_out.NOTHING if sides is None else left_out.find(*sides)
+    unexplained = [one for one in judged if one.status not in UNPAIRED or not steps.explains(one.record)]
     return {
         "recipe": config.recipe,
         "keep_tensors": keep_tensors(config),
-        **run.about(*headers, same=same, measures=measures, judged=judged, incomplete=incomplete),
+        **run.about(*headers, same=same, measures=measures, judged=unexplained, incomplete=incomplete),
         **_region(region),
-        **({} if blockers else overflow.about(reference, target, measures)),
+        **({} if sides is None else {**overflow.about(*sides), **steps.evidence}),
         "suspects": [
             suspect.about(observed, statuses.get(observed.suspect.record, _MOVED), same_dtype=same_dtype)
             for observed in looked_at

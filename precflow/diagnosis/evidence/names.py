@@ -55,6 +55,11 @@ _RUN = {
     ),
     "overflow_starts": Named("where that begins", "Module and operator."),
     "overflow_ends": Named("kinds that follow", "Further kinds that only the target has, in order."),
+    "left_out_reference": Named(
+        "steps that the reference leaves out", "Its gradients are not finite, and its optimizer did nothing; the target's did."
+    ),
+    "left_out_target": Named("steps that the target leaves out", "The same on the target."),
+    "left_out_both": Named("steps that both leave out", "Gradients are not finite, and neither optimizer did anything."),
     "unpaired_count": Named("records without a partner", "Number of judged records that are on one side only."),
 }
 _SUSPECT = {

@@ -46,8 +46,8 @@ class Producer:
         return f"{self.name}: {_WORDS[self.kind].format(self.count)}"
 
 
-def about(reference: Readable, target: Readable, measures: Sequence[Measure]) -> dict[str, Any]:
-    """Return the evidence on overflow by the names of ``names.EVIDENCE``.
+def sides(reference: Readable, target: Readable, measures: Sequence[Measure]) -> tuple[Side, Side]:
+    """Return what both sides hold that is not an ordinary number.
 
     Args:
         reference: Dump of the reference.
@@ -55,8 +55,17 @@ def about(reference: Readable, target: Readable, measures: Sequence[Measure]) ->
         measures: All pairs: where no statistics were kept, they say which tensors are worth reading.
     """
     suspicious = {one.record for one in measures if one.counts.get("nonfinite") or one.counts.get("sentinel")}
-    sides = (_Side(reference, suspicious), _Side(target, suspicious))
-    here, there = sides[0].producers(sides[1]), sides[1].producers(sides[0])
+    return Side(reference, suspicious), Side(target, suspicious)
+
+
+def about(reference: Side, target: Side) -> dict[str, Any]:
+    """Return the evidence on overflow by the names of ``names.EVIDENCE``.
+
+    Args:
+        reference: What the reference holds.
+        target: What the target holds.
+    """
+    here, there = reference.producers(target), target.producers(reference)
     alone = sorted((there[kind] for kind in there.keys() - here.keys()), key=_when)
     both = sorted((there[kind] for kind in there.keys() & here.keys()), key=_when)
     found = {
@@ -72,12 +81,15 @@ def _when(producer: Producer) -> tuple[int, int, int, int]:
     return (*producer.place, KINDS.index(producer.kind))
 
 
-class _Side:
+class Side:
     """What each record of one side holds that is not an ordinary number.
 
     Args:
         dump: The dump.
         suspicious: Identities of the records whose tensors are read where no statistics were kept.
+
+    Attributes:
+        calls: By rank, step and order.
     """
 
     def __init__(self, dump: Readable, suspicious: set[str]) -> None:
@@ -85,19 +97,24 @@ class _Side:
         self._suspicious = suspicious
         self._left = READ
         self._known: dict[str, Statistics | None] = {}  # by content id
-        self._calls = sorted(dump.calls(), key=lambda call: (call.rank, call.step, call.order))
-        self._low = {record.text: low for call in self._calls for record in call.outputs if (low := self._masked(record))}
+        self.calls = sorted(dump.calls(), key=lambda call: (call.rank, call.step, call.order))
+        self._low = {record.text: low for call in self.calls for record in call.outputs if (low := self._masked(record))}
 
-    def producers(self, other: _Side) -> dict[str, Producer]:
+    def producers(self, other: Side) -> dict[str, Producer]:
         """Return the first producer of each kind that this side has."""
         found: dict[str, Producer] = {}
-        for call in self._calls:
+        for call in self.calls:
             for kind, count in self._made(call, other._low).items():
                 if kind not in found and not self._arrives(call, kind):
                     found[kind] = Producer(kind, call.name, (call.rank, call.step, call.order), count)
             if len(found) == len(KINDS):
                 break
         return found
+
+    def nonfinite(self, record: Record) -> bool:
+        """Tell whether a record is known to have NaN or an infinity."""
+        known = self._statistics(record)
+        return known is not None and known.nonfinite > 0
 
     def _made(self, call: Call, masked: Mapping[str, int]) -> dict[str, int]:
         counts: dict[str, int] = dict.fromkeys(KINDS, 0)

@@ -11,6 +11,8 @@ from precflow.dumps.header import Header, Holdings
 from precflow.environment import pair, reproduction, variables
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
 
+UNPAIRED = ("unpaired_reference", "unpaired_target")
+
 _SHOWN = 5
 _LOW = frozenset({"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"})
 
@@ -87,12 +89,9 @@ def _switches(reference: Header, target: Header, *, convolution: bool) -> list[s
 def _statuses(measures: Sequence[Measure], judged: Sequence[Judged]) -> dict[str, Any]:
     counts = Counter(one.status for one in judged)
     names = {one.record: one.name for one in measures}
-    alone = {side: [names[one.record] for one in judged if one.status == side and one.record in names] for side in _UNPAIRED}
+    alone = {side: [names[one.record] for one in judged if one.status == side and one.record in names] for side in UNPAIRED}
     return {
         "failing": sum(counts[status] for status in MISALIGNED_STATUSES),
         **{side: list(dict.fromkeys(found))[:_SHOWN] for side, found in alone.items()},
-        "unpaired_count": sum(counts[side] for side in _UNPAIRED),
+        "unpaired_count": sum(counts[side] for side in UNPAIRED),
     }
-
-
-_UNPAIRED = ("unpaired_reference", "unpaired_target")
