@@ -100,7 +100,8 @@ def _misaligned(model: ReportModel) -> list[str]:
     if not model.findings:
         lines += _labelled("because", "; ".join(model.verdict.reasons) or "records are over their limits")
         lines += _labelled("advice", "no rule knows this fault; the report shows the operator and its source line")
-    lines += ["", *_labelled("records", f"{compared(model)}   {_roles(model)}")]
+    besides = [f"{wording.count(many)} {what}" for what, many in _besides(model).items() if many]
+    lines += ["", *_labelled("records", "   ".join([compared(model), _roles(model), *besides]))]
     worst = selection.furthest_row(model)
     if worst is not None:
         lines += _measured("worst", worst, f"(limit {wording.number(worst.judged.limit)})")
@@ -138,8 +139,14 @@ def _headline(place: int, finding: Finding) -> list[str]:
 
 def coverage(model: ReportModel) -> str:
     """Return how many records were compared, and what became of the others."""
+    shown = [f"{wording.count(many)} {what}" for what, many in _besides(model).items() if many or what not in _RARE]
+    return "   ".join([compared(model), *shown])
+
+
+def _besides(model: ReportModel) -> dict[str, int]:
+    """Return what became of the records that were not compared, and how many of the others no tensor decided."""
     counts = model.verdict.counts
-    rest = {
+    return {
         "unpaired": selection.unpaired(model),
         "unreadable": counts.get("unreadable", 0),
         "undecided": counts.get("undecided", 0),
@@ -147,8 +154,6 @@ def coverage(model: ReportModel) -> str:
         "blind": counts.get("blind", 0),
         "by estimate": model.verdict.estimated,
     }
-    shown = [f"{wording.count(many)} {what}" for what, many in rest.items() if many or what not in _RARE]
-    return "   ".join([compared(model), *shown])
 
 
 def compared(model: ReportModel) -> str:

@@ -84,6 +84,14 @@ def test_a_line_breaks_at_wide_gaps_first():
     assert terminal._broken("one two   three four   five six", 16, 3) == ["one two", "three four", "five six"]
 
 
+def test_a_misaligned_run_tells_what_was_estimated_and_what_is_open(misaligned):
+    counts = dict(misaligned.verdict.counts) | {"undecided": 3}
+    verdict = dataclasses.replace(misaligned.verdict, counts=counts, estimated=7)
+    text = terminal.summary(dataclasses.replace(misaligned, verdict=verdict), report_path="r", exit_code=1, ascii_only=False)
+    assert "3 undecided" in text
+    assert "7 by estimate" in text
+
+
 def test_a_standard_that_nothing_failed_is_open(undecided, misaligned):
     assert terminal.standards(undecided) == "default ?"
     assert "✗" in terminal.standards(misaligned)
