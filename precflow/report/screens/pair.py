@@ -37,6 +37,7 @@ def pair_screen(row: Row, of: RecordDetail, blockers: Sequence[str] = ()) -> Pap
         "status", f"{wording.STATUS_SYMBOLS.get(judged.status, '')} {wording.words(judged.status)}{_limit(row)}", _red(failed)
     )
     paper.fact("reason", "" if judged.metric and judged.status == "fail" else judged.reason or measure.reason)
+    paper.facts("estimate", [] if judged.status == "undecided" else wording.estimated(row))
     paper.facts("doubt", list(blockers), "yellow")
     paper.fact("where", of.detail.where if of.detail else "", "bold")
     paper.fact("no detail", of.reason, "yellow")
@@ -98,7 +99,7 @@ def _compared(what: str, reference: str, target: str) -> tuple[str, str, str, st
 
 def _limit(row: Row) -> str:
     judged = row.judged
-    if not judged.metric:
+    if not judged.metric or judged.status == "undecided":  # whose value is one end of a range
         return ""
     used = f"{wording.used(judged.ratio)} {wording.number(judged.limit)}"
     return f"   {judged.metric} {wording.number(judged.value)}, {used} ({judged.standard})"

@@ -46,6 +46,17 @@ def test_doubts_come_before_numbers(row):
     assert shown.index("the weights differ") < shown.index("reference")
 
 
+def test_an_estimate_is_told_with_its_range_and_an_undecided_record_uses_no_share_of_its_limit(row):
+    known = dataclasses.replace(row.measure, evidence="sketch", ranges={row.judged.metric: (3e-3, 6e-3)})
+    of = RecordDetail("a", "a", None, reason="no tensor")
+    sketched = dataclasses.replace(row, measure=known)
+    assert f"estimate    {row.judged.metric} between 3e-3 and 6e-3, by its sketch" in pair_screen(sketched, of).render()
+    undecided = dataclasses.replace(row.judged, status="undecided", reason="between 3e-3 and 6e-3")
+    shown = pair_screen(dataclasses.replace(sketched, judged=undecided), of).render()
+    assert "its limit" not in shown
+    assert "between 3e-3 and 6e-3" in shown
+
+
 def test_equal_bits_have_no_error_to_show(row):
     equal = dataclasses.replace(row, measure=dataclasses.replace(row.measure, equal=True))
     assert "worst" not in screen(equal, X, X)
