@@ -26,6 +26,19 @@ if TYPE_CHECKING:
 
 _NUMBERS = (bool, int, float, complex)
 _OWN = frozenset(["detach", "alias"])  # autograd puts them where it likes
+_SCRATCH = {  # operator -> outputs that are seeds and room for its backward: parts of them are memory that nobody has written
+    "mkldnn_rnn_layer": (3,),
+    "cudnn_rnn": (3,),
+    "miopen_rnn": (3,),
+    "cudnn_batch_norm": (3,),
+    "batch_norm_with_update": (3,),
+    "ctc_loss": (1,),
+    "scaled_dot_product_flash_attention": (2, 3, 6, 7, 8),
+    "scaled_dot_product_cudnn_attention": (2, 3, 6, 7, 8),
+    "scaled_dot_product_efficient_attention": (2, 3),
+    "flash_attention_forward": (2, 3, 4),
+    "efficient_attention_forward": (2, 3),
+}
 
 
 class _Place(NamedTuple):
@@ -98,7 +111,7 @@ class AtenOperators:
             begun = self._calls.begin(self._heading(place, schema.name, arguments), choice, tensors)
         result = schema.run(positional, keywords)
         with self._guard:
-            order = self._calls.end(begun, result, schema.written(tensors))
+            order = self._calls.end(begun, _values(schema.name, result), schema.written(tensors))
             if self._graph is not None and order is not None and node is not None:
                 self._graph.timeline.tie(node, order)
         return result
@@ -139,6 +152,14 @@ class AtenOperators:
         if function not in self._schemas:
             self._schemas[function] = _Schema(function)
         return self._schemas[function]
+
+
+def _values(name: str, result: Any) -> Any:
+    """Return what an operator has computed, each in its place."""
+    scratch = _SCRATCH.get(name)
+    if scratch is None or not isinstance(result, (tuple, list)):
+        return result
+    return [None if place in scratch else each for place, each in enumerate(result)]
 
 
 def _count(place: _Place, name: str) -> int:
