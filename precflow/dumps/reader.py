@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from precflow.agent.contract import ERROR_FILE, HEADER_FILE
 from precflow.dumps import header as headers
 from precflow.dumps.header import Header
 from precflow.dumps.places import place_of, step_folders
-from precflow.dumps.record_files import read_records
+from precflow.dumps.record_files import altered, read_records
 from precflow.dumps.records import Call, Record
 from precflow.dumps.shards import Shard
 from precflow.dumps.steps import Steps, read_steps
@@ -63,7 +64,7 @@ class Dump:
 
     def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
         """Return the calls by rank, step and order of completion, of one step or rank where it is given."""
-        calls, _ = self._read
+        calls = self._read[0]
         if step is None and rank is None:
             return list(calls)
         return [call for call in calls if step in (None, call.step) and rank in (None, call.rank)]
@@ -74,8 +75,13 @@ class Dump:
 
         Bytes of tensors show theirs when they are read: :meth:`tensor`, :meth:`check`, :meth:`verify`.
         """
-        _, damage = self._read
+        damage = self._read[1]
         return self._steps.damage + damage + self._tensors.problems
+
+    @property
+    def altered(self) -> Mapping[tuple[int, int], str]:
+        """Rank and step of record files that have other bytes than were sealed -> what is wrong: no line proves anything."""
+        return self._read[2]
 
     def tensor(self, record: Record) -> npt.NDArray[Any]:
         """Return a record's tensor as a read-only view of the mapped shard; bfloat16 and float8 by ``ml_dtypes``.
@@ -181,18 +187,21 @@ class Dump:
         return Tensors([Shard(self.path / name, name, files[name]) for name in self._named(".safetensors")])
 
     @functools.cached_property
-    def _read(self) -> tuple[list[Call], tuple[str, ...]]:
-        """All calls in order, and what is wrong with the record files."""
+    def _read(self) -> tuple[list[Call], tuple[str, ...], Mapping[tuple[int, int], str]]:
+        """All calls in order, what is wrong with the record files, and which of them were altered."""
         calls: list[Call] = []
         damage: list[str] = []
+        changed: dict[tuple[int, int], str] = {}
         for name in self._named(".jsonl"):
             place = place_of(name)
             sites = self._steps.sites.get(place[0], ()) if place else ()
             found, problems = read_records(self.path, name, self._steps.files[name], sites)
             calls += found
             damage += problems
+            if place and (problem := altered(name, problems)):
+                changed[place] = problem
         calls.sort(key=lambda call: (call.rank, call.step, call.order))
-        return calls, tuple(damage)
+        return calls, tuple(damage), changed
 
     def _named(self, suffix: str) -> list[str]:
         """Return the names of files of one kind by rank, step and name."""

@@ -43,6 +43,16 @@ def read_records(folder: Path, name: str, seal: FileSeal | None, sites: Sequence
     return calls, [told, *torn] if told else torn
 
 
+def altered(name: str, problems: Sequence[str]) -> str:
+    """Return the problem that lets no line of a file be trusted, ``""`` where there is none; what is cut short has whole lines.
+
+    Args:
+        name: The file.
+        problems: What :func:`read_records` found.
+    """
+    return next((problem for problem in problems if problem.startswith((f"{name} is damaged", f"{name} is too long"))), "")
+
+
 def _pieces(path: Path) -> Iterator[bytes]:
     """Yield the file in pieces of whole lines; the last one may lack its end."""
     with path.open("rb") as file:

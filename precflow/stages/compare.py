@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow.comparison.compare import compare
+from precflow.comparison.damaged import set_aside
 from precflow.comparison.executors.choose import choose
 from precflow.comparison.measures import Measure
 from precflow.comparison.own import Declared
@@ -56,7 +57,12 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     measures = [] if blocked else _compared(job, folder, sides)
     write_lines(folder / MEASURES_FILE, measures)
     paired = sum(measure.join == "paired" for measure in measures)
-    return Made(note="no tensor was compared" if blocked else f"{paired} of {len(measures)} records paired")
+    note = "no tensor was compared" if blocked else f"{paired} of {len(measures)} records paired"
+    return Made(note=note, damaged=_unreadable(measures))
+
+
+def _unreadable(measures: Iterable[Measure]) -> bool:
+    return any(measure.join == "unreadable" for measure in measures)
 
 
 def _compared(job: Job, folder: Path, sides: Sequence[Path]) -> list[Measure]:
@@ -68,7 +74,7 @@ def _compared(job: Job, folder: Path, sides: Sequence[Path]) -> list[Measure]:
     executor = choose(job.config.executor, declared)
     measures = compare(reference, target, executor=executor, own=declared.load(), kept=folder / _BATCHES)
     shutil.rmtree(folder / _BATCHES, ignore_errors=True)
-    return measures
+    return set_aside(measures, reference, target)
 
 
 def _again(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
@@ -79,7 +85,8 @@ def _again(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     measures = first if blocked else merged(first, _compared(job, folder, sides))
     write_lines(folder / MEASURES_FILE, measures)
     renewed = sum(one is not other for one, other in zip(measures, first, strict=True))
-    return Made(note="no tensor was compared" if blocked else f"{renewed} of {len(measures)} records measured anew")
+    note = "no tensor was compared" if blocked else f"{renewed} of {len(measures)} records measured anew"
+    return Made(note=note, damaged=_unreadable(measures))
 
 
 STAGE = Stage(

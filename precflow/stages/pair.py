@@ -11,6 +11,7 @@ import msgspec
 
 from precflow import __version__, resources
 from precflow.comparison.compare import compare
+from precflow.comparison.damaged import set_aside
 from precflow.comparison.measures import Measure
 from precflow.comparison.metrics import METRICS
 from precflow.config.schema import RunConfig, Side
@@ -69,7 +70,7 @@ def comparison(reference: Dump, target: Dump, *, command: str) -> ReportModel:
     """
     started = time.monotonic()
     reproduction = reproduce(reference, target, SAME)
-    measures = [] if reproduction.blockers else compare(reference, target)
+    measures = [] if reproduction.blockers else set_aside(compare(reference, target), reference, target)
     judged, verdict = judged_by_default(reference, target, measures, reproduction)
     dtypes = _dtypes(reference, target, measures)
     inputs = look(reference, target, RunConfig().tolerance, reference_dtype=dtypes[0], target_dtype=dtypes[1])

@@ -1,0 +1,89 @@
+"""A number in a line that is not what was sealed is no evidence, neither for a failure nor for anything else."""
+
+import numpy as np
+import pytest
+
+from precflow.comparison.compare import compare
+from precflow.comparison.damaged import set_aside
+from precflow.dumps.reader import Dump
+
+X = np.random.default_rng(4).standard_normal((8, 200)).astype(np.float32)
+COUNTED = [float(X.min()), float(X.max()), float(X.sum()), float((X**2).sum()), 0, 0, 0, 0, 0, 0, 0, 0]
+RECORDS = "rank0/step{}/records-0.jsonl"
+
+
+@pytest.fixture
+def both(build):
+    """Return a function that writes two dumps: statistics alone in two steps, and a tensor that differs beside them."""
+
+    def write(change, step=0):
+        dumps = []
+        for side, scale in (("reference", 1.0), ("target", 1.5)):
+            made = build(side, side=side)
+            for number in (0, 1):
+                made.call("counted", "linear", [X], step=number, store=False)
+                made.call("stored", "linear", [X * np.float32(scale)], step=number)
+                made.lines[0, number][0]["outputs"][0].update(statistics=COUNTED, content="", mark="m")
+            folder = made.write()
+            if side == "target":
+                path = folder / RECORDS.format(step)
+                path.write_bytes(change(path.read_bytes()))
+            dumps.append(Dump.open(folder))
+        return dumps
+
+    return write
+
+
+def measured(dumps):
+    """Return join, evidence and reason by module and step."""
+    found = set_aside(compare(*dumps), *dumps)
+    return {one.record.partition("/forward")[0] + one.record[-4:]: (one.join, one.evidence, one.reason) for one in found}
+
+
+def flipped(data):
+    """Turn the largest value into another number of the same length."""
+    largest = f"{COUNTED[1]!r}"
+    return data.replace(largest.encode(), largest.replace(".", "9.", 1)[1:].encode(), 1)
+
+
+def longer(data):
+    largest = f"{COUNTED[1]!r}"
+    return data.replace(largest.encode(), b"1" + largest.encode(), 1)
+
+
+@pytest.mark.parametrize(("change", "word"), [(flipped, "is damaged"), (longer, "is too long")])
+def test_what_rests_on_an_altered_line_is_unreadable(both, change, word):
+    dumps = both(change)
+    assert compare(*dumps)[0].ranges["max_abs_error"][0] > 1  # a failure by any limit
+    found = measured(dumps)
+    join, evidence, reason = found["counted/linear.0ut.0"]
+    assert (join, evidence) == ("unreadable", "")
+    assert reason.startswith(f"target: {RECORDS.format(0)} {word}")
+    assert found["counted/linear.0@1.0"][:2] == ("paired", "statistics")
+
+
+def test_what_was_computed_from_tensors_stays(both):
+    assert measured(both(flipped))["stored/linear.0ut.0"][:2] == ("paired", "tensors")
+
+
+def test_whole_lines_of_a_file_that_is_cut_short_are_evidence(both):
+    dumps = both(lambda data: data[:-20])
+    assert dumps[1].altered == {}
+    assert measured(dumps)["counted/linear.0ut.0"][:2] == ("paired", "statistics")
+
+
+def test_another_shape_in_an_altered_line_is_no_failure(both):
+    dumps = both(lambda data: data.replace(b"[8, 200]", b"[9, 200]"))
+    assert {one.join for one in compare(*dumps)} == {"shape", "paired"}
+    assert measured(dumps)["counted/linear.0ut.0"][0] == measured(dumps)["stored/linear.0ut.0"][0] == "unreadable"
+
+
+def test_equal_bits_stay_equal(build):
+    one = build("one").call("same", "linear", [X], store=False).write()
+    two = build("two").call("same", "linear", [X], store=False).write()
+    path = two / RECORDS.format(0)
+    path.write_bytes(path.read_bytes().replace(b'"Block"', b'"Clock"'))
+    equal = [Dump.open(one), Dump.open(two)]
+    assert equal[1].altered
+    (found,) = set_aside(compare(*equal), *equal)
+    assert (found.equal, found.join) == (True, "paired")
