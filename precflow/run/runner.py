@@ -110,11 +110,12 @@ def _make(step: steps.Step, job: Job, where: steps.Place, done: Mapping[str, Sea
     try:
         with where.store.making(stage.name, step.key, resumes=stage.resumes) as attempt:
             sealed = where.store.find(stage.name, step.key)  # made by another run while this one waited for nothing
-            if sealed:
+            if sealed and not sealed.damaged:
                 shutil.rmtree(attempt.folder)
                 return sealed
             made = stage.make(job, attempt.folder, {name: done[name].folder for name in stage.needs})
             seal: dict[str, Any] = {**steps.seal_of(step, job, done), "note": made.note, "seal": made.seal}
+            seal |= {"damaged": True} if made.damaged else {}
             return where.store.seal(attempt, seal)
     except PrecflowError as error:
         error.within(f"in stage {stage.name} of {job.config.recipe}")

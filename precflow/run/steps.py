@@ -127,9 +127,10 @@ def resolve(stage: Stage, job: Job, where: Place, done: Mapping[str, Sealed]) ->
         return _elsewhere(stage, where, declared)
     key = _key(stage, job, declared, done)
     sealed = where.store.find(stage.name, key)
-    if sealed:
+    if sealed and not sealed.damaged:
         return Step(stage, "kept", key, sealed=sealed)
-    return Step(stage, "run", key, because=_because(stage, where, declared, done))
+    because = "what it read was damaged" if sealed else _because(stage, where, declared, done)
+    return Step(stage, "run", key, because=because)
 
 
 def seal_of(step: Step, job: Job, done: Mapping[str, Sealed]) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class Sealed:
         bytes: Size on disk.
         note: One line about it.
         finished: Seconds since the epoch.
+        damaged: What it was made from was not whole, so that it is no answer for another run.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Sealed:
     bytes: int = 0
     note: str = ""
     finished: float = 0.0
+    damaged: bool = False
 
 
 class Attempt:
@@ -206,6 +208,7 @@ def read_seal(folder: Path) -> Sealed | None:
             bytes=sum(seal["files"].values()),
             note=seal["note"],
             finished=seal["finished"],
+            damaged=seal.get("damaged", False),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

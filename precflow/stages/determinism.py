@@ -78,7 +78,8 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     damage = [f"{side}: {text}" for side in ("reference", "target") for text in damage_found(needs[f"dump.{side}"])]
     found = replace(found, incomplete=tuple(dict.fromkeys([*found.incomplete, *damage])))
     write_value(folder / REPRODUCTION_FILE, found)
-    return Made(note=_note(found, same, told(_ways(reference.header.repeat, target.header.repeat))))
+    note = _note(found, same, told(_ways(reference.header.repeat, target.header.repeat)))
+    return Made(note=note, damaged=bool(found.incomplete))
 
 
 def _again(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
@@ -97,7 +98,8 @@ def _again(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     )
     write_value(folder / REPRODUCTION_FILE, found)
     unknown = sum(unknown_before(*passes) for passes in sides.values())
-    return Made(note=found.blockers[0] if found.blockers else _repeats(len(drifted), unknown))
+    note = found.blockers[0] if found.blockers else _repeats(len(drifted), unknown)
+    return Made(note=note, damaged=bool(found.incomplete))
 
 
 def _changed(side: str, first: Dump, again: Dump) -> list[str]:

@@ -56,10 +56,12 @@ class Made:
     Attributes:
         note: One line for the screen.
         seal: Hash of what was made; ``""`` where the store is to compute it from the files.
+        damaged: What it read was not whole: the next run makes it again, for a mended dump has the same key.
     """
 
     note: str = ""
     seal: str = ""
+    damaged: bool = False
 
 
 class Make(Protocol):
