@@ -26,6 +26,7 @@ from precflow.errors import ConfigError, PrecflowError, StoreError
 from precflow.verbs import VERBS, json_error
 
 if TYPE_CHECKING:
+    from precflow.config.composition import Composed
     from precflow.run.runner import Outcome
 
 _LONGEST_NAME = 255  # bytes, on nearly every file system
@@ -140,18 +141,37 @@ def _run(line: flags.CommandLine, arguments: Sequence[str]) -> int:
 
     jobs = sweep(line.words, config_dirs=line.config_dirs) if line.multirun else [line.words]
     composed = [compose(job, config_dirs=line.config_dirs) for job in jobs]  # every job is checked before the first one runs
-    from precflow.run.runner import run
+    from precflow.run.runner import publish, run
 
     command = shlex.join(["precflow", *arguments])
     ends = []
+    outcomes: list[Outcome] = []
+
+    def end(one: Composed) -> tuple[int, str]:
+        outcomes.append(run(one, command=command))
+        return _end(outcomes[-1])
+
     for number, (job, one) in enumerate(zip(jobs, composed, strict=True), start=1):
         if len(jobs) > 1:
             _say(f" job {number} of {len(jobs)}   {' '.join(job)}")
-        ends.append(_job(lambda one=one: _end(run(one, command=command))))  # type: ignore[misc]  # bound early on purpose
+        ends.append(_job(lambda one=one: end(one)))  # type: ignore[misc]  # bound early on purpose
     code = worst([code for code, _ in ends])
     if len(jobs) > 1:
         _say(_jobs(jobs, [end for _, end in ends], code))
+        for shown in _to_show(outcomes):
+            publish(shown)
+            _say(f" {shown.folder} shows the report of the worst of them: {shown.verdict}")
     return code
+
+
+def _to_show(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return the worst job of each run folder, where a better one was the last to leave its report there."""
+    found = []
+    for folder in dict.fromkeys(outcome.folder for outcome in outcomes):
+        here = [outcome for outcome in outcomes if outcome.folder == folder and outcome.report is not None]
+        code = worst([outcome.exit_code for outcome in here])
+        found += [outcome for outcome in here if outcome.exit_code == code != here[-1].exit_code][:1]
+    return found
 
 
 def _job(work: Callable[[], tuple[int, str]], *, heard: bool = True) -> tuple[int, str]:

@@ -22,17 +22,21 @@ def quiet_place(monkeypatch, tmp_path):
 @pytest.fixture
 def runs(monkeypatch):
     """Put a runner in place that remembers what it ran and leaves with the codes it is given."""
-    ran, codes = [], []
+    ran, codes, shown = [], [], []
 
     def run(composed, *, command):
         ran.append((composed, command))
         code = codes.pop(0) if codes else 0
         if isinstance(code, BaseException):
             raise code
-        return types.SimpleNamespace(verdict={1: "misaligned", 3: "inconclusive"}.get(code), exit_code=code)
+        verdict = {1: "misaligned", 3: "inconclusive"}.get(code)
+        return types.SimpleNamespace(verdict=verdict, exit_code=code, folder="runs/x", report=f"report {len(ran)}")
 
-    monkeypatch.setitem(sys.modules, "precflow.run.runner", types.SimpleNamespace(run=run))
-    return types.SimpleNamespace(ran=ran, codes=codes)
+    def publish(outcome):
+        shown.append(outcome.report)
+
+    monkeypatch.setitem(sys.modules, "precflow.run.runner", types.SimpleNamespace(run=run, publish=publish))
+    return types.SimpleNamespace(ran=ran, codes=codes, shown=shown)
 
 
 def test_no_arguments_say_how_to_begin(capsys):
@@ -63,6 +67,22 @@ def test_of_several_jobs_every_one_runs_and_the_worst_counts(runs, capsys, codes
     assert cli.main(["-m", "+recipe=sd_text_encoder", "target.dtype=float16,bfloat16,float32"]) == worst
     assert [composed.config.target.dtype for composed, _ in runs.ran] == ["float16", "bfloat16", "float32"]
     assert f"3 jobs, exit {worst}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("codes", "shown"),
+    [
+        ((1, 0, 0), ["report 1"]),
+        ((0, 3, 0), ["report 2"]),
+        ((3, 1, 1), []),
+        ((0, 0, 0), []),
+        ((1, PrecflowError("x"), 0), ["report 1"]),
+    ],
+)
+def test_of_several_jobs_in_one_folder_the_worst_has_the_report(runs, codes, shown):
+    runs.codes.extend(codes)
+    cli.main(["-m", "+recipe=sd_text_encoder", "target.dtype=float16,bfloat16,float32"])
+    assert runs.shown == shown
 
 
 def test_a_job_without_a_verdict_is_not_called_aligned(runs, capsys):

@@ -36,10 +36,19 @@ _LATER = "the second pass is to be made where the {} runs"
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: the verdict (``None`` where there was nothing to judge) and the exit code."""
+    """How a run ended.
+
+    Attributes:
+        verdict: ``None`` where there was nothing to judge.
+        exit_code: 0, 1 or 3.
+        folder: Its run folder.
+        report: Its own report in the store; ``None`` where none was made. The run folder shows that of the last run.
+    """
 
     verdict: str | None
     exit_code: int
+    folder: Path | None = None
+    report: Path | None = None
 
 
 def run(composed: Composed, *, command: str) -> Outcome:
@@ -132,7 +141,7 @@ def _close(job: Job, where: steps.Place, done: Mapping[str, Sealed], due: Sequen
     verdict = read_verdict(latest({name: sealed.folder for name, sealed in done.items()}, "judge"))
     code = EXIT_CODES[verdict.verdict]
     if "report" in done:
-        shown = _publish(where, done["report"].folder)
+        shown = _publish(where.folder, done["report"].folder)
         model = read_model(done["report"].folder)
         plain = job.ci or not _unicode()
         _say(
@@ -140,7 +149,17 @@ def _close(job: Job, where: steps.Place, done: Mapping[str, Sealed], due: Sequen
         )
     if due:
         _say(_second_half(job, where, done, due))
-    return Outcome(verdict.verdict, code)
+    return Outcome(verdict.verdict, code, where.folder, done["report"].folder if "report" in done else None)
+
+
+def publish(outcome: Outcome) -> None:
+    """Let the run folder show the report of a run that was not the last: of several jobs, the worst.
+
+    Raises:
+        StoreError: The run folder cannot be written.
+    """
+    if outcome.folder is not None and outcome.report is not None:
+        _publish(outcome.folder, outcome.report)
 
 
 def _withdraw(where: steps.Place) -> None:
@@ -150,17 +169,17 @@ def _withdraw(where: steps.Place) -> None:
             file.unlink(missing_ok=True)
 
 
-def _publish(where: steps.Place, report: Path) -> str:
+def _publish(folder: Path, report: Path) -> str:
     """Copy the report's files to ``public/`` and the HTML to the run folder itself; return what to show."""
-    public = where.folder / "public"
-    with explained(where.folder):
+    public = folder / "public"
+    with explained(folder):
         public.mkdir(parents=True, exist_ok=True)
         for file in sorted(report.glob("public/*")):
             _copy(file, public / file.name)
         page = report / "public" / "report.html"
         if page.exists():
-            _copy(page, where.folder / "report.html")
-            return str(where.folder / "report.html")
+            _copy(page, folder / "report.html")
+            return str(folder / "report.html")
     return str(public)
 
 
