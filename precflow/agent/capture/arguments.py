@@ -13,6 +13,7 @@ from precflow.agent.capture.nesting import LARGEST, Placed, leaves
 
 LONGEST = 200  # characters of one argument
 
+_NUMBERS = frozenset((bool, int, float, type(None)))  # as most arguments are: without anything inside, and without an address
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -63,6 +64,9 @@ def _sort(value: Any, path: str, name: str, tensors: List[Placed], others: Dict[
     if isinstance(value, torch.Tensor):
         tensors.append((path, value))
         return
+    if type(value) in _NUMBERS:
+        others[name] = argument_text(value)
+        return
     found = list(leaves(value, path))
     if not any(isinstance(leaf, torch.Tensor) for _, leaf in found):
         others[name] = argument_text(value)
@@ -85,7 +89,7 @@ def argument_text(value: Any) -> str:
         whole = repr(value)
     except Exception as problem:  # noqa: BLE001  anything can go wrong in a user's __repr__, and none of it is the run's business
         whole = "<%s without repr: %s>" % (type(value).__qualname__, type(problem).__name__)
-    text = _ADDRESS.sub("0x", whole)
+    text = whole if type(value) in _NUMBERS else _ADDRESS.sub("0x", whole)
     if len(text) <= LONGEST:
         return text
     mark = hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=4).hexdigest()

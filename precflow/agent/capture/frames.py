@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from precflow.agent.capture.backward import Given
     from precflow.agent.capture.modules import Mode
+    from precflow.agent.capture.sites import Above
     from precflow.agent.scope import Scope
 
 
@@ -28,6 +29,7 @@ class Frame:
 
     __slots__ = (
         "_ran",
+        "above",
         "arguments",
         "call",
         "choice",
@@ -50,6 +52,7 @@ class Frame:
         self.call = call
         self.in_scope = in_scope
         self.compiled = compiled
+        self.above: Optional[Above] = None  # where it was called
         self.choice = NOT_RECORDED  # of the module's own forward
         self.given: List[Tuple[torch.Tensor, Optional[int]]] = []  # the inputs, with their versions before
         self.inputs: List[Dict[str, Any]] = []
@@ -73,7 +76,7 @@ class Frame:
 
     def close(self) -> None:
         """Let go what only the forward needs: the frame itself is needed until backward."""
-        self.given, self.inputs, self.edges, self.raising = [], [], None, None
+        self.given, self.inputs, self.edges, self.raising, self.above = [], [], None, None, None
 
     def repeats(self, first: Frame) -> None:
         """Become the call that this one runs again."""
@@ -135,6 +138,12 @@ class Frames:
         frame = Frame(module, class_name, call, in_scope=self._in_scope(module, class_name), compiled=compiled)
         self._running.append(frame)
         return frame
+
+    def abandon(self) -> None:
+        """Take off the stack what was never left, as after an interrupt."""
+        for frame in self._running[1:]:
+            frame.close()
+        del self._running[1:]
 
     def leave(self, module: str) -> List[Frame]:
         """Take the innermost call of a module off the stack, with what an exception left above it.

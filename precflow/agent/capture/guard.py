@@ -35,9 +35,10 @@ class Guard:
 
     def __enter__(self) -> None:
         self._lock.acquire()
-        self._owner = threading.get_ident()
         if not self._entered:
-            self._aside = [mode for mode in self.modes if mode.step_aside()] if self.modes else []
+            self._owner = threading.get_ident()
+            if self.modes:
+                self._aside = [mode for mode in self.modes if mode.step_aside()]
         disabled: Any = DisableTorchFunction()
         disabled.__enter__()
         self._entered.append(disabled)
@@ -48,6 +49,7 @@ class Guard:
         self._entered.pop().__exit__(kind, error, trace)
         if not self._entered:
             self._owner = None
-            for mode in self._aside:
+            aside, self._aside = self._aside, []
+            for mode in aside:
                 mode.start()
         self._lock.release()

@@ -14,6 +14,7 @@ from precflow.agent.capture.arguments import Signatures, split_arguments
 from precflow.agent.capture.lines import Heading
 from precflow.agent.capture.memory import is_new, storages_of, version_of
 from precflow.agent.capture.nesting import Placed, output_tensors
+from precflow.agent.capture.sites import Above
 from precflow.agent.contract import OUTSIDE
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ class Modules:
             self._graph.flush()
         frame = self._frames.enter(boundary.name, class_name(module), compiled=boundary.compiled)
         frame.raising = sys.exc_info()[1]
+        frame.above = Above(sys._getframe(1))  # noqa: SLF001  what runs the module: nothing else tells, and it costs nothing
         if self._graph is not None or (self._recorded and frame.in_scope):
             with self._guard:
                 self._describe_inputs(frame, module, positional, keywords)
@@ -161,7 +163,7 @@ class Modules:
         if frame.in_scope:
             names = self._signatures.names(module.forward)[1:]
             tensors, frame.arguments = split_arguments(positional, keywords, names)
-            frame.site = self._sites.here()
+            frame.site = self._sites.here(frame.above)
         if frame.in_scope and self._recorded:
             frame.choice = self._frames.choice("module", frame.module, frame.class_name)
         if frame.recorded:
@@ -185,12 +187,15 @@ class Modules:
         frame = taken[-1]
         returned = sys.exc_info()[1] is frame.raising  # otherwise the forward was left by an exception and returned nothing
         with self._guard:
+            if frame.resume:
+                self._lines.unsure()
             outputs = output_tensors(result) if returned else []
             if returned and frame.recorded:
                 self._record(frame, outputs)
             if self._graph is not None:
                 self._graph.left(frame, outputs, self._frames.innermost)
-        frame.close()
+        for each in taken:
+            each.close()
 
     def _again(self, boundary: Boundary, module: torch.nn.Module, positional: Sequence[Any], keywords: Dict[str, Any]) -> None:
         """Follow a module that backward computes once more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, FrozenSet
 
 _BINARY = "add sub mul matmul div truediv floordiv mod pow and or xor lshift rshift".split()
@@ -34,6 +35,7 @@ def aten_name(overload: Any) -> str:
     return canonical_name(overload.__name__.partition(".")[0])
 
 
+@lru_cache(maxsize=4096)
 def canonical_name(name: str) -> str:
     """Return a name without what depends on the way of calling.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
@@ -69,7 +70,9 @@ class Operators:
             return function(*positional, **keywords)
         with self._guard:
             tensors, arguments = split_arguments(positional, keywords, self._signatures.names(function))
-            heading = Heading("api", frame, name, frame.ordinal(name), self._sites.here(), is_movement(name), arguments)
+            heading = Heading(
+                "api", frame, name, frame.ordinal(name), self._sites.here(frame.above), is_movement(name), arguments
+            )
             begun = self._calls.begin(heading, choice, tensors)
             versions = [version_of(tensor) for _, tensor in tensors]
         result = function(*positional, **keywords)
@@ -82,6 +85,7 @@ class Operators:
         return result
 
 
+@lru_cache(maxsize=4096)
 def is_movement(name: str) -> bool:
     """Tell whether an operator only moves values."""
     return name.rstrip("_") in MOVEMENT or name in MOVEMENT

@@ -149,6 +149,7 @@ class Recorder:
             self.step(0)
         self._weights.learn(model)
         undo.callback(self._flush)
+        undo.callback(self._frames.abandon)
         undo.callback(self._weights.forget)
         if self._graph is not None:
             undo.callback(self._graph.end)

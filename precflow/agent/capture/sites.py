@@ -16,6 +16,26 @@ _WORKLOADS = "precflow.agent.workloads"
 _OF_USER, _PASSED_OVER, _END = "user", "passed over", "end"
 
 
+class Above:
+    """The part of a site that all calls inside one module call have in common: it is looked at once.
+
+    Whoever has it lets it go when the module is left, because a frame keeps everything that its function and its callers hold.
+
+    Args:
+        frame: Of torch's code that runs the module.
+
+    Attributes:
+        frame: The same.
+        places: User code above it, once it was looked at: ids of code and places in it, frame by frame.
+    """
+
+    __slots__ = ("frame", "places")
+
+    def __init__(self, frame: FrameType) -> None:
+        self.frame = frame
+        self.places: Optional[Tuple[int, ...]] = None
+
+
 class Sites:
     """Call sites of a run, each text once.
 
@@ -33,27 +53,51 @@ class Sites:
         self._numbers: Dict[Tuple[int, ...], int] = {}  # ids of code and places in it, frame by frame
         self._known: Dict[str, int] = {text: number for number, text in enumerate(self.texts)}
 
-    def here(self) -> int:
-        """Return the number of the site that is running: up to ``DEPTH`` frames of user code, the innermost first."""
-        frames: List[FrameType] = []
-        places: List[int] = []  # finding the lines would take longer
-        kinds = self._kinds
-        frame: Optional[FrameType] = sys._getframe(1)  # noqa: SLF001  inspect.stack reads source files and takes milliseconds
-        while frame is not None:
+    def here(self, above: Optional[Above] = None) -> int:
+        """Return the number of the site that is running: up to ``DEPTH`` frames of user code, the innermost first.
+
+        Args:
+            above: Of the module call that is running.
+        """
+        frame = sys._getframe(1)  # noqa: SLF001  inspect.stack reads source files and takes milliseconds
+        places = self._user_code(frame, above)
+        number = self._numbers.get(places)
+        if number is None:
+            number = self._numbers[places] = self._number(self._text(frame))
+        return number
+
+    def _user_code(self, start: Optional[FrameType], above: Optional[Above]) -> Tuple[int, ...]:
+        """Return ids of user code and places in it; to find their lines would take longer."""
+        places: List[int] = []
+        kinds, boundary = self._kinds, None if above is None else above.frame
+        frame = start
+        while frame is not None and len(places) < 2 * DEPTH:
             code = frame.f_code
             known = kinds.get(id(code)) or self._learn(frame)
             if known[1] is _OF_USER:
-                frames.append(frame)
                 places += (id(code), frame.f_lasti)
-                if len(frames) == DEPTH:
-                    break
+            elif above is not None and frame is boundary:
+                if above.places is None:
+                    above.places = self._user_code(frame.f_back, None)
+                places += above.places[: 2 * DEPTH - len(places)]
+                break
             elif known[1] is _END:
                 break
             frame = frame.f_back
-        number = self._numbers.get(tuple(places))
-        if number is None:
-            number = self._numbers[tuple(places)] = self._number(" <- ".join([self._frame_text(each) for each in frames]))
-        return number
+        return tuple(places)
+
+    def _text(self, start: Optional[FrameType]) -> str:
+        """Return the text of the site that a frame is in."""
+        texts: List[str] = []
+        frame = start
+        while frame is not None and len(texts) < DEPTH:
+            _, kind = self._kinds.get(id(frame.f_code)) or self._learn(frame)
+            if kind is _END:
+                break
+            if kind is _OF_USER:
+                texts.append(self._frame_text(frame))
+            frame = frame.f_back
+        return " <- ".join(texts)
 
     def _learn(self, frame: FrameType) -> Tuple[CodeType, str]:
         """Find out what kind of code a frame runs; the worker that called the model ends the search for user code."""

@@ -1,5 +1,8 @@
+import contextlib
+import gc
 import json
 import threading
+import weakref
 
 import pytest
 import torch
@@ -96,6 +99,36 @@ def test_nothing_is_left_behind(fails):
     except KeyboardInterrupt:
         assert fails
     assert traces(watched) == before
+
+
+class Held:
+    """Something that the caller of a model holds."""
+
+
+@pytest.mark.parametrize("problem", [None, ValueError, KeyboardInterrupt])
+def test_no_caller_is_held_once_the_model_is_left(problem):
+    class Leaves(nn.Module):
+        def forward(self, x):
+            if problem:
+                raise problem
+            return x * 2
+
+    def call(watched):
+        held = Held()
+        with contextlib.suppress(problem or ()):
+            watched(X)
+        return weakref.ref(held)
+
+    watched = nn.Sequential(nn.Linear(4, 4), Leaves())
+    recorder = Recorder(None)
+    with recorder.watch(watched):
+        held = call(watched)
+        if problem is not KeyboardInterrupt:  # of which hooks hear nothing
+            gc.collect()
+            assert held() is None
+    gc.collect()
+    assert held() is None
+    assert recorder.records
 
 
 def test_exceptions_of_the_model_pass_unchanged(tmp_path):

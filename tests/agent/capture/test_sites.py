@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from precflow.agent.capture.sites import DEPTH, Sites, relative_path
+from precflow.agent.capture.sites import DEPTH, Above, Sites, relative_path
 
 
 def inner(sites):
@@ -99,3 +99,42 @@ def test_roots_that_come_later_count(monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path, "/later"])
     made = run("def f(g): return g()", "user.model", "/later/user/model.py")
     assert sites.texts[made["f"](sites.here)].startswith("user/model.py:1 in f")
+
+
+def torch_runs(action):
+    """Return what a function returns that torch's code calls with its own frame."""
+    return run("def f(g):\n    import sys\n    return g(sys._getframe())", "torch.nn.modules.module", "/x/module.py")["f"](
+        action
+    )
+
+
+def down(left, action):
+    return down(left - 1, action) if left else action()
+
+
+@pytest.mark.parametrize("inside", [0, 1, DEPTH - 1, DEPTH, DEPTH + 3])
+@pytest.mark.parametrize("outside", [0, 2, DEPTH + 3])
+def test_what_is_above_a_module_is_looked_at_once_and_told_the_same(inside, outside):
+    sites = Sites()
+
+    def called(frame):
+        above = Above(frame)
+        given = [None, above, above]
+        return [down(inside, lambda: sites.here(given.pop())) for _ in range(3)], above.places
+
+    found, places = down(outside, lambda: torch_runs(called))
+    assert len(set(found)) == 1
+    assert len(sites.texts[found[0]].split(" <- ")) == DEPTH
+    assert (places is None) == (inside >= DEPTH - 2)  # nobody came that far
+    assert places is None or len(places) == 2 * DEPTH
+
+
+def test_calls_from_two_lines_inside_one_module_stay_two():
+    sites = Sites()
+
+    def called(frame):
+        above = Above(frame)
+        first = sites.here(above)
+        return first, sites.here(above)
+
+    assert torch_runs(called) == (0, 1)
