@@ -150,6 +150,10 @@ class Lines:
         """Note that a call wrote to memory that was there before."""
         self._contents.written(tensor)
 
+    def unsure(self) -> None:
+        """Note that code ran that may have written anywhere unseen: what memory holds is read anew."""
+        self._contents.forget()
+
     def emit(self, heading: Heading, inputs: Sequence[Record], outputs: Sequence[Record]) -> int:
         """Take a call's line, and the lists with it, and return its order.
 

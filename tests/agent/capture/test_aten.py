@@ -160,6 +160,26 @@ def test_writes_outside_of_the_scope_show_in_the_views_that_come_next(recorded):
     assert len(set(viewed)) == 2
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize("compiled", [torch.jit.script, lambda module: torch.compile(module, backend="eager")])
+def test_writes_by_compiled_code_show_in_the_views_that_come_next(recorded, compiled):
+    seen = []
+
+    def forward(self, x):
+        y = x * 2
+        for _ in range(2):
+            seen.append(y.tolist())
+            y.view(4, 3)
+            self.rectify(y)
+        return y
+
+    model = Calls(forward, rectify=compiled(nn.Sequential(nn.ReLU(inplace=True))))
+    run = recorded(model, lambda model: model(X), levels=("operator",))
+    viewed = [line["outputs"][0]["content"] for line in run.lines if line["operator"] == "view"]
+    assert viewed == [content_id(torch.tensor(values).view(4, 3)) for values in seen]
+    assert len(set(viewed)) == 2
+
+
 @pytest.mark.parametrize(
     ("operator", "model", "run", "computed"),
     [
