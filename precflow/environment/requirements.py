@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from precflow.config.schema import Requirements
+from precflow.errors import PrecflowError
 
 
 def check(require: Requirements, facts: Mapping[str, Any], free_disk_bytes: int) -> list[str]:
@@ -23,9 +24,27 @@ def check(require: Requirements, facts: Mapping[str, Any], free_disk_bytes: int)
         *_version("torch", require.torch, facts),
         *_version("python", require.python, facts),
     ]
-    if free_disk_bytes < require.free_disk:
-        problems.append(f"{_gigabytes(require.free_disk)} of free disk are required, {_gigabytes(free_disk_bytes)} are free")
-    return problems
+    return problems + check_disk(require, free_disk_bytes)
+
+
+def check_disk(require: Requirements, free_disk_bytes: int) -> list[str]:
+    """Return what of the disk is missing, in words: it fills up between a look at the environment and a dump."""
+    if free_disk_bytes >= require.free_disk:
+        return []
+    return [f"{_gigabytes(require.free_disk)} of free disk are required, {_gigabytes(free_disk_bytes)} are free"]
+
+
+def demand(side: str, missing: Sequence[str]) -> None:
+    """Go on where nothing is missing.
+
+    Raises:
+        PrecflowError: Something is.
+    """
+    if missing:
+        raise PrecflowError(
+            f"the {side} side does not have what the recipe requires: " + "; ".join(missing),
+            next_step="provide it, or require less in environment.require: free_disk, torch, python",
+        )
 
 
 def _version(name: str, specifier: str, facts: Mapping[str, Any]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from precflow.agents.fingerprint import fingerprint, origins
 from precflow.dumps.header import Header
 from precflow.dumps.reader import Dump
 from precflow.dumps.requests import Rules, declared, dump_request
+from precflow.environment.requirements import check_disk, demand
 from precflow.errors import DumpError
 from precflow.stages import sources
 from precflow.stages.artifacts import read_plain, write_value
@@ -115,7 +117,9 @@ def record(side: str, job: Job, folder: Path, declared_key: str, region: Rules |
 
     Raises:
         SideError: It refused, crashed, hung, or left no result.
+        PrecflowError: The disk has less room than the recipe requires.
     """
+    demand(side, check_disk(job.config.environment.require, shutil.disk_usage(folder).free))
     request = dump_request(
         job.config,
         side,

@@ -12,8 +12,7 @@ from precflow import keys
 from precflow.agent.contract import FACTS_FILE
 from precflow.agents.fingerprint import fingerprint
 from precflow.dumps.requests import environment_request
-from precflow.environment.requirements import check
-from precflow.errors import PrecflowError
+from precflow.environment.requirements import check, demand
 from precflow.stages.artifacts import read_plain
 from precflow.stages.asking import ask
 from precflow.stages.job import Job, Made, Stage
@@ -47,12 +46,7 @@ def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     request = environment_request(job.config, side, folder, ci=job.ci)
     ask(job, side, request, folder)
     facts = read_plain(folder / FACTS_FILE)
-    missing = check(job.config.environment.require, facts, shutil.disk_usage(folder).free)
-    if missing:
-        raise PrecflowError(
-            f"the {side} side does not have what the recipe requires: " + "; ".join(missing),
-            next_step="provide it, or require less: environment.require.free_disk=100MB",
-        )
+    demand(side, check(job.config.environment.require, facts, shutil.disk_usage(folder).free))
     return Made(note=describe(facts))
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from precflow.config.schema import Bytes, Requirements
-from precflow.environment.requirements import check
+from precflow.environment.requirements import check, demand
+from precflow.errors import PrecflowError
 
 FACTS = {"torch": {"version": "2.13.0+cpu"}, "python": {"version": "3.11.9"}}
 
@@ -27,6 +28,13 @@ def test_nothing_required_needs_no_facts():
 )
 def test_what_is_missing_is_said(require, problem):
     assert check(require, FACTS, 1_000_000_000) == [problem]
+
+
+def test_what_is_missing_stops_a_side_and_names_the_keys():
+    demand("target", [])
+    with pytest.raises(PrecflowError, match="the target side does not have what the recipe requires: no torch") as refused:
+        demand("target", ["no torch"])
+    assert "environment.require" in refused.value.next_step
 
 
 def test_a_version_that_is_not_known_is_a_problem():

@@ -1,10 +1,12 @@
 """Paths never enter a key, content does; given dumps are taken as they are."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from precflow.errors import DumpError
+from precflow.config.schema import Bytes, Environment, Requirements
+from precflow.errors import DumpError, PrecflowError
 from precflow.stages import dump
 
 
@@ -56,6 +58,18 @@ def test_a_given_folder_that_is_none_is_said(tmp_path, job_of):
 def sealed(stage, job, folder):
     folder.mkdir()
     return stage.make(job, folder, {}).seal
+
+
+def test_a_disk_that_has_filled_up_since_the_environment_was_looked_at_stops_the_side(pair, job_of, monkeypatch):
+    asked = []
+    monkeypatch.setattr(dump, "ask", lambda *request: asked.append(request))
+    folder = pair()
+    job = job_of(folder)
+    required = Environment(require=Requirements(free_disk=Bytes(10**18)))
+    job = replace(job, config=replace(job.config, environment=required))
+    with pytest.raises(PrecflowError, match="GB of free disk are required"):
+        dump.record("target", job, folder / "target", "5be0")
+    assert asked == []
 
 
 @pytest.mark.parametrize(
