@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 
 from precflow.comparison.measures import Measure
-from precflow.config.schema import RunConfig
+from precflow.config.schema import Rule, RunConfig
 from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
 from precflow.judgement.coverage import (
@@ -23,6 +23,7 @@ from precflow.judgement.coverage import (
 )
 from precflow.judgement.decision import Decision, Terms, decide
 from precflow.judgement.limits import conditions
+from precflow.judgement.patterns import matches
 from precflow.judgement.remedies import remedy
 from precflow.judgement.rounding import may_be_rounding, told_apart
 from precflow.judgement.verdicts import Judged, Verdict
@@ -98,8 +99,17 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         sampled=looked_at,
         standards=_met(config, decisions, counted),
         closest=_closest(judged),
-        warnings=(*accepted.warnings(), *phases, *_warnings(measures, judged)),
+        warnings=(*accepted.warnings(), *_idle(measures, config.tolerance.rules), *phases, *_warnings(measures, judged)),
     )
+
+
+def _idle(measures: Sequence[Measure], rules: Sequence[Rule]) -> list[str]:
+    """Warn of rules that no record was held to: a misspelt one that was to be stricter changes nothing in silence."""
+    return [
+        f"tolerance.rules {rule.match!r}{f' ({rule.phase})' if rule.phase else ''} matches no record"
+        for rule in rules
+        if measures and not any(matches(measure, rule.match, rule.phase) for measure in measures)
+    ]
 
 
 def _warnings(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 
 from precflow.comparison.metrics import METRICS
-from precflow.config.schema import Coverage, Limits, Tolerance
+from precflow.config.schema import Coverage, Limits, Rule, Tolerance
 from precflow.judgement.verdicts import VERDICTS
 
 
@@ -60,6 +60,12 @@ def test_what_was_not_compared_makes_a_run_inconclusive(measure, run, change, re
 def test_a_recipe_that_records_nothing_is_told_so(measure, run):
     assert "neither side holds a record" in run([])[1].reasons[0]
     assert "no floating point output" in run([measure(judged=False)])[1].reasons[0]
+
+
+def test_a_rule_of_the_tolerance_that_matches_nothing_is_told(measure, run):
+    rules = (Rule(match="*.mlp", relative_l2=1e-3), Rule(match="*.mpl", relative_l2=1e-9), Rule(match="*", phase="backward"))
+    warnings = run([measure()], tolerance=Tolerance(rules=rules))[1].warnings
+    assert warnings == ("tolerance.rules '*.mpl' matches no record", "tolerance.rules '*' (backward) matches no record")
 
 
 def test_nothing_at_all_is_never_aligned(measure, run):
