@@ -15,6 +15,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precflow import __version__
@@ -38,9 +39,17 @@ BADNESS = (0, 3, 1, 2)  # of several jobs the worst exit code counts
 def main(argv: Sequence[str] | None = None) -> int:
     """Run precflow with the arguments of a command line and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _open_streams()
     cut_files.explain()
     with many_spared():
         return guarded(lambda: _dispatch(arguments), as_json="--json" in arguments)
+
+
+def _open_streams() -> None:
+    """Give closed streams (`2>&-`) to nobody, in order, so that no file of a dump takes the number of one of them."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  # stays open as long as we run
 
 
 def guarded(work: Callable[[], int], *, as_json: bool = False) -> int:

@@ -122,6 +122,13 @@ def test_whatever_stops_a_run_is_two_and_no_traceback(runs, capsys, error, said)
     assert "Traceback" not in written
 
 
+@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_verdict(closed):
+    command = f"{sys.executable} -m precflow nosuch {closed}"
+    assert subprocess.run(command, shell=True, check=False).returncode == 2  # 1 would say misaligned
+    assert subprocess.run(command.replace("nosuch", "ls"), shell=True, check=False, stdout=subprocess.PIPE).returncode == 0
+
+
 def test_tracebacks_are_there_for_those_who_ask(runs, capsys, monkeypatch):
     monkeypatch.setenv("PRECFLOW_DEBUG", "1")
     runs.codes.append(ZeroDivisionError("oops"))
