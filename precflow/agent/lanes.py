@@ -182,6 +182,8 @@ def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def _flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
     flat = tensor.reshape(-1)
+    if flat.numel() == 1:  # a column of a single row is contiguous, and keeps the stride of the row
+        flat = flat.as_strided((1,), (1,))
     return (torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat).view(torch.uint8)
 
 

@@ -112,3 +112,10 @@ def test_reading_leaves_the_tensor_as_it_was():
 def test_names_and_sizes():
     assert dtype_name(torch.bfloat16) == "bfloat16"
     assert byte_count(torch.zeros(3, 4, dtype=torch.int16).t()) == 24
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "int64", "bool", "complex64"])
+def test_a_column_of_a_single_row_has_the_content_of_its_element(name):
+    row = torch.arange(8).reshape(1, 8).to(getattr(torch, name))
+    for column in (row[:, 3], row[:, 3:4], row[:, 3:4].t(), row[0, 3].expand(1)):
+        assert content_id(column) == content_id(torch.arange(8)[3:4].reshape(column.shape).to(row.dtype))
