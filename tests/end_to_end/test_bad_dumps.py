@@ -76,7 +76,7 @@ def emptied(folder):
 
 DAMAGE = {
     "shard cut short": (cut_shard, 3, "target: rank0/step0/tensors-0.safetensors is cut short"),
-    "byte flipped": (flip_byte, 3, "tensors-0.safetensors is damaged", "PF107", "copy its dump again"),
+    "byte flipped": (flip_byte, 3, "tensors-0.safetensors is damaged", "PF107", "Copy the dump again"),
     "shard missing": (lambda folder: (folder / SHARD).unlink(), 3, "the file is missing", "PF107"),
     "line torn": (tear_last_line, 3, "records-0.jsonl is cut short", "is torn", "PF107"),
     "records missing": (lambda folder: (folder / RECORDS).unlink(), 3, "records-0.jsonl is missing", "PF107"),
