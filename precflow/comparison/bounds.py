@@ -26,6 +26,8 @@ ROUNDING = 2.0**-20
 
 _OFFSET = 1e-7  # of mare and mere
 _TELLING = 4.0  # times that 1 - cosine may vary within its range; beyond, its best guess says nothing
+_TINY = 2.0**-20  # of a vector's length, below which the other one's direction is lost in their difference
+_ROUNDED = 2.0**-50  # error of a few operations in float64, relative to the largest operand
 _SMALLEST_SQUARE = 2.0**-1000  # mean square below which float64 loses squares; agents scale what float32 would lose
 _SMALLEST_NORM = 2.0**-62  # of one element, below which the norm of a row in float32 loses it
 
@@ -171,6 +173,8 @@ def estimates(y: Side, x: Side, far: Distance) -> dict[str, float]:
         return {}
     found = {"relative_l2": over(far.estimate, y.norm), "rmse": far.estimate / math.sqrt(y.count)}
     best, worst = 1 - cosine(y, x, far.low), 1 - cosine(y, x, far.high)
+    if min(y.norm, x.norm) < _TINY * max(y.norm, x.norm):
+        return found
     return {"cosine_similarity": cosine(y, x, far.estimate), **found} if worst <= _TELLING * best else found
 
 
@@ -196,12 +200,28 @@ def cosine(y: Side, x: Side, apart: float) -> float:
     return max(-1.0, min(1.0, 1.0 - max(0.0, (error - longer) * (error + longer)) / (2 * product)))
 
 
+def _cosines(y: Side, x: Side, far: Distance) -> Range:
+    """Return between which values the cosine lies: :func:`cosine` with what its norms are off by.
+
+    The shorter of two vectors of very different lengths is lost in their difference: nothing is known of their angle then.
+    """
+    if not y.norm or not x.norm:
+        return cosine(y, x, far.high), cosine(y, x, far.low)
+    larger, off = max(y.norm, x.norm), 2 * max(y.rounding, x.rounding) + _ROUNDED
+    longer, product = abs(x.norm - y.norm) / larger, 2 * (x.norm / larger) * (y.norm / larger)
+    most = (max(0.0, far.high / larger - longer) + off) * (far.high / larger + longer + off)
+    least = max(0.0, far.low / larger - longer - off) * (far.low / larger + longer)
+    if not product:
+        return -1.0, 1.0
+    return max(-1.0, 1.0 - most * (1 + 2 * off) / product), max(-1.0, 1.0 - least * (1 - 2 * off) / product)
+
+
 def _of_distance(y: Side, x: Side, far: Distance) -> Iterator[tuple[str, Range]]:
     root, (largest_low, largest_high) = math.sqrt(y.count), far.largest
     mean_low = max(abs(x.total - y.total) / y.count, over(far.low * far.low, y.count * largest_high))
     mean_low = max(0.0, mean_low - max(x.rounding, y.rounding) * (x.norm + y.norm) / root)
     mean = min(mean_low, largest_high), max(mean_low, min(far.high / root, largest_high))
-    yield "cosine_similarity", (cosine(y, x, far.high), cosine(y, x, far.low))
+    yield "cosine_similarity", _cosines(y, x, far)
     yield "max_abs_error", far.largest
     yield "mean_abs_error", mean
     yield "relative_l2", (over(far.low, y.norm), over(far.high, y.norm))

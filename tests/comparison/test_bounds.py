@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from msgspec import structs
 
 from precflow.comparison import bounds
 from precflow.comparison.kept import Kept, of_tensor
@@ -116,6 +117,32 @@ def test_very_small_and_very_large_values(scale):
 
 
 _ABSOLUTE = {"max_abs_error", "mean_abs_error", "rmse"}
+
+
+@pytest.mark.parametrize("sketched", [False, True])
+@pytest.mark.parametrize("scale", [1e-20, 1e-12, 1e-8, 1e12])
+def test_nothing_is_claimed_of_the_angle_to_a_vector_that_is_lost_in_the_difference(scale, sketched):
+    left = RNG.standard_normal((30, 40)).astype(np.float32)
+    right = (RNG.standard_normal((30, 40)) * scale).astype(np.float32)
+    true, ranges, estimates = bounded(left, right, sketched=sketched)
+    low, high = ranges["cosine_similarity"]
+    assert low <= true["cosine_similarity"] <= high
+    assert high - low > 0.5
+    assert "cosine_similarity" not in estimates
+
+
+def test_a_cosine_is_bounded_with_the_rounding_of_an_agents_norms():
+    left = RNG.standard_normal((50, 60)).astype(np.float32)
+    right = left * np.float32(1 + 1e-4)
+    true = measure_all(summarize(left, right))["cosine_similarity"]
+    for error in (-0.9, 0.9):
+        one, other = known(left), known(right)
+        off = structs.replace(one.statistics, square=one.statistics.square * (1 + error * bounds.ROUNDING) ** 2)
+        one = Kept(one.dtype, one.shape, statistics=off, sketch=one.sketch, rows=one.rows)
+        y, x = bounds.side(one, left.size), bounds.side(other, left.size)
+        low, high = bounds.ranges(y, x, bounds.distance(y, x, one, other), one, other)["cosine_similarity"]
+        assert low <= true <= high
+        assert 1 - low < 1e-7
 
 
 def test_zeros_on_either_side():
