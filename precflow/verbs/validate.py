@@ -41,7 +41,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser("validate", "[RECIPE|FILE|+recipe=NAME key=value ...]")
     options.add_argument("words", nargs="*", metavar="RECIPE|FILE|key=value")
     chosen = options.parse_args(arguments)
-    checked = [_check(title, words, chosen.config_dir) for title, words in _jobs(chosen.words, chosen.config_dir)]
+    jobs = _jobs(chosen.words, chosen.config_dir)
+    checked = [_check(title, words, chosen.config_dir, complete=whole) for title, words, whole in jobs]
     unusable = [one for one in checked if one.problems and (chosen.words or not one.untrusted)]
     seconds = time.monotonic() - started
     if chosen.json:
@@ -51,22 +52,25 @@ def main(arguments: Sequence[str]) -> int:
     return _UNUSABLE if unusable else 0
 
 
-def _jobs(words: Sequence[str], config_dirs: Sequence[Path]) -> list[tuple[str, list[str]]]:
-    """Return what to check: title and overrides. Overrides go to every recipe that is named."""
+def _jobs(words: Sequence[str], config_dirs: Sequence[Path]) -> list[tuple[str, list[str], bool]]:
+    """Return what to check: title, overrides, and whether they are a whole command line that has to run as it stands.
+
+    Overrides go to every recipe that is named. A recipe may leave something to the command line, such as the dumps to compare.
+    """
     overrides = [word for word in words if "=" in word or word[:1] in "+~"]
     named = [word for word in words if word not in overrides]
     if any(word.lstrip("+").startswith("recipe=") for word in overrides):
-        return [(" ".join(overrides), overrides), *((name, [f"+recipe={name}"]) for name in named)]
+        return [(" ".join(overrides), overrides, True), *((name, [f"+recipe={name}"], False) for name in named)]
     if not named:
         named = list(names("recipe", places(config_dirs)))
-    return [(name, [f"+recipe={name}", *overrides]) for name in named]
+    return [(name, [f"+recipe={name}", *overrides], False) for name in named]
 
 
-def _check(title: str, words: Sequence[str], config_dirs: Sequence[Path]) -> Checked:
+def _check(title: str, words: Sequence[str], config_dirs: Sequence[Path], *, complete: bool) -> Checked:
     from precflow.config.composition import compose
 
     try:
-        composed = compose(words, config_dirs=config_dirs, complete=False)
+        composed = compose(words, config_dirs=config_dirs, complete=complete)
     except ConfigError as error:
         problems = error.problems or (Problem("", "", error.message),)
         only_trust = isinstance(error, TrustError) and all(problem.key.endswith("_target_") for problem in problems)

@@ -83,3 +83,10 @@ def test_it_takes_no_second_and_no_torch():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
     assert time.perf_counter() - started < 3.0  # 0.4 s on a quiet machine
+
+
+def test_a_command_line_is_checked_as_a_run_and_a_recipe_may_leave_something_open(capsys):
+    assert validate.main(["compare_dumps"]) == 0
+    assert validate.main(["+recipe=compare_dumps"]) == 2  # as `precflow +recipe=compare_dumps`, which sends here
+    assert "reference.dump=PATH" in capsys.readouterr().err
+    assert validate.main(["+recipe=compare_dumps", "reference.dump=a", "target.dump=b"]) == 0
