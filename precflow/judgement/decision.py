@@ -162,7 +162,7 @@ def _failed(measure: Measure, used: Sequence[Use], sentinel: int, accepted: Acce
     taken, words = accepted.decide(measure, names)
     if taken:
         return Decision(replace(judged, status="accepted", reason=words))
-    fills = f"{sentinel} mask fill values stand against ordinary numbers" if sentinel else ""
+    fills = f"{sentinel} mask fill value{'s stand' if sentinel > 1 else ' stands'} against ordinary numbers" if sentinel else ""
     over = _over(max(used, key=lambda use: use.share)) if failing else ""
     reason = "; ".join(text for text in (fills, over, words) if text)
     return Decision(replace(judged, status="fail", reason=reason), failing)

@@ -99,6 +99,7 @@ TABLE = [
         {"scale_slope": 1.01, "scale_share": 0.96, "low_precision": True},
         {"scale_slope": 0.9, "scale_share": 0.98, **EPSILON},
     ),
+    ("PF211", {"operator": "module", "scale_slope": 1.01, "scale_share": 0.9999}, {}),
     ("PF212", {"family": "activation", "curve_share": 0.99}, {"family": "activation", "scale_share": 0.99}),
     (
         "PF212",
