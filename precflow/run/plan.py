@@ -42,7 +42,7 @@ class Plan:
     notes: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain data for ``--json``."""
+        """Return plain data for ``--json``; a size that nobody can tell is ``None``."""
         rows = [
             {
                 "stage": step.stage.label,
@@ -50,7 +50,7 @@ class Plan:
                 "state": step.state,
                 "because": step.because,
                 "key": step.key,
-                "bytes": self.costs[step.stage.name][1],
+                "bytes": self.costs[step.stage.name][1] or None,
             }
             for step in self.steps
         ]

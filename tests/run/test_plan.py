@@ -40,5 +40,12 @@ def test_json_has_a_row_a_stage(composed):
     assert plain["recipe"] == "compare_dumps"
 
 
+def test_json_tells_no_size_that_nobody_knows(composed):
+    assert {row["bytes"] for row in plan.build_plan(composed()).as_json()["stages"]} == {None}
+    run(composed(), command="")
+    sizes = {row["stage"]: row["bytes"] for row in plan.build_plan(composed()).as_json()["stages"]}
+    assert sizes["compare"] > 0
+
+
 def test_ascii_plan_is_ascii(composed):
     assert plan.render_plan(plan.build_plan(composed()), ascii_only=True).isascii()
