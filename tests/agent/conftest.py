@@ -4,6 +4,7 @@ import io
 import json
 import os
 import random
+import sys
 
 import pytest
 
@@ -92,6 +93,15 @@ def number():
 def on_meta(width=8):
     return Toy(width).to("meta")
 """
+
+
+@pytest.fixture
+def forgotten():
+    """Let each test import its own toy."""
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
+    sys.modules.pop("toy_workload", None)
 
 
 @pytest.fixture

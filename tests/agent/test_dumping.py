@@ -11,16 +11,7 @@ from precflow.agent.devices.cpu import Cpu
 from precflow.agent.dumping import dump
 from precflow.agent.failures import AgentError
 
-pytestmark = pytest.mark.usefixtures("restored")
-
-
-@pytest.fixture(autouse=True)
-def forgotten():
-    """Let each test import its own toy."""
-    path = list(sys.path)
-    yield
-    sys.path[:] = path
-    sys.modules.pop("toy_workload", None)
+pytestmark = pytest.mark.usefixtures("restored", "forgotten")
 
 
 @pytest.fixture

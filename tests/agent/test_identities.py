@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+from toys import Calls
 
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.contract import Identity, identity_text, parse_identity
@@ -23,19 +24,6 @@ from precflow.agent.writer import Writer
 
 GOLDEN = Path(__file__).parent / "golden"
 GOLDEN_IDENTITIES = sorted(set(GOLDEN.glob("*.json")) - {GOLDEN / "digest.json"})
-
-
-class Calls(nn.Module):
-    """A model whose forward is the given function; parts become submodules."""
-
-    def __init__(self, forward, **parts):
-        super().__init__()
-        self._function = forward
-        for name, part in parts.items():
-            self.add_module(name, part)
-
-    def forward(self, *positional, **keywords):
-        return self._function(self, *positional, **keywords)
 
 
 class Double(torch.autograd.Function):

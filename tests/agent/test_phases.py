@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from toys import Calls
 
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.contract import Identity, identity_text, operator_of, parse_identity
@@ -20,19 +21,6 @@ from precflow.agent.writer import Writer
 GOLDEN = Path(__file__).parent / "golden" / "phases"
 MODULES = {"levels": ("module",), "phases": ("forward", "backward", "gradient", "optimizer")}
 OPERATORS = {"levels": ("operator",), "phases": ("forward", "backward")}
-
-
-class Calls(nn.Module):
-    """A model whose forward is the given function; parts become submodules."""
-
-    def __init__(self, forward, **parts):
-        super().__init__()
-        self._function = forward
-        for name, part in parts.items():
-            self.add_module(name, part)
-
-    def forward(self, *positional, **keywords):
-        return self._function(self, *positional, **keywords)
 
 
 class Double(torch.autograd.Function):

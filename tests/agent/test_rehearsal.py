@@ -1,7 +1,6 @@
 """A step without values has the calls, shapes and shared tensors of one with values."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from precflow.agent.failures import AgentError
 from precflow.agent.rehearsal import Numbered, rehearse
 from precflow.agent.write_errors import WriteError
 
-pytestmark = pytest.mark.usefixtures("restored")
+pytestmark = pytest.mark.usefixtures("restored", "forgotten")
 
 MORE = """
 
@@ -48,14 +47,10 @@ class Shared(Toy):
 
 
 @pytest.fixture(autouse=True)
-def forgotten(toy):
-    """Add models that look into their values, and let each test import its own toy."""
+def more(toy):
+    """Add models that look into their values."""
     with (toy / "toy_workload.py").open("a") as file:
         file.write(MORE)
-    path = list(sys.path)
-    yield
-    sys.path[:] = path
-    sys.modules.pop("toy_workload", None)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from recipes_of_tests import TRAINED
 
 from precflow.dumps.reader import Dump
 
@@ -60,16 +61,6 @@ def test_a_dump_stops_at_its_budget_and_stays_readable(hostile, cwd):
     assert again.code == 0, again.err
 
 
-TRAINED = (
-    "workload.model._target_=trained.build",
-    "workload.inputs._target_=trained.inputs",
-    "workload.loss._target_=trained.loss",
-    "workload.optimizer._target_=torch.optim.AdamW",
-    "workload.optimizer.lr=0.01",
-    "workload.mode=train",
-    "capture.phase=[forward,backward,gradient,optimizer]",
-    "capture.step=[0,1]",
-)
 COMMON = ("reference.device=cpu", "determinism.repeat=false", "capture.budget=10GB", "stages=[environment,dump]", ALONE)
 CASES = {"sd_text_encoder": ("workload.model.layers=2",), "minilm": TRAINED}
 FACTOR = 1.3  # docs/capture.md states it

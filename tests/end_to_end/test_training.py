@@ -4,19 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from recipes_of_tests import TRAINED
 
-TRAINING = (
-    "workload.model._target_=trained.build",
-    "workload.inputs._target_=trained.inputs",
-    "workload.loss._target_=trained.loss",
-    "workload.optimizer._target_=torch.optim.AdamW",
-    "workload.optimizer.lr=0.01",
-    "workload.mode=train",
-    "capture.phase=[forward,backward,gradient,optimizer]",
-    "capture.step=[0,1]",
-    "reference.device=cpu",
-    "target.device=emulated",
-)
+TRAINING = (*TRAINED, "reference.device=cpu", "target.device=emulated")
 
 
 @pytest.fixture(scope="module")

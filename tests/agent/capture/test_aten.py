@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention as attention
+from toys import Calls
 
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.contract import parse_identity
@@ -9,19 +10,6 @@ from precflow.agent.digest import content_id
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 BOTH = ("forward", "backward")
-
-
-class Calls(nn.Module):
-    """A model whose forward is the given function; parts become submodules."""
-
-    def __init__(self, forward, **parts):
-        super().__init__()
-        self._function = forward
-        for name, part in parts.items():
-            self.add_module(name, part)
-
-    def forward(self, *positional, **keywords):
-        return self._function(self, *positional, **keywords)
 
 
 def network():

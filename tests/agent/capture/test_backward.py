@@ -5,25 +5,13 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from toys import Calls
 
 from precflow.agent.capture import autograd
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.digest import content_id
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
-
-
-class Calls(nn.Module):
-    """A model whose forward is the given function; parts become submodules."""
-
-    def __init__(self, forward, **parts):
-        super().__init__()
-        self._function = forward
-        for name, part in parts.items():
-            self.add_module(name, part)
-
-    def forward(self, *positional, **keywords):
-        return self._function(self, *positional, **keywords)
 
 
 def step(model):
