@@ -1,6 +1,7 @@
 """What several tests share: a working directory for equal dumps, a header, and a team's folders in a temporary place."""
 
 import os
+import signal
 import textwrap
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 
 from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has what it starts in the background ignore interrupts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 if "PYTEST_XDIST_WORKER" in os.environ:  # threads of several tests on the same cores wait for each other at every operator
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 

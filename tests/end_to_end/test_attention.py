@@ -66,11 +66,11 @@ def test_another_order_of_sums_is_aligned_though_the_bias_of_the_keys_is_all_noi
 @pytest.mark.parametrize(
     ("fault", "start"),
     [
-        ("{operator:_softmax,rule:scale,factor:1.001}", "attention.out"),
-        ("{operator:_softmax_backward_data,rule:scale,factor:1.001,phase:backward}", "attention.key (gradient)"),
+        ("{operator:_softmax,rule:scale,factor:1.001}", "attention"),
+        ("{operator:_softmax_backward_data,rule:scale,factor:1.001,phase:backward}", "attention (backward)"),
     ],
 )
-def test_faults_in_attention_are_found(attended, fault, start):
+def test_faults_in_what_attention_computes_itself_are_its_own(attended, fault, start):
     ended = attended("emulate.name=planted", f"emulate.rules=[{fault}]")
     assert ended.code == 1, ended.err
     assert ended.result["region"]["start"] == start

@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.npu, pytest.mark.xdist_group("killed")]
 WORDS = ("+recipe=sd_text_encoder", "workload.model.layers=1", "target.dtype=float32", "+emulate=layernorm_eps")
-MOMENTS = int(os.environ.get("PRECFLOW_KILL_MOMENTS", "3"))
+MOMENTS = int(os.environ.get("PRECFLOW_KILL_MOMENTS", "2"))
 
 
 def start(cwd, capture):
