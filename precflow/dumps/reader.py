@@ -14,7 +14,7 @@ from precflow.agent.contract import ERROR_FILE, HEADER_FILE
 from precflow.dumps import header as headers
 from precflow.dumps.header import Header
 from precflow.dumps.places import place_of, step_folders
-from precflow.dumps.record_files import altered, read_records
+from precflow.dumps.record_files import read_records
 from precflow.dumps.records import Call, Record
 from precflow.dumps.shards import Shard
 from precflow.dumps.steps import Steps, read_steps
@@ -195,11 +195,11 @@ class Dump:
         for name in self._named(".jsonl"):
             place = place_of(name)
             sites = self._steps.sites.get(place[0], ()) if place else ()
-            found, problems = read_records(self.path, name, self._steps.files[name], sites)
-            calls += found
-            damage += problems
-            if place and (problem := altered(name, problems)):
-                changed[place] = problem
+            found = read_records(self.path, name, self._steps.files[name], sites)
+            calls += found.calls
+            damage += found.problems
+            if place and found.altered:
+                changed[place] = found.altered
         calls.sort(key=lambda call: (call.rank, call.step, call.order))
         return calls, tuple(damage), changed
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from precflow.dumps.collector import collector_off
 from precflow.dumps.header import FileSeal
@@ -17,8 +18,23 @@ _CHUNK = 1 << 18  # bytes; what is decoded of them still lies in the processor's
 _HASHED = 1 << 20
 
 
-def read_records(folder: Path, name: str, seal: FileSeal | None, sites: Sequence[str]) -> tuple[list[Call], list[str]]:
-    """Return the calls of one record file in the order of its lines, and everything that is wrong with it.
+class RecordFile(NamedTuple):
+    """What one record file gave.
+
+    Attributes:
+        calls: In the order of its lines.
+        problems: Everything that is wrong with it, in words.
+        altered: The problem that lets none of its lines be trusted, ``""`` where there is none: it has other bytes than were
+            sealed. What is cut short has whole lines.
+    """
+
+    calls: list[Call]
+    problems: list[str]
+    altered: str = ""
+
+
+def read_records(folder: Path, name: str, seal: FileSeal | None, sites: Sequence[str]) -> RecordFile:
+    """Read one record file.
 
     Args:
         folder: The dump.
@@ -34,23 +50,13 @@ def read_records(folder: Path, name: str, seal: FileSeal | None, sites: Sequence
             problem = beside.submit(_seal_problem, folder / name, name, seal)
             for piece in _pieces(folder / name):
                 number = _read_piece(piece, name, number, calls, torn, sites)
-            told = problem.result()
+            told, trusted = problem.result()
             made.append(len(calls))
     except FileNotFoundError:
-        return calls, [f"{name} is missing"]
+        return RecordFile(calls, [f"{name} is missing"])
     except OSError as error:
-        return calls, [*torn, f"{name} cannot be read: {error.strerror}"]
-    return calls, [told, *torn] if told else torn
-
-
-def altered(name: str, problems: Sequence[str]) -> str:
-    """Return the problem that lets no line of a file be trusted, ``""`` where there is none; what is cut short has whole lines.
-
-    Args:
-        name: The file.
-        problems: What :func:`read_records` found.
-    """
-    return next((problem for problem in problems if problem.startswith((f"{name} is damaged", f"{name} is too long"))), "")
+        return RecordFile(calls, [*torn, f"{name} cannot be read: {error.strerror}"])
+    return RecordFile(calls, [told, *torn] if told else torn, "" if trusted else told)
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
@@ -95,20 +101,21 @@ def _read_line(  # noqa: PLR0913, PLR0917  the same, for one line
         torn.append(f"{where} is torn: {error}")
 
 
-def _seal_problem(path: Path, name: str, seal: FileSeal | None) -> str:
-    """Compare a file with its seal and say what is wrong with it, ``""`` where nothing is.
+def _seal_problem(path: Path, name: str, seal: FileSeal | None) -> tuple[str, bool]:
+    """Return what is wrong with a file by its seal, ``""`` where nothing is, and whether its lines can be trusted.
 
     Raises:
         OSError: It cannot be read.
     """
     if seal is None:
-        return ""
+        return "", True
     size, length = path.stat().st_size, len(seal.blake2b) // 2
     if size != seal.bytes:
-        return f"{name} is {'cut short' if size < seal.bytes else 'too long'}: {size} bytes instead of {seal.bytes}"
+        shorter = size < seal.bytes
+        return f"{name} is {'cut short' if shorter else 'too long'}: {size} bytes instead of {seal.bytes}", shorter
     digest = hashlib.blake2b(digest_size=length if 1 <= length <= 64 else 64)
     with path.open("rb") as file:
         while chunk := file.read(_HASHED):
             digest.update(chunk)
     good = digest.hexdigest() == seal.blake2b.lower()
-    return "" if good else f"{name} is damaged: its bytes do not have the checksum that was sealed"
+    return "" if good else f"{name} is damaged: its bytes do not have the checksum that was sealed", good

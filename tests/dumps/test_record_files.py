@@ -40,7 +40,7 @@ def test_lines_are_read_whatever_the_size_of_the_pieces(tmp_path, written, monke
     seal = written([line(order, "x" * order) for order in range(60)])
     for size in (1, 7, 300, 1 << 18):
         monkeypatch.setattr(record_files, "_CHUNK", size)
-        calls, damage = read_records(tmp_path, NAME, seal, [])
+        calls, damage, _ = read_records(tmp_path, NAME, seal, [])
         assert damage == []
         assert [call.order for call in calls] == list(range(60))
 
@@ -49,7 +49,7 @@ def test_one_torn_line_of_many_is_told_by_its_number_and_costs_itself_alone(tmp_
     lines = [line(order) for order in range(20_000)]
     lines[12_344] = lines[12_344][:50]
     lines[19_999] = "[]"
-    calls, damage = read_records(tmp_path, NAME, written(lines), [])
+    calls, damage, _ = read_records(tmp_path, NAME, written(lines), [])
     assert [text.partition(" ")[0] for text in damage] == [f"{NAME}:12345", f"{NAME}:20000"]
     assert len(calls) == 19_998
 
@@ -58,17 +58,17 @@ def test_one_torn_line_of_many_is_told_by_its_number_and_costs_itself_alone(tmp_
     ("second", "left"), [("", [0, 3]), (line(1) + line(2), [0, 3]), ("null", [0, 3]), (" " + line(2), [0, 2, 3])]
 )
 def test_what_is_not_one_object_is_torn(tmp_path, written, second, left):
-    calls, damage = read_records(tmp_path, NAME, written([line(0), second, line(3)]), [])
+    calls, damage, _ = read_records(tmp_path, NAME, written([line(0), second, line(3)]), [])
     assert [call.order for call in calls] == left
     assert [text.partition(" ")[0] for text in damage] == ([f"{NAME}:2"] if len(left) == 2 else [])
 
 
 def test_a_last_line_without_its_end_counts_and_half_of_one_does_not(tmp_path, written):
-    calls, damage = read_records(tmp_path, NAME, written([line(0), line(1)], end=""), [])
+    calls, damage, _ = read_records(tmp_path, NAME, written([line(0), line(1)], end=""), [])
     assert (len(calls), damage) == (2, [])
     path = tmp_path / NAME
     path.write_bytes(path.read_bytes()[:-1])
-    calls, damage = read_records(tmp_path, NAME, None, [])
+    calls, damage, _ = read_records(tmp_path, NAME, None, [])
     assert len(calls) == 1
     assert damage[0].startswith(f"{NAME}:2 is torn")
 
@@ -76,18 +76,20 @@ def test_a_last_line_without_its_end_counts_and_half_of_one_does_not(tmp_path, w
 def test_seals_are_compared(tmp_path, written):
     seal = written([line(0)])
     path, data = tmp_path / NAME, (tmp_path / NAME).read_bytes()
-    for changed, said in (
-        (data + b"\n", "too long"),
-        (data[:-1], "cut short"),
-        (data.replace(b'"module": "a"', b'"module": "b"'), "is damaged: its bytes do not have the checksum"),
+    for changed, said, trusted in (
+        (data + b"\n", "too long", False),
+        (data[:-1], "cut short", True),
+        (data.replace(b'"module": "a"', b'"module": "b"'), "is damaged: its bytes do not have the checksum", False),
     ):
         path.write_bytes(changed)
-        assert said in read_records(tmp_path, NAME, seal, [])[1][0]
+        found = read_records(tmp_path, NAME, seal, [])
+        assert said in found.problems[0]
+        assert found.altered == ("" if trusted else found.problems[0])
     path.write_bytes(data)
     for blake2b in ("", "00", "zz" * 16):
         assert "is damaged" in read_records(tmp_path, NAME, FileSeal(len(data), blake2b), [])[1][0]
     path.unlink()
-    assert read_records(tmp_path, NAME, seal, []) == ([], [f"{NAME} is missing"])
+    assert read_records(tmp_path, NAME, seal, []) == ([], [f"{NAME} is missing"], "")
     path.mkdir()
     assert "cannot be read" in read_records(tmp_path, NAME, None, [])[1][0]
 
