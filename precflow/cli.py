@@ -156,14 +156,15 @@ def _run(line: flags.CommandLine, arguments: Sequence[str]) -> int:
     ends = []
     outcomes: list[Outcome] = []
 
-    def end(one: Composed) -> tuple[int, str]:
+    def ended(one: Composed) -> tuple[int, str]:
+        """Run a job, remember how that went, and return its exit code and verdict."""
         outcomes.append(run(one, command=command))
         return _end(outcomes[-1])
 
     for number, (job, one) in enumerate(zip(jobs, composed, strict=True), start=1):
         if len(jobs) > 1:
             _say(f" job {number} of {len(jobs)}   {' '.join(job)}")
-        ends.append(_job(lambda one=one: end(one)))  # type: ignore[misc]  # bound early on purpose
+        ends.append(_job(lambda one=one: ended(one)))  # type: ignore[misc]  # bound early on purpose
     code = worst([code for code, _ in ends])
     if len(jobs) > 1:
         _say(_jobs(jobs, [end for _, end in ends], code))

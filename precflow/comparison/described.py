@@ -73,23 +73,30 @@ def _named(record: Record, call: Call) -> dict[str, Any]:
 
 def _paired(left: Record, right: Record, call: Call, other: Call) -> Measure:
     movement = call.movement or other.movement
-    shapes = "" if left.shape == right.shape else f"{list(left.shape)} on the reference, {list(right.shape)} on the target"
     return Measure(
         **_named(left, call),
-        join="shape" if shapes else "paired",
-        reason=shapes,
+        **joined_by(left, right),
         movement=movement,
         judged=not movement and (is_floating(left.dtype) or is_floating(right.dtype)),
-        reference_dtype=left.dtype,
-        target_dtype=right.dtype,
-        reference_shape=left.shape,
-        target_shape=right.shape,
-        share=left.share,
-        equal=bool(left.content) and left.content == right.content and left.dtype == right.dtype,
         site=call.site,
         target_site=other.site,
         arguments=_different(call.arguments, other.arguments),
     )
+
+
+def joined_by(left: Record, right: Record) -> dict[str, Any]:
+    """Return what two records tell of each other by themselves: attributes of a :class:`Measure`."""
+    shapes = "" if left.shape == right.shape else f"{list(left.shape)} on the reference, {list(right.shape)} on the target"
+    return {
+        "join": "shape" if shapes else "paired",
+        "reason": shapes,
+        "reference_dtype": left.dtype,
+        "target_dtype": right.dtype,
+        "reference_shape": left.shape,
+        "target_shape": right.shape,
+        "share": left.share,
+        "equal": bool(left.content) and left.content == right.content and left.dtype == right.dtype,
+    }
 
 
 def _different(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, tuple[str, str]]:

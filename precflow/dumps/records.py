@@ -56,15 +56,9 @@ class Statistics(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_
 class CallRole(NamedTuple):
     """What all records of a call that went in, or all that came out, have in common; they share it.
 
+    All but ``order`` is as in an ``Identity``, which says it of one record.
+
     Attributes:
-        module: As in an ``Identity``, which says the same of one record.
-        call: As there.
-        operator: As there.
-        ordinal: As there.
-        phase: As there.
-        role: As there.
-        step: As there.
-        rank: As there.
         order: Number of the call in its step, in order of completion.
     """
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from precflow.agent.contract import module_text
 from precflow.comparison import estimates
+from precflow.comparison.described import joined_by
 from precflow.comparison.kept import Evidence
 from precflow.comparison.measures import Measure
 from precflow.comparison.metrics import measure_all
@@ -60,25 +61,18 @@ def measured(left: Record, right: Record, reference: Evidence, target: Evidence)
     """
     who = left.identity
     module = module_text(who.module, who.call)
-    alike = left.shape == right.shape
     plain = Measure(
         record=left.text,
         name=f"{module} / {who.operator}" if who.operator else module,
         module=who.module,
         operator=who.operator,
-        level="api" if who.operator else "module",
+        level="operator" if who.operator.startswith("aten.") else "api" if who.operator else "module",
         phase=who.phase,
         order=left.order,
-        join="paired" if alike else "shape",
         judged=is_floating(left.dtype) or is_floating(right.dtype),
-        reference_dtype=left.dtype,
-        target_dtype=right.dtype,
-        reference_shape=left.shape,
-        target_shape=right.shape,
-        share=left.share,
-        equal=bool(left.content) and left.content == right.content and left.dtype == right.dtype,
+        **joined_by(left, right),
     )
-    if not alike or not plain.judged:
+    if plain.join != "paired" or not plain.judged:
         return plain
     if estimates.are_needed(plain, left, right):
         return estimates.measured(plain, left, right, reference, target)

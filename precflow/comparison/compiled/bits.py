@@ -166,7 +166,7 @@ def _decoded(elements, room, seen):  # type: ignore[no-untyped-def]  # noqa: ANN
     if elements.dtype == types.int32:
         return lambda elements, room, seen: elements  # noqa: ARG005  the same
 
-    def narrow(elements, room, seen):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  numba wants the form of _decoded
+    def narrow(elements, room, seen) -> Any:  # type: ignore[no-untyped-def]  # noqa: ANN001  numba wants the form of _decoded
         """Decode two bytes an element."""
         for i in range(uint64(elements.size)):
             room[i] = decode(elements[i])
@@ -186,7 +186,7 @@ def _exact(element):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  th
     if element != types.uint16:
         return lambda element: float64(as_float32(decode(element)))
 
-    def half(element):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  numba wants the form of _exact
+    def half(element) -> Any:  # type: ignore[no-untyped-def]  # noqa: ANN001  numba wants the form of _exact
         """Take float16's exponent of all ones for what it is: decoding gives it 65536 and more."""
         value = float64(as_float32(decode(element)))
         if abs(value) < 65536.0:

@@ -7,7 +7,7 @@ leaves out is no missing record, but the trace of an overflow before it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,8 +16,7 @@ from precflow.dumps.records import Call, Record
 
 Place = tuple[int, int]  # rank and step
 
-_GRADIENTS = ("backward", "gradient")
-_OPTIMIZER = "optimizer"
+_BACKWARD, _GRADIENT, _OPTIMIZER = "backward", "gradient", "optimizer"
 
 
 class Side(Protocol):
@@ -85,14 +84,20 @@ def _steps(side: Side) -> tuple[frozenset[Place], frozenset[Place]]:
     phases: dict[Place, dict[str, list[Call]]] = defaultdict(lambda: defaultdict(list))
     for call in side.calls:
         phases[call.rank, call.step][call.phase].append(call)
-    broken = {place for place, calls in phases.items() if any(_nonfinite(side, calls[phase]) for phase in _GRADIENTS)}
-    left = {place for place in broken if not _nonfinite(side, phases[place][_OPTIMIZER])}
+    broken = {place for place, calls in phases.items() if any(map(side.nonfinite, _gradients(calls)))}
+    left = {place for place in broken if not any(map(side.nonfinite, _outputs(phases[place][_OPTIMIZER])))}
     made = {place for place, calls in phases.items() if calls[_OPTIMIZER]} - left
     return frozenset(left), frozenset(made)
 
 
-def _nonfinite(side: Side, calls: Iterable[Call]) -> bool:
-    return any(side.nonfinite(record) for call in calls for record in call.outputs)
+def _gradients(phases: Mapping[str, Sequence[Call]]) -> Iterator[Record]:
+    """Return the gradients that a scaler looks at, those of parameters; where none were recorded, those at modules."""
+    found = [*_outputs(phases[_GRADIENT]), *(record for call in phases[_OPTIMIZER] for record in call.inputs)]
+    return iter(found or _outputs(phases[_BACKWARD]))
+
+
+def _outputs(calls: Iterable[Call]) -> Iterator[Record]:
+    return (record for call in calls for record in call.outputs)
 
 
 def _texts(places: Iterable[Place], *, several: bool) -> list[str]:

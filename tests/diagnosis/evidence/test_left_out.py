@@ -25,20 +25,23 @@ PHASES = ("forward", "backward", "gradient", "optimizer")
 
 
 class Side:
-    """Calls by phase; a phase in capitals has an output that is not finite."""
+    """Calls by phase; a phase in capitals has an output that is not finite, one with an exclamation mark an input."""
 
     def __init__(self, **steps):
         self.calls = [
-            SimpleNamespace(rank=int(name[1]), step=int(name[3]), phase=phase.lower(), outputs=(phase.isupper(),))
+            SimpleNamespace(rank=int(name[1]), step=int(name[3]), **self._call(phase))
             for name, phases in steps.items()
             for phase in phases.split()
         ]
+
+    def _call(self, phase):
+        return {"phase": phase.strip("!").lower(), "inputs": (phase.endswith("!"),), "outputs": (phase.isupper(),)}
 
     def nonfinite(self, record):
         return record
 
 
-FINE, LEFT, INSIDE, BROKEN = "forward gradient optimizer", "forward GRADIENT", "BACKWARD optimizer", "GRADIENT OPTIMIZER"
+FINE, LEFT, INSIDE, BROKEN = "forward gradient optimizer", "forward GRADIENT", "GRADIENT optimizer", "GRADIENT OPTIMIZER"
 
 
 @pytest.mark.parametrize(
@@ -49,6 +52,11 @@ FINE, LEFT, INSIDE, BROKEN = "forward gradient optimizer", "forward GRADIENT", "
         (FINE, INSIDE, LeftOut(target=frozenset({(0, 1)}))),
         (LEFT, FINE, LeftOut(reference=frozenset({(0, 1)}))),
         (LEFT, INSIDE, LeftOut(both=frozenset({(0, 1)}))),
+        (FINE, "backward optimizer!", LeftOut(target=frozenset({(0, 1)}))),
+        (FINE, "BACKWARD", LeftOut(target=frozenset({(0, 1)}))),
+        (FINE, "BACKWARD gradient optimizer", NOTHING),  # the step was made: no parameter's gradient overflows
+        (FINE, "BACKWARD optimizer", NOTHING),
+        (FINE, "BACKWARD gradient", NOTHING),
         (FINE, BROKEN, NOTHING),  # it made the step, with infinities
         (LEFT, BROKEN, LeftOut(reference=frozenset({(0, 1)}))),
         (FINE, "forward gradient", NOTHING),  # nothing overflows: not the work of a scaler
