@@ -21,6 +21,7 @@ from precflow.config import overrides, recipe_source
 from precflow.config.composition import compose
 from precflow.config.flags import CommandLine
 from precflow.config.places import places
+from precflow.config.shape import leaves
 
 
 def look(line: CommandLine) -> int:
@@ -51,6 +52,9 @@ def complete(arguments: Sequence[str], config_dirs: Sequence[Path] = (), verbs: 
     _, *words = typed.split(" ")
     if len(words) == 1 and (found := [verb for verb in verbs or () if words[0] and verb.startswith(words[0])]):
         sys.stdout.write(" ".join(found) + "\n")
+        return 0
+    if len(words) > 1 and words[0] == "explain":
+        sys.stdout.write(" ".join(key for key in leaves() if key.startswith(words[-1])) + "\n")
         return 0
     if len(words) > 1 and words[0] in (verbs or {}):
         if not (verbs or {})[words[0]]:

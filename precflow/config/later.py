@@ -6,11 +6,12 @@ is refused with a clear word before any work is done.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from precflow import __version__
 from precflow.config import standards
+from precflow.config.schema import SIDES
 
 AVAILABLE: Mapping[str, tuple[Any, ...]] = {
     "golden": (None,),
@@ -45,6 +46,34 @@ def unavailable(config: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], st
         for path, value in _matching(config, tuple(pattern.replace("[]", ".[]").split("."))):
             if not _is_available(value, available):
                 yield path, _message(value, available)
+
+
+def refused_words(key: str, words: Sequence[str]) -> tuple[str, ...]:
+    """Return those of a key's words that a later version will know.
+
+    >>> refused_words("determinism.algorithms", ["strict", "when_needed"])
+    ('when_needed',)
+    """
+    available = _available(key)
+    return tuple(word for word in words if available is not None and not _is_available(word, available))
+
+
+def is_later(key: str, default: Any) -> bool:
+    """Tell whether nothing but its default can be given to a key in this version."""
+    available = _available(key)
+    return (
+        available is not None
+        and len(available) == 1
+        and not isinstance(available[0], type)
+        and _is_available(default, available)
+    )
+
+
+def _available(key: str) -> tuple[Any, ...] | None:
+    """Return what a dotted key takes in this version, ``None`` where it takes everything that the schema allows."""
+    first, _, name = key.partition(".")
+    of_side = (f"*.{name}",) if first in SIDES else ()
+    return next((AVAILABLE[pattern] for pattern in (key, f"{key}[]", *of_side) if pattern in AVAILABLE), None)
 
 
 def _matching(value: Any, pattern: tuple[str, ...], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

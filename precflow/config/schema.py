@@ -1,8 +1,8 @@
-"""A recipe as frozen dataclasses: every key, its type, its default and what it is for.
+"""A recipe as frozen dataclasses: every key, its type, its default, what it means and an example.
 
-This is the only list of keys. Composition (``compose.py``) checks plain data against it, turns values with units into
-numbers, and builds one :class:`RunConfig`; nothing behind it ever sees a ``DictConfig``. Field docs are in the class
-docstrings, one line a key, because ``precflow show`` and the reference page print them.
+This is the only list of keys. Composition (``composition.py``) checks plain data against it, turns values with units into
+numbers, and builds one :class:`RunConfig`; nothing behind it ever sees a ``DictConfig``. :func:`key` holds what
+``precflow explain`` and docs/keys.md say; the first line of a class is what they say about the section.
 
 Units: fields typed :class:`Share` hold a plain float (``1%`` -> 0.01, ``2^-10`` -> 0.0009765625); ``Ulp`` a number of units in
 the last place (``8ulp``); ``Bytes`` an int (``2GB`` -> 2_000_000_000); ``Seconds`` a float (``45m`` -> 2700.0); ``Factor`` a
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NewType
+from typing import Any, NewType, TypeVar, cast
 
 Share = NewType("Share", float)
 Ulp = NewType("Ulp", float)
@@ -26,23 +26,43 @@ Numbers = NewType("Numbers", tuple[int, ...])
 
 SIDES = ("reference", "target", "golden")
 
+_Value = TypeVar("_Value")
+
+
+def key(default: _Value, meaning: str, example: str) -> _Value:
+    """Declare one key.
+
+    Args:
+        default: Its value where nobody sets it.
+        meaning: What it means, in sentences. ``precflow explain`` and docs/keys.md show them.
+        example: A value as YAML, as a recipe or a site file would say it.
+    """
+    metadata = {"meaning": meaning, "example": example}
+    if isinstance(default, dict):
+        return cast("_Value", field(default_factory=dict, metadata=metadata))
+    return field(default=default, metadata=metadata)
+
 
 @dataclass(frozen=True)
 class About:
     """Who wrote the recipe and which precflow it needs."""
 
-    title: str = ""
-    owner: str = ""
-    needs: str = ""  # version specifier of precflow, such as ">=0.1"
+    title: str = key(
+        "", "What the recipe is about, in one line; `precflow ls` and the report show it.", "7B pre-training, A100 to 910B"
+    )
+    owner: str = key("", "Who answers for the recipe.", "llm-platform")
+    needs: str = key(
+        "", "Versions of precflow that the recipe works with. Another one refuses it, with its own version.", '">=0.1"'
+    )
 
 
 @dataclass(frozen=True)
 class Requirements:
     """What must hold before anything is computed; not met is exit code 2."""
 
-    free_disk: Bytes = Bytes(0)
-    torch: str = ""  # version specifier
-    python: str = ""  # version specifier
+    free_disk: Bytes = key(Bytes(0), "Room that must be free on the disk of the store before a side is recorded.", "20GB")
+    torch: str = key("", "Versions of torch that a side may have.", '">=2.1"')
+    python: str = key("", "Versions of Python that a side's interpreter may have.", '">=3.9,<3.13"')
 
 
 @dataclass(frozen=True)
@@ -50,211 +70,354 @@ class Environment:
     """What is demanded of the sides and what must be the same on both."""
 
     require: Requirements = field(default_factory=Requirements)
-    same: tuple[str, ...] = ("weights", "inputs")  # weights, inputs, torch, python, or the name of an installed package
+    same: tuple[str, ...] = key(
+        ("weights", "inputs"),
+        "What must be the same on both sides: `weights`, `inputs`, `torch`, `python`, or the name of an installed package. "
+        "A difference is a finding; where weights or inputs differ, no tensor is compared and the run is inconclusive.",
+        "[weights, inputs, transformers]",
+    )
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What a side runs: a model and its inputs, in training with loss and optimizer; or (later) a script."""
+    """What a side runs: a model and its inputs, and for training loss and optimizer."""
 
-    model: Mapping[str, Any] = field(default_factory=dict)  # _target_ and its arguments
-    inputs: Mapping[str, Any] = field(default_factory=dict)  # _target_ and its arguments
-    loss: Mapping[str, Any] = field(default_factory=dict)  # _target_ and its arguments; {}: the one in the model's output
-    optimizer: Mapping[str, Any] = field(default_factory=dict)  # _target_ and its arguments; {}: weights stay as they are
-    mode: str = "eval"  # eval, train
-    tokenizer: str = ""
-    script: str = ""
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = key(
+        {},
+        "The function that returns the model, as `_target_` (its dotted name), and its arguments by name.",
+        "{_target_: precflow.workloads.stable_diffusion.text_encoder, weights: seeded}",
+    )
+    inputs: Mapping[str, Any] = key(
+        {},
+        "The function that returns the model's inputs, a dict by name or a tuple in the order of its forward, and its "
+        "arguments.",
+        "{_target_: precflow.workloads.stable_diffusion.prompts, token_ids: [[49406, 320, 49407]]}",
+    )
+    loss: Mapping[str, Any] = key(
+        {},
+        "The function that returns the loss function, and its arguments. Without it the loss is `loss` in the model's output.",
+        "{_target_: torch.nn.CrossEntropyLoss}",
+    )
+    optimizer: Mapping[str, Any] = key(
+        {},
+        "The optimizer and its arguments; without it weights stay as they are. torch's own need no trust.",
+        "{_target_: torch.optim.AdamW, lr: 0.001}",
+    )
+    mode: str = key("eval", "Whether the model is put into evaluation or training mode.", "train")
+    tokenizer: str = key("", "Folder of a tokenizer that is offered to the function of the inputs.", "/models/sd15/tokenizer")
+    script: str = key("", "A training script to run in place of model and inputs.", "${site.paths.code}/pretrain_gpt.py")
+    arguments: Mapping[str, Any] = key(
+        {}, "Arguments of the script: `--name value`; true is a bare flag.", "{num-layers: 4, bf16: true}"
+    )
 
 
 @dataclass(frozen=True)
 class Side:
-    """One side: where it runs, in which type, with which interpreter and variables."""
+    """Where a side runs, in which element type, with which interpreter and variables."""
 
-    device: tuple[str, ...] = ("cpu",)  # in order of preference: cpu, cuda, npu, emulated
-    dtype: str = "float32"
-    dump: str = ""  # an existing dump is used instead of running the workload
-    interpreter: str = ""  # "" is the judge's own
-    setup: tuple[str, ...] = ()  # shell files sourced before the interpreter starts
-    launcher: tuple[str, ...] = ()
-    variables: Mapping[str, str] = field(default_factory=dict)
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    migration: str = ""
-    ranks: int = 1
-    layout: Mapping[str, int] = field(default_factory=dict)
+    device: tuple[str, ...] = key(
+        ("cpu",),
+        "The device, or several in order of preference: the first one that is here is taken. In continuous integration "
+        "`emulated` is taken only where it is the single one named.",
+        "[npu, emulated]",
+    )
+    dtype: str = key(
+        "float32",
+        "Floating-point type in which the workload runs. A dump that exists already keeps the type that it was made in.",
+        "float16",
+    )
+    dump: str = key(
+        "", "Folder of a dump that exists already; it is used in place of running the workload.", "/data/dumps/a100"
+    )
+    interpreter: str = key(
+        "",
+        "Python that runs this side: 3.8 or newer, with torch 2.1 or newer, and nothing of precflow installed. "
+        "Without it the side runs in precflow's own interpreter.",
+        "/opt/envs/PyTorch-2.1.0/bin/python",
+    )
+    setup: tuple[str, ...] = key(
+        (),
+        "Shell files that are sourced, in order, before the interpreter starts.",
+        "[/usr/local/Ascend/ascend-toolkit/set_env.sh]",
+    )
+    launcher: tuple[str, ...] = key(
+        (),
+        "Words that stand before the interpreter, one an entry. The command goes to their end, or where `{command}` stands.",
+        "[taskset, -c, 0-7]",
+    )
+    variables: Mapping[str, str] = key(
+        {}, "Environment variables, set before Python starts. Quote what is no plain word.", '{HCCL_DETERMINISTIC: "true"}'
+    )
+    arguments: Mapping[str, Any] = key({}, "Arguments of the script on this side only.", "{use-fused-rmsnorm: true}")
+    migration: str = key(
+        "", "Module that is imported before the script, so that the script itself stays as it is.", "transfer_to_npu"
+    )
+    ranks: int = key(1, "Number of processes of this side.", "8")
+    layout: Mapping[str, int] = key({}, "How the processes share the model.", "{tensor: 2, pipeline: 2}")
 
 
 @dataclass(frozen=True)
 class Determinism:
     """Seeds and switches, applied on every side before the model is built."""
 
-    seed: int | str = 1234  # or "script"
-    algorithms: str = "warn"  # strict, warn, native, when_needed
-    random_numbers: str = "cpu"  # cpu: drawn on CPU and moved; device: the device's own generator
-    dropout: str = "removed"  # removed, kept
-    shuffle: str = "kept"  # removed, kept
-    data: str = "own"  # own, recorded
-    repeat: bool = True  # run the workload once more and compare bitwise, or what statistics tell
+    seed: int | str = key(
+        1234, "Seed of Python, NumPy, torch and the device; `script` keeps the seeds that the script sets.", "42"
+    )
+    algorithms: str = key(
+        "warn",
+        "Deterministic algorithms: `strict` refuses operators that have none, `warn` names them, `native` leaves the switch as "
+        "it is.",
+        "strict",
+    )
+    random_numbers: str = key(
+        "cpu", "Where random numbers come from: `cpu` draws them there and moves them, the same for every device.", "device"
+    )
+    dropout: str = key("removed", "Whether dropout is taken out of the model.", "kept")
+    shuffle: str = key("kept", "Whether the shuffling of the data is taken out.", "kept")
+    data: str = key("own", "Whether the target reads its own data, or the batches that were recorded on the reference.", "own")
+    repeat: bool = key(
+        True,
+        "Run each side once more and compare the two runs: what is not repeatable is named and proves nothing.",
+        "false",
+    )
 
 
 @dataclass(frozen=True)
 class CaptureRule:
     """Another detail, or a part of each tensor, for the calls that match; the first matching rule counts."""
 
-    match: tuple[str, ...] = ()  # patterns of module names; () is every one
-    class_: tuple[str, ...] = ()  # patterns of class names
-    operator: tuple[str, ...] = ()  # patterns of operator names
-    level: tuple[str, ...] = ()
-    phase: tuple[str, ...] = ()
-    step: Numbers = Numbers(())
-    rank: Numbers = Numbers(())
-    detail: str = ""  # digest, statistics, sketch, tensors, none; "" is that of the section
-    slices: str = ""  # the part of each tensor that is kept, as an index such as "[0, :, -1]"
-    sample: Share = Share(1.0)  # share of the elements that is kept of large tensors
-    because: str = ""
+    match: tuple[str, ...] = key((), "Patterns of module names; none is every module.", '["*.self_attn"]')
+    class_: tuple[str, ...] = key((), "Patterns of class names of modules.", "[Embedding]")
+    operator: tuple[str, ...] = key((), "Patterns of operator names.", "[softmax]")
+    level: tuple[str, ...] = key((), "Levels; none is every level.", "[api]")
+    phase: tuple[str, ...] = key((), "Phases; none is every phase.", "[backward]")
+    step: Numbers = key(Numbers(()), "Steps; none is every step.", '"0-3"')
+    rank: Numbers = key(Numbers(()), "Ranks; none is every rank.", "[0]")
+    detail: str = key(
+        "", 'How much is kept of each tensor; "" is the detail of the section, `none` leaves no record.', "tensors"
+    )
+    slices: str = key("", "The part of each tensor that is kept, as an index.", '"[0, :, -1]"')
+    sample: Share = key(Share(1.0), "Share of the elements that is kept of large tensors.", "1%")
+    because: str = key("", "Why, for the reader.", "equal on both sides, and large")
 
 
 @dataclass(frozen=True)
 class Capture:
-    """What is recorded on a side, and how much is kept of it."""
+    """What is recorded on a side, and how much is kept of it (docs/capture.md)."""
 
-    level: tuple[str, ...] = ("module", "api")
-    phase: tuple[str, ...] = ("forward",)
-    scope: tuple[str, ...] = ("*",)  # module name patterns
-    step: Numbers = Numbers((0,))
-    rank: Numbers = Numbers(())  # () is every rank
-    detail: str = "tensors"  # digest, statistics, sketch, tensors, escalating (sketches, then tensors of the suspects)
-    rules: tuple[CaptureRule, ...] = ()  # first match wins; what none matches has the detail above
-    budget: Bytes = Bytes(0)  # most that one dump may take; 0 is no limit
-    keep_last: int = 0  # the last N steps are kept, and those around a NaN; 0 keeps all
-    compress: bool = False  # shards are compressed where that pays
-    fine: bool = False  # sketches resolve differences of 3e-8 of a tensor instead of 3e-7, and take twice the room
-    slowdown: Factor = Factor(0.0)
-    timeout: Seconds = Seconds(3600.0)  # a side that takes longer is stopped
+    level: tuple[str, ...] = key(
+        ("module", "api"),
+        "Which calls are recorded: modules, torch functions (`api`), aten operators (`operator`, in backward too).",
+        "[module, operator]",
+    )
+    phase: tuple[str, ...] = key(
+        ("forward",),
+        "When: the forward pass, gradients at modules, gradients of parameters, the optimizer's step.",
+        "[forward, gradient]",
+    )
+    scope: tuple[str, ...] = key(("*",), "Patterns of module names; nothing outside of them is recorded.", '["encoder.*"]')
+    step: Numbers = key(Numbers((0,)), "Steps that are recorded, counted from 0: numbers and ranges.", '[0, "10-12"]')
+    rank: Numbers = key(Numbers(()), "Ranks that are recorded; none is every rank.", "[0]")
+    detail: str = key(
+        "tensors",
+        "How much is kept of each tensor, where no rule says otherwise. `escalating` keeps sketches of everything first, then "
+        "the tensors around the suspects in a second pass.",
+        "sketch",
+    )
+    rules: tuple[CaptureRule, ...] = key(
+        (), "Another detail for some calls. The first rule that matches counts.", '[{match: "*.self_attn", detail: tensors}]'
+    )
+    budget: Bytes = key(
+        Bytes(0), "Most that one dump may take on disk; 0 is no limit. It is checked before and during a run.", "20GB"
+    )
+    keep_last: int = key(0, "Only the last steps are kept, this many, and those around a NaN; 0 keeps all.", "3")
+    compress: bool = key(False, "Compress the files of tensors where that pays.", "true")
+    fine: bool = key(
+        False,
+        "Sketches resolve differences of 3e-8 of a tensor in place of 3e-7, and take twice the room.",
+        "true",
+    )
+    slowdown: Factor = key(Factor(0.0), "A step that is slower than this many times the plain one lowers the detail.", "3x")
+    timeout: Seconds = key(Seconds(3600.0), "A side that takes longer than this is stopped; 0 is no limit.", "2h")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits by metric. ``None`` is no limit; ``cosine_similarity`` and shares of good elements are "at least"."""
+    """Limits by metric (docs/metrics.md). None is set where nobody sets it."""
 
-    cosine_similarity: Share | None = None
-    max_abs_error: float | None = None
-    mean_abs_error: float | None = None
-    max_rel_error: Share | None = None
-    mean_rel_error: Share | None = None
-    relative_l2: Share | None = None
-    accumulated_relative_error: Share | None = None
-    kl_divergence: float | None = None
-    rmse: float | None = None
-    share_within_one_thousandth: Share | None = None
-    share_within_five_thousandths: Share | None = None
-    allclose_share: Share | None = None
-    ulp_distance: Ulp | None = None
-    max_rms_error: Share | None = None
-    worst_row_error: Share | None = None
-    metrics: Mapping[str, Share] = field(default_factory=dict)  # your own metrics, by name: at most
+    cosine_similarity: Share | None = key(None, "Cosine of the angle between target and reference: at least.", "0.999")
+    max_abs_error: float | None = key(None, "Largest absolute difference, in the tensor's own unit: at most.", "1e-3")
+    mean_abs_error: float | None = key(None, "Mean absolute difference, in the tensor's own unit: at most.", "1e-4")
+    max_rel_error: Share | None = key(None, "Largest absolute difference over the reference's element: at most.", "2^-10")
+    mean_rel_error: Share | None = key(None, "Mean of the differences over the reference's elements: at most.", "1%")
+    relative_l2: Share | None = key(None, "Norm of the difference over the norm of the reference: at most.", "2^-8")
+    accumulated_relative_error: Share | None = key(
+        None, "Sum of the absolute differences over the sum of the reference's absolute values: at most.", "0.1%"
+    )
+    kl_divergence: float | None = key(
+        None, "Divergence of the tensors as distributions, in nats; no value is negative: at most.", "0.01"
+    )
+    rmse: float | None = key(None, "Root mean square of the difference, in the tensor's own unit: at most.", "1e-4")
+    share_within_one_thousandth: Share | None = key(
+        None, "Share of elements that differ by at most 0.001 of the reference's: at least.", "99.9%"
+    )
+    share_within_five_thousandths: Share | None = key(
+        None, "Share of elements that differ by at most 0.005 of the reference's: at least.", "99.9%"
+    )
+    allclose_share: Share | None = key(
+        None, "Share of elements within the tolerances of `torch.testing.assert_close`: at least.", "100%"
+    )
+    ulp_distance: Ulp | None = key(None, "Largest difference in units in the last place of the coarser type: at most.", "8ulp")
+    max_rms_error: Share | None = key(None, "Largest difference over the root mean square of the reference: at most.", "1%")
+    worst_row_error: Share | None = key(None, "Norm of the worst row's difference over the norm of that row: at most.", "1%")
+    metrics: Mapping[str, Share] = key({}, "Limits on your own metrics (see `metrics`), by name: at most.", "{sign_flips: 1%}")
 
 
 @dataclass(frozen=True)
 class Rule(Limits):
     """Other limits for the records that match; the first matching rule wins over standards and plain limits."""
 
-    match: str = "*"  # pattern over "module" or "module / operator"
-    phase: str = ""
-    because: str = ""
+    match: str = key("*", "Pattern over `module` or `module / operator`.", '"*.final_layer_norm"')
+    phase: str = key("", 'Only records of this phase; "" is every phase.', "gradient")
+    because: str = key(
+        "",
+        "Why. A rule that loosens a standard or a plain limit is refused without it.",
+        "feeds every cross attention of the UNet",
+    )
 
 
 @dataclass(frozen=True)
 class Tolerance(Limits):
     """Standards (all of them must pass), plain limits (one more condition, never looser), rules (first match wins)."""
 
-    standards: tuple[str, ...] = ("default",)
-    rules: tuple[Rule, ...] = ()
+    standards: tuple[str, ...] = key(
+        ("default",), "Names of standards (`precflow ls standard`). Every one of them must pass.", "[default, allclose]"
+    )
+    rules: tuple[Rule, ...] = key(
+        (),
+        "Other limits for some records. The first rule that matches wins over standards and plain limits.",
+        '[{match: "*.router", relative_l2: 5%, because: ties of the top k break by rounding}]',
+    )
 
 
 @dataclass(frozen=True)
 class Accepted(Limits):
     """A known difference: counted and shown, not failed, until its last day."""
 
-    match: str = ""
-    phase: str = ""
-    because: str = ""
-    ticket: str = ""
-    until: str = ""  # YYYY-MM-DD
+    match: str = key("", "Pattern over `module` or `module / operator`. Needed.", '"embedding.word_embeddings"')
+    phase: str = key("", 'Only records of this phase; "" is every phase.', "gradient")
+    because: str = key("", "Why it is accepted. Needed.", "index_put accumulates in another order")
+    ticket: str = key("", "Where it is followed up.", "LLM-1301")
+    until: str = key("", "Last day, as YYYY-MM-DD. After it the difference fails again. Needed.", '"2027-03-31"')
 
 
 @dataclass(frozen=True)
 class Coverage:
     """How much must have been compared for a verdict."""
 
-    minimum: Share = Share(1.0)  # of the records; one that is judged by a part of its elements counts as compared
-    elements: Share = Share(0.0)  # of the elements of the records that were compared; 100% takes no slice and no sample
+    minimum: Share = key(
+        Share(1.0), "Share of the records that must have been compared; less is inconclusive. A sampled record counts.", "99%"
+    )
+    elements: Share = key(
+        Share(0.0),
+        "Share of the elements of these records that must have been compared; 100% takes no slice and no sample.",
+        "100%",
+    )
 
 
 @dataclass(frozen=True)
 class Report:
-    """What the report shows first."""
+    """What the report shows first, and in which formats it is written."""
 
-    columns: tuple[str, ...] = ("cosine_similarity", "relative_l2", "max_abs_error", "ulp_distance")
-    formats: tuple[str, ...] = ("html", "markdown", "json", "junit")
-    language: str = "en"
+    columns: tuple[str, ...] = key(
+        ("cosine_similarity", "relative_l2", "max_abs_error", "ulp_distance"),
+        "Metrics that the tables show first. All of them are computed.",
+        "[relative_l2, max_rel_error]",
+    )
+    formats: tuple[str, ...] = key(
+        ("html", "markdown", "json", "junit"), "Files that are written to `public/`.", "[markdown, json]"
+    )
+    language: str = key("en", "Language of the report.", "en")
 
 
 @dataclass(frozen=True)
 class Emulate:
-    """Numerical rules of the emulated target; chosen by ``+emulate=NAME`` from ``conf/emulate``."""
+    """Numerical rules of the emulated target; chosen by `+emulate=NAME`, a file of `conf/emulate`."""
 
-    name: str = ""
-    title: str = ""
-    rules: tuple[Mapping[str, Any], ...] = ()
+    name: str = key("", "Name of the fault.", "hf32_matmul")
+    title: str = key("", "What it does, in one line.", "HF32 switched on for matrix products")
+    rules: tuple[Mapping[str, Any], ...] = key(
+        (), "Which operators compute how (docs/emulation.md).", "[{operator: mm|addmm, rule: slices, width: 48}]"
+    )
 
 
 @dataclass(frozen=True)
 class Executor:
-    """Who compares the tensors; chosen by ``executor=NAME`` from ``conf/executor``. It changes no result and is in no key."""
+    """Who compares the tensors; chosen by `executor=NAME`. It changes no result and is in no key."""
 
-    name: str = "local"  # local, dask
-    address: str = ""  # of a Dask scheduler, such as tcp://10.0.0.1:8786; "" starts a cluster here
-    workers: int = 0  # processes of a cluster that is started here; 0 is one a processor
-    threads: int = 0  # of the local executor; 0 is one a processor
+    name: str = key("local", "Threads of this process, or a Dask cluster.", "dask")
+    address: str = key("", "Address of a Dask scheduler; without it a cluster is started here.", "tcp://10.0.0.1:8786")
+    workers: int = key(0, "Processes of a cluster that is started here; 0 is one a processor.", "8")
+    threads: int = key(0, "Threads of the local executor; 0 is one a processor.", "4")
 
 
 @dataclass(frozen=True)
 class Site:
     """Facts of a machine. Never written into a recipe, never part of a key."""
 
-    name: str = ""
-    store: str = ""
-    store_profile: str = ""
-    paths: Mapping[str, str] = field(default_factory=dict)
-    trusted: tuple[str, ...] = ()
+    name: str = key("", "Name of the machine or place.", "guiyang_910b")
+    store: str = key("", "Folder of the store for runs on this machine; `store` on the command line wins.", "/shared/alignment")
+    store_profile: str = key("", "Profile of the object store, with its endpoint and credentials.", "obs-guiyang")
+    paths: Mapping[str, str] = key(
+        {},
+        "Folders that recipes may name, as `${site.paths.NAME}`. What is in them enters keys, where they are does not.",
+        "{models: /cache/models}",
+    )
+    trusted: tuple[str, ...] = key((), "Packages whose functions a recipe may name in `_target_`.", "[our_llm]")
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One composed recipe: what ``precflow`` runs."""
+    """One composed recipe: what `precflow` runs."""
 
-    recipe: str = ""  # names given to +recipe=, joined by "+"; set by composition
+    recipe: str = key("", "Chosen by `+recipe=NAME`; several are laid over each other: `+recipe=[a,b]`.", "sd_text_encoder")
     about: About = field(default_factory=About)
     environment: Environment = field(default_factory=Environment)
     workload: Workload = field(default_factory=Workload)
     reference: Side = field(default_factory=Side)
     target: Side = field(default_factory=Side)
-    golden: Side | None = None
+    golden: Side | None = key(
+        None, "A third side in higher precision, on CPU, that both others are measured against.", "{dtype: float64}"
+    )
     determinism: Determinism = field(default_factory=Determinism)
     capture: Capture = field(default_factory=Capture)
-    curves: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # your own: name -> _target_ and its arguments
+    curves: Mapping[str, Any] = key({}, "Curves that are compared, by name, such as the loss by step.", "{loss: {steps: 2000}}")
+    metrics: Mapping[str, Mapping[str, Any]] = key(
+        {},
+        "Your own metrics by name: a class as `_target_` and its arguments (docs/metrics.md).",
+        "{sign_flips: {_target_: our_metrics.SignFlips}}",
+    )
     tolerance: Tolerance = field(default_factory=Tolerance)
-    accepted: tuple[Accepted, ...] = ()
+    accepted: tuple[Accepted, ...] = key(
+        (),
+        "Known differences, counted and shown and not failed until their last day. One that matches nothing is a finding.",
+        '[{match: "embedding", relative_l2: 2%, because: other order of sums, until: "2027-03-31"}]',
+    )
     coverage: Coverage = field(default_factory=Coverage)
-    stages: tuple[str, ...] = ()  # () is every stage that the recipe needs
+    stages: tuple[str, ...] = key((), "Stages that run; none is every stage that the recipe needs.", "[environment, dump]")
     report: Report = field(default_factory=Report)
     emulate: Emulate = field(default_factory=Emulate)
     executor: Executor = field(default_factory=Executor)
     site: Site = field(default_factory=Site)
-    sides: tuple[str, ...] = ("reference", "target")  # those that run here
-    store: str = ""  # "" is the run folder's own; site.store is used where this is ""
-    runs: str = "runs"  # folder of run folders
-    output: str = "auto"  # auto, terminal, ci, quiet
-    time_limit: Seconds = Seconds(0.0)  # 0 is none
+    sides: tuple[str, ...] = key(
+        ("reference", "target"), "Sides that run here. One that does not is looked up in the store.", "[target]"
+    )
+    store: str = key(
+        "",
+        "Folder of finished stages, shared between machines and run folders. Without it: `site.store`, else the run folder's "
+        "own.",
+        "/shared/alignment",
+    )
+    runs: str = key("runs", "Folder of the run folders.", "/data/runs")
+    output: str = key("auto", "How a run tells of itself: `ci` is plain lines with the verdict last.", "ci")
+    time_limit: Seconds = key(Seconds(0.0), "A run that takes longer ends in order; 0 is no limit.", "45m")

@@ -14,6 +14,7 @@ from precflow.errors import ConfigError, PrecflowError
 
 VERBS: Mapping[str, str] = {
     "ls": "recipes, or another group: ls site, ls emulate, ls standard...",
+    "explain": "what a key of a recipe takes, what it means, who may set it",
     "show": "a composed recipe, each line with the file and line it comes from",
     "cp": "copy a recipe to change it",
     "validate": "check recipes and overrides without running anything",

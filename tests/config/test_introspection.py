@@ -52,7 +52,7 @@ def test_tab_completes_recipes_and_keys(capsys, monkeypatch, typed, answer):
     assert answer in capsys.readouterr().out.split()
 
 
-VERBS = {"inspect": False, "show": True, "plan": True, "compare": False, "convert": False}
+VERBS = {"explain": False, "inspect": False, "show": True, "plan": True, "compare": False, "convert": False}
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,7 @@ VERBS = {"inspect": False, "show": True, "plan": True, "compare": False, "conver
         ("precflow show +recipe=sd", ["+recipe=sd_text_encoder"]),
         ("precflow plan +recipe=sd_text_encoder target.dt", ["target.dtype="]),
         ("precflow inspect sd", []),
+        ("precflow explain tolerance.sta", ["tolerance.standards"]),
         ("precflow +recipe=mini", ["+recipe=minilm"]),
     ],
 )
