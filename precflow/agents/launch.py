@@ -132,10 +132,11 @@ def last_lines(folder: Path, count: int = LOG_LINES) -> list[str]:
 
 
 def _behind_setup(files: Sequence[str], words: Sequence[str]) -> list[str]:
-    missing = [file for file in files if not Path(file).is_file()]
+    found = {file: Path(file).expanduser().absolute() for file in files}  # `.` looks for a bare name in PATH first
+    missing = [file for file, path in found.items() if not path.is_file()]
     if missing:
         raise SideError(f"set-up file {', '.join(missing)} does not exist", next_step="correct `setup` in the site file")
-    sourced = "".join(f". {shlex.quote(file)} >&2 || exit 2; " for file in files)
+    sourced = "".join(f". {shlex.quote(str(path))} >&2 || exit 2; " for path in found.values())
     return ["bash", "-c", f"{sourced}exec {shlex.join(words)}"]
 
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import datetime
 import os
+import shutil
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from precflow import __version__
+from precflow.agent.contract import HEADER_FILE
 from precflow.config import capturing, standards
-from precflow.config.documents import DottedPath
+from precflow.config.documents import DottedPath, scalars
 from precflow.config.later import unavailable
 from precflow.config.plain import plain
-from precflow.config.schema import Accepted, Limits, Rule, RunConfig
+from precflow.config.schema import Accepted, Limits, Rule, RunConfig, Side
 from precflow.config.suggestions import did_you_mean
-from precflow.config.trust import TARGET
-from precflow.config.words import AT_LEAST, COLUMNS, METRICS
+from precflow.config.trust import SHIPPED, TARGET
+from precflow.config.words import AT_LEAST, COLUMNS, METRICS, SEEDED, names_file
 
 Found = Iterator[tuple[DottedPath, str]]
 
@@ -79,6 +82,76 @@ def incomplete(config: RunConfig) -> Found:
         elif "optimizer" in config.capture.phase and not config.workload.optimizer:
             yield ("capture", "phase"), "has `optimizer`, which needs one: workload.optimizer._target_=torch.optim.AdamW"
             return
+
+
+def absent(config: RunConfig) -> Found:
+    """Yield every path that must be here before any work and is not what it should be.
+
+    Only what this machine is going to use: a side that runs elsewhere, or whose dump is given, needs nothing of its own here,
+    and the weights of one behind a launcher may lie on another machine.
+    """
+    here = [(name, side) for name, side in (("reference", config.reference), ("target", config.target)) if name in config.sides]
+    for name, side in here:
+        if side.dump:
+            yield from _not_there((name, "dump"), side.dump, _FOLDER, f"the folder that holds {HEADER_FILE}")
+        else:
+            yield from _absent_of_side(name, side)
+    if any(not side.dump for _, side in here) and not any(side.launcher for _, side in here):
+        yield from _absent_of_workload(config)
+    for path, text in ((("store",), config.store), (("site", "store"), config.site.store), (("runs",), config.runs)):
+        folder = Path(text or ".").expanduser()
+        above = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), folder)
+        if "://" not in text and above.is_file():
+            yield path, f"{above} is a file; expected a folder, or a place where one can be made"
+
+
+def _absent_of_side(name: str, side: Side) -> Found:
+    for number, file in enumerate(side.setup):
+        yield from _not_there((name, "setup", str(number)), file, _FILE, "a shell file to source before the interpreter starts")
+    own = side.variables.get("PATH")
+    found_by_setup = side.setup and side.launcher and "/" not in side.launcher[0]  # which may change PATH
+    if side.launcher and not found_by_setup and side.launcher[0] != "{command}":
+        yield from _not_there((name, "launcher", "0"), side.launcher[0], _PROGRAM, "the program that starts the agent", own)
+    if side.interpreter:
+        expected = "the Python of this side, such as /usr/bin/python3"
+        yield from _not_there((name, "interpreter"), side.interpreter, _PROGRAM, expected)
+
+
+def _absent_of_workload(config: RunConfig) -> Found:
+    """Yield files that arguments name: all those of shipped factories, of others those that can be nothing but a path."""
+    for part in ("model", "inputs", "loss", "optimizer"):
+        arguments = getattr(config.workload, part)
+        shipped = str(arguments.get(TARGET, "")).startswith(f"{SHIPPED}.")
+        for key, value in arguments.items():
+            if not isinstance(value, str) or value in {"", SEEDED} or not names_file(key):
+                continue
+            if shipped or value.startswith(("/", "./", "../", "~")):  # `weights: org/model` may be a name on a hub
+                yield from _not_there(("workload", part, key), value, _ANY, "a file or a folder")
+    used = [text for _, text in scalars(plain(config.workload)) if isinstance(text, str)]
+    for name, place in config.site.paths.items():
+        if any(text == place or text.startswith(f"{place.rstrip('/')}/") for text in used):
+            yield from _not_there(("site", "paths", name), place, _ANY, "a file or a folder: workload names it")
+
+
+_FILE, _FOLDER, _PROGRAM, _ANY = "file", "folder", "program", "any"
+
+
+def _not_there(path: DottedPath, text: str, kind: str, expected: str, search: str | None = None) -> Found:
+    """Yield a problem where a path is not of its kind; programs are searched for in ``search``, or in the PATH of precflow."""
+    try:
+        place = Path(text).expanduser()
+        is_file, is_folder, exists = place.is_file(), place.is_dir(), place.exists()
+    except (OSError, ValueError, RuntimeError):  # too long, a NUL, an unknown ~user
+        yield path, f"{text} does not exist; expected {expected}"
+        return
+    is_program = kind == _PROGRAM and shutil.which(os.path.expanduser(text), path=search) is not None  # noqa: PTH111  a Path loses "./"
+    if {_FILE: is_file, _FOLDER: is_folder, _PROGRAM: is_program, _ANY: exists}[kind]:
+        return
+    if is_file:
+        found = "is not executable" if kind == _PROGRAM else "is a file"
+    else:
+        found = "is a folder" if is_folder else "is no regular file" if exists else "does not exist"
+    yield path, f"{text} {found}; expected {expected}"
 
 
 def _later(config: RunConfig) -> Found:

@@ -18,6 +18,9 @@ METRICS = tuple(field.name for field in dataclasses.fields(Limits) if field.name
 COLUMNS = (*METRICS, "mean_ulp_distance", "mare", "mere", "bitwise_equal")
 AT_LEAST = ("cosine_similarity", "share_within_one_thousandth", "share_within_five_thousandths", "allclose_share")
 
+SEEDED = "seeded"  # what shipped workloads take in place of a file of weights
+_OF_FILES = frozenset("weights tokenizer path file folder directory dir checkpoint".split())
+
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
 _SIDES = ("reference", "target", "golden")
 _STAGES = ("environment", "dump", "determinism", "compare", "judge", "localize", "region", "advise", "report")
@@ -70,3 +73,12 @@ def known(field: str) -> tuple[str, ...] | None:
     if field == "Tolerance.standards":
         return (*standards.names(), *(name for name in _LATER_STANDARDS if name not in standards.names()))
     return WORDS.get(field)
+
+
+def names_file(key: str) -> bool:
+    """Tell whether an argument of a factory always means a file or a folder, by the last word of its name.
+
+    >>> names_file("weights"), names_file("vocabulary_file"), names_file("layers")
+    (True, True, False)
+    """
+    return key.rpartition("_")[2] in _OF_FILES

@@ -11,6 +11,7 @@ from typing import Any
 from precflow import keys
 from precflow.agent.contract import HEADER_FILE
 from precflow.agents.fingerprint import fingerprint, origins
+from precflow.config.words import SEEDED, names_file
 from precflow.dumps.header import Header
 from precflow.dumps.reader import Dump
 from precflow.dumps.requests import Rules, declared, dump_request
@@ -23,8 +24,6 @@ from precflow.stages.job import Job, Made, Stage
 
 GIVEN_FILE = "given.json"
 _KNOWN = frozenset(["precflow", "torch"])  # their versions are in every key
-_FILES = frozenset("weights tokenizer path file folder directory dir checkpoint".split())  # as the last word of a key
-_SEEDED = "seeded"  # what shipped workloads take in place of a file
 
 
 def stage(side: str) -> Stage:
@@ -72,11 +71,7 @@ def contents(value: Any, key: str = "") -> Any:
         return {name: contents(item, name) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [contents(item) for item in value]
-    path = (
-        _existing(value)
-        if isinstance(value, str) and (key.rpartition("_")[2] in _FILES or "/" in value or Path(value).suffix)
-        else None
-    )
+    path = _existing(value) if isinstance(value, str) and (names_file(key) or "/" in value or Path(value).suffix) else None
     return value if path is None else {"content": keys.file_digest(path)}
 
 
@@ -84,7 +79,7 @@ def _existing(text: str) -> Path | None:
     """Return the path that a text is, if there is such a file or folder; many texts are none, and some can be none."""
     try:
         path = Path(text).expanduser()
-        return path if text not in {"", _SEEDED} and path.exists() else None
+        return path if text not in {"", SEEDED} and path.exists() else None
     except (OSError, ValueError, RuntimeError):  # too long, a NUL, an unknown ~user
         return None
 

@@ -35,10 +35,15 @@ def _declare(side: str, job: Job) -> Mapping[str, Any]:
         "device": list(settings.device),
         "emulated_allowed": len(settings.device) == 1 or not job.ci,
         "variables": dict(settings.variables),
-        "setup": [keys.file_digest(Path(path)) for path in settings.setup if Path(path).exists()],
+        "setup": [_content(Path(path).expanduser()) for path in settings.setup],
         "require": {"torch": job.config.environment.require.torch, "python": job.config.environment.require.python},
         "here": fingerprint(settings),
     }
+
+
+def _content(file: Path) -> list[str]:
+    """Return the name of a set-up file and what is in it: one that is not there is not the same as none."""
+    return [file.name, keys.file_digest(file) if file.is_file() else "absent"]
 
 
 def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:

@@ -101,7 +101,9 @@ def test_a_dump_is_not_compared_with_itself(other):
         compose(["+recipe=compare_dumps", "reference.dump=a", f"target.dump={other}"])
 
 
-def test_dumps_are_something():
+def test_dumps_are_something(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
     assert compose(["+recipe=compare_dumps", "reference.dump=a", "target.dump=b"]).config.target.dump == "b"
 
 
@@ -178,3 +180,79 @@ def test_the_executor_belongs_to_the_machine(team, tmp_path):
     assert (
         compose(["+recipe=r", "+site=ours"], config_dirs=[site.parent], complete=False).config.executor.address == "tcp://a:1"
     )
+
+
+def not_there(*words):
+    with pytest.raises(ConfigError) as error:
+        compose(["+recipe=sd_text_encoder", *words])
+    return {problem.key: problem.message for problem in error.value.problems}
+
+
+def test_every_path_that_is_not_there_is_told_at_once_by_key(tmp_path):
+    (tmp_path / "plain.sh").write_text("")
+    (tmp_path / "in the way").write_text("")
+    found = not_there(
+        "reference.setup=[plain.sh,gone.sh]",
+        "reference.interpreter=/nowhere/python",
+        f"target.interpreter={tmp_path}/plain.sh",
+        "target.launcher=[no_such_launcher]",
+        "store='in the way'",
+    )
+    assert found == {
+        "reference.setup[1]": "gone.sh does not exist; expected a shell file to source before the interpreter starts",
+        "reference.interpreter": "/nowhere/python does not exist; expected the Python of this side, such as /usr/bin/python3",
+        "target.interpreter": (
+            f"{tmp_path}/plain.sh is not executable; expected the Python of this side, such as /usr/bin/python3"
+        ),
+        "target.launcher[0]": "no_such_launcher does not exist; expected the program that starts the agent",
+        "store": "in the way is a file; expected a folder, or a place where one can be made",
+    }
+
+
+@pytest.mark.parametrize(
+    ("word", "key", "said"),
+    [
+        ("workload.model.weights=gone.safetensors", "workload.model.weights", "gone.safetensors does not exist"),
+        ("workload.inputs.tokenizer=folder", "workload.inputs.tokenizer", "folder does not exist"),
+        ("workload.model.weights=~no_such_user/x", "workload.model.weights", "~no_such_user/x does not exist"),
+        ("target.setup=[.]", "target.setup[0]", ". is a folder"),
+        ("target.setup=[/dev/null]", "target.setup[0]", "/dev/null is no regular file"),
+        ("target.dump=gone", "target.dump", "gone does not exist; expected the folder that holds dump.json"),
+    ],
+)
+def test_one_path_that_is_not_there(tmp_path, word, key, said):
+    found = not_there(word)
+    assert list(found) == [key]
+    assert said in found[key]
+
+
+def test_a_folder_of_the_site_that_the_workload_names_must_be_there(sites, tmp_path):
+    sites("s", f"site: {{paths: {{models: {tmp_path}/gone, other: /not/used}}}}")
+    found = not_there("+site=s", "workload.model.weights=${site.paths.models}/a.safetensors")
+    assert list(found) == ["workload.model.weights", "site.paths.models"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sides=[target]", "reference.setup=[gone.sh]"),  # the reference runs elsewhere
+        ("target.launcher=[env]", "workload.model.weights=/on/the/other/machine"),
+        ("target.setup=[set_env.sh]", "target.launcher=[found_in_its_path]"),
+        ("workload.model.how=/not/a/file",),
+        ("target.dump=.", "target.setup=[gone.sh]"),  # nothing of the target is started
+    ],
+)
+def test_what_this_machine_does_not_use_may_be_absent(tmp_path, words):
+    (tmp_path / "set_env.sh").write_text("")
+    compose(["+recipe=sd_text_encoder", *words])
+
+
+def test_a_name_on_a_hub_is_no_path(monkeypatch):
+    monkeypatch.setenv("PRECFLOW_TRUST", "ours")
+    factory = "workload.model._target_=ours.build"
+    compose(["+recipe=sd_text_encoder", factory, "workload.model.weights=organisation/model"])
+    assert list(not_there(factory, "workload.model.weights=./model")) == ["workload.model.weights"]
+
+
+def test_a_recipe_may_be_looked_at_where_its_files_are_not(team):
+    compose(["+recipe=sd_text_encoder", "target.setup=[gone.sh]"], complete=False)

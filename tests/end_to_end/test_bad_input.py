@@ -58,6 +58,13 @@ LINES = {
     "empty scope": (("+recipe=sd_text_encoder", "capture.scope=[]"), "capture.scope is an empty list"),
     "no dumps": (("+recipe=compare_dumps",), "2 problems", "reference.dump=PATH", "target.dump=PATH"),
     "absent dump": (("+recipe=compare_dumps", "reference.dump=/not/there", "target.dump=x"), "/not/there does not exist"),
+    "absent files": (
+        ("+recipe=sd_text_encoder", "target.setup=[gone.sh]", "workload.model.weights=gone"),
+        "2 problems",
+        "target.setup[0]",
+        "gone.sh does not exist; expected a shell file",
+        "workload.model.weights",
+    ),
     "one dump": (("+recipe=compare_dumps", "reference.dump=x", "target.dump=./x"), "always agrees with itself"),
     "object store": (("+recipe=sd_text_encoder", "store=s3://bucket/x"), "object stores are not available", "name a folder"),
     "no interpreter": (

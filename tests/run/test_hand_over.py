@@ -21,7 +21,7 @@ def printed(tmp_path, monkeypatch):
 
     def make(*words, options=()):
         config_dirs = parse(options).config_dirs
-        composed = compose([*words, "sides=[reference]"], config_dirs=config_dirs)
+        composed = compose([*words, "sides=[reference]"], config_dirs=config_dirs, complete=False)
         job = make_job(composed, command=shlex.join(["precflow", *options, *words]))
         return composed.config, command_for(job, steps.place(job.config), "target")
 
@@ -30,7 +30,7 @@ def printed(tmp_path, monkeypatch):
 
 def composed_from(command):
     line = parse(shlex.split(command)[1:])
-    return compose(line.words, config_dirs=line.config_dirs).config
+    return compose(line.words, config_dirs=line.config_dirs, complete=False).config
 
 
 WORDS = (

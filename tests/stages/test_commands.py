@@ -32,7 +32,7 @@ def asked(tmp_path, monkeypatch):
     monkeypatch.delenv("PRECFLOW_TRUST", raising=False)
 
     def make(*words, options=()):
-        composed = compose(words, config_dirs=parse(options).config_dirs)
+        composed = compose(words, config_dirs=parse(options).config_dirs, complete=False)
         return composed.config, make_job(composed, command=shlex.join(["precflow", *options, *words]))
 
     return make
@@ -40,7 +40,7 @@ def asked(tmp_path, monkeypatch):
 
 def composed_from(command):
     line = parse(shlex.split(command)[1:])
-    return compose(line.words, config_dirs=line.config_dirs).config
+    return compose(line.words, config_dirs=line.config_dirs, complete=False).config
 
 
 def test_what_was_overridden_stays_overridden(asked):

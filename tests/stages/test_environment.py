@@ -20,3 +20,21 @@ def test_the_key_holds_device_and_machine_and_no_path(tmp_path, monkeypatch):
     declared = stage("target").declare(make_job(compose(["+recipe=sd_text_encoder"]), command=""))
     assert declared["device"] == ["npu", "emulated"]
     assert str(tmp_path) not in str(declared)
+
+
+def test_a_set_up_file_is_in_the_key_by_name_and_content_and_by_its_absence(tmp_path, monkeypatch):
+    from precflow.config.composition import compose
+    from precflow.run.jobs import make_job
+
+    monkeypatch.chdir(tmp_path)
+
+    def declared(*files):
+        words = [f"target.setup=[{','.join(str(tmp_path / file) for file in files)}]"] if files else []
+        return stage("target").declare(make_job(compose(["+recipe=sd_text_encoder", *words], complete=False), command=""))
+
+    found = [declared(), declared("set_env.sh")]
+    for content in ("export A=1", "export A=2"):
+        (tmp_path / "set_env.sh").write_text(content)
+        found.append(declared("set_env.sh"))
+    assert all(one != other for place, one in enumerate(found) for other in found[:place])
+    assert str(tmp_path) not in str(found)

@@ -85,8 +85,13 @@ def test_it_takes_no_second_and_no_torch():
     assert time.perf_counter() - started < 3.0  # 0.4 s on a quiet machine
 
 
-def test_a_command_line_is_checked_as_a_run_and_a_recipe_may_leave_something_open(capsys):
+def test_a_command_line_is_checked_as_a_run_and_a_recipe_may_leave_something_open(capsys, tmp_path):
     assert validate.main(["compare_dumps"]) == 0
     assert validate.main(["+recipe=compare_dumps"]) == 2  # as `precflow +recipe=compare_dumps`, which sends here
     assert "reference.dump=PATH" in capsys.readouterr().err
-    assert validate.main(["+recipe=compare_dumps", "reference.dump=a", "target.dump=b"]) == 0
+    dumps = [f"{side}.dump={tmp_path / side}" for side in ("reference", "target")]
+    assert validate.main(["+recipe=compare_dumps", *dumps]) == 2
+    assert f"{tmp_path}/target does not exist" in capsys.readouterr().err
+    for side in ("reference", "target"):
+        (tmp_path / side).mkdir()
+    assert validate.main(["+recipe=compare_dumps", *dumps]) == 0
