@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from precflow.errors import StoreError
+from precflow.files import open_regular
+
+MOST_FILES = 100_000  # in a folder whose content is a part of a key
 
 
 def digest(value: Any) -> str:
@@ -35,13 +41,43 @@ def changes(before: Any, after: Any) -> list[tuple[str, Any, Any]]:
 
 
 def file_digest(path: Path) -> str:
-    """Return 32 hex digits over a file's bytes, or over the names and bytes of everything in a folder."""
+    """Return 32 hex digits over a file's bytes, or over the names and bytes of every regular file in a folder.
+
+    Links to files are followed, links to folders are not.
+
+    Raises:
+        StoreError: It is no regular file, cannot be read, or the folder has more than ``MOST_FILES`` entries.
+    """
     hasher = hashlib.blake2b(digest_size=16)
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-    for file in files:
-        if path.is_dir():
-            hasher.update(file.relative_to(path).as_posix().encode() + b"\0")
-        with file.open("rb") as stream:
-            for block in iter(lambda: stream.read(1 << 20), b""):
-                hasher.update(block)
+    try:
+        if not path.is_dir():
+            _add_content(hasher, path)
+        else:
+            for file in _regular_files(path):
+                hasher.update(file.relative_to(path).as_posix().encode() + b"\0")
+                _add_content(hasher, file)
+    except OSError as error:
+        raise StoreError(f"{error.filename or path} cannot be read: {error.strerror}") from error
     return hasher.hexdigest()
+
+
+def _add_content(hasher: hashlib.blake2b, file: Path) -> None:
+    with open_regular(file) as stream:
+        for block in iter(lambda: stream.read(1 << 20), b""):
+            hasher.update(block)
+
+
+def _regular_files(folder: Path) -> list[Path]:
+    found, entries = [], 0
+    for place, folders, names in os.walk(folder, onerror=_raise):
+        entries += len(folders) + len(names)
+        if entries > MOST_FILES:
+            raise StoreError(
+                f"{folder} holds more than {MOST_FILES} files: no folder of weights does", next_step="name the folder itself"
+            )
+        found += [Path(place, name) for name in names if Path(place, name).is_file()]
+    return sorted(found)
+
+
+def _raise(error: OSError) -> None:
+    raise error

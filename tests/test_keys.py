@@ -1,9 +1,14 @@
 """Keys are equal for equal declarations and say what differs."""
 
+import os
+import time
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from precflow import keys
+from precflow.errors import StoreError
 
 plain_data = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
@@ -48,3 +53,41 @@ def test_file_digest_sees_a_renamed_file(tmp_path):
     (tmp_path / "a" / "x").write_bytes(b"1")
     (tmp_path / "b" / "y").write_bytes(b"1")
     assert keys.file_digest(tmp_path / "a") != keys.file_digest(tmp_path / "b")
+
+
+def unreadable(kind, tmp_path):
+    if kind == "FIFO":
+        os.mkfifo(tmp_path / "w.bin")
+        return tmp_path / "w.bin"
+    if kind == "link to a log that never ends":
+        (tmp_path / "w.bin").symlink_to("/proc/kmsg")
+        return tmp_path / "w.bin"
+    return {"device": "/dev/zero", "kernel": "/proc/kmsg", "whole machine": "/", "nothing": tmp_path / "absent"}[kind]
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "link to a log that never ends", "device", "kernel", "whole machine", "nothing"])
+def test_what_is_no_file_of_weights_is_refused_at_once(kind, tmp_path):
+    started = time.process_time()
+    with pytest.raises(StoreError, match=r"is not a regular file|more than|No such file|Permission denied"):
+        keys.file_digest(keys.Path(unreadable(kind, tmp_path)))
+    assert time.process_time() - started < 5
+
+
+def test_a_folder_is_read_once_though_links_lead_in_circles(tmp_path):
+    (tmp_path / "w.bin").write_bytes(b"1")
+    (tmp_path / "again").symlink_to(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with_links = keys.file_digest(tmp_path)
+    (tmp_path / "again").unlink()
+    (tmp_path / "pipe").unlink()
+    assert keys.file_digest(tmp_path) == with_links
+
+
+def test_a_folder_of_too_many_files_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(keys, "MOST_FILES", 2)
+    for name in "ab":
+        (tmp_path / name).write_bytes(b"")
+    assert keys.file_digest(tmp_path)
+    (tmp_path / "c").write_bytes(b"")
+    with pytest.raises(StoreError, match="more than 2 files"):
+        keys.file_digest(tmp_path)

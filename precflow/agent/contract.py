@@ -7,7 +7,7 @@ The only module of the agent that the judge imports. Python 3.8, standard librar
 from __future__ import annotations
 
 import re
-from typing import Dict, Mapping, NamedTuple, Tuple
+from typing import Dict, Iterable, Mapping, NamedTuple, Tuple
 from urllib.parse import unquote
 
 REQUEST_SCHEMA = 1
@@ -99,6 +99,11 @@ PLACEMENT = frozenset(
 ALLOCATION = frozenset("empty empty_like new_empty empty_strided empty_permuted new_empty_strided".split())
 
 
+SHIPPED = "precflow.workloads."  # how recipes name our own factories
+
+# Functions that recipes may name without the user's trust, behind ``precflow.workloads.``.
+FACTORIES = ("stable_diffusion.prompts", "stable_diffusion.text_encoder")
+
 _OF_TORCH = {  # key of a recipe -> what it may name without the user's trust: these run no code but torch's
     "workload.optimizer": re.compile(r"torch\.optim\.[A-Z]\w*"),
     "workload.loss": re.compile(r"torch\.nn\.[A-Z]\w*Loss"),
@@ -112,6 +117,23 @@ def is_of_torch(key: str, target: str) -> bool:
     (True, False)
     """
     return key in _OF_TORCH and _OF_TORCH[key].fullmatch(target) is not None
+
+
+def is_trusted(key: str, target: str, packages: Iterable[str]) -> bool:
+    """Tell whether a ``_target_`` may be imported and called: one of our factories, one of torch's own, or the user trusts it.
+
+    Args:
+        key: Where it stands in the recipe, such as ``workload.model``.
+        target: Dotted name.
+        packages: Packages that the user trusts; every function in them may be named.
+
+    >>> [is_trusted("workload.model", name, ["our_llm"]) for name in ("our_llm.models.build", "our_llm2.build")]
+    [True, False]
+    >>> is_trusted("workload.model", "precflow.workloads.extras.require", [])
+    False
+    """
+    shipped = key.startswith("workload.") and target in [SHIPPED + name for name in FACTORIES]
+    return shipped or is_of_torch(key, target) or any(target.startswith(package + ".") for package in packages)
 
 
 def operator_of(level: str, operator: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -11,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from precflow import keys
 from precflow.agent.contract import relevant_variables
 from precflow.config.schema import Side
 from precflow.errors import SideError
@@ -44,6 +44,7 @@ _TOOLKITS = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "CUDA_HOME")
 _OF_TOOLKIT = ("version.cfg", "compiler/version.info", "runtime/version.info", "version.json")
 _USUAL_TOOLKIT = "/usr/local/Ascend/ascend-toolkit/latest"
 _NODES = ("nvidia[0-9]*", "davinci[0-9]*", "davinci_manager", "dri/renderD*", "kfd")
+_LONGEST = 1 << 20  # bytes that are read of a version file
 _PATIENCE = 30.0  # seconds for the probe: a network file system may be slow
 
 
@@ -84,7 +85,13 @@ def drivers(variables: Mapping[str, str]) -> dict[str, str]:
     """Return ``path -> checksum`` of the files in which drivers and toolkits say their version."""
     homes = [*dict.fromkeys(variables[name] for name in _TOOLKITS if variables.get(name)), _USUAL_TOOLKIT]
     files = [*map(Path, _DRIVERS), *(Path(home) / name for home in homes for name in _OF_TOOLKIT)]
-    return {str(file): keys.file_digest(file) for file in files if os.access(file, os.R_OK)}
+    return {str(file): _told_by(file) for file in files if file.is_file() and os.access(file, os.R_OK)}
+
+
+def _told_by(file: Path) -> str:
+    """Return the checksum of a version file; those of drivers lie below ``/proc``, where no file has a size."""
+    with file.open("rb") as stream:
+        return hashlib.blake2b(stream.read(_LONGEST), digest_size=16).hexdigest()
 
 
 def interpreter(side: Side) -> str:

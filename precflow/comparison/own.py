@@ -19,11 +19,13 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
+from precflow.agent.contract import is_trusted
 from precflow.comparison.values import widen
 from precflow.dumps.dtypes import is_floating, name_of
 from precflow.errors import ConfigError, TrustError
 
 Values = npt.NDArray[Any]
+_TARGET = "_target_"
 BLOCK = 1 << 17  # elements of a block; the last one of a part is shorter
 
 
@@ -71,13 +73,11 @@ class Declared:
         return {name: self._maker(name, declared) for name, declared in self.metrics.items()}
 
     def _maker(self, name: str, declared: Mapping[str, Any]) -> Callable[[], BlockMetric]:
-        from precflow.config.trust import TARGET, is_trusted  # noqa: PLC0415  reads YAML, which most comparisons do not
-
-        target = str(declared.get(TARGET, ""))
-        if not is_trusted(target, self.trusted):
+        target = str(declared.get(_TARGET, ""))
+        if not is_trusted(f"metrics.{name}", target, self.trusted):
             next_step = f"if you trust {target.partition('.')[0]}:  PRECFLOW_TRUST={target.partition('.')[0]}"
             raise TrustError(f"metrics.{name}: {target} is not trusted", next_step=next_step)
-        arguments = {key: value for key, value in declared.items() if key != TARGET}
+        arguments = {key: value for key, value in declared.items() if key != _TARGET}
         kind = _found(name, target, self.import_paths)
         try:
             made = kind(**arguments)

@@ -8,11 +8,10 @@ import inspect
 import sys
 from typing import Any, Callable, Mapping, Sequence
 
-from precflow.agent.contract import is_of_torch
+from precflow.agent.contract import FACTORIES, SHIPPED, is_trusted
 from precflow.agent.failures import AgentError
 
-SHIPPED = "precflow.workloads."  # what recipes write
-_AGENT = "precflow.agent.workloads."  # where it is
+_AGENT = "precflow.agent.workloads."  # where our own factories are
 _TARGET = "_target_"
 
 
@@ -52,17 +51,13 @@ def resolve(target: str, *, key: str, trusted: Sequence[str]) -> Callable[..., A
     Raises:
         AgentError: ``untrusted``, or ``workload`` where there is no such module or function.
     """
-    package = target.partition(".")[0]
+    if "." not in target:
+        raise AgentError("workload", "%s._target_=%s is not of the form package.module.function" % (key, target))
+    if not is_trusted(key, target, trusted):
+        raise _untrusted(key, target)
     if target.startswith(SHIPPED):
         target = _AGENT + target[len(SHIPPED) :]
-    elif package not in trusted and not is_of_torch(key, target):
-        message = "%s._target_=%s: package %s is not trusted" % (key, target, package)
-        raise AgentError(
-            "untrusted", message, "read its code, then: PRECFLOW_TRUST=%s, or `trusted: [%s]` in a site file" % ((package,) * 2)
-        )
     module_name, _, name = target.rpartition(".")
-    if not module_name:
-        raise AgentError("workload", "%s._target_=%s is not of the form package.module.function" % (key, target))
     module = _module(module_name, key)
     function = getattr(module, name, None)
     if not callable(function):
@@ -70,6 +65,16 @@ def resolve(target: str, *, key: str, trusted: Sequence[str]) -> Callable[..., A
         hint = "did you mean %s?" % " or ".join(near) if near else ""
         raise AgentError("workload", "%s: module %s has no function %s" % (key, module_name, name), hint)
     return function  # type: ignore[no-any-return]  # whatever is callable
+
+
+def _untrusted(key: str, target: str) -> AgentError:
+    package = target.partition(".")[0]
+    if target.startswith(SHIPPED):
+        message = "%s._target_=%s is no factory of precflow" % (key, target)
+        return AgentError("untrusted", message, "there are: %s" % ", ".join(SHIPPED + name for name in FACTORIES))
+    message = "%s._target_=%s: package %s is not trusted" % (key, target, package)
+    step = "read its code, then: PRECFLOW_TRUST=%s, or `trusted: [%s]` in a site file" % (package, package)
+    return AgentError("untrusted", message, step)
 
 
 def _module(name: str, key: str) -> Any:

@@ -1,7 +1,12 @@
+import importlib
+import inspect
+import pkgutil
 import sys
 
 import pytest
 
+from precflow.agent import workloads
+from precflow.agent.contract import FACTORIES
 from precflow.agent.failures import AgentError
 from precflow.agent.workloads import resolve
 
@@ -44,6 +49,41 @@ def test_an_untrusted_package_is_not_even_imported():
 @pytest.mark.parametrize("target", ["precflow.agent.worker.run", "precflow.cli.main", "os.system", "precflow_workloads.x.y"])
 def test_other_parts_of_precflow_and_of_python_are_not_trusted_by_themselves(target):
     assert refused(target).kind == "untrusted"
+
+
+HELPERS = ["extras.require", "resolve.resolve", "resolve.build", "weights.load", "stable_diffusion.require", "stable_diffusion"]
+
+
+@pytest.mark.parametrize("name", HELPERS)
+def test_a_helper_beside_our_factories_is_no_factory(name, monkeypatch):
+    monkeypatch.setattr(resolve.importlib, "import_module", lambda name: pytest.fail("imports " + name))
+    error = refused("precflow.workloads." + name, module="toy_workload")
+    assert error.kind == "untrusted"
+    assert "is no factory of precflow" in error.message
+    assert "precflow.workloads.stable_diffusion.text_encoder" in error.next_step
+
+
+def test_a_factory_is_one_where_a_workload_is_made():
+    with pytest.raises(AgentError, match="is no factory"):
+        resolve.resolve("precflow.workloads.stable_diffusion.prompts", key="metrics.mine", trusted=())
+
+
+def test_a_part_of_a_package_can_be_trusted_alone():
+    assert refused("toy_workload.build", trusted=("toy_workload.models",)).kind == "untrusted"
+    assert "no module toy_workload.models" in refused("toy_workload.models.x", trusted=("toy_workload.models",)).message
+
+
+def test_the_factories_are_those_that_there_are():
+    """A public function of a module of models is a factory: a new one is named in the contract, or made private."""
+    helpers = {"extras", "resolve", "weights"}
+    modules = [module.name for module in pkgutil.iter_modules(workloads.__path__) if module.name not in helpers]
+    found = {
+        f"{name}.{function}"
+        for name in modules
+        for function, value in vars(importlib.import_module("precflow.agent.workloads." + name)).items()
+        if inspect.isfunction(value) and value.__module__.endswith(name) and not function.startswith("_")
+    }
+    assert found == set(FACTORIES)
 
 
 def test_a_missing_function_offers_near_names():
