@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from precflow.config.suggestions import did_you_mean
 from precflow.config.words import AT_LEAST, METRICS
 from precflow.errors import ConfigError
 from precflow.verbs import parser, print_json, table, write
+
+_TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}")
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,9 @@ def _entry(document: Document, origin: str) -> Entry:
     if document.problems:
         return Entry(document.name, f"not readable: {document.problems[0].message}", "", origin)
     about = document.data.get("about")
-    title = _text(about, "title") or _text(document.data, "title") or _first_comment(document)
+    title = _text(about, "title") or _text(document.data, "title")
+    if not title or _TEMPLATE.search(title):  # a rule's title is filled in with evidence; here there is none
+        title = _first_comment(document) or _TEMPLATE.sub("...", title)
     return Entry(document.name, title, _text(about, "owner"), origin)
 
 

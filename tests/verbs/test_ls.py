@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from precflow.config.documents import read
 from precflow.errors import ConfigError
 from precflow.verbs import ls
 
@@ -43,3 +44,16 @@ def test_it_answers_at_once():
     started = time.perf_counter()
     subprocess.run([sys.executable, "-m", "precflow", "ls"], check=True, capture_output=True)
     assert time.perf_counter() - started < 2.0  # 0.1 s on a quiet machine
+
+
+def test_a_rule_is_listed_by_what_it_is_about_without_the_syntax_of_its_title(capsys):
+    assert ls.main(["rule"]) == 0
+    shown = capsys.readouterr().out
+    assert "A normalisation adds another epsilon to the variance." in shown
+    assert "{{" not in shown
+    assert "{%" not in shown
+
+
+def test_a_title_with_places_to_fill_in_is_readable_without_a_comment(tmp_path):
+    (tmp_path / "ours.yaml").write_text('title: "{{ operator }} is {% if a %}wrong{% endif %} here"\n', encoding="utf-8")
+    assert ls._entry(read(tmp_path / "ours.yaml", "rule", "ours"), "").title == "... is ...wrong... here"
