@@ -71,6 +71,7 @@ class Finding:
         fix: What to do.
         try_it: Overrides that show whether it helps, or ``""``; in a report the whole command line with them.
         sources: Where the knowledge comes from.
+        change: In a report, what ``try_it`` changes of the run's own command: ``target.dtype=float32``; else ``""``.
     """
 
     rule: str
@@ -83,3 +84,4 @@ class Finding:
     fix: str = ""
     try_it: str = ""
     sources: tuple[str, ...] = ()
+    change: str = ""

@@ -15,7 +15,7 @@ from precflow.agent.contract import LOG_FILE
 from precflow.errors import ConfigError, PrecflowError, SideError
 from precflow.judgement.verdicts import EXIT_CODES
 from precflow.report.ci import ci_line
-from precflow.report.terminal import summary
+from precflow.report.terminal import columns_of, summary
 from precflow.run import progress, steps
 from precflow.run.agenda import Agenda
 from precflow.run.hand_over import command_for
@@ -67,7 +67,7 @@ def run(composed: Composed, *, command: str) -> Outcome:
     try:
         _withdraw(where)
         done, states, due = _stages(job, where)
-        outcome = _close(job, where, done, due)
+        outcome = _close(job, where, done, due, kept=None if set(states.values()) - {"kept"} else time.monotonic() - started)
         ended = replace(
             entry,
             instances={name: sealed.key for name, sealed in done.items()},
@@ -134,7 +134,8 @@ def _make(step: steps.Step, job: Job, where: steps.Place, done: Mapping[str, Sea
         raise
 
 
-def _close(job: Job, where: steps.Place, done: Mapping[str, Sealed], due: Sequence[str]) -> Outcome:
+def _close(job: Job, where: steps.Place, done: Mapping[str, Sealed], due: Sequence[str], *, kept: float | None) -> Outcome:
+    """Publish the report and print how the run ended; ``kept``: its seconds, where it computed nothing."""
     if "judge" not in done:
         _say(_half_done(job, where, done))
         return Outcome(None, 0)
@@ -143,10 +144,12 @@ def _close(job: Job, where: steps.Place, done: Mapping[str, Sealed], due: Sequen
     if "report" in done:
         shown = _publish(where.folder, done["report"].folder)
         model = read_model(done["report"].folder)
-        plain = job.ci or not _unicode()
-        _say(
-            ci_line(model, report_path=shown) if job.ci else summary(model, report_path=shown, exit_code=code, ascii_only=plain)
-        )
+        if job.ci:
+            _say(ci_line(model, report_path=shown))
+        else:
+            model = model if kept is None else replace(model, seconds=kept)  # those of the run that made it are its own
+            columns, plain = columns_of(sys.stderr), not _unicode()
+            _say(summary(model, report_path=shown, exit_code=code, columns=columns, ascii_only=plain, kept=kept is not None))
     if due:
         _say(_second_half(job, where, done, due))
     return Outcome(verdict.verdict, code, where.folder, done["report"].folder if "report" in done else None)

@@ -1,4 +1,4 @@
-"""The command line of this run: whole, with what the environment adds to it, and with a change."""
+"""The command line of this run: with what the environment adds to it, and with a change, whole and as the difference."""
 
 from __future__ import annotations
 
@@ -45,6 +45,14 @@ def changed(job: Job, change: str) -> str:
     kept = _without({key_of(word) for word in words}, job.overrides)
     folders = [text for folder in config_dirs(job) for text in ("--config-dir", str(folder))]
     return " ".join([*environment(), "precflow", *map(shlex.quote, (*folders, *kept, *words))])
+
+
+def difference(job: Job, change: str) -> str:
+    """Return what a change makes of this run's command, in words with wide gaps: ``a=1   b=2   instead of   a=0``."""
+    words = change.split()
+    kept = set(_without({key_of(word) for word in words}, job.overrides))
+    gone = [word for word in job.overrides if word not in kept]
+    return "   ".join([*words, *(["instead of", *gone] if gone else [])])
 
 
 def _without(keys: Iterable[str], words: Iterable[str]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from precflow.report.model import ReportModel, Row, SideView, StageView
 from precflow.report.render import write
 from precflow.stages.advise import read_findings
 from precflow.stages.artifacts import read_value, write_value
-from precflow.stages.commands import changed
+from precflow.stages.commands import changed, difference
 from precflow.stages.compare import read_measures
 from precflow.stages.details import worst_details
 from precflow.stages.dump import open_dump
@@ -89,7 +89,9 @@ def _model(job: Job, needs: Mapping[str, Path]) -> ReportModel:
 
 
 def _with_command(job: Job, finding: Finding) -> Finding:
-    return replace(finding, try_it=_homeless(changed(job, finding.try_it))) if finding.try_it else finding
+    if not finding.try_it:
+        return finding
+    return replace(finding, try_it=_homeless(changed(job, finding.try_it)), change=_homeless(difference(job, finding.try_it)))
 
 
 def _passes(needs: Mapping[str, Path]) -> list[str]:

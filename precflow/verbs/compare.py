@@ -80,14 +80,14 @@ def _write(model: ReportModel, folder: Path) -> list[Path]:
 
 def _say(model: ReportModel, written: Sequence[Path], code: int, *, as_json: bool) -> None:
     from precflow.report import result_json
-    from precflow.report.terminal import summary
+    from precflow.report.terminal import columns_of, summary
 
     if as_json:
         outcome = {"verdict": model.verdict.verdict, "exit_code": code, "start": model.region.start, "result": str(written[0])}
         print_json({**outcome, "counts": dict(model.verdict.counts), "reasons": result_json.strict(model.verdict.reasons)})
         return
     plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-    told = summary(model, report_path="", exit_code=code, ascii_only=plain).split("\n")
+    told = summary(model, report_path="", exit_code=code, columns=columns_of(sys.stdout), ascii_only=plain).split("\n")
     lines = [*told[:-1], f"   result      {written[0]}   {written[1].name}", told[-1]]
     write("\n".join(lines))
 

@@ -278,6 +278,7 @@ FINDINGS = (
         "Set layer_norm_eps=1e-05 in the target's model configuration, then run the same command again.",
         "precflow +recipe=sd_text_encoder target.dtype=float32 +emulate=none",
         ("MindFormers accuracy checklist", "https://example.org/layer-norm-eps"),
+        "+emulate=none",
     ),
     Finding(
         "PF102",
@@ -338,7 +339,7 @@ def nasty_model(**changes):
         rows.append(Row(found, verdict, "introduces" if index == 0 else "inherits"))
     first = suspect_of(rows[0])
     finding = Finding(
-        "PF999", NASTY[0], "likely", NASTY[3], NASTY[5], ((NASTY[1], NASTY[5]),), NASTY[0], NASTY[5], NASTY[1], NASTY
+        "PF999", NASTY[0], "likely", NASTY[3], NASTY[5], ((NASTY[1], NASTY[5]),), NASTY[0], NASTY[5], NASTY[1], NASTY, NASTY[7]
     )
     side = dataclasses.replace(TARGET, title=NASTY[5], facts={name: name for name in NASTY})
     fields = {

@@ -1,4 +1,11 @@
 import dataclasses
+import fcntl
+import os
+import pty
+import shlex
+import struct
+import subprocess
+import termios
 
 import pytest
 from rich.cells import cell_len
@@ -8,17 +15,44 @@ from precflow.report import terminal
 MODELS = ["aligned", "misaligned", "inconclusive", "nasty", "empty", "large"]
 
 
-def shown(model, exit_code=0, *, ascii_only=False, report_path="runs/sd_text_encoder/report.html"):
-    return terminal.summary(model, report_path=report_path, exit_code=exit_code, ascii_only=ascii_only)
+WIDTHS = [60, 80, 88]
 
 
+def shown(model, exit_code=0, *, report_path="runs/sd_text_encoder/report.html", **options):
+    return terminal.summary(model, report_path=report_path, exit_code=exit_code, **options)
+
+
+def proposing(model, command, change="last=1"):
+    finding = dataclasses.replace(model.findings[0], try_it=command, change=change)
+    return dataclasses.replace(model, findings=(finding,))
+
+
+@pytest.fixture
+def paste(tmp_path):
+    """Return a function that gives what a shell starts when a text is pasted into it, with a precflow that says so."""
+    stub = tmp_path / "bin" / "precflow"
+    stub.parent.mkdir()
+    stub.write_text('#!/bin/sh\nprintf "%s\\n" start "$@" >>"$RECORD"\n')
+    stub.chmod(0o755)
+
+    def started(text):
+        record = tmp_path / "record"
+        record.unlink(missing_ok=True)
+        environment = {"PATH": f"{stub.parent}:{os.environ['PATH']}", "RECORD": str(record)}
+        subprocess.run(["bash", "-c", text], env=environment, check=True, timeout=20)
+        return record.read_text().split("\n")[:-1]
+
+    return started
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
 @pytest.mark.parametrize("ascii_only", [False, True])
 @pytest.mark.parametrize("name", MODELS)
-def test_at_most_twenty_lines_of_eighty_eight_columns(name, ascii_only, request):
-    text = shown(request.getfixturevalue(name), ascii_only=ascii_only)
+def test_at_most_twenty_lines_as_wide_as_the_screen(name, ascii_only, columns, request):
+    text = shown(request.getfixturevalue(name), ascii_only=ascii_only, columns=columns)
     lines = text.split("\n")
-    assert len(lines) <= 20
-    assert max(map(cell_len, lines)) <= 88
+    assert len(lines) <= (20 if columns >= 80 else 28)
+    assert max(map(cell_len, lines)) <= columns
     assert all(line.isprintable() for line in lines)
     assert text.isascii() or not ascii_only
 
@@ -107,9 +141,90 @@ def test_what_was_estimated_sampled_or_not_decided_is_told(estimated):
     assert "undecided" not in terminal.coverage(dataclasses.replace(estimated, verdict=dataclasses.replace(verdict, counts={})))
 
 
-def test_a_command_to_try_is_shown_whole(misaligned):
-    options = [f"workload.model.option_{number}={number}" for number in range(6)]
-    words = ["precflow", "+recipe=sd_text_encoder", *options, "last=1"]
-    finding = dataclasses.replace(misaligned.findings[0], try_it=" ".join(words))
-    text = shown(dataclasses.replace(misaligned, findings=(finding,)), 1)
-    assert text[text.index("try ") :].split()[1 : len(words) + 1] == words
+OPTIONS = [f"workload.model.option_{number}={number}" for number in range(6)]
+COMMANDS = {
+    "short": ["+recipe=sd_text_encoder", "target.dtype=float32"],
+    "long": ["+recipe=sd_text_encoder", *OPTIONS, "last=1"],
+    "quoted": [
+        "+recipe=some where/mine.yaml",
+        *OPTIONS[:3],
+        'capture.rules=[{match:"*.a b"}]',
+        "it's",
+        "$HOME",
+        "a\\",
+        "last=1",
+    ],
+    "one long word": ["+recipe=sd_text_encoder", "workload.model.weights=/" + "x" * 100, "last=1"],
+    "Chinese": ["+recipe=配方", "workload.model.weights=/数据/模型 一/权重", *OPTIONS[:4], "last=1"],
+}
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_to_try_can_be_pasted_as_it_stands(misaligned, paste, name, columns):
+    words = COMMANDS[name]
+    model = proposing(misaligned, " ".join(["PRECFLOW_TRUST='a b'", "precflow", *map(shlex.quote, words)]))
+    text = shown(model, 1, columns=columns)
+    first = text.index("PRECFLOW_TRUST")
+    assert paste(text[first : text.index("\n\n", first)]) == ["start", *words]
+    assert "the same command with   last=1" in text
+    long = [line for line in text.split("\n") if cell_len(line) > columns]
+    assert all(len(line.split()) <= 2 for line in long), "only a word that is longer than a line sticks out"
+
+
+def test_a_command_that_does_not_fit_is_left_out_whole_and_its_change_told(misaligned):
+    words = ["precflow", *(f"workload.model.option_{number}={number}" for number in range(60))]
+    text = shown(proposing(misaligned, " ".join(words), "target.dtype=float32"), 1)
+    assert "option_" not in text
+    assert "the same command with   target.dtype=float32" in text
+    assert len(text.split("\n")) <= 20
+
+
+@pytest.mark.parametrize("command", ["precflow +recipe=a b=$'\x1b[31m'", "precflow +recipe=配方"])
+def test_a_command_that_the_screen_cannot_show_as_it_is_is_left_out(misaligned, command):
+    assert "precflow +recipe" not in shown(proposing(misaligned, command), 1, ascii_only=True)
+
+
+def test_open_is_offered_only_where_there_is_a_page_and_finds_it(aligned):
+    assert shown(aligned).split("\n")[-2].endswith("precflow open")
+    assert "precflow open" not in shown(aligned, report_path="runs/sd_text_encoder/public")
+    assert "runs/sd_text_encoder/public" in shown(aligned, report_path="runs/sd_text_encoder/public")
+    assert "precflow open '/my runs/sd'" in shown(aligned, report_path="/my runs/sd/report.html")
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_the_path_of_the_report_is_whole_on_every_screen(aligned, columns):
+    path = "/" + "folder/" * 20 + "report.html"
+    assert path in shown(aligned, report_path=path, columns=columns)
+
+
+def test_a_run_that_computed_nothing_says_whose_results_these_are(aligned):
+    lines = shown(dataclasses.replace(aligned, seconds=0.42), kept=True).split("\n")
+    assert lines[0].endswith("0.4 s")
+    assert lines[1] == "   nothing was computed: everything is kept from run 3"
+
+
+def test_what_tells_names_apart_is_shown_on_a_narrow_screen(misaligned):
+    text = shown(misaligned, 1, columns=60)
+    assert "layer_norm1 / layer_norm" in text
+    worst = max(misaligned.rows, key=lambda row: row.judged.ratio if row.judged.status == "fail" else 0)
+    assert worst.measure.name[-20:] in text
+
+
+@pytest.mark.parametrize(("wide", "columns"), [(40, 60), (72, 72), (200, 88)])
+def test_a_summary_is_as_wide_as_the_terminal_within_bounds(wide, columns, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    main, terminal_end = pty.openpty()
+    os.set_blocking(main, False)
+    with os.fdopen(terminal_end, "w") as stream:
+        fcntl.ioctl(stream.fileno(), termios.TIOCSWINSZ, struct.pack("4H", 24, wide, 0, 0))
+        assert terminal.columns_of(stream) == columns
+        monkeypatch.setenv("COLUMNS", "66")
+        assert terminal.columns_of(stream) == 66
+    os.close(main)
+
+
+def test_where_nobody_looks_on_a_summary_has_its_full_width(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    with (tmp_path / "log").open("w") as stream:
+        assert terminal.columns_of(stream) == 88

@@ -1,5 +1,6 @@
 """From a composed recipe to an outcome: kept stages, the history, the public folder, the closing words."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import pytest
 
 from precflow.errors import ConfigError, DumpError, StoreError
+from precflow.run import runner
 from precflow.run.runner import run
 
 
@@ -41,6 +43,25 @@ def test_a_second_run_keeps_everything(composed, tmp_path):
     assert set(second["states"].values()) == {"kept"}
     assert first["instances"] == second["instances"]
     assert (second["number"], second["command"], second["verdict"], second["exit_code"]) == (2, "two", "aligned", 0)
+
+
+def test_a_run_that_keeps_everything_tells_its_own_seconds_and_whose_results_it_shows(composed, capsys, monkeypatch):
+    run(composed(), command="one")
+    assert "nothing was computed" not in capsys.readouterr().err
+    moments = itertools.chain([1000.0], itertools.repeat(1012.0))
+    monkeypatch.setattr(runner.time, "monotonic", lambda: next(moments))
+    run(composed(), command="two")
+    lines = capsys.readouterr().err.splitlines()
+    title = next(line for line in lines if line.startswith(" compare_dumps"))
+    assert title.endswith("· 12 s")
+    assert lines[lines.index(title) + 1] == "   nothing was computed: everything is kept from run 1"
+
+
+def test_open_is_not_offered_where_no_page_was_made(composed, capsys):
+    run(composed("report.formats=[markdown]"), command="")
+    said = capsys.readouterr().err
+    assert "runs/compare_dumps/public" in said
+    assert "precflow open" not in said
 
 
 def test_going_back_keeps_everything_too(composed, tmp_path):

@@ -10,7 +10,7 @@ from precflow.config.composition import compose
 from precflow.config.flags import parse
 from precflow.diagnosis.rules import load
 from precflow.run.jobs import make_job
-from precflow.stages.commands import changed, config_dirs, environment, key_of
+from precflow.stages.commands import changed, config_dirs, difference, environment, key_of
 
 WORDS = (
     "+recipe=sd_text_encoder",
@@ -57,6 +57,13 @@ def test_what_was_typed_for_the_same_key_gives_way(asked):
     there = composed_from(command)
     assert (there.target.dtype, there.determinism.seed) == ("bfloat16", 7)
     assert there.tolerance == here.tolerance
+
+
+def test_the_difference_is_what_is_new_and_what_gives_way(asked):
+    _, job = asked(*WORDS, "target.dtype=float16")
+    assert difference(job, "determinism.seed=7") == "determinism.seed=7"
+    change = "target.dtype=float32 determinism.seed=7"
+    assert difference(job, change) == "target.dtype=float32   determinism.seed=7   instead of   target.dtype=float16"
 
 
 @pytest.mark.parametrize("given", ["target={dtype:float16}", "~target.dtype"])

@@ -61,3 +61,4 @@ def test_what_to_try_is_this_run_s_own_command_with_the_change(pair, made, monke
     given = [f"{side}.dump=~/dumps/{side}" for side in ("reference", "target")]
     command = ["precflow", "+recipe=compare_dumps", *given, "tolerance.relative_l2=1%", "target.dtype=float32"]
     assert [shlex.split(finding.try_it) for finding in model.findings] == [command, []]
+    assert [finding.change for finding in model.findings] == ["target.dtype=float32   instead of   target.dtype=float16", ""]
