@@ -1,3 +1,52 @@
-"""precflow shows whether a PyTorch model that moved to another device still computes the same numbers."""
+"""precflow shows whether a PyTorch model that moved to another device still computes the same numbers.
+
+In Python there are three functions, imported when they are first used: ``assert_aligned`` for unit tests, ``compare`` for two
+tensors or two dumps, and ``capture`` for a loop of your own, which needs nothing but torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, List
+
+if TYPE_CHECKING:
+    from precflow.agent.failures import AgentError
+    from precflow.agent.own_loop import capture
+    from precflow.errors import PrecflowError
+    from precflow.library import Compared, Comparison, assert_aligned, compare
 
 __version__ = "0.1.0"
+__all__ = [
+    "AgentError",
+    "Compared",
+    "Comparison",
+    "PrecflowError",
+    "__version__",
+    "assert_aligned",
+    "capture",
+    "compare",
+]
+
+_HOME = {
+    "AgentError": "precflow.agent.failures",
+    "Compared": "precflow.library",
+    "Comparison": "precflow.library",
+    "PrecflowError": "precflow.errors",
+    "assert_aligned": "precflow.library",
+    "capture": "precflow.agent.own_loop",
+    "compare": "precflow.library",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError("module 'precflow' has no attribute %r" % (name,))
+    try:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != _HOME[name]:
+            raise
+        message = "%s is not in the packed agent, which can only capture: install precflow for precflow.%s" % (error.name, name)
+        raise ImportError(message) from error
+
+
+def __dir__() -> List[str]:
+    return __all__

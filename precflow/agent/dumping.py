@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import torch
 
@@ -50,12 +50,12 @@ def dump(request: Request, device: Device, where: torch.device, events: Events) 
         keep_last=capture.keep_last,
     )
     try:
-        _supported(request)
+        check_capture(request)
         extend_path(request.import_paths)
         with _explained():
-            header = _recorded(Run(request, device, where, events, numbers), writer)
+            described = _recorded(Run(request, device, where, events, numbers), writer)
         events.progress("seal", "writing the header")
-        writer.seal({**header, "seconds": dict(events.seconds)})
+        writer.seal({**described, "seconds": dict(events.seconds)})
     except AgentError as error:
         writer.abandon(_plain_error(error))
         raise
@@ -78,7 +78,16 @@ def _recorded(run: Run, writer: Writer) -> Dict[str, Any]:
         draws = [_plain_draw(draw, sites) for draw in run.numbers.draws]
         asked = {**capture.plain(), "unmatched": [] if run.request.resume else selection.unmatched}  # of steps recorded here
         seen = {"capture": asked, "losses": training.losses, "repeat": repeat, "draws": draws, "sites": sites}
-        return {**_header(run, subject), **seen}
+        described = header(
+            run.request,
+            run.device,
+            weights=subject.weights,
+            inputs=subject.given,
+            redrawn=subject.redrawn,
+            dropouts=subject.dropouts,
+            functional_dropouts=run.numbers.removed,
+        )
+        return {**described, **seen}
 
 
 def _steps(
@@ -153,7 +162,12 @@ def _explained() -> Iterator[None]:
         raise AgentError(kind, "the workload raised " + error_text(error), step, traceback.format_exc()) from error
 
 
-def _supported(request: Request) -> None:
+def check_capture(request: Request) -> None:
+    """Make sure that what is to be captured can be.
+
+    Raises:
+        AgentError: ``unsupported``: this torch does not show its graph. ``bad_request``: no step, or a negative one.
+    """
     if "backward" in request.capture.phase and not autograd.usable():
         message = "torch %s does not show its autograd graph: phase backward cannot be recorded" % torch.__version__
         raise AgentError("unsupported", message, "capture.phase=[forward,gradient,optimizer]")
@@ -161,9 +175,37 @@ def _supported(request: Request) -> None:
         raise AgentError("bad_request", "capture.step is %s; expected numbers from 0" % list(request.capture.step))
 
 
-def _header(run: Run, subject: Subject) -> Dict[str, Any]:
-    request, found = run.request, facts.collect(run.device)
+def header(  # noqa: PLR0913  each a fact of the run, by name
+    request: Request,
+    device: Device,
+    *,
+    weights: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    redrawn: Sequence[str] = (),
+    dropouts: Sequence[str] = (),
+    functional_dropouts: Sequence[str] = (),
+) -> Dict[str, Any]:
+    """Return what a header says of a run besides what was captured: the side, its environment, and what it started from.
+
+    Args:
+        request: What was asked for.
+        device: Where it ran.
+        weights: ``digest`` and ``entries`` of them.
+        inputs: The same of the inputs.
+        redrawn: Names of the weights that an emulated fault drew anew.
+        dropouts: Names of the modules whose dropout was removed.
+        functional_dropouts: Where calls of functional dropout were removed.
+    """
+    found = facts.collect(device)
     shown = ("name", "kind", "description", "emulated")
+    nothing_seen: Dict[str, Any] = {
+        "capture": {**request.capture.plain(), "unmatched": []},
+        "losses": [],
+        "repeat": {"checked": False, "records": 0, "by": [], "different": []},
+        "draws": [],
+        "sites": [],
+        "seconds": {},
+    }
     return {
         "schema": DUMP_SCHEMA,
         "format": DUMP_FORMAT,
@@ -173,15 +215,16 @@ def _header(run: Run, subject: Subject) -> Dict[str, Any]:
         "declared": request.declared,
         "device": {name: found["device"][name] for name in shown},
         "dtype": request.dtype,
-        "emulate": {"name": "", "rules": [], **request.emulate, "redrawn": subject.redrawn},
+        "emulate": {"name": "", "rules": [], **request.emulate, "redrawn": list(redrawn)},
         "facts": found,
         "determinism": {
             **request.determinism._asdict(),
-            "dropouts_removed": subject.dropouts,
-            "functional_dropouts_removed": run.numbers.removed,
+            "dropouts_removed": list(dropouts),
+            "functional_dropouts_removed": list(functional_dropouts),
         },
-        "weights": subject.weights,
-        "inputs": subject.given,
+        "weights": weights,
+        "inputs": inputs,
+        **nothing_seen,
     }
 
 

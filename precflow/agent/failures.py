@@ -30,7 +30,7 @@ class AgentError(Exception):
     """
 
     def __init__(self, kind: str, message: str, next_step: str = "", trace: str = "") -> None:
-        super().__init__(message)
+        super().__init__(message + ("\n   " + next_step if next_step else ""))  # what a traceback shows
         self.kind = kind
         self.message = message
         self.next_step = next_step

@@ -27,10 +27,18 @@ def of_inputs(inputs: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _holdings(named: Iterable[Tuple[str, torch.Tensor]]) -> Dict[str, Any]:
-    """The digest is blake2b-128 over ``name content`` lines, sorted: independent of the order of registration."""
-    entries = {
-        name: {"content": content_id(tensor), "dtype": dtype_name(tensor.dtype), "shape": list(tensor.shape)}
-        for name, tensor in named
-    }
+    return joined(
+        {
+            name: {"content": content_id(tensor), "dtype": dtype_name(tensor.dtype), "shape": list(tensor.shape)}
+            for name, tensor in named
+        }
+    )
+
+
+def joined(entries: Mapping[str, Mapping[str, Any]]) -> Dict[str, Any]:
+    """Return ``digest`` and ``entries``.
+
+    The digest is blake2b-128 over ``name content`` lines, sorted: independent of the order of registration.
+    """
     lines = "".join("%s %s\n" % (name, entry["content"]) for name, entry in sorted(entries.items()))
     return {"digest": hashlib.blake2b(lines.encode("utf-8"), digest_size=DIGEST_SIZE).hexdigest(), "entries": entries}

@@ -14,7 +14,7 @@ from precflow.comparison.compare import compare
 from precflow.comparison.damaged import set_aside
 from precflow.comparison.measures import Measure
 from precflow.comparison.metrics import METRICS
-from precflow.config.schema import RunConfig, Side
+from precflow.config.schema import RunConfig, Side, Tolerance
 from precflow.diagnosis import rules
 from precflow.diagnosis.divergence import localize
 from precflow.diagnosis.evidence.collect import collect
@@ -56,24 +56,33 @@ def one_record(reference: Dump, target: Dump, left: Found, right: Found) -> Row:
         right: The same on the target.
     """
     measures = compare(Excerpt(reference, left), Excerpt(target, right))
-    judged, _ = judged_by_default(reference, target, measures, Reproduction())
+    judged, _ = judged_by(RunConfig().tolerance, reference, target, measures, Reproduction())
     return Row(measures[0], judged[0], "unknown")
 
 
-def comparison(reference: Dump, target: Dump, *, command: str) -> ReportModel:
+def comparison(
+    reference: Dump,
+    target: Dump,
+    *,
+    command: str,
+    tolerance: Tolerance = RunConfig().tolerance,  # noqa: B008  frozen
+    same: Sequence[str] = SAME,
+) -> ReportModel:
     """Compare and judge two dumps; what is missing for a verdict is told like in a run.
 
     Args:
         reference: Dump of the reference; all denominators are its.
         target: Dump of the target.
         command: The command line as the user may type it again.
+        tolerance: What they are judged by.
+        same: What both sides have to have started from: ``weights``, ``inputs``.
     """
     started = time.monotonic()
-    reproduction = reproduce(reference, target, SAME)
+    reproduction = reproduce(reference, target, same)
     measures = [] if reproduction.blockers else set_aside(compare(reference, target), reference, target)
-    judged, verdict = judged_by_default(reference, target, measures, reproduction)
+    judged, verdict = judged_by(tolerance, reference, target, measures, reproduction)
     dtypes = _dtypes(reference, target, measures)
-    inputs = look(reference, target, RunConfig().tolerance, reference_dtype=dtypes[0], target_dtype=dtypes[1])
+    inputs = look(reference, target, tolerance, reference_dtype=dtypes[0], target_dtype=dtypes[1])
     region = localize(reference, target, measures, judged, inputs)
     findings = advice(reference, target, region=region, measures=measures, judged=judged, reproduction=reproduction)
     roles = region.roles or {}
@@ -127,14 +136,14 @@ def advice(  # noqa: PLR0913  the evidence that rules are about, each by its own
     ]
 
 
-def judged_by_default(
-    reference: Dump, target: Dump, measures: Sequence[Measure], reproduction: Reproduction
+def judged_by(
+    tolerance: Tolerance, reference: Dump, target: Dump, measures: Sequence[Measure], reproduction: Reproduction
 ) -> tuple[list[Judged], Verdict]:
-    """Judge measures of two dumps by standard ``default`` and the types that the sides ran in."""
+    """Judge measures of two dumps by a tolerance and the types that the sides ran in."""
     dtypes = _dtypes(reference, target, measures)
     return judge(
         measures,
-        RunConfig(reference=Side(dump=str(reference.path)), target=Side(dump=str(target.path))),
+        RunConfig(reference=Side(dump=str(reference.path)), target=Side(dump=str(target.path)), tolerance=tolerance),
         reference_dtype=dtypes[0],
         target_dtype=dtypes[1],
         blockers=(*reproduction.blockers, *reproduction.incomplete, *reproduction.unseen),

@@ -23,12 +23,12 @@ def raised_kinds():
 def test_a_failure_carries_what_the_judge_shows():
     error = AgentError("workload", "it fell", "pick it up", "Traceback ...")
     assert (error.kind, error.message, error.next_step, error.trace) == ("workload", "it fell", "pick it up", "Traceback ...")
-    assert str(error) == "it fell"
+    assert str(error) == "it fell\n   pick it up"
 
 
 def test_next_step_and_traceback_may_be_missing():
     error = AgentError("budget", "too much")
-    assert (error.next_step, error.trace) == ("", "")
+    assert (error.next_step, error.trace, str(error)) == ("", "", "too much")
 
 
 def test_every_kind_is_said_once():

@@ -119,6 +119,10 @@ class Recorder:
                 self._graph.begin(self._frames.outside)
         self._begun = True
 
+    def unseen(self) -> Guard:
+        """Return a context manager: what this thread runs inside its block is nobody's operator."""
+        return self._guard
+
     @contextmanager
     def watch(self, model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer] = None) -> Iterator[Recorder]:
         """Record what the model does in this thread until the block is left; then every hook and mode is off again.

@@ -18,7 +18,7 @@ from precflow.diagnosis.evidence.left_out import NOTHING, LeftOut, find
 from precflow.diagnosis.rules import advise, load
 from precflow.dumps.reader import Dump
 from precflow.stages.determinism import reproduce
-from precflow.stages.pair import SAME, judged_by_default
+from precflow.stages.pair import SAME, judged_by
 
 RULES = load([resources.directory("conf") / "rule"])
 PHASES = ("forward", "backward", "gradient", "optimizer")
@@ -122,7 +122,7 @@ def advised(reference, target):
     """Return evidence and the findings by rule, as ``precflow compare`` makes them."""
     reproduction = reproduce(reference, target, SAME)
     measures = compare(reference, target)
-    judged, verdict = judged_by_default(reference, target, measures, reproduction)
+    judged, verdict = judged_by(RunConfig().tolerance, reference, target, measures, reproduction)
     region = localize(reference, target, measures, judged)
     evidence = collect(reference, target, region=region, measures=measures, judged=judged, config=RunConfig())
     return evidence, {finding.rule: finding for finding in advise(evidence, RULES)}, verdict

@@ -1,0 +1,309 @@
+"""precflow in Python: ``assert_aligned`` for unit tests, and ``compare`` for tensors or dumps, in the words of the report.
+
+``precflow.capture``, for a loop of your own, is ``precflow.agent.own_loop``: it runs where the judge is not installed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precflow.comparison.measures import Measure
+from precflow.comparison.metrics import measure_all
+from precflow.comparison.remarks import counts
+from precflow.comparison.summarize import summarize
+from precflow.config.schema import Limits, Tolerance
+from precflow.diagnosis.findings import Finding
+from precflow.dumps.dtypes import NUMPY_DTYPES, is_floating, name_of
+from precflow.errors import ConfigError, Problem
+from precflow.judgement import standards
+from precflow.judgement.accepted import AcceptedDifferences
+from precflow.judgement.decision import Terms, decide
+from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Judged
+
+Array = npt.NDArray[Any]
+Standards = str | Sequence[str] | None
+_NO_LIMITS = ("standards", "rules", "metrics")  # of a recipe's section: what a recipe alone can say
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One pair of tensors.
+
+    Attributes:
+        name: A record's identity, or the path of the tensor in nested values; ``value`` where a tensor was given itself.
+        status: One of ``precflow.judgement.verdicts.STATUSES``: ``pass``, ``fail``, ``shape``...
+        reason: In words, for every status but ``pass``.
+        metric: Metric of the tightest limit.
+        value: Its value.
+        limit: The limit.
+        ratio: Share of the limit that is used; above 1 fails.
+        metrics: Every metric that has a meaning for the pair, by name.
+    """
+
+    name: str
+    status: str
+    reason: str = ""
+    metric: str = ""
+    value: float = 0.0
+    limit: float = 0.0
+    ratio: float = 0.0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"{self.name} ({self.status}): {self.reason}"
+        used = f": {self.metric} {self.value:.3g}, limit {self.limit:.3g}" if self.metric else ""
+        return f"{self.name} ({self.status}){used}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What :func:`compare` returns; it is true only where everything is aligned, and prints as a summary.
+
+    Attributes:
+        verdict: ``aligned``, ``misaligned`` or ``inconclusive``.
+        reasons: Why, most important first; empty for ``aligned``.
+        records: Every pair, in order.
+        start: Where the error starts, of two dumps; ``""`` where nobody knows.
+        findings: Advice, best first, of two dumps.
+        summary: The verdict with its numbers, as a terminal shows it.
+    """
+
+    verdict: str
+    reasons: tuple[str, ...]
+    records: tuple[Compared, ...]
+    start: str = ""
+    findings: tuple[Finding, ...] = ()
+    summary: str = ""
+
+    def __bool__(self) -> bool:
+        return self.verdict == "aligned"
+
+    def __str__(self) -> str:
+        return self.summary
+
+
+def assert_aligned(actual: Any, expected: Any, *, standard: Standards = "default", **limits: Any) -> None:
+    """Raise unless a value is aligned with the expected one; integers and booleans must be equal.
+
+    Args:
+        actual: What the target computed: a tensor (torch on any device, NumPy, numbers), or nested dicts, lists and tuples of
+            them, such as a model's output.
+        expected: What the reference computed, nested alike; all denominators are its.
+        standard: Name of a standard (``precflow ls standard``) or several, all of which must pass. ``None``: limits alone.
+        limits: Plain limits as in a recipe, such as ``cosine_similarity=0.9999`` or ``relative_l2="1%"``. Each is one more
+            condition; none loosens a standard. The coarser element type of a pair chooses the limits of a standard.
+
+    Raises:
+        AssertionError: They are not aligned, or nothing could be compared; says which tensor, and why.
+        ConfigError: A standard or a limit is not known.
+        TypeError: An element type cannot be compared.
+
+    >>> assert_aligned([1.0, 2.0], [1.0, 2.0])
+    >>> assert_aligned({"logits": [1.0, 2.0]}, {"logits": [1.0, 2.5]}, standard=None, relative_l2="1%")
+    Traceback (most recent call last):
+    AssertionError: not aligned: 1 of 1 tensors
+       logits (fail): relative_l2 0.186 is 18.6 times its limit 0.01 (tolerance)
+    """
+    found = compare_values(expected, actual, tolerance_of(standard, limits))
+    if not found:
+        raise AssertionError(found.summary)
+
+
+def compare(
+    reference: Any, target: Any, *, standard: Standards = "default", same: Sequence[str] = ("weights", "inputs"), **limits: Any
+) -> Comparison:
+    """Compare two dumps by their folders, or two values as :func:`assert_aligned` takes them; the reference comes first.
+
+    Args:
+        reference: A dump's folder (or ``RUN:reference``), a tensor, or nested tensors. All denominators are its.
+        target: The same of the target.
+        standard: As for :func:`assert_aligned`.
+        same: What two dumps have to have started from; ``()`` where weights or inputs differ on purpose.
+        limits: As for :func:`assert_aligned`.
+
+    Raises:
+        DumpError: There is no dump, or it cannot be read.
+        ConfigError: A standard or a limit is not known.
+        TypeError: One side is a folder and the other is not, or an element type cannot be compared.
+    """
+    tolerance = tolerance_of(standard, limits)
+    folders = [isinstance(value, (str, os.PathLike)) for value in (reference, target)]
+    if any(folders) and not all(folders):
+        raise TypeError("expected two folders of dumps, or two tensors; got one of each")
+    if not all(folders):
+        return compare_values(reference, target, tolerance)
+    from precflow.report.terminal import summary
+    from precflow.run.evidence import one_dump
+    from precflow.stages.pair import comparison
+
+    left, right = (one_dump(os.fspath(folder)) for folder in (reference, target))
+    model = comparison(left, right, command="", tolerance=tolerance, same=same)
+    return Comparison(
+        verdict=model.verdict.verdict,
+        reasons=model.verdict.reasons,
+        records=tuple(_compared(row.judged, row.measure.metrics) for row in model.rows),
+        start=model.region.start,
+        findings=model.findings,
+        summary="\n".join(summary(model, report_path="", exit_code=0).split("\n")[:-2]),  # without "exit 0"
+    )
+
+
+def tolerance_of(standard: Standards, limits: Mapping[str, Any]) -> Tolerance:
+    """Return standards and plain limits as a recipe's section ``tolerance``.
+
+    Raises:
+        ConfigError: A limit is unknown or cannot be read, or nothing is asked for at all.
+    """
+    from precflow.config.build import Builder
+    from precflow.config.documents import Mark
+
+    names = [standard] if isinstance(standard, str) else list(standard or ())
+    builder = Builder(lambda _: Mark(""))
+    unknown = [Problem("", name, "no such limit") for name in limits if name in _NO_LIMITS]
+    tolerance = replace(builder.build({"tolerance": limits}).tolerance, standards=tuple(names))
+    problems = [*unknown, *builder.problems]
+    if problems:
+        shown = [Problem("", one.key.removeprefix("tolerance."), one.message.replace("tolerance.", "")) for one in problems]
+        known = ", ".join(part.name for part in fields(Limits) if part.name not in _NO_LIMITS)
+        raise ConfigError("the limits are not usable", problems=shown, next_step=f"Limits are {known}")
+    if not names and not any(value is not None for value in limits.values()):
+        raise ConfigError(
+            "there is nothing to hold the values to", next_step='standard="default", or a limit: relative_l2="1%"'
+        )
+    return tolerance
+
+
+def compare_values(reference: Any, target: Any, tolerance: Tolerance) -> Comparison:
+    """Compare nested tensors by what a recipe's section ``tolerance`` says.
+
+    Raises:
+        ConfigError: A standard is not known.
+        TypeError: An element type cannot be compared.
+    """
+    loaded = [standards.load(name) for name in tolerance.standards]
+    left, right = dict(_tensors(reference, "")), dict(_tensors(target, ""))
+    records = []
+    for name in dict.fromkeys([*left, *right]):
+        if name not in right:
+            records.append(Compared(name, "unpaired_reference", "only the reference has it"))
+        elif name not in left:
+            records.append(Compared(name, "unpaired_target", "only the target has it"))
+        else:
+            records.append(_pair(name, left[name], right[name], loaded, tolerance))
+    return _verdict(records)
+
+
+def _verdict(records: Sequence[Compared]) -> Comparison:
+    failing = [record for record in records if record.status in MISALIGNED_STATUSES | INCOMPLETE_STATUSES]
+    others = [record for record in records if record.status != "pass" and record not in failing]
+    verdict = "aligned"
+    if any(record.status in MISALIGNED_STATUSES for record in records):
+        verdict = "misaligned"
+    elif failing or others or not records:
+        verdict = "inconclusive"
+    reasons = [str(record) for record in (*failing, *others)] or ([] if records else ["there is no tensor to compare"])
+    if verdict == "aligned":
+        closest = max(records, key=lambda record: record.ratio)
+        said = f"aligned: {len(records)} of {len(records)} tensors; closest to its limit: {closest}"
+    else:
+        said = "\n   ".join([f"not aligned: {len(failing) + len(others)} of {len(records)} tensors", *reasons])
+    return Comparison(verdict, tuple(reasons), tuple(records), summary=said)
+
+
+def _tensors(value: Any, path: str) -> Iterator[tuple[str, Array]]:
+    """Yield every tensor of nested values with its path; a list of plain numbers is one tensor, ``None`` is nothing."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _tensors(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, (list, tuple)) and any(_is_nested(item) for item in value):
+        for place, item in enumerate(value):
+            yield from _tensors(item, f"{path}.{place}" if path else str(place))
+    elif value is not None:
+        yield path or "value", as_array(value)
+
+
+def _is_nested(item: Any) -> bool:
+    if isinstance(item, (list, tuple)):
+        return any(_is_nested(inner) for inner in item)
+    return item is None or isinstance(item, Mapping) or (hasattr(item, "shape") and hasattr(item, "dtype"))
+
+
+def _pair(name: str, reference: Array, target: Array, loaded: Sequence[standards.Standard], tolerance: Tolerance) -> Compared:
+    if reference.shape != target.shape:
+        return Compared(name, "shape", f"shape {list(target.shape)}, expected {list(reference.shape)}")
+    left, right = name_of(reference.dtype), name_of(target.dtype)
+    if not is_floating(left) or not is_floating(right):
+        return _equal(name, reference, target)
+    summary = summarize(reference, target)
+    measure = Measure(
+        record=name,
+        name=name,
+        module="",
+        operator="",
+        level="module",
+        phase="forward",
+        order=0,
+        join="paired",
+        reference_dtype=left,
+        target_dtype=right,
+        reference_shape=reference.shape,
+        target_shape=target.shape,
+        metrics=measure_all(summary),
+        counts=counts(summary),
+    )
+    accepted = AcceptedDifferences((), datetime.date.max)
+    return _compared(decide(measure, Terms(left, right, loaded, tolerance), accepted).judged, measure.metrics)
+
+
+def _equal(name: str, reference: Array, target: Array) -> Compared:
+    """Compare where one side at least has integers or booleans: they must be equal and of one type."""
+    left, right = name_of(reference.dtype), name_of(target.dtype)
+    if left != right:
+        return Compared(name, "dtype", f"element type {right}, expected {left}")
+    if not reference.size:
+        return Compared(name, "blind", "it has no element, so nothing could fail")
+    metrics = measure_all(summarize(reference, target))
+    different = int(np.count_nonzero(reference != target))
+    if different:
+        said = f"{different} of {reference.size} {left} values differ; they must be equal"
+        return Compared(name, "fail", said, metric="bitwise_equal", limit=1.0, ratio=np.inf, metrics=metrics)
+    return Compared(name, "pass", metric="bitwise_equal", value=1.0, limit=1.0, metrics=metrics)
+
+
+def _compared(judged: Judged, metrics: Mapping[str, float]) -> Compared:
+    return Compared(
+        judged.record, judged.status, judged.reason, judged.metric, judged.value, judged.limit, judged.ratio, dict(metrics)
+    )
+
+
+def as_array(value: Any) -> Array:
+    """Return a tensor as an array of the same type; torch tensors by their bytes, because NumPy has no bfloat16 of its own.
+
+    Raises:
+        TypeError: The element type is not one of a dump.
+    """
+    if hasattr(value, "detach") and hasattr(value, "data_ptr"):
+        return _from_torch(value.detach().cpu())
+    array = np.asarray(value)
+    if not name_of(array.dtype):
+        raise TypeError(f"cannot compare elements of type {array.dtype}")
+    return array
+
+
+def _from_torch(tensor: Any) -> Array:
+    name = str(tensor.dtype).rpartition(".")[2]
+    if name not in NUMPY_DTYPES:
+        raise TypeError(f"cannot compare elements of type {tensor.dtype}")
+    packed = tensor.resolve_conj().resolve_neg().contiguous()  # alive until its bytes are copied
+    size = packed.numel() * packed.element_size()
+    data = ctypes.string_at(packed.data_ptr(), size) if size else b""
+    return np.frombuffer(data, NUMPY_DTYPES[name]).reshape(tuple(packed.shape))

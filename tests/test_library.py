@@ -1,0 +1,172 @@
+"""precflow in Python: the public names, the assertion for unit tests, and two values or two dumps compared."""
+
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import precflow
+from precflow.dumps.dtypes import NUMPY_DTYPES
+from precflow.errors import ConfigError
+from precflow.library import as_array, assert_aligned, compare
+
+VALUES = torch.linspace(-3, 3, 60).reshape(6, 10)
+
+
+def test_the_public_names_are_these():
+    assert precflow.__all__ == [
+        "AgentError",
+        "Compared",
+        "Comparison",
+        "PrecflowError",
+        "__version__",
+        "assert_aligned",
+        "capture",
+        "compare",
+    ]
+    assert all(getattr(precflow, name).__doc__ for name in precflow.__all__)
+    assert set(dir(precflow)) == set(precflow.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'captured'"):
+        _ = precflow.captured
+
+
+@pytest.mark.parametrize(
+    ("use", "absent"),
+    [
+        ("precflow.__version__", ("torch", "numpy", "precflow.library")),
+        ("precflow.assert_aligned([1.0], [1.0])", ("torch", "hydra", "pandas", "transformers")),
+        ("precflow.capture", ("torch", "numpy")),
+    ],
+)
+def test_a_library_is_imported_where_it_is_used(use, absent):
+    code = f"import sys, precflow; {use}; print([name for name in {absent!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_rounding_passes_and_a_fault_does_not(dtype):
+    assert_aligned(VALUES.to(dtype), VALUES)
+    with pytest.raises(AssertionError, match=r"value \(fail\): relative_l2 .* times its limit .* \(default\)"):
+        assert_aligned((VALUES * 1.1).to(dtype), VALUES)
+
+
+def test_the_standard_is_chosen():
+    assert_aligned(VALUES + 1e-6, VALUES, standard="default")
+    with pytest.raises(AssertionError, match="allclose_share_float32"):
+        assert_aligned(VALUES + 1e-4, VALUES, standard="allclose")
+    with pytest.raises(AssertionError, match="allclose_share_float32"):
+        assert_aligned(VALUES + 1e-4, VALUES, standard=["default", "allclose"])
+    with pytest.raises(ConfigError, match="no standard 'strict'"):
+        assert_aligned(VALUES, VALUES, standard="strict")
+
+
+def test_a_plain_limit_is_one_more_condition():
+    assert_aligned(VALUES * 1.005, VALUES, standard=None, relative_l2="1%")
+    with pytest.raises(AssertionError, match=r"relative_l2 0\.005 is .* times its limit 0\.001 \(tolerance\)"):
+        assert_aligned(VALUES * 1.005, VALUES, standard=None, relative_l2=0.001)
+    with pytest.raises(AssertionError, match=r"\(default\)"):  # the wide limit loosens no standard
+        assert_aligned(VALUES * 1.005, VALUES, relative_l2="1%")
+    with pytest.raises(AssertionError, match="cosine_similarity"):
+        assert_aligned(-VALUES, VALUES, standard=None, cosine_similarity=0.9999)
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"cosin_similarity": 0.9}, r"cosin_similarity +no such key\. Did you mean +cosine_similarity \?"),
+        ({"relative_l2": "1percent"}, r"relative_l2 +expected a share"),
+        ({"relative_l2": -1}, "not negative"),
+        ({"rules": []}, "rules +no such limit"),
+    ],
+)
+def test_a_limit_that_is_none_is_refused(limits, message):
+    with pytest.raises(ConfigError, match=message):
+        assert_aligned(VALUES, VALUES, **limits)
+
+
+@pytest.mark.parametrize("limits", [{}, {"relative_l2": None}])
+def test_without_any_limit_nothing_is_held(limits):
+    with pytest.raises(ConfigError, match="nothing to hold the values to"):
+        assert_aligned(VALUES, VALUES, standard=None, **limits)
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "message"),
+    [
+        (np.ones(3), np.ones(4), r"shape \[3\], expected \[4\]"),
+        (np.array([np.nan, 1.0]), np.ones(2), r"\(nonfinite\)"),
+        (np.full(2, np.nan), np.full(2, np.nan), r"\(blind\): nothing ordinary"),
+        (np.zeros(0), np.zeros(0), r"\(blind\)"),
+        (np.zeros(0, int), np.zeros(0, int), r"\(blind\)"),
+        (np.int64([1, 2]), np.int64([2, 2]), "1 of 2 int64 values differ; they must be equal"),
+        (np.int32([1]), np.int64([1]), "element type int32, expected int64"),
+        (np.float32([1]), np.int64([1]), "element type float32, expected int64"),
+        ([], [], r"\(blind\)"),
+        ({}, {}, "no tensor to compare"),
+        (None, None, "no tensor to compare"),
+        ({"a": VALUES}, {"a": VALUES, "b": VALUES}, r"b \(unpaired_reference\): only the reference has it"),
+        ({"a": VALUES, "b": VALUES}, {"a": VALUES}, r"b \(unpaired_target\): only the target has it"),
+    ],
+)
+def test_nothing_passes_by_default(actual, expected, message):
+    with pytest.raises(AssertionError, match=message):
+        assert_aligned(actual, expected)
+
+
+def test_integers_pass_when_equal():
+    assert_aligned(torch.tensor([True, False]), np.array([True, False]))
+
+
+def test_nested_values_name_the_tensor_that_differs():
+    expected = {"logits": VALUES, "cache": [(VALUES, VALUES + 1), None], "loss": torch.tensor(0.5)}
+    actual = {"logits": VALUES, "cache": [(VALUES, VALUES + 1.1), None], "loss": torch.tensor(0.5)}
+    assert_aligned(expected, expected)
+    with pytest.raises(AssertionError) as caught:
+        assert_aligned(actual, expected)
+    assert str(caught.value).splitlines()[0] == "not aligned: 1 of 4 tensors"
+    assert "\n   cache.0.1 (fail): relative_l2" in str(caught.value)
+
+
+def test_a_comparison_is_true_only_where_all_is_aligned():
+    same, other = compare(VALUES, VALUES + 1e-7), compare(VALUES, VALUES * 1.1)
+    assert same
+    assert same.verdict == "aligned"
+    assert same.reasons == ()
+    assert not other
+    assert other.verdict == "misaligned"
+    assert not compare(np.zeros(0), np.zeros(0))
+    assert compare(np.zeros(0), np.zeros(0)).verdict == "inconclusive"
+    numbers = VALUES.double().numpy()
+    error = np.linalg.norm(numbers * 1.1 - numbers) / np.linalg.norm(numbers)
+    assert other.records[0].metrics["relative_l2"] == pytest.approx(error, rel=1e-5)
+    assert str(same).startswith("aligned: 1 of 1 tensors; closest to its limit: value (pass): relative_l2")
+
+
+@pytest.mark.parametrize("name", NUMPY_DTYPES)
+def test_torch_tensors_keep_their_bits(name):
+    tensor = torch.arange(6).reshape(2, 3).to(getattr(torch, name)).T
+    array = as_array(tensor)
+    assert array.dtype == NUMPY_DTYPES[name]
+    assert array.shape == (3, 2)
+    assert array.astype(np.complex128).tolist() == tensor.to(torch.complex128).tolist()
+
+
+def test_other_values():
+    assert as_array(ml_dtypes.bfloat16(2)).dtype.name == "bfloat16"
+    assert as_array(torch.zeros(0, 3)).shape == (0, 3)
+    assert as_array(torch.tensor([1 + 2j]).conj()).tolist() == [1 - 2j]
+    with pytest.raises(TypeError, match="cannot compare elements of type"):
+        as_array(["text"])
+    with pytest.raises(TypeError, match=r"torch\.float8_e4m3fnuz"):
+        as_array(VALUES.to(torch.float8_e4m3fnuz))
+
+
+def test_a_folder_is_not_compared_with_a_tensor(tmp_path):
+    with pytest.raises(TypeError, match="two folders of dumps, or two tensors"):
+        compare(tmp_path, VALUES)
+    with pytest.raises(precflow.PrecflowError, match="there is no dump and no run"):
+        compare(tmp_path / "a", tmp_path / "b")
