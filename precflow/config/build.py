@@ -16,6 +16,7 @@ from precflow.config.words import MEANT, known
 from precflow.errors import Problem
 
 _WRONG = object()
+_BOOLEANS = {**dict.fromkeys(("off", "no", "false"), False), **dict.fromkeys(("on", "yes", "true"), True)}  # of YAML 1.1
 
 
 class Builder:
@@ -118,7 +119,7 @@ class Builder:
         if kind in units.PARSERS:
             return self._number(kind, value, path)
         if isinstance(kind, types.UnionType):
-            return value if isinstance(value, int) and not isinstance(value, bool) else self._text(value, path, field)
+            return value if isinstance(value, int) and not isinstance(value, bool) else self._number_or_word(value, path, field)
         if kind is bool:
             bent = trap(value, self._raw(path))
             return (
@@ -140,6 +141,14 @@ class Builder:
         except ValueError as error:
             return self.say(path, f"{error}, got {_written(value, self._raw(path))}")
 
+    def _number_or_word(self, value: Any, path: DottedPath, field: str) -> Any:
+        words = known(field) or ()
+        if isinstance(value, str) and value not in words:
+            return self.say(
+                path, f"expected a whole number, or {', '.join(words)}, got {_shown(value)}.{did_you_mean(value, words)}"
+            )
+        return self._text(value, path, field)
+
     def _text(self, value: Any, path: DottedPath, field: str) -> Any:
         words, mark = known(field), self._mark(path)
         raw = self._raw(path)
@@ -150,6 +159,9 @@ class Builder:
             value = as_typed
         if words is not None and value not in words:
             shown = ", ".join(word for word in words if word)
+            meant = MEANT.get((field, _BOOLEANS[value.casefold()])) if value.casefold() in _BOOLEANS else ""
+            if meant:
+                return self.say(path, f"`{value}` is a boolean for YAML, and no word here. Use {meant} (one of {shown})")
             return self.say(path, f"`{value}` is not one of {shown}.{did_you_mean(value, words)}")
         return value
 

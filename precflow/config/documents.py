@@ -146,8 +146,10 @@ def read(path: Path, group: str, name: str) -> Document:
 def _syntax(error: yaml.MarkedYAMLError, text: str, where: str) -> Problem:
     mark = error.problem_mark or error.context_mark
     line = mark.line if mark else 0
-    written = text.splitlines()[line].strip() if line < len(text.splitlines()) else ""
-    hint = ""
+    whole = text.splitlines()[line] if line < len(text.splitlines()) else ""
+    written, hint = whole.strip(), ""
+    if re.match(r" *\t", whole):
+        return Problem(f"{where}:{line + 1}", "", "is not YAML: a tab before the text. YAML is indented with spaces")
     if re.search(r"(?:[:\-\[,]\s*|^)[*&%@`!]", written):
         hint = ". A value that starts with one of * & % @ ` ! must be in quotes"
     return Problem(f"{where}:{line + 1}", "", f"is not YAML: {error.problem or error.context}{hint}")

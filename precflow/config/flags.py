@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from precflow.config.places import GROUPS
+from precflow.config.shape import problem_at
 from precflow.config.suggestions import did_you_mean
 from precflow.errors import ConfigError
 
@@ -29,6 +31,7 @@ _REFUSED = {
     "--config-name": "precflow's own configuration is the root; choose with +recipe=NAME",
     "--experimental-rerun": "the same command again goes on where the last one stopped",
 }
+_KNOWN = (*_ALONE, *_WITH_VALUE, "--info")
 LOOKING = ("--version", "--cfg", "--info", "--help", "--hydra-help", "--shell-completion")
 
 
@@ -80,7 +83,9 @@ def parse(arguments: Sequence[str]) -> CommandLine:
 def _option(word: str, waiting: list[str]) -> tuple[str, str | None]:
     """Return an option's full name and its value, taken from the words that wait where it needs one."""
     typed, equals, value = word.partition("=")
-    name = _known(typed)
+    name = _FULL.get(typed, typed)
+    if name not in _KNOWN:
+        raise unknown_option(name, value if equals else behind(waiting), _KNOWN)
     if name in _ALONE:
         return name, None
     if equals:
@@ -92,11 +97,28 @@ def _option(word: str, waiting: list[str]) -> tuple[str, str | None]:
     return name, waiting.pop(0)
 
 
-def _known(name: str) -> str:
-    full = _FULL.get(name, name)
-    if full in _REFUSED:
-        raise ConfigError(f"{name} is not for precflow: {_REFUSED[full]}")
-    known = (*_ALONE, *_WITH_VALUE, "--info")
-    if full not in known:
-        raise ConfigError(f"no such option: {name}.{did_you_mean(name, known)}", next_step="precflow --help")
-    return full
+def behind(words: Sequence[str]) -> str:
+    """Return the first word where it can be the value of an option in front of it, else ``""``."""
+    return words[0] if words and "=" not in words[0] and not words[0].startswith("-") else ""
+
+
+def unknown_option(option: str, value: str, known: Sequence[str], *, next_step: str = "precflow --help") -> ConfigError:
+    """Return the error for an option that nobody knows; recipes and keys go without dashes.
+
+    Args:
+        option: As typed, without its value.
+        value: What was given to it.
+        known: Options that there are.
+        next_step: What lists them.
+    """
+    if option in _REFUSED:
+        return ConfigError(f"{option} is not for precflow: {_REFUSED[option]}")
+    key, given = option.lstrip("-"), value or "VALUE"
+    if key in GROUPS:
+        return ConfigError(f"no such option: {option}. What is chosen by name goes without dashes:  +{key}={given}")
+    wrong = problem_at(tuple(key.split(".")))
+    if not wrong:
+        return ConfigError(f"no such option: {option}. Keys go without dashes:  {key}={given}")
+    if "." in key:
+        return ConfigError(f"no such option: {option}. Keys go without dashes, and {key} is {wrong}")
+    return ConfigError(f"no such option: {option}.{did_you_mean(option, known)}", next_step=next_step)

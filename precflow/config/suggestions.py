@@ -20,6 +20,12 @@ _SPOKEN = {
     "cos": "cosine_similarity",
     "cosine": "cosine_similarity",
     "ulp": "ulp_distance",
+    "l2": "relative_l2",
+    "rel_l2": "relative_l2",
+    "euclidean": "relative_l2",
+    "atol": "max_abs_error",
+    "rtol": "max_rel_error",
+    "mse": "rmse",
 }
 
 

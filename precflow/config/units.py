@@ -15,6 +15,15 @@ from precflow.config.schema import Bytes, Factor, Seconds, Share, Ulp
 
 _BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_TIMES = {
+    "d": ("day", "days"),
+    "h": ("hr", "hrs", "hour", "hours"),
+    "m": ("min", "mins", "minute", "minutes"),
+    "s": ("sec", "secs", "second", "seconds"),
+    "ms": ("millisecond", "milliseconds"),
+}
+_SPOKEN_BYTES = {spoken.casefold(): unit for unit in _BYTES for spoken in (unit, unit.removesuffix("B"))}  # 2gb, 2G
+_SPOKEN_SECONDS = {spoken: unit for unit, words in _TIMES.items() for spoken in (unit, *words)}
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _POWER = re.compile(r"(\d+(?:\.\d+)?)\^([+-]?\d+)")
 _WITH_UNIT = re.compile(r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?) *(?P<unit>[A-Za-z%]+)")
@@ -71,10 +80,10 @@ def parse_bytes(value: Any) -> int:
     Raises:
         ValueError: There is no unit, or an unknown one.
     """
-    known = f"expected a size with its unit such as 2GB (units: {', '.join(_BYTES)})"
     if _number(value) == 0:
         return 0
     match = _WITH_UNIT.fullmatch(value.strip()) if isinstance(value, str) else None
+    known = f"expected a size with its unit such as {_meant(match, _SPOKEN_BYTES) or '2GB'} (units: {', '.join(_BYTES)})"
     if match is None or match["unit"] not in _BYTES:
         raise ValueError(known)
     return round(_not_negative(float(match["number"]) * _BYTES[match["unit"]], known))
@@ -90,7 +99,8 @@ def parse_seconds(value: Any) -> float:
         return 0.0
     text = value.replace(" ", "") if isinstance(value, str) else ""
     if not _DURATION.fullmatch(text):
-        raise ValueError(f"expected a duration with its unit such as 45m or 1h30m (units: {', '.join(_SECONDS)})")
+        example = _meant(_WITH_UNIT.fullmatch(text), _SPOKEN_SECONDS) or "45m or 1h30m"
+        raise ValueError(f"expected a duration with its unit such as {example} (units: {', '.join(_SECONDS)})")
     return math.fsum(float(number) * _SECONDS[unit] for number, unit in re.findall(r"([\d.]+)(ms|[dhms])", text))
 
 
@@ -154,6 +164,12 @@ def _number(value: Any) -> float | None:
     except (OverflowError, ZeroDivisionError):
         return None
     return number if number is not None and math.isfinite(number) else None
+
+
+def _meant(match: re.Match[str] | None, spoken: Mapping[str, str]) -> str:
+    """Return the value with the unit that was meant by another spelling of it; ``""`` where none was."""
+    unit = spoken.get(match["unit"].casefold(), "") if match else ""
+    return f"{match['number']}{unit}" if match and unit else ""
 
 
 def _with_units(value: Any, factors: Mapping[str, float], known: str) -> float:

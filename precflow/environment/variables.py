@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from precflow.config.schema import RunConfig
+
 KNOWN = frozenset(
     # PyTorch
     "PYTHONHASHSEED PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF PYTORCH_NO_CUDA_MEMORY_CACHING PYTORCH_JIT "
@@ -84,6 +86,19 @@ def lint(variables: Mapping[str, str]) -> list[Misspelt]:
     """Return the variables whose names resemble a known name and are none, sorted by name."""
     found = ((name, _resembled(name)) for name in sorted(variables) if name not in KNOWN)
     return [Misspelt(name, meant, variables[name]) for name, meant in found if meant]
+
+
+def misspelt(config: RunConfig, surroundings: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each variable that a side would get under a name that nobody reads.
+
+    Args:
+        config: The composed recipe, whose sides set variables.
+        surroundings: Variables of this process, which the sides inherit.
+    """
+    given = {"reference": config.reference.variables, "target": config.target.variables}
+    named = [(f"{side}.variables.{one.name}", one) for side in given for one in lint(given[side])]
+    named += [(one.name, one) for one in lint(surroundings)]
+    return [f"{place}: nobody reads a variable of this name. Did you mean  {one.meant} ?" for place, one in named]
 
 
 def _resembled(name: str) -> str:

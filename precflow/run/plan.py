@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from precflow.config.schema import Bytes
 from precflow.config.units import written
+from precflow.environment.variables import misspelt
 from precflow.run.agenda import Agenda
 from precflow.run.jobs import make_job
 from precflow.run.sizes import about_sizes, sizes_of
@@ -159,4 +161,4 @@ def _notes(job: Job) -> list[str]:
     ]
     notes.append("where it is EMULATED, every number says so" if emulated else "")
     notes.append(f"target is emulated with {config.emulate.name}" if config.emulate.name else "")
-    return [note for note in notes if note]
+    return [*(note for note in notes if note), *(f"warning: {text}" for text in misspelt(config, os.environ))]

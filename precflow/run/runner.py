@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precflow.agent.contract import LOG_FILE
+from precflow.environment.variables import misspelt
 from precflow.errors import ConfigError, PrecflowError, SideError
 from precflow.judgement.verdicts import EXIT_CODES
 from precflow.report.ci import ci_line
@@ -59,6 +60,8 @@ def run(composed: Composed, *, command: str) -> Outcome:
     """
     job = make_job(composed, command=command)
     steps.check_stages(job.config)
+    for text in misspelt(job.config, os.environ):
+        _say(f" warning: {text}")
     where = steps.place(job.config)
     started = time.monotonic()
     entry = replace(where.manifest.begin(job.started, command), store=_elsewhere(where))

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from precflow.config import flags
 from precflow.errors import ConfigError, PrecflowError
 
 VERBS: Mapping[str, str] = {
@@ -28,9 +29,28 @@ VERBS: Mapping[str, str] = {
 }
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that refuses an option which it does not have in our own words, with what was probably meant."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Return what was chosen.
+
+        Raises:
+            ConfigError: There is no such option.
+        """
+        words = list(args or ())
+        for number, word in enumerate(words[: words.index("--")] if "--" in words else words):
+            option, equals, value = word.partition("=")
+            if option.startswith("--") and option not in self._option_string_actions:
+                known = sorted(name for name in self._option_string_actions if name.startswith("--"))
+                given = value if equals else flags.behind(words[number + 1 :])
+                raise flags.unknown_option(option, given, known, next_step=f"{self.prog} --help")
+        return super().parse_args(words, namespace)
+
+
 def parser(verb: str, usage: str, description: str = "") -> argparse.ArgumentParser:
     """Return an argument parser with what every verb knows: ``--json`` and ``--config-dir``."""
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog=f"precflow {verb}",
         usage=f"precflow {verb} {usage} [--json] [--config-dir DIR]",
         description=description or VERBS[verb],

@@ -24,11 +24,13 @@ class Checked:
         title: Its file or its name.
         problems: What makes it unusable, and what a run would count as a failure again.
         untrusted: It is unusable here only because it names code that is not trusted.
+        warnings: What hinders no run and is hardly meant.
     """
 
     title: str
     problems: tuple[Problem, ...]
     untrusted: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -68,6 +70,7 @@ def _jobs(words: Sequence[str], config_dirs: Sequence[Path]) -> list[tuple[str, 
 
 def _check(title: str, words: Sequence[str], config_dirs: Sequence[Path], *, complete: bool) -> Checked:
     from precflow.config.composition import compose
+    from precflow.environment.variables import misspelt
 
     try:
         composed = compose(words, config_dirs=config_dirs, complete=complete)
@@ -75,12 +78,12 @@ def _check(title: str, words: Sequence[str], config_dirs: Sequence[Path], *, com
         problems = error.problems or (Problem("", "", error.message),)
         only_trust = isinstance(error, TrustError) and all(problem.key.endswith("_target_") for problem in problems)
         return Checked(title, problems, untrusted=only_trust)
-    return Checked(title, composed.notes)
+    return Checked(title, composed.notes, warnings=tuple(misspelt(composed.config, {})))
 
 
 def _plain(one: Checked) -> dict[str, object]:
     rows = [{"place": problem.place, "key": problem.key.strip(), "message": problem.message} for problem in one.problems]
-    return {"recipe": one.title, "usable": not one.problems, "problems": rows}
+    return {"recipe": one.title, "usable": not one.problems, "problems": rows, "warnings": list(one.warnings)}
 
 
 def _screen(checked: Sequence[Checked], unusable: int, seconds: float) -> str:
@@ -89,6 +92,7 @@ def _screen(checked: Sequence[Checked], unusable: int, seconds: float) -> str:
     for one in checked:
         lines.append(f" {one.title:<{width}}   ok" if not one.problems else f" {one.title}")
         lines += _rows(one)
+        lines += [f"   warning: {text}" for text in one.warnings]
     said = _sum(checked, unusable)
     return "\n".join([*lines, f"{said:<80} {seconds:.1f} s"]) + "\n"
 

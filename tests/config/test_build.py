@@ -93,6 +93,27 @@ def test_what_is_wrong_is_named_with_place_and_key(tmp_path, text, key, said):
     assert said in problem[2]
 
 
+@pytest.mark.parametrize(
+    ("key", "typed", "said"),
+    [
+        ("determinism.seed", "abc", "expected a whole number, or script, got `abc`"),
+        ("determinism.seed", "scrpt", "Did you mean  script ?"),
+        ("determinism.algorithms", "off", "`off` is a boolean for YAML, and no word here. Use native"),
+        ("determinism.algorithms", "On", "Use warn"),
+        ("determinism.dropout", "no", "Use removed"),
+        ("capture.detail", "off", "is not one of digest"),
+    ],
+)
+def test_words_of_the_command_line_that_are_none(key, typed, said):
+    path = tuple(key.split("."))
+    layers = Layers()
+    layers.assign(path, typed, Mark(COMMAND_LINE, typed))
+    builder = Builder(layers.mark)
+    builder.build(layers.data)
+    (problem,) = builder.problems
+    assert said in problem.message
+
+
 def test_all_problems_come_at_once(tmp_path):
     _, problems = built(tmp_path, "targt: 1\ntarget:\n  dtype: x\n  devise: npu\ncapture: {budget: 1}\n")
     assert [problem[:2] for problem in problems] == [

@@ -37,6 +37,8 @@ def test_an_empty_file_says_nothing(tmp_path):
     ("text", "said", "line"),
     [
         ("a: 1\na: 2\n", "twice", 2),
+        ("a:\n\tb: 1\n", "a tab before the text. YAML is indented with spaces", 2),
+        ("a:\n  b: 1\n \t c: 1\n", "a tab before the text", 3),
         ("- a\n", "key: value", 1),
         ("a: [1\nb: 2\n", "not YAML", 2),
         ("match: *.norm\n", "in quotes", 1),

@@ -39,6 +39,13 @@ def test_hydra_options_keep_working(arguments, options, words):
         (["--cfg", "-m"], "needs a value"),
         (["-cn", "other"], "is not for precflow"),
         (["--config-path=x"], "is not for precflow"),
+        (["--recipe", "x"], "+recipe=x"),
+        (["--recipe=x"], "+recipe=x"),
+        (["--emulate=mask_dropped"], "+emulate=mask_dropped"),
+        (["+recipe=x", "--target.device=cpu"], "  target.device=cpu"),
+        (["+recipe=x", "--target.device", "cpu"], "  target.device=cpu"),
+        (["+recipe=x", "--target.device", "target.dtype=float32"], "  target.device=VALUE"),
+        (["+recipe=x", "--target.devise=cpu"], "Did you mean  target.device ?"),
         (["--experimental-rerun", "x"], "the same command again"),
     ],
 )

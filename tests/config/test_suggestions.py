@@ -8,6 +8,7 @@ from precflow.config.suggestions import did_you_mean, near
     [
         ("bf16", ["float16", "bfloat16"], "bfloat16"),
         ("gpu", ["cpu", "cuda"], "cuda"),
+        ("l2", ["relative_l2", "rmse"], "relative_l2"),
         ("devise", ["dtype", "device"], "device"),
     ],
 )

@@ -37,6 +37,24 @@ def test_what_people_write(parse, text, value):
 
 
 @pytest.mark.parametrize(
+    ("parse", "text", "meant"),
+    [
+        (units.parse_bytes, "2gb", "such as 2GB"),
+        (units.parse_bytes, "500 mb", "such as 500MB"),
+        (units.parse_bytes, "1.5G", "such as 1.5GB"),
+        (units.parse_bytes, "4gib", "such as 4GiB"),
+        (units.parse_bytes, "4 apples", "such as 2GB"),
+        (units.parse_seconds, "2hours", "such as 2h"),
+        (units.parse_seconds, "30 Min", "such as 30m"),
+        (units.parse_seconds, "30", "such as 45m"),
+    ],
+)
+def test_a_unit_in_another_spelling_is_told_as_it_is_written(parse, text, meant):
+    with pytest.raises(ValueError, match=meant):
+        parse(text)
+
+
+@pytest.mark.parametrize(
     ("parse", "text", "said"),
     [
         (units.parse_share, "5parsec", "1%"),

@@ -2,7 +2,8 @@
 
 import pytest
 
-from precflow.environment.variables import KNOWN, lint
+from precflow.config.schema import RunConfig, Side
+from precflow.environment.variables import KNOWN, lint, misspelt
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,13 @@ def test_a_misspelling_is_named_with_what_was_meant(name, meant):
     (problem,) = lint({name: "true", "HOME": "/root"})
     assert (problem.name, problem.meant, problem.value) == (name, meant, "true")
     assert problem.text == f"{name} is set and nobody reads it: {meant}"
+
+
+def test_variables_of_a_recipe_are_named_by_their_key():
+    target = Side(variables={"HCCL_DETERMINISITIC": "true", "HCCL_ALGO": "ring"})
+    told = misspelt(RunConfig(target=target), {"OMP_NUM_THREAD": "2", "HOME": "/root"})
+    assert [text.partition(":")[0] for text in told] == ["target.variables.HCCL_DETERMINISITIC", "OMP_NUM_THREAD"]
+    assert all("Did you mean" in text for text in told)
 
 
 def test_known_names_are_fine():

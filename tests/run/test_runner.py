@@ -35,6 +35,12 @@ def test_a_fault_is_misaligned_and_named(composed, capsys):
     assert "fc2 / linear" in capsys.readouterr().err
 
 
+def test_a_misspelt_variable_is_told_before_any_work(composed, capsys):
+    run(composed("target.variables.HCCL_DETERMINISITIC=true"), command="")
+    said = capsys.readouterr().err
+    assert said.index("HCCL_DETERMINISITIC") < said.index("compare")
+
+
 def test_a_second_run_keeps_everything(composed, tmp_path):
     run(composed(), command="one")
     run(composed(), command="two")

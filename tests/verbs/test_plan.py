@@ -25,6 +25,13 @@ def test_json(capsys, tmp_path):
     assert json.loads(capsys.readouterr().out)["recipe"] == "compare_dumps"
 
 
+def test_a_misspelt_variable_is_told(capsys, tmp_path):
+    for side in ("a", "b"):
+        (tmp_path / side / "rank0" / "step0").mkdir(parents=True)
+    assert plan.main([*WORDS, "target.variables.HCCL_DETERMINISITIC=true"]) == 0
+    assert "warning: target.variables.HCCL_DETERMINISITIC" in capsys.readouterr().out
+
+
 def test_a_recipe_that_cannot_run_has_no_plan():
     with pytest.raises(ConfigError, match="nothing to run"):
         plan.main(["compare_dumps"])

@@ -56,6 +56,17 @@ def test_what_is_named_must_be_trusted(capsys, monkeypatch):
     assert validate.main(["minilm"]) == 0
 
 
+def test_a_misspelt_variable_is_a_warning(capsys, sites):
+    sites("here", "target: {variables: {HCCL_DETERMINISITIC: 'true'}}")
+    words = ["+recipe=sd_text_encoder", "+site=here"]
+    assert validate.main(words) == 0
+    said = capsys.readouterr().err
+    assert "warning: target.variables.HCCL_DETERMINISITIC" in said
+    assert "Did you mean  HCCL_DETERMINISTIC ?" in said
+    assert validate.main([*words, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["recipes"][0]["warnings"]) == 1
+
+
 @pytest.mark.parametrize("words", [["+recipe=sd_text_encoder", "target.devise=npu"], ["sd_text_encoder", "target.devise=npu"]])
 def test_overrides_are_checked_too(capsys, words):
     assert validate.main(words) == 2

@@ -36,6 +36,20 @@ def test_every_parser_knows_json_and_config_dir():
     assert (chosen.json, chosen.config_dir) == (True, [Path("a"), Path("b")])
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--recipe=x"], "+recipe=x"),
+        (["--target.device", "cpu"], "target.device=cpu"),
+        (["--jsn"], "Did you mean  --json ?"),
+    ],
+)
+def test_an_option_that_is_none_is_told_in_words(words, said):
+    with pytest.raises(ConfigError) as refused:
+        verbs.parser("plan", "").parse_args(words)
+    assert said in str(refused.value)
+
+
 def test_json_is_one_line(capsys):
     verbs.print_json({"名": 1})
     assert json.loads(capsys.readouterr().out) == {"名": 1}
