@@ -19,7 +19,7 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 
 from precflow import resources
-from precflow.config import checks, overrides, recipe_source, trust
+from precflow.config import checks, factories, overrides, recipe_source, trust
 from precflow.config.build import Builder
 from precflow.config.documents import Document, dotted, shown
 from precflow.config.interpolation import Interpolation
@@ -65,8 +65,8 @@ def compose(words: Sequence[str], *, config_dirs: Sequence[Path] = (), complete:
     Args:
         words: Overrides as typed: ``+recipe=NAME``, ``key=value``.
         config_dirs: Folders of ``--config-dir``.
-        complete: Also demand that each side has something to run, and that the files which it names are here; ``False`` to
-            look at a recipe.
+        complete: Also demand that each side has something to run, and that the files and functions which it names are here;
+            ``False`` to look at a recipe.
 
     Raises:
         ConfigError: Something is not usable; all problems at once.
@@ -193,7 +193,7 @@ def _composed(
         builder.say(path, message)
     config = builder.build(data)
     wrong = [problem.key for problem in builder.problems]
-    to_run = (*checks.incomplete(config), *checks.absent(config)) if complete else ()
+    to_run = (*checks.incomplete(config), *checks.absent(config), *factories.here(config)) if complete else ()
     for path, message in (*checks.problems(config, data), *to_run):
         if not any(_touches(dotted(path), key) for key in wrong):  # what could not be built has its default and says nothing
             builder.say(path, message)

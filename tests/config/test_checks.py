@@ -83,7 +83,7 @@ def test_an_expired_one_is_a_note_and_does_not_stop_the_run(team):
     [
         ("about: {title: x}", ["reference.dump", "target.dump"]),
         ("sides: [target]", ["target.dump"]),
-        ("workload: {model: {_target_: precflow.workloads.x}}", ["workload.inputs._target_"]),
+        ("workload: {model: {_target_: precflow.workloads.stable_diffusion.text_encoder}}", ["workload.inputs._target_"]),
         ("workload: {model: {weights: seeded}}", ["workload.model._target_"]),
     ],
 )
@@ -238,7 +238,7 @@ def test_a_folder_of_the_site_that_the_workload_names_must_be_there(sites, tmp_p
         ("sides=[target]", "reference.setup=[gone.sh]"),  # the reference runs elsewhere
         ("target.launcher=[env]", "workload.model.weights=/on/the/other/machine"),
         ("target.setup=[set_env.sh]", "target.launcher=[found_in_its_path]"),
-        ("workload.model.how=/not/a/file",),
+        ("workload.inputs.texts=[/not/a/file]",),
         ("target.dump=.", "target.setup=[gone.sh]"),  # nothing of the target is started
     ],
 )
@@ -247,8 +247,9 @@ def test_what_this_machine_does_not_use_may_be_absent(tmp_path, words):
     compose(["+recipe=sd_text_encoder", *words])
 
 
-def test_a_name_on_a_hub_is_no_path(monkeypatch):
+def test_a_name_on_a_hub_is_no_path(tmp_path, monkeypatch):
     monkeypatch.setenv("PRECFLOW_TRUST", "ours")
+    (tmp_path / "ours.py").write_text("def build(weights): ...")
     factory = "workload.model._target_=ours.build"
     compose(["+recipe=sd_text_encoder", factory, "workload.model.weights=organisation/model"])
     assert list(not_there(factory, "workload.model.weights=./model")) == ["workload.model.weights"]

@@ -129,9 +129,10 @@ def test_code_of_a_trusted_package_is_part_of_the_place(tmp_path, monkeypatch):
     from precflow.run.jobs import make_job
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PRECFLOW_TRUST", "my_model,minilm_workload")
+    monkeypatch.setenv("PRECFLOW_TRUST", "my_model")
     (tmp_path / "my_model.py").write_text("def build(): ...\n")
-    job = make_job(compose(["+recipe=minilm", "workload.model._target_=my_model.build"]), command="")
+    words = ["+recipe=minilm", "workload.model._target_=my_model.build", "workload.inputs._target_=my_model.build"]
+    job = make_job(compose(words), command="")
     stage = dump.stage("target")
     declared, before = stage.declare(job), stage.place(job)
     (tmp_path / "my_model.py").write_text("def build(): return 1\n")

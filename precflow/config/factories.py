@@ -1,0 +1,323 @@
+"""What the functions behind ``_target_`` take, read from their source: nothing is imported and nothing runs.
+
+A misspelt name or argument is told before the first side starts, and without torch. Shipped factories are always looked up;
+the user's functions and torch's only where a side runs here in the judge's own interpreter, which has the same modules.
+Where the source does not tell (compiled modules, decorators, names made at run time), nothing is said; the side will say it.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from precflow.agent.contract import FACTORIES, SHIPPED
+from precflow.config.documents import DottedPath
+from precflow.config.schema import RunConfig, Side
+from precflow.config.suggestions import did_you_mean
+from precflow.config.trust import TARGET
+
+Found = Iterator[tuple[DottedPath, str]]
+
+_PARTS = ("model", "inputs", "loss", "optimizer")
+_OFFERED = {"optimizer": ("params", "parameters", "model")}  # what the agent passes by itself where the function takes it
+_INIT = "__init__.py"
+_HOPS = 8  # imports that a name is followed through
+_AT_RUN_TIME = "globals( locals( vars( setattr( exec( sys.modules __path__ __dict__".split()  # how code makes names later
+_AGENT = Path(__file__).parents[1] / "agent" / "workloads"
+_KINDS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+    "str": (str, "text"),
+    "int": (int, "a whole number"),
+    "float": ((int, float), "a number"),
+    "bool": (bool, "true or false"),
+}
+
+
+class _AbsentError(Exception):
+    """There is certainly no such module or name; ``near`` are names that were found in its place."""
+
+    def __init__(self, message: str, near: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.near = tuple(near)
+
+
+@dataclass
+class _Names:
+    """What a module binds at its top level.
+
+    Attributes:
+        bound: Name -> every statement that binds it, with the name that it has where it is imported from.
+        stars: Its ``from x import *``.
+        closed: Whether these are all names that it can have.
+    """
+
+    bound: dict[str, list[tuple[ast.stmt, str]]] = field(default_factory=dict)
+    stars: list[ast.ImportFrom] = field(default_factory=list)
+    closed: bool = True
+
+
+def shipped(config: RunConfig) -> Found:
+    """Yield ``(path, message)`` for names and arguments that precflow's own factories do not have."""
+    for part in _PARTS:
+        spec = getattr(config.workload, part)
+        target = spec.get(TARGET)
+        if not isinstance(target, str) or not target.startswith(SHIPPED):
+            continue
+        name = target.removeprefix(SHIPPED)
+        if name not in FACTORIES:
+            known = [SHIPPED + factory for factory in FACTORIES]
+            yield ("workload", part, TARGET), f"there is no factory {target}.{did_you_mean(target, known)}"
+            continue
+        module, _, function = name.rpartition(".")
+        signature = _look_up(_AGENT.joinpath(*module.split(".")).with_suffix(".py"), SHIPPED + module, function)
+        assert signature is not None, f"{name} is not a plain function"
+        yield from _misfits(("workload", part), spec, signature, offered=_OFFERED.get(part, ()))
+        yield from _of_other_types(("workload", part), spec, signature)
+
+
+def here(config: RunConfig) -> Found:
+    """Yield names and arguments of functions that are not the user's, as far as this machine can tell."""
+    running = [name for name in config.sides if not getattr(config, name).dump]
+    if any(_is_our_own(getattr(config, name)) for name in running):
+        for part in _PARTS:
+            yield from _of_user(("workload", part), getattr(config.workload, part), offered=_OFFERED.get(part, ()))
+    if not config.stages or "compare" in config.stages:  # which loads them into this very process
+        for name, declared in config.metrics.items():
+            yield from _of_user(("metrics", name), declared)
+
+
+def _is_our_own(side: Side) -> bool:
+    """Tell whether a side finds modules where this process finds them."""
+    return not (side.interpreter or side.setup or side.launcher or "PYTHONPATH" in side.variables)
+
+
+def _of_user(path: DottedPath, spec: Mapping[str, Any], *, offered: Sequence[str] = ()) -> Found:
+    target = spec.get(TARGET)
+    if not isinstance(target, str) or target.startswith(SHIPPED) or "." not in target:
+        return
+    module, _, name = target.rpartition(".")
+    try:
+        source = _source(module)
+        signature = None if source is None else _look_up(source, module, name)
+    except _AbsentError as absent:
+        yield (*path, TARGET), f"{absent}{did_you_mean(name, absent.near)}"
+        return
+    if signature is not None:
+        yield from _misfits(path, spec, signature, offered=offered)
+
+
+def _misfits(path: DottedPath, spec: Mapping[str, Any], signature: inspect.Signature, *, offered: Sequence[str]) -> Found:
+    """Yield the arguments that a function does not take, and those that it misses."""
+    function = str(spec[TARGET]).rpartition(".")[2]
+    parameters = signature.parameters
+    if any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters.values()):
+        return
+    named = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    for key in spec:
+        if key != TARGET and key not in named and not takes_all:
+            free = [name for name in named if name not in spec and name not in offered]
+            takes = ", ".join(name for name in named if name not in offered) or "nothing"
+            yield (*path, key), f"{function} has no argument `{key}`.{did_you_mean(key, free)}   It takes {takes}"
+    for name in named:
+        if parameters[name].default is inspect.Parameter.empty and name not in spec and name not in offered:
+            yield (*path, name), f"is missing: {function} needs it"
+
+
+def _of_other_types(path: DottedPath, spec: Mapping[str, Any], signature: inspect.Signature) -> Found:
+    for name, value in spec.items():
+        if name in signature.parameters:
+            expected = _unlike(value, ast.parse(signature.parameters[name].annotation or "object", mode="eval").body)
+            if expected:
+                yield (*path, name), f"expected {expected}, got `{value}`"
+
+
+def _unlike(value: Any, annotation: ast.expr) -> str:
+    """Return what was expected where a value is not of an annotated simple type, else ``""``."""
+    if isinstance(annotation, ast.Name) and annotation.id in _KINDS:
+        kind, words = _KINDS[annotation.id]
+        fits = isinstance(value, kind) and (annotation.id == "bool" or not isinstance(value, bool))
+        return "" if fits else words
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Sequence":
+        if not isinstance(value, (list, tuple)):
+            return "a list"
+        return next((f"a list with {wrong} in each place" for item in value if (wrong := _unlike(item, annotation.slice))), "")
+    return ""
+
+
+def _source(module: str) -> Path | None:
+    """Return the file of a module as a side finds it: what is installed first; ``None`` where that cannot be told.
+
+    Raises:
+        _AbsentError: There is no such module.
+    """
+    first, *rest = module.split(".")
+    spec = _top_level(first)
+    if spec is None:
+        where = f"in {sys.executable}, nor in this folder"
+        raise _AbsentError(f"there is no module {first} {where}: install it, or run precflow where it lies")
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    file = None if spec.origin is None else Path(spec.origin)
+    package = first
+    for part in rest:
+        candidates = (path for folder in folders for path in (folder / part / _INIT, folder / f"{part}.py", folder / part))
+        found = next((path for path in candidates if path.exists()), None)
+        if found is None:
+            compiled = any(True for folder in folders for _ in folder.glob(f"{part}.*"))
+            if compiled or (file is not None and _made_at_run_time(file)):
+                return None
+            known = {path.stem for folder in folders for path in folder.glob("*") if path.suffix == ".py" or path.is_dir()}
+            raise _AbsentError(f"there is no module {part} in {package}.{did_you_mean(part, sorted(known))}")
+        folders = [found] if found.is_dir() else [found.parent] if found.name == _INIT else []
+        file, package = (found if found.is_file() else None), f"{package}.{part}"
+    return file if file is not None and file.suffix == ".py" and file.is_file() else None
+
+
+def _top_level(name: str) -> Any:
+    """Return the spec of a top-level module: installed ones come before those of this folder, as in a side."""
+    working = os.getcwd()  # noqa: PTH109  compared with texts
+    installed = PathFinder.find_spec(name, [folder for folder in sys.path if folder not in ("", ".", working)])
+    if installed is not None:
+        return installed
+    with suppress(ValueError, ImportError):  # a module without a spec
+        found = importlib.util.find_spec(name)
+        if found is not None:
+            return found
+    return PathFinder.find_spec(name, [working])
+
+
+def _made_at_run_time(file: Path) -> bool:
+    return _read(file) is None or any(sign in file.read_text(encoding="utf-8") for sign in _AT_RUN_TIME)
+
+
+def _read(file: Path) -> ast.Module | None:
+    try:
+        return ast.parse(file.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _look_up(file: Path, module: str, name: str, hops: int = 0) -> inspect.Signature | None:
+    """Return how a function or class of a module is called; ``None`` where its source does not tell.
+
+    Raises:
+        _AbsentError: The module certainly has no such name.
+    """
+    tree = _read(file)
+    if tree is None or hops > _HOPS:
+        return None
+    names = _top_level_names(tree)
+    near = list(names.bound)
+    ways = names.bound.get(name, [])
+    if len(ways) == 1 and isinstance(ways[0][0], ast.ImportFrom):
+        source = _imported(ways[0][0], file, module)
+        return None if source is None else _look_up(*source, ways[0][1], hops + 1)
+    if ways:
+        return _called(ways[0][0]) if len(ways) == 1 else None
+    for star in names.stars:
+        source = _imported(star, file, module)
+        if source is None:
+            return None
+        try:
+            return _look_up(*source, name, hops + 1)
+        except _AbsentError as absent:
+            near += absent.near
+    if not names.closed or _made_at_run_time(file):
+        return None
+    raise _AbsentError(f"module {module} has no function {name}.", [each for each in near if not each.startswith("_")])
+
+
+def _called(statement: ast.stmt) -> inspect.Signature | None:
+    """Return how what a statement defines is called; ``None`` where a decorator, a base or ``__new__`` may change that."""
+    if isinstance(statement, ast.FunctionDef) and not statement.decorator_list:
+        return _signature_of(statement)
+    if not isinstance(statement, ast.ClassDef) or statement.decorator_list or statement.keywords:
+        return None
+    methods = [node for node in ast.walk(statement) if isinstance(node, ast.FunctionDef) and node in statement.body]
+    own = [node for node in methods if node.name in ("__init__", "__new__")]
+    if len(own) != 1 or own[0].name == "__new__" or own[0].decorator_list:
+        return None
+    signature = _signature_of(own[0])
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+def _imported(statement: ast.ImportFrom, file: Path, module: str) -> tuple[Path, str] | None:
+    """Return file and name of the module that ``from x import y`` reads; ``None`` where that cannot be told."""
+    if statement.level:
+        package = module.split(".") if file.name == _INIT else module.split(".")[:-1]
+        package = package[: len(package) - statement.level + 1]
+        folder = file.parent
+        for _ in range(statement.level - 1):
+            folder = folder.parent
+        inner = (statement.module or "").split(".") if statement.module else []
+        path = folder.joinpath(*inner)
+        found = next((each for each in (path / _INIT, path.with_suffix(".py")) if each.is_file()), None)
+        return None if found is None else (found, ".".join([*package, *inner]))
+    try:
+        source = _source(statement.module or "")
+    except _AbsentError:  # it may be an optional one
+        return None
+    return None if source is None else (source, statement.module or "")
+
+
+def _top_level_names(tree: ast.Module) -> _Names:
+    """Return what a module binds outside of functions and classes."""
+    names = _Names()
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.bound.setdefault(node.name, []).append((node, node.name))
+            names.closed &= node.name != "__getattr__" and not any(isinstance(inner, ast.Global) for inner in ast.walk(node))
+            continue
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                if alias.name == "*" and isinstance(node, ast.ImportFrom):
+                    names.stars.append(node)
+                    continue
+                bound = alias.asname or alias.name.partition(".")[0]
+                names.bound.setdefault(bound, []).append((node, alias.name))
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.bound.setdefault(node.id, []).append((ast.Pass(), ""))
+        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
+            names.bound.setdefault(node.name, []).append((ast.Pass(), ""))
+        waiting += ast.iter_child_nodes(node)
+    return names
+
+
+def _signature_of(node: ast.FunctionDef) -> inspect.Signature:
+    """Return the signature of a function definition; annotations are their text, defaults only say that there is one."""
+    arguments, found = node.args, []
+    positional = [*arguments.posonlyargs, *arguments.args]
+    required = len(positional) - len(arguments.defaults)
+    for number, each in enumerate(positional):
+        kind = (
+            inspect.Parameter.POSITIONAL_ONLY
+            if number < len(arguments.posonlyargs)
+            else inspect.Parameter.POSITIONAL_OR_KEYWORD
+        )
+        found.append(_parameter(each, kind, optional=number >= required))
+    if arguments.vararg:
+        found.append(_parameter(arguments.vararg, inspect.Parameter.VAR_POSITIONAL))
+    for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        found.append(_parameter(each, inspect.Parameter.KEYWORD_ONLY, optional=default is not None))
+    if arguments.kwarg:
+        found.append(_parameter(arguments.kwarg, inspect.Parameter.VAR_KEYWORD))
+    return inspect.Signature(found)
+
+
+def _parameter(node: ast.arg, kind: Any, *, optional: bool = False) -> inspect.Parameter:
+    annotation = ast.unparse(node.annotation) if node.annotation else ""
+    return inspect.Parameter(node.arg, kind, default=None if optional else inspect.Parameter.empty, annotation=annotation)
