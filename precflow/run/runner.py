@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,8 @@ from precflow.run import progress, steps
 from precflow.run.agenda import Agenda
 from precflow.run.hand_over import command_for
 from precflow.run.jobs import make_job
-from precflow.run.store import Sealed, explained
+from precflow.run.manifest import RunEntry
+from precflow.run.store import Sealed, explained, used
 from precflow.stages import region
 from precflow.stages.job import Job
 from precflow.stages.judge import read_verdict
@@ -66,21 +67,23 @@ def run(composed: Composed, *, command: str) -> Outcome:
     started = time.monotonic()
     entry = replace(where.manifest.begin(job.started, command), store=_elsewhere(where))
     job = replace(job, run=entry.number)
-    ended = replace(entry, exit_code=2)
+    done: dict[str, Sealed] = {}
+    states: dict[str, str] = {}
+    verdict, code = "", 2
     try:
         _withdraw(where)
-        done, states, due = _stages(job, where)
+        due = _stages(job, where, done, states, note=lambda: where.manifest.update(_so_far(entry, done, states)))
         outcome = _close(job, where, done, due, kept=None if set(states.values()) - {"kept"} else time.monotonic() - started)
-        ended = replace(
-            entry,
-            instances={name: sealed.key for name, sealed in done.items()},
-            states=states,
-            verdict=outcome.verdict or "",
-            exit_code=outcome.exit_code,
-        )
+        verdict, code = outcome.verdict or "", outcome.exit_code
     finally:
-        where.manifest.update(replace(ended, seconds=round(time.monotonic() - started, 1)))
+        seconds = round(time.monotonic() - started, 1)
+        where.manifest.update(replace(_so_far(entry, done, states), verdict=verdict, exit_code=code, seconds=seconds))
     return outcome
+
+
+def _so_far(entry: RunEntry, done: Mapping[str, Sealed], states: Mapping[str, str]) -> RunEntry:
+    """Return a run's entry with what it has finished: also one that fails or is killed names what it made."""
+    return replace(entry, instances={name: sealed.key for name, sealed in done.items()}, states=dict(states))
 
 
 def _elsewhere(where: steps.Place) -> str:
@@ -89,12 +92,15 @@ def _elsewhere(where: steps.Place) -> str:
     return "" if own else str(where.store.root.resolve())
 
 
-def _stages(job: Job, where: steps.Place) -> tuple[dict[str, Sealed], dict[str, str], tuple[str, ...]]:
-    """Make or find every instance; return them with their states, and the sides whose second pass is due elsewhere."""
+def _stages(
+    job: Job, where: steps.Place, done: dict[str, Sealed], states: dict[str, str], *, note: Callable[[], None]
+) -> tuple[str, ...]:
+    """Make or find every instance, put it into ``done`` with its state; return the sides whose second pass is due elsewhere.
+
+    ``note`` is called behind each of them.
+    """
     tell = progress.choose(job.config.output, job.config.recipe, ci=job.ci)
     job = replace(job, say=tell.say)
-    done: dict[str, Sealed] = {}
-    states: dict[str, str] = {}
     agenda = Agenda(job, where)
     for stage in agenda:
         step = steps.resolve(stage, job, where, done)
@@ -111,10 +117,12 @@ def _stages(job: Job, where: steps.Place) -> tuple[dict[str, Sealed], dict[str, 
             sealed = step.sealed or _make(step, job, where, done)
         agenda.learn(stage, sealed)
         done[stage.name], states[stage.name] = sealed, step.state
+        used(sealed)
+        note()
         seconds = time.monotonic() - began
         tell.done(stage.label, stage.side, step.state, seconds, sealed.note)
         job = replace(job, stages=(*job.stages, (stage.name, step.state, round(seconds, 2), sealed.note)))
-    return done, states, tuple(stage.side for stage in agenda.put_off)
+    return tuple(stage.side for stage in agenda.put_off)
 
 
 def _make(step: steps.Step, job: Job, where: steps.Place, done: Mapping[str, Sealed]) -> Sealed:

@@ -1,9 +1,9 @@
 """A store of values: sealed folders, one a stage instance, named by what went into them.
 
 STORE/judge-1c9f20ab34/           artifacts and sealed.json, never changed again
-STORE/judge-1c9f20ab34.lock       held by the process that makes it
-STORE/judge-1c9f20ab34.owner      who that is
 STORE/.making/judge-1c9f...-4711/ being made; renamed when it is whole, thrown away when its maker died
+STORE/.making/judge-1c9f...lock   held by the process that makes it
+STORE/.making/judge-1c9f...owner  who that is
 STORE/judge-1c9f20ab34.failed/    what the last failed attempt left, to look into
 """
 
@@ -29,7 +29,7 @@ from precflow.errors import BusyError, PrecflowError, StoreError
 
 SEAL_FILE = "sealed.json"
 SEAL_SCHEMA = 1
-_MAKING = ".making"
+MAKING = ".making"
 _OUT_OF_SPACE = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -108,10 +108,10 @@ class Store:
             StoreError: The folder cannot be written, or the disk is full.
         """
         with explained(self.root):
-            (self.root / _MAKING).mkdir(parents=True, exist_ok=True)
+            (self.root / MAKING).mkdir(parents=True, exist_ok=True)
         with self._locked(name, key):
-            folder = self.root / _MAKING / f"{name}-{key}-{os.getpid()}"
-            for left in (self.root / _MAKING).glob(f"{name}-{key}-*"):
+            folder = self.root / MAKING / f"{name}-{key}-{os.getpid()}"
+            for left in (self.root / MAKING).glob(f"{name}-{key}-*"):
                 if resumes and left != folder and not folder.exists():
                     left.replace(folder)
                 elif left != folder or not resumes:
@@ -172,8 +172,8 @@ class Store:
 
     @contextlib.contextmanager
     def _locked(self, name: str, key: str) -> Iterator[None]:
-        lock = filelock.FileLock(self.root / _MAKING / f"{name}-{key}.lock")
-        owner = self.root / _MAKING / f"{name}-{key}.owner"
+        lock = filelock.FileLock(lock_of(self.root, f"{name}-{key}"))
+        owner = self.root / MAKING / f"{name}-{key}.owner"
         try:
             with explained(self.root):
                 lock.acquire(timeout=0)
@@ -189,6 +189,17 @@ class Store:
         finally:
             owner.unlink(missing_ok=True)
             lock.release()
+
+
+def lock_of(root: Path, instance: str) -> Path:
+    """Return the file that whoever makes or deletes an instance (``NAME-KEY``) holds a lock on."""
+    return root / MAKING / f"{instance}.lock"
+
+
+def used(sealed: Sealed) -> None:
+    """Note that a run kept an instance: what was used lately is not deleted for its age, in a shared store either."""
+    with contextlib.suppress(OSError):  # a store that can only be read
+        os.utime(sealed.folder / SEAL_FILE)
 
 
 def read_seal(folder: Path) -> Sealed | None:

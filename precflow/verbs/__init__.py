@@ -24,6 +24,7 @@ VERBS: Mapping[str, str] = {
     "inspect": "what a dump holds, its records by pattern, or one record in full",
     "convert": "tensors of a dump as npy or txt files",
     "compare": "two dumps without a recipe, or one record of both in full",
+    "prune": "free space: what no kept run needs; deletes with --yes",
     "doctor": "this machine: what can be a side, and what is wrong",
     "agent": "write precflow-agent.pyz, the one file that a side needs",
 }

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from precflow.errors import ConfigError, DumpError, StoreError
-from precflow.run import runner
+from precflow.run import pruning, runner
 from precflow.run.runner import run
 
 
@@ -81,6 +81,40 @@ def test_a_run_that_fails_is_in_the_history_with_exit_2(composed, tmp_path):
     with pytest.raises(ConfigError, match="never made"):
         run(composed("stages=[compare]"), command="")
     assert history(tmp_path)[-1]["exit_code"] == 2
+
+
+def test_a_run_that_fails_names_what_it_made(composed, tmp_path, monkeypatch):
+    make = runner._make
+
+    def fail_at_judge(step, *rest):
+        if step.stage.name == "judge":
+            raise StoreError("no more")
+        return make(step, *rest)
+
+    monkeypatch.setattr(runner, "_make", fail_at_judge)
+    with pytest.raises(StoreError):
+        run(composed(), command="")
+    assert {"dump.reference", "dump.target", "compare"} <= set(history(tmp_path)[-1]["instances"])
+
+
+def test_a_run_under_way_names_what_it_made(composed, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "precflow.run.runner._close", lambda *_, **__: seen.append(history(tmp_path)[-1]) or runner.Outcome(None, 0)
+    )
+    run(composed(), command="")
+    assert seen[0]["exit_code"] == -1
+    assert "compare" in seen[0]["instances"]
+
+
+def test_the_last_run_needs_nothing_that_prune_takes(composed, tmp_path):
+    for limit in ("0.9", "0.99", "0.999"):
+        run(composed(f"tolerance.cosine_similarity={limit}"), command="")
+    (found,) = pruning.look([tmp_path / "runs" / "compare_dumps"], [], pruning.Wish(runs=1))
+    assert {rest.name.partition("-")[0] for rest in found.goes} >= {"judge", "report"}
+    assert [why for _, why in pruning.prune(found, found) if why] == []
+    run(composed("tolerance.cosine_similarity=0.999"), command="")
+    assert set(history(tmp_path)[-1]["states"].values()) == {"kept"}
 
 
 def test_a_subset_of_stages_has_no_verdict(composed):

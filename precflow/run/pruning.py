@@ -1,0 +1,305 @@
+"""What of a store can go: finished stages that no kept run names, and what failed or killed makers left.
+
+Only folders that the store made are looked at: sealed ones whose seal names the folder, failed attempts and unfinished ones.
+A folder is renamed into ``.pruned/`` before it is deleted, so that a prune that is killed leaves nothing half-deleted in its
+place; the next one finishes its work. Links are never followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import filelock
+
+from precflow.errors import StoreError
+from precflow.run.manifest import MANIFEST_FILE, Manifest, RunEntry
+from precflow.run.store import MAKING, SEAL_FILE, lock_of
+from precflow.stages.dump import GIVEN_FILE
+
+_PRUNED = ".pruned"
+_FAILED = ".failed"
+_UNFINISHED = re.compile(r"(?P<instance>.+)-\d+")  # NAME-KEY-PID
+_LARGEST_SEAL = 64_000_000  # bytes
+
+
+@dataclass(frozen=True)
+class Rest:
+    """One folder of a store.
+
+    Attributes:
+        name: Its name in the store.
+        folder: Where it is.
+        bytes: What it takes; links count as themselves.
+        used: Seconds since the epoch: when it was made, or last kept by a run.
+        why: Why it can go, or why it stays.
+    """
+
+    name: str
+    folder: Path
+    bytes: int
+    used: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """What can go of one store, and what stays.
+
+    Attributes:
+        store: The store.
+        shared: Runs of other folders or machines may name what is in it.
+        goes: What can go.
+        stays: What is named by a kept run, in use, or too young.
+        foreign: Names of what the store did not make; nobody touches it.
+    """
+
+    store: Path
+    shared: bool
+    goes: tuple[Rest, ...] = ()
+    stays: tuple[Rest, ...] = ()
+    foreign: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked for.
+
+    Attributes:
+        older: Only what was not used for so many seconds, and runs that began earlier; ``None`` for any age.
+        runs: How many of the last runs are kept; ``None`` for all, or for those that are young enough.
+    """
+
+    older: float | None = None
+    runs: int | None = None
+    now: float = field(default_factory=time.time)
+
+    def keeps(self, entries: Sequence[RunEntry]) -> list[RunEntry]:
+        """Return the runs whose stages stay: the last one always, and those that the wish does not give up."""
+        if self.older is None and self.runs is None:
+            return list(entries)
+        last = entries[-(self.runs or 1) :]
+        young = [] if self.older is None else [one for one in entries if self.now - _began(one) <= self.older]
+        under_way = [one for one in entries if one.exit_code == -1 and self.older is None]
+        return [one for one in entries if one in last or one in young or one in under_way]
+
+
+def look(folders: Sequence[Path], stores: Sequence[Path], wish: Wish, *, witnesses: Sequence[Path] = ()) -> list[Pruning]:
+    """Return what can go of the stores of some run folders, and of some stores that were named.
+
+    Args:
+        folders: Run folders.
+        stores: Stores outside of them. Of these, and of any store that is not a run folder's own, only what was not used for
+            ``wish.older`` can go: runs that are not seen from here may name it.
+        wish: What is asked for.
+        witnesses: Other run folders, whose runs may name what is in these stores.
+
+    Raises:
+        StoreError: A run folder's history is damaged, so nobody can tell what its runs name.
+    """
+    histories = {folder: Manifest(folder).entries() for folder in dict.fromkeys([*folders, *witnesses])}
+    used = {folder: {_store(folder, entry) for entry in entries} for folder, entries in histories.items()}
+    own = {(folder / "store").resolve(): folder for folder in histories}
+    asked = [place for folder in folders for place in ((folder / "store").resolve(), *sorted(used[folder]))]
+    roots = [root for root in dict.fromkeys([*asked, *(store.resolve() for store in stores)]) if root.is_dir()]
+    given = {path for root in {*roots, *own, *(place for places in used.values() for place in places)} for path in _given(root)}
+    found = []
+    for root in roots:
+        entries = [entry for folder, every in histories.items() for entry in every if _store(folder, entry) == root]
+        found.append(_look(root, entries, wish, given, shared=root not in own or not entries))
+    return found
+
+
+def _store(folder: Path, entry: RunEntry) -> Path:
+    return (Path(entry.store) if entry.store else folder / "store").resolve()
+
+
+def prune(pruning: Pruning, still: Pruning) -> Iterator[tuple[Rest, str]]:
+    """Delete what can go, and yield each folder with what stood in the way (``""`` where nothing did).
+
+    Args:
+        pruning: What was shown.
+        still: The same, looked at again: what a run has come to name since then stays.
+    """
+    goes = {rest.folder for rest in still.goes}
+    for rest in pruning.goes:
+        if rest.folder not in goes:
+            yield rest, "a run has come to use it"
+            continue
+        try:
+            with _held(rest) as free:
+                if free:
+                    _delete(rest.folder, pruning.store / _PRUNED)
+                yield rest, "" if free else "it is being made right now"
+        except OSError as error:
+            yield rest, f"cannot be deleted: {error.strerror or error}"
+
+
+def run_folders(runs: Path) -> list[Path]:
+    """Return the run folders below a folder, however deep their recipe's name makes them lie; links are not followed."""
+    found = []
+    for folder, names, files in os.walk(runs):
+        here = Path(folder)
+        if MANIFEST_FILE in files or (here / "store").is_dir():
+            found.append(here)
+            names[:] = [name for name in names if name not in {"store", "public"}]
+    return sorted(found)
+
+
+def stores_in(folder: Path) -> list[Path]:
+    """Return the stores at or right below a folder, as ``store=FOLDER`` makes them: one a recipe."""
+    return [place for place in (folder, *sorted(folder.iterdir())) if _is_folder(place) and _has_instances(place)]
+
+
+def _look(root: Path, entries: Sequence[RunEntry], wish: Wish, given: set[Path], *, shared: bool) -> Pruning:
+    kept = wish.keeps(entries)
+    named = {f"{name}-{key}" for entry in kept for name, key in entry.instances.items()}
+    once = {f"{name}-{key}": entry.number for entry in entries for name, key in entry.instances.items()}
+    last = max((_began(entry) for entry in entries), default=0.0)
+    goes: list[Rest] = []
+    stays: list[Rest] = []
+    foreign: list[str] = []
+    for rest in _rests(root, foreign):
+        instance, reason = rest.name, rest.why
+        if instance in named:
+            stays.append(_because(rest, "named by a run"))
+        elif any(path == rest.folder or rest.folder in path.parents for path in given):
+            stays.append(_because(rest, "another run was given this dump"))
+        elif reason and rest.folder.parent.name == _PRUNED:
+            goes.append(rest)
+        elif rest.folder.parent.name == MAKING and not _is_free(rest):
+            stays.append(_because(rest, "being made right now"))
+        elif wish.older is not None and wish.now - rest.used <= wish.older:
+            stays.append(_because(rest, "younger than asked for"))
+        elif shared and wish.older is None:
+            stays.append(_because(rest, "in a shared store: runs elsewhere may name it"))
+        elif not shared and rest.used >= last and instance not in once:
+            stays.append(_because(rest, "made since the last run began"))
+        else:
+            number = once.get(instance, 0)
+            goes.append(_because(rest, reason or (f"run {number} was the last to name it" if number else "no run names it")))
+    return Pruning(root, shared, tuple(goes), tuple(stays), tuple(foreign))
+
+
+def _rests(root: Path, foreign: list[str]) -> Iterator[Rest]:
+    """Yield what the store made; names of everything else go into ``foreign``."""
+    for folder in sorted(root.iterdir()):
+        if folder.name in {MAKING, _PRUNED} and _is_folder(folder):
+            continue
+        finished = _sealed(folder) if _is_folder(folder) else None
+        if finished is not None:
+            yield _rest(folder, max(finished, _changed(folder / SEAL_FILE)), "")
+        elif _is_folder(folder) and folder.name.endswith(_FAILED):
+            yield _rest(folder, _changed(folder), "a failed attempt")
+        else:
+            foreign.append(folder.name)
+    for place, why in ((MAKING, "never finished"), (_PRUNED, "half deleted")):
+        for folder in sorted((root / place).iterdir()) if _is_folder(root / place) else ():
+            if _is_folder(folder) and (place == _PRUNED or _UNFINISHED.fullmatch(folder.name)):
+                yield _rest(folder, _changed(folder), why)
+
+
+def _rest(folder: Path, used: float, why: str) -> Rest:
+    return Rest(folder.name, folder, _size(folder), used, why)
+
+
+def _because(rest: Rest, why: str) -> Rest:
+    return Rest(rest.name, rest.folder, rest.bytes, rest.used, why)
+
+
+@contextlib.contextmanager
+def _held(rest: Rest) -> Iterator[bool]:
+    """Hold the lock of the instance that a folder belongs to, so that nobody makes it meanwhile; tell whether it was free."""
+    unfinished = _UNFINISHED.fullmatch(rest.name) if rest.folder.parent.name == MAKING else None
+    instance = unfinished["instance"] if unfinished else rest.name.removesuffix(_FAILED)
+    root = rest.folder.parent.parent if rest.folder.parent.name in {MAKING, _PRUNED} else rest.folder.parent
+    if rest.folder.parent.name == _PRUNED:
+        yield True
+        return
+    (root / MAKING).mkdir(exist_ok=True)
+    lock = filelock.FileLock(lock_of(root, instance))
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+def _is_free(rest: Rest) -> bool:
+    with _held(rest) as free:
+        return free
+
+
+def _delete(folder: Path, pruned: Path) -> None:
+    """Rename, then delete: nobody ever finds half of it in its place."""
+    if folder.parent != pruned:
+        pruned.mkdir(exist_ok=True)
+        aside = pruned / f"{folder.name}-{os.getpid()}-{time.time_ns()}"
+        folder.rename(aside)
+        folder = aside
+    shutil.rmtree(folder)
+    with contextlib.suppress(OSError):  # another one is in it
+        pruned.rmdir()
+
+
+def _sealed(folder: Path) -> float | None:
+    """Return when a folder was finished by its seal; ``None`` where there is none or it is of another folder."""
+    seal = folder / SEAL_FILE
+    try:
+        if seal.is_symlink() or not seal.is_file() or seal.stat().st_size > _LARGEST_SEAL:
+            return None
+        said = json.loads(seal.read_text(encoding="utf-8"))
+        return float(said["finished"]) if f"{said['name']}-{said['key']}" == folder.name else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _given(root: Path) -> Iterator[Path]:
+    """Yield where the dumps lie that were given to runs with this store."""
+    for pointer in root.glob(f"dump.*/{GIVEN_FILE}") if root.is_dir() else ():
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            yield Path(json.loads(pointer.read_text(encoding="utf-8"))["path"]).resolve()
+
+
+def _has_instances(folder: Path) -> bool:
+    return _is_folder(folder / MAKING) or any(_is_folder(path) and (path / SEAL_FILE).is_file() for path in folder.iterdir())
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _size(folder: Path) -> int:
+    """Return the bytes of all files below a folder; of a link those of the link."""
+    total = 0
+    for here, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(here, name)).st_size  # noqa: PTH118  # dumps have many files
+    return total
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return time.time()
+
+
+def _began(entry: RunEntry) -> float:
+    try:
+        return datetime.datetime.fromisoformat(entry.started).timestamp()
+    except ValueError as error:
+        raise StoreError(f"run {entry.number} began at {entry.started!r}, which is no time") from error
