@@ -6,19 +6,18 @@ any traceback; both become 2 here. ``PRECFLOW_DEBUG=1`` shows tracebacks.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import importlib
-import json
 import os
 import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precflow import __version__
+from precflow import __version__, streams
 from precflow.config import flags
 from precflow.config.suggestions import did_you_mean
 from precflow.dumps import cut_files
@@ -27,7 +26,6 @@ from precflow.errors import ConfigError, PrecflowError, StoreError
 from precflow.verbs import VERBS, json_error
 
 if TYPE_CHECKING:
-    from precflow.config.composition import Composed
     from precflow.run.runner import Outcome
 
 _LONGEST_NAME = 255  # bytes, on nearly every file system
@@ -53,27 +51,34 @@ def _open_streams() -> None:
 
 
 def guarded(work: Callable[[], int], *, as_json: bool = False) -> int:
-    """Return what the work returns; say what stopped it and return 2 where something did."""
+    """Return what the work returns, whoever reads what it says; say what stopped it and return 2 where something did.
+
+    A full disk behind stdout is 2 as well: the answer did not arrive.
+    """
+    with streams.delivering() as delivery:
+        code = _done(work, as_json=as_json)
+    if not delivery.problem:
+        return code
+    with streams.delivering():
+        streams.say(f" the answer could not be written to stdout: {delivery.problem}")
+    return 2
+
+
+def _done(work: Callable[[], int], *, as_json: bool) -> int:
     try:
-        code = work()
-        sys.stdout.flush()
+        return work()
     except PrecflowError as error:
         return _refused(error, as_json=as_json)
     except KeyboardInterrupt:
-        _say(" interrupted; finished stages are kept, the same command goes on from here")
-    except BrokenPipeError:  # `precflow ls | head`: nobody reads on, which is no failure
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        streams.say(" interrupted; finished stages are kept, the same command goes on from here")
     except SystemExit as end:  # argparse
         return 0 if end.code in (0, None) else 2
     except Exception as error:  # noqa: BLE001  # the last line of defence: a fault of precflow's own is exit code 2, not 1
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # any path that was typed may be one
             return _refused(_too_long(error), as_json=as_json)
         _traceback()
-        _say(f" precflow itself failed: {type(error).__name__}: {error}")
-        _say(" PRECFLOW_DEBUG=1 shows where. Nothing that finished is lost.")
-    else:
-        return code
+        streams.say(f" precflow itself failed: {type(error).__name__}: {error}")
+        streams.say(" PRECFLOW_DEBUG=1 shows where. Nothing that finished is lost.")
     return 2
 
 
@@ -92,7 +97,7 @@ def worst(codes: Sequence[int]) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     if not arguments:
-        sys.stderr.write(short_help())
+        streams.say(short_help())
         return 0
     if arguments[0] in VERBS:
         return _verb(arguments[0], arguments[1:])
@@ -108,7 +113,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _look(line: flags.CommandLine) -> int:
     if line.asks_for("--version"):
-        sys.stdout.write(f"precflow {__version__}\n")
+        streams.write(f"precflow {__version__}")
         return 0
     from precflow.config.introspection import look
 
@@ -153,83 +158,79 @@ def _run(line: flags.CommandLine, arguments: Sequence[str]) -> int:
     from precflow.run.runner import publish, run
 
     command = shlex.join(["precflow", *arguments])
-    ends = []
-    outcomes: list[Outcome] = []
-
-    def ended(one: Composed) -> tuple[int, str]:
-        """Run a job, remember how that went, and return its exit code and verdict."""
-        outcomes.append(run(one, command=command))
-        return _end(outcomes[-1])
-
+    ended = []
     for number, (job, one) in enumerate(zip(jobs, composed, strict=True), start=1):
         if len(jobs) > 1:
-            _say(f" job {number} of {len(jobs)}   {' '.join(job)}")
-        ends.append(_job(lambda one=one: ended(one)))  # type: ignore[misc]  # bound early on purpose
-    code = worst([code for code, _ in ends])
+            streams.say(f" job {number} of {len(jobs)}   {' '.join(job)}")
+        outcome = None
+        try:
+            outcome = run(one, command=command)
+        except PrecflowError as error:  # what stops one job does not stop the others
+            _refused(error, as_json=False)
+        ended.append(_Ended(job, Path(one.config.runs).expanduser() / one.config.recipe, outcome))
+    code = worst([job.code for job in ended])
     if len(jobs) > 1:
-        _say(_jobs(jobs, [end for _, end in ends], code))
-        for shown in _to_show(outcomes):
+        streams.say(_jobs(ended, code))
+        for shown in _to_show(ended):
             publish(shown)
-            _say(f" {shown.folder} shows the report of the worst of them: {shown.verdict}")
+            streams.say(f" {shown.folder} shows the report of the worst of them: {shown.verdict}")
     return code
 
 
-def _to_show(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Return the worst job of each run folder, where a better one was the last to leave its report there."""
+@dataclass(frozen=True)
+class _Ended:
+    """One job of a command line; it has no outcome where it could not be done."""
+
+    words: Sequence[str]
+    folder: Path
+    outcome: Outcome | None
+
+    @property
+    def code(self) -> int:
+        return 2 if self.outcome is None else self.outcome.exit_code
+
+    @property
+    def text(self) -> str:
+        """How it ended: of one side alone there is nothing to judge."""
+        return _NOT_DONE if self.outcome is None else self.outcome.verdict or "done, not judged"
+
+
+def _to_show(ended: Sequence[_Ended]) -> list[Outcome]:
+    """Return the worst report of each run folder, where the last job left a better one there, or none because it failed."""
     found = []
-    for folder in dict.fromkeys(outcome.folder for outcome in outcomes):
-        here = [outcome for outcome in outcomes if outcome.folder == folder and outcome.report is not None]
-        code = worst([outcome.exit_code for outcome in here])
-        found += [outcome for outcome in here if outcome.exit_code == code != here[-1].exit_code][:1]
+    for folder in dict.fromkeys(job.folder for job in ended):
+        here = [job.outcome for job in ended if job.folder == folder]
+        reported = [outcome for outcome in here if outcome is not None and outcome.report is not None]
+        code = worst([outcome.exit_code for outcome in reported])
+        shown = here[-1].exit_code if here[-1] is not None and here[-1].report is not None else None
+        found += [outcome for outcome in reported if outcome.exit_code == code != shown][:1]
     return found
 
 
-def _job(work: Callable[[], tuple[int, str]], *, heard: bool = True) -> tuple[int, str]:
-    """Run one job and return its exit code and how it ended, in words; what stops it does not stop the others.
-
-    A reader who leaves (`precflow +recipe=NAME 2>&1 | head`) does: then the job goes on unheard, because its exit code counts.
-    """
-    try:
-        return work()
-    except PrecflowError as error:
-        return _refused(error, as_json=False), _NOT_DONE
-    except BrokenPipeError:
-        if not heard:
-            return 2, _NOT_DONE
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-        return _job(work, heard=False)  # finished stages are kept
-
-
-def _end(outcome: Outcome) -> tuple[int, str]:
-    return outcome.exit_code, outcome.verdict or "done, not judged"  # one side alone has nothing to judge
-
-
-def _jobs(jobs: Sequence[Sequence[str]], ends: Sequence[str], code: int) -> str:
-    """Return what became of each job, by the words in which the jobs differ."""
-    every = set(jobs[0]).intersection(*jobs)
-    differing = [" ".join(word for word in job if word not in every) for job in jobs]
-    rows = [f"   {end:<18} {words}" for words, end in zip(differing, ends, strict=True)]
-    return "\n".join([f" {len(jobs)} jobs, exit {code}", *rows])
+def _jobs(ended: Sequence[_Ended], code: int) -> str:
+    """Return what became of each job: its number and exit code, how far from its limits, and the words in which jobs differ."""
+    every = set(ended[0].words).intersection(*(job.words for job in ended))
+    furthest = [job.outcome.furthest if job.outcome is not None else "" for job in ended]
+    wide, wider = len(str(len(ended))), max(map(len, furthest))
+    rows = [
+        f"   {number:>{wide}}  exit {job.code}  {job.text:<18}{f' {far:<{wider}} ' if wider else ''} "
+        + " ".join(word for word in job.words if word not in every)
+        for number, (job, far) in enumerate(zip(ended, furthest, strict=True), start=1)
+    ]
+    return "\n".join([f" {len(ended)} jobs, exit {code}", *rows])
 
 
 def _refused(error: PrecflowError, *, as_json: bool) -> int:
     _traceback()
     if as_json:
-        sys.stdout.write(json.dumps(json_error(error), ensure_ascii=False) + "\n")
-    _say(f" {error}")
+        streams.write_json(json_error(error))
+    streams.say(f" {error}")
     return 2
 
 
 def _traceback() -> None:
     if os.environ.get("PRECFLOW_DEBUG") == "1":
-        traceback.print_exc()
-
-
-def _say(text: str) -> None:
-    encoding = sys.stderr.encoding or "utf-8"
-    with contextlib.suppress(BrokenPipeError):  # nobody reads: the exit code still counts
-        sys.stderr.write(text.rstrip("\n").encode(encoding, "replace").decode(encoding) + "\n")
-        sys.stderr.flush()
+        streams.say(traceback.format_exc())
 
 
 def short_help() -> str:

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -30,7 +32,9 @@ def runs(monkeypatch):
         if isinstance(code, BaseException):
             raise code
         verdict = {1: "misaligned", 3: "inconclusive"}.get(code)
-        return types.SimpleNamespace(verdict=verdict, exit_code=code, folder="runs/x", report=f"report {len(ran)}")
+        furthest = "12 times its limit" if code == 1 else ""
+        report = f"report {len(ran)}"
+        return types.SimpleNamespace(verdict=verdict, exit_code=code, folder="runs/x", report=report, furthest=furthest)
 
     def publish(outcome):
         shown.append(outcome.report)
@@ -77,6 +81,9 @@ def test_of_several_jobs_every_one_runs_and_the_worst_counts(runs, capsys, codes
         ((3, 1, 1), []),
         ((0, 0, 0), []),
         ((1, PrecflowError("x"), 0), ["report 1"]),
+        ((0, 3, PrecflowError("x")), ["report 2"]),
+        ((0, 0, PrecflowError("x")), ["report 1"]),
+        ((PrecflowError("x"), PrecflowError("x"), PrecflowError("x")), []),
     ],
 )
 def test_of_several_jobs_in_one_folder_the_worst_has_the_report(runs, codes, shown):
@@ -89,9 +96,23 @@ def test_a_job_without_a_verdict_is_not_called_aligned(runs, capsys):
     runs.codes.extend([0, 1])
     assert cli.main(["-m", "+recipe=sd_text_encoder", "sides=[reference]", "target.dtype=float16,float32"]) == 1
     said = capsys.readouterr().err
-    assert "done, not judged   target.dtype=float16" in said
-    assert "misaligned         target.dtype=float32" in said
+    rows = [" ".join(row.split()) for row in said.split("2 jobs, exit 1\n")[1].splitlines()[:2]]
+    assert rows == [
+        "1 exit 0 done, not judged target.dtype=float16",
+        "2 exit 1 misaligned 12 times its limit target.dtype=float32",
+    ]
     assert " aligned" not in said
+
+
+def test_each_job_is_told_by_its_number_and_exit_code(runs, capsys):
+    runs.codes.extend([0, PrecflowError("no disk"), 3])
+    assert cli.main(["-m", "+recipe=sd_text_encoder", "target.dtype=float16,bfloat16,float32"]) == 2
+    rows = capsys.readouterr().err.split("3 jobs, exit 2\n")[1].splitlines()
+    assert [row.split() for row in rows[:3]] == [
+        ["1", "exit", "0", "done,", "not", "judged", "target.dtype=float16"],
+        ["2", "exit", "2", "could", "not", "be", "done", "target.dtype=bfloat16"],
+        ["3", "exit", "3", "inconclusive", "target.dtype=float32"],
+    ]
 
 
 def test_a_job_that_cannot_be_done_does_not_stop_the_others(runs, capsys):
@@ -183,6 +204,89 @@ def test_a_reader_who_leaves_is_no_failure():
     done = subprocess.run(f"{sys.executable} -m precflow ls metric | head -1", shell=True, capture_output=True, text=True)
     assert done.stdout.count("\n") == 1
     assert done.stderr == ""
+
+
+@pytest.fixture
+def unusable(tmp_path):
+    """Return a command that prints an answer and means exit 2."""
+    (tmp_path / "bad.yaml").write_text("capture: {scope: []}\n")
+    return ["validate", "bad.yaml", "--json"]
+
+
+@pytest.mark.parametrize("place", ["a reader who left", "a closed stream"])
+def test_the_exit_code_is_that_of_the_answer_whoever_reads_it(unusable, place, monkeypatch):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w", encoding="utf-8") as stream:
+        if place == "a closed stream":
+            os.close(writing)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), writing)  # a number that cannot be written to
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert cli.main(unusable) == 2
+        assert cli.main(["ls", "metric"]) == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+def test_an_answer_that_did_not_fit_on_its_disk_is_no_answer(capsys, monkeypatch):
+    with Path("/dev/full").open("w", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert cli.main(["ls", "metric"]) == 2
+    assert "the answer could not be written to stdout: No space left on device" in capsys.readouterr().err
+
+
+def test_nobody_who_reads_what_is_said_changes_no_code(unusable, monkeypatch):
+    with Path("/dev/full").open("w", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert cli.main(["valdate"]) == 2
+        assert cli.main(["validate", "sd_text_encoder"]) == 0
+
+
+def test_behind_a_closed_pipe_a_shell_sees_the_code_of_the_answer(unusable):
+    """The real thing, once: Python writes its buffers at its end, and leaves with 120 where that fails."""
+    precflow = f"{sys.executable} -m precflow"
+    script = f"set -o pipefail; {precflow} {' '.join(unusable)} | true; echo $?; {precflow} ls metric > /dev/full; echo $?"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "2"]
+    assert done.stderr.strip() == "the answer could not be written to stdout: No space left on device"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["validate", "+recipe=sd_text_encoder", "target.\x1b[31mred=1"],
+        ["validate", "+recipe=sd_text_encoder", "target.dtype=\x1b]0;title\x07"],
+        ["validate", "+recipe=sd_text_encoder", "target.variables.\u202eA=1", "target.dtype=\u202efp16"],
+        ["show", "+recipe=sd_text_encoder", "target.variables.A=\x1b[2J\u2067"],
+        ["show", "+recipe=sd_text_encoder", "target.variables.A=\x1b[2J\u2067", "--json"],
+        ["ls", "\x1b[2J"],
+        ["ls", "--\x1b[2J"],
+        ["inspect", "\x1b[2Jnowhere"],
+        ["convert", "\x9b2Jnowhere", "\x1b[2J", "--to", "\x1b[2J"],
+        ["\x1b[2J"],
+        ["+recipe=\x1b[2J\u202e"],
+        ["--\x1b[2J"],
+        ["+recipe=sd_text_encoder", "--cfg", "\x1b[2J"],
+    ],
+)
+def test_nothing_that_was_typed_can_act_on_a_terminal(words, capsys):
+    cli.main(words)
+    said = capsys.readouterr()
+    assert [letter for letter in said.out + said.err if not letter.isprintable() and letter != "\n"] == []
+
+
+def test_nobody_writes_past_the_one_door():
+    package = Path(cli.__file__).parent
+    allowed = {"streams.py"}
+    files = [file for file in package.rglob("*.py") if "agent" not in file.relative_to(package).parts[:1]]
+    past = re.compile(r"sys\.(stdout|stderr)\.write|(?<![.\w])print\(")
+    found = [
+        f"{file.name}:{number}"
+        for file in files
+        if file.name not in allowed and file.name not in {"pack.py", "fingerprint.py"}  # text of programs that run elsewhere
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1)
+        if past.search(line)
+    ]
+    assert found == []
 
 
 def test_listing_imports_nothing_heavy():

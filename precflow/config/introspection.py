@@ -22,6 +22,7 @@ from precflow.config.composition import compose
 from precflow.config.flags import CommandLine
 from precflow.config.places import places
 from precflow.config.shape import leaves
+from precflow.streams import write
 
 
 def look(line: CommandLine) -> int:
@@ -51,10 +52,10 @@ def complete(arguments: Sequence[str], config_dirs: Sequence[Path] = (), verbs: 
     typed = os.environ.get("COMP_LINE", "")
     _, *words = typed.split(" ")
     if len(words) == 1 and (found := [verb for verb in verbs or () if words[0] and verb.startswith(words[0])]):
-        sys.stdout.write(" ".join(found) + "\n")
+        write(" ".join(found))
         return 0
     if len(words) > 1 and words[0] == "explain":
-        sys.stdout.write(" ".join(key for key in leaves() if key.startswith(words[-1])) + "\n")
+        write(" ".join(key for key in leaves() if key.startswith(words[-1])))
         return 0
     if len(words) > 1 and words[0] in (verbs or {}):
         if not (verbs or {})[words[0]]:
@@ -68,7 +69,7 @@ def complete(arguments: Sequence[str], config_dirs: Sequence[Path] = (), verbs: 
     with recipe_source.searching(places(config_dirs)), contextlib.redirect_stdout(answer):
         code = _hydra(arguments)
     behind_plus = typed.split(" ")[-1].startswith("+")
-    sys.stdout.write(_with_plus(answer.getvalue()) if behind_plus else answer.getvalue())
+    write((_with_plus(answer.getvalue()) if behind_plus else answer.getvalue()).removesuffix("\n"))
     return code
 
 

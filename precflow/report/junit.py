@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
+from precflow import streams
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES
 from precflow.report import selection, wording
 from precflow.report.model import ReportModel, Row, StageView
@@ -14,7 +14,6 @@ from precflow.report.tree import levels
 
 LEVELS = 2  # `encoder` and `encoder.layers.0`: a list that people can read
 _SHOWN = 10  # records told in the message of a failing case
-_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # letters that XML 1.0 cannot hold
 
 
 @dataclass(frozen=True)
@@ -125,5 +124,5 @@ def _append(suite: ET.Element, recipe: str, case: Case) -> None:
 
 
 def _clean(text: str) -> str:
-    """Return text that XML can hold; other letters become visible escapes."""
-    return _NO_XML.sub(lambda found: found.group().encode("unicode_escape").decode("ascii"), text)
+    """Return text that XML can hold and that a build server shows as it is read; other letters become visible escapes."""
+    return streams.printable_lines(text)

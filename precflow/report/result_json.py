@@ -10,6 +10,7 @@ from typing import Any
 
 from precflow.judgement.verdicts import EXIT_CODES
 from precflow.report.model import RESULT_SCHEMA, ReportModel, Row
+from precflow.streams import printable_json
 
 FORMAT = "precflow-result"
 MOST_BYTES = 6_000_000  # of rows: the folder that is kept as an artifact stays below 10 MB
@@ -53,12 +54,15 @@ def document(model: ReportModel) -> dict[str, Any]:
 
 
 def text(model: ReportModel) -> str:
-    """Return ``result.json``: one record a line, so that two results can be compared by eye."""
+    """Return ``result.json``: one record a line, so that two results can be compared by eye.
+
+    Letters that would act on the screen of who looks at it (bidirectional marks, control characters) are escapes.
+    """
     whole = document(model)
     rows = ",\n  ".join(_line(row) for row in whole.pop("rows"))
     head = json.dumps(whole, ensure_ascii=False, allow_nan=False, indent=1)
     records = f"[\n  {rows}\n ]" if rows else "[]"
-    return f'{head[:-2]},\n "rows": {records}\n}}\n'
+    return printable_json(f'{head[:-2]},\n "rows": {records}\n}}\n')
 
 
 def _bounded(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from precflow import streams
 from precflow.report.model import Row
 
 VERDICT_SYMBOLS: Mapping[str, str] = {"aligned": "✓", "misaligned": "✗", "inconclusive": "?"}
@@ -46,6 +47,7 @@ ROLE_MEANINGS: Mapping[str, str] = {
     "agrees": "within its limits",
     "unknown": "not enough evidence to say",
 }
+printable = streams.printable  # every report escapes as the terminal does
 _TIMES = "\u00d7"
 AT_LEAST = frozenset({"cosine_similarity", "share_within_one_thousandth", "share_within_five_thousandths", "allclose_share"})
 
@@ -164,17 +166,6 @@ def duration(seconds: float) -> str:
         return f"{minutes} min"
     hours, rest = divmod(minutes, 60)
     return f"{hours} h {rest} min" if rest else f"{hours} h"
-
-
-def printable(text: str) -> str:
-    r"""Return text in which nothing can move a cursor, change a colour or turn the reading direction.
-
-    >>> printable("a\x1b[31mb"), printable("层 0"), printable("two\nlines")
-    ('a\\x1b[31mb', '层 0', 'two\\nlines')
-    """
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text)
 
 
 def shortened(text: str, width: int) -> str:

@@ -13,7 +13,9 @@ from typing import Protocol
 from rich.console import Console
 from rich.markup import escape
 
+from precflow import streams
 from precflow.report.ci import stage_line
+from precflow.streams import printable
 
 HEARTBEAT_SECONDS = 60.0
 
@@ -48,7 +50,7 @@ class Terminal:
 
     def say(self, text: str) -> None:
         """Put the text beside the spinner."""
-        self._status.update(f"{self._title}  [dim]{escape(text)}[/dim]")
+        self._status.update(f"{self._title}  [dim]{escape(printable(text))}[/dim]")
 
     def done(self, stage: str, side: str, state: str, seconds: float, note: str) -> None:
         """Print the stage's line."""
@@ -56,7 +58,7 @@ class Terminal:
         mark = {"kept": "=", "skipped": "?"}.get(state, made)
         spent = f"{seconds:.0f} s" if mark == made else "later" if state == "skipped" else state
         line = f" {mark} {stage:<13}{side:<10} {spent:>6}   {note}"
-        self._console.print(escape(line), highlight=False, overflow="ellipsis", no_wrap=True)
+        self._console.print(escape(printable(line)), highlight=False, overflow="ellipsis", no_wrap=True)
 
 
 class Lines:
@@ -80,8 +82,7 @@ class Lines:
         self._line(stage, side, state if state in {"kept", "skipped"} else "done", seconds)
 
     def _line(self, stage: str, side: str, state: str, seconds: float) -> None:
-        sys.stderr.write(stage_line(self._recipe, stage, side=side, state=state, seconds=seconds) + "\n")
-        sys.stderr.flush()
+        streams.say(stage_line(self._recipe, stage, side=side, state=state, seconds=seconds))
 
 
 class Quiet:

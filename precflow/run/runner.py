@@ -15,7 +15,9 @@ from precflow.agent.contract import LOG_FILE
 from precflow.environment.variables import misspelt
 from precflow.errors import ConfigError, PrecflowError, SideError
 from precflow.judgement.verdicts import EXIT_CODES
+from precflow.report import wording
 from precflow.report.ci import ci_line
+from precflow.report.selection import furthest_row
 from precflow.report.terminal import columns_of, summary
 from precflow.run import progress, steps
 from precflow.run.agenda import Agenda
@@ -28,6 +30,7 @@ from precflow.stages.job import Job
 from precflow.stages.judge import read_verdict
 from precflow.stages.passes import latest
 from precflow.stages.report import read_model
+from precflow.streams import is_unicode, say
 
 if TYPE_CHECKING:
     from precflow.config.composition import Composed
@@ -45,12 +48,14 @@ class Outcome:
         exit_code: 0, 1 or 3.
         folder: Its run folder.
         report: Its own report in the store; ``None`` where none was made. The run folder shows that of the last run.
+        furthest: The record that is furthest over its limit, by how much; ``""`` where none is.
     """
 
     verdict: str | None
     exit_code: int
     folder: Path | None = None
     report: Path | None = None
+    furthest: str = ""
 
 
 def run(composed: Composed, *, command: str) -> Outcome:
@@ -62,7 +67,7 @@ def run(composed: Composed, *, command: str) -> Outcome:
     job = make_job(composed, command=command)
     steps.check_stages(job.config)
     for text in misspelt(job.config, os.environ):
-        _say(f" warning: {text}")
+        say(f" warning: {text}")
     where = steps.place(job.config)
     started = time.monotonic()
     entry = replace(where.manifest.begin(job.started, command), store=_elsewhere(where))
@@ -148,22 +153,24 @@ def _make(step: steps.Step, job: Job, where: steps.Place, done: Mapping[str, Sea
 def _close(job: Job, where: steps.Place, done: Mapping[str, Sealed], due: Sequence[str], *, kept: float | None) -> Outcome:
     """Publish the report and print how the run ended; ``kept``: its seconds, where it computed nothing."""
     if "judge" not in done:
-        _say(_half_done(job, where, done))
+        say(_half_done(job, where, done))
         return Outcome(None, 0)
     verdict = read_verdict(latest({name: sealed.folder for name, sealed in done.items()}, "judge"))
-    code = EXIT_CODES[verdict.verdict]
+    code, furthest = EXIT_CODES[verdict.verdict], ""
     if "report" in done:
         shown = _publish(where.folder, done["report"].folder)
         model = read_model(done["report"].folder)
+        row = furthest_row(model)
+        furthest = wording.used(row.judged.ratio) if row is not None and model.verdict.verdict == "misaligned" else ""
         if job.ci:
-            _say(ci_line(model, report_path=shown))
+            say(ci_line(model, report_path=shown))
         else:
             model = model if kept is None else replace(model, seconds=kept)  # those of the run that made it are its own
-            columns, plain = columns_of(sys.stderr), not _unicode()
-            _say(summary(model, report_path=shown, exit_code=code, columns=columns, ascii_only=plain, kept=kept is not None))
+            columns, plain = columns_of(sys.stderr), not is_unicode(sys.stderr)
+            say(summary(model, report_path=shown, exit_code=code, columns=columns, ascii_only=plain, kept=kept is not None))
     if due:
-        _say(_second_half(job, where, done, due))
-    return Outcome(verdict.verdict, code, where.folder, done["report"].folder if "report" in done else None)
+        say(_second_half(job, where, done, due))
+    return Outcome(verdict.verdict, code, where.folder, done["report"].folder if "report" in done else None, furthest)
 
 
 def publish(outcome: Outcome) -> None:
@@ -221,12 +228,3 @@ def _second_half(job: Job, where: steps.Place, done: Mapping[str, Sealed], due: 
 def _then(job: Job, where: steps.Place, side: str) -> list[str]:
     place = "store" if job.config.store or job.config.site.store else "run folder"
     return [f" Half done. On the machine of the {side}, with the same {place}:", f"   {command_for(job, where, side)}"]
-
-
-def _unicode() -> bool:
-    return (sys.stderr.encoding or "").lower().replace("-", "") == "utf8"
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(text.rstrip("\n") + "\n")
-    sys.stderr.flush()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from precflow.config import flags
 from precflow.errors import ConfigError, PrecflowError
+from precflow.streams import printable, say, write
+from precflow.streams import write_json as print_json
+
+__all__ = ["VERBS", "json_error", "parser", "print_json", "say", "table", "write"]
 
 VERBS: Mapping[str, str] = {
     "ls": "recipes, or another group: ls site, ls emulate, ls standard...",
@@ -48,6 +50,9 @@ class _Parser(argparse.ArgumentParser):
                 raise flags.unknown_option(option, given, known, next_step=f"{self.prog} --help")
         return super().parse_args(words, namespace)
 
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
 
 def parser(verb: str, usage: str, description: str = "") -> argparse.ArgumentParser:
     """Return an argument parser with what every verb knows: ``--json`` and ``--config-dir``."""
@@ -64,11 +69,6 @@ def parser(verb: str, usage: str, description: str = "") -> argparse.ArgumentPar
     return made
 
 
-def print_json(value: Any) -> None:
-    """Print one JSON object on stdout."""
-    print(json.dumps(value, ensure_ascii=False))
-
-
 def json_error(error: PrecflowError) -> dict[str, Any]:
     """Return an error as ``--json`` shows it."""
     problems = error.problems if isinstance(error, ConfigError) else ()
@@ -78,15 +78,10 @@ def json_error(error: PrecflowError) -> dict[str, Any]:
 
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Return rows in columns; wide characters count two."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
     lines = ("   ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(f" {line.rstrip()}" for line in lines)
-
-
-def write(text: str) -> None:
-    """Print text on stdout, with what the terminal cannot show replaced."""
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding))
 
 
 def _width(text: str) -> int:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from precflow.errors import StoreError
-from precflow.verbs import parser, print_json
+from precflow.verbs import parser, print_json, say
 
 _NAME = "precflow-agent.pyz"
 
@@ -34,5 +33,5 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.json:
         print_json({"agent": str(written), "bytes": size})
     else:
-        sys.stderr.write(f" {written}   {size / 1e3:.0f} kB; on the other machine:  python {written.name} request.json\n")
+        say(f" {written}   {size / 1e3:.0f} kB; on the other machine:  python {written.name} request.json")
     return 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from precflow.errors import DumpError, StoreError
 from precflow.judgement.verdicts import EXIT_CODES
+from precflow.streams import is_unicode
 from precflow.verbs import parser, print_json, write
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _say(model: ReportModel, written: Sequence[Path], code: int, *, as_json: boo
         outcome = {"verdict": model.verdict.verdict, "exit_code": code, "start": model.region.start, "result": str(written[0])}
         print_json({**outcome, "counts": dict(model.verdict.counts), "reasons": result_json.strict(model.verdict.reasons)})
         return
-    plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    plain = not is_unicode(sys.stdout)
     told = summary(model, report_path="", exit_code=code, columns=columns_of(sys.stdout), ascii_only=plain).split("\n")
     lines = [*told[:-1], f"   result      {written[0]}   {written[1].name}", told[-1]]
     write("\n".join(lines))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from precflow.dumps.overview import kept_of
 from precflow.dumps.reader import Dump
 from precflow.errors import ConfigError, DumpError, StoreError
 from precflow.report.wording import plural
-from precflow.verbs import parser, print_json, write
+from precflow.verbs import parser, print_json, say, write
 
 FORMATS = ("npy", "txt")
 INDEX = "records.json"  # beside many files: which file is which record
@@ -175,6 +174,4 @@ def _say(done: Sequence[Written], *, left_out: int, as_json: bool) -> None:
         notes = dict.fromkeys(one.note for one in done if one.file and one.note)
         write("   ".join([f" {plural(len(files), 'file')} in {files[0].parent if files else Path()}/", *notes]))
     if left_out:
-        sys.stderr.write(
-            f" {plural(left_out, 'record')} that match have no tensor in the dump: only their content id or less was kept\n"
-        )
+        say(f" {plural(left_out, 'record')} that match have no tensor in the dump: only their content id or less was kept")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from precflow.config.places import GROUPS, find, not_found, places
 from precflow.errors import ConfigError, StoreError
-from precflow.verbs import parser, print_json
+from precflow.verbs import parser, print_json, say
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.json:
         print_json({"copied": str(document.path), "to": str(destination), "next": command})
     else:
-        sys.stderr.write(f" {destination} is yours to change. Next:\n   {command}\n")
+        say(f" {destination} is yours to change. Next:\n   {command}")
     return 0
 
 

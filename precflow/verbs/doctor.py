@@ -14,7 +14,7 @@ from typing import Any
 
 from precflow.config.schema import RunConfig, Side
 from precflow.errors import SideError
-from precflow.verbs import parser, print_json
+from precflow.verbs import parser, print_json, say
 
 DEVICES = ("cpu", "cuda", "npu", "emulated")
 _NODES = {"cuda": "nvidia", "npu": "davinci"}  # how the kernel calls them
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.json:
         print_json({"rows": [asdict(row) for row in rows], "problems": problems})
     else:
-        sys.stderr.write(screen(rows))
+        say(screen(rows))
     return 2 if problems else 0
 
 
@@ -110,9 +110,7 @@ def screen(rows: Sequence[Row]) -> str:
         last = row.topic
     problems = sum(row.problem for row in rows)
     said = f"{problems} thing{'s' if problems > 1 else ''} to fix" if problems else "nothing to fix"
-    text = "\n".join([*lines, f" {said}"]) + "\n"
-    encoding = sys.stderr.encoding or "utf-8"
-    return text.encode(encoding, "replace").decode(encoding)
+    return "\n".join([*lines, f" {said}"]) + "\n"
 
 
 def _config(words: Sequence[str], config_dirs: Sequence[Path]) -> RunConfig:

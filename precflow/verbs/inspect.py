@@ -13,6 +13,7 @@ from precflow.dumps import lookup, overview
 from precflow.dumps.lookup import Found
 from precflow.dumps.reader import Dump
 from precflow.errors import DumpError
+from precflow.streams import is_unicode
 from precflow.verbs import parser, print_json, table, write
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ def main(arguments: Sequence[str]) -> int:
 def show(paper: Paper) -> None:
     """Print a screen: in colour on a terminal that wants it, plain everywhere else."""
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-    write(paper.render(colour=colour, ascii_only=plain))
+    plain = not is_unicode(sys.stdout)
+    write(paper.render(colour=colour, ascii_only=plain), styled=colour)
 
 
 def _parser() -> argparse.ArgumentParser:

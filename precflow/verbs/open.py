@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
 from precflow.errors import StoreError
-from precflow.verbs import parser, print_json, write
+from precflow.verbs import parser, print_json, say, write
 
 _PAGE = "report.html"
 
@@ -35,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     elif chosen.only_print:
         write(str(report))
     elif not webbrowser.open(report.resolve().as_uri()):
-        sys.stderr.write(" no browser here; the report is a file that opens anywhere:\n")
+        say(" no browser here; the report is a file that opens anywhere:")
         write(str(report))
     return 0
 

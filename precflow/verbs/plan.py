@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from precflow.verbs import parser, print_json, write
+from precflow.verbs import parser, print_json, say, write
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -39,4 +39,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _say(text: str) -> None:
-    print(f" to tell sizes: {text}", file=sys.stderr)
+    say(f" to tell sizes: {text}")

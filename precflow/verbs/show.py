@@ -9,6 +9,7 @@ from pathlib import Path
 
 from precflow.config.suggestions import did_you_mean
 from precflow.errors import ConfigError
+from precflow.streams import printable
 from precflow.verbs import parser, print_json, write
 
 _GREY, _PLAIN = "\033[90m", "\033[0m"
@@ -35,7 +36,8 @@ def main(arguments: Sequence[str]) -> int:
     rows = _rows(data, composed.provenance, section)
     if not rows:
         raise ConfigError(f"nothing is set in {section}.{did_you_mean(section, data)}   Sections: {', '.join(data)}")
-    write(_with_margin(rows, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    write(_with_margin(rows, colour=colour), styled=colour)
     return 0
 
 
@@ -60,10 +62,10 @@ def _rows(data: dict[str, object], provenance: object, section: str) -> list[tup
 
 
 def _with_margin(rows: Sequence[tuple[str, str]], *, colour: bool) -> str:
-    places = [_short(place) for place, _ in rows]
+    places = [printable(_short(place)) for place, _ in rows]
     width = max(len(place) for place in places)
     on, off = (_GREY, _PLAIN) if colour else ("", "")
-    return "\n".join(f"{on}{place:>{width}}{off}  {line}" for place, (_, line) in zip(places, rows, strict=True))
+    return "\n".join(f"{on}{place:>{width}}{off}  {printable(line)}" for place, (_, line) in zip(places, rows, strict=True))
 
 
 def _short(place: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from precflow.config.documents import shown
 from precflow.config.places import names, places
 from precflow.errors import ConfigError, Problem, TrustError
-from precflow.verbs import parser, print_json
+from precflow.verbs import parser, print_json, say
 
 _UNUSABLE = 2
 
@@ -50,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.json:
         print_json({"recipes": [_plain(one) for one in checked], "unusable": len(unusable), "seconds": round(seconds, 2)})
     else:
-        sys.stderr.write(_screen(checked, len(unusable), seconds))
+        say(_screen(checked, len(unusable), seconds))
     return _UNUSABLE if unusable else 0
 
 

@@ -67,7 +67,8 @@ def test_stages(state, outcome, aligned):
 
 
 def test_control_characters_and_lone_surrogates_become_visible():
-    assert junit._clean("a\x00\x1b\ud800b\tc") == "a\\x00\\x1b\\ud800b\tc"
+    assert junit._clean("a\x00\x1b\ud800b\tc\nd") == "a\\x00\\x1b\\ud800b\\tc\nd"
+    assert junit._clean("\u202ea\u2067b\x9bc") == "\\u202ea\\u2067b\\x9bc"
 
 
 def test_a_module_with_an_undecided_record_has_no_evidence(estimated):

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from precflow.report import result_json
+from precflow.report import junit, result_json
 from precflow.report.model import RESULT_SCHEMA
 from precflow.resources import directory
 
@@ -142,3 +142,10 @@ def test_an_estimate_carries_its_range_and_what_was_kept(estimated):
     assert violations(row, SCHEMA["$defs"]["row"]) == []
     exact = result_json.document(estimated)["rows"][1]
     assert {"evidence", "share", "range"}.isdisjoint(exact)
+
+
+def test_names_from_the_net_act_on_no_screen(nasty):
+    for text in (result_json.text(nasty), junit.text(nasty)):
+        assert [letter for letter in text if not letter.isprintable() and letter not in "\n\u00a0\u202f"] == []
+    names = [row.measure.record.encode("utf-8", "backslashreplace").decode() for row in nasty.rows]
+    assert [row["record"].encode("utf-8", "backslashreplace").decode() for row in parsed(nasty)["rows"]] == names

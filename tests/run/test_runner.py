@@ -32,6 +32,7 @@ def test_equal_dumps_are_aligned(composed, tmp_path, capsys):
 def test_a_fault_is_misaligned_and_named(composed, capsys):
     outcome = run(composed(factor=1.01), command="")
     assert (outcome.verdict, outcome.exit_code) == ("misaligned", 1)
+    assert outcome.furthest.endswith(" times its limit")
     assert "fc2 / linear" in capsys.readouterr().err
 
 
@@ -130,9 +131,10 @@ def test_in_ci_the_verdict_is_the_last_line(composed, capsys):
 
 
 def test_a_run_folder_that_cannot_be_made_is_said(composed, tmp_path):
+    ready = composed(f"runs={tmp_path / 'file'}")
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot write"):
-        run(composed(f"runs={tmp_path / 'file'}"), command="")
+        run(ready, command="")
 
 
 def test_a_damaged_artifact_is_made_again(composed, tmp_path):
