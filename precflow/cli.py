@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME = 255  # bytes, on nearly every file system
 _NOT_DONE = "could not be done"
-_OF_RECIPES = frozenset({"show", "plan", "validate"})  # verbs that overrides follow
+_OF_RECIPES = frozenset({"show", "plan", "validate", "request"})  # verbs that overrides follow
 BADNESS = (0, 3, 1, 2)  # of several jobs the worst exit code counts
 
 

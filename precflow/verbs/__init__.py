@@ -28,6 +28,7 @@ VERBS: Mapping[str, str] = {
     "compare": "two dumps without a recipe, or one record of both in full",
     "prune": "free space: what no kept run needs; deletes with --yes",
     "doctor": "this machine: what can be a side, and what is wrong",
+    "request": "what the agent of one side is asked, for a job that somebody else starts",
     "agent": "write precflow-agent.pyz, the one file that a side needs",
 }
 

@@ -1,0 +1,124 @@
+"""``precflow request RECIPE sides=[SIDE]``: what the agent of one side is asked, for a machine that starts its own jobs."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from precflow.config.schema import Side
+from precflow.config.words import ESCALATING
+from precflow.errors import ConfigError, StoreError
+from precflow.verbs import parser, write
+
+_AGENT, _FILE = "precflow-agent.pyz", "request.json"
+_COMMAND = "{command}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the request on stdout, and on stderr what the job has to do; return 0.
+
+    Raises:
+        ConfigError: The recipe does not compose, names no single side, or that side has nothing to run.
+        StoreError: The file cannot be written.
+    """
+    from precflow.config.composition import compose
+    from precflow.verbs.show import as_overrides
+
+    options = parser("request", "RECIPE|+recipe=NAME sides=[SIDE] [key=value ...] [--out FOLDER] [--import-path FOLDER]")
+    options.add_argument("words", nargs="+", metavar="RECIPE|key=value")
+    options.add_argument("--out", default="", metavar="FOLDER", help="where the job is to write the dump; else dump.SIDE")
+    options.add_argument(
+        "--import-path",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="where the job finds the recipe's own modules; else .",
+    )
+    options.add_argument("--to", type=Path, metavar="FILE", help="write the request there, not on stdout")
+    chosen = options.parse_args(arguments)
+    overrides, _ = as_overrides(chosen.words)
+    composed = compose(overrides, config_dirs=chosen.config_dir, complete=False)
+    side = _only(composed.config.sides)
+    out = chosen.out or f"dump.{side}"
+    request = made(composed, side, out=out, import_paths=chosen.import_path or ["."])
+    text = json.dumps(request, indent=1)  # ASCII: whatever the terminal shows, the file reads back
+    if chosen.to is None:
+        write(text)
+    else:
+        try:
+            chosen.to.write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise StoreError(f"{chosen.to} cannot be written: {error.strerror}") from error
+    settings: Side = getattr(composed.config, side)
+    judged = shlex.join([*(word for word in overrides if not word.startswith("sides=")), f"{side}.dump={out}"])
+    sys.stderr.write(_told(request, settings, str(chosen.to or _FILE), judged))
+    return 0
+
+
+def made(composed: Any, side: str, *, out: str, import_paths: Sequence[str]) -> dict[str, Any]:
+    """Return the request for the dump of a side that is run elsewhere.
+
+    Args:
+        composed: The composed recipe.
+        side: ``reference`` or ``target``.
+        out: Folder for the dump, as the job sees it; relative ones from where the job starts.
+        import_paths: Folders where the job finds the modules that the recipe names.
+
+    Raises:
+        ConfigError: There is nothing to run, or more than one pass would be needed.
+    """
+    from precflow import keys
+    from precflow.dumps.requests import dump_request
+    from precflow.run.jobs import make_job
+    from precflow.stages.dump import declare
+
+    config = composed.config
+    if config.capture.detail == ESCALATING:
+        raise ConfigError(
+            "capture=escalating looks again into what the first pass found, which one request cannot ask",
+            next_step="capture=tensors, or capture=sketch with capture.rules for what is to be looked into",
+        )
+    absent = [part for part in ("model", "inputs") if "_target_" not in getattr(config.workload, part)]
+    if absent:
+        raise ConfigError(f"{side} has nothing to run: workload.{absent[0]}._target_ is missing")
+    job = make_job(composed, command="")
+    request = dump_request(
+        config,
+        side,
+        Path(out),
+        ci=job.ci,
+        declared_key=keys.digest(declare(side, job)),
+        trusted=job.trusted,
+        import_paths=import_paths,
+        resume=True,
+    )
+    return {**request, "output": out}
+
+
+def _only(sides: Sequence[str]) -> str:
+    if len(sides) != 1:
+        raise ConfigError("a request is for one side", next_step="sides=[target]  or  sides=[reference]")
+    return sides[0]
+
+
+def _told(request: Mapping[str, Any], settings: Side, file: str, judged: str) -> str:
+    from precflow.agents.launch import implied_variables
+
+    variables = {**implied_variables(request), **settings.variables}
+    words = [settings.interpreter or "python", _AGENT, file]
+    place = settings.launcher.index(_COMMAND) if _COMMAND in settings.launcher else len(settings.launcher)
+    command = [*settings.launcher[:place], *words, *settings.launcher[place + 1 :]]
+    lines = [
+        f" The job of the {request['side']}, where `precflow agent` has put {_AGENT}:",
+        *(f"   . {shlex.quote(file)}" for file in settings.setup),
+        *(f"   export {name}={shlex.quote(value)}" for name, value in variables.items()),
+        f"   mkdir -p {shlex.quote(request['output'])}",
+        f"   {shlex.join(command)}",
+        f" It writes {request['output']}; started again it goes on behind finished steps. Then, where that is seen:",
+        f"   precflow {judged}",
+    ]
+    return "\n".join(lines) + "\n"
