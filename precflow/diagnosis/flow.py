@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from precflow.comparison.measures import Measure
 from precflow.diagnosis.changes import Change, Outputs, change, outputs_of
-from precflow.diagnosis.edges import Edge, Key
+from precflow.diagnosis.edges import Edge, Key, Place
 from precflow.diagnosis.graph import Node
 from precflow.diagnosis.unrecorded import Look, Search
 from precflow.dumps.records import Call, Record
@@ -90,7 +90,9 @@ class Tracer:
         self._judged = judged
         self._target_calls = tuple(target)
         self._target = {record.identity: record for call in self._target_calls for record in (*call.inputs, *call.outputs)}
-        self._leaving: dict[tuple[Key, str], Flow] = {}
+        self._leaving: dict[Place, Flow] = {}
+        self._failing: set[Key] = set()  # calls with an output that hands on a failing record
+        self._moved_in: dict[Key, tuple[Key, str]] = {}  # calls with an output that hands on moved values
         self.unrecorded = Search(nodes, self._target, look)
 
     def status(self, record: str) -> Judged | None:
@@ -124,24 +126,24 @@ class Tracer:
     def arriving(self, node: Node) -> Flow:
         """Return what the inputs of a call carry; for a module also what fails inside it."""
         arriving = merge(self._along(edge) for edge in node.edges)
-        within = [
-            self._leaving[(key, record.identity.index)] for key in node.inside for record in self._nodes[key].call.outputs
-        ]
-        if any(flow.failing for flow in within):
+        if self._failing and any(key in self._failing for key in reversed(node.inside)):  # most often the last one
             return merge([arriving, FAILING])
-        moved = next((flow.moved for flow in within if flow.moved), None)
-        return merge([arriving, Flow(moved=moved)])
+        moved = next((self._moved_in[key] for key in node.inside if key in self._moved_in), None) if self._moved_in else None
+        return merge([arriving, Flow(moved=moved)]) if moved else arriving
 
     def fails_before(self, module: Node, node: Node) -> bool:
         """Tell whether a failing record goes into a module, or is made inside it, before a call inside it runs."""
-        inside = [self._nodes[key] for key in module.inside if key < node.key]
-        leaving = (self._leaving.get((one.key, record.identity.index), CLEAN) for one in inside for record in one.call.outputs)
-        return merge(self._along(edge) for edge in module.edges).failing or any(flow.failing for flow in leaving)
+        arriving = merge(self._along(edge) for edge in module.edges)
+        return arriving.failing or any(key in self._failing for key in module.inside if key < node.key)
 
     def leave(self, node: Node, arriving: Flow) -> None:
         """Remember what each output of a call carries on."""
         for record in node.call.outputs:
-            self._leaving[(node.key, record.identity.index)] = self._leaves(node, record, arriving)
+            leaving = self._leaving[node.key, record.index] = self._leaves(node, record, arriving)
+            if leaving.failing:
+                self._failing.add(node.key)
+            if leaving.moved is not None:
+                self._moved_in.setdefault(node.key, leaving.moved)
 
     def role(self, node: Node, record: Record, arriving: Flow) -> str:
         """Return the role of a record that does not fail: ``agrees``, or what is known of one that was not judged."""
@@ -159,7 +161,7 @@ class Tracer:
         other = self._target.get(edge.record.identity)
         if other is None or other.dtype != edge.record.dtype or other.content == edge.record.content:
             return CLEAN
-        kind = f"weight {edge.record.weight}" if edge.record.weight else f"input {edge.record.identity.index}"
+        kind = f"weight {edge.record.weight}" if edge.record.weight else f"input {edge.record.index}"
         return Flow(outside=kind)
 
     def _leaves(self, node: Node, record: Record, arriving: Flow) -> Flow:

@@ -82,24 +82,29 @@ def build(calls: Iterable[Call], *, outside: frozenset[str] = frozenset()) -> di
 
 def _inside(ordered: list[tuple[Key, Call]]) -> Mapping[Key, tuple[Key, ...]]:
     """Give each module call the calls of itself and its children that completed in its phase since it was last done."""
-    waiting: dict[tuple[int, int, str, str], list[Key]] = defaultdict(list)
+    waiting: dict[tuple[int, int, str], dict[str, list[Key]]] = defaultdict(lambda: defaultdict(list))
     inside: dict[Key, tuple[Key, ...]] = {}
+    outer: dict[str, str] = {}
     for key, call in ordered:
         if call.phase not in _NESTED:
             continue
-        when = (*key[:2], call.phase)
+        here = waiting[call.rank, call.step, call.phase]
         if not call.operator:
-            inside[key] = tuple(waiting.pop((*when, call.module), ()))
-        for module in _enclosing(call):
-            waiting[(*when, module)].append(key)
+            inside[key] = tuple(here.pop(call.module, ()))
+        for module in _enclosing(call, outer):
+            here[module].append(key)
     return inside
 
 
-def _enclosing(call: Call) -> Iterator[str]:
+def _enclosing(call: Call, outer: dict[str, str]) -> Iterator[str]:
     """Yield the modules that were running around a call, innermost first.
 
+    Args:
+        call: The call.
+        outer: Module -> the one around it, as far as they came up; the same texts again and again need no new hashes.
+
     >>> from types import SimpleNamespace as Stub
-    >>> list(_enclosing(Stub(module="layers.0", operator="add")))
+    >>> list(_enclosing(Stub(module="layers.0", operator="add"), {}))
     ['layers.0', 'layers', '']
     """
     module = call.module
@@ -108,7 +113,10 @@ def _enclosing(call: Call) -> Iterator[str]:
     if call.operator:
         yield module
     while module != ROOT_MODULE:
-        module = module.rpartition(".")[0]
+        around = outer.get(module)
+        if around is None:
+            around = outer[module] = module.rpartition(".")[0]
+        module = around
         yield module
 
 

@@ -39,7 +39,7 @@ class Unrecorded:
     @property
     def text(self) -> str:
         """Which input of which call."""
-        return f"input {self.record.identity.index} of {self.taker}"
+        return f"input {self.record.index} of {self.taker}"
 
 
 class Search:
@@ -68,7 +68,7 @@ class Search:
     def doubtful(self, node: Node) -> str:
         """Return the index of an input that no recorded call made and that cannot be judged, ``""`` where there is none."""
         open_ = (record for record, judged in self._judged(node) if judged.status in INCOMPLETE_STATUSES)
-        return next((record.identity.index for record in open_), "")
+        return next((record.index for record in open_), "")
 
     def agree(self, node: Node) -> bool:
         """Tell whether there are such inputs that differ in bits, and all of them keep the limits of outputs."""

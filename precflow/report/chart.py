@@ -15,6 +15,7 @@ from precflow.report.tree import levels
 PREFERRED = "relative_l2"
 ENOUGH_GROUPS = 4  # fewer tell nothing, so that the next depth is shown however many it has
 MOST_GROUPS = 18
+MOST_LEVELS = 16  # of modules inside each other; nobody looks for a part of the network further in
 _UNDRAWN = frozenset({"not_judged", "sampled_out"})
 
 
@@ -64,7 +65,8 @@ def decades(rows: Sequence[Row], metric: str) -> tuple[int, int]:
 
 def groups(rows: Sequence[Row]) -> tuple[tuple[str, int], ...]:
     """Return the parts of the network under the picture: as deep as there is room for, or as zooming in will make room."""
-    paths = [levels(row.measure.module) for row in rows]
+    path_of = {module: levels(module)[:MOST_LEVELS] for module in {row.measure.module for row in rows}}
+    paths = [path_of[row.measure.module] for row in rows]
     found = _runs(paths, 1)
     for depth in range(2, max((len(path) for path in paths), default=0) + 1):
         deeper = _runs(paths, depth)

@@ -22,14 +22,12 @@ class Node:
 
     Attributes:
         name: Last part of the module's path.
-        path: The whole path, ``""`` for the model.
         statuses: Status -> records here and below, those that are judged only.
         introduces: Records here and below that introduce the error.
         children: Modules directly inside, in order of first appearance.
     """
 
     name: str
-    path: str
     statuses: Counter[str] = field(default_factory=Counter)
     introduces: int = 0
     children: dict[str, Node] = field(default_factory=dict)
@@ -49,24 +47,33 @@ class Node:
         """Number of records here and below that are misaligned or without evidence."""
         return sum(number for status, number in self.statuses.items() if status in MISALIGNED_STATUSES | INCOMPLETE_STATUSES)
 
-    def count(self, row: Row) -> None:
-        """Count one row for this module."""
-        if row.judged.status in _UNCOUNTED:
-            return
-        self.statuses[row.judged.status] += 1
-        self.introduces += row.role == "introduces"
-
 
 def build(rows: Iterable[Row]) -> Node:
-    """Return the tree of all modules that have rows; counts of a module include what is inside it."""
-    root = Node("(model)", "")
+    """Return the tree of all modules that have rows; counts of a module include what is inside it.
+
+    Each row is counted at its own module, and the sums are passed upwards once, so that a model may be nested as deeply as it
+    likes.
+    """
+    root = Node("(model)")
+    around: list[tuple[Node, Node]] = []  # a module and the one around it; outer ones come first
+    known: dict[str, Node] = {}
     for row in rows:
-        node = root
-        node.count(row)
-        for part in parts(row.measure.module):
-            path = f"{node.path}.{part}" if node.path else part
-            node = node.children.setdefault(part, Node(part, path))
-            node.count(row)
+        node = known.get(row.measure.module)
+        if node is None:
+            node = root
+            for part in parts(row.measure.module):
+                inner = node.children.get(part)
+                if inner is None:
+                    inner = node.children[part] = Node(part)
+                    around.append((inner, node))
+                node = inner
+            known[row.measure.module] = node
+        if row.judged.status not in _UNCOUNTED:
+            node.statuses[row.judged.status] += 1
+            node.introduces += row.role == "introduces"
+    for inner, outer in reversed(around):
+        outer.statuses.update(inner.statuses)
+        outer.introduces += inner.introduces
     return root
 
 
@@ -95,7 +102,16 @@ def levels(module: str) -> list[str]:
     return merged
 
 
-def plain(node: Node) -> list[object]:
-    """Return a node as nested lists for the page: name, worst status, wrong, judged, introduces, children."""
-    children = [plain(child) for child in node.children.values()]
-    return [printable(node.name), node.worst, node.wrong, node.judged, node.introduces, children]
+def plain(root: Node) -> list[list[object]]:
+    """Return a tree as a list for the page, each module before what is inside it.
+
+    One module is its name, worst status, wrong, judged, introduces, and how many modules are around it: nested lists of a
+    deeply nested model are more than JSON's writers and readers can follow.
+    """
+    found: list[list[object]] = []
+    waiting = [(root, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        found.append([printable(node.name), node.worst, node.wrong, node.judged, node.introduces, depth])
+        waiting += [(child, depth + 1) for child in reversed(node.children.values())]
+    return found

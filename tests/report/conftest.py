@@ -400,6 +400,16 @@ def large():
     return misaligned_model(layers=870)
 
 
+@pytest.fixture(scope="session")
+def deep():
+    """3 000 modules, each inside the one before; the innermost introduces the error."""
+    rows = []
+    for order in range(3000):
+        found = measure(order, ".".join("m" * (3000 - order)), "", error=0.5)
+        rows.append(Row(found, judged(found), "inherits" if order else "introduces"))
+    return model_of(rows, verdict_of(rows, "misaligned"))
+
+
 @pytest.fixture
 def undecided():
     """Return an inconclusive run in which nothing that was kept decides a record: the best end of its range keeps the limit."""

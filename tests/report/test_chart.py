@@ -39,6 +39,10 @@ def test_a_model_of_one_deep_list_still_has_parts(large):
     assert len(chart.build(large).groups) > 800
 
 
+def test_a_deep_model_has_parts_as_well(deep):
+    assert [index for _, index in chart.build(deep).groups] == [0]
+
+
 def test_a_row_above_the_depth_belongs_to_what_runs_around_it(misaligned):
     labels = [label for label, _ in chart.build(misaligned).groups]
     assert labels.count("encoder") == 0

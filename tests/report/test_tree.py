@@ -49,6 +49,20 @@ def test_levels_keep_a_leading_number():
     assert tree.levels("0.1.linear") == ["0.1", "linear"]
 
 
+def test_modules_may_be_nested_by_the_thousand(deep):
+    root = tree.build(deep.rows)
+    plain = tree.plain(root)
+    assert (root.judged, root.introduces) == (3000, 1)
+    assert plain[0] == ["(model)", "fail", 3000, 3000, 1, 0]
+    assert plain[-1] == ["m", "fail", 1, 1, 1, 3000]
+
+
+def test_modules_of_the_page_stand_in_front_of_what_is_inside_them(misaligned):
+    first = [(node[0], node[-1]) for node in tree.plain(tree.build(misaligned.rows))[:8]]
+    assert first[:4] == [("(model)", 0), ("embeddings", 1), ("token_embedding", 2), ("encoder", 1)]
+    assert first[4:] == [("layers", 2), ("0", 3), ("layer_norm1", 4), ("self_attn", 4)]
+
+
 def test_plain_nodes_hold_no_control_character(nasty):
     assert "\x1b" not in repr(tree.plain(tree.build(nasty.rows)))
     assert "\\x1b" in repr(tree.plain(tree.build(nasty.rows)))

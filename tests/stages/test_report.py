@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from precflow.diagnosis.findings import Finding
 from precflow.stages import report
@@ -62,3 +63,18 @@ def test_what_to_try_is_this_run_s_own_command_with_the_change(pair, made, monke
     command = ["precflow", "+recipe=compare_dumps", *given, "tolerance.relative_l2=1%", "target.dtype=float32"]
     assert [shlex.split(finding.try_it) for finding in model.findings] == [command, []]
     assert [finding.change for finding in model.findings] == ["target.dtype=float32   instead of   target.dtype=float16", ""]
+
+
+@pytest.mark.slow
+def test_three_thousand_modules_inside_each_other_are_reported(tmp_path, made):
+    tensor = np.ones((2, 2), np.float32)
+    for side, factor in (("reference", 1.0), ("target", 1.01)):
+        dump = builder.DumpBuilder(tmp_path / side, side=side)
+        for depth in range(3000, 0, -1):
+            dump.call(".".join("m" * depth), "", [tensor * np.float32(depth * factor)], [tensor])
+        dump.write()
+    folder = made(tmp_path)["report"]
+    model = read_model(folder)
+    assert len(model.rows) == 3000
+    assert model.region.start == ".".join("m" * 3000)
+    assert sum(path.stat().st_size for path in (folder / "public").iterdir()) < 10e6

@@ -22,19 +22,27 @@ def output_tensors(result: Any) -> List[Placed]:
     return [(path, leaf) for path, leaf in leaves(result) if isinstance(leaf, torch.Tensor)]
 
 
-def leaves(value: Any, path: str = "", above: Tuple[int, ...] = ()) -> Iterator[Tuple[str, Any]]:
-    """Yield ``(path, value)`` of everything that is no container, in order.
+def leaves(value: Any, path: str = "") -> Iterator[Tuple[str, Any]]:
+    """Yield ``(path, value)`` of everything that is no container, in order, however deep the containers lie in each other.
 
     Containers are lists, tuples, mappings (so a transformers ``ModelOutput``) and dataclass instances. A container that
     holds itself is yielded as a value where it comes up again.
     """
-    inner = None if id(value) in above else _children(value)
-    if inner is None:
-        yield path or "0", value
-        return
-    for key, child in inner:
-        for found in leaves(child, "%s.%s" % (path, key) if path else key, (*above, id(value))):
-            yield found
+    around: List[int] = []  # ids of the containers that are walked through, outermost first
+    walks = [iter([(path, value)])]
+    while walks:
+        entry = next(walks[-1], None)
+        if entry is None:
+            walks.pop()
+            del around[-1:]
+            continue
+        place, child = entry
+        inner = None if id(child) in around else _children(child)
+        if inner is None:
+            yield place or "0", child
+        else:
+            around.append(id(child))
+            walks.append(iter([("%s.%s" % (place, key) if place else key, within) for key, within in inner]))
 
 
 def _children(value: Any) -> Optional[Iterable[Tuple[str, Any]]]:

@@ -67,3 +67,10 @@ def test_a_real_model_output():
     transformers = pytest.importorskip("transformers.modeling_outputs")
     value = transformers.BaseModelOutput(last_hidden_state=ONE, hidden_states=(TWO, THREE))
     assert [path for path, _ in output_tensors(value)] == ["last_hidden_state", "hidden_states.0", "hidden_states.1"]
+
+
+def test_containers_may_be_nested_by_the_thousand():
+    value = ONE
+    for _ in range(3000):
+        value = [value]
+    assert output_tensors(value) == [(".".join("0" * 3000), ONE)]

@@ -228,3 +228,12 @@ def test_twenty_thousand_records_stay_light(large, show):
     page.click("th[data-column=ratio] button")
     worst = max((row for row in large.rows if row.judged.status == "fail"), key=lambda row: row.judged.ratio)
     assert worst.measure.name in page.text("#table tbody tr")
+
+
+def test_three_thousand_nested_modules_are_drawn_and_opened_where_the_error_starts(deep, show):
+    page = show(deep)
+    assert page.named("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled") == []
+    assert page.run("document.querySelectorAll('#tree .name').length") == 3001
+    assert page.run("document.querySelector('#tree').scrollWidth") < 1000
+    page.run("[...document.querySelectorAll('#tree .name')].at(-1).click()")
+    assert "1 to 1 of 1" in page.text("#page-text")
