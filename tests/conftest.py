@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA
-
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has what it starts in the background ignore interrupts
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if "PYTEST_XDIST_WORKER" in os.environ:  # threads of several tests on the same cores wait for each other at every operator
@@ -43,15 +41,7 @@ def grown():
 @pytest.fixture
 def plain_header():
     """Return what a header says at the least, besides what its writer adds."""
-    return {
-        "schema": DUMP_SCHEMA,
-        "format": DUMP_FORMAT,
-        "side": "target",
-        "dtype": "float32",
-        "device": {"name": "cpu"},
-        "weights": {"digest": "", "entries": {}},
-        "inputs": {"digest": "", "entries": {}},
-    }
+    return {"side": "target", "dtype": "float32"}
 
 
 @pytest.fixture

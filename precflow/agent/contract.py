@@ -6,12 +6,14 @@ The only module of the agent that the judge imports. Python 3.8, standard librar
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from typing import Dict, Iterable, Mapping, NamedTuple, Tuple
+from typing import Any, Dict, Iterable, Mapping, NamedTuple, Tuple
 from urllib.parse import unquote
 
 REQUEST_SCHEMA = 1
-DUMP_SCHEMA = 1
+DUMP_SCHEMA = 2  # 1 had no checksum over dump.json and step.json
 DUMP_FORMAT = "precflow-dump"
 DIGEST_SIZE = 16  # bytes of every blake2b in a dump: content ids, checksums of files, the content of a header
 
@@ -28,6 +30,38 @@ REHEARSAL_FILE = "rehearsal.json"  # what action "rehearse" writes beside the li
 
 ROOT_MODULE = ""  # the model itself
 OUTSIDE = "(outside)"  # operators that run while no module of the model does
+
+CHECKSUM = "checksum"  # of a JSON file: over everything else in it
+
+# Every key of a header, with the value that says nothing. A writer may leave keys out, and writes these for them; a reader
+# (``precflow/dumps/header.py``) wants every one, and refuses others.
+EMPTY_HEADER: Dict[str, Any] = {
+    "schema": DUMP_SCHEMA,
+    "format": DUMP_FORMAT,
+    "id": "",
+    "agent": "",
+    "side": "",
+    "recipe": "",
+    "declared": "",
+    "device": {"name": "", "kind": "", "description": "", "emulated": False},
+    "dtype": "",
+    "emulate": {"name": "", "rules": []},
+    "facts": {},
+    "determinism": {},
+    "capture": {},
+    "weights": {"digest": "", "entries": {}},
+    "inputs": {"digest": "", "entries": {}},
+    "repeat": {"checked": False, "records": 0, "by": [], "different": []},
+    "losses": [],
+    "draws": [],
+    "counts": {"calls": 0, "records": 0, "tensors": 0, "bytes": 0},
+    "sites": [],
+    "sites_of_ranks": {},
+    "seconds": {},
+    "dropped": {},
+    "files": {},
+    "content": "",
+}
 
 LEVELS = ("module", "api", "operator")
 PHASES = ("forward", "backward", "gradient", "optimizer")
@@ -134,6 +168,17 @@ def is_trusted(key: str, target: str, packages: Iterable[str]) -> bool:
     """
     shipped = key.startswith("workload.") and target in [SHIPPED + name for name in FACTORIES]
     return shipped or is_of_torch(key, target) or any(target.startswith(package + ".") for package in packages)
+
+
+def checksum_of(plain: Mapping[str, Any]) -> str:
+    """Return the checksum of a JSON file's content: BLAKE2b over its compact ASCII form, keys sorted, without ``checksum``.
+
+    >>> checksum_of({"b": 1, "a": [0.5]}) == checksum_of({"a": [0.5], "b": 1, "checksum": "whatever"})
+    True
+    """
+    rest = {key: value for key, value in plain.items() if key != CHECKSUM}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode("ascii"), digest_size=DIGEST_SIZE).hexdigest()
 
 
 def operator_of(level: str, operator: str) -> str:

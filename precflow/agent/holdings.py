@@ -41,4 +41,7 @@ def joined(entries: Mapping[str, Mapping[str, Any]]) -> Dict[str, Any]:
     The digest is blake2b-128 over ``name content`` lines, sorted: independent of the order of registration.
     """
     lines = "".join("%s %s\n" % (name, entry["content"]) for name, entry in sorted(entries.items()))
-    return {"digest": hashlib.blake2b(lines.encode("utf-8"), digest_size=DIGEST_SIZE).hexdigest(), "entries": entries}
+    return {
+        "digest": hashlib.blake2b(lines.encode("utf-8", "backslashreplace"), digest_size=DIGEST_SIZE).hexdigest(),
+        "entries": entries,
+    }

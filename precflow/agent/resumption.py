@@ -9,13 +9,16 @@ import re
 import shutil
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Set
 
+from precflow.agent import intake
 from precflow.agent.contract import (
+    CHECKSUM,
     COMPRESSED,
     DIGEST_SIZE,
     DUMP_SCHEMA,
     PADDING,
     STEP_FILE,
     Identity,
+    checksum_of,
     identity_text,
     operator_of,
 )
@@ -99,10 +102,9 @@ def _places(folder: str, rank: int) -> List[Any]:
 def _add(found: List[Finished], folder: str, rank: int, number: int, declared: str) -> bool:
     path = os.path.join(folder, "rank%d" % rank, "step%d" % number, STEP_FILE)
     try:
-        with open(path, encoding="utf-8") as file:
-            seal = json.load(file)
+        seal = intake.read_json(path)
         wanted = (DUMP_SCHEMA, number, rank, declared)
-        if tuple(seal[key] for key in ("schema", "step", "rank", "declared")) != wanted:
+        if tuple(seal[key] for key in ("schema", "step", "rank", "declared")) != wanted or seal[CHECKSUM] != checksum_of(seal):
             return False
         keys: Set[str] = set()
         for name, facts in seal["files"].items():
@@ -120,10 +122,10 @@ def _checked(path: str, facts: Dict[str, Any]) -> Set[str]:
         ValueError: It is not.
         OSError: It cannot be read.
     """
-    if os.path.getsize(path) != facts["bytes"]:
-        raise ValueError("%s has another size" % path)
     checksum = hashlib.blake2b(digest_size=DIGEST_SIZE)
-    with open(path, "rb") as file:
+    with intake.open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size != facts["bytes"]:
+            raise ValueError("%s has another size" % path)
         if "index" not in facts:
             for piece in iter(lambda: file.read(_PIECE), b""):
                 checksum.update(piece)
@@ -132,7 +134,7 @@ def _checked(path: str, facts: Dict[str, Any]) -> Set[str]:
             head = file.read(8)
             index = file.read(int.from_bytes(head, "little"))
             checksum.update(head + index)
-            keys = {_content(key) for key in json.loads(index.decode("ascii")) if not key.startswith((PADDING, "__"))}
+            keys = {_content(key) for key in intake.parse_json(index) if not key.startswith((PADDING, "__"))}
     if checksum.hexdigest() != facts.get("index", facts.get("blake2b")):
         raise ValueError("%s has another checksum" % path)
     return keys

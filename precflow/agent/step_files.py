@@ -8,7 +8,7 @@ import os
 import shutil
 from typing import Any, Dict, Mapping, Optional
 
-from precflow.agent.contract import DIGEST_SIZE, STEP_FILE
+from precflow.agent.contract import CHECKSUM, DIGEST_SIZE, STEP_FILE, checksum_of
 from precflow.agent.shard import Entry, ShardFile
 
 _LARGEST_SHARD = 16 << 30
@@ -109,8 +109,19 @@ class StepFiles:
         """
         step, rank = self.key
         plain = {"step": step, "rank": rank, "counts": self.counts, "files": dict(sorted(self.files.items())), **facts}
-        write_json(os.path.join(self._folder, self.place, STEP_FILE), plain)
-        return plain
+        return write_sealed(os.path.join(self._folder, self.place, STEP_FILE), plain)
+
+
+def write_sealed(path: str, value: Mapping[str, Any]) -> Dict[str, Any]:
+    """Write plain data with a checksum over all of it, and return it as whoever reads it gets it.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    plain: Dict[str, Any] = json.loads(json_bytes(value))  # its keys are texts now, as they are for the reader
+    plain[CHECKSUM] = checksum_of(plain)
+    write_json(path, plain)
+    return plain
 
 
 def write_json(path: str, value: Mapping[str, Any]) -> None:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, 
 
 from precflow.agent.background import QUEUE_BYTES, Background
 from precflow.agent.compression import compressed
-from precflow.agent.contract import DIGEST_SIZE, DUMP_SCHEMA, ERROR_FILE, HEADER_FILE
+from precflow.agent.contract import DIGEST_SIZE, DUMP_SCHEMA, EMPTY_HEADER, ERROR_FILE, HEADER_FILE
 from precflow.agent.digest import byte_count, to_host
 from precflow.agent.kept_steps import KeptSteps
 from precflow.agent.lock import WriterLock
 from precflow.agent.resumption import Finished
 from precflow.agent.ring import Alarm, all_finite
 from precflow.agent.shard import Entry, storable
-from precflow.agent.step_files import StepFiles, json_bytes, write_json
+from precflow.agent.step_files import StepFiles, json_bytes, write_json, write_sealed
 from precflow.agent.write_errors import WriteError, incomplete_rank, over_budget, write_error
 
 if TYPE_CHECKING:
@@ -210,10 +210,10 @@ class Writer:
         self._release()
 
     def seal(self, header: Mapping[str, Any], ranks: Sequence[int] = ()) -> Dict[str, Any]:
-        """Close everything and write the header with ``counts``, ``files`` and ``content``; return it as written.
+        """Close everything and write the header with ``counts``, ``files``, ``content`` and a checksum; return it as written.
 
         Args:
-            header: What the writer does not know.
+            header: What the writer does not know; keys of ``contract.EMPTY_HEADER`` that are left out say nothing.
             ranks: Others that wrote into the same folder, and have finished: their steps are sealed with this one's.
 
         Raises:
@@ -222,14 +222,15 @@ class Writer:
         """
         if self._step is not None:
             self.close_step(*self._step.key)
-        sealed: Dict[str, Any] = dict(header)
-        if ranks:
-            sealed["sites_of_ranks"] = {str(rank): self._adopt(rank) for rank in ranks}
+        sealed: Dict[str, Any] = {**EMPTY_HEADER, **header}
+        sealed["sites_of_ranks"] = {str(rank): self._adopt(rank) for rank in ranks}
         sealed["counts"] = dict(self.counts)
         sealed["dropped"] = self._kept.dropped
         sealed["files"] = self._kept.files
         sealed["content"] = evidence_id(sealed)
-        self._write_json(HEADER_FILE, sealed)
+        sealed["id"] = os.urandom(8).hex()
+        with self._explained(len(json_bytes(sealed))):
+            sealed = write_sealed(os.path.join(self.folder, HEADER_FILE), sealed)
         self._release()
         return sealed
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 
-from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA, HEADER_FILE
+import msgspec
+
+from precflow.agent import intake
+from precflow.agent.contract import CHECKSUM, DUMP_FORMAT, DUMP_SCHEMA, EMPTY_HEADER, HEADER_FILE, checksum_of
 from precflow.dumps.dtypes import is_floating
 from precflow.errors import DumpError
 
 _AGAIN = "write the dump again, or copy it again from where it was written"
+_SIDES = ("reference", "target", "golden")
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+Shape = Annotated[tuple[Count, ...], msgspec.Meta(max_length=64)]
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ class Entry:
 
     content: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: Shape
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ class Repeat:
     """
 
     checked: bool = False
-    records: int = 0
+    records: Count = 0
     different: tuple[str, ...] = ()
     by: tuple[str, ...] = ()
 
@@ -91,17 +97,19 @@ class FileSeal:
         index: Checksum of a shard's index: eight length bytes and the JSON. Its tensors are checked by their content ids.
     """
 
-    bytes: int
+    bytes: Count
     blake2b: str = ""
     index: str = ""
 
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a dump; ``docs/record-identity.md`` describes the file.
+    """The header of a dump, with exactly the keys of ``contract.EMPTY_HEADER``; ``docs/record-identity.md`` describes the file.
 
     Attributes:
         schema: Version of the layout.
+        format: What the file is.
+        id: Drawn when the dump was sealed: two dumps that have the same one are one dump, copied.
         agent: Version of the agent that wrote it.
         side: ``reference``, ``target`` or ``golden``.
         recipe: Name of the recipe.
@@ -115,16 +123,21 @@ class Header:
         weights: Before casting and before the move to the device.
         inputs: Before casting.
         repeat: Outcome of the second run.
+        losses: One a training step.
         draws: Random draws, in order.
         counts: ``calls, records, tensors, bytes``.
         sites: Places in the source, which calls index.
         sites_of_ranks: The same of other processes, by rank.
         seconds: Time by part.
+        dropped: Steps that went round, by rank, such as ``0-3,7``.
         files: Relative path -> seal.
         content: Identity of the evidence.
+        checksum: Of everything above.
     """
 
     schema: int = DUMP_SCHEMA
+    format: str = DUMP_FORMAT
+    id: str = ""
     agent: str = ""
     side: str = ""
     recipe: str = ""
@@ -138,13 +151,40 @@ class Header:
     weights: Holdings = field(default_factory=Holdings)
     inputs: Holdings = field(default_factory=Holdings)
     repeat: Repeat = field(default_factory=Repeat)
+    losses: tuple[float, ...] = ()
     draws: tuple[Mapping[str, Any], ...] = ()
-    counts: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, Count] = field(default_factory=dict)
     sites: tuple[str, ...] = ()
-    sites_of_ranks: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    sites_of_ranks: Mapping[Count, tuple[str, ...]] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+    dropped: Mapping[Count, str] = field(default_factory=dict)
     files: Mapping[str, FileSeal] = field(default_factory=dict)
     content: str = ""
+    checksum: str = ""
+
+
+@dataclass(frozen=True)
+class _Capture:
+    """What a header says of capture, for its types alone; a writer of one's own may say nothing."""
+
+    level: tuple[str, ...] = ()
+    phase: tuple[str, ...] = ()
+    scope: tuple[str, ...] = ()
+    step: tuple[Count, ...] = ()
+    rank: tuple[Count, ...] = ()
+    detail: str = ""
+    rules: tuple[dict[str, Any], ...] = ()
+    budget: Count = 0
+    keep_last: Count = 0
+    unmatched: tuple[Count, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Emulated:
+    """What a header says of an emulated fault, for its types alone."""
+
+    name: str
+    rules: tuple[dict[str, Any], ...]
 
 
 def read(path: Path) -> Header:
@@ -154,12 +194,13 @@ def read(path: Path) -> Header:
         path: The file itself.
 
     Raises:
-        DumpError: It is no JSON, no header of a dump, of a newer schema, lacks a key, or names files outside of the dump.
+        DumpError: It is no JSON, no header of a dump, of another schema, not what was sealed, lacks a key or has one too many,
+            or names files outside of the dump.
     """
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
+        plain = intake.read_json(path)
     except (OSError, ValueError) as error:
-        raise DumpError(f"{path} cannot be read as JSON: {error}", next_step=_AGAIN) from error
+        raise DumpError(f"{path} cannot be read as JSON: {reason_of(error)}", next_step=_AGAIN) from error
     if not isinstance(plain, dict) or plain.get("format") != DUMP_FORMAT:
         found = plain.get("format") if isinstance(plain, dict) else type(plain).__name__
         raise DumpError(
@@ -167,11 +208,12 @@ def read(path: Path) -> Header:
             next_step=f"give the folder that an agent wrote, with its {HEADER_FILE}",
         )
     _check_schema(path, plain)
+    if plain.get(CHECKSUM) != checksum_of(plain):
+        raise DumpError(f"{path} is damaged: it does not have the checksum that it was sealed with", next_step=_AGAIN)
     try:
         header = _typed(plain)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise DumpError(f"{path} is not a whole {HEADER_FILE}: {reason}", next_step=_AGAIN) from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DumpError(f"{path} is not a whole {HEADER_FILE}: {error}", next_step=_AGAIN) from error
     outside = [name for name in header.files if not is_inside(name)]
     if outside:
         raise DumpError(
@@ -181,90 +223,78 @@ def read(path: Path) -> Header:
     return header
 
 
+def reason_of(error: Exception) -> str:
+    """Return what an error says, for people: of the system its words alone."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
 def _check_schema(path: Path, plain: Mapping[str, Any]) -> None:
     schema = plain.get("schema")
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise DumpError(f"{path} says schema {schema!r}; expected a number from 1 to {DUMP_SCHEMA}", next_step=_AGAIN)
+        raise DumpError(f"{path} says schema {schema!r}; expected {DUMP_SCHEMA}", next_step=_AGAIN)
+    writer = f"precflow {plain.get('agent', 'of unknown version')} with {DUMP_FORMAT} schema {schema}"
     if schema > DUMP_SCHEMA:
-        writer = f"the agent of precflow {plain.get('agent', 'of unknown version')}"
         raise DumpError(
-            f"{path} was written by {writer} with {DUMP_FORMAT} schema {schema}; this precflow reads schema {DUMP_SCHEMA}",
+            f"{path} was written by a newer precflow: the agent of {writer}; this precflow reads schema {DUMP_SCHEMA}",
             next_step="update precflow here, or write the dump with this version: precflow agent",
+        )
+    if schema < DUMP_SCHEMA:
+        raise DumpError(
+            f"{path} was written by an older precflow: the agent of {writer}, which does not seal its header",
+            next_step="write the dump again with this version: precflow agent",
         )
 
 
 def _typed(plain: Mapping[str, Any]) -> Header:
-    device = plain["device"]
-    return Header(
-        schema=int(plain["schema"]),
-        agent=str(plain.get("agent", "")),
-        side=str(plain["side"]),
-        recipe=str(plain.get("recipe", "")),
-        declared=str(plain.get("declared", "")),
-        device=Device(
-            name=str(device["name"]),
-            kind=str(device.get("kind", "")),
-            description=str(device.get("description", "")),
-            emulated=bool(device.get("emulated", False)),
-        ),
-        dtype=_dtype(plain["dtype"]),
-        emulate=_mapping(plain, "emulate"),
-        facts=_mapping(plain, "facts"),
-        determinism=_mapping(plain, "determinism"),
-        capture=_mapping(plain, "capture"),
-        weights=_holdings(plain["weights"]),
-        inputs=_holdings(plain["inputs"]),
-        repeat=_repeat(plain.get("repeat") or {}),
-        draws=tuple(dict(draw) for draw in plain.get("draws") or ()),
-        counts=_mapping(plain, "counts"),
-        sites=tuple(str(site) for site in plain.get("sites") or ()),
-        sites_of_ranks={int(rank): tuple(map(str, sites)) for rank, sites in _mapping(plain, "sites_of_ranks").items()},
-        seconds=_mapping(plain, "seconds"),
-        files=seals(plain["files"]),
-        content=str(plain.get("content", "")),
-    )
+    """Return the header of plain data, once every key is there and each value is of its type.
+
+    Raises:
+        TypeError, ValueError, OverflowError: One is not.
+    """
+    _check_keys(plain, {*EMPTY_HEADER, CHECKSUM})
+    for key, kind in (("device", Device), ("weights", Holdings), ("inputs", Holdings), ("repeat", Repeat)):
+        _check_keys(plain[key], {one.name for one in fields(kind)}, f"{key}.")
+    for key in ("weights", "inputs"):
+        for name, entry in dict(plain[key]["entries"]).items():
+            _check_keys(entry, {one.name for one in fields(Entry)}, f"{key}.entries.{name}.")
+    _check_keys(plain["counts"], set(EMPTY_HEADER["counts"]), "counts.")
+    msgspec.convert(plain["capture"], _Capture)
+    msgspec.convert(plain["emulate"], _Emulated)
+    header = replace(msgspec.convert({**plain, "files": {}}, Header, str_keys=True), files=seals(plain["files"]))
+    if header.side not in _SIDES:
+        raise ValueError(f"side is {header.side!r}, expected one of {', '.join(_SIDES)}")
+    if not is_floating(header.dtype):
+        raise ValueError(f"dtype is {header.dtype!r}, expected a floating point type such as float32")
+    return header
 
 
-def seals(plain: Mapping[str, Any]) -> dict[str, FileSeal]:
+def _check_keys(plain: Any, wanted: Collection[str], place: str = "") -> None:
+    """Make sure that a map has the keys that are wanted and no others.
+
+    Raises:
+        ValueError: It has not, or is no map.
+    """
+    if not isinstance(plain, dict):
+        raise ValueError(f"{place.rstrip('.')} is a {type(plain).__name__}, expected a map")  # noqa: TRY004  one error for all
+    missing = [f"{place}{key}" for key in wanted if key not in plain]
+    unknown = [f"{place}{key}" for key in plain if key not in wanted]
+    if missing:
+        raise ValueError(f"{', '.join(sorted(missing))} is missing")
+    if unknown:
+        raise ValueError(f"it has keys that this precflow does not know, as a newer one may write: {', '.join(unknown)}")
+
+
+def seals(plain: Any) -> dict[str, FileSeal]:
     """Return the seals of files by name, as a header or the seal of a step has them.
 
     Raises:
-        KeyError: A seal has no size, or no checksum.
-        TypeError, ValueError: A value is of another kind.
+        ValueError: A seal has no size or no checksum, something else, or a value of another kind.
     """
-    return {name: FileSeal(int(one["bytes"]), **_checksum(one)) for name, one in plain.items()}
-
-
-def _checksum(plain: Mapping[str, Any]) -> dict[str, str]:
-    kind = "index" if "index" in plain else "blake2b"
-    return {kind: str(plain[kind])}
-
-
-def _dtype(name: Any) -> str:
-    if not isinstance(name, str) or not is_floating(name):
-        raise ValueError(f"dtype is {name!r}, expected a floating point type such as float32")
-    return name
-
-
-def _repeat(plain: Mapping[str, Any]) -> Repeat:
-    return Repeat(
-        checked=bool(plain.get("checked", False)),
-        records=int(plain.get("records", 0)),
-        different=tuple(plain.get("different", ())),
-        by=tuple(str(word) for word in plain.get("by", ())),
-    )
-
-
-def _mapping(plain: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    return dict(plain.get(key) or {})
-
-
-def _holdings(plain: Mapping[str, Any]) -> Holdings:
-    entries = {
-        name: Entry(str(entry["content"]), str(entry["dtype"]), tuple(int(size) for size in entry["shape"]))
-        for name, entry in (plain.get("entries") or {}).items()
-    }
-    return Holdings(str(plain["digest"]), entries)
+    if not isinstance(plain, dict):
+        raise ValueError(f"files is a {type(plain).__name__}, expected a map")  # noqa: TRY004  one error for all
+    for name, one in plain.items():
+        _check_keys(one, {"bytes", "index" if isinstance(one, dict) and "index" in one else "blake2b"}, f"files.{name}.")
+    return msgspec.convert(plain, dict[str, FileSeal])
 
 
 def is_inside(name: str) -> bool:

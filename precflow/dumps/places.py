@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path, PurePosixPath
 
-_STEP = re.compile(r"rank(\d+)/step(\d+)")
-_OWN = re.compile(r"(records-\d+\.jsonl|tensors-\d+\.safetensors)")
+_STEP = re.compile(r"rank([0-9]{1,9})/step([0-9]{1,9})")
+_OWN = re.compile(r"(records-[0-9]+\.jsonl|tensors-[0-9]+\.safetensors)")
 
 
 def place_of(name: str) -> tuple[int, int] | None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
+from precflow.agent import intake
 from precflow.agent.contract import ERROR_FILE, HEADER_FILE
 from precflow.dumps import header as headers
+from precflow.dumps.dtypes import FLOATS, real_part
 from precflow.dumps.header import Header
 from precflow.dumps.places import place_of, step_folders
 from precflow.dumps.record_files import read_records
@@ -49,9 +50,16 @@ class Dump:
         Raises:
             DumpError: There is no dump, it was never sealed, or its header is not usable.
         """
-        if not path.is_dir():
-            raise DumpError(f"there is no dump at {path}: expected a folder with {HEADER_FILE}")
-        if (path / HEADER_FILE).is_file():
+        try:
+            next(path.iterdir(), None)
+            header_is_there = (path / HEADER_FILE).exists()
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            raise DumpError(f"there is no dump at {path}: expected a folder with {HEADER_FILE}") from None
+        except OSError as error:
+            raise DumpError(
+                f"{path} cannot be read: {error.strerror}", next_step="give yourself the right to read it, and all below it"
+            ) from error
+        if header_is_there:
             return cls(path, headers.read(path / HEADER_FILE), sealed=True)
         if not allow_unsealed:
             raise _unsealed(path)
@@ -75,8 +83,8 @@ class Dump:
 
         Bytes of tensors show theirs when they are read: :meth:`tensor`, :meth:`check`, :meth:`verify`.
         """
-        damage = self._read[1]
-        return self._steps.damage + damage + self._tensors.problems
+        damage = self._steps.damage + self._read[1] + self._tensors.problems
+        return damage or self._contradictions
 
     @property
     def altered(self) -> Mapping[tuple[int, int], str]:
@@ -182,6 +190,11 @@ class Dump:
         return Steps(header.files, {rank: header.sites_of_ranks.get(rank, header.sites) for rank in ranks}, ())
 
     @functools.cached_property
+    def _contradictions(self) -> tuple[str, ...]:
+        """Where a header says something else of the run than its records do; they are all there, and whole."""
+        return tuple(contradictions(self.header, self._read[0])) if self.sealed else ()
+
+    @functools.cached_property
     def _tensors(self) -> Tensors:
         files = self._steps.files
         return Tensors([Shard(self.path / name, name, files[name]) for name in self._named(".safetensors")])
@@ -209,12 +222,43 @@ class Dump:
         return sorted(names, key=lambda name: (place_of(name) or (-1, -1), name))
 
 
+def contradictions(header: Header, calls: Sequence[Call]) -> list[str]:
+    """Return where a header says something else of the run than its records do, in words.
+
+    Args:
+        header: Of a sealed dump.
+        calls: All of its calls.
+    """
+    records = [record for call in calls for record in (*call.inputs, *call.outputs)]
+    counts, said = header.counts, header.capture
+    places = sorted({place for name in header.files if (place := place_of(name))})
+    ranks = sorted({rank for rank, _ in places})
+    pairs: list[tuple[str, Any, Any]] = [
+        ("the number of calls", counts["calls"], len(calls)),
+        ("the number of records", counts["records"], len(records)),
+        ("the ranks", sorted({0, *header.sites_of_ranks}) if header.sites_of_ranks else ranks[:1], ranks),
+    ]
+    for rank in ranks if "step" in said else ():
+        found = {step for of, step in places if of == rank}
+        gone = set(said["step"]) - found if header.dropped.get(rank) else set[int]()
+        pairs.append((f"the steps of rank {rank}", sorted({*said["step"]} - gone), sorted(found)))
+    for key, seen in (("level", {call.level for call in calls}), ("phase", {call.phase for call in calls})):
+        more = seen - set(said.get(key, seen))
+        pairs.append((f"every {key}", sorted(seen - more), sorted(seen)))
+    weights = {real_part(record.dtype) for record in records if record.weight} & {*FLOATS}
+    if weights and "*" in said.get("scope", ()) and real_part(header.dtype) not in weights:
+        pairs.append(("the type of the weights", header.dtype, ", ".join(sorted(weights))))
+    return [
+        f"{HEADER_FILE} and the records disagree on {what}: {one}, and {other}" for what, one, other in pairs if one != other
+    ]
+
+
 def _unsealed(path: Path) -> DumpError:
     raised = path / ERROR_FILE
     reason = "its writer was stopped before it finished"
     if raised.is_file():
         try:
-            message = json.loads(raised.read_text(encoding="utf-8")).get("message", "")
+            message = intake.read_json(raised).get("message", "")
         except (OSError, ValueError, AttributeError):
             message = ""
         reason = f"its workload raised {message or 'an error'} (see {ERROR_FILE})"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from precflow.agent.contract import DUMP_SCHEMA, STEP_FILE
-from precflow.dumps.header import FileSeal, is_inside, seals
+import msgspec
+
+from precflow.agent import intake
+from precflow.agent.contract import CHECKSUM, DUMP_SCHEMA, STEP_FILE, checksum_of
+from precflow.dumps.header import FileSeal, is_inside, reason_of, seals
 from precflow.dumps.places import own_files, place_of, step_folders
 
 
@@ -38,26 +40,37 @@ def read_steps(dump: Path) -> Steps:
         try:
             plain = _seal(folder / STEP_FILE, name)
             files.update(_files(plain, name))
-            known = tuple(str(site) for site in plain.get("sites") or ())
+            known = msgspec.convert(plain["sites"], tuple[str, ...])
             sites[plain["rank"]] = max(sites.get(plain["rank"], ()), known, key=len)
         except FileNotFoundError:
             damage.append(f"{name} was not finished: its writer was stopped; what is whole of it is read")
-            files.update(dict.fromkeys(f"{name}/{own}" for own in own_files(folder)))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            files.update(dict.fromkeys(_left(folder, name, damage)))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else reason_of(error)
             damage.append(f"{name}/{STEP_FILE} is not usable: {reason}; what is whole of the step is read")
-            files.update(dict.fromkeys(f"{name}/{own}" for own in own_files(folder)))
+            files.update(dict.fromkeys(_left(folder, name, damage)))
     return Steps(files, sites, tuple(damage))
+
+
+def _left(folder: Path, name: str, damage: list[str]) -> list[str]:
+    """Return the files of a step that has no usable seal."""
+    try:
+        return [f"{name}/{own}" for own in own_files(folder)]
+    except OSError as error:
+        damage.append(f"{name} cannot be read: {reason_of(error)}")
+        return []
 
 
 def _seal(path: Path, name: str) -> dict[str, Any]:
     """Return the seal of a step as plain data, once it is clear that it is one, and of this place."""
-    plain = json.loads(path.read_text(encoding="utf-8"))
+    plain = intake.read_json(path)
     if not isinstance(plain, dict):
         raise ValueError(f"expected an object, found {type(plain).__name__}")  # noqa: TRY004  one error for every bad seal
     schema = plain["schema"]
-    if not isinstance(schema, int) or isinstance(schema, bool) or not 1 <= schema <= DUMP_SCHEMA:
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema != DUMP_SCHEMA:
         raise ValueError(f"it is of schema {schema!r}; this precflow reads schema {DUMP_SCHEMA}")
+    if plain[CHECKSUM] != checksum_of(plain):
+        raise ValueError("it does not have the checksum that it was sealed with")
     if (plain["rank"], plain["step"]) != place_of(f"{name}/{STEP_FILE}"):
         raise ValueError(f"it is of rank {plain['rank']} and step {plain['step']}")
     return plain

@@ -27,6 +27,16 @@ def blockers(reference: Header, target: Header, same: Sequence[str]) -> list[str
     return found + [text for name, one, other in holdings if name in same and (text := _difference(name, one, other))]
 
 
+def copied(reference: Header, target: Header) -> str:
+    """Say that the target's dump is the reference's, copied or given twice; ``""`` where they are two dumps.
+
+    No two dumps have the same header: it says the side and how long each part took.
+    """
+    if not reference.checksum or reference.checksum != target.checksum:
+        return ""
+    return f"the dump of the target is the reference's own (checksum {target.checksum}): nothing of a target was recorded"
+
+
 def differing(reference: Holdings, target: Holdings) -> list[str]:
     """Return the names of entries that differ or are on one side only, in the reference's order."""
     names = [*reference.entries, *(name for name in target.entries if name not in reference.entries)]

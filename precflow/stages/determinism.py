@@ -14,9 +14,9 @@ from precflow.agent.contract import ROOT_MODULE
 from precflow.dumps.header import Repeat, told
 from precflow.dumps.reader import Dump
 from precflow.dumps.two_passes import not_repeated, unknown_before
-from precflow.environment.reproduction import blockers
+from precflow.environment.reproduction import blockers, copied
 from precflow.stages.artifacts import read_value, write_value
-from precflow.stages.dump import damage_found, open_dump
+from precflow.stages.dump import damage_found, is_given, open_dump
 from precflow.stages.job import Job, Made, Stage
 from precflow.stages.passes import second
 
@@ -75,6 +75,13 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     same = job.config.environment.same
     reference, target = open_dump(needs["dump.reference"]), open_dump(needs["dump.target"])
     found = reproduce(reference, target, same)
+    strange = [
+        f"the dump of the {side} says that it is of the {dump.header.side}"
+        for side, dump in (("reference", reference), ("target", target))
+        if not is_given(needs[f"dump.{side}"]) and dump.header.side != side
+    ]
+    copy = copied(reference.header, target.header)
+    found = replace(found, blockers=(*([copy] if copy else []), *strange, *found.blockers))
     damage = [f"{side}: {text}" for side in ("reference", "target") for text in damage_found(needs[f"dump.{side}"])]
     found = replace(found, incomplete=tuple(dict.fromkeys([*found.incomplete, *damage])))
     write_value(folder / REPRODUCTION_FILE, found)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow import keys
-from precflow.agent.contract import HEADER_FILE
+from precflow.agent.contract import CHECKSUM, HEADER_FILE
 from precflow.agents.fingerprint import fingerprint, origins
 from precflow.config.words import SEEDED, names_file
 from precflow.dumps.header import Header
@@ -52,14 +52,19 @@ def given(side: str) -> Stage:
 
 def open_dump(folder: Path) -> Dump:
     """Open the dump of a sealed ``dump`` stage, whether it was made here or given."""
-    pointer = folder / GIVEN_FILE
-    return Dump.open(Path(read_plain(pointer)["path"]), allow_unsealed=True) if pointer.is_file() else Dump.open(folder)
+    if not is_given(folder):
+        return Dump.open(folder)
+    return Dump.open(Path(read_plain(folder / GIVEN_FILE)["path"]), allow_unsealed=True)
+
+
+def is_given(folder: Path) -> bool:
+    """Tell whether the dump of a sealed ``dump`` stage was brought by the user."""
+    return (folder / GIVEN_FILE).exists()
 
 
 def damage_found(folder: Path) -> list[str]:
     """Return what was wrong with a dump that was given: nobody reads its inputs again, and a damaged dump proves nothing."""
-    pointer = folder / GIVEN_FILE
-    return list(read_plain(pointer)["damage"]) if pointer.is_file() else []
+    return list(read_plain(folder / GIVEN_FILE)["damage"]) if is_given(folder) else []
 
 
 def contents(value: Any, key: str = "") -> Any:
@@ -134,10 +139,11 @@ def record(side: str, job: Job, folder: Path, declared_key: str, region: Rules |
 def evidence(folder: Path) -> str:
     """Return the identity of what later stages read of a sealed dump: its header, which names every file by checksum.
 
-    Times and the hash of the recipe are left out: they change nothing that is said about the dump.
+    Times and the hash of the recipe are left out, for they change nothing that is said about the dump, and the checksum, which
+    is over them too.
     """
     plain: dict[str, Any] = read_plain(folder / HEADER_FILE)
-    return keys.digest({key: value for key, value in plain.items() if key not in {"seconds", "declared"}})
+    return keys.digest({key: value for key, value in plain.items() if key not in {"seconds", "declared", CHECKSUM}})
 
 
 def _note(header: Header) -> str:

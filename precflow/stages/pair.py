@@ -23,6 +23,7 @@ from precflow.dumps.lookup import Found
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call
 from precflow.environment.pair import differences
+from precflow.environment.reproduction import copied
 from precflow.judgement.inputs import look
 from precflow.judgement.judge import judge
 from precflow.judgement.verdicts import Judged, Verdict
@@ -82,6 +83,8 @@ def comparison(
     measures = [] if reproduction.blockers else set_aside(compare(reference, target), reference, target)
     judged, verdict = judged_by(tolerance, reference, target, measures, reproduction)
     dtypes = _dtypes(reference, target, measures)
+    copy = copied(reference.header, target.header)
+    verdict = replace(verdict, warnings=(*([copy] if copy else []), *verdict.warnings))
     inputs = look(reference, target, tolerance, reference_dtype=dtypes[0], target_dtype=dtypes[1])
     region = localize(reference, target, measures, judged, inputs)
     findings = advice(reference, target, region=region, measures=measures, judged=judged, reproduction=reproduction)

@@ -43,7 +43,7 @@ def refused(make, **changes):
 def test_the_header_says_what_was_run(make):
     header = make()
     assert {key: header[key] for key in ("schema", "format", "side", "recipe", "declared", "dtype")} == {
-        "schema": 1,
+        "schema": 2,
         "format": "precflow-dump",
         "side": "target",
         "recipe": "toy",

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from precflow.agent.contract import SAFETENSORS_OF_DTYPE
+from precflow.agent.contract import DUMP_SCHEMA, EMPTY_HEADER, SAFETENSORS_OF_DTYPE
 
 WORD = np.uint64(0xFFFFFFFF)
 
@@ -57,6 +57,19 @@ def seal_of(name, data):
     if not name.endswith(".safetensors"):
         return {"bytes": len(data), "blake2b": checksum(data)}
     return {"bytes": len(data), "index": checksum(data[: 8 + int.from_bytes(data[:8], "little")])}
+
+
+def with_checksum(plain):
+    """Return plain data with the checksum over all else in it."""
+    rest = {key: value for key, value in plain.items() if key != "checksum"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return {**rest, "checksum": checksum(text.encode())}
+
+
+def reseal(folder, **changes):
+    """Change keys of a header, and seal it as if its agent had written it so."""
+    path = folder / "dump.json"
+    path.write_text(json.dumps(with_checksum({**json.loads(path.read_text(encoding="utf-8")), **changes})), encoding="utf-8")
 
 
 class DumpBuilder:
@@ -128,8 +141,8 @@ class DumpBuilder:
         for rank, step in self.lines if steps else ():
             name = f"rank{rank}/step{step}"
             seals = {file: seal_of(file, data) for file, data in files.items() if file.startswith(name)}
-            seal = {"schema": 1, "step": step, "rank": rank, "counts": {}, "files": seals, "sites": ["a.py:1 in f"]}
-            (self.folder / name / "step.json").write_text(json.dumps(seal), encoding="utf-8")
+            seal = {"schema": DUMP_SCHEMA, "step": step, "rank": rank, "counts": {}, "files": seals, "sites": ["a.py:1 in f"]}
+            (self.folder / name / "step.json").write_text(json.dumps(with_checksum(seal)), encoding="utf-8")
         if sealed:
             self.folder.mkdir(exist_ok=True)
             (self.folder / "dump.json").write_text(json.dumps(self._header(files)), encoding="utf-8")
@@ -137,9 +150,9 @@ class DumpBuilder:
 
     def _header(self, files):
         seals = {name: seal_of(name, data) for name, data in files.items()}
+        lines = [line for of_step in self.lines.values() for line in of_step]
         header = {
-            "schema": 1,
-            "format": "precflow-dump",
+            **EMPTY_HEADER,
             "agent": "0.1.0",
             "side": self.side,
             "recipe": "test",
@@ -154,10 +167,20 @@ class DumpBuilder:
             "inputs": {"digest": "i", "entries": {}},
             "repeat": {"checked": True, "records": 2, "by": ["bits"], "different": []},
             "draws": [],
-            "counts": {"calls": 1},
+            "counts": {
+                "calls": len(lines),
+                "records": sum(len(line["inputs"]) + len(line["outputs"]) for line in lines),
+                "tensors": sum(map(len, self.tensors.values())),
+                "bytes": sum(array.nbytes for tensors in self.tensors.values() for array in tensors.values()),
+            },
             "sites": ["model.py:3 in forward <- run.py:1"],
             "seconds": {},
             "files": seals,
             "content": "e0",
         }
-        return {**header, **self.header_changes}
+        ranks = sorted({rank for rank, _ in self.lines} - {0})
+        header["sites_of_ranks"] = {str(rank): header["sites"] for rank in ranks}
+        given = dict(self.header_changes)
+        for key in {"repeat", "device", "emulate"} & given.keys():  # a test says what it is about
+            given[key] = {**EMPTY_HEADER[key], **given[key]}
+        return with_checksum({**header, **given})

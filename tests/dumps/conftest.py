@@ -20,3 +20,9 @@ def build(tmp_path):
 def content_of():
     """Return the function that makes content ids."""
     return builder.content_of
+
+
+@pytest.fixture
+def with_checksum():
+    """Return the function that gives plain data the checksum over all else in it."""
+    return builder.with_checksum

@@ -1,7 +1,9 @@
 """A dump as a whole: what is read, and what is damaged."""
 
 import json
+import re
 import threading
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -280,3 +282,46 @@ def test_norms_that_are_said_to_lie_elsewhere_are_damage(summed_up):
     for place in ((key, start, 10**6), (key, -1, count), ("0" * 32, start, count)):
         with pytest.raises(DumpError, match="norms of its rows"):
             dump.rows(msgspec.structs.replace(record, row_norms=place))
+
+
+SAID = {
+    "calls": ({"counts": {"calls": 3, "records": 3, "tensors": 2, "bytes": 32}}, "the number of calls: 3, and 2"),
+    "records": ({"counts": {"calls": 2, "records": 9, "tensors": 2, "bytes": 32}}, "the number of records: 9, and 3"),
+    "ranks": ({"sites_of_ranks": {"1": []}}, r"the ranks: \[0, 1\], and \[0\]"),
+    "steps": ({"capture": {"step": [0, 1, 2]}}, r"the steps of rank 0: \[0, 1, 2\], and \[0, 1\]"),
+    "fewer steps": ({"capture": {"step": [0]}}, r"the steps of rank 0: \[0\], and \[0, 1\]"),
+    "levels": ({"capture": {"level": ["module"]}}, r"every level: \[\], and \['api'\]"),
+    "phases": ({"capture": {"phase": ["backward"]}}, r"every phase: \[\], and \['forward'\]"),
+    "type": ({"dtype": "float16", "capture": {"scope": ["*"]}}, "the type of the weights: float16, and float32"),
+}
+
+
+@pytest.mark.parametrize("what", SAID)
+def test_a_header_that_says_something_else_of_the_run_than_its_records_is_damage(build, what):
+    dump = build()
+    for step in (0, 1):
+        dump.call("a", "linear", [np.ones(4, np.float32)], [np.ones(2, np.float32)] if step else [], step=step)
+    dump.lines[0, 1][0]["inputs"][0]["weight"] = "a.weight"
+    assert Dump.open(dump.write()).damage == ()
+    changes, told = SAID[what]
+    dump.header_changes = changes
+    (damage,) = Dump.open(dump.write()).damage
+    assert re.search(f"dump.json and the records disagree on {told}", damage)
+
+
+def test_steps_that_went_round_are_not_missing(build):
+    dump = build()
+    dump.call("a", "linear", [np.ones(4, np.float32)], step=3)
+    dump.header_changes = {"capture": {"step": [0, 1, 2, 3]}, "dropped": {"0": "0-2"}}
+    assert Dump.open(dump.write()).damage == ()
+
+
+def test_an_unreadable_folder_is_told(build, monkeypatch):
+    folder = build().call("a", "linear").write()
+
+    def refused(self):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(DumpError, match="dump cannot be read: Permission denied"):
+        Dump.open(folder)

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from precflow.agent.contract import checksum_of
 from precflow.dumps.reader import Dump
 from precflow.dumps.steps import read_steps
 from precflow.errors import DumpError
@@ -39,7 +40,11 @@ def test_finished_steps_are_whole_and_checked(folder):
 
 
 def change(path, **changes):
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    seal(path, {**json.loads(path.read_text()), **changes})
+
+
+def seal(path, plain):
+    path.write_text(json.dumps({**plain, "checksum": checksum_of(plain)}))
 
 
 SEALS = {
@@ -47,13 +52,15 @@ SEALS = {
     "empty": (lambda path: path.write_text(""), "step.json is not usable: Expecting value"),
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:40]), "step.json is not usable"),
     "no object": (lambda path: path.write_text("[]"), "expected an object, found list"),
-    "newer": (lambda path: change(path, schema=7), "it is of schema 7; this precflow reads schema 1"),
+    "newer": (lambda path: change(path, schema=7), "it is of schema 7; this precflow reads schema 2"),
     "of another step": (lambda path: change(path, step=2), "it is of rank 0 and step 2"),
     "of another rank": (lambda path: change(path, rank=1), "it is of rank 1 and step 1"),
-    "without files": (lambda path: path.write_text('{"schema": 1, "rank": 0, "step": 1}'), "'files' is missing"),
+    "without files": (lambda path: seal(path, {"schema": 2, "rank": 0, "step": 1}), "'files' is missing"),
     "leads outside": (lambda path: change(path, files={"../../x": {"bytes": 1, "blake2b": "00"}}), "another folder: ../../x"),
     "of files elsewhere": (lambda path: change(path, files={"rank0/step0/a": {"bytes": 1, "blake2b": "00"}}), "another folder"),
-    "without a checksum": (lambda path: change(path, files={RECORDS: {"bytes": 1}}), "'blake2b' is missing"),
+    "without a checksum": (lambda path: change(path, files={RECORDS: {"bytes": 1}}), "blake2b is missing"),
+    "changed": (lambda path: path.write_text(path.read_text().replace("a.py:1", "b.py:1")), "the checksum that it was sealed"),
+    "without a seal of its own": (lambda path: path.write_text('{"schema": 2, "rank": 0, "step": 1}'), "'checksum' is missing"),
     "nested": (lambda path: path.write_text("[" * 100_000), "step.json is not usable"),
     "not text": (lambda path: path.write_bytes(b"\xff\xfe\x00"), "step.json is not usable"),
 }

@@ -1,11 +1,16 @@
 """Dumps that are damaged, of something else, or of models that differ: never aligned without evidence, and always explained."""
 
+import importlib.util
 import json
 import shutil
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
+builder = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(builder)
 pytestmark = [pytest.mark.slow, pytest.mark.npu, pytest.mark.xdist_group("bad input")]
 RECORDS, SHARD = "rank0/step0/records-0.jsonl", "rank0/step0/tensors-0.safetensors"
 
@@ -46,10 +51,11 @@ def header(folder):
 
 
 def changed(**changes):
-    def change(folder):
-        (folder / "dump.json").write_text(json.dumps({**header(folder), **changes}), encoding="utf-8")
+    return lambda folder: builder.reseal(folder, **changes)
 
-    return change
+
+def unsealed_change(folder):
+    (folder / "dump.json").write_text(json.dumps({**header(folder), "recipe": "other"}), encoding="utf-8")
 
 
 def other_seed(folder):
@@ -81,8 +87,15 @@ DAMAGE = {
     "line torn": (tear_last_line, 3, "records-0.jsonl is cut short", "is torn", "PF107"),
     "records missing": (lambda folder: (folder / RECORDS).unlink(), 3, "records-0.jsonl is missing", "PF107"),
     "header missing": (without_header, 3, "never sealed", "-> unknown device", "PF107"),
-    "header newer": (changed(schema=99), 2, "schema 99; this precflow reads schema 1", "update precflow"),
+    "header newer": (changed(schema=99), 2, "schema 99; this precflow reads schema 2", "update precflow"),
     "header no JSON": (not_json, 2, "target/dump.json cannot be read as JSON", "copy it again"),
+    "header changed": (
+        unsealed_change,
+        2,
+        "target/dump.json is damaged",
+        "the checksum that it was sealed with",
+        "copy it again",
+    ),
     "header of something else": (changed(format="x"), 2, "expected format 'precflow-dump', found 'x'"),
     "header of no run": (changed(dtype="banana"), 2, "dtype is 'banana', expected a floating point type"),
     "header leads outside": (changed(files={"../../x": {"bytes": 1, "blake2b": "00"}}), 2, "outside of its folder: ../../x"),

@@ -28,7 +28,6 @@ def struck(precflow, tmp_path):
         for number in range(4):
             values = np.random.default_rng(number).standard_normal((64, 8192)).astype(np.float32)
             dump.call(f"layers.{number}", "linear", [values * np.float32(factor)])
-        dump.header_changes = {"counts": {"calls": 4, "records": 4, "bytes": 1000}}
         dump.write()
     sides = ("reference.dump=reference", "target.dump=target")
     metric = ("metrics.cutting._target_=cutting.Cutting", f"metrics.cutting.shard={tmp_path / 'target' / SHARD}")

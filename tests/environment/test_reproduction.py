@@ -1,7 +1,7 @@
 """What makes a comparison meaningless."""
 
 from precflow.dumps.header import Entry, Header, Holdings
-from precflow.environment.reproduction import blockers, differing
+from precflow.environment.reproduction import blockers, copied, differing
 
 BOTH = ("weights", "inputs")
 
@@ -53,3 +53,10 @@ def test_seeds_and_recipes_that_differ():
         "the dumps are of different recipes: demo on the reference, other on the target",
         "the seeds differ: 1234 on the reference, 1 on the target",
     ]
+
+
+def test_a_copy_is_no_second_dump():
+    one, other = Header(side="reference", checksum="ab"), Header(side="target", checksum="cd")
+    assert copied(one, one).startswith("the dump of the target is the reference's own (checksum ab)")
+    assert not copied(one, other)
+    assert not copied(Header(), Header()), "nobody knows of dumps that were never sealed"

@@ -65,9 +65,8 @@ class Agents:
                     self._keep_outputs_alone(dump)
             stream = made
         capture = json.loads(json.dumps(asked.capture.plain()))
-        counts = {"calls": 5, "records": 10, "bytes": 1000}
         evidence = f"{asked.side} {self.factor}"
-        dump.header_changes = {"recipe": asked.recipe, "capture": capture, "counts": counts, "content": evidence}
+        dump.header_changes = {"recipe": asked.recipe, "capture": capture, "content": evidence}
         dump.write()
 
     def _keep_outputs_alone(self, dump):

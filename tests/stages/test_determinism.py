@@ -1,6 +1,7 @@
 """What stands in the way of a verdict is found before any tensor is read."""
 
 import importlib.util
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -119,3 +120,13 @@ def test_a_second_pass_that_does_not(again):
 def test_records_that_the_first_pass_only_marked_are_not_said_to_repeat(again):
     told = "both sides repeat their first pass bitwise, but for 2 records of which it kept statistics alone"
     assert again(marked=2) == (told, ())
+
+
+def test_a_copy_of_the_reference_is_no_target(pair, made):
+    folder = pair()
+    shutil.rmtree(folder / "target")
+    shutil.copytree(folder / "reference", folder / "target")
+    folders = made(folder, until="judge")
+    (blocker,) = read_reproduction(folders["determinism"]).blockers
+    assert "the dump of the target is the reference's own" in blocker
+    assert read_verdict(folders["judge"]).verdict == "inconclusive"

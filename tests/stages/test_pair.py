@@ -36,6 +36,13 @@ def test_equal_dumps_are_aligned(both):
     assert [row.judged.status for row in model.rows] == ["pass", "pass"]
 
 
+def test_a_dump_beside_itself_is_aligned_with_a_warning(both):
+    reference, _ = both()
+    verdict = comparison(reference, reference, command="").verdict
+    assert verdict.verdict == "aligned"
+    assert "the dump of the target is the reference's own" in verdict.warnings[0]
+
+
 def test_a_difference_is_found_and_advised(both):
     model = comparison(*both(2.0), command="")
     assert model.verdict.verdict == "misaligned"

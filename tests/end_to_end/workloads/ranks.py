@@ -13,7 +13,6 @@ from torch import nn
 
 from precflow.agent import holdings
 from precflow.agent.capture.recorder import Recorder
-from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA
 from precflow.agent.writer import Writer
 
 STEPS = 2
@@ -57,15 +56,16 @@ def record(folder, factor):
         writer.finish()
     torch.distributed.barrier()
     if rank == 0:
-        header = {"schema": DUMP_SCHEMA, "format": DUMP_FORMAT, "side": "target", "dtype": "float32", "sites": recorder.sites}
-        device = {"name": "cpu", "kind": "cpu", "description": "CPU", "emulated": False}
-        held = {
-            "device": device,
+        header = {
+            "side": "target",
+            "dtype": "float32",
+            "device": {"name": "cpu", "kind": "cpu", "description": "CPU", "emulated": False},
             "weights": weights,
             "inputs": given,
-            "repeat": {"checked": True, "records": 1, "by": ["bits"]},
+            "repeat": {"checked": True, "records": 1, "by": ["bits"], "different": []},
+            "sites": recorder.sites,
         }
-        writer.seal({**header, **held}, ranks=range(1, ranks))
+        writer.seal(header, ranks=range(1, ranks))
 
 
 if __name__ == "__main__":
