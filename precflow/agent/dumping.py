@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence
@@ -209,6 +210,7 @@ def header(  # noqa: PLR0913  each a fact of the run, by name
     return {
         "schema": DUMP_SCHEMA,
         "format": DUMP_FORMAT,
+        "id": os.urandom(8).hex(),
         "agent": __version__,
         "side": request.side,
         "recipe": request.recipe,

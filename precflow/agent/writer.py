@@ -228,7 +228,6 @@ class Writer:
         sealed["dropped"] = self._kept.dropped
         sealed["files"] = self._kept.files
         sealed["content"] = evidence_id(sealed)
-        sealed["id"] = os.urandom(8).hex()
         with self._explained(len(json_bytes(sealed))):
             sealed = write_sealed(os.path.join(self.folder, HEADER_FILE), sealed)
         self._release()

@@ -109,7 +109,7 @@ class Header:
     Attributes:
         schema: Version of the layout.
         format: What the file is.
-        id: Drawn when the dump was sealed: two dumps that have the same one are one dump, copied.
+        id: Drawn for this dump: two dumps that have the same one are one dump, copied.
         agent: Version of the agent that wrote it.
         side: ``reference``, ``target`` or ``golden``.
         recipe: Name of the recipe.

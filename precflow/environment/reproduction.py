@@ -28,13 +28,10 @@ def blockers(reference: Header, target: Header, same: Sequence[str]) -> list[str
 
 
 def copied(reference: Header, target: Header) -> str:
-    """Say that the target's dump is the reference's, copied or given twice; ``""`` where they are two dumps.
-
-    No two dumps have the same header: it says the side and how long each part took.
-    """
-    if not reference.checksum or reference.checksum != target.checksum:
+    """Say that the target's dump is the reference's, copied or given twice; ``""`` where they are two dumps."""
+    if not reference.id or reference.id != target.id:
         return ""
-    return f"the dump of the target is the reference's own (checksum {target.checksum}): nothing of a target was recorded"
+    return f"the dump of the target is the reference's own (id {target.id}): nothing of a target was recorded"
 
 
 def differing(reference: Holdings, target: Holdings) -> list[str]:

@@ -139,11 +139,10 @@ def record(side: str, job: Job, folder: Path, declared_key: str, region: Rules |
 def evidence(folder: Path) -> str:
     """Return the identity of what later stages read of a sealed dump: its header, which names every file by checksum.
 
-    Times and the hash of the recipe are left out, for they change nothing that is said about the dump, and the checksum, which
-    is over them too.
+    Times, the hash of the recipe and the id that was drawn are left out: they change nothing that is said about the dump.
     """
     plain: dict[str, Any] = read_plain(folder / HEADER_FILE)
-    return keys.digest({key: value for key, value in plain.items() if key not in {"seconds", "declared", CHECKSUM}})
+    return keys.digest({key: value for key, value in plain.items() if key not in {"id", "seconds", "declared", CHECKSUM}})
 
 
 def _note(header: Header) -> str:

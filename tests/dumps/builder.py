@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections import Counter
 
 import numpy as np
@@ -153,6 +154,7 @@ class DumpBuilder:
         lines = [line for of_step in self.lines.values() for line in of_step]
         header = {
             **EMPTY_HEADER,
+            "id": os.urandom(8).hex(),
             "agent": "0.1.0",
             "side": self.side,
             "recipe": "test",

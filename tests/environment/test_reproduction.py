@@ -56,7 +56,7 @@ def test_seeds_and_recipes_that_differ():
 
 
 def test_a_copy_is_no_second_dump():
-    one, other = Header(side="reference", checksum="ab"), Header(side="target", checksum="cd")
-    assert copied(one, one).startswith("the dump of the target is the reference's own (checksum ab)")
+    one, other = Header(side="reference", id="ab"), Header(side="target", id="cd")
+    assert copied(one, one).startswith("the dump of the target is the reference's own (id ab)")
     assert not copied(one, other)
     assert not copied(Header(), Header()), "nobody knows of dumps that were never sealed"
