@@ -61,20 +61,21 @@ class View:
     tables: Mapping[str, Sequence[Element]] | None = None
 
 
-def rendered(model: ReportModel, templates: jinja2.Environment) -> list[Markup]:
-    """Return each record in full as HTML, as many as fit into ``MOST_BYTES``; most important first."""
+def rendered(model: ReportModel, templates: jinja2.Environment) -> dict[str, list[Markup]]:
+    """Return each record in full as HTML, by its role, as many as fit into ``MOST_BYTES``; most important first."""
     index = {row.measure.record: number for number, row in reversed(list(enumerate(model.rows)))}
     template = templates.get_template(_TEMPLATE)
-    found: list[Markup] = []
+    found: dict[str, list[Markup]] = {}
     room = MOST_BYTES
     for of in model.details:
         if of.record not in index:
             continue
-        html = template.render(view=view(index[of.record], model.rows[index[of.record]], of), first=not found)
+        row = model.rows[index[of.record]]
+        html = template.render(view=view(index[of.record], row, of), first=not found, status_symbols=wording.STATUS_SYMBOLS)
         room -= len(html.encode("utf-8", "backslashreplace"))
         if room < 0:
             break
-        found.append(Markup(html))  # noqa: S704 - rendered by the escaping environment
+        found.setdefault(row.role, []).append(Markup(html))  # noqa: S704 - rendered by the escaping environment
     return found
 
 

@@ -15,7 +15,8 @@ from precflow.report import chart, closest, payload, selection, wording
 from precflow.report.model import ReportModel
 from precflow.report.templating import environment
 
-STYLES = ("base.css", "sections.css", "records.css", "closest.css")
+FIRST_ROWS = 50  # that stand in the page itself, for print and for readers without script; the script's table shows as many
+STYLES = ("base.css", "sections.css", "records.css", "closest.css", "print.css")
 SCRIPTS = ("format.js", "page.js", "records.js", "chart.js", "table.js", "tree.js", "detail.js", "start.js")
 
 
@@ -31,7 +32,7 @@ class Fact:
 
 def text(model: ReportModel) -> str:
     """Return the HTML report."""
-    templates = environment()
+    templates, verdict = environment(), model.verdict
     style, script = inlined(templates, "css", STYLES), inlined(templates, "js", SCRIPTS)
     return templates.get_template("report.html.j2").render(
         model=model,
@@ -39,13 +40,15 @@ def text(model: ReportModel) -> str:
         script=script,
         policy=policy(style, script),
         data=Markup(payload.text(model)),  # noqa: S704 - neither its JSON (<, > and & are escaped) nor base64 can end the element
-        symbol=wording.VERDICT_SYMBOLS[model.verdict.verdict],
+        symbol=wording.VERDICT_SYMBOLS[verdict.verdict],
         headline=headline(model),
         emulated=wording.EMULATED,
         unpaired=selection.unpaired(model),
         roles=selection.roles(model),
         closest=selection.closest_row(model),
         closest_records=closest.rendered(model, templates),
+        failing=sum(verdict.counts.get(status, 0) for status in MISALIGNED_STATUSES),
+        first_rows=selection.first_rows(model, FIRST_ROWS),
         picture=chart.build(model),
         facts=facts(model),
         status_symbols=wording.STATUS_SYMBOLS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -50,11 +51,30 @@ def ratio_of(row: Row) -> float:
     return row.judged.ratio
 
 
+def importance(row: Row) -> tuple[int, int, float]:
+    """Return what records are sorted by for a reader who wants to know what is wrong; the page's script has the same.
+
+    Those that introduce the error come first, then those that fail, by how far they are over their limits; then what is in
+    doubt, by severity; then what passes, closest to its limit first; at last what was not judged. Ratios count with the four
+    digits that the page has of them, so that records which look alike stay in order of the graph.
+    """
+    status = row.judged.status
+    if status in MISALIGNED_STATUSES:
+        place = 0 if row.role == "introduces" else 1
+    else:
+        place = {"pass": 3, "sampled_out": 4, "not_judged": 4}.get(status, 2)
+    return place, severity(status) if place == 2 else 0, -float(f"{ratio_of(row):.4g}")
+
+
+def first_rows(model: ReportModel, most: int) -> list[tuple[int, Row]]:
+    """Return the rows that a reader is shown first, most important first, each with its number in the report."""
+    return heapq.nsmallest(most, enumerate(model.rows), key=lambda numbered: importance(numbered[1]))
+
+
 def worst_rows(model: ReportModel, most: int) -> list[Row]:
     """Return the misaligned rows, those that introduce the error first, then those furthest over their limit."""
     wrong = [row for row in model.rows if row.judged.status in MISALIGNED_STATUSES]
-    wrong.sort(key=lambda row: (row.role != "introduces", -ratio_of(row), row.measure.order))
-    return wrong[:most]
+    return heapq.nsmallest(most, wrong, key=importance)
 
 
 def furthest_row(model: ReportModel) -> Row | None:

@@ -6,6 +6,7 @@ import html as html_escapes
 import re
 
 import jinja2
+from markupsafe import Markup
 
 from precflow.report import wording
 from precflow.resources import directory
@@ -35,6 +36,7 @@ def environment() -> jinja2.Environment:
         "words": wording.words,
         "printable": wording.printable,
         "shortened": wording.shortened,
+        "breakable": breakable,
         "prose": markdown_prose,
         "code": markdown_code,
     }
@@ -44,6 +46,15 @@ def environment() -> jinja2.Environment:
 def _is_html(name: str | None) -> bool:
     """Tell whether a template is escaped as HTML: all are, but Markdown."""
     return name is None or not name.endswith(".md.j2")
+
+
+def breakable(text: str, letters: str = "./") -> Markup:
+    """Return a name that HTML may break behind these letters: it is never cut, however narrow the page is.
+
+    >>> breakable("layers.0 / <x>"), breakable("relative_l2", "_")
+    (Markup('layers.<wbr>0 /<wbr> &lt;x&gt;'), Markup('relative_<wbr>l2'))
+    """
+    return Markup("<wbr>").join(re.split(f"(?<=[{re.escape(letters)}])", wording.printable(text)))
 
 
 def markdown_prose(text: str) -> str:

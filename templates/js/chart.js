@@ -120,7 +120,7 @@ const drawChart = () => {
 
   const draw = () => {
     box = { width: canvas.clientWidth, height: canvas.clientHeight };
-    const dots = window.devicePixelRatio || 1;
+    const dots = Math.max(window.devicePixelRatio || 1, 2); // paper shows more than a plain screen
     canvas.width = Math.round(box.width * dots);
     canvas.height = Math.round(box.height * dots);
     const pen = canvas.getContext("2d");
@@ -202,5 +202,6 @@ const drawChart = () => {
   find("#zoom-out").addEventListener("click", all);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   new ResizeObserver(draw).observe(canvas);
+  matchMedia("print").addEventListener("change", draw); // paper has another width, and no dark colours
   watch(() => { find("#zoom-out").hidden = view.from === null; pointed = null; tip.hidden = true; draw(); });
 };

@@ -29,6 +29,9 @@ const used = (ratio) => (moderate(ratio) ? share(ratio) + " of its limit" : numb
 
 const words = (name) => name.replaceAll("_", " ");
 
+// A name that may break behind its dots and slashes, as `breakable` of precflow/report/templating.py writes it.
+const breakable = (text, places = /(?<=[./])/) => text.split(places).flatMap((part, index) => (index ? [element("wbr"), part] : [part]));
+
 const shortened = (text, width) => {
   const letters = [...text];
   if (letters.length <= width) return text;

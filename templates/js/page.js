@@ -24,7 +24,7 @@ const readView = () => {
   const text = (key) => address.get(key) ?? "";
   return {
     record: whole("record"), module: text("module"), status: text("status"), find: text("find"),
-    from: whole("from"), to: whole("to"), sort: text("sort") || "order", down: text("down") === "1", page: whole("page") ?? 0,
+    from: whole("from"), to: whole("to"), sort: text("sort") || "worst", down: text("down") === "1", page: whole("page") ?? 0,
   };
 };
 
@@ -37,7 +37,7 @@ const look = (changes) => {
   view = { ...view, ...changes };
   const address = new URLSearchParams();
   for (const [key, value] of Object.entries(view)) {
-    if (value === null || value === "" || value === false || (key === "sort" && value === "order") || (key === "page" && !value)) continue;
+    if (value === null || value === "" || value === false || (key === "sort" && value === "worst") || (key === "page" && !value)) continue;
     address.set(key, value === true ? "1" : value);
   }
   const hash = address.toString();

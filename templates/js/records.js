@@ -35,11 +35,29 @@ const sortKey = (column) => {
   return (row) => { const value = metric(column, row); return value === null ? null : order(value); };
 };
 
+// What is wrong comes first, as selection.importance has it: introduces, fails, in doubt, passes, not judged.
+const importance = (row) => {
+  const status = word("status", row);
+  const ratio = figure("ratio", row);
+  const wrong = kinds[status] === "bad";
+  const place = wrong ? (word("role", row) === "introduces" ? 0 : 1) : { pass: 3, sampled_out: 4, not_judged: 4 }[status] ?? 2;
+  const used = Number.isNaN(ratio) || (wrong && status !== "fail") ? Infinity : Number(ratio.toPrecision(4));
+  return [place, place === 2 ? data.severity.indexOf(status) : 0, -used];
+};
+
 const chosen = (view) => {
   const needle = view.find.trim().toLowerCase();
   const rows = [];
   for (let row = 0; row < size; row += 1) if (matches(row, view, needle)) rows.push(row);
   if (view.sort === "order" && !view.down) return rows;
+  if (view.sort === "worst") {
+    const keys = new Map(rows.map((row) => [row, importance(row)]));
+    return rows.sort((one, other) => {
+      const [a, b] = [keys.get(one), keys.get(other)];
+      const place = a.findIndex((value, index) => value !== b[index]);
+      return place < 0 ? one - other : a[place] < b[place] ? -1 : 1;
+    });
+  }
   const key = sortKey(view.sort);
   const keys = new Map(rows.map((row) => [row, key(row)]));
   const sign = view.down ? -1 : 1;

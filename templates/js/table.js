@@ -10,23 +10,24 @@ const drawTable = () => {
   const figures = new Set(["order", "ratio", ...data.shown]);
   const heads = columns.map(([column, title]) => {
     const sorter = () => look({ sort: column, down: view.sort === column ? !view.down : figures.has(column) && column !== "order" && !data.atLeast.includes(column), page: 0 });
-    return element("th", { scope: "col", class: figures.has(column) ? "figure" : null, "data-column": column }, element("button", { type: "button", onclick: sorter }, title));
+    return element("th", { scope: "col", role: "columnheader", class: figures.has(column) ? "figure" : null, "data-column": column, "data-title": title.replaceAll("_", "_\u200b") }, element("button", { type: "button", onclick: sorter }));
   });
-  find("#table thead").replaceChildren(element("tr", {}, ...heads));
+  find("#table thead").replaceChildren(element("tr", { role: "row" }, ...heads));
 
   const rowOf = (row) => {
     const name = word("name", row);
     const open = (event) => { event.stopPropagation(); look({ record: row }); };
-    const button = element("button", { type: "button", class: "record", title: word("record", row), onclick: open }, shortened(name, 60));
+    const button = element("button", { type: "button", class: "record", title: word("record", row), onclick: open }, ...breakable(name));
+    const cell = (label, kind, ...inner) => element("td", { role: "cell", class: kind, "data-label": label }, ...inner);
     const cells = [
-      element("td", { class: "figure soft" }, String(figure("order", row))),
-      element("td", {}, button),
-      element("td", {}, statusTag(word("status", row))),
-      element("td", { class: "role-" + word("role", row) }, drawn(row) ? word("role", row) : ""),
-      element("td", { class: "figure" }, decided(row) ? factor(figure("ratio", row)) : "–"),
-      ...data.shown.map((name) => element("td", { class: "figure" }, number(metric(name, row)))),
+      cell("order", "figure soft order", String(figure("order", row))),
+      cell(null, "name", button),
+      cell("status", null, statusTag(word("status", row))),
+      cell("role", "role-" + word("role", row), drawn(row) ? word("role", row) : ""),
+      cell("of its limit", "figure", decided(row) ? factor(figure("ratio", row)) : "–"),
+      ...data.shown.map((name) => cell(name, "figure", number(metric(name, row)))),
     ];
-    return element("tr", { "data-row": row, class: row === view.record ? "selected" : null, onclick: open }, ...cells);
+    return element("tr", { role: "row", "data-row": row, class: row === view.record ? "selected" : null, onclick: open }, ...cells);
   };
 
   const chips = () => {
@@ -38,6 +39,10 @@ const drawTable = () => {
     const press = (status) => () => look({ status, page: 0 });
     find("#chips").replaceChildren(...choices.map(([status, text]) => element("button", { type: "button", "data-status": status, onclick: press(status) }, text)));
   };
+
+  const orders = [["worst", "worst first"], ["order", "in order of the network"]];
+  find("#sorts").replaceChildren("Sorted ", ...orders.map(([sort, text]) =>
+    element("button", { type: "button", "data-sort": sort, onclick: () => look({ sort, down: false, page: 0 }) }, text)));
 
   const active = () => {
     const drop = (changes, text) => element("button", { type: "button", title: text, onclick: () => look({ ...changes, page: 0 }) }, `${shortened(text, 60)} ✕`);
@@ -57,17 +62,20 @@ const drawTable = () => {
     last = wanted;
     view.page = page;
     const shown = listed.slice(page * pageSize, (page + 1) * pageSize);
-    const nothing = element("tr", {}, element("td", { class: "empty", colspan: columns.length }, size ? "No record matches." : "No record was compared."));
+    const nothing = element("tr", { role: "row" }, element("td", { role: "cell", class: "empty", colspan: columns.length }, size ? "No record matches." : "No record was compared."));
     find("#table tbody").replaceChildren(...(shown.length ? shown.map(rowOf) : [nothing]));
     find("#page-text").textContent = shown.length ? `${count(page * pageSize + 1)} to ${count(page * pageSize + shown.length)} of ${count(listed.length)}` : "0 of " + count(size);
+    const sorted = orders.find(([sort]) => sort === view.sort)?.[1] ?? "by " + view.sort;
+    find("#listing").textContent = `${find("#page-text").textContent} records, ${sorted}${listed.length < size ? ", as filtered" : ""}`;
     find("#page-back").disabled = page === 0;
     find("#page-on").disabled = page >= pages - 1;
     for (const head of heads) {
       if (head.dataset.column === view.sort) head.setAttribute("aria-sort", view.down ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
       const title = columns.find(([column]) => column === head.dataset.column)[1];
-      head.firstChild.textContent = title.replaceAll("_", "_\u200b") + (head.dataset.column === view.sort ? (view.down ? " ↓" : " ↑") : "");
+      head.firstChild.replaceChildren(...breakable(title, /(?<=_)/), head.dataset.column === view.sort ? (view.down ? " ↓" : " ↑") : "");
     }
+    for (const button of find("#sorts").children) button.setAttribute("aria-pressed", String(button.dataset.sort === view.sort));
     for (const chip of find("#chips").children) chip.setAttribute("aria-pressed", String(chip.dataset.status === view.status));
     if (find("#find").value !== view.find) find("#find").value = view.find;
     active();

@@ -22,13 +22,13 @@ const drawTree = () => {
   const rowOf = (node) => {
     const { name, worst, wrong, judged, depth, path, children, starts } = node;
     const title = path.length > 1000 ? "…" + path.slice(-1000) : path || name;
-    node.label = element("button", { type: "button", class: "name", title, "data-path": path, onclick: () => look({ module: view.module === path ? "" : path, page: 0 }) }, name);
+    node.label = element("button", { type: "button", class: "name", title, "data-path": path, onclick: () => look({ module: view.module === path ? "" : path, page: 0 }) }, ...breakable(name, /(?<=_)/));
     node.twist = element("button", { type: "button", class: "twist", "aria-label": "inside " + name, disabled: children.length === 0, onclick: () => { node.open = !node.open; spread(node); } });
     const kind = starts ? "bad" : kinds[worst];
     const dot = element("span", { class: "dot " + kind, title: starts ? "the error starts here" : words(worst) }, starts ? "✗" : data.symbols[worst] === "✗" ? "○" : data.symbols[worst]);
     const sum = element("span", { class: "sum " + (wrong ? kind : "soft"), title: `${wrong} of ${judged} records are wrong or missing` }, wrong && judged < 1000 ? `${wrong}/${judged}` : count(wrong || judged));
     const row = element("div", { class: "node", "data-depth": depth }, node.twist, dot, node.label, sum);
-    row.style.paddingLeft = 15 * Math.min(depth, 24) + "px";
+    row.style.paddingLeft = 12 * Math.min(depth, 24) + "px";
     turn(node);
     press(node);
     return row;

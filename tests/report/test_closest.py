@@ -18,6 +18,10 @@ def detail_of(record, target, **changes):
     return RecordDetail(record, **{**fields, **changes})
 
 
+def cards(model):
+    return [card for cards in closest.rendered(model, environment()).values() for card in cards]
+
+
 @pytest.fixture
 def column():
     changed = X.copy()
@@ -33,7 +37,7 @@ def detailed(misaligned, column):
 
 def test_records_are_shown_in_full(detailed):
     page = html.text(detailed)
-    assert page.count('class="card closest-record"') == 3
+    assert page.count('class="card closest-record ') == 3
     assert "one position (index 5 of axis 2) carries 100 %" in page
     assert "equal bits" in page
     assert 'href="#closer"' in page
@@ -49,15 +53,14 @@ def test_without_details_there_is_no_section(misaligned):
 
 def test_a_record_that_no_row_has_is_left_out(detailed):
     lost = dataclasses.replace(detailed, details=(*detailed.details, detail_of("gone/forward.output.0", X)))
-    assert len(closest.rendered(lost, environment())) == 3
+    assert len(cards(lost)) == 3
 
 
 def test_all_records_together_stay_small(detailed, monkeypatch):
-    templates = environment()
-    sizes = [len(one.encode()) for one in closest.rendered(detailed, templates)]
+    sizes = [len(one.encode()) for one in cards(detailed)]
     assert max(sizes) < closest.MOST_BYTES / 20
     monkeypatch.setattr(closest, "MOST_BYTES", sum(sizes[:2]))
-    assert len(closest.rendered(detailed, templates)) == 2
+    assert len(cards(detailed)) == 2
 
 
 def test_names_are_escaped(nasty):
@@ -66,7 +69,7 @@ def test_names_are_escaped(nasty):
         detail_of(row.measure.record, X * 2, inputs=(Input(NASTY, NASTY, "differs"),), feeds=(NASTY,), note=NASTY)
         for row in rows
     )
-    for shown in closest.rendered(dataclasses.replace(nasty, details=details), environment()):
+    for shown in cards(dataclasses.replace(nasty, details=details)):
         assert "<img" not in shown
         assert "&lt;img" in shown
         assert "\x1b" not in shown
@@ -80,7 +83,7 @@ def test_what_cannot_be_laid_side_by_side_says_why(misaligned):
     norm = next(line for line in view.sides if line[0] == "norm")
     assert norm[2:] == ("-", "")
     assert float(norm[1]) == pytest.approx(np.linalg.norm(X), rel=1e-5)
-    shown = closest.rendered(dataclasses.replace(misaligned, details=(alone,)), environment())
+    shown = cards(dataclasses.replace(misaligned, details=(alone,)))
     assert "the shapes differ" in shown[0]
 
 
@@ -98,6 +101,6 @@ def test_what_cannot_be_laid_side_by_side_says_why(misaligned):
 def test_every_kind_of_pair_is_drawn(misaligned, reference, target):
     row = misaligned.rows[30]
     of = RecordDetail(row.measure.record, row.measure.name, examine(reference, target))
-    (shown,) = closest.rendered(dataclasses.replace(misaligned, details=(of,)), environment())
+    (shown,) = cards(dataclasses.replace(misaligned, details=(of,)))
     assert "nan" not in shown.partition('d="')[2].partition('"')[0]
     assert "Infinity" not in shown

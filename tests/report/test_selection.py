@@ -27,6 +27,22 @@ def test_the_row_that_introduces_the_error_comes_first(misaligned):
     assert selection.ratio_of(worst[1]) >= selection.ratio_of(worst[2])
 
 
+def test_what_is_wrong_comes_before_what_is_in_doubt_and_what_passes_closest_first(misaligned):
+    for index, status in {100: "shape", 110: "undecided", 120: "blind", 130: "unpaired_target"}.items():
+        misaligned = with_status(misaligned, index, status)
+    rows = [row for _, row in selection.first_rows(misaligned, len(misaligned.rows))]
+    statuses = [row.judged.status for row in rows]
+    failing = misaligned.verdict.counts["fail"] - 4
+    assert rows[0].role == "introduces"
+    assert statuses[1] == "shape"
+    assert statuses[failing + 1 : failing + 5] == ["undecided", "unpaired_target", "blind", "pass"]
+    assert statuses[-1] == "not_judged"
+    passing = [row.judged.ratio for row in rows if row.judged.status == "pass"]
+    assert passing == sorted(passing, reverse=True)
+    numbered = selection.first_rows(misaligned, 3)
+    assert all(misaligned.rows[number] is row for number, row in numbered)
+
+
 def test_what_has_no_number_ranks_before_every_number(misaligned):
     changed = with_status(misaligned, 200, "nonfinite")
     assert selection.worst_rows(changed, 2)[1] is changed.rows[200]

@@ -75,12 +75,13 @@ class Browser:
         """Events of these names, as their parameters."""
         return [event["params"] for event in self.events if event.get("method") in names]
 
-    def open(self, url, *, width=1280, height=900, dark=False, script=True):
+    def open(self, url, *, width=1280, height=900, dark=False, script=True, media=""):
         """Load a page and wait until it is drawn."""
         self.events.clear()
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = "dark" if dark else "light"
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.call("Emulation.setEmulatedMedia", features=features, media=media)
         self.call("Emulation.setScriptExecutionDisabled", value=not script)
         self.call("Page.navigate", url="about:blank")
         self.events.clear()

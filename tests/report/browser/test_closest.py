@@ -25,11 +25,32 @@ def detailed(misaligned):
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_closer_look_is_quiet_and_fits(detailed, show, width, dark):
     page = show(detailed, width=width, dark=dark)
-    page.run("for (const one of document.querySelectorAll('.closest-record')) one.open = true")
+    page.run("for (const one of document.querySelectorAll('.closest-record, .group')) one.open = true")
     assert page.run("document.querySelectorAll('.closest-record').length") == 20
     assert page.run("document.documentElement.scrollWidth") <= width
     assert page.named("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled") == []
     assert page.run("document.images.length") == 0
+
+
+def test_each_card_tells_its_record_role_and_status_and_the_others_are_folded_up(detailed, show):
+    page = show(detailed)
+    shown = page.run(
+        "[...document.querySelectorAll('.closest-record')].map((one) => [one.querySelector('h3').textContent,"
+        " [...one.querySelectorAll('summary .tag')].map((tag) => tag.textContent).join(', '), one.open])"
+    )
+    by_record = {row.measure.record: row for row in detailed.rows}
+    assert sorted(name for name, _, _ in shown) == sorted(by_record[of.record].measure.name for of in detailed.details)
+    start = detailed.region.start
+    assert shown[0] == [start, "✗ fail, ✗ introduces the error", True]
+    assert {(tags, opened) for _, tags, opened in shown[1:]} == {("✗ fail, ○ inherits the error", False)}
+    assert (
+        page.text(".group > summary").split()
+        == "19 records that inherit the error of 170: those furthest over their limits".split()
+    )
+    assert page.run("document.querySelector('.group').open") is False
+    assert "20 of 171 failing records in full" in page.text("#closer")
+    border = "getComputedStyle(document.querySelector('.closest-record.introduces')).borderLeftColor"
+    assert page.run(border) == "rgb(180, 35, 24)"
 
 
 def test_pictures_have_a_size_and_words(detailed, show):

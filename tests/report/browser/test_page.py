@@ -1,8 +1,13 @@
+import base64
+import dataclasses
 import json
+import shutil
+import subprocess
 
 import pytest
 
-from precflow.report import wording
+from precflow.comparison.metrics import METRICS
+from precflow.report import selection, wording
 from precflow.resources import directory
 
 pytestmark = pytest.mark.browser
@@ -19,15 +24,109 @@ def test_the_page_is_quiet_and_asks_nothing_of_the_network(name, request, show):
     assert asked.pop().startswith("file:")
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+CUT = """[...document.querySelectorAll('#table td, #table th, #tree .name, #tree .sum')].filter((one) => {
+  const own = one.getBoundingClientRect(), room = (one.closest('.scroll, #tree')).getBoundingClientRect();
+  return own.width && (own.right > room.right + 1 || one.scrollWidth > Math.ceil(own.width) + 1);
+}).map((one) => one.textContent)"""
+
+
+@pytest.mark.parametrize("width", [390, 800, 1280, 1440, 1920])
 @pytest.mark.parametrize("name", MODELS)
-def test_nothing_sticks_out_at_the_side(name, width, request, show):
+def test_nothing_sticks_out_and_no_name_or_number_is_cut(name, width, request, show):
     page = show(request.getfixturevalue(name), width=width)
     assert page.run("document.documentElement.scrollWidth") <= width
+    assert page.run(CUT) == []
+
+
+def test_more_columns_than_fit_scroll_and_a_shadow_says_so(misaligned, show):
+    page = show(dataclasses.replace(misaligned, columns=tuple(METRICS)), width=1280)
+    assert page.run("document.documentElement.scrollWidth") <= 1280
+    scroller = "document.querySelector('.table-card .scroll')"
+    assert page.run(f"{scroller}.scrollWidth > {scroller}.clientWidth")
+    assert page.run(f"getComputedStyle({scroller}).backgroundImage").count("gradient") == 4
+    page = show(dataclasses.replace(misaligned, columns=tuple(METRICS)), width=390)
+    assert page.run(CUT) == []
+
+
+def test_on_a_phone_each_value_has_its_label(misaligned, show):
+    page = show(misaligned, width=390)
+    first = "document.querySelector('#table tbody tr')"
+    labels = page.run(f"[...{first}.children].map((one) => getComputedStyle(one, '::before').content)")
+    wanted = ["order", "status", "role", "of its limit", *misaligned.columns]
+    assert [label.strip('"') for label in labels if label != "none"] == wanted
+    name = f"{first}.querySelector('.name').getBoundingClientRect()"
+    assert page.run(f"[...{first}.children].every((one) => one.getBoundingClientRect().top >= {name}.top)")
+
+
+def rows_of(page):
+    """Names of the records that the table shows, in its order."""
+    return page.run("[...document.querySelectorAll('#table .record')].map((one) => one.textContent)")
+
+
+def most_important(model):
+    return [row.measure.name for _, row in selection.first_rows(model, 50)]
+
+
+@pytest.mark.parametrize("name", ["aligned", "misaligned", "inconclusive", "undecided"])
+def test_what_is_wrong_comes_first_and_the_order_of_the_network_is_a_choice(name, request, show):
+    model = request.getfixturevalue(name)
+    page = show(model)
+    assert rows_of(page) == most_important(model)
+    assert page.run("""document.querySelector('[data-sort="worst"]').ariaPressed""") == "true"
+    page.click('[data-sort="order"]')
+    assert rows_of(page) == [row.measure.name for row in model.rows[:50]]
+    assert page.run("location.hash") == "#sort=order"
+    page.click('[data-sort="worst"]')
+    assert rows_of(page) == most_important(model)
+    assert page.run("location.hash") == ""
+
+
+def test_the_bar_of_a_full_coverage_reaches_the_end_of_its_row(misaligned, show):
+    page = show(misaligned)
+    assert page.run("document.querySelector('meter').value") == 1
+    ends = "[...document.querySelectorAll('meter, dd:has(meter)')].map((one) => one.getBoundingClientRect().right)"
+    row, bar = page.run(ends)
+    assert abs(row - bar) < 2
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_paper_has_every_name_that_the_page_has(name, request, show):
+    model = request.getfixturevalue(name)
+    page = show(model, width=720, media="print")
+    told = page.text("body").replace("\xa0", " ")
+    missing = [
+        row.measure.name for _, row in selection.first_rows(model, 50) if wording.printable(row.measure.name) not in told
+    ]
+    assert missing == []
+    modules = page.run("[...document.querySelectorAll('#tree .name')].map((one) => one.textContent)")
+    assert [module for module in modules if module not in page.text("#tree")] == []
+    assert all(wording.printable(finding.fix) in told for finding in model.findings), "also of findings that are folded up"
+    assert page.run("document.documentElement.scrollWidth") <= 720
+    assert page.run(CUT) == []
+    pressed = "[...document.querySelectorAll('button')].filter((one) => one.offsetWidth && !one.matches('.name, .record'))"
+    assert page.run(f"{pressed}.map((one) => one.textContent)") == []
+
+
+def test_paper_is_white_for_those_who_read_in_the_dark(misaligned, show):
+    page = show(misaligned, dark=True, media="print")
+    colours = "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+    assert page.run(colours) == ["rgb(255, 255, 255)", "rgb(27, 31, 36)"]
+
+
+@pytest.mark.skipif(shutil.which("pdftotext") is None, reason="needs Debian's poppler-utils")
+def test_a_pdf_holds_modules_and_failing_records(misaligned, show, tmp_path):
+    page = show(misaligned)
+    printed = page.call("Page.printToPDF", printBackground=True)["data"]
+    (tmp_path / "report.pdf").write_bytes(base64.b64decode(printed))
+    text = subprocess.run(["pdftotext", tmp_path / "report.pdf", "-"], capture_output=True, check=True, text=True).stdout
+    told = "".join(text.split())
+    assert [name for name in most_important(misaligned) if "".join(name.split()) not in told] == []
+    assert {"(model)", "embeddings", "layer_norm1", "final_layer_norm"} <= set(text.split())
+    assert "Turn it off to rule it out." in text
 
 
 def test_nasty_names_are_shown_and_never_run(nasty, show):
-    page = show(nasty)
+    page = show(nasty, "sort=order")
     assert page.named("Page.javascriptDialogOpening") == []
     assert page.run("document.querySelectorAll('script').length") == 2
     assert page.run("document.images.length") == 0
@@ -100,16 +199,16 @@ def test_the_tree_opens_where_the_error_starts(misaligned, show):
 
 
 def test_a_record_opens_steps_and_closes(misaligned, show):
-    page = show(misaligned)
+    page = show(misaligned, "sort=order")
     page.click("#table tbody tr:nth-child(3)")
     assert page.text("#detail-title") == misaligned.rows[2].measure.name
-    assert page.run("location.hash") == "#record=2"
+    assert page.run("location.hash") == "#record=2&sort=order"
     page.click("#detail .on")
     assert page.text("#detail-title") == misaligned.rows[3].measure.name
     page.key("ArrowLeft")
-    page.wait("location.hash === '#record=2'")
+    page.wait("location.hash === '#record=2&sort=order'")
     page.key("Escape")
-    page.wait("!document.querySelector('#detail').open && location.hash === ''")
+    page.wait("!document.querySelector('#detail').open && location.hash === '#sort=order'")
 
 
 def test_the_detail_tells_arguments_limit_and_sites(misaligned, show):
@@ -196,7 +295,9 @@ def test_without_script_the_letter_still_stands(misaligned, show):
     assert misaligned.region.start in told
     assert misaligned.findings[0].fix in told
     assert "257 of 257 records" in told
-    assert page.run("getComputedStyle(document.querySelector('.browse')).display") == "none"
+    assert rows_of(page) == most_important(misaligned)
+    hidden = [".filters", ".tree-card", ".pages", ".chart"]
+    assert [page.run(f"getComputedStyle(document.querySelector('{one}')).display") for one in hidden] == ["none"] * 4
 
 
 def test_dark_mode_follows_the_reader(misaligned, show):
