@@ -11,7 +11,8 @@ import json
 import math
 import os
 import stat
-from typing import Any, Dict, Iterator, List, Tuple, Union
+from functools import lru_cache
+from typing import Any, Dict, FrozenSet, Iterator, List, Tuple, Union
 
 LARGEST = 1 << 30  # bytes of a file that is read as a whole
 DEEPEST = 64  # objects and lists inside one another
@@ -30,23 +31,39 @@ Path = Union[str, "os.PathLike[str]"]
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """Open a file for reading, without ever waiting for whoever should write it.
+    """Open a regular file for reading, without ever waiting for whoever should write it.
 
-    What a name stands for may change between a look and the opening, so it is looked at once it is open.
+    A named pipe would wait for a writer, a device may never end, and files of ``/proc`` call themselves regular and do either.
+    What a name stands for may change between a look and the opening, so it is looked at once more when it is open.
 
     Raises:
-        OSError: It cannot be opened, or it is a named pipe, a device, a socket or a folder.
+        OSError: It cannot be opened, or it is none (``EINVAL``).
     """
     try:
+        _demand_regular(os.stat(path), path)  # opening a device may do something already
         descriptor = os.open(path, _FLAGS)
     except ValueError as error:  # a NUL, or half a surrogate pair
         raise OSError(errno.EINVAL, "no file can have such a name") from error
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
+    try:
+        _demand_regular(os.fstat(descriptor), path)
         return os.fdopen(descriptor, "rb")
-    os.close(descriptor)
-    kind = next((name for fits, name in _KINDS if fits(mode)), "something else")
-    raise OSError(errno.EINVAL, "it is %s, expected a regular file" % kind)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _demand_regular(status: os.stat_result, path: Path) -> None:
+    made_up = status.st_dev in _devices_made_up()
+    if made_up or not stat.S_ISREG(status.st_mode):
+        kind = next((name for fits, name in _KINDS if fits(status.st_mode)), "made up by the system")
+        raise OSError(errno.EINVAL, "it is not a regular file but %s" % kind, str(path))
+
+
+@lru_cache(maxsize=1)
+def _devices_made_up() -> FrozenSet[int]:
+    """Return the devices of file systems whose regular files are none."""
+    found = {os.stat(folder).st_dev for folder in ("/proc", "/sys") if os.path.isdir(folder)}
+    return frozenset(found - {os.stat("/").st_dev})
 
 
 def pieces(path: Path, size: int) -> Iterator[bytes]:

@@ -19,6 +19,15 @@ def place_of(name: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
+def is_own(name: str) -> bool:
+    """Tell whether a name is that of a record file or a shard, in the folder of a step.
+
+    >>> is_own("rank0/step12/records-0.jsonl"), is_own("rank0/step12/step.json")
+    (True, False)
+    """
+    return place_of(name) is not None and _OWN.fullmatch(PurePosixPath(name).name) is not None
+
+
 def step_folders(dump: Path) -> list[Path]:
     """Return the folders of steps, by rank and step; what else lies in the dump is not its own."""
     found = {place_of(f"{path.relative_to(dump).as_posix()}/x"): path for path in dump.glob("rank*/step*") if path.is_dir()}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from precflow.agent import intake
 from precflow.agent.contract import HEADER_FILE
 from precflow.config.suggestions import did_you_mean
 from precflow.dumps.places import step_folders
@@ -79,7 +79,7 @@ def _dump_folder(folder: Path) -> Path | None:
     if (folder / HEADER_FILE).is_file() or step_folders(folder):
         return folder
     try:
-        return Path(json.loads((folder / GIVEN_FILE).read_text(encoding="utf-8"))["path"])
+        return Path(intake.read_json(folder / GIVEN_FILE)["path"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:

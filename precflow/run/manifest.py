@@ -6,17 +6,20 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import filelock
+import msgspec
 
+from precflow.agent import intake
+from precflow.agent.contract import CHECKSUM, checksum_of
 from precflow.errors import BusyError, StoreError
 from precflow.run.store import explained
 
 MANIFEST_FILE = "run.json"
-MANIFEST_SCHEMA = 1
+MANIFEST_SCHEMA = 2  # 1 had no checksum
 _PATIENCE = 30.0  # seconds: the lock is held for one small file
 
 
@@ -62,13 +65,13 @@ class Manifest:
         if not self.path.exists():
             return []
         try:
-            data: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
+            data = intake.read_json(self.path)
             if data["schema"] > MANIFEST_SCHEMA:
                 raise StoreError(
                     f"{self.path} was written by a newer precflow (schema {data['schema']})", next_step="update precflow"
                 )
-            return [RunEntry(**entry) for entry in data["runs"]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return _entries(data)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreError(
                 f"{self.path} is damaged: {error}",
                 next_step=f"move it away; the store beside it is kept: mv {self.path} {self.path}.damaged",
@@ -109,8 +112,26 @@ class Manifest:
             lock.release()
 
     def _write(self, entries: list[RunEntry]) -> None:
-        data = {"schema": MANIFEST_SCHEMA, "runs": [asdict(entry) for entry in entries]}
+        data: dict[str, Any] = {"schema": MANIFEST_SCHEMA, "runs": [asdict(entry) for entry in entries]}
+        data[CHECKSUM] = checksum_of(data)
         temporary = self.path.with_name(f"{MANIFEST_FILE}.{os.getpid()}.writing")
         with explained(self.path.parent):
-            temporary.write_text(json.dumps(data, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+            text = json.dumps(data, ensure_ascii=False, indent=1) + "\n"
+            temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
             temporary.replace(self.path)
+
+
+def _entries(data: Mapping[str, Any]) -> list[RunEntry]:
+    """Return the runs of a manifest's plain data, once it is clear that it is what was written.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: It is not.
+    """
+    if data["schema"] < MANIFEST_SCHEMA:
+        raise ValueError(f"an older precflow wrote it, without a checksum (schema {data['schema']})")
+    if data[CHECKSUM] != checksum_of(data):
+        raise ValueError("it does not have the checksum that it was written with")
+    names = {one.name for one in fields(RunEntry)}
+    if any(entry.keys() != names for entry in data["runs"]):
+        raise ValueError("a run lacks a key, or has one that this precflow does not know")
+    return msgspec.convert(data["runs"], list[RunEntry])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import json
 import os
 import re
 import shutil
@@ -20,9 +19,12 @@ from pathlib import Path
 
 import filelock
 
+from precflow.agent import intake
+from precflow.agent.contract import CHECKSUM, checksum_of
 from precflow.errors import StoreError
 from precflow.run.manifest import MANIFEST_FILE, Manifest, RunEntry
-from precflow.run.store import MAKING, SEAL_FILE, lock_of
+from precflow.run.store import MAKING, lock_of
+from precflow.stages.artifacts import SEAL_FILE
 from precflow.stages.dump import GIVEN_FILE
 
 _PRUNED = ".pruned"
@@ -260,7 +262,9 @@ def _sealed(folder: Path) -> float | None:
     try:
         if seal.is_symlink() or not seal.is_file() or seal.stat().st_size > _LARGEST_SEAL:
             return None
-        said = json.loads(seal.read_text(encoding="utf-8"))
+        said = intake.read_json(seal, _LARGEST_SEAL)
+        if CHECKSUM in said and said[CHECKSUM] != checksum_of(said):
+            return None
         return float(said["finished"]) if f"{said['name']}-{said['key']}" == folder.name else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
@@ -270,7 +274,7 @@ def _given(root: Path) -> Iterator[Path]:
     """Yield where the dumps lie that were given to runs with this store."""
     for pointer in root.glob(f"dump.*/{GIVEN_FILE}") if root.is_dir() else ():
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            yield Path(json.loads(pointer.read_text(encoding="utf-8"))["path"]).resolve()
+            yield Path(intake.read_json(pointer)["path"]).resolve()
 
 
 def _has_instances(folder: Path) -> bool:

@@ -129,7 +129,8 @@ def resolve(stage: Stage, job: Job, where: Place, done: Mapping[str, Sealed]) ->
     sealed = where.store.find(stage.name, key)
     if sealed and not sealed.damaged:
         return Step(stage, "kept", key, sealed=sealed)
-    because = "what it read was damaged" if sealed else _because(stage, where, declared, done)
+    damage = where.store.damage(stage.name, key)
+    because = "what it read was damaged" if sealed else damage or _because(stage, where, declared, done)
     return Step(stage, "run", key, because=because)
 
 
@@ -156,6 +157,9 @@ def _elsewhere(stage: Stage, where: Place, declared: Mapping[str, Any]) -> Step:
     prefix = _declared_key(stage, declared)
     found = where.store.named(stage.name, prefix)
     if found:
+        damage = where.store.damage(stage.name, found[0].key)
+        if damage:
+            return Step(stage, "missing", prefix, because=f"{found[0].folder} is damaged: {damage}")
         return Step(stage, "kept", found[0].key, sealed=found[0])
     others = where.store.named(stage.name)
     if not others:

@@ -25,11 +25,17 @@ from typing import Any
 import filelock
 
 from precflow import keys
+from precflow.agent import intake
+from precflow.agent.contract import CHECKSUM, checksum_of
+from precflow.dumps import places
 from precflow.errors import BusyError, PrecflowError, StoreError
+from precflow.stages import artifacts
+from precflow.stages.artifacts import SEAL_FILE
 
-SEAL_FILE = "sealed.json"
-SEAL_SCHEMA = 1
+SEAL_SCHEMA = 2  # 1 had sizes of artifacts and no checksums
+_KEYS = frozenset("schema name key seal declared needs seconds note finished damaged files checksum".split())
 MAKING = ".making"
+_BY_THE_DUMP = ""  # in place of a checksum: the dump's own seal has it
 _OUT_OF_SPACE = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -83,8 +89,28 @@ class Store:
         self.root = root
 
     def find(self, name: str, key: str) -> Sealed | None:
-        """Return the sealed instance, or ``None`` where there is none or where a file of it was lost or changed in size."""
-        return read_seal(self.root / f"{name}-{key}")
+        """Return the sealed instance, or ``None`` where there is none or where a file of it was lost or changed."""
+        found = read_seal(self.root / f"{name}-{key}")
+        return None if found is None or self.damage(name, key) else found
+
+    def damage(self, name: str, key: str) -> str:
+        """Say which file of an instance is not what was sealed, ``""`` where there is none; every artifact is read.
+
+        Record files and shards of a dump are left to whoever reads them: ``step.json``, which is looked at, has their seals.
+        """
+        folder = self.root / f"{name}-{key}"
+        if not (folder / SEAL_FILE).exists():
+            return ""
+        try:
+            for file, sealed in artifacts.read_seal(folder)["files"].items():
+                path = folder / file
+                if path.stat().st_size != sealed["bytes"]:
+                    return f"{file} has another size than was sealed"
+                if sealed[CHECKSUM] != _BY_THE_DUMP and sealed[CHECKSUM] != artifacts.checksum_of_file(path):
+                    return f"{file} does not have the checksum that it was sealed with"
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return f"{error.filename} is missing" if isinstance(error, FileNotFoundError) else str(error)
+        return ""
 
     def named(self, name: str, prefix: str = "") -> list[Sealed]:
         """Return all sealed instances of a name whose key starts with ``prefix``, newest first."""
@@ -137,17 +163,21 @@ class Store:
     def seal(self, attempt: Attempt, sealed: Mapping[str, Any]) -> Sealed:
         """Write the seal and move the folder to its place; ``sealed`` has name, key, declared, needs, note, maybe seal."""
         with explained(self.root):
-            sizes = {path.relative_to(attempt.folder).as_posix(): path.stat().st_size for path in _files(attempt.folder)}
-            seal = {
+            files = {path.relative_to(attempt.folder).as_posix(): path for path in _files(attempt.folder)}
+            seals = {name: {"bytes": path.stat().st_size, CHECKSUM: _checksum(name, path)} for name, path in files.items()}
+            written: dict[str, Any] = {
                 "schema": SEAL_SCHEMA,
-                "seal": sealed.get("seal") or keys.file_digest(attempt.folder),
                 "seconds": round(time.monotonic() - attempt.started, 3),
                 "finished": self._now(sealed["name"]),
-                "files": sizes,
-                **{key: value for key, value in sealed.items() if key != "seal"},
+                "files": seals,
+                "damaged": False,
+                **sealed,
+                "seal": sealed.get("seal") or keys.digest(seals),
             }
+            seal: dict[str, Any] = json.loads(json.dumps(written))  # as whoever reads it gets it
+            seal[CHECKSUM] = checksum_of(seal)
             temporary = attempt.folder / f"{SEAL_FILE}.writing"
-            temporary.write_text(json.dumps(seal, ensure_ascii=False, indent=1), encoding="utf-8")
+            temporary.write_text(json.dumps(seal, ensure_ascii=False, indent=1), encoding="utf-8", errors="backslashreplace")
             temporary.replace(attempt.folder / SEAL_FILE)
             place = self.root / f"{sealed['name']}-{sealed['key']}"
             shutil.rmtree(place, ignore_errors=True)
@@ -202,11 +232,18 @@ def used(sealed: Sealed) -> None:
         os.utime(sealed.folder / SEAL_FILE)
 
 
+def _checksum(name: str, path: Path) -> str:
+    """Return the checksum of an artifact; files of a dump can be of any size, and their own seals name theirs."""
+    return _BY_THE_DUMP if places.is_own(name) else artifacts.checksum_of_file(path)
+
+
 def read_seal(folder: Path) -> Sealed | None:
-    """Return what a folder's seal says, or ``None`` where it has no usable seal or lost a file."""
+    """Return what a folder's seal says, or ``None`` where it has no usable seal or a file that was lost or changed in size."""
     try:
-        seal = json.loads((folder / SEAL_FILE).read_text(encoding="utf-8"))
-        if seal["schema"] != SEAL_SCHEMA or any((folder / name).stat().st_size != size for name, size in seal["files"].items()):
+        seal = artifacts.read_seal(folder)
+        if seal["schema"] != SEAL_SCHEMA or seal.keys() != _KEYS:
+            return None
+        if any((folder / name).stat().st_size != one["bytes"] for name, one in seal["files"].items()):
             return None
         return Sealed(
             name=seal["name"],
@@ -216,10 +253,10 @@ def read_seal(folder: Path) -> Sealed | None:
             declared=seal["declared"],
             needs=seal["needs"],
             seconds=seal["seconds"],
-            bytes=sum(seal["files"].values()),
+            bytes=sum(one["bytes"] for one in seal["files"].values()),
             note=seal["note"],
             finished=seal["finished"],
-            damaged=seal.get("damaged", False),
+            damaged=seal["damaged"],
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -250,9 +287,9 @@ def explained(folder: Path) -> Iterator[None]:
 
 def _owner(path: Path) -> str:
     try:
-        owner = json.loads(path.read_text(encoding="utf-8"))
+        owner = intake.read_json(path)
         return f"pid {owner['pid']} on {owner['host']}"
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return "a process that has just started"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ from precflow.config.plain import plain
 from precflow.config.words import ESCALATING
 from precflow.dumps.reader import Dump
 from precflow.dumps.two_passes import TwoPasses
+from precflow.errors import StoreError
 from precflow.judgement.judge import judge
-from precflow.judgement.verdicts import Judged, Verdict
+from precflow.judgement.verdicts import STATUSES, VERDICTS, Judged, Verdict
 from precflow.stages.artifacts import read_lines, read_value, write_lines, write_value
 from precflow.stages.compare import read_measures
 from precflow.stages.determinism import read_reproduction
@@ -27,13 +28,34 @@ VERDICT_FILE = "verdict.json"
 
 
 def read_judged(folder: Path) -> list[Judged]:
-    """Return the status of every record."""
-    return read_lines(folder / JUDGED_FILE, Judged)
+    """Return the status of every record.
+
+    Raises:
+        StoreError: It cannot be read, or a status is none.
+    """
+    judged = read_lines(folder / JUDGED_FILE, Judged)
+    _check_words(folder / JUDGED_FILE, {one.status for one in judged}, STATUSES)
+    return judged
 
 
 def read_verdict(folder: Path) -> Verdict:
-    """Return the verdict."""
-    return read_value(folder / VERDICT_FILE, Verdict)
+    """Return the verdict.
+
+    Raises:
+        StoreError: It cannot be read, or is none.
+    """
+    verdict = read_value(folder / VERDICT_FILE, Verdict)
+    _check_words(folder / VERDICT_FILE, {verdict.verdict}, VERDICTS)
+    return verdict
+
+
+def _check_words(path: Path, found: Collection[str], known: Sequence[str]) -> None:
+    unknown = sorted(set(found) - set(known))
+    if unknown:
+        raise StoreError(
+            f"{path} says {', '.join(map(repr, unknown))}; expected {', '.join(known)}",
+            next_step="remove the folder it is in and run the same command again; other stages are kept",
+        )
 
 
 def _declare(job: Job) -> Mapping[str, Any]:

@@ -3,10 +3,13 @@ import time
 
 import pytest
 
+from precflow.agent.contract import checksum_of
 from precflow.dumps.reader import Dump
 from precflow.errors import DumpError
 from precflow.run.evidence import dumps_at, one_dump
 from precflow.run.runner import run
+
+NO_RUNS = json.dumps({"schema": 2, "runs": [], "checksum": checksum_of({"schema": 2, "runs": []})})
 
 
 @pytest.fixture
@@ -51,7 +54,7 @@ def test_the_newest_run_counts_and_not_the_newest_folder(ran, composed, tmp_path
     run(composed(), command="precflow")
     assert one_dump("compare_dumps:target").path == tmp_path / "dumps" / "target"
     (ran / "run.json").unlink()
-    (ran / "run.json").write_text(json.dumps({"schema": 1, "runs": []}))
+    (ran / "run.json").write_text(NO_RUNS)
     assert one_dump("compare_dumps:target").path == tmp_path / "others" / "target"
 
 
@@ -74,7 +77,7 @@ def test_what_is_not_there_names_what_is():
 def test_a_run_without_a_dump_says_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "a").mkdir(parents=True)
-    (tmp_path / "runs" / "a" / "run.json").write_text(json.dumps({"schema": 1, "runs": []}))
+    (tmp_path / "runs" / "a" / "run.json").write_text(NO_RUNS)
     with pytest.raises(DumpError, match="has no sealed dump yet"):
         dumps_at("a")
 
@@ -92,9 +95,7 @@ def test_ages_decide_without_a_history(ran, tmp_path):
     older.mkdir()
     for name in ("given.json",):
         (older / name).write_bytes((instance / name).read_bytes())
-    size = (older / "given.json").stat().st_size
-    (older / "sealed.json").write_text(
-        json.dumps({**sealed, "finished": time.time() - 1e6, "key": "older", "files": {"given.json": size}})
-    )
+    seal = {**sealed, "finished": time.time() - 1e6, "key": "older"}
+    (older / "sealed.json").write_text(json.dumps({**seal, "checksum": checksum_of(seal)}))
     assert len(dumps_at(str(ran / "store") + ":reference")) == 1
     assert one_dump(str(ran / "store") + ":reference").path == tmp_path / "dumps" / "reference"

@@ -1,12 +1,14 @@
 """The history of a run folder survives damage by saying so, and counts runs."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import filelock
 import pytest
 
+from precflow.agent.contract import checksum_of
 from precflow.errors import BusyError, StoreError
-from precflow.run.manifest import Manifest
+from precflow.run.manifest import Manifest, RunEntry
 
 
 def test_runs_are_numbered_and_updated(tmp_path):
@@ -24,8 +26,25 @@ def test_no_history_is_empty(tmp_path):
     assert Manifest(tmp_path).entries() == []
 
 
-@pytest.mark.parametrize("text", ["{", '{"schema": 1}', '{"schema": 1, "runs": [{"unknown": 1}]}', "[]"])
+NONE = {"schema": 2, "runs": []}
+DAMAGED = {
+    "torn": "{",
+    "older": '{"schema": 1, "runs": []}',
+    "unsealed": json.dumps(NONE),
+    "another": json.dumps({**NONE, "checksum": "00"}),
+    "no map": "[]",
+    "nothing": "null",
+    "nested": "[" * 10_000,
+    "infinite": '{"schema": 1e999}',
+    "unknown key": {**NONE, "runs": [{"unknown": 1}]},
+    "number of another kind": {**NONE, "runs": [{**asdict(RunEntry(1, "then", "precflow")), "exit_code": "0"}]},
+    "missing key": {**NONE, "runs": [{"number": 1, "started": "then", "command": "precflow"}]},
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
 def test_damaged_history_says_what_to_do(tmp_path, text):
+    text = text if isinstance(text, str) else json.dumps({**text, "checksum": checksum_of(text)})
     (tmp_path / "run.json").write_text(text)
     with pytest.raises(StoreError, match=r"damaged.*\n.*store beside it is kept"):
         Manifest(tmp_path).entries()

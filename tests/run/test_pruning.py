@@ -11,6 +11,7 @@ import time
 import filelock
 import pytest
 
+from precflow.agent.contract import checksum_of
 from precflow.errors import StoreError
 from precflow.run import pruning
 from precflow.run.manifest import Manifest, RunEntry
@@ -34,7 +35,8 @@ def make(root, name, *, days=0.0, size=1000, files=None):
         sealed = store.seal(attempt, {"name": stage, "key": key, "declared": {}, "needs": {}, "note": ""})
     when = time.time() - days * DAY
     seal = json.loads((sealed.folder / SEAL_FILE).read_text(encoding="utf-8"))
-    (sealed.folder / SEAL_FILE).write_text(json.dumps({**seal, "finished": when}), encoding="utf-8")
+    seal["finished"] = when
+    (sealed.folder / SEAL_FILE).write_text(json.dumps({**seal, "checksum": checksum_of(seal)}), encoding="utf-8")
     os.utime(sealed.folder / SEAL_FILE, (when, when))
     return sealed.folder
 
