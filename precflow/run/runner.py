@@ -26,6 +26,7 @@ from precflow.run.jobs import make_job
 from precflow.run.manifest import RunEntry
 from precflow.run.store import Sealed, explained, used
 from precflow.stages import region
+from precflow.stages.artifacts import reading_once
 from precflow.stages.job import Job
 from precflow.stages.judge import read_verdict
 from precflow.stages.passes import latest
@@ -77,8 +78,10 @@ def run(composed: Composed, *, command: str) -> Outcome:
     verdict, code = "", 2
     try:
         _withdraw(where)
-        due = _stages(job, where, done, states, note=lambda: where.manifest.update(_so_far(entry, done, states)))
-        outcome = _close(job, where, done, due, kept=None if set(states.values()) - {"kept"} else time.monotonic() - started)
+        with reading_once():
+            due = _stages(job, where, done, states, note=lambda: where.manifest.update(_so_far(entry, done, states)))
+            kept = None if set(states.values()) - {"kept"} else time.monotonic() - started
+            outcome = _close(job, where, done, due, kept=kept)
         verdict, code = outcome.verdict or "", outcome.exit_code
     finally:
         seconds = round(time.monotonic() - started, 1)

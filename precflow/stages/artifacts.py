@@ -1,21 +1,26 @@
-"""Artifacts of stages on disk: typed values as JSON, lists as JSON lines, written so that a reader never sees half a file."""
+"""Artifacts of stages on disk: typed values as JSON, lists as JSON lines, written so that a reader never sees half a file.
+
+A file is taken for what it should be only where it is what was sealed and says exactly that: no key is missing, none is there
+that nobody knows, and every value has its type. Lines are read by msgspec, all at once: there may be 200 000.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
-import cattrs
-from cattrs.gen import make_dict_structure_fn
+import msgspec
 
 from precflow.agent import intake
 from precflow.agent.contract import CHECKSUM, DIGEST_SIZE, checksum_of
-from precflow.comparison.scaled import Scaled
+from precflow.dumps.collector import collector_off
 from precflow.dumps.header import reason_of
 from precflow.errors import StoreError
 
@@ -23,27 +28,43 @@ SEAL_FILE = "sealed.json"  # beside the artifacts of a finished stage instance
 LARGEST = 1 << 34  # bytes of an artifact
 
 Value = TypeVar("Value")
-_CONVERTER = cattrs.Converter()
-_CONVERTER.register_structure_hook(Scaled, lambda pair, _: Scaled(float(pair[0]), int(pair[1])))  # a tuple: no types are seen
+_held: dict[tuple[object, Path], Any] | None = None
 
 
-@_CONVERTER.register_structure_hook_factory(dataclasses.is_dataclass)
-def _exactly(kind: type[Any]) -> Callable[[Any, Any], Any]:
-    """Return what makes a dataclass of a map with all of its keys and no others: none has a default that nobody wrote."""
-    structured = make_dict_structure_fn(kind, _CONVERTER)
-    names = {one.name for one in dataclasses.fields(kind)}
+@contextmanager
+def reading_once() -> Iterator[None]:
+    """Keep what :func:`once` has read until the outermost such block is left: stages of one run hand on the same frozen values.
 
-    def structure(plain: Any, _: Any) -> Any:
-        if not isinstance(plain, dict) or plain.keys() != names:
-            raise ValueError(f"expected the keys {sorted(names)}")
-        return structured(plain, kind)
+    Outside of it every stage reads its files anew.
+    """
+    global _held  # noqa: PLW0603  one process runs one recipe
+    outer = _held
+    _held = {} if outer is None else outer
+    try:
+        yield
+    finally:
+        _held = outer
 
-    return structure
+
+def once(read: Callable[[Path], Value], path: Path) -> Value:
+    """Return what ``read`` makes of a path, within :func:`reading_once` the same value each time; nobody may change it."""
+    if _held is None:
+        return read(path)
+    key = (read, path)
+    if key not in _held:
+        _held[key] = read(path)
+    found: Value = _held[key]
+    return found
 
 
 def write_value(path: Path, value: object) -> None:
-    """Write one dataclass (or plain data) as JSON, through a temporary file."""
-    _replace(path, json.dumps(_CONVERTER.unstructure(value), ensure_ascii=False, indent=1) + "\n")
+    """Write one dataclass (or plain data) as JSON, through a temporary file; one line a key, to be read by eye."""
+    plain = _plain(value)
+    if isinstance(plain, dict) and plain:
+        lines = [f" {_dumped(key)}: {_dumped(item)}" for key, item in plain.items()]
+        _replace(path, ["{\n", ",\n".join(lines), "\n}\n"])
+    else:
+        _replace(path, [_dumped(plain), "\n"])
 
 
 def read_value(path: Path, kind: type[Value]) -> Value:
@@ -52,22 +73,41 @@ def read_value(path: Path, kind: type[Value]) -> Value:
     Raises:
         StoreError: The file is missing, not what was sealed, or not such a value.
     """
-    return _structured(_parsed(path, _text(path)), kind, str(path))
+    data = _parsed(path, _text(path))
+    try:
+        value = msgspec.convert(data, kind)
+        whole = _has_keys_of(_plain(value), data)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise _other(str(path), kind) from error
+    if not whole:
+        raise _other(str(path), kind)
+    return value
 
 
 def write_lines(path: Path, values: Iterable[object]) -> None:
     """Write one JSON line a value, through a temporary file."""
-    _replace(path, "".join(json.dumps(_CONVERTER.unstructure(value), ensure_ascii=False) + "\n" for value in values))
+    _replace(path, (_dumped(_plain(value)) + "\n" for value in values))
 
 
 def read_lines(path: Path, kind: type[Value]) -> list[Value]:
-    """Read back what :func:`write_lines` wrote.
+    """Read back what :func:`write_lines` wrote of a dataclass that holds no other.
 
     Raises:
         StoreError: The file is missing or not what was sealed, or a line is not such a value.
     """
-    lines = enumerate(_text(path).split("\n"), start=1)
-    return [_structured(_parsed(path, line, number), kind, f"{path}:{number}") for number, line in lines if line]
+    data = _bytes(path)
+    decoder = _line_decoder(kind)  # type: ignore[arg-type]  # classes are hashable
+    with collector_off() as made:  # it would look through all lines again and again
+        try:
+            lines = decoder.decode_lines(data)
+        except (
+            msgspec.MsgspecError,
+            UnicodeDecodeError,
+        ):  # NaN and infinity, which Python alone reads; or damage, told with its line
+            numbered = enumerate(_decoded(path, data).split("\n"), start=1)
+            lines = [_line(f"{path}:{number}", line, decoder.type, kind) for number, line in numbered if line]
+        made.append(len(lines))
+        return [kind(*msgspec.structs.astuple(line)) for line in lines]
 
 
 def read_plain(path: Path) -> Any:
@@ -107,15 +147,41 @@ def checksum_of_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _structured(data: Any, kind: type[Value], place: str) -> Value:
+@functools.cache
+def _line_decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
+    """Return what reads lines of a dataclass: every key has to be there, and no other."""
+    hints = get_type_hints(kind)
+    fields = [(field.name, hints[field.name]) for field in dataclasses.fields(kind)]
+    return msgspec.json.Decoder(msgspec.defstruct(kind.__name__, fields, forbid_unknown_fields=True, frozen=True, gc=False))
+
+
+def _line(place: str, text: str, line: type[Any], kind: type[Any]) -> Any:
     try:
-        return _CONVERTER.structure(data, kind)
-    except Exception as error:
-        raise StoreError(f"{place} is not a {kind.__name__} as this precflow writes it", next_step=_AGAIN) from error
+        return msgspec.convert(_parsed(place, text), line)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise _other(place, kind) from error
 
 
-def _text(path: Path) -> str:
-    """Return the text of an artifact, once it is clear that it is the one that was sealed; one that is being made has no seal.
+def _plain(value: object) -> Any:
+    """Return a value as what JSON is made of; numbers of NumPy are numbers."""
+    return msgspec.to_builtins(value, enc_hook=lambda number: number.item())
+
+
+def _has_keys_of(plain: Any, data: Any) -> bool:
+    """Tell whether data that was read has the keys of the value that it became, at every depth: none has a default."""
+    if isinstance(plain, dict):
+        return plain.keys() == data.keys() and all(_has_keys_of(item, data[key]) for key, item in plain.items())
+    if isinstance(plain, (tuple, list)):
+        return len(plain) == len(data) and all(map(_has_keys_of, plain, data))
+    return True
+
+
+def _other(place: str, kind: type[Any]) -> StoreError:
+    return StoreError(f"{place} is not a {kind.__name__} as this precflow writes it", next_step=_AGAIN)
+
+
+def _bytes(path: Path) -> bytes:
+    """Return the bytes of an artifact, once it is clear that it is the one that was sealed; one that is being made has no seal.
 
     Raises:
         StoreError: It is not, or it cannot be read.
@@ -124,11 +190,11 @@ def _text(path: Path) -> str:
         data = intake.read_bytes(path, LARGEST)
         if (path.parent / SEAL_FILE).exists():
             _check(data, read_seal(path.parent)["files"][path.name])
-        return data.decode("utf-8")
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}", next_step=_AGAIN) from error
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{path} is damaged: {reason_of(error)}", next_step=_AGAIN) from error
+    return data
 
 
 def _check(data: bytes, sealed: Mapping[str, Any]) -> None:
@@ -136,18 +202,33 @@ def _check(data: bytes, sealed: Mapping[str, Any]) -> None:
         raise ValueError("it does not have the checksum that it was sealed with")
 
 
-def _parsed(path: Path, text: str, number: int = 0) -> Any:
+def _decoded(path: Path, data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise StoreError(f"{path} is damaged: {reason_of(error)}", next_step=_AGAIN) from error
+
+
+def _text(path: Path) -> str:
+    return _decoded(path, _bytes(path))
+
+
+def _parsed(place: str | Path, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        place = f"{path}:{number}" if number else str(path)
         raise StoreError(f"{place} is damaged: {error}", next_step=_AGAIN) from error
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write a text; what is half a surrogate pair is written as JSON escapes it."""
+def _dumped(plain: Any) -> str:
+    return json.dumps(plain, ensure_ascii=False)
+
+
+def _replace(path: Path, texts: Iterable[str]) -> None:
+    """Write texts behind each other; what is half a surrogate pair is written as JSON escapes it."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.writing")
-    temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+    with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+        file.writelines(texts)
     temporary.replace(path)
 
 

@@ -18,7 +18,7 @@ from precflow.comparison.summary import SUMMARY_VERSION
 from precflow.config.plain import plain
 from precflow.config.trust import TARGET
 from precflow.stages import sources
-from precflow.stages.artifacts import read_lines, write_lines
+from precflow.stages.artifacts import once, read_lines, write_lines
 from precflow.stages.determinism import read_reproduction
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Made, Stage
@@ -30,7 +30,11 @@ _BATCHES = "batches"  # there while pairs are read
 
 def read_measures(folder: Path) -> list[Measure]:
     """Return every measure, in order of the reference's graph."""
-    return read_lines(folder / MEASURES_FILE, Measure)
+    return once(_read_measures, folder / MEASURES_FILE)
+
+
+def _read_measures(path: Path) -> list[Measure]:
+    return read_lines(path, Measure)
 
 
 def _declare(job: Job) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from precflow.dumps.requests import Rules, declared, dump_request
 from precflow.environment.requirements import check_disk, demand
 from precflow.errors import DumpError
 from precflow.stages import sources
-from precflow.stages.artifacts import read_plain, write_value
+from precflow.stages.artifacts import once, read_plain, write_value
 from precflow.stages.asking import ask
 from precflow.stages.job import Job, Made, Stage
 
@@ -52,6 +52,10 @@ def given(side: str) -> Stage:
 
 def open_dump(folder: Path) -> Dump:
     """Open the dump of a sealed ``dump`` stage, whether it was made here or given."""
+    return once(_open, folder)
+
+
+def _open(folder: Path) -> Dump:
     if not is_given(folder):
         return Dump.open(folder)
     return Dump.open(Path(read_plain(folder / GIVEN_FILE)["path"]), allow_unsealed=True)

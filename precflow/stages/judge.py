@@ -16,7 +16,7 @@ from precflow.dumps.two_passes import TwoPasses
 from precflow.errors import StoreError
 from precflow.judgement.judge import judge
 from precflow.judgement.verdicts import STATUSES, VERDICTS, Judged, Verdict
-from precflow.stages.artifacts import read_lines, read_value, write_lines, write_value
+from precflow.stages.artifacts import once, read_lines, read_value, write_lines, write_value
 from precflow.stages.compare import read_measures
 from precflow.stages.determinism import read_reproduction
 from precflow.stages.dump import open_dump
@@ -33,8 +33,12 @@ def read_judged(folder: Path) -> list[Judged]:
     Raises:
         StoreError: It cannot be read, or a status is none.
     """
-    judged = read_lines(folder / JUDGED_FILE, Judged)
-    _check_words(folder / JUDGED_FILE, {one.status for one in judged}, STATUSES)
+    return once(_read_judged, folder / JUDGED_FILE)
+
+
+def _read_judged(path: Path) -> list[Judged]:
+    judged = read_lines(path, Judged)
+    _check_words(path, {one.status for one in judged}, STATUSES)
     return judged
 
 

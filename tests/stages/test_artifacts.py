@@ -1,7 +1,10 @@
 """Artifacts come back as they were written, and say so where they do not."""
 
+import dataclasses
+import json
 import math
 
+import numpy as np
 import pytest
 
 from precflow.comparison.measures import Measure
@@ -37,6 +40,47 @@ def test_damage_is_said(tmp_path, text):
     (tmp_path / "v.json").write_text(text)
     with pytest.raises(StoreError, match=r"v\.json"):
         artifacts.read_value(tmp_path / "v.json", Verdict)
+
+
+@pytest.mark.parametrize("change", [{"more": 1}, {"counts": None}, {"verdict": 3}, {"coverage": "1.0"}, {"warnings": {}}])
+def test_a_value_with_another_key_or_type_is_refused(tmp_path, change):
+    artifacts.write_value(tmp_path / "v.json", Verdict("aligned", counts={"pass": 2}))
+    data = json.loads((tmp_path / "v.json").read_text())
+    (tmp_path / "v.json").write_text(json.dumps({key: item for key, item in (data | change).items() if item is not None}))
+    with pytest.raises(StoreError, match="is not a Verdict"):
+        artifacts.read_value(tmp_path / "v.json", Verdict)
+
+
+@pytest.mark.parametrize("value", [1.5, math.inf])
+@pytest.mark.parametrize("change", [{"more": 1}, {"site": None}, {"order": "3"}, {"order": 3.5}, {"metrics": {"rmse": "0"}}])
+def test_a_line_with_another_key_or_type_is_refused(tmp_path, change, value):
+    artifacts.write_lines(tmp_path / "m.jsonl", [dataclasses.replace(MEASURE, share=value)])
+    data = json.loads((tmp_path / "m.jsonl").read_text())
+    (tmp_path / "m.jsonl").write_text(json.dumps({key: item for key, item in (data | change).items() if item is not None}))
+    with pytest.raises(StoreError, match="is not a Measure"):
+        artifacts.read_lines(tmp_path / "m.jsonl", Measure)
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    artifacts.write_lines(tmp_path / "m.jsonl", [dataclasses.replace(MEASURE, share=np.float64(0.5), order=np.int64(3))])
+    assert artifacts.read_lines(tmp_path / "m.jsonl", Measure) == [dataclasses.replace(MEASURE, share=0.5)]
+
+
+def test_a_file_is_read_once_where_stages_follow_each_other(tmp_path):
+    asked = []
+
+    def read(path):
+        asked.append(path)
+        return object()
+
+    assert artifacts.once(read, tmp_path) is not artifacts.once(read, tmp_path)
+    with artifacts.reading_once():
+        with artifacts.reading_once():
+            found = artifacts.once(read, tmp_path)
+        assert artifacts.once(read, tmp_path) is found
+        assert artifacts.once(read, tmp_path / "other") is not found
+    assert artifacts.once(read, tmp_path) is not found
+    assert len(asked) == 5
 
 
 def test_missing_file_is_said(tmp_path):
