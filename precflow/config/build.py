@@ -17,6 +17,7 @@ from precflow.errors import Problem
 
 _WRONG = object()
 _BOOLEANS = {**dict.fromkeys(("off", "no", "false"), False), **dict.fromkeys(("on", "yes", "true"), True)}  # of YAML 1.1
+_SUGGESTIONS = 20  # unknown keys that get a did-you-mean
 
 
 class Builder:
@@ -31,6 +32,7 @@ class Builder:
 
     def __init__(self, mark: Callable[[DottedPath], Mark]) -> None:
         self._mark = mark
+        self._members = self._unknown = 0
         self.problems: list[Problem] = []
 
     def build(self, data: Mapping[str, Any]) -> RunConfig:
@@ -51,7 +53,8 @@ class Builder:
         for key, value in data.items():
             here = (*path, str(key))
             if key not in shape.fields(kind):
-                self.say(here, f"no such key.{shape.suggestion(here, len(path))}")
+                self._unknown += 1  # a near key takes milliseconds to find
+                self.say(here, "no such key." + (shape.suggestion(here, len(path)) if self._unknown <= _SUGGESTIONS else ""))
             elif value is None and self._mark(here).raw in (None, "null"):
                 continue  # an explicit null takes an inherited value away
             else:
@@ -93,10 +96,17 @@ class Builder:
         return _WRONG if any(one is _WRONG for one in found) else tuple(sorted({number for one in found for number in one}))
 
     def _range(self, value: Any, path: DottedPath) -> Any:
+        bent = trap(value, self._raw(path))
+        if bent:
+            return self.say(path, bent)
         try:
-            return units.parse_numbers(value)
+            found = units.parse_numbers(value)
         except ValueError as error:
             return self.say(path, f"{error}, got {_written(value, self._raw(path))}")
+        self._members += len(found)
+        if self._members > units.MOST_NUMBERS:
+            return self.say(path, f"makes more than {units.MOST_NUMBERS} numbers of all ranges together")
+        return found
 
     def _map(self, kind: Any, value: Any, path: DottedPath, field: str) -> Any:
         if not isinstance(value, Mapping):
@@ -119,7 +129,9 @@ class Builder:
         if kind in units.PARSERS:
             return self._number(kind, value, path)
         if isinstance(kind, types.UnionType):
-            return value if isinstance(value, int) and not isinstance(value, bool) else self._number_or_word(value, path, field)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            bent = trap(value, self._raw(path)) if whole else ""
+            return self.say(path, bent) if bent else value if whole else self._number_or_word(value, path, field)
         if kind is bool:
             bent = trap(value, self._raw(path))
             return (
@@ -162,7 +174,7 @@ class Builder:
             meant = MEANT.get((field, _BOOLEANS[value.casefold()])) if value.casefold() in _BOOLEANS else ""
             if meant:
                 return self.say(path, f"`{value}` is a boolean for YAML, and no word here. Use {meant} (one of {shown})")
-            return self.say(path, f"`{value}` is not one of {shown}.{did_you_mean(value, words)}")
+            return self.say(path, f"{_shown(value)} is not one of {shown}.{did_you_mean(value, words)}")
         return value
 
     def _raw(self, path: DottedPath) -> str | None:

@@ -8,6 +8,7 @@ it stands. Nothing is instantiated.
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,18 +22,19 @@ from hydra.types import RunMode
 from precflow import resources
 from precflow.config import checks, factories, overrides, recipe_source, trust
 from precflow.config.build import Builder
-from precflow.config.documents import Document, dotted, shown
+from precflow.config.documents import Document, DottedPath, dotted, shown
 from precflow.config.interpolation import Interpolation
 from precflow.config.layers import COMMAND_LINE, Layers
 from precflow.config.listing import as_text, locked
 from precflow.config.overrides import Word, sweep
-from precflow.config.places import GROUPS, OPEN_GROUPS, Place, find, not_found, places
+from precflow.config.places import GROUPS, OPEN_GROUPS, Place, find, not_found, places, shipped
 from precflow.config.schema import RunConfig
 from precflow.errors import ConfigError, Problem, TrustError
 
 __all__ = ["Composed", "compose", "sweep"]
 
 _DEFAULT = {("capture", "tensors"), ("executor", "local")}  # chosen where nobody chooses
+_MOST_FILES = 200  # that one run is composed of
 _NO_RECIPE = "no recipe was chosen: +recipe=NAME (see `precflow ls`)"
 
 
@@ -79,7 +81,7 @@ def compose(words: Sequence[str], *, config_dirs: Sequence[Path] = (), complete:
     problems += overrides.single(read)
     files, missing = _reachable(read, within)
     problems += missing
-    _refuse_untrusted(files, read, problems, words)
+    _refuse_more_than_data(files, problems, words)
     unusable = [problem for document in files for problem in document.problems]
     if problems and not missing and not unusable:
         problems += _further(read, within)
@@ -104,11 +106,16 @@ def _reachable(words: Sequence[Word], within: Sequence[Place]) -> tuple[list[Doc
     waiting = [(group, name, COMMAND_LINE, f"+{group}={name}") for group in GROUPS for name in overrides.chosen(words, group)]
     problems = [] if any(group == "recipe" for group, *_ in waiting) else [Problem(COMMAND_LINE, "+recipe", _NO_RECIPE)]
     found: dict[tuple[str, str], Document] = {}
+    met = 0
     while waiting:
         group, name, place, key = waiting.pop(0)
-        if (group, name) in found or (group, name) in _DEFAULT:
+        met += 1
+        if met > _MOST_FILES:  # Hydra goes every way, and recipes that each inherit from two have many
+            said = f"leads to more than {_MOST_FILES} recipes: do they inherit from each other in a circle, or twice?"
+            return list(found.values()), [Problem(place, key, said)]
+        if (group, name) in _DEFAULT:
             continue
-        document = find(group, name, within)
+        document = found.get((group, name)) or find(group, name, within)
         if document is None:
             problems.append(Problem(place, key, not_found(group, name, within)))
             continue
@@ -120,40 +127,31 @@ def _reachable(words: Sequence[Word], within: Sequence[Place]) -> tuple[list[Doc
     return list(found.values()), problems
 
 
-def _refuse_untrusted(
-    files: Sequence[Document], words: Sequence[Word], others: Iterable[Problem], typed: Sequence[str]
-) -> None:
-    packages = (*trust.trusted(document for document in files if document.group == "site"), *_trusted_here(words))
+def _refuse_more_than_data(files: Sequence[Document], others: Iterable[Problem], typed: Sequence[str]) -> None:
+    """Look at each file before Hydra does.
+
+    Raises:
+        TrustError: A file is more than data.
+    """
     problems = [problem for document in files for problem in trust.forbidden(document)]
-    replaced = {word.path for word in words if not word.group}  # of a function that the command line replaces nothing is run
-    for document in files:
-        for path, message in trust.targets(document.data, packages):
-            if path not in replaced or document.group not in OPEN_GROUPS:
-                problems.append(Problem(document.marks[path].place, dotted(path), message))
-    for word in words:
-        nested: Any = word.value
-        for part in reversed(word.path):
-            nested = {part: nested}
-        problems += (
-            [] if word.group else [Problem(COMMAND_LINE, word.key, message) for _, message in trust.targets(nested, packages)]
-        )
     if problems:
-        error = overrides.problem_list([*problems, *others], typed)
-        raise TrustError(error.message, problems=error.problems, next_step=error.next_step)
+        raise _as_trust_error([*problems, *others], typed)
 
 
-def _trusted_here(words: Sequence[Word]) -> list[str]:
-    """Return what the person at the keyboard trusts for this one command."""
-    values = [word.value for word in words if word.key == "site.trusted"]
-    return [str(item) for value in values for item in (value if isinstance(value, list) else [value])]
+def _as_trust_error(problems: Sequence[Problem], typed: Sequence[str]) -> TrustError:
+    error = overrides.problem_list(problems, typed)
+    return TrustError(error.message, problems=error.problems, next_step=error.next_step)
 
 
 def _lay(words: Sequence[Word], within: Sequence[Place]) -> tuple[Layers, list[Document]]:
     """Return all files laid over each other in Hydra's order, and these files."""
     layers, documents = Layers(), []
+    chosen = {word.group for word in words}
     for config_path, package in _defaults_list(words, within):
         group, _, name = config_path.partition("/")
-        document = find(group, name, within) if group in GROUPS else None
+        # An executor has addresses: one that nobody chose is precflow's own, whatever a folder of recipes brings along.
+        folders = shipped(group) if group == "executor" and group not in chosen else within
+        document = find(group, name, folders) if group in GROUPS else None
         if document is not None:
             layers.add(document, () if document.group in OPEN_GROUPS else tuple(filter(None, package.split("."))))
             documents.append(document)
@@ -165,7 +163,7 @@ def _defaults_list(words: Sequence[Word], within: Sequence[Place]) -> list[tuple
     choices = [word.text for word in words if word.group]
     try:
         with (
-            recipe_source.searching(within),
+            recipe_source.searching(within, values=False),
             initialize_config_dir(str(resources.directory("conf")), version_base="1.3", job_name="precflow"),
         ):
             loader = GlobalHydra.instance().config_loader()
@@ -192,12 +190,21 @@ def _composed(
     for path, message in interpolation.problems:
         builder.say(path, message)
     config = builder.build(data)
-    wrong = [problem.key for problem in builder.problems]
-    to_run = (*checks.incomplete(config), *checks.absent(config), *factories.here(config)) if complete else ()
+    packages = (*trust.trusted(()), *config.site.trusted)
+    untrusted = [*trust.beyond_recipes(data, interpolation.read, layers.mark), *trust.targets(data, packages)]
+    for path, message in untrusted:
+        builder.say(path, message)
+    wrong = {_parts(problem.key) for problem in builder.problems}
+    wrong_inside = {key[:length] for key in wrong for length in range(len(key) + 1)}
+    to_run: tuple[tuple[DottedPath, str], ...] = ()
+    if complete and not untrusted:  # nothing that an untrusted recipe names is looked for
+        to_run = (*checks.incomplete(config), *checks.absent(config), *factories.here(config))
     for path, message in (*checks.problems(config, data), *to_run):
-        if not any(_touches(dotted(path), key) for key in wrong):  # what could not be built has its default and says nothing
-            builder.say(path, message)
+        if path not in wrong_inside and not any(path[:length] in wrong for length in range(1, len(path))):
+            builder.say(path, message)  # what could not be built has its default and says nothing
     problems += [Problem(problem.place or COMMAND_LINE, problem.key, problem.message) for problem in builder.problems]
+    if untrusted:
+        raise _as_trust_error(problems, typed)
     if problems:
         raise overrides.problem_list(problems, typed)
     notes = [Problem(layers.mark(path).place, dotted(path), text) for path, text in checks.expired(config, _today())]
@@ -212,10 +219,9 @@ def _composed(
     )
 
 
-def _touches(one: str, other: str) -> bool:
-    """Tell whether one dotted key is the other, or stands in it."""
-    first, second = sorted((one, other), key=len)
-    return second == first or second.startswith((f"{first}.", f"{first}["))
+def _parts(key: str) -> DottedPath:
+    """Return the path behind a dotted key."""
+    return tuple(re.findall(r"[^.\[\]]+", key))
 
 
 def _apply(layers: Layers, words: Sequence[Word]) -> list[Problem]:

@@ -1,7 +1,8 @@
 """One YAML file, read with the line of every value, and with YAML's traps named.
 
 YAML 1.1 bends words: ``off`` becomes false, ``3.10`` becomes 3.1, ``12:30`` becomes 750. A :class:`Mark` keeps what was
-written, so that a message can say so. Nothing here runs anything: only plain scalars, lists and maps are constructed.
+written, so that a message can say so. Nothing here runs anything: only plain scalars, lists and maps are constructed, and a
+file may only be as large, as deep and as long as a recipe ever is, aliases included.
 """
 
 from __future__ import annotations
@@ -9,17 +10,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from precflow.errors import Problem
+from precflow.files import open_regular
 
 DottedPath = tuple[str, ...]
 
-_MOST_NODES = 100_000
+# What one file may have at most.
+LARGEST_FILE = 1 << 20  # bytes
+MOST_VALUES = 50_000  # those that aliases repeat included
+DEEPEST = 32  # maps and lists in one another
+LONGEST_TEXT = 1 << 16  # characters of one value
+LONGEST_NUMBER = 64  # characters of a number: Python takes minutes to read one of some 100 000
+LONGEST_KEY = 200  # characters
+
 _HEADER = re.compile(r"^#\s*@package\s+(?P<package>\S+)\s*$", re.MULTILINE)
+_MERGE = "tag:yaml.org,2002:merge"
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _TRUE_FALSE = ("true", "false")
 _PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9_]*)|0x[0-9a-fA-F]+")
@@ -116,17 +128,32 @@ def read(path: Path, group: str, name: str) -> Document:
     """Read one file; what is wrong with it is returned in ``problems``, never raised."""
     where = shown(path)
     try:
-        text = path.read_text(encoding="utf-8")
-        walk = _Walk(_Loader(text), where, group)
-        data = walk.document()
+        with open_regular(path) as stream:
+            raw = stream.read(LARGEST_FILE + 1)
+        text = raw.decode() if len(raw) <= LARGEST_FILE else ""
     except UnicodeDecodeError as error:
         return Document(path, group, name, problems=(Problem(where, "", f"is not UTF-8 text ({error.reason})"),))
     except OSError as error:
         return Document(path, group, name, problems=(Problem(where, "", f"cannot be read: {error.strerror}"),))
+    if len(raw) > LARGEST_FILE:
+        return Document(path, group, name, problems=(Problem(where, "", f"is larger than {LARGEST_FILE} bytes"),))
+    return _parsed(path, group, name, where, text)
+
+
+@lru_cache(maxsize=64)  # the same file is read for its own sake, for Hydra and for its values
+def _parsed(path: Path, group: str, name: str, where: str, text: str) -> Document:
+    try:
+        _demand_bounds(text)
+        walk = _Walk(_Loader(text), where, group)
+        data = walk.document()
+    except _TooMuchError as error:
+        return Document(path, group, name, problems=(Problem(f"{where}:{error.line}", "", f"is {error}: no recipe is"),))
     except yaml.MarkedYAMLError as error:
         return Document(path, group, name, problems=(_syntax(error, text, where),))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         return Document(path, group, name, problems=(Problem(where, "", f"is not YAML: {str(error).splitlines()[0]}"),))
+    if group == "recipe" and not data and not walk.problems:
+        walk.problems.append(Problem(f"{where}:1", "", "is empty: a recipe says what is run, or what it inherits"))
     defaults, package = data.pop("defaults", None) or [], _HEADER.search(text)
     if not isinstance(defaults, list):
         walk.problems.append(Problem(walk.marks[("defaults",)].place, "defaults", "expected a list"))
@@ -141,6 +168,41 @@ def read(path: Path, group: str, name: str) -> Document:
         marks=walk.marks,
         problems=tuple(walk.problems),
     )
+
+
+class _TooMuchError(Exception):
+    """A file has more than a recipe may have.
+
+    Args:
+        message: What it is, such as "nested deeper than 32 levels".
+        line: Counted from 1.
+    """
+
+    def __init__(self, message: str, line: int = 1) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def _demand_bounds(text: str) -> None:
+    """Go through a file from token to token, before anything is built of it.
+
+    Raises:
+        _TooMuchError: It is nested too deep, or has a value that is too long, or too many.
+    """
+    depth = count = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        line = event.start_mark.line + 1 if event.start_mark else 1
+        count += isinstance(event, yaml.NodeEvent)
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.ScalarEvent) and len(event.value) > LONGEST_TEXT:
+            raise _TooMuchError(f"too long in one value: {len(event.value)} characters of at most {LONGEST_TEXT}", line)
+        if depth > DEEPEST:
+            raise _TooMuchError(f"nested deeper than {DEEPEST} levels", line)
+        if count > 2 * MOST_VALUES:  # keys are nodes too
+            raise _TooMuchError(f"made of more than {MOST_VALUES} values", line)
 
 
 def _syntax(error: yaml.MarkedYAMLError, text: str, where: str) -> Problem:
@@ -175,54 +237,84 @@ class _Walk:
         return self._map(node, ())
 
     def _value(self, node: yaml.Node, path: DottedPath) -> Any:
-        self._nodes += 1
-        if self._nodes > _MOST_NODES:
-            raise ValueError(f"more than {_MOST_NODES} values; aliases that repeat themselves?")
+        self._count(node, path)
         self.marks[path] = self._mark(node)
         if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
-            self.problems.append(
-                Problem(self._mark(node).place, dotted(path), f"is not YAML of a recipe: no value has a tag such as {node.tag}")
-            )
+            self._say(node, path, f"is not YAML of a recipe: no value has a tag such as {node.tag[:60]}")
         if isinstance(node, yaml.MappingNode):
             return self._map(node, path)
         return self._list(node, path) if isinstance(node, yaml.SequenceNode) else self._scalar(node, path)
 
-    def _map(self, node: yaml.MappingNode, path: DottedPath) -> dict[str, Any]:
-        self.loader.flatten_mapping(node)
+    def _count(self, node: yaml.Node, path: DottedPath) -> None:
+        self._nodes += 1
+        line = node.start_mark.line + 1
+        if self._nodes > MOST_VALUES:
+            raise _TooMuchError(f"made of more than {MOST_VALUES} values by aliases that repeat themselves", line)
+        if len(path) > DEEPEST:
+            raise _TooMuchError(f"not YAML of a recipe: nested deeper than {DEEPEST} levels by aliases of itself", line)
+
+    def _map(self, node: yaml.MappingNode, path: DottedPath, depth: int = 0) -> dict[str, Any]:
+        """Return a map; what it merges (``<<``) comes first, and its own keys win."""
+        if depth > DEEPEST:
+            raise _TooMuchError(f"merged deeper than {DEEPEST} levels", node.start_mark.line + 1)
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
+            if key_node.tag == _MERGE:
+                for merged in reversed(value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]):
+                    self._count(merged, path)
+                    if isinstance(merged, yaml.MappingNode):
+                        result.update(self._map(merged, path, depth + 1))
+                    else:
+                        self._say(key_node, (*path, "<<"), "merges a map, or a list of maps")
+        own = set()
+        for key_node, value_node in node.value:
+            if key_node.tag == _MERGE:
+                continue
             key = self._key(key_node, path)
-            if key in result:
-                self.problems.append(Problem(self._mark(key_node).place, dotted((*path, key)), "is written twice"))
+            if key in own:
+                self._say(key_node, (*path, key), "is written twice")
+            own.add(key)
             result[key] = self._value(value_node, (*path, key))
             if not isinstance(value_node, yaml.ScalarNode):
                 self.marks[(*path, key)] = self._mark(key_node, raw=False)
         return result
 
     def _key(self, node: yaml.Node, path: DottedPath) -> str:
-        key = self.loader.construct_object(node, deep=True)
-        if isinstance(key, (bool, float)) or key is None:
-            text = getattr(node, "value", "")
-            self.problems.append(
-                Problem(
-                    self._mark(node).place, dotted((*path, text)), f"YAML reads the key `{text}` as {key}: put it in quotes"
-                )
+        if not isinstance(node, yaml.ScalarNode):
+            self._say(node, path, "has a key that is a map or a list; expected a word")
+            return "?"
+        text = str(node.value)
+        if len(text) > LONGEST_KEY:
+            raise _TooMuchError(
+                f"too long in one key: {len(text)} characters of at most {LONGEST_KEY}", node.start_mark.line + 1
             )
-            return str(text)
+        key = self._constructed(node, (*path, text))
+        if isinstance(key, (bool, float)) or key is None:
+            self._say(node, (*path, text), f"YAML reads the key `{text}` as {key}: put it in quotes")
+            return text
         return str(key)
 
     def _list(self, node: yaml.SequenceNode, path: DottedPath) -> list[Any]:
         return [self._value(item, (*path, str(number))) for number, item in enumerate(node.value)]
 
     def _scalar(self, node: yaml.Node, path: DottedPath) -> Any:
-        value = self.loader.construct_object(node, deep=True)
+        value = self._constructed(node, path)
         if not isinstance(value, (str, int, float)) and value is not None:
-            self.problems.append(
-                Problem(
-                    self._mark(node).place, dotted(path), f"{type(value).__name__} is not a kind of value that recipes have"
-                )
-            )
+            self._say(node, path, f"{type(value).__name__} is not a kind of value that recipes have")
         return value
+
+    def _constructed(self, node: yaml.Node, path: DottedPath) -> Any:
+        if node.tag in _NUMBERS and len(node.value) > LONGEST_NUMBER:
+            self._say(node, path, f"is a number of {len(node.value)} characters; the longest has {LONGEST_NUMBER}")
+            return 0
+        try:
+            return self.loader.construct_object(node, deep=True)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):  # `!!bool maybe`, by what is wrong
+            self._say(node, path, f"is not of the kind that {node.tag[:60]} says")
+            return None
+
+    def _say(self, node: yaml.Node, path: DottedPath, message: str) -> None:
+        self.problems.append(Problem(self._mark(node).place, dotted(path), message))
 
     def _mark(self, node: yaml.Node, *, raw: bool = True) -> Mark:
         unquoted = raw and isinstance(node, yaml.ScalarNode) and not node.style

@@ -13,9 +13,12 @@ from precflow.config.documents import DottedPath
 from precflow.config.plain import plain
 from precflow.config.schema import RunConfig
 
-_REFERENCE = re.compile(r"\$\{([^{}]*)\}")
-_KEY = re.compile(r"[^\W\d][\w-]*(\.[\w-]+|\[\d+\])*")
+MOST_COPIED = 100_000  # values that references may bring in, of a whole configuration
+LONGEST_COPIED = 1 << 20  # characters of them
+REFERENCE = re.compile(r"\$\{([^{}]*)\}")
+KEY = re.compile(r"[^\W\d][\w-]*(\.[\w-]+|\[\d+\])*")
 _DEEPEST = 8
+_MOST_PROBLEMS = 100  # that are told
 _MISSING = object()
 
 
@@ -24,42 +27,88 @@ class Interpolation:
 
     Attributes:
         problems: ``(path, message)`` of every reference that leads nowhere.
+        read: Path of a value -> every path whose text took part in it, its own included; only where references did.
     """
 
     def __init__(self, data: Mapping[str, Any], *, site: str) -> None:
         self._data = data
         self._site = site
         self._defaults: dict[str, Any] | None = None
+        self._copied = self._characters = 0
         self.problems: list[tuple[DottedPath, str]] = []
+        self.read: dict[DottedPath, set[DottedPath]] = {}
 
-    def resolve(self, value: Any, path: DottedPath = (), depth: int = 0) -> Any:
-        """Return the value with its references replaced; those that lead nowhere are left and noted."""
-        if isinstance(value, Mapping):
-            return {key: self.resolve(item, (*path, str(key)), depth) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self.resolve(item, (*path, str(number)), depth) for number, item in enumerate(value)]
+    def resolve(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the data with its references replaced; those that lead nowhere are left and noted."""
+        try:
+            found: dict[str, Any] = self._resolved(data, (), (), ())
+        except _TooMuchError as error:
+            most = f"more than {MOST_COPIED} values or {LONGEST_COPIED} characters"
+            self.problems.append(
+                (error.reference, f"references bring in {most}: they refer to one another, each several times")
+            )
+            return dict(data)
+        return found
+
+    def _resolved(
+        self, value: Any, path: DottedPath, source: DottedPath, trail: tuple[DottedPath, ...], *, text: bool = False
+    ) -> Any:
+        """Return a value with its references replaced.
+
+        Args:
+            value: As it is written.
+            path: Where the result goes.
+            source: Where it is written.
+            trail: Where the references stand that led here, the first one first.
+            text: It becomes a part of the text at ``path``.
+        """
+        if isinstance(value, (Mapping, list, tuple)) and value:
+            items = value.items() if isinstance(value, Mapping) else enumerate(value)
+            found = {
+                key: self._resolved(item, path if text else (*path, str(key)), (*source, str(key)), trail, text=text)
+                for key, item in items
+            }
+            return found if isinstance(value, Mapping) else list(found.values())
+        if trail:
+            self._count(value, trail[0])
+            self.read.setdefault(path, set()).update((*trail, source))
         if not isinstance(value, str) or "${" not in value:
             return value
-        if depth > _DEEPEST:
-            self.problems.append((path, f"`{value}` refers to itself"))
+        if len(trail) > _DEEPEST:
+            self._note(path, f"`{value}` refers to itself")
             return value
-        whole = _REFERENCE.fullmatch(value)
+        trail = (*trail, source)
+        whole = REFERENCE.fullmatch(value)
         if whole:
-            return self._looked_up(whole, path, depth)
-        return _REFERENCE.sub(lambda match: str(self._looked_up(match, path, depth)), value)
+            return self._looked_up(whole, path, trail, text=text)
+        return REFERENCE.sub(lambda match: str(self._looked_up(match, path, trail, text=True)), value)
 
-    def _looked_up(self, match: re.Match[str], path: DottedPath, depth: int) -> Any:
+    def _looked_up(self, match: re.Match[str], path: DottedPath, trail: tuple[DottedPath, ...], *, text: bool) -> Any:
         key = match[1].strip()
-        if not _KEY.fullmatch(key):
-            self.problems.append(
-                (path, f"`{match[0]}`: only the name of another key is possible, such as `${{site.paths.models}}`")
-            )
+        if not KEY.fullmatch(key):
+            self._note(path, f"`{match[0]}`: only the name of another key is possible, such as `${{site.paths.models}}`")
             return match[0]
-        found = self._value(tuple(re.findall(r"[^.\[\]]+", key)))
+        parts = tuple(re.findall(r"[^.\[\]]+", key))
+        found = self._value(parts)
         if found is _MISSING:
-            self.problems.append((path, self._missing(key)))
+            self._note(path, self._missing(key))
             return match[0]
-        return self.resolve(found, path, depth + 1)
+        return self._resolved(found, path, parts, trail, text=text)
+
+    def _note(self, path: DottedPath, message: str) -> None:
+        if len(self.problems) < _MOST_PROBLEMS:
+            self.problems.append((path, message))
+
+    def _count(self, value: Any, reference: DottedPath) -> None:
+        """Count what a reference brings in: references to references multiply.
+
+        Raises:
+            _TooMuchError: It is more than any recipe needs.
+        """
+        self._copied += 1
+        self._characters += len(value) if isinstance(value, str) else 1
+        if self._copied > MOST_COPIED or self._characters > LONGEST_COPIED:
+            raise _TooMuchError(reference)
 
     def _value(self, parts: DottedPath) -> Any:
         found = _descend(self._data, parts)
@@ -74,6 +123,14 @@ class Interpolation:
         if not self._site:
             return f"wants `{key}`, and no site file was chosen: +site=NAME (see `precflow ls site`), or {key}=VALUE"
         return f"wants `{key}`, and the site file {self._site} does not have it"
+
+
+class _TooMuchError(Exception):
+    """References bring in more than they may."""
+
+    def __init__(self, reference: DottedPath) -> None:
+        super().__init__()
+        self.reference = reference
 
 
 def _descend(data: Any, parts: DottedPath) -> Any:

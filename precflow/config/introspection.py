@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import hydra
+from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from precflow import resources
@@ -22,6 +23,7 @@ from precflow.config.composition import compose
 from precflow.config.flags import CommandLine
 from precflow.config.places import places
 from precflow.config.shape import leaves
+from precflow.errors import ConfigError
 from precflow.streams import write
 
 
@@ -32,13 +34,14 @@ def look(line: CommandLine) -> int:
         ConfigError: The words are not usable.
     """
     words, _ = overrides.read(line.words)
-    if line.asks_for("--cfg", "--info") and line.words:
+    if line.asks_for("--cfg", "--info", "--hydra-help") and line.words:
         compose(line.words, config_dirs=line.config_dirs, complete=False)
     words, extra = overrides.recipe_files(words)
     within = (*extra, *places(line.config_dirs))
     recipe_source.register()
     with recipe_source.searching(within):
-        return _hydra([*line.options, *(word.text for word in words)])
+        # Hydra's own help is about no recipe, and Hydra fails where one is chosen.
+        return _hydra([*line.options, *(word.text for word in words if not line.asks_for("--hydra-help"))])
 
 
 def complete(arguments: Sequence[str], config_dirs: Sequence[Path] = (), verbs: Mapping[str, bool] | None = None) -> int:
@@ -87,6 +90,8 @@ def _hydra(arguments: Sequence[str]) -> int:
         application()
     except SystemExit as end:
         return 0 if end.code in (0, None) else 2
+    except HydraException as error:
+        raise ConfigError(f"Hydra cannot show this: {str(error).splitlines()[0]}", next_step="precflow --help") from error
     finally:
         sys.argv = before
         log.handlers[:], log.level = handlers, level  # --info puts Hydra's own in place

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from precflow.config.documents import Document, DottedPath, Mark, dotted, scalars
@@ -55,8 +55,7 @@ class Layers:
             here = here.get(part) if isinstance(here, Mapping) else None
         if not isinstance(here, dict) or path[-1] not in here:
             return "is not set, so it cannot be taken away"
-        del here[path[-1]]
-        self._forget(path)
+        self._forget(path, here.pop(path[-1]))
         return ""
 
     def mark(self, path: DottedPath) -> Mark:
@@ -80,19 +79,19 @@ class Layers:
             if isinstance(value, Mapping) and isinstance(under.get(key), dict):
                 self._overlay(under[key], value, here, marks)
                 continue
-            self._forget(here)
+            if key in under:
+                self._forget(here, under[key])
             under[key] = _copied(value)
-            self.marks.update({inner: mark for inner, mark in marks.items() if inner[: len(here)] == here})
+            self.marks.update({inner: marks[inner] for inner in _paths(value, here) if inner in marks})
 
     def _drop_arguments(self, under: dict[str, Any], path: DottedPath) -> None:
         """Take away the arguments of a function that another one replaces, but for those that the command line gave."""
         for key in [key for key in under if self.mark((*path, key)).place != COMMAND_LINE]:
-            del under[key]
-            self._forget((*path, key))
+            self._forget((*path, key), under.pop(key))
 
-    def _forget(self, path: DottedPath) -> None:
-        for inner in [inner for inner in self.marks if inner[: len(path)] == path]:
-            del self.marks[inner]
+    def _forget(self, path: DottedPath, value: Any) -> None:
+        for inner in _paths(value, path):
+            self.marks.pop(inner, None)
 
     def _parent(self, path: DottedPath) -> dict[str, Any] | list[Any] | str:
         here: Any = self.data
@@ -113,10 +112,21 @@ class Layers:
         number = int(path[-1]) if path[-1].isdigit() else len(items)
         if number >= len(items):
             return f"{dotted(path[:-1])} has {len(items)} entries, counted from 0"
-        self._forget(path)
+        self._forget(path, items[number])
         items[number] = _copied(value)
         self.marks.update(marks)
         return ""
+
+
+def _paths(value: Any, path: DottedPath) -> Iterator[DottedPath]:
+    """Yield a path and those of everything in its value."""
+    yield path
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _paths(item, (*path, str(key)))
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            yield from _paths(item, (*path, str(number)))
 
 
 def _copied(value: Any) -> Any:

@@ -11,7 +11,7 @@ import yaml
 from precflow.config import shape, units
 from precflow.config.documents import DottedPath, Mark, dotted
 from precflow.config.schema import RunConfig
-from precflow.config.trust import MACHINE_KEYS, MACHINE_SIDE_KEYS
+from precflow.config.trust import refusal
 
 _WIDE = 100
 _PLAIN = re.compile(r"[^\W\d][\w ./+=-]*")
@@ -36,12 +36,20 @@ def effective(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def locked(data: Mapping[str, Any], mark: Callable[[DottedPath], Mark]) -> dict[str, Any]:
     """Return the effective recipe without what belongs to a machine: it composes again, to the same run, elsewhere."""
-    kept = _without_site(data, (), mark)
-    recipe = {key: value for key, value in effective(kept).items() if key not in (*MACHINE_KEYS, "sides", "output")}
-    for side in ("reference", "target", "golden"):
-        if isinstance(recipe.get(side), dict):
-            recipe[side] = {key: value for key, value in recipe[side].items() if key not in MACHINE_SIDE_KEYS}
-    return recipe
+    return _of_recipes(effective(_without_site(data, (), mark)), ())
+
+
+def _of_recipes(data: Mapping[str, Any], path: DottedPath) -> dict[str, Any]:
+    """Return what of plain data a recipe may say."""
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        here = (*path, str(key))
+        inner = _of_recipes(value, here) if isinstance(value, Mapping) and value else value
+        if inner is not value and inner:
+            found[key] = inner
+        elif inner is value and not refusal(here, "" if "${" in str(value) else value):
+            found[key] = value
+    return found
 
 
 def margin(path: DottedPath, provenance: Mapping[str, str]) -> str:
@@ -130,6 +138,12 @@ def _flow(value: Any, *, always: bool = False) -> str | None:
 def _scalar(value: Any) -> str:
     """Return one scalar as YAML that any reader takes for the same value."""
     if isinstance(value, str):
-        plain = _PLAIN.fullmatch(value) and not value.endswith(" ") and yaml.safe_load(value) == value
+        plain = _PLAIN.fullmatch(value) and not value.endswith(" ") and not _is_bent(value)
         return value if plain else str(yaml.safe_dump(value, default_style='"', allow_unicode=True, width=10**9)).rstrip("\n")
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _is_bent(word: str) -> bool:
+    """Tell whether YAML reads a word without quotes as something else: ``off``, ``null``."""
+    resolvers = yaml.SafeLoader.yaml_implicit_resolvers
+    return any(pattern.match(word) for _, pattern in (*resolvers.get(word[0], ()), *resolvers.get(None, ())))

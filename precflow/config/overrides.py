@@ -23,6 +23,7 @@ from precflow.config.shape import problem_at
 from precflow.config.suggestions import near
 from precflow.errors import ConfigError, Problem
 
+_MOST_SHOWN = 100  # problems of one configuration
 _KEY = re.compile(r"[^\W\d][\w-]*(\.[\w-]+)*")
 
 
@@ -99,7 +100,9 @@ def problem_list(problems: Sequence[Problem], overrides: Sequence[str]) -> Confi
     count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
     only_typed = all(problem.place == COMMAND_LINE for problem in problems)
     where = "in the command line" if only_typed else "in the configuration"
-    shown = [Problem("", problem.key, problem.message) for problem in problems] if only_typed else list(problems)
+    shown = [Problem("" if only_typed else problem.place, problem.key, problem.message) for problem in problems[:_MOST_SHOWN]]
+    if len(problems) > _MOST_SHOWN:
+        shown.append(Problem("", "", f"and {len(problems) - _MOST_SHOWN} more"))
     recipe = next((word for word in overrides if word.lstrip("+").startswith("recipe=")), "")
     again = f"Check again without running:  precflow validate {recipe} ..." if recipe else ""
     return ConfigError(f"{count} {where}, nothing was run", problems=shown, next_step=again)

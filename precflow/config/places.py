@@ -78,8 +78,14 @@ def places(config_dirs: Sequence[Path] = (), *, extra: Sequence[Place] = ()) -> 
     if problems:
         raise ConfigError("a folder that should have recipes or sites does not exist", problems=problems)
     found += [Place("site", user_folder() / "site", "user configuration")]
-    found += [Place(group, _shipped(group), "precflow") for group in GROUPS]
+    found += [place for group in GROUPS for place in shipped(group)]
     return tuple(place for place in found if place.folder.is_dir())
+
+
+def shipped(group: str) -> tuple[Place, ...]:
+    """Return precflow's own folder of a group."""
+    folder = resources.directory("recipes") if group == "recipe" else resources.directory("conf") / group
+    return (Place(group, folder, "precflow"),)
 
 
 def find(group: str, name: str, within: Sequence[Place]) -> Document | None:
@@ -123,10 +129,6 @@ def file_as_recipe(file: Path) -> tuple[str, Place]:
 def user_folder() -> Path:
     """Return the user's own configuration folder of precflow."""
     return platformdirs.user_config_path("precflow")
-
-
-def _shipped(group: str) -> Path:
-    return resources.directory("recipes") if group == "recipe" else resources.directory("conf") / group
 
 
 def _listed(variable: str, group: str, problems: list[Problem]) -> Iterator[Place]:

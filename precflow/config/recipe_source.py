@@ -31,6 +31,7 @@ from precflow.errors import TrustError
 SCHEME = "precflow"
 
 _CURRENT: ContextVar[tuple[Place, ...]] = ContextVar("places", default=())
+_WITH_VALUES: ContextVar[bool] = ContextVar("with_values", default=True)
 
 
 class PlaceSource(ConfigSource):
@@ -66,7 +67,7 @@ class PlaceSource(ConfigSource):
         package = document.package or ("_global_" if document.group in OPEN_GROUPS else None)
         data: dict[str, Any] = {"defaults": trust.absolute(document.defaults)} if document.defaults else {}
         return ConfigResult(
-            config=OmegaConf.create({**data, **document.data}),
+            config=OmegaConf.create({**data, **(document.data if _WITH_VALUES.get() else {})}),
             path=str(file),
             provider=self.provider,
             header={"package": package},
@@ -130,10 +131,11 @@ def register() -> None:
 
 
 @contextmanager
-def searching(within: Sequence[Place]) -> Iterator[None]:
-    """Make Hydra look into these folders."""
-    token = _CURRENT.set(tuple(within))
+def searching(within: Sequence[Place], *, values: bool = True) -> Iterator[None]:
+    """Make Hydra look into these folders; without ``values`` it gets the ``defaults`` of each file alone, and is quick."""
+    token, with_values = _CURRENT.set(tuple(within)), _WITH_VALUES.set(values)
     try:
         yield
     finally:
         _CURRENT.reset(token)
+        _WITH_VALUES.reset(with_values)

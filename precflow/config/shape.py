@@ -76,6 +76,22 @@ def problem_at(path: DottedPath) -> str:
     return ""
 
 
+def is_known(path: DottedPath) -> bool:
+    """Tell whether the schema has a value at this path: :func:`problem_at` without its words, which take time."""
+    hint: Any = RunConfig
+    for part in path:
+        hint = without_none(hint)
+        if hint is Any:
+            return True
+        if is_section(hint):
+            hint = fields(hint).get(part)
+        else:
+            hint = item(hint) if part.isdigit() or typing.get_origin(hint) is not tuple else None
+        if hint is None:
+            return False
+    return True
+
+
 def suggestion(path: DottedPath, depth: int) -> str:
     """Return the key that was meant: a neighbour of the wrong part, else the same word elsewhere in the schema."""
     rest = path[depth + 1 :]

@@ -1,32 +1,125 @@
-"""What a recipe from somebody else may not do: name code that the user has not trusted, or reach into the machine.
+"""What a recipe may say: the boundary between data that anybody may write and what decides which code runs on a machine.
 
-A recipe is data. ``_target_`` is resolved only in ``precflow.workloads``, to torch's own optimizers and losses, and in packages
-that a *site* file, the variable ``PRECFLOW_TRUST`` or the user's own ``config.yaml`` trusts by name; interpreters, shell files
-and paths come from a site file or the command line. All of it is checked on the raw YAML, before Hydra reads anything.
+A recipe is data, and it may say only what is listed here, in ``RECIPES_MAY_SET``: a key that nobody put there belongs to a site
+file or the command line. It is checked on the composed values, by where each of them came from, so that nothing is said by a
+reference that could not be said outright. ``_target_`` names a factory of precflow, one of torch's own optimizers or losses, or
+a function of a package that the user trusts in a site file, in ``PRECFLOW_TRUST`` or in his own ``config.yaml``. What Hydra
+itself would read is checked before it does. docs/recipe-safety.md is this for people.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from precflow.agent.contract import is_of_torch
-from precflow.config.documents import Document, DottedPath, dotted, read, scalars
+from precflow.agent import contract
+from precflow.config import shape
+from precflow.config.documents import Document, DottedPath, Mark, dotted, read, scalars
+from precflow.config.interpolation import KEY, REFERENCE
+from precflow.config.layers import COMMAND_LINE
 from precflow.config.places import OPEN_GROUPS, user_folder
+from precflow.config.suggestions import did_you_mean
+from precflow.config.switches import SWITCHES, is_plain
 from precflow.errors import ConfigError, Problem
 
-SHIPPED = "precflow.workloads"
+SHIPPED = contract.SHIPPED.rstrip(".")
 TARGET = "_target_"
 
-MACHINE_SIDE_KEYS = ("interpreter", "setup", "launcher", "dump")
-MACHINE_KEYS = ("site", "store", "runs", "recipe", "executor")
-_LOADING_VARIABLES = re.compile(
-    r"(LD|DYLD)_.*|PYTHON(PATH|HOME|STARTUP|INSPECT|BREAKPOINT|USERBASE|EXECUTABLE)|PATH|BASH_ENV|ENV|IFS|HOME"
+_LIMITS = (
+    "cosine_similarity max_abs_error mean_abs_error max_rel_error mean_rel_error relative_l2 accumulated_relative_error "
+    "kl_divergence rmse share_within_one_thousandth share_within_five_thousandths allclose_share ulp_distance max_rms_error "
+    "worst_row_error metrics.*"
 )
+_SIDE = "device dtype ranks layout.* arguments.* migration variables.*"
+RECIPES_MAY_SET: Mapping[
+    str, str
+] = {  # section -> keys; `.*` is everything below a key. What is not here, a recipe may not set
+    "about": "title owner needs",
+    "environment": "same",
+    "environment.require": "free_disk torch python",
+    "workload": "model.* inputs.* loss.* optimizer.* mode tokenizer script arguments.*",
+    "reference": _SIDE,
+    "target": _SIDE,
+    "golden": _SIDE,
+    "determinism": "seed algorithms random_numbers dropout shuffle data repeat",
+    "capture": "level phase scope step rank detail budget keep_last compress fine slowdown timeout",
+    "capture.rules": "match class operator level phase step rank detail slices sample because",
+    "curves": "*",
+    "metrics": "*",
+    "tolerance": f"standards {_LIMITS}",
+    "tolerance.rules": f"match phase because {_LIMITS}",
+    "accepted": f"match phase because ticket until {_LIMITS}",
+    "coverage": "minimum elements",
+    "report": "columns formats language",
+    "emulate": "name title rules.*",
+    "": "stages time_limit",
+}
+MIGRATIONS = ("", "transfer_to_npu")  # a module that is imported before a script, so a list of those that a recipe may name
+ELSEWHERE = "give it on the command line or in a site file"
+_LISTED = [tuple(f"{section}.{key}".strip(".").split(".")) for section, keys in RECIPES_MAY_SET.items() for key in keys.split()]
+_CLOSED = frozenset(path for path in _LISTED if path[-1] != "*")
+_OPEN = frozenset(path[:-1] for path in _LISTED if path[-1] == "*")
+_ABOVE = frozenset(path[:length] for path in _LISTED for length in range(len(path)))
+
 _DOTTED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _DEFAULT_GROUPS = re.compile(r"override +/?(capture|emulate)")
+_BY_HAND = ("site", "executor")  # groups whose files somebody chose for this machine
+_SCRIPT = ("workload", "script")
+_SCRIPTS = f"is code: a recipe may say `${{site.paths.NAME}}/FILE`. Else {ELSEWHERE}"
+_OF_SITE_PATHS = re.compile(r"\$\{ *site\.paths\.[\w-]+ *\}(/[\w.-]+)+", re.ASCII)
+
+
+def may_set(path: DottedPath) -> bool:
+    """Tell whether a recipe may set a key, or keys below it; entries of lists are not told apart.
+
+    >>> may_set(("target", "dtype")), may_set(("target", "interpreter")), may_set(("tolerance", "rules", "0", "match"))
+    (True, False, True)
+    """
+    parts = tuple(part for part in path if not part.isdigit())
+    return parts in _CLOSED or parts in _ABOVE or any(parts[:length] in _OPEN for length in range(1, len(parts) + 1))
+
+
+def beyond_recipes(
+    data: Mapping[str, Any], read: Mapping[DottedPath, Iterable[DottedPath]], mark: Callable[[DottedPath], Mark]
+) -> Iterator[tuple[DottedPath, str]]:
+    """Yield ``(path, message)`` for every composed value that comes from a recipe, even in part, and may not.
+
+    Args:
+        data: Composed values, references replaced.
+        read: Path -> the places whose text took part in its value, where references did.
+        mark: Gives the mark of such a place.
+    """
+    told: set[tuple[DottedPath, str]] = set()  # of a list that is not allowed once
+    for path, value in leaves(data):
+        places = {path, *read.get(path, ())}
+        theirs = sorted(place for place in places if not _is_by_hand(mark(place)))
+        if not theirs or not shape.is_known(path):
+            continue
+        said = refusal(path, value)
+        not_theirs = next((place for place in sorted(places - {path}) if not _is_site_path(place) and refusal(place, "")), None)
+        if not said and not_theirs is not None:
+            said = f"may not read {dotted(not_theirs)}: a recipe refers to keys that it may set and to ${{site.paths.NAME}}"
+        elif not said and path == _SCRIPT and not all(_is_site_path(place) for place in places - {path}):
+            said = _SCRIPTS
+        if said and len(places) > 1:
+            said += f". The value comes by a reference, from {mark(theirs[-1]).place}"
+        if said and (_shortest(path), said) not in told:
+            told.add((_shortest(path), said))
+            yield _shortest(path), said
+
+
+def targets(data: Mapping[str, Any], packages: Iterable[str]) -> Iterator[tuple[DottedPath, str]]:
+    """Yield ``(path, message)`` for every ``_target_`` that may not be resolved, however deep it stands."""
+    known = tuple(packages)
+    for path, value in scalars(data):
+        if TARGET not in path:
+            continue
+        if path[-1] != TARGET or not isinstance(value, str) or not _DOTTED_NAME.fullmatch(value):
+            yield path, f"expected the dotted name of a function, such as my_package.my_module.build, got {value!r}"
+        elif not contract.is_trusted(dotted(path[:-1]), value, known):
+            yield path, _untrusted(value)
 
 
 def trusted(sites: Iterable[Document]) -> tuple[str, ...]:
@@ -42,31 +135,8 @@ def trusted(sites: Iterable[Document]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in [*named, *_user_trusted()] if name))
 
 
-def is_trusted(target: str, packages: Iterable[str]) -> bool:
-    """Tell whether a dotted name is inside precflow's workloads or a trusted package.
-
-    >>> is_trusted("our_llm.models.build", ["our_llm"]), is_trusted("our_llm2.build", ["our_llm"])
-    (True, False)
-    """
-    return any(target.startswith(f"{package}.") for package in (SHIPPED, *packages))
-
-
-def targets(data: Mapping[str, Any], packages: Iterable[str]) -> Iterator[tuple[DottedPath, str]]:
-    """Yield ``(path, message)`` for every ``_target_`` that may not be resolved, however deep it stands."""
-    known = tuple(packages)
-    for path, value in scalars(data):
-        if TARGET not in path:
-            continue
-        if path[-1] != TARGET or not isinstance(value, str) or not _DOTTED_NAME.fullmatch(value):
-            yield path, f"expected the dotted name of a function, such as my_package.my_module.build, got {value!r}"
-        elif not is_trusted(value, known) and not is_of_torch(dotted(path[:-1]), value):
-            package = value.split(".")[0]
-            how = f"PRECFLOW_TRUST={package}, or `trusted: [{package}]` in a site file"
-            yield path, f"{value} is not trusted. If you trust {package}:  {how}"
-
-
 def forbidden(document: Document) -> Iterator[Problem]:
-    """Yield what would make a file more than data: a ``hydra`` section, a foreign package, a resolver, keys of a machine."""
+    """Yield what makes a file more than data, whatever it is composed with: Hydra's keys, resolvers, keys of a machine."""
     first = f"{document.marks[('defaults',)].place}" if ("defaults",) in document.marks else str(document.path)
     if "hydra" in document.data:
         yield Problem(_place(document, ("hydra",)), "hydra", "a recipe or site file may not configure Hydra: that runs code")
@@ -81,16 +151,28 @@ def forbidden(document: Document) -> Iterator[Problem]:
     for entry in document.defaults:
         if not _is_plain_default(entry, document.group):
             message = "expected the name of another recipe, `override /capture: NAME`, `override /emulate: NAME` or _self_"
-            yield Problem(first, "defaults", f"{message}; got {entry!r}")
-    for path, value in scalars(document.data):
-        if isinstance(value, str) and re.search(r"\$\{[^}]*:", value):
-            yield Problem(
-                _place(document, path),
-                dotted(path),
-                "`${...:...}` would call a resolver: only `${site.paths.NAME}` and other keys are possible",
-            )
-    if document.group != "site":
-        yield from _of_a_machine(document)
+            yield Problem(first, "defaults", f"{message}; got {_short(entry)}")
+    package = () if document.group in OPEN_GROUPS else (document.group,)
+    told = set()
+    for path, value in leaves(document.data):
+        full = (*package, *path)
+        message = _more_than_text(path, value)
+        if not message and document.group not in _BY_HAND and shape.is_known(full):
+            message = _SCRIPTS if full == _SCRIPT and not _is_of_site_paths(value) else ""
+            path = _shortest(full)[len(package) :]  # noqa: PLW2901  the key that the message is about
+            message = message or refusal(full, "" if "${" in str(value) else value)
+        if message and (path, message) not in told:
+            told.add((path, message))
+            yield Problem(_place(document, path), dotted((*package, *path)), message)
+
+
+def leaves(value: Any, path: DottedPath = ()) -> Iterator[tuple[DottedPath, Any]]:
+    """Yield ``(path, value)`` of every scalar and of every empty map and list."""
+    if isinstance(value, (Mapping, list, tuple)) and value:
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from leaves(item, (*path, str(key)))
+    elif path:
+        yield path, value
 
 
 def inherited(document: Document) -> tuple[str, ...]:
@@ -114,6 +196,46 @@ def absolute(defaults: Iterable[Any]) -> list[Any]:
     return found
 
 
+def refusal(path: DottedPath, value: Any) -> str:
+    """Return why a recipe may not give a key this value, ``""`` where it may; a reference has been replaced."""
+    if not may_set(path):
+        return f"belongs to a machine, not to a recipe: {ELSEWHERE}"
+    parts = tuple(part for part in path if not part.isdigit())
+    if parts[1:2] == ("variables",):
+        name = path[2] if len(path) > 2 else ""
+        if name not in SWITCHES:
+            return f"is no switch that a recipe may set (they are in docs/recipe-safety.md): {ELSEWHERE}"
+        if isinstance(value, str) and not is_plain(value):
+            return (
+                f"is {_short(value)}: a recipe gives a switch a number or plain words, at most 100 characters. Else {ELSEWHERE}"
+            )
+    if parts[1:] == ("migration",) and value not in (*MIGRATIONS, None):
+        return f"names a module that is imported; a recipe may say {MIGRATIONS[1]}. Else {ELSEWHERE}"
+    return ""
+
+
+def _more_than_text(path: DottedPath, value: Any) -> str:
+    """Return what makes a key or a value more than text and plain references."""
+    if any("${" in part for part in path):
+        return "a key is written out: only values may have references"
+    if not isinstance(value, str) or "${" not in value:
+        return ""
+    if TARGET in path:
+        return "is written out: it may not be a reference"
+    if "${" in REFERENCE.sub(lambda match: "" if KEY.fullmatch(match[1].strip()) else match[0], value):
+        return "`${...:...}` would call a resolver: only `${site.paths.NAME}` and other keys are possible"
+    return ""
+
+
+def _untrusted(target: str) -> str:
+    if target.startswith(contract.SHIPPED):
+        ours = [contract.SHIPPED + name for name in contract.FACTORIES]
+        return f"there is no factory {target} here.{did_you_mean(target, ours) or ' There are: ' + ', '.join(ours)}"
+    package = target.split(".", maxsplit=1)[0]
+    how = f"PRECFLOW_TRUST={package}, or `trusted: [{package}]` in a site file"
+    return f"{target} is not trusted. If you trust {package}:  {how}"
+
+
 def _is_plain_default(entry: Any, group: str) -> bool:
     if isinstance(entry, str):
         return entry == "_self_" or (group == "recipe" and not re.search(r"@|\$\{|\.\.|^hydra/|^/(?!recipe/)", entry))
@@ -123,30 +245,34 @@ def _is_plain_default(entry: Any, group: str) -> bool:
     return bool(_DEFAULT_GROUPS.fullmatch(key)) and isinstance(value, str) and "$" not in value
 
 
-def _of_a_machine(document: Document) -> Iterator[Problem]:
-    where = "belongs to a machine, not to a recipe: give it on the command line or in a site file"
-    for key in MACHINE_KEYS:
-        if key in document.data:
-            yield Problem(_place(document, (key,)), key, where)
-    for side in ("reference", "target", "golden"):
-        section = document.data.get(side)
-        if not isinstance(section, Mapping):
-            continue
-        for key in MACHINE_SIDE_KEYS:
-            if key in section:
-                yield Problem(_place(document, (side, key)), f"{side}.{key}", where)
-        variables = section.get("variables")
-        for name in variables if isinstance(variables, Mapping) else ():
-            if _LOADING_VARIABLES.fullmatch(name):
-                yield Problem(
-                    _place(document, (side, "variables", name)),
-                    f"{side}.variables.{name}",
-                    f"decides what code is loaded and {where}",
-                )
+def _is_by_hand(mark: Mark) -> bool:
+    return mark.place == COMMAND_LINE or mark.group in _BY_HAND
+
+
+def _is_site_path(path: DottedPath) -> bool:
+    return path[:2] == ("site", "paths")
+
+
+def _is_of_site_paths(value: Any) -> bool:
+    text = str(value or "")
+    return not text or (_OF_SITE_PATHS.fullmatch(text) is not None and ".." not in text.split("/"))
+
+
+def _shortest(path: DottedPath) -> DottedPath:
+    """Return the part of a path that already says what a recipe may not: ``site`` for ``site.trusted.0``."""
+    return next((path[:length] for length in range(1, len(path)) if not may_set(path[:length])), path)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _place(document: Document, path: DottedPath) -> str:
-    return document.marks[path].place if path in document.marks else str(document.path)
+    return next(
+        (document.marks[path[:length]].place for length in range(len(path), 0, -1) if path[:length] in document.marks),
+        str(document.path),
+    )
 
 
 def _texts(value: Any) -> list[str]:

@@ -25,7 +25,7 @@ _TIMES = {
 _SPOKEN_BYTES = {spoken.casefold(): unit for unit in _BYTES for spoken in (unit, unit.removesuffix("B"))}  # 2gb, 2G
 _SPOKEN_SECONDS = {spoken: unit for unit, words in _TIMES.items() for spoken in (unit, *words)}
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_POWER = re.compile(r"(\d+(?:\.\d+)?)\^([+-]?\d+)")
+_POWER = re.compile(r"(\d+(?:\.\d+)?)\^([+-]?\d{1,6})")
 _WITH_UNIT = re.compile(r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?) *(?P<unit>[A-Za-z%]+)")
 _RANGE = re.compile(r"(?P<first>\d{1,9})(?: *- *(?P<last>\d{1,9}))?")
 MOST_NUMBERS = 100_000
@@ -154,12 +154,12 @@ def _number(value: Any) -> float | None:
     """Return the number that is meant, or ``None``; NaN, infinities and booleans are none."""
     if isinstance(value, bool):
         return None
-    if isinstance(value, (int, float)):
-        return float(value) if math.isfinite(value) else None
-    if not isinstance(value, str):
+    if not isinstance(value, (int, float, str)):
         return None
-    power = _POWER.fullmatch(value.strip())
     try:
+        if not isinstance(value, str):
+            return float(value) if math.isfinite(value) else None
+        power = _POWER.fullmatch(value.strip())
         number = float(power[1]) ** int(power[2]) if power else float(value) if _NUMBER.fullmatch(value.strip()) else None
     except (OverflowError, ZeroDivisionError):
         return None

@@ -274,11 +274,9 @@ def _default(hint: Any, value: Any) -> str:
 
 def _set_by(key: str) -> str:
     """Return who may set a key: what belongs to a machine is refused in recipes."""
-    first, _, rest = key.partition(".")
     if key == "recipe":
         return "command line"
-    of_machine = first in trust.MACHINE_KEYS or (first in SIDES and rest.partition(".")[0] in trust.MACHINE_SIDE_KEYS)
-    return "site, command line" if of_machine else _EVERYBODY
+    return _EVERYBODY if trust.may_set(tuple(key.replace("[]", "").split("."))) else "site, command line"
 
 
 def _name(one: Explained) -> str:

@@ -82,7 +82,6 @@ def test_an_expired_one_is_a_note_and_does_not_stop_the_run(team):
     ("text", "keys"),
     [
         ("about: {title: x}", ["reference.dump", "target.dump"]),
-        ("sides: [target]", ["target.dump"]),
         ("workload: {model: {_target_: precflow.workloads.stable_diffusion.text_encoder}}", ["workload.inputs._target_"]),
         ("workload: {model: {weights: seeded}}", ["workload.model._target_"]),
     ],
@@ -93,6 +92,13 @@ def test_a_run_needs_something_to_run(team, text, keys):
         compose(["+recipe=r"])
     assert [problem.key for problem in error.value.problems] == keys
     assert compose(["+recipe=r"], complete=False).config.recipe == "r"
+
+
+def test_only_the_sides_that_run_here_need_something_to_run(team):
+    team("r", "about: {title: x}")
+    with pytest.raises(ConfigError) as error:
+        compose(["+recipe=r", "sides=[target]"])
+    assert [problem.key for problem in error.value.problems] == ["target.dump"]
 
 
 @pytest.mark.parametrize("other", ["a", "./a", "b/../a"])
@@ -107,14 +113,14 @@ def test_dumps_are_something(tmp_path):
     assert compose(["+recipe=compare_dumps", "reference.dump=a", "target.dump=b"]).config.target.dump == "b"
 
 
-OWN = "metrics: {flips: {_target_: precflow.workloads.x.Flips}}"
+OWN = "metrics: {flips: {_target_: our_metrics.Flips}}"
 
 
 @pytest.mark.parametrize(
     ("text", "key", "said"),
     [
         ("metrics: {flips: {least: 1}}", "metrics.flips", "has no `_target_`"),
-        ("metrics: {rmse: {_target_: precflow.workloads.x.Flips}}", "metrics.rmse", "is a metric of precflow's"),
+        ("metrics: {rmse: {_target_: our_metrics.Flips}}", "metrics.rmse", "is a metric of precflow's"),
         ("tolerance: {metrics: {flips: 1%}}", "tolerance.metrics.flips", "is no metric of this recipe's `metrics`"),
         (f"{OWN}\ntolerance: {{metrics: {{flip: 1%}}}}", "tolerance.metrics.flip", "Did you mean  flips ?"),
         (f"{OWN}\ntolerance: {{metrics: {{flips: -1}}}}", "tolerance.metrics.flips", "not negative"),
@@ -127,17 +133,19 @@ OWN = "metrics: {flips: {_target_: precflow.workloads.x.Flips}}"
         ("report: {columns: [cosine]}", "report.columns[0]", "Did you mean  cosine_similarity ?"),
     ],
 )
-def test_own_metrics_that_cannot_be_meant_are_refused(team, text, key, said):
+def test_own_metrics_that_cannot_be_meant_are_refused(team, monkeypatch, text, key, said):
+    monkeypatch.setenv("PRECFLOW_TRUST", "our_metrics")
     ((found, message),) = refused(team, text)
     assert found == key
     assert said in message
 
 
-def test_an_own_metric_has_limits_and_columns_like_ours(team):
+def test_an_own_metric_has_limits_and_columns_like_ours(team, monkeypatch):
+    monkeypatch.setenv("PRECFLOW_TRUST", "our_metrics")
     limits = "metrics: {flips: 1%}, rules: [{match: a, metrics: {flips: 2%}, because: ties}]"
     team("r", f"{OWN}\ntolerance: {{{limits}}}\nreport: {{columns: [flips, relative_l2]}}")
     config = compose(["+recipe=r"], complete=False).config
-    assert config.metrics == {"flips": {"_target_": "precflow.workloads.x.Flips"}}
+    assert config.metrics == {"flips": {"_target_": "our_metrics.Flips"}}
     assert (config.tolerance.metrics, config.tolerance.rules[0].metrics) == ({"flips": 0.01}, {"flips": 0.02})
 
 

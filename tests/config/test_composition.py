@@ -194,8 +194,15 @@ def test_site_paths_are_put_in_and_stay_out_of_the_shared_text(team, sites):
 @pytest.mark.usefixtures("trusting")
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_the_shared_text_is_a_recipe_again(team, recipe):
-    words = [f"+recipe={recipe}", "tolerance.max_rel_error=2^-10", "target.variables.X=on", "capture.scope=['*.norm','a: b']"]
+    words = [
+        f"+recipe={recipe}",
+        "tolerance.max_rel_error=2^-10",
+        "target.variables.NCCL_ALGO=on",
+        "capture.scope=['*.norm','a: b']",
+    ]
     first = compose(words, complete=False)
+    with_machine = compose([*words, "target.variables.X=y", "target.setup=[/s.sh]", "sides=[target]"], complete=False)
+    assert with_machine.yaml == first.yaml
     team("again", first.yaml)
     second = compose(["+recipe=again"], complete=False)
     assert {**vars(second.config), "recipe": ""} == {**vars(first.config), "recipe": ""}
@@ -251,10 +258,10 @@ def test_a_site_trusts(team, sites):
 
 
 def test_typed_forms(team):
-    team("r", "tolerance: {rules: [{match: a, relative_l2: 1%, because: x}]}\ntarget: {variables: {A: 'x'}}")
+    team("r", "tolerance: {rules: [{match: a, relative_l2: 1%, because: x}]}\ntarget: {variables: {NCCL_ALGO: 'x'}}")
     words = [
         "tolerance.rules[0].relative_l2=2%",
-        "~target.variables.A",
+        "~target.variables.NCCL_ALGO",
         "environment.require.python=>=3.10",
         "target.variables.B=01",
     ]

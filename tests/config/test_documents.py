@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from precflow.config.documents import dotted, read, scalars, shown, trap
@@ -28,9 +30,25 @@ def test_defaults_are_apart(tmp_path):
     assert (document.defaults, document.data) == (("a", "_self_"), {"b": 1})
 
 
-def test_an_empty_file_says_nothing(tmp_path):
-    document = written(tmp_path, "# only a comment\n")
-    assert (document.data, document.problems) == ({}, ())
+@pytest.mark.parametrize("text", ["# only a comment\n", "", "{}\n"])
+def test_an_empty_recipe_is_named(tmp_path, text):
+    (problem,) = written(tmp_path, text).problems
+    assert (problem.place, "is empty" in problem.message) == ("x.yaml:1", True)
+    (tmp_path / "site.yaml").write_text(text)
+    assert read(tmp_path / "site.yaml", "site", "site").problems == ()
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "x.yaml")
+    assert "is not a regular file" in read(tmp_path / "x.yaml", "recipe", "x").problems[0].message
+
+
+def test_own_keys_win_over_merged_ones_and_earlier_over_later(tmp_path):
+    text = "a: &a {x: 1, y: 1}\nb: &b {x: 2, z: 2}\nc: {x: 3, <<: *a}\nd: {<<: [*a, *b]}\n"
+    document = written(tmp_path, text)
+    assert document.problems == ()
+    assert (document.data["c"], document.data["d"]) == ({"x": 3, "y": 1}, {"x": 1, "y": 1, "z": 2})
+    assert document.marks[("c", "x")].place == "x.yaml:3"
 
 
 @pytest.mark.parametrize(

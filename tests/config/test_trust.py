@@ -6,6 +6,8 @@ from precflow.config import places, trust
 from precflow.config.documents import read
 from precflow.errors import ConfigError
 
+FACTORY = "precflow.workloads.stable_diffusion.prompts"
+
 
 def document(tmp_path, text, group="recipe"):
     file = tmp_path / "d.yaml"
@@ -16,7 +18,9 @@ def document(tmp_path, text, group="recipe"):
 @pytest.mark.parametrize(
     ("target", "packages", "yes"),
     [
-        ("precflow.workloads.stable_diffusion.prompts", [], True),
+        (FACTORY, [], True),
+        ("precflow.workloads.extras.require", [], False),
+        ("precflow.workloads.stable_diffusion.require", [], False),
         ("precflow.cli.main", [], False),
         ("precflow.workloads_evil.x", [], False),
         ("os.system", [], False),
@@ -24,11 +28,11 @@ def document(tmp_path, text, group="recipe"):
         ("our_llm.models.build", ["our_llm.models"], True),
         ("our_llm.other.build", ["our_llm.models"], False),
         ("our_llm2.build", ["our_llm"], False),
-        ("our_llm", ["our_llm"], False),
+        ("torch.load", [], False),
     ],
 )
 def test_a_name_is_trusted_by_its_package(target, packages, yes):
-    assert trust.is_trusted(target, packages) is yes
+    assert (list(trust.targets({"workload": {"model": {"_target_": target}}}, packages)) == []) is yes
 
 
 @pytest.mark.parametrize(
@@ -41,7 +45,7 @@ def test_targets_are_found_however_deep_and_however_written(value):
 
 
 def test_what_is_trusted_is_not_mentioned():
-    assert list(trust.targets({"a": {"_target_": "mine.x"}, "b": {"_target_": "precflow.workloads.x"}}, ["mine"])) == []
+    assert list(trust.targets({"a": {"_target_": "mine.x"}, "workload": {"model": {"_target_": FACTORY}}}, ["mine"])) == []
 
 
 def test_trust_comes_from_variable_site_and_user(monkeypatch, tmp_path):
@@ -95,7 +99,7 @@ def test_a_recipe_is_only_data(tmp_path, text, key):
     "text",
     [
         "defaults: [other, /recipe/a/b, override /capture: a, override /emulate: b, _self_]\nabout: {title: x}",
-        "workload: {model: {_target_: precflow.workloads.x, weights: '${site.paths.models}/a'}}",
+        f"workload: {{model: {{_target_: {FACTORY}, weights: '${{site.paths.models}}/a'}}}}",
         "target: {variables: {HCCL_DETERMINISTIC: 'true', PYTHONHASHSEED: '0'}}",
         "target: 3",
     ],
