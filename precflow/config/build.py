@@ -48,7 +48,8 @@ class Builder:
     def _section(self, kind: type, data: Any, path: DottedPath) -> Any:
         if not isinstance(data, Mapping):
             keys = ", ".join(list(shape.fields(kind))[:4])
-            return self.say(path, f"is a section with keys ({keys}...), not one value: {_shown(data)}")
+            found = "it is empty: leave it out" if data is None else f"not one value: {_shown(data)}"
+            return self.say(path, f"is a section with keys ({keys}...), {found}")
         values = {}
         for key, value in data.items():
             here = (*path, str(key))

@@ -34,7 +34,7 @@ from precflow.errors import ConfigError, Problem, TrustError
 __all__ = ["Composed", "compose", "sweep"]
 
 _DEFAULT = {("capture", "tensors"), ("executor", "local")}  # chosen where nobody chooses
-_MOST_FILES = 200  # that one run is composed of
+MOST_FILES = 200  # that one run is composed of
 _NO_RECIPE = "no recipe was chosen: +recipe=NAME (see `precflow ls`)"
 
 
@@ -110,8 +110,8 @@ def _reachable(words: Sequence[Word], within: Sequence[Place]) -> tuple[list[Doc
     while waiting:
         group, name, place, key = waiting.pop(0)
         met += 1
-        if met > _MOST_FILES:  # Hydra goes every way, and recipes that each inherit from two have many
-            said = f"leads to more than {_MOST_FILES} recipes: do they inherit from each other in a circle, or twice?"
+        if met > MOST_FILES:  # Hydra goes every way, and recipes that each inherit from two have many
+            said = f"leads to more than {MOST_FILES} recipes: do they inherit from each other in a circle, or twice?"
             return list(found.values()), [Problem(place, key, said)]
         if (group, name) in _DEFAULT:
             continue

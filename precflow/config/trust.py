@@ -48,7 +48,7 @@ RECIPES_MAY_SET: Mapping[
     "capture.rules": "match class operator level phase step rank detail slices sample because",
     "curves": "*",
     "metrics": "*",
-    "tolerance": f"standards {_LIMITS}",
+    "tolerance": f"standards fills {_LIMITS}",
     "tolerance.rules": f"match phase because {_LIMITS}",
     "accepted": f"match phase because ticket until {_LIMITS}",
     "coverage": "minimum elements",

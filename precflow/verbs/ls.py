@@ -93,7 +93,8 @@ _GROUPS: Mapping[str, Callable[[str, Sequence[Path]], list[Entry]]] = {
 
 def _entry(document: Document, origin: str) -> Entry:
     if document.problems:
-        return Entry(document.name, f"not readable: {document.problems[0].message}", "", origin)
+        problem = document.problems[0]
+        return Entry(document.name, f"not usable: {problem.message}   ({problem.place})", "", origin)
     about = document.data.get("about")
     title = _text(about, "title") or _text(document.data, "title")
     if not title or _TEMPLATE.search(title):  # a rule's title is filled in with evidence; here there is none

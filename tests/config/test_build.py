@@ -38,6 +38,31 @@ def test_values_become_the_types_of_the_schema(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("determinism: {seed: 0123}", "YAML reads `0123` as 83: put it in quotes"),
+        ("determinism: {seed: 1:30}", "YAML reads `1:30` as 90: put it in quotes"),
+        ("capture: {step: 010}", "YAML reads `010` as 8: put it in quotes"),
+        ("capture: {step: [0, 010]}", "YAML reads `010` as 8: put it in quotes"),
+        ("tolerance: ~", "it is empty: leave it out"),
+        ("tolerance:", "it is empty: leave it out"),
+        ("tolerance: {relative_l2: ~}", "expected a share such as 0.999, 1% or 2^-10, got `~`"),
+    ],
+)
+def test_what_yaml_bends_or_leaves_empty_is_named_with_its_line(tmp_path, text, said):
+    _, ((place, _, message),) = built(tmp_path, text)
+    assert place.endswith("r.yaml:1")
+    assert said in message
+
+
+def test_all_ranges_together_have_a_bound(tmp_path):
+    _, problems = built(tmp_path, "capture: {rules: [{match: a, step: 0-59999}, {match: b, step: 0-59999}]}")
+    assert [(key, "100000 numbers of all ranges together" in message) for _, key, message in problems] == [
+        ("capture.rules[1].step", True)
+    ]
+
+
+@pytest.mark.parametrize(
     ("text", "key", "said"),
     [
         (

@@ -26,6 +26,14 @@ def test_help_lists_the_groups(capsys):
     assert "layernorm_eps" in shown
 
 
+def test_help_of_hydra_is_about_no_recipe(capsys, team):
+    assert look(parse(["--hydra-help", "+recipe=sd_text_encoder"])) == 0
+    assert "Hydra" in capsys.readouterr().out
+    team("evil", "target: {interpreter: /owned}")
+    with pytest.raises(TrustError):
+        look(parse(["--hydra-help", "+recipe=evil"]))
+
+
 def test_what_hydra_cannot_do_is_two():
     assert look(parse(["--cfg", "nothing", "+recipe=sd_text_encoder"])) == 2
 

@@ -1,9 +1,13 @@
 import textwrap
+from pathlib import Path
 
 import pytest
 
-from precflow.config import places, trust
+from precflow import keys
+from precflow.agent import contract
+from precflow.config import composition, documents, interpolation, places, trust, units
 from precflow.config.documents import read
+from precflow.config.switches import SWITCHES
 from precflow.errors import ConfigError
 
 FACTORY = "precflow.workloads.stable_diffusion.prompts"
@@ -129,3 +133,43 @@ def test_names_mean_the_same_from_anywhere():
 
 def test_inherited_recipes_are_named_as_they_are_looked_up(tmp_path):
     assert trust.inherited(document(tmp_path, "defaults: [a/b, /recipe/c, _self_, override /capture: tensors]")) == ("a/b", "c")
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "recipe-safety.md"
+
+
+def rows(page, column):
+    """Return first cell -> second cell of the table under a heading, without marks."""
+    table = page.partition(f"| {column} |")[2].partition("\n\n")[0]
+    cells = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    return {first.strip("`"): second.replace("`", "") for first, second in cells}
+
+
+def test_the_page_says_what_the_tables_say():
+    page = PAGE.read_text(encoding="utf-8")
+    assert rows(page, "section") == {section or "at the top": keys for section, keys in trust.RECIPES_MAY_SET.items()}
+    listed = page.partition("## Environment variables")[2].partition("##")[0].rpartition("site file.\n")[2]
+    assert listed.replace("`", "").split() == sorted(SWITCHES)
+    assert all(f"precflow.workloads.{name}" in page for name in contract.FACTORIES)
+
+
+def test_the_page_says_the_bounds():
+    bounds = [int(number) for number in rows(PAGE.read_text(encoding="utf-8"), "what").values()]
+    assert bounds == [
+        documents.LARGEST_FILE,
+        documents.MOST_VALUES,
+        documents.DEEPEST,
+        documents.LONGEST_TEXT,
+        documents.LONGEST_NUMBER,
+        documents.LONGEST_KEY,
+        interpolation.MOST_COPIED,
+        interpolation.LONGEST_COPIED,
+        units.MOST_NUMBERS,
+        composition.MOST_FILES,
+        keys.MOST_FILES,
+    ]
+
+
+def test_no_switch_names_a_file_a_device_or_a_host():
+    words = {word for name in SWITCHES for word in name.split("_")}
+    assert words.isdisjoint("PATH HOME DIR FILE HOST IP IFNAME DEVICES CACHEDIR PLUGIN LIB PRELOAD CONFIGFILE".split())

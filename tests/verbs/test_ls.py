@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 import time
@@ -31,8 +32,29 @@ def test_a_broken_file_is_shown_and_hides_nothing(capsys, team):
     team("fine", "# What it is.\nabout: {owner: us}")
     assert ls.main([]) == 0
     shown = capsys.readouterr().out
-    assert "not readable" in shown
+    assert "not usable: is not YAML" in shown
+    assert "(recipes/broken.yaml:2)" in shown
     assert "What it is." in shown
+
+
+def test_a_file_that_never_ends_is_named_at_once(capsys, team, tmp_path):
+    team("bomb", "a0: &a0 {x: 1}\n" + "\n".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 30)))
+    team("large", "#" * 3_000_000)
+    team("empty", "# nothing\n")
+    os.mkfifo(tmp_path / "recipes" / "pipe.yaml")
+    started = time.process_time()
+    assert ls.main([]) == 0
+    assert time.process_time() - started < 3
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    for name, said in {
+        "bomb": "aliases that repeat themselves",
+        "large": "larger than",
+        "empty": "is empty",
+        "pipe": "is not a regular file",
+    }.items():
+        assert f"not usable: {'cannot be read: ' if name == 'pipe' else ''}" in rows[name]
+        assert said in rows[name]
+        assert f"recipes/{name}.yaml" in rows[name]
 
 
 def test_unknown_groups_are_refused():

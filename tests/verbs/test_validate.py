@@ -83,6 +83,12 @@ def test_json(capsys, team):
     assert said["unusable"] == 1
 
 
+def test_an_empty_recipe_is_not_usable(capsys, team):
+    team("empty", "# to be written\n")
+    assert validate.main(["empty"]) == 2
+    assert "is empty: a recipe says what is run" in capsys.readouterr().err
+
+
 def test_a_file_that_is_not_there(capsys):
     assert validate.main(["recipes/none.yaml"]) == 2
     assert "there is no such file" in capsys.readouterr().err
