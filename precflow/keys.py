@@ -18,7 +18,7 @@ MOST_FILES = 100_000  # in a folder whose content is a part of a key
 def digest(value: Any) -> str:
     """Return 32 hex digits of plain data; the order of keys does not matter, the order of lists does."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

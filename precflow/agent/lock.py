@@ -10,6 +10,7 @@ import socket
 import weakref
 from typing import Any, Dict, Optional
 
+from precflow.agent import intake
 from precflow.agent.write_errors import WriteError
 
 _BOOT = "/proc/sys/kernel/random/boot_id"
@@ -138,7 +139,7 @@ def _namespace() -> str:
 
 def _owner(descriptor: int) -> Dict[str, Any]:
     try:
-        found = json.loads(os.pread(descriptor, 4096, 0).decode("ascii"))
+        found = intake.parse_json(os.pread(descriptor, 4096, 0))
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
+from precflow.agent import intake
 from precflow.agent.contract import LEVELS, PHASES, REQUEST_SCHEMA
 from precflow.agent.failures import AgentError
 from precflow.agent.sampling import parse_slices
@@ -13,6 +13,7 @@ from precflow.agent.scope import NONE, Rule, Scope
 ACTIONS = ("environment", "dump", "rehearse")
 DETAILS = ("digest", "statistics", "sketch", "tensors")
 ALGORITHMS = ("strict", "warn", "native")
+_SHOWN = 200  # letters of a wrong value that a message repeats
 
 
 class Determinism(NamedTuple):
@@ -106,8 +107,7 @@ def read(path: str) -> Request:
             problems are named at once.
     """
     try:
-        with open(path, encoding="utf-8") as stream:
-            plain = json.load(stream)
+        plain = intake.read_json(path)
     except OSError as error:
         raise AgentError("bad_request", "cannot read the request %s: %s" % (path, error.strerror)) from error
     except ValueError as error:
@@ -232,8 +232,7 @@ class _Reader:
     def value(self, key: str, default: Any, kind: type) -> Any:
         """Return the value of a key; ``None`` as default means that it must be there."""
         found = self.plain.get(key, default)
-        wrong = not isinstance(found, kind) or (kind is int and isinstance(found, bool))
-        return self._wrong(key, found, kind.__name__, kind()) if wrong else found
+        return found if _fits(found, kind) else self._wrong(key, found, kind.__name__, kind())
 
     def flag(self, key: str, *, default: bool) -> bool:
         """Return a boolean."""
@@ -257,9 +256,18 @@ class _Reader:
     def listed(self, key: str, default: Tuple[Any, ...], kind: type) -> Tuple[Any, ...]:
         """Return a tuple of values of one type."""
         found = self.plain.get(key, default)
-        good = isinstance(found, (list, tuple)) and all(isinstance(item, kind) for item in found)
+        good = isinstance(found, (list, tuple)) and all(_fits(item, kind) for item in found)
         return tuple(found) if good else self._wrong(key, found, "a list of " + kind.__name__, default)
 
     def _wrong(self, key: str, found: Any, expected: str, instead: Any) -> Any:
-        self.problems.append("%s%s is %r, expected %s" % (self.place, key, found, expected))
+        shown = repr(found)
+        shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
+        self.problems.append("%s%s is %s, expected %s" % (self.place, key, shown, expected))
         return instead
+
+
+def _fits(value: Any, kind: type) -> bool:
+    """Tell whether a value is of a type; an integer has to be one that 64 bits hold."""
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
+    return isinstance(value, kind)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from precflow.agent import intake
 from precflow.agent.contract import FACTS_FILE, HEADER_FILE, LOG_FILE, REHEARSAL_FILE
 from precflow.agents import pack
 from precflow.agents.fingerprint import interpreter
@@ -145,7 +146,8 @@ def _write_request(request: Mapping[str, Any], side: Side, folder: Path) -> Path
     path = folder / REQUEST_FILE
     parent = None if side.launcher else os.getpid()
     try:
-        path.write_text(json.dumps({**request, "parent": parent}, ensure_ascii=False, indent=1), encoding="utf-8")
+        text = json.dumps({**request, "parent": parent}, ensure_ascii=False, indent=1)
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise StoreError(
             f"cannot write {path}: {error.strerror}", next_step="name another place for runs: runs=FOLDER"
@@ -225,7 +227,7 @@ def _read(stream: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
 def _hear(line: bytes, heard: _Heard, say: Callable[[str], None], log: IO[bytes]) -> None:
     """Take one line: an event, or something that a launcher printed, which belongs into the log."""
     try:
-        event = json.loads(line)
+        event = intake.parse_json(line)
         kind = event["event"]
     except (ValueError, KeyError, TypeError):
         log.write(line)

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from precflow.agent import intake
 from precflow.agent.contract import CHECKSUM, DUMP_FORMAT, DUMP_SCHEMA, EMPTY_HEADER, HEADER_FILE, checksum_of
 from precflow.dumps.dtypes import is_floating
+from precflow.dumps.records import Count, Shape
 from precflow.errors import DumpError
 
 _AGAIN = "write the dump again, or copy it again from where it was written"
 _SIDES = ("reference", "target", "golden")
-
-Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-Shape = Annotated[tuple[Count, ...], msgspec.Meta(max_length=64)]
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from precflow.errors import DumpError
 _SHOWN = 6  # records that an error names
 _LOOKED_AT = 400  # records whose text is compared letter by letter when nothing fits
 _ALIKE = 0.4
+_DIGITS = 10  # of the number behind an identity that several records share
 _PARTS = re.compile(r"[./~@ ]+")
 
 
@@ -159,7 +160,8 @@ def _exact(records: Sequence[Found], text: str) -> list[Found]:
 
 def _numbered(records: Sequence[Found], text: str) -> list[Found]:
     name, _, number = text.rpartition("#")
-    return _identical(records, name)[int(number) - 1 : int(number)] if number.isdecimal() and int(number) else []
+    place = int(number) if number.isdecimal() and len(number) < _DIGITS else 0
+    return _identical(records, name)[place - 1 : place] if place else []
 
 
 def _identical(records: Sequence[Found], text: str) -> list[Found]:

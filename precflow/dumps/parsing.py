@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
+from precflow.agent import intake
 from precflow.agent.contract import operator_of
-from precflow.dumps.records import Call, CallRole, Record
+from precflow.dumps.records import Call, CallRole, Count, Record
 
 _ARGUMENTS_KEPT = 1 << 16  # a model calls the same things with the same arguments again and again: they share their memory
+_FEW = 16  # dimensions: so many of any size still give a number of elements that a float holds
+_MOST_ELEMENTS = 1 << 62
 _NOBODY = CallRole("", 0, "", 0, "", "", 0, 0, 0)
 
 
@@ -20,22 +23,22 @@ class _Tensor(Record, frozen=True, gc=False, kw_only=True):
     """A record as it stands in a line. Whose it is stands in the line around it, and is filled in once that is read."""
 
     whose: CallRole = _NOBODY
-    source: tuple[int, str] | None = None
+    source: tuple[Count, str] | None = None
     weight: str = ""
 
 
 class _Line(msgspec.Struct, gc=False, rename={"class_name": "class"}):
     """A line as it stands in the file. Keys that it does not name are of a later version and change nothing here."""
 
-    order: int
+    order: Count
     level: Literal["module", "api", "operator"]  # contract.LEVELS
     module: str
-    call: int
+    call: Count
     operator: str
-    ordinal: int
+    ordinal: Count
     phase: Literal["forward", "backward", "gradient", "optimizer"]  # contract.PHASES
-    step: int
-    rank: int
+    step: Count
+    rank: Count
     movement: bool
     inputs: tuple[_Tensor, ...]
     outputs: tuple[_Tensor, ...]
@@ -43,7 +46,7 @@ class _Line(msgspec.Struct, gc=False, rename={"class_name": "class"}):
     site: int | None = None
     compiled: bool = False
     arguments: msgspec.Raw = msgspec.Raw(b"null")
-    forward: tuple[int, ...] = ()
+    forward: tuple[Count, ...] = ()
 
 
 _DECODER = msgspec.json.Decoder(_Line)
@@ -70,13 +73,9 @@ def parse_call(line: bytes | str, sites: Sequence[str], place: tuple[int, int] |
     Raises:
         ValueError: The line is torn, of another place, or a value is not what it should be; the message says which.
     """
-    try:
-        plain = json.loads(line)
-        arguments = plain.pop("arguments", None) if isinstance(plain, dict) else None
-        found = msgspec.convert(plain, _Line)
-        return _call(found, sites, place, _texts(arguments))
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+    plain = intake.parse_json(line)
+    arguments = plain.pop("arguments", None) if isinstance(plain, dict) else None
+    return _call(msgspec.convert(plain, _Line), sites, place, _texts(arguments))
 
 
 def _call(line: _Line, sites: Sequence[str], place: tuple[int, int] | None, arguments: Mapping[str, str]) -> Call:
@@ -112,6 +111,8 @@ def _identify(line: _Line) -> None:
     for role, records in (("input", line.inputs), ("output", line.outputs)):
         whose = CallRole(module, call, operator, ordinal, phase, role, step, rank, order)
         for one in records:
+            if len(one.shape) > _FEW and math.prod(one.shape) > _MOST_ELEMENTS:
+                raise ValueError(f"a tensor of {len(one.shape)} dimensions has more elements than any memory")
             msgspec.structs.force_setattr(one, "whose", whose)
 
 

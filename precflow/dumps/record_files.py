@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from precflow.agent import intake
 from precflow.dumps.collector import collector_off
 from precflow.dumps.header import FileSeal
 from precflow.dumps.parsing import parse_call, parse_calls
@@ -16,6 +19,7 @@ from precflow.dumps.records import Call
 
 _CHUNK = 1 << 18  # bytes; what is decoded of them still lies in the processor's cache when it becomes records
 _HASHED = 1 << 20
+_LONGEST_LINE = 1 << 28  # bytes
 
 
 class RecordFile(NamedTuple):
@@ -61,17 +65,18 @@ def read_records(folder: Path, name: str, seal: FileSeal | None, sites: Sequence
 
 def _pieces(path: Path) -> Iterator[bytes]:
     """Yield the file in pieces of whole lines; the last one may lack its end."""
-    with path.open("rb") as file:
-        rest = b""
-        while chunk := file.read(_CHUNK):
-            end = chunk.rfind(b"\n") + 1
-            if not end:
-                rest += chunk
-                continue
-            yield rest + chunk[:end]
-            rest = chunk[end:]
-        if rest:
-            yield rest
+    rest: list[bytes] = []
+    for chunk in intake.pieces(path, _CHUNK):
+        end = chunk.rfind(b"\n") + 1
+        if end:
+            yield b"".join([*rest, chunk[:end]])
+            rest = [chunk[end:]]
+        elif len(rest) < _LONGEST_LINE // _CHUNK:
+            rest.append(chunk)
+        else:
+            raise OSError(errno.EFBIG, f"it has a line of more than {_LONGEST_LINE >> 20} MiB")
+    if any(rest):
+        yield b"".join(rest)
 
 
 def _read_piece(  # noqa: PLR0913, PLR0917  it goes on where the piece before it ended
@@ -109,12 +114,13 @@ def _seal_problem(path: Path, name: str, seal: FileSeal | None) -> tuple[str, bo
     """
     if seal is None:
         return "", True
-    size, length = path.stat().st_size, len(seal.blake2b) // 2
-    if size != seal.bytes:
-        shorter = size < seal.bytes
-        return f"{name} is {'cut short' if shorter else 'too long'}: {size} bytes instead of {seal.bytes}", shorter
+    length = len(seal.blake2b) // 2
     digest = hashlib.blake2b(digest_size=length if 1 <= length <= 64 else 64)
-    with path.open("rb") as file:
+    with intake.open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != seal.bytes:
+            shorter = size < seal.bytes
+            return f"{name} is {'cut short' if shorter else 'too long'}: {size} bytes instead of {seal.bytes}", shorter
         while chunk := file.read(_HASHED):
             digest.update(chunk)
     good = digest.hexdigest() == seal.blake2b.lower()

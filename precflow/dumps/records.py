@@ -7,11 +7,17 @@ long to make. Numbers are ``int`` where the file has an integer, so that sums of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from precflow.agent.contract import Identity, identity_text, module_text
+
+LARGEST_SUM = 10**300  # of integers; a float64 holds no larger ones, and none is added up from a tensor
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+Shape = Annotated[tuple[Count, ...], msgspec.Meta(max_length=64)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class Statistics(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
@@ -38,14 +44,20 @@ class Statistics(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_
     maximum: int | float | None
     sum: int | float | None
     square: int | float | None
-    nan: int
-    positive_infinity: int
-    negative_infinity: int
-    sentinel: int
-    zero: int | None
-    saturated: int
-    high: int | None = None
-    places: int | None = None
+    nan: Count
+    positive_infinity: Count
+    negative_infinity: Count
+    sentinel: Count
+    zero: Count | None
+    saturated: Count
+    high: Count | None = None
+    places: Count | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse integers that no float holds, which JSON can have."""
+        for number in (self.minimum, self.maximum, self.sum, self.square):
+            if type(number) is int and not -LARGEST_SUM < number < LARGEST_SUM:
+                raise ValueError("a sum has more than 300 digits")
 
     @property
     def nonfinite(self) -> int:
@@ -96,16 +108,16 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     whose: CallRole
     index: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: Shape
     content: str
     stored: bool
-    source: tuple[int, str] | None
+    source: tuple[Count, str] | None
     weight: str
     statistics: Statistics | None = None
-    share: float = 1.0
+    share: Share = 1.0
     part: str = ""
     mark: str = ""
-    row_norms: tuple[str, int, int] | None = None
+    row_norms: tuple[str, Count, Count] | None = None
 
     @classmethod
     def of(cls, identity: Identity, order: int, *tensor: Any, **facts: Any) -> Record:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,10 +16,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from precflow.agent import intake
 from precflow.agent.contract import DTYPE_OF_SAFETENSORS, PADDING
 from precflow.dumps.collector import collector_off
 from precflow.dumps.dtypes import NUMPY_DTYPES
-from precflow.dumps.header import FileSeal
+from precflow.dumps.header import FileSeal, reason_of
 from precflow.errors import DumpError
 
 _LENGTH_BYTES = 8  # little-endian length of the JSON that follows
@@ -105,9 +107,11 @@ class Shard:
         size = self._size()
         if stop > size:
             raise DumpError(f"{self.name} is cut short: {key} ends at byte {stop}, the file at {size}")
-        if not needed:  # and an empty file cannot be mapped
-            return np.empty(slot.shape, dtype)
-        return self._map()[start:stop].view(dtype).reshape(slot.shape)
+        whole = np.empty(0, np.uint8) if not needed else self._map()  # an empty file cannot be mapped
+        try:
+            return whole[start:stop].view(dtype).reshape(slot.shape)
+        except (ValueError, OverflowError) as error:  # dimensions that no array has
+            raise DumpError(f"{self.name} is damaged: {key} is of shape {list(slot.shape)}: {error}") from error
 
     def _size(self) -> int:
         """Return the size as it is now: reading a mapping behind the end of its file kills the process."""
@@ -120,7 +124,8 @@ class Shard:
         with self._lock:
             if self._bytes is None:
                 try:
-                    mapped = np.memmap(self.path, dtype=np.uint8, mode="r")
+                    with intake.open_regular(self.path) as file:
+                        mapped = np.memmap(file, dtype=np.uint8, mode="r")
                 except (OSError, ValueError) as error:
                     raise DumpError(f"{self.name} cannot be mapped: {_reason(error)}") from error
                 self._bytes = mapped.view(np.ndarray)
@@ -128,8 +133,8 @@ class Shard:
 
 
 def _read_index(path: Path, name: str, seal: FileSeal | None) -> Index:
-    size = path.stat().st_size
-    with path.open("rb") as file:
+    with intake.open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
         head = file.read(_LENGTH_BYTES)
         length = int.from_bytes(head, "little")
         if length > min(size - _LENGTH_BYTES, _LONGEST_INDEX):
@@ -166,4 +171,4 @@ def _sealed_size(seal: FileSeal | None, size: int) -> str:
 def _reason(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return "the file is missing"
-    return str(error)
+    return reason_of(error)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow import keys
+from precflow.agent import intake
 from precflow.agent.contract import CHECKSUM, HEADER_FILE
 from precflow.agents.fingerprint import fingerprint, origins
 from precflow.config.words import SEEDED, names_file
@@ -145,7 +146,7 @@ def evidence(folder: Path) -> str:
 
     Times, the hash of the recipe and the id that was drawn are left out: they change nothing that is said about the dump.
     """
-    plain: dict[str, Any] = read_plain(folder / HEADER_FILE)
+    plain: dict[str, Any] = intake.read_json(folder / HEADER_FILE)  # it was opened as a dump, and checked
     return keys.digest({key: value for key, value in plain.items() if key not in {"id", "seconds", "declared", CHECKSUM}})
 
 

@@ -138,7 +138,8 @@ def _index(folder: Path, done: Sequence[Written]) -> None:
         if one.file
     ]
     try:
-        (folder / INDEX).write_text(json.dumps(rows, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        text = json.dumps(rows, ensure_ascii=False, indent=1) + "\n"
+        (folder / INDEX).write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise StoreError(f"{folder / INDEX} cannot be written: {error.strerror}") from error
 

@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 
@@ -65,6 +66,37 @@ def test_a_newer_schema_is_refused_with_the_way_out():
 @pytest.mark.parametrize("schema", [None, "1", 0, 1.5])
 def test_no_schema_is_refused(schema):
     assert "this agent reads schema 1" in refused({**SMALLEST, "schema": schema}).message
+
+
+def test_numbers_that_nothing_can_count_to_are_refused_and_shown_short():
+    message = refused({**SMALLEST, "parent": 10**300, "capture": {"step": [10**300], "rank": [True]}}).message
+    assert "parent is 1000" in message
+    assert "capture.step is" in message
+    assert "capture.rank is" in message
+    assert len(message) < 900
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ('{"schema": 1e999}', "beyond what a float64 holds"),
+        ('{"schema": ' + "1" * 5000 + "}", "has 5000 digits"),
+        ('{"schema": 1, "schema": 1}', "stands twice"),
+        ("\xff", "is not JSON"),
+    ],
+    ids=["nested", "infinite", "long", "twice", "no text"],
+)
+def test_a_file_out_of_bounds_is_refused_in_words(tmp_path, text, words):
+    (tmp_path / "request.json").write_text(text, encoding="latin-1")
+    with pytest.raises(AgentError, match=words):
+        request.read(str(tmp_path / "request.json"))
+
+
+def test_a_request_that_nobody_writes_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "request.json")
+    with pytest.raises(AgentError, match="it is not a regular file but a named pipe"):
+        request.read(str(tmp_path / "request.json"))
 
 
 def test_reads_a_file(tmp_path):

@@ -1,5 +1,7 @@
 """Compressed tensors: written by the agent's own code, read by the judge's."""
 
+import zlib
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from precflow.agent.shard import Entry
 from precflow.agent.writer import Writer
 from precflow.dumps.compressed import restored
 from precflow.dumps.digest import content_id as content_of
+from precflow.dumps.pages import mapping_of
 from precflow.dumps.reader import Dump
 from precflow.errors import DumpError
 
@@ -41,6 +44,40 @@ def test_what_is_not_this_tensor_is_refused():
         restored(data[3:], "float32", (5000,), "t")
     with pytest.raises(DumpError, match="of another size"):
         restored(data[:8], "float32", (5000,), "t")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_large_comes_back_by_a_file(monkeypatch, dtype):
+    monkeypatch.setattr("precflow.dumps.compressed.IN_MEMORY", 1000)
+    tensor = torch.arange(COMPRESSED_BLOCK // 2 + 77).remainder(5).to(getattr(torch, dtype))
+    read = restored(packed(tensor), dtype, tuple(tensor.shape), "t")
+    assert content_of(read) == content_id(tensor)
+    assert mapping_of(read) is not None
+    assert not read.flags.writeable
+
+
+def test_a_few_bytes_that_unfold_to_gigabytes_take_little_memory(grown):
+    size, packer, data = 1 << 28, zlib.compressobj(1), bytearray()
+    for _ in range(size >> 20):
+        data += packer.compress(bytes(1 << 20))
+    data += packer.flush()
+    read = restored(np.frombuffer(data, np.uint8), "float32", (size // 4,), "t")
+    assert content_of(read)
+    assert grown() < 100_000_000
+    with pytest.raises(DumpError, match="of another size"):
+        restored(np.frombuffer(data, np.uint8), "float32", (1 << 40,), "t")
+    with pytest.raises(DumpError, match="of another size"):  # it goes on behind the size that is said, and nobody unfolds it
+        restored(np.frombuffer(data, np.uint8), "float32", (1000,), "t")
+
+
+def test_a_disk_without_room_is_told(monkeypatch):
+    def full(**_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("precflow.dumps.compressed.IN_MEMORY", 1000)
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    with pytest.raises(DumpError, match=r"needs 0 MB in .* to be read: No space left on device"):
+        restored(packed(torch.zeros(5000)), "float32", (5000,), "t")
 
 
 @pytest.fixture

@@ -119,6 +119,19 @@ def test_half_a_surrogate_pair_is_read_one_by_one():
         ({"arguments": [1]}, r"at `.*arguments`"),
         ({"inputs": [{"index": "0"}]}, r"required field `dtype` - at `.*inputs\[0\]`"),
         ({"outputs": [{**LINE["outputs"][0], "statistics": [1.0]}]}, r"at `.*outputs\[0\].statistics`"),
+        ({"order": -1}, r"Expected `int` >= 0 - at `.*order`"),
+        ({"outputs": [{**LINE["outputs"][0], "shape": [10**40]}]}, r"Expected `int` <= .* at `.*shape\[0\]`"),
+        ({"outputs": [{**LINE["outputs"][0], "shape": [1] * 65}]}, r"Expected `array` of length <= 64 - at `.*shape`"),
+        (
+            {"outputs": [{**LINE["outputs"][0], "shape": [1 << 60] * 20}]},
+            "a tensor of 20 dimensions has more",
+        ),
+        ({"outputs": [{**LINE["outputs"][0], "share": 2}]}, r"Expected `float` <= 1.* at `.*share`"),
+        ({"outputs": [{**LINE["outputs"][0], "statistics": [10**350] * 4 + [0] * 6}]}, "a sum has more than 300 digits"),
+        (
+            {"outputs": [{**LINE["outputs"][0], "statistics": [1.0] * 4 + [-1] * 6}]},
+            r"Expected `int` >= 0 .*statistics\[4\]`",
+        ),
         ({"step": 2}, "it is of rank 0 and step 2, in a file of rank 0 and step 1"),
     ],
 )

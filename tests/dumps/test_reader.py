@@ -1,6 +1,7 @@
 """A dump as a whole: what is read, and what is damaged."""
 
 import json
+import os
 import re
 import threading
 from pathlib import Path
@@ -325,3 +326,34 @@ def test_an_unreadable_folder_is_told(build, monkeypatch):
     monkeypatch.setattr(Path, "iterdir", refused)
     with pytest.raises(DumpError, match="dump cannot be read: Permission denied"):
         Dump.open(folder)
+
+
+def as_pipe(path):
+    os.mkfifo(path)
+
+
+def as_zero(path):
+    path.symlink_to("/dev/zero")
+
+
+def as_kernel_log(path):
+    path.symlink_to("/proc/kmsg")
+
+
+@pytest.mark.parametrize("become", [as_pipe, as_zero, as_kernel_log])
+@pytest.mark.parametrize("name", ["rank0/step0/records-0.jsonl", "rank0/step0/tensors-0.safetensors", "rank0/step0/step.json"])
+def test_what_never_ends_is_damage_and_is_not_waited_for(build, become, name):
+    folder = build().call("a", "linear", [np.ones(4, np.float32)]).write(sealed="step.json" not in name, steps=True)
+    (folder / name).unlink()
+    become(folder / name)
+    dump = Dump.open(folder, allow_unsealed=True)
+    assert "it is not a regular file but" in " ".join([*dump.damage, *dump.verify()])
+
+
+@pytest.mark.parametrize("become", [as_pipe, as_zero, as_kernel_log])
+def test_a_header_that_never_ends_is_refused(build, become):
+    folder = build().call("a", "linear").write()
+    (folder / "dump.json").unlink()
+    become(folder / "dump.json")
+    with pytest.raises(DumpError, match="it is not a regular file but"):
+        Dump.open(folder, allow_unsealed=True)

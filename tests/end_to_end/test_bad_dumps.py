@@ -22,6 +22,7 @@ def compare(precflow, dumps, tmp_path):
     def run(reference="plain", target="plain", damage=lambda folder: None, words=()):
         for side, name in (("reference", reference), ("target", target)):
             shutil.copytree(dumps[name], tmp_path / side, dirs_exist_ok=True)
+        builder.reseal(tmp_path / "target", id="of another run")  # else one dump is given twice
         damage(tmp_path / "target")
         given = ("reference.dump=reference", "target.dump=target")
         return precflow("+recipe=compare_dumps", *given, *words, recipe="compare_dumps", cwd=tmp_path)
