@@ -13,7 +13,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from precflow import __version__
 from precflow.agent.contract import HEADER_FILE
-from precflow.config import capturing, factories, standards
+from precflow.config import capturing, emulation, factories, standards
 from precflow.config.documents import DottedPath, scalars
 from precflow.config.later import unavailable
 from precflow.config.plain import plain
@@ -52,6 +52,7 @@ def problems(config: RunConfig, data: Mapping[str, Any]) -> Found:
     yield from _own_metrics(config)
     yield from _executor(config)
     yield from capturing.problems(config)
+    yield from emulation.problems(config.emulate.rules)
     yield from factories.shipped(config)
     if config.emulate.name and "emulated" not in config.target.device:
         yield ("target", "device"), f"emulate={config.emulate.name} would do nothing: the target is not `emulated`"

@@ -20,14 +20,25 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 
 from precflow import resources
-from precflow.config import checks, factories, overrides, recipe_source, trust
+from precflow.config import checks, factories, overrides, recipe_source, standards, trust
 from precflow.config.build import Builder
 from precflow.config.documents import Document, DottedPath, dotted, shown
 from precflow.config.interpolation import Interpolation
 from precflow.config.layers import COMMAND_LINE, Layers
 from precflow.config.listing import as_text, locked
 from precflow.config.overrides import Word, sweep
-from precflow.config.places import GROUPS, OPEN_GROUPS, Place, find, not_found, places, shipped
+from precflow.config.places import (
+    DATA_GROUPS,
+    GROUPS,
+    OPEN_GROUPS,
+    Place,
+    clash,
+    find,
+    not_found,
+    places,
+    shipped,
+    team_folders,
+)
 from precflow.config.schema import RunConfig
 from precflow.errors import ConfigError, Problem, TrustError
 
@@ -50,6 +61,7 @@ class Composed:
         notes: What makes no run impossible and should be known: accepted differences that have expired.
         data: What was set, as written, with references replaced.
         files: The files that took part, in the order in which they were laid over each other.
+        team: Group -> folders of standards and of rules that are not precflow's own.
     """
 
     config: RunConfig
@@ -59,6 +71,7 @@ class Composed:
     notes: tuple[Problem, ...] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
     files: tuple[Path, ...] = ()
+    team: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
 
 
 def compose(words: Sequence[str], *, config_dirs: Sequence[Path] = (), complete: bool = True) -> Composed:
@@ -87,8 +100,20 @@ def compose(words: Sequence[str], *, config_dirs: Sequence[Path] = (), complete:
         problems += _further(read, within)
     if problems or unusable:
         raise overrides.problem_list([*problems, *unusable], words)
-    layers, documents = _lay(read, within)
-    return _composed(layers, documents, read, words, complete=complete)
+    team = {group: team_folders(group, within) for group in DATA_GROUPS}
+    with standards.searching(team["standard"]):
+        composed = _composed(*_lay(read, within), read, words, complete=complete)
+    problems = _clashes(composed, files, within)
+    if problems:
+        raise overrides.problem_list(problems, words)
+    return replace(composed, team=team)
+
+
+def _clashes(composed: Composed, files: Sequence[Document], within: Sequence[Place]) -> list[Problem]:
+    """Return a problem for each chosen standard or fault of a team that has the name of a shipped one."""
+    named = [("standard", name) for name in composed.config.tolerance.standards]
+    named += [("emulate", document.name) for document in files if document.group == "emulate"]
+    return [problem for group, name in named if (problem := clash(group, name, within))]
 
 
 def _further(words: Sequence[Word], within: Sequence[Place]) -> list[Problem]:

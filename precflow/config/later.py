@@ -6,14 +6,14 @@ is refused with a clear word before any work is done.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from precflow import __version__
 from precflow.config import standards
 from precflow.config.schema import SIDES
 
-AVAILABLE: Mapping[str, tuple[Any, ...]] = {
+AVAILABLE: Mapping[str, tuple[Any, ...] | Callable[[], tuple[Any, ...]]] = {
     "golden": (None,),
     "curves": ({},),
     "workload.tokenizer": ("",),
@@ -28,7 +28,7 @@ AVAILABLE: Mapping[str, tuple[Any, ...]] = {
     "determinism.shuffle": ("kept",),
     "determinism.data": ("own",),
     "capture.slowdown": (0.0,),
-    "tolerance.standards[]": standards.names(),
+    "tolerance.standards[]": standards.names,  # those of a team too
     "report.language": ("en",),
     "sides[]": ("reference", "target"),
     "site.store_profile": ("",),
@@ -42,7 +42,8 @@ def unavailable(config: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], st
     Args:
         config: The whole configuration as plain data, with values converted.
     """
-    for pattern, available in AVAILABLE.items():
+    for pattern, values in AVAILABLE.items():
+        available = _now(values)
         for path, value in _matching(config, tuple(pattern.replace("[]", ".[]").split("."))):
             if not _is_available(value, available):
                 yield path, _message(value, available)
@@ -73,7 +74,11 @@ def _available(key: str) -> tuple[Any, ...] | None:
     """Return what a dotted key takes in this version, ``None`` where it takes everything that the schema allows."""
     first, _, name = key.partition(".")
     of_side = (f"*.{name}",) if first in SIDES else ()
-    return next((AVAILABLE[pattern] for pattern in (key, f"{key}[]", *of_side) if pattern in AVAILABLE), None)
+    return next((_now(AVAILABLE[pattern]) for pattern in (key, f"{key}[]", *of_side) if pattern in AVAILABLE), None)
+
+
+def _now(values: tuple[Any, ...] | Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+    return values() if callable(values) else values
 
 
 def _matching(value: Any, pattern: tuple[str, ...], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

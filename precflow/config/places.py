@@ -18,7 +18,9 @@ from precflow.config.suggestions import near
 from precflow.errors import ConfigError, Problem
 
 GROUPS = ("capture", "executor", "recipe", "emulate", "site")  # in the order in which they are laid over each other
+DATA_GROUPS = ("standard", "rule")  # files that stages read; nothing is laid over them
 OPEN_GROUPS = ("recipe", "site")  # their files say `# @package _global_`, or nothing
+SHIPPED = "precflow"  # the origin of what comes with precflow
 _SUFFIX = ".yaml"
 
 
@@ -63,7 +65,8 @@ def places(config_dirs: Sequence[Path] = (), *, extra: Sequence[Place] = ()) -> 
     """Return all folders in the order in which they are searched.
 
     Args:
-        config_dirs: What ``--config-dir`` named: trees with ``recipes/``, ``site/``, ``capture/``, ``emulate/``, ``executor/``.
+        config_dirs: What ``--config-dir`` named: trees with ``recipes/``, ``site/``, ``capture/``, ``emulate/``, ``executor/``,
+            ``standard/``, ``rule/``. A folder of ``PRECFLOW_RECIPES`` that has ``recipes/`` is such a tree too.
         extra: Folders that come before all others.
 
     Raises:
@@ -78,14 +81,14 @@ def places(config_dirs: Sequence[Path] = (), *, extra: Sequence[Place] = ()) -> 
     if problems:
         raise ConfigError("a folder that should have recipes or sites does not exist", problems=problems)
     found += [Place("site", user_folder() / "site", "user configuration")]
-    found += [place for group in GROUPS for place in shipped(group)]
+    found += [place for group in (*GROUPS, *DATA_GROUPS) for place in shipped(group)]
     return tuple(place for place in found if place.folder.is_dir())
 
 
 def shipped(group: str) -> tuple[Place, ...]:
     """Return precflow's own folder of a group."""
     folder = resources.directory("recipes") if group == "recipe" else resources.directory("conf") / group
-    return (Place(group, folder, "precflow"),)
+    return (Place(group, folder, SHIPPED),)
 
 
 def find(group: str, name: str, within: Sequence[Place]) -> Document | None:
@@ -105,6 +108,23 @@ def names(group: str, within: Sequence[Place]) -> dict[str, Place]:
             for name in place.names():
                 found.setdefault(name, place)
     return found
+
+
+def team_folders(group: str, within: Sequence[Place]) -> tuple[Path, ...]:
+    """Return the folders of a group that are not precflow's own."""
+    return tuple(place.folder for place in within if place.group == group and place.origin != SHIPPED)
+
+
+def clash(group: str, name: str, within: Sequence[Place]) -> Problem | None:
+    """Return why a name is refused that a team's file has in common with a shipped one; ``None`` where there is no such pair.
+
+    A report says by name what judged a run, or which fault was emulated, so a name means one thing everywhere.
+    """
+    files = [(place, file) for place in within if place.group == group and (file := place.file(name))]
+    theirs = [shown(file) for place, file in files if place.origin != SHIPPED]
+    if len(theirs) == len(files) or not theirs:
+        return None
+    return Problem(theirs[0], name, f"is the name of precflow's own {group} too: give the file another name")
 
 
 def not_found(group: str, name: str, within: Sequence[Place]) -> str:
@@ -134,7 +154,9 @@ def user_folder() -> Path:
 def _listed(variable: str, group: str, problems: list[Problem]) -> Iterator[Place]:
     for text in filter(None, os.environ.get(variable, "").split(os.pathsep)):
         folder = Path(text).expanduser()
-        if folder.is_dir():
+        if group == "recipe" and any((folder / name).is_dir() for name in ("recipe", "recipes")):
+            yield from _tree(folder, variable, problems)
+        elif folder.is_dir():
             yield Place(group, folder.resolve(), variable)
         else:
             problems.append(Problem(variable, text, "is not a folder"))
@@ -145,7 +167,7 @@ def _tree(root: Path, origin: str, problems: list[Problem]) -> Iterator[Place]:
     if not root.is_dir():
         problems.append(Problem(origin, str(root), "is not a folder"))
         return
-    for group in GROUPS:
+    for group in (*GROUPS, *DATA_GROUPS):
         for folder in (root / group, root / f"{group}s"):
             if folder.is_dir():
                 yield Place(group, folder.resolve(), f"{origin} {shown(root)}")

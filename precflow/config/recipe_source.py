@@ -23,7 +23,7 @@ from omegaconf import OmegaConf
 
 from precflow.config import trust
 from precflow.config.documents import read
-from precflow.config.places import OPEN_GROUPS, Place
+from precflow.config.places import GROUPS, OPEN_GROUPS, Place
 from precflow.config.plain import plain
 from precflow.config.schema import RunConfig
 from precflow.errors import TrustError
@@ -114,7 +114,7 @@ class PlacesSearchPath(SearchPathPlugin):
         """Add the folders that are searched now; none, where another Hydra application runs in this process."""
         path = search_path.get_path()
         before = next((number for number, element in enumerate(path) if element.provider == "main"), 0)
-        elements = [SearchPathElement(place.origin, address(place)) for place in _CURRENT.get()]
+        elements = [SearchPathElement(place.origin, address(place)) for place in _CURRENT.get() if place.group in GROUPS]
         path[before:before] = elements
 
 

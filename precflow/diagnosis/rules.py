@@ -116,4 +116,13 @@ def _is_empty(value: Any) -> bool:
 
 
 def _text(source: str, names: Mapping[str, Any]) -> str:
-    return " ".join(template(source).render(**names).split())
+    """Fill a text in.
+
+    Raises:
+        ConfigError: It cannot be filled in, or would be longer than any finding.
+    """
+    try:
+        return " ".join(template(source).render(**names).split())
+    except Exception as error:
+        problem = Problem("", "", f"{source[:100]}: {error}")
+        raise ConfigError("a text of a rule cannot be filled in", problems=[problem], next_step="correct its file") from error

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from precflow.agent.contract import module_text
 from precflow.comparison import estimates
@@ -27,7 +28,15 @@ Look = Callable[[Record, Record], Judged]
 """Takes an input of the reference and the same one of the target, and returns its status."""
 
 
-def look(reference: Evidence, target: Evidence, tolerance: Tolerance, *, reference_dtype: str, target_dtype: str) -> Look:
+def look(  # noqa: PLR0913  each is a fact of its own, and half of them go by name
+    reference: Evidence,
+    target: Evidence,
+    tolerance: Tolerance,
+    *,
+    reference_dtype: str,
+    target_dtype: str,
+    folders: Sequence[Path] = (),
+) -> Look:
     """Return what judges an input as if it were an output, by the limits of the run.
 
     Args:
@@ -36,11 +45,13 @@ def look(reference: Evidence, target: Evidence, tolerance: Tolerance, *, referen
         tolerance: The recipe's.
         reference_dtype: Floating point type of the reference's run.
         target_dtype: Floating point type of the target's run.
+        folders: Folders with standards besides the shipped ones.
 
     Raises:
         ConfigError: A standard is not known or not usable.
     """
-    terms = Terms(reference_dtype, target_dtype, [standards.load(name) for name in tolerance.standards], tolerance)
+    loaded = [standards.load(name, folders) for name in tolerance.standards]
+    terms = Terms(reference_dtype, target_dtype, loaded, tolerance)
 
     def judged(left: Record, right: Record) -> Judged:
         """Measure and judge one input; nothing is accepted, for an accepted difference is that of an output."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from precflow.comparison.measures import Measure
 from precflow.config.schema import Rule, RunConfig
@@ -52,6 +53,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     unrepeatable: Sequence[str] = (),
     second_pass: bool = False,
     today: datetime.date,
+    folders: Sequence[Path] = (),
 ) -> tuple[list[Judged], Verdict]:
     """Judge a run.
 
@@ -65,6 +67,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
             nothing by failing: where no other record fails, the run is inconclusive.
         second_pass: The measures are those after the second pass of escalating capture.
         today: Decides which accepted differences have expired.
+        folders: Folders with standards besides the shipped ones.
 
     Returns:
         One status a measure, in the same order, and the verdict.
@@ -72,7 +75,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     Raises:
         ConfigError: A standard is not known or not usable.
     """
-    loaded = [standards.load(name) for name in config.tolerance.standards]
+    loaded = [standards.load(name, folders) for name in config.tolerance.standards]
     terms = Terms(reference_dtype, target_dtype, loaded, config.tolerance)
     accepted = AcceptedDifferences(config.accepted, today)
     decisions = told_apart(measures, [decide(measure, terms, accepted) for measure in measures])

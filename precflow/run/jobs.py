@@ -7,8 +7,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from precflow import resources
 from precflow.config.schema import RunConfig
 from precflow.config.trust import trusted
+from precflow.diagnosis import rules
+from precflow.judgement import standards
 from precflow.stages.job import Job
 
 if TYPE_CHECKING:
@@ -16,7 +19,15 @@ if TYPE_CHECKING:
 
 
 def make_job(composed: Composed, *, command: str) -> Job:
-    """Return the job of a composed recipe."""
+    """Return the job of a composed recipe.
+
+    Raises:
+        ConfigError: A team's standard that is chosen, or one of its rules, is not usable: told before any work.
+    """
+    for name in composed.config.tolerance.standards if composed.team.get("standard") else ():
+        standards.load(name, composed.team["standard"])
+    if composed.team.get("rule"):
+        rules.load([resources.directory("conf") / "rule"], composed.team["rule"])
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "precflow"
     return Job(
         config=composed.config,
@@ -27,6 +38,7 @@ def make_job(composed: Composed, *, command: str) -> Job:
         import_paths=(str(Path.cwd()), *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)),
         cache=cache,
         overrides=composed.overrides,
+        team=composed.team,
         started=datetime.datetime.now(tz=datetime.timezone.utc).isoformat(timespec="minutes"),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,18 @@ def _rule_folder() -> Path:
     return resources.directory("conf") / "rule"
 
 
+def _of_team(job: Job) -> tuple[Path, ...]:
+    return job.team.get("rule", ())
+
+
+def _digests(folders: Sequence[Path]) -> list[str]:
+    return sorted(keys.file_digest(file) for folder in folders for file in folder.glob("*.yaml") if file.is_file())
+
+
 def _declare(job: Job) -> Mapping[str, Any]:
     return {
         "rules": keys.file_digest(_rule_folder()),
+        **({"rules of the team": digests} if (digests := _digests(_of_team(job))) else {}),
         "same": list(job.config.environment.same),
         "recipe": job.config.recipe,
         "keep_tensors": keep_tensors(job.config),
@@ -55,7 +64,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     )
     if _pending(needs):
         evidence["keep_tensors"] = ""
-    findings = rules.advise(evidence, rules.load([_rule_folder()]))
+    findings = rules.advise(evidence, rules.load([_rule_folder()], _of_team(job)))
     if job.config.reference.dump and job.config.target.dump:  # nothing runs, so there is nothing to try
         findings = [replace(finding, try_it="") for finding in findings]
     write_lines(folder / FINDINGS_FILE, findings)

@@ -27,6 +27,7 @@ class Job:
         started: ISO time, UTC, to the minute.
         stages: ``(name, state, seconds, note)`` of what was done before, for the report.
         say: Called with a short text while a stage works.
+        team: Folders of a team: ``standard`` and ``rule``, besides the shipped ones.
     """
 
     config: RunConfig
@@ -41,6 +42,7 @@ class Job:
     started: str = ""
     stages: tuple[tuple[str, str, float, str], ...] = ()
     say: Callable[[str], None] = field(default=lambda _: None)
+    team: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
 
     def side(self, name: str) -> Side:
         """Return the recipe's section of a side."""

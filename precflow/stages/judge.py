@@ -71,7 +71,15 @@ def _declare(job: Job) -> Mapping[str, Any]:
         "coverage": plain(job.config.coverage),
         "remedies": _remedies(job),
         "standards": keys.file_digest(resources.directory("conf") / "standard"),
+        **_of_team(job),
     }
+
+
+def _of_team(job: Job) -> Mapping[str, Any]:
+    """Return the content of the team's standards that this run is judged by."""
+    files = [folder / f"{name}.yaml" for name in job.config.tolerance.standards for folder in job.team.get("standard", ())]
+    found = {file.stem: keys.file_digest(file) for file in reversed(files) if file.is_file()}
+    return {"standards of the team": found} if found else {}
 
 
 def _remedies(job: Job) -> list[bool]:
@@ -92,6 +100,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
         unrepeatable=reproduction.unrepeatable,
         second_pass=second("compare") in needs,
         today=_today(),
+        folders=job.team.get("standard", ()),
     )
     write_lines(folder / JUDGED_FILE, judged)
     write_value(folder / VERDICT_FILE, verdict)

@@ -37,6 +37,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
         job.config.tolerance,
         reference_dtype=run_dtype(reference, [one.reference_dtype for one in measures if one.judged]),
         target_dtype=run_dtype(target, [one.target_dtype for one in measures if one.judged]),
+        folders=job.team.get("standard", ()),
     )
     region = localize(reference, target, measures, read_judged(latest(needs, "judge")), inputs)
     write_value(folder / REGION_FILE, region)

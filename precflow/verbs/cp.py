@@ -1,4 +1,4 @@
-"""``precflow cp NAME DEST``: a copy of a recipe (or ``site/NAME``, ``emulate/NAME``) to change."""
+"""``precflow cp NAME DEST``: a copy of a recipe (or ``site/NAME``, ``standard/NAME``, ``rule/NAME``...) to change."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from precflow.config.places import GROUPS, find, not_found, places
+from precflow.config.places import DATA_GROUPS, GROUPS, find, not_found, places
 from precflow.errors import ConfigError, StoreError
 from precflow.verbs import parser, print_json, say
 
@@ -44,12 +44,13 @@ def next_command(group: str, file: Path) -> str:
     if group == "site":
         return f"PRECFLOW_SITES={shlex.quote(str(file.parent))} precflow +recipe=NAME {shlex.quote(f'+site={file.stem}')}"
     root = file.parent.parent if file.parent.name in (group, f"{group}s") else file.parent
-    return f"precflow --config-dir {shlex.quote(str(root))} +recipe=NAME {shlex.quote(f'{group}={file.stem}')}"
+    chosen = {"standard": f"tolerance.standards=[{file.stem}]", "rule": ""}.get(group, f"{group}={file.stem}")
+    return f"precflow --config-dir {shlex.quote(str(root))} +recipe=NAME {shlex.quote(chosen) if chosen else ''}".rstrip()
 
 
 def _group_and_name(text: str) -> tuple[str, str]:
     group, _, name = text.partition("/")
-    return (group, name) if group in GROUPS and name else ("recipe", text)
+    return (group, name) if group in (*GROUPS, *DATA_GROUPS) and name else ("recipe", text)
 
 
 def _as_file(destination: Path, name: str) -> Path:

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from precflow import resources
 from precflow.config import places
 from precflow.config.documents import Document, read
 from precflow.config.suggestions import did_you_mean
@@ -68,11 +67,6 @@ def _placed(group: str, config_dirs: Sequence[Path]) -> list[Entry]:
     return [_entry(read(place.folder / f"{name}.yaml", group, name), place.origin) for name, place in found.items()]
 
 
-def _shipped(group: str, _: Sequence[Path]) -> list[Entry]:
-    folder = resources.directory("conf") / group
-    return [_entry(read(file, group, file.stem), "precflow") for file in folder.glob("*.yaml")]
-
-
 def _metrics(_: str, __: Sequence[Path]) -> list[Entry]:
     return [
         Entry(name, "limits say at least" if name in AT_LEAST else "limits say at most", "", "precflow") for name in METRICS
@@ -85,9 +79,9 @@ _GROUPS: Mapping[str, Callable[[str, Sequence[Path]], list[Entry]]] = {
     "emulate": _placed,
     "capture": _placed,
     "executor": _placed,
-    "standard": _shipped,
+    "standard": _placed,
     "metric": _metrics,
-    "rule": _shipped,
+    "rule": _placed,
 }
 
 

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from precflow.config.documents import Document, shown
+from precflow.config.places import DATA_GROUPS, GROUPS, find, not_found, places
 from precflow.config.suggestions import did_you_mean
 from precflow.errors import ConfigError
 from precflow.streams import printable
@@ -24,9 +26,13 @@ def main(arguments: Sequence[str]) -> int:
     from precflow.config.composition import compose
     from precflow.config.listing import effective
 
-    options = parser("show", "RECIPE|+recipe=NAME [key=value ...] [SECTION]")
+    options = parser("show", "RECIPE|+recipe=NAME [key=value ...] [SECTION]  |  GROUP/NAME")
     options.add_argument("words", nargs="+", metavar="RECIPE|key=value|SECTION")
     chosen = options.parse_args(arguments)
+    document = _file(chosen.words, chosen.config_dir)
+    if document is not None:
+        _show_file(document, as_json=chosen.json)
+        return 0
     overrides, section = as_overrides(chosen.words)
     composed = compose(overrides, config_dirs=chosen.config_dir, complete=False)
     data = effective(composed.data)
@@ -39,6 +45,29 @@ def main(arguments: Sequence[str]) -> int:
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     write(_with_margin(rows, colour=colour), styled=colour)
     return 0
+
+
+def _file(words: Sequence[str], config_dirs: Sequence[Path]) -> Document | None:
+    """Return the file that ``standard/NAME``, ``rule/NAME``, ``emulate/NAME``... names; ``None`` where a recipe is meant.
+
+    Raises:
+        ConfigError: There is no such name in the group.
+    """
+    group, _, name = words[0].partition("/")
+    if len(words) > 1 or not name or group not in (*GROUPS, *DATA_GROUPS) or group == "recipe":
+        return None
+    within = places(config_dirs)
+    document = find(group, name, within)
+    if document is None and find("recipe", words[0], within) is None:
+        raise ConfigError(f"{words[0]}: {not_found(group, name, within)}")
+    return document
+
+
+def _show_file(document: Document, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"group": document.group, "name": document.name, "file": shown(document.path), "data": document.data})
+    else:
+        write(f"# {shown(document.path)}\n{document.path.read_text(encoding='utf-8', errors='replace').rstrip()}")
 
 
 def as_overrides(words: Sequence[str]) -> tuple[list[str], str]:

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from precflow.config.documents import shown
-from precflow.config.places import names, places
+from precflow.config import trust
+from precflow.config.documents import dotted, read, shown
+from precflow.config.places import SHIPPED, Place, clash, names, places
 from precflow.errors import ConfigError, Problem, TrustError
 from precflow.verbs import parser, print_json, say
 
 _UNUSABLE = 2
+_OF_TEAMS = ("standard", "rule", "emulate")
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,14 @@ def main(arguments: Sequence[str]) -> int:
         ConfigError: A folder of recipes is missing.
     """
     started = time.monotonic()
-    options = parser("validate", "[RECIPE|FILE|+recipe=NAME key=value ...]")
+    options = parser("validate", "[RECIPE|FILE|standard/NAME|rule/NAME|emulate/NAME|+recipe=NAME key=value ...]")
     options.add_argument("words", nargs="*", metavar="RECIPE|FILE|key=value")
     chosen = options.parse_args(arguments)
-    jobs = _jobs(chosen.words, chosen.config_dir)
-    checked = [_check(title, words, chosen.config_dir, complete=whole) for title, words, whole in jobs]
+    within = places(chosen.config_dir)
+    files, words = _files(chosen.words, within)
+    jobs = _jobs(words, chosen.config_dir) if words or not files or not chosen.words else []
+    checked = [_check(title, job, chosen.config_dir, complete=whole) for title, job, whole in jobs]
+    checked += [_check_file(place, name, within) for place, name in files]
     unusable = [one for one in checked if one.problems and (chosen.words or not one.untrusted)]
     seconds = time.monotonic() - started
     if chosen.json:
@@ -65,6 +70,47 @@ def _jobs(words: Sequence[str], config_dirs: Sequence[Path]) -> list[tuple[str, 
     if not named:
         named = list(names("recipe", places(config_dirs)))
     return [(name, [f"+recipe={name}", *overrides], False) for name in named]
+
+
+def _files(words: Sequence[str], within: Sequence[Place]) -> tuple[list[tuple[Place, str]], list[str]]:
+    """Return the standards, rules and faults to check, and the other words; where nothing is named, all of a team's."""
+    known = {group: names(group, within) for group in _OF_TEAMS}
+    if not words:
+        return [(place, name) for group in _OF_TEAMS for name, place in known[group].items() if place.origin != SHIPPED], []
+    found, others = [], []
+    for word in words:
+        group, _, name = word.partition("/")
+        if group in _OF_TEAMS and name in known[group]:
+            found.append((known[group][name], name))
+        else:
+            others.append(word)
+    return found, others
+
+
+def _check_file(place: Place, name: str, within: Sequence[Place]) -> Checked:
+    """Check one standard, rule or emulated fault of a team."""
+    from precflow.config import emulation
+    from precflow.diagnosis import rule_files
+    from precflow.judgement import standards
+
+    file = place.folder / f"{name}.yaml"
+    same = clash(place.group, name, within)
+    problems = [same] if same else []
+    try:
+        if place.group == "standard":
+            standards.load(name, [place.folder])
+        elif place.group == "rule":
+            problems += rule_files.check(file, of_team=place.origin != SHIPPED)[0]
+        else:
+            document = read(file, place.group, name)
+            problems += [*document.problems, *trust.forbidden(document)]
+            rules = document.data.get("rules")
+            for path, message in emulation.problems(rules) if isinstance(rules, list) else ():
+                near = next((path[1:length] for length in range(len(path), 1, -1) if path[1:length] in document.marks), ())
+                problems.append(Problem(document.marks[near].place if near else shown(file), dotted(path[1:]), message))
+    except ConfigError as error:
+        problems += error.problems or (Problem("", "", error.message),)
+    return Checked(f"{place.group}/{name}", tuple(problems))
 
 
 def _check(title: str, words: Sequence[str], config_dirs: Sequence[Path], *, complete: bool) -> Checked:

@@ -68,6 +68,43 @@ def test_an_id_stands_in_one_file_only(folder):
     assert problems(folder(PF901_a=GOOD, PF901_b=GOOD)) == [("PF901", "stands in more than one file")]
 
 
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{{ 9 ** 999999999 }}",
+        "{{ range(99999) | list }}",
+        "{{ 'a'.ljust(9999999999) }}",
+        "{{ '%9999999999d' | format(1) }}",
+        "{% include 'x' %}",
+        "{{ x }}" * 1000,
+        "{{ " + "(" * 900 + "1" + ")" * 900 + " }}",
+    ],
+)
+def test_what_could_take_any_time_or_room_is_no_rule(folder, hostile):
+    assert problems(folder(PF901_bad=GOOD.replace("why: w", f'why: "{hostile}"')))
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "'a' * 9999999999",
+        "'%9999999999d' % 1",
+        "(names | join('x' * 1)) | join",
+        "names | join(names | join(names | join(long)))",
+    ],
+)
+def test_what_grows_is_stopped(hostile):
+    with pytest.raises(SecurityError):
+        expression(hostile)(names=["a" * 1000] * 900, long="x" * 1000)
+
+
+def test_rounding_to_any_number_of_digits_ends():
+    assert expression("1.26 | round(1)")() == 1.3
+    assert expression("1.26 | round(999999999)")() == 1.26
+
+
 @pytest.mark.parametrize("attack", ["''.__class__.__mro__", "names.append(1)", "cycler.__init__.__globals__"])
 def test_conditions_stay_in_the_sandbox(attack):
     names = ["a"]

@@ -1,5 +1,7 @@
 """Standards: the shipped ones are whole, broken ones are refused with a reason."""
 
+import re
+
 import pytest
 import torch
 
@@ -44,15 +46,26 @@ def test_an_unknown_standard_is_refused_with_the_known_ones():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("limits: {float32: {relative_l2: 1%}}", "'title'"),
-        ("[", "not usable"),
-        ("- a", "not usable"),
-        (WHOLE.replace("relative_l2", "relativ_l2"), "no such metric: relativ_l2"),
-        (WHOLE.replace("1%", "1 percent"), "expected a share"),
-        (WHOLE.replace("float32", "fp32"), "limits for fp32; known types"),
+        ("limits: {float32: {relative_l2: 1%}}", "title .*expected one line of text"),
+        ("[", "is not YAML"),
+        ("- a", "expected `key: value` lines"),
+        (WHOLE.replace("relative_l2", "relativ_l2"), "no such metric. Did you mean  relative_l2 .*mine.yaml:3"),
+        (WHOLE.replace("1%", "1 percent"), "expected a share .*got `1 percent` .*mine.yaml:3"),
+        (WHOLE.replace("float32", "floot32"), "is no element type; .* Did you mean  float32"),
+        (WHOLE.replace("{relative_l2: 1%}", "3"), "expected metrics and their limits"),
+        (WHOLE + "limit: 3\n", "no such key; a standard has title, source, limits .*mine.yaml:4"),
+        ("title: t\nsource: s\n", "limits   expected element types"),
+        (
+            "a: &a [1]\n"
+            + "".join(
+                f"k{n}: &k{n} [*{'a' if n == 0 else f'k{n - 1}'}, *{'a' if n == 0 else f'k{n - 1}'}]\n" for n in range(40)
+            ),
+            ".",
+        ),
     ],
 )
-def test_a_broken_standard_is_refused(tmp_path, text, message):
+def test_a_broken_standard_is_refused_with_the_line(tmp_path, text, message):
     (tmp_path / "mine.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError) as refused:
         standards.load("mine", [tmp_path])
+    assert re.search(message, str(refused.value), re.DOTALL)
