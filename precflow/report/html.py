@@ -33,23 +33,25 @@ class Fact:
 def text(model: ReportModel) -> str:
     """Return the HTML report."""
     templates, verdict = environment(), model.verdict
+    page, data = payload.fitted(model)
     style, script = inlined(templates, "css", STYLES), inlined(templates, "js", SCRIPTS)
     return templates.get_template("report.html.j2").render(
-        model=model,
+        model=page,
         style=style,
         script=script,
         policy=policy(style, script),
-        data=Markup(payload.text(model)),  # noqa: S704 - neither its JSON (<, > and & are escaped) nor base64 can end the element
+        data=Markup(data),  # noqa: S704 - neither its JSON (<, > and & are escaped) nor base64 can end the element
         symbol=wording.VERDICT_SYMBOLS[verdict.verdict],
         headline=headline(model),
         emulated=wording.EMULATED,
         unpaired=selection.unpaired(model),
         roles=selection.roles(model),
-        closest=selection.closest_row(model),
-        closest_records=closest.rendered(model, templates),
+        closest=selection.closest_row(page),
+        closest_records=closest.rendered(page, templates),
         failing=sum(verdict.counts.get(status, 0) for status in MISALIGNED_STATUSES),
-        first_rows=selection.first_rows(model, FIRST_ROWS),
-        picture=chart.build(model),
+        first_rows=selection.first_rows(page, FIRST_ROWS),
+        picture=chart.build(page),
+        left_out=wording.left_out(len(page.rows), page.rows_left_out, page.recipe),
         facts=facts(model),
         status_symbols=wording.STATUS_SYMBOLS,
         status_meanings=wording.STATUS_MEANINGS,

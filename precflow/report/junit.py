@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
@@ -12,7 +13,10 @@ from precflow.report import selection, wording
 from precflow.report.model import ReportModel, Row, StageView
 from precflow.report.tree import levels
 
+MOST_CASES = 1000  # of modules; more than a build server shows, and a model of 200 000 modules would make a file of 30 MB
 LEVELS = 2  # `encoder` and `encoder.layers.0`: a list that people can read
+_IN_WORDS = {"failure": "failed", "error": "without evidence", "skipped": "skipped", "passed": "passed"}
+_WORST_FIRST = tuple(_IN_WORDS)
 _SHOWN = 10  # records told in the message of a failing case
 
 
@@ -52,11 +56,24 @@ def text(model: ReportModel) -> str:
 
 def cases(model: ReportModel) -> list[Case]:
     """Return every case: the verdict first, because a run can be inconclusive although each module passes."""
+    name_of = {module: ".".join(levels(module)[:LEVELS]) or "(model)" for module in {row.measure.module for row in model.rows}}
     grouped: dict[str, list[Row]] = {}
     for row in model.rows:
-        grouped.setdefault(".".join(levels(row.measure.module)[:LEVELS]) or "(model)", []).append(row)
+        grouped.setdefault(name_of[row.measure.module], []).append(row)
     modules = [_module(name, rows) for name, rows in grouped.items()]
-    return [_verdict(model), *(_stage(stage) for stage in model.stages), *modules]
+    return [_verdict(model), *(_stage(stage) for stage in model.stages), *_bounded(modules)]
+
+
+def _bounded(modules: Sequence[Case]) -> list[Case]:
+    """Return the cases of modules, the worst where there are too many; one case then stands for all others, and counts them."""
+    if len(modules) <= MOST_CASES:
+        return list(modules)
+    ranked = sorted(range(len(modules)), key=lambda number: _WORST_FIRST.index(modules[number].outcome))
+    kept, others = sorted(ranked[: MOST_CASES - 1]), [modules[number] for number in ranked[MOST_CASES - 1 :]]
+    counted = Counter(case.outcome for case in others)
+    told = ", ".join(f"{wording.count(many)} {_IN_WORDS[outcome]}" for outcome, many in counted.items())
+    name = f"({wording.plural(len(others), 'other module')}: {told})"
+    return [*(modules[number] for number in kept), Case("modules", name, others[0].outcome, told)]
 
 
 def _verdict(model: ReportModel) -> Case:

@@ -69,7 +69,7 @@ class ReportModel:
         verdict: Outcome.
         region: Where it starts.
         findings: Advice, best first.
-        rows: Every record, in order of the graph.
+        rows: Every record, in order of the graph; of a bounded model those that matter most.
         differences: Environment differences: fact -> (reference, target).
         stages: What ran.
         recipe_yaml: The composed recipe, without site and secrets.
@@ -78,6 +78,8 @@ class ReportModel:
         emulated: Any side is emulated.
         emulation: Name of the emulated fault, ``""`` for none.
         details: The records that are furthest over their limits, in full.
+        rows_left_out: Records that are not among the rows.
+        roles_left_out: Role -> those of them that were judged; every count of records includes them.
     """
 
     recipe: str
@@ -100,3 +102,5 @@ class ReportModel:
     emulation: str = ""
     details: tuple[RecordDetail, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
+    rows_left_out: int = 0
+    roles_left_out: Mapping[str, int] = field(default_factory=dict)

@@ -6,6 +6,7 @@ import base64
 import json
 import math
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from precflow.report.result_json import strict
 
 _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 _DIGITS = 4  # one more than is ever shown
+MOST_ROWS = 24_000  # of one page; more are slow to look at, and nobody looks at them
+MOST_BYTES = 2_500_000  # of a page's data; with result.json and what else is public there remain 10 MB
 PACKED_FROM = 500_000  # characters; below, the page is as small and its data can be read by eye
 
 
@@ -33,19 +36,40 @@ class _Texts:
         return list(self._index)
 
 
-def text(model: ReportModel) -> str:
+def fitted(model: ReportModel) -> tuple[ReportModel, str]:
+    """Return the model with the records that fit into a page, and the page's data; what is left out is counted in both."""
+    most = MOST_ROWS
+    while True:
+        page = selection.bounded(model, most)
+        data = text(page, model.rows)
+        if len(data) <= MOST_BYTES or len(page.rows) < 2:
+            return page, data
+        most = min(len(page.rows) // 2, int(0.9 * len(page.rows) * MOST_BYTES / len(data)) + 1)
+
+
+def text(model: ReportModel, every: Sequence[Row] | None = None) -> str:
     """Return the data of the page: JSON that cannot end the script element around it; when long, deflated, in base64.
 
     The first character tells which: JSON begins with a brace, which base64 does not know.
+
+    Args:
+        model: Its rows are those of the page.
+        every: Every row of the run, where the model's are not all.
     """
-    plain = json.dumps(document(model), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    plain = json.dumps(document(model, every), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     if len(plain) < PACKED_FROM:
         return plain.translate(_ESCAPES)
     return base64.b64encode(zlib.compress(plain.encode("utf-8", "backslashreplace"), 9)).decode("ascii")
 
 
-def document(model: ReportModel) -> dict[str, Any]:
-    """Return everything that the script needs: the records in columns, the chart's frame, the tree and the words."""
+def document(model: ReportModel, every: Sequence[Row] | None = None) -> dict[str, Any]:
+    """Return everything that the script needs: the records in columns, the chart's frame, the tree and the words.
+
+    Args:
+        model: Its rows are those of the page.
+        every: Every row of the run, where the model's are not all: the tree and the totals are over all of them.
+    """
+    every = model.rows if every is None else every
     texts = _Texts()
     metrics = selection.metrics_of(model)
     picture = chart.build(model)
@@ -59,7 +83,8 @@ def document(model: ReportModel) -> dict[str, Any]:
         "details": {str(index): detail for index, row in enumerate(model.rows) if (detail := _detail(row))},
         "texts": texts.all(),
         "chart": {"metric": picture.metric, "decades": list(picture.decades), "groups": _labels(picture.groups)},
-        "tree": tree.plain(tree.build(model.rows)),
+        "tree": tree.plain(tree.build(every)),
+        "totals": {**Counter(row.judged.status for row in every), "introduces": sum(row.role == "introduces" for row in every)},
         "symbols": dict(wording.STATUS_SYMBOLS),
         "meanings": dict(wording.STATUS_MEANINGS),
         "roles": dict(wording.ROLE_MEANINGS),

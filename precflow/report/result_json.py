@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from precflow.judgement.verdicts import EXIT_CODES
+from precflow.report import selection
 from precflow.report.model import RESULT_SCHEMA, ReportModel, Row
 from precflow.streams import printable_json
 
@@ -23,8 +24,7 @@ def document(model: ReportModel) -> dict[str, Any]:
 
     Of a run with very many records, those that matter least are counted and left out.
     """
-    rows = [_row(row, model.columns) for row in model.rows]
-    kept = _bounded(rows)
+    kept = _bounded(model)
     return {
         "format": FORMAT,
         "schema": RESULT_SCHEMA,
@@ -48,7 +48,7 @@ def document(model: ReportModel) -> dict[str, Any]:
         "stages": strict(model.stages),
         "columns": list(model.columns),
         "rows": kept,
-        "rows_left_out": len(rows) - len(kept),
+        "rows_left_out": model.rows_left_out + len(model.rows) - len(kept),
         "recipe_yaml": model.recipe_yaml,
     }
 
@@ -65,25 +65,16 @@ def text(model: ReportModel) -> str:
     return printable_json(f'{head[:-2]},\n "rows": {records}\n}}\n')
 
 
-def _bounded(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    """Return the rows that fit, in their order: those in trouble first, and in each kind those that use most of their limit."""
-    most = MOST_BYTES
-    sizes = [len(_line(row).encode("utf-8", "backslashreplace")) for row in rows]
-    if sum(sizes) <= most:
-        return rows
-    kept = set()
-    for index in sorted(range(len(rows)), key=lambda index: _weight(rows[index]), reverse=True):
-        most -= sizes[index]
-        if most < 0:
+def _bounded(model: ReportModel) -> Sequence[dict[str, Any]]:
+    """Return the rows that fit, in their order: those that matter most to a reader."""
+    room, kept = MOST_BYTES, {}
+    for number in sorted(range(len(model.rows)), key=lambda number: selection.importance(model.rows[number])):
+        row = _row(model.rows[number], model.columns)
+        room -= len(_line(row).encode("utf-8", "backslashreplace"))
+        if room < 0:
             break
-        kept.add(index)
-    return [row for index, row in enumerate(rows) if index in kept]
-
-
-def _weight(row: Mapping[str, Any]) -> tuple[bool, bool, float]:
-    """Return what sorts a row: troubles, then everything that was judged, then how near it is to its limit."""
-    ratio = row.get("ratio", 0.0)
-    return row["status"] not in {"pass", "not_judged"}, row["status"] == "pass", ratio if isinstance(ratio, float) else math.inf
+        kept[number] = row
+    return [kept[number] for number in sorted(kept)]
 
 
 def strict(value: Any) -> Any:

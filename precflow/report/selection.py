@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, STATUSES
 from precflow.report.model import ReportModel, Row
@@ -26,6 +28,8 @@ SEVERITY: tuple[str, ...] = (
     "sampled_out",
     "not_judged",
 )
+_UNJUDGED = frozenset({"not_judged", "sampled_out"})
+_SPREAD, _SPREAD_OVER = 2654435761, 1 << 32  # multiples of the first lie evenly over the second: a sample, the same in each run
 _RANK = {status: rank for rank, status in enumerate(SEVERITY)}
 assert set(SEVERITY) == set(STATUSES), "every status has its place"
 
@@ -99,8 +103,36 @@ def unpaired(model: ReportModel) -> int:
 
 
 def roles(model: ReportModel) -> Mapping[str, int]:
-    """Return role -> number of records that were judged and have it."""
-    return Counter(row.role for row in model.rows if row.judged.status not in {"not_judged", "sampled_out"})
+    """Return role -> number of records that were judged and have it, those included that a bounded model left out."""
+    return Counter(row.role for row in model.rows if row.judged.status not in _UNJUDGED) + Counter(model.roles_left_out)
+
+
+def bounded(model: ReportModel, most: int) -> ReportModel:
+    """Return a model with at most so many rows, in their order; the others are counted.
+
+    Most of the room goes by :func:`importance`: to what introduces the error, what fails, what is in doubt. A part of it is the
+    passing records' that come closest to their limits, and what is left is shared out among the modules, a record each.
+    """
+    rows = model.rows
+    if len(rows) <= most:
+        return model
+    ranked = sorted(range(len(rows)), key=lambda number: importance(rows[number]))
+    kept = set(ranked[: most * 3 // 4])
+    kept.update(itertools.islice((number for number in ranked if rows[number].judged.status == "pass"), most // 8))
+    seen: Counter[str] = Counter()
+    others: list[tuple[int, int, int]] = []
+    for number, row in enumerate(rows):
+        if number not in kept:
+            others.append((seen[row.measure.module], number * _SPREAD % _SPREAD_OVER, number))
+        seen[row.measure.module] += 1
+    kept.update(number for _, _, number in heapq.nsmallest(most - len(kept), others))
+    out = (row for number, row in enumerate(rows) if number not in kept)
+    return replace(
+        model,
+        rows=tuple(rows[number] for number in sorted(kept)),
+        rows_left_out=model.rows_left_out + len(rows) - len(kept),
+        roles_left_out=Counter(row.role for row in out if row.judged.status not in _UNJUDGED) + Counter(model.roles_left_out),
+    )
 
 
 def metrics_of(model: ReportModel) -> tuple[str, ...]:

@@ -52,6 +52,24 @@ _TIMES = "\u00d7"
 AT_LEAST = frozenset({"cosine_similarity", "share_within_one_thousandth", "share_within_five_thousandths", "allclose_share"})
 
 
+def left_out(shown: int, out: int, recipe: str) -> str:
+    """Say that a page has not all records, which it has, and where the others are; ``""`` where it has all.
+
+    Args:
+        shown: Records on the page.
+        out: Records that are not.
+        recipe: Name of the run.
+    """
+    if not out:
+        return ""
+    return (
+        f"{count(shown)} of {count(shown + out)} records are on this page: those that introduce the error, fail or are in "
+        "doubt first, then the closest to their limits and a sample of every module. Verdict, counts, roles and the module "
+        "tree are of all records. The store of the run has them in measures.jsonl and judged.jsonl, and "
+        f"precflow compare {recipe}:reference {recipe}:target makes a table of all, result.csv, by the default limits."
+    )
+
+
 def number(value: float) -> str:
     """Return a number in at most three significant digits; shares just below 1 keep two digits of what is missing.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterator, Sequence
 
@@ -28,11 +29,12 @@ def worst_details(reference: Recorded, target: Recorded, rows: Sequence[Row], mo
         rows: Every record with its status.
         most: How many.
     """
-    worst = sorted(
+    worst = heapq.nsmallest(
+        most * 4,
         (row for row in rows if row.judged.status in MISALIGNED_STATUSES and row.measure.evidence == "tensors"),
         key=lambda row: (row.role != "introduces", -ratio_of(row), row.measure.order),
     )
-    names = [parse_identity(row.measure.record) for row in worst[: most * 4]]
+    names = [parse_identity(row.measure.record) for row in worst]
     pairs = (_found(dump, set(names)) for dump in (reference, target))
     left, right = pairs
     return tuple(detail_of(reference, target, left[name], right[name]) for name in _chosen(names, left, right, most))
@@ -60,8 +62,9 @@ def _chosen(
 def _found(dump: Recorded, names: set[Identity]) -> dict[Identity, Found]:
     """Return the first output of each identity."""
     found: dict[Identity, Found] = {}
+    modules = {name.module for name in names}
     for call in dump.calls():
-        for record in call.outputs:
+        for record in call.outputs if call.module in modules else ():
             if record.identity in names:
                 found.setdefault(record.identity, Found(call, record))
     return found

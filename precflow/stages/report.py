@@ -15,6 +15,7 @@ from precflow.dumps.header import Header
 from precflow.environment.pair import differences
 from precflow.report.model import ReportModel, Row, SideView, StageView
 from precflow.report.render import write
+from precflow.report.selection import bounded
 from precflow.stages.advise import read_findings
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.commands import changed, difference
@@ -29,10 +30,11 @@ from precflow.stages.region import NAME, read_scope
 
 MODEL_FILE = "model.json"
 PUBLIC = "public"
+ROWS_KEPT = 1000  # in the model; the files of the report have more, measures and statuses have all
 
 
 def read_model(folder: Path) -> ReportModel:
-    """Return the model of a sealed report."""
+    """Return the model of a sealed report; of very many rows those that matter most, the others are counted."""
     return read_value(folder / MODEL_FILE, ReportModel)
 
 
@@ -47,7 +49,7 @@ def _declare(job: Job) -> Mapping[str, Any]:
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     model = _model(job, needs)
-    write_value(folder / MODEL_FILE, model)
+    write_value(folder / MODEL_FILE, bounded(replace(model, region=replace(model.region, roles=None)), ROWS_KEPT))
     (folder / PUBLIC).mkdir()
     written = write(model, folder / PUBLIC, job.config.report.formats)
     return Made(note=", ".join(path.name for path in written))

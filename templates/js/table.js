@@ -34,8 +34,10 @@ const drawTable = () => {
     const counts = new Map();
     for (let row = 0; row < size; row += 1) counts.set(word("status", row), (counts.get(word("status", row)) ?? 0) + 1);
     const starts = [...Array(size).keys()].filter((row) => word("role", row) === "introduces").length;
-    const choices = [["", `all ${count(size)}`], ...(starts ? [["introduces", `✗ starts here ${count(starts)}`]] : [])];
-    for (const status of data.severity) if (counts.has(status)) choices.push([status, `${data.symbols[status]} ${words(status)} ${count(counts.get(status))}`]);
+    const of = (shown, total) => (shown === total ? count(total) : `${count(shown)} of ${count(total)}`);
+    const all = data.severity.reduce((sum, status) => sum + (data.totals[status] ?? 0), 0);
+    const choices = [["", `all ${of(size, all)}`], ...(data.totals.introduces ? [["introduces", `✗ starts here ${of(starts, data.totals.introduces)}`]] : [])];
+    for (const status of data.severity) if (data.totals[status]) choices.push([status, `${data.symbols[status]} ${words(status)} ${of(counts.get(status) ?? 0, data.totals[status])}`]);
     const press = (status) => () => look({ status, page: 0 });
     find("#chips").replaceChildren(...choices.map(([status, text]) => element("button", { type: "button", "data-status": status, onclick: press(status) }, text)));
   };

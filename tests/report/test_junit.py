@@ -4,7 +4,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from precflow.judgement.verdicts import Verdict
-from precflow.report import junit
+from precflow.report import junit, wording
 from precflow.report.model import StageView
 
 
@@ -76,3 +76,14 @@ def test_a_module_with_an_undecided_record_has_no_evidence(estimated):
     cases = junit.cases(dataclasses.replace(estimated, rows=(row,)))
     assert [case.outcome for case in cases if case.suite == "modules"] == ["error"]
     assert "undecided" in cases[-1].message
+
+
+def test_very_many_modules_are_bounded_the_worst_first_and_counted(large, monkeypatch):
+    every = [case for case in junit.cases(large) if case.suite == "modules"]
+    monkeypatch.setattr(junit, "MOST_CASES", 20)
+    modules = [case for case in junit.cases(large) if case.suite == "modules"]
+    assert len(every) > 800
+    assert len(modules) == 20
+    assert modules[:-1] == [case for case in every if case.outcome == "failure"][:19]
+    assert modules[-1].outcome == "failure"
+    assert modules[-1].name.startswith(f"({wording.count(len(every) - 19)} other modules: ")

@@ -65,3 +65,16 @@ def test_control_characters_are_visible_in_every_text(nasty):
 def test_an_estimate_says_between_which_values_it_lies(estimated):
     details = payload.document(estimated)["details"]
     assert details["0"]["warnings"] == ["relative_l2 between 7.5e-8 and infinity, by its sketch of 50 % of its elements"]
+
+
+def test_a_page_has_so_many_records_as_fit_and_the_tree_and_totals_of_all(large, monkeypatch):
+    monkeypatch.setattr(payload, "MOST_ROWS", 3000)
+    monkeypatch.setattr(payload, "MOST_BYTES", 100_000)
+    page, data = payload.fitted(large)
+    assert len(data) <= 100_000
+    assert 200 < len(page.rows) < 3000
+    read = payload.document(page, large.rows)
+    assert read["totals"]["fail"] == large.verdict.counts["fail"]
+    assert read["totals"]["introduces"] == 1
+    assert len(read["columns"]["record"]) == len(page.rows)
+    assert read["tree"] == payload.document(large)["tree"]

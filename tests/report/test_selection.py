@@ -75,3 +75,24 @@ def test_shown_metrics_come_first_and_each_once(misaligned):
     metrics = selection.metrics_of(misaligned)
     assert metrics[: len(misaligned.columns)] == misaligned.columns
     assert len(metrics) == len(set(metrics)) > len(misaligned.columns)
+
+
+def test_a_bounded_model_keeps_what_is_wrong_what_is_close_and_a_sample_of_every_module(large):
+    found = selection.bounded(large, 2000)
+    assert len(found.rows) == 2000
+    assert found.rows_left_out == len(large.rows) - 2000
+    places = {row.measure.record: place for place, row in enumerate(large.rows)}
+    assert [places[row.measure.record] for row in found.rows] == sorted(places[row.measure.record] for row in found.rows)
+    assert [row for row in found.rows if row.role == "introduces"] == [row for row in large.rows if row.role == "introduces"]
+    assert selection.furthest_row(found) == selection.furthest_row(large)
+    assert selection.closest_row(found) == selection.closest_row(large)
+    assert selection.worst_rows(found, 500) == selection.worst_rows(large, 500)
+    modules = {row.measure.module.split(".")[2] for row in found.rows if row.measure.module.startswith("encoder.layers.")}
+    assert len(modules) > 200  # of 870, though one after the fifth all fail
+
+
+def test_a_bounded_model_counts_the_roles_of_all(large, misaligned):
+    twice = selection.bounded(selection.bounded(large, 3000), 100)
+    assert selection.roles(twice) == selection.roles(large)
+    assert len(twice.rows) + twice.rows_left_out == len(large.rows)
+    assert selection.bounded(misaligned, len(misaligned.rows)) is misaligned
