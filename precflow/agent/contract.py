@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
-from typing import Any, Dict, Iterable, Mapping, NamedTuple, Tuple
+from typing import Any, Dict, Iterable, Mapping, NamedTuple, Sequence, Tuple
 from urllib.parse import unquote
 
 REQUEST_SCHEMA = 1
@@ -49,6 +50,7 @@ EMPTY_HEADER: Dict[str, Any] = {
     "facts": {},
     "determinism": {},
     "capture": {},
+    "fills": {"version": 1, "constants": []},
     "weights": {"digest": "", "entries": {}},
     "inputs": {"digest": "", "entries": {}},
     "repeat": {"checked": False, "records": 0, "by": [], "different": []},
@@ -67,8 +69,80 @@ LEVELS = ("module", "api", "operator")
 PHASES = ("forward", "backward", "gradient", "optimizer")
 ROLES = ("input", "output")
 
+# Mask fills: the constants that masks are made of. They outweigh every other element of a sum, so they are measured by
+# themselves. A value is a fill where it lies in the band around a constant of the list, and the constant is ``FILLS_FAR`` times
+# as large as every finite value of its tensor that lies in no band. All else is an ordinary number, however large.
+FILLS_VERSION = 2  # of this definition; 1 took every large value for a fill, and a header of it does not name one
+FILLS_FAR = 8.0
+LARGEST: Dict[str, float] = {
+    "float16": 65504.0,
+    "bfloat16": 3.3895313892515355e38,
+    "float32": 3.4028234663852886e38,
+    "float64": 1.7976931348623157e308,
+}
+FILLS: Tuple[float, ...] = (
+    *(sign * largest for largest in LARGEST.values() for sign in (-1.0, 1.0)),
+    -1e4,  # BERT, GPT-2, Megatron
+    -1e8,
+    -1e9,  # T5 and most decoders by hand
+    -1e10,  # Flax
+    -1e12,
+    -1e18,  # OpenNMT
+    -1e20,  # ParlAI
+    -1e30,  # XLNet, AllenNLP
+    -0.7 * 3.4028234663852886e38,  # flash attention in JAX
+)
+FEWEST_DIGITS = 8  # float8 is scaled to its own maximum: large values are data there, never fills
+_BAND, _MOST_BAND = 0.01, 1000.0  # of the constant, and at most: what a score that was added to it can move it
+_UNITS = 2  # in the last place, where that is wider: what the rounding of the two may make of it
+
+
+class Band(NamedTuple):
+    """Around one constant of the list.
+
+    Attributes:
+        low: Its lower end, a value of the type that belongs to it.
+        high: Its upper end, a value of the type that belongs to it.
+        constant: As rounded to the element type.
+        number: Place of the constant in the list.
+    """
+
+    low: float
+    high: float
+    constant: float
+    number: int
+
+
+def fill_bands(digits: int, largest: float, constants: Sequence[float] = FILLS) -> Tuple[Band, ...]:
+    """Return the bands of an element type, from low to high; constants that it cannot hold have none.
+
+    Args:
+        digits: Bits of its significand, the hidden one included.
+        largest: Its largest finite value.
+        constants: The list: ``FILLS``, and what a recipe adds to it.
+
+    >>> [(band.low, band.high) for band in fill_bands(11, 65504.0) if band.constant < 0]
+    [(-65504.0, -64864.0), (-10096.0, -9904.0)]
+    """
+    bands = []
+    for number, constant in enumerate(constants if digits >= FEWEST_DIGITS else ()):
+        if abs(constant) > largest:
+            continue
+        size = _rounded(abs(constant), digits)
+        room = max(math.ldexp(_UNITS, math.frexp(size)[1] - digits), min(_BAND * size, _MOST_BAND))
+        low, high = _rounded(size - room, digits), _rounded(min(size, largest - room) + room, digits)
+        ends = (-high, -low) if constant < 0 else (low, high)
+        bands.append(Band(ends[0], ends[1], math.copysign(size, constant), number))
+    return tuple(sorted(bands))
+
+
+def _rounded(value: float, digits: int) -> float:
+    mantissa, exponent = math.frexp(value)
+    return math.ldexp(round(math.ldexp(mantissa, digits)), exponent - digits)
+
+
 # Statistics of one tensor, in the order of a record line. The first four over ordinary elements only, null where there are
-# none; the others are counts. Values are sorted into ordinary ones, mask fills and what is not finite as
+# none; the others are counts. Values are sorted into ordinary ones, mask fills (above) and what is not finite as
 # ``precflow/comparison/values.py`` does it; of a complex number both parts count.
 #   sentinel   mask fills, high and low; high: those of them at the upper end
 #   zero       ordinary elements that are 0
@@ -76,6 +150,9 @@ ROLES = ("input", "output")
 #   places     where the elements stand that are not ordinary: the sum, modulo 2^32, over elements p in C order, of
 #              code(p) * ((w0[p % 16384] ^ mix32(p // 16384)) | 1), with code 0 for ordinary, 1 NaN, 2 +inf, 3 high fill, 4 low
 #              fill or -inf, which mask alike; w0 is the digest's first table. 0 where there are none
+#   fill       the constant, as rounded to the type, where all fills are of one; null else. It and what follows are left off
+#              where there are no fills
+#   spread     largest distance of a fill from that constant
 STATISTICS = (
     "minimum",
     "maximum",
@@ -89,6 +166,8 @@ STATISTICS = (
     "saturated",
     "high",
     "places",
+    "fill",
+    "spread",
 )
 
 DTYPE_OF_SAFETENSORS: Dict[str, str] = {  # safetensors' short name -> ours (torch's, without the prefix)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, 
 import torch
 
 from precflow import __version__
-from precflow.agent import determinism, facts, faults, garbage
+from precflow.agent import determinism, facts, faults, fills, garbage
 from precflow.agent.capture import autograd
 from precflow.agent.capture.recorder import Recorder
-from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA
+from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA, FILLS_VERSION
 from precflow.agent.failures import AgentError
 from precflow.agent.placement import element_type
 from precflow.agent.places import error_text
@@ -41,6 +41,7 @@ def dump(request: Request, device: Device, where: torch.device, events: Events) 
     settings = request.determinism
     numbers = RandomNumbers(move=settings.random_numbers == "cpu", remove_dropout=settings.dropout == "removed")
     capture = request.capture
+    fills.know(capture.fills)
     writer = Writer(
         request.output,
         budget_bytes=capture.budget,
@@ -217,6 +218,7 @@ def header(  # noqa: PLR0913  each a fact of the run, by name
         "declared": request.declared,
         "device": {name: found["device"][name] for name in shown},
         "dtype": request.dtype,
+        "fills": {"version": FILLS_VERSION, "constants": list(fills.constants())},
         "emulate": {"name": "", "rules": [], **request.emulate, "redrawn": list(redrawn)},
         "facts": found,
         "determinism": {

@@ -1,79 +1,82 @@
 """Which values are ordinary numbers: neither NaN, nor infinite, nor the fill of a mask. The judge sorts them alike.
 
 One masked attention score of ``finfo.min`` outweighs every other element of a sum, so such values are counted and left out.
+``contract.py`` says what a fill is: a known constant, far from everything else in its tensor.
 """
 
 from __future__ import annotations
 
-from typing import Dict, NamedTuple, Optional, Tuple
+import math
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
-_SIXTEEN_BIT_FILL = -65504.0  # finfo.min of float16, used as a constant in wider types too
-_BAND = 0.02  # of the fill: what a score that was added to it can move
-_COMMON_FILL = -1e8  # -1e9 and -1e30 are other customary constants
-_COARSEST = 2.0**-7  # float8 is scaled to its own maximum: large values are data there, never fills
+from precflow.agent.contract import FILLS, FILLS_FAR, Band, fill_bands
+
 _INFINITE = float("inf")
 
 
 class Fills(NamedTuple):
-    """Which finite values of a type are mask fills.
+    """Which values of a type may be mask fills.
 
     Attributes:
-        high: Values from here on are fills.
-        low: Values down from here are fills.
-        band: A further interval of fills, where the type has one.
-        plain_low: Every value above it, and below ``high``, is ordinary.
+        plain: Every value of a smaller magnitude is ordinary.
+        bands: Around each constant, from low to high.
         largest: Largest finite value of the type.
     """
 
-    high: float
-    low: float
-    band: Optional[Tuple[float, float]]
-    plain_low: float
+    plain: float
+    bands: Tuple[Band, ...]
     largest: float
+
+    def band_of(self, value: float) -> Optional[Band]:
+        """Return the band that a value lies in."""
+        return next((band for band in self.bands if band.low <= value <= band.high), None)
 
 
 _known: Dict[torch.dtype, Fills] = {}
+_constants: List[float] = list(FILLS)
+
+
+def know(more: Sequence[float]) -> None:
+    """Take further constants for fills, from now on in this process: those of the recipe that is run."""
+    _constants[:] = [*FILLS, *more]
+    _known.clear()
+
+
+def constants() -> Tuple[float, ...]:
+    """Return the constants that masks are known to be made of."""
+    return tuple(_constants)
 
 
 def fills_of(dtype: torch.dtype) -> Fills:
-    """Return the fills of a floating point type.
-
-    Half the finite maximum and more in magnitude; in types whose range is wider than that of float16 also -1e8 and below, and
-    what lies within 2 % of -65504. float8 has none.
-    """
+    """Return the fills of a floating point type; float8 has none."""
     if dtype not in _known:
-        _known[dtype] = _fills_of(dtype)
+        facts = torch.finfo(dtype)
+        largest = float(facts.max)
+        bands = fill_bands(1 - round(math.log2(facts.eps)), largest, _constants)
+        nearest = [min(abs(band.low), abs(band.high)) for band in bands]
+        _known[dtype] = Fills(min([*nearest, _INFINITE]), bands, largest)
     return _known[dtype]
-
-
-def _fills_of(dtype: torch.dtype) -> Fills:
-    facts = torch.finfo(dtype)
-    largest = float(facts.max)
-    if facts.eps > _COARSEST:
-        return Fills(_INFINITE, -_INFINITE, None, -_INFINITE, largest)
-    half = largest / 2
-    if largest <= -_SIXTEEN_BIT_FILL:
-        return Fills(half, -half, None, -half, largest)
-    band = (_SIXTEEN_BIT_FILL * (1 + _BAND), _SIXTEEN_BIT_FILL * (1 - _BAND))
-    return Fills(half, _COMMON_FILL, band, band[1], largest)
 
 
 class Cleaning(NamedTuple):
     """What is done to the values of a tensor that has not only ordinary ones of ordinary size.
 
     Attributes:
-        fills: The fills of its type: they, NaN and infinities become 0.
+        least: Smallest ordinary value.
+        most: Largest ordinary value: fills are larger than all others in magnitude, so they lie outside of the two.
         exponent: Values are divided by 2 to this power, so that their squares can be added up.
     """
 
-    fills: Fills
+    least: float
+    most: float
     exponent: int = 0
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
-        """Return float32 or float64 values cleaned; waits for nothing."""
-        kept = ordinary(values, self.fills)
+        """Return float32 or float64 values with 0 in place of all that are not ordinary; waits for nothing."""
+        finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+        kept = finite.mul_(indicator(torch.ge, finite, self.least).mul_(indicator(torch.le, finite, self.most)))
         if self.exponent:
             half = -self.exponent // 2  # the whole factor may be out of range where both halves are not
             kept.mul_(2.0**half).mul_(2.0 ** (-self.exponent - half))
@@ -102,10 +105,15 @@ class Indicators(NamedTuple):
     finite: torch.Tensor
 
 
-def sort(values: torch.Tensor, fills: Fills) -> Indicators:
-    """Sort float32 or float64 values into kinds; waits for nothing."""
+def sort(values: torch.Tensor, bands: Sequence[Band]) -> Indicators:
+    """Sort float32 or float64 values into kinds; waits for nothing.
+
+    Args:
+        values: Any.
+        bands: Of the constants that are fills in their tensor: :func:`bands_in`.
+    """
     finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-    high, low = _fill_indicators(finite, fills)
+    high, low = (_inside(finite, [band for band in bands if (band.constant > 0) == upper]) for upper in (True, False))
     return Indicators(
         indicator(torch.ne, values, values),
         indicator(torch.eq, values, _INFINITE),
@@ -117,18 +125,39 @@ def sort(values: torch.Tensor, fills: Fills) -> Indicators:
     )
 
 
-def ordinary(values: torch.Tensor, fills: Fills) -> torch.Tensor:
-    """Return float32 or float64 values with 0 in place of all that are not ordinary; waits for nothing."""
+def bands_in(pieces: Sequence[torch.Tensor], fills: Fills) -> List[Band]:
+    """Return the bands of the constants that are fills in a tensor: far from all its values that lie in no band.
+
+    The value of the largest magnitude is looked at. As long as it lies in a band, that band is left out, and the next largest
+    looked at; what is left then is the largest that lies in none. Waits for the device, mostly twice.
+
+    Args:
+        pieces: float32 or float64 values, piece after piece.
+        fills: Of the type that they had first.
+    """
+    found: List[Band] = []
+    while True:
+        ends = torch.stack([_ends_without(piece, found) for piece in pieces])
+        low, high = ends[:, 0].min().item(), ends[:, 1].max().item()
+        band = fills.band_of(low if -low >= high else high)
+        if band is None:
+            return [each for each in found if abs(each.constant) >= FILLS_FAR * max(-low, high)]
+        found.append(band)
+
+
+def _ends_without(values: torch.Tensor, bands: Sequence[Band]) -> torch.Tensor:
+    """Return the extremes of the values with 0 in place of what is not finite and of what lies in a band."""
     finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-    high, low = _fill_indicators(finite, fills)
-    return finite.mul_(low.add_(high).neg_().add_(1))
+    if bands:
+        finite.mul_(_inside(finite, bands).neg_().add_(1))
+    return torch.stack([finite.amin(), finite.amax()])
 
 
-def _fill_indicators(finite: torch.Tensor, fills: Fills) -> Tuple[torch.Tensor, torch.Tensor]:
-    high, low = indicator(torch.ge, finite, fills.high), indicator(torch.le, finite, fills.low)
-    if fills.band is not None:
-        low = low + indicator(torch.ge, finite, fills.band[0]) * indicator(torch.le, finite, fills.band[1])
-    return high, low
+def _inside(finite: torch.Tensor, bands: Sequence[Band]) -> torch.Tensor:
+    found = torch.zeros_like(finite)
+    for band in bands:
+        found.add_(indicator(torch.ge, finite, band.low).mul_(indicator(torch.le, finite, band.high)))
+    return found
 
 
 def indicator(compare: object, values: torch.Tensor, other: object) -> torch.Tensor:

@@ -1,17 +1,19 @@
-"""Tensors on the host in which one value stands for everything that a mask left out.
+"""Tensors on the host in which one constant stands for everything that a mask left out.
 
-Attention scores behind a causal mask are the commonest tensors that are not ordinary: half of them are one and the same number.
-One pass marks it, one puts 0 in its place, and what is left is added up like any ordinary tensor. Sorting values into all the
-kinds that there are takes thirty passes.
+Attention scores behind a causal mask are the commonest tensors that are not ordinary: half of them are one and the same number,
+or that with a score added. One pass marks it, one puts 0 in its place, and what is left is added up like any ordinary tensor.
+Sorting values into all the kinds that there are takes thirty passes.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
 
 import torch
 
+from precflow.agent.contract import FILLS_FAR
 from precflow.agent.lanes import BLOCK, place_weights
 from precflow.agent.mixing import mix32_of, signed
 
@@ -30,8 +32,10 @@ class Masked(NamedTuple):
 
     Attributes:
         values: ``[elements]`` with 0 in place of the fill; the next call uses the memory again.
-        fill: The value.
-        number: How often it is there.
+        fill: The constant, as rounded to the type of the tensor, or an infinity.
+        spread: Largest distance of a fill from it.
+        number: How many fills there are.
+        saturated: How many of them are the largest finite value of the type.
         zero: Ordinary values that are 0.
         least: Smallest ordinary value; 0 where there is none.
         most: Largest ordinary value; 0 where there is none.
@@ -41,7 +45,9 @@ class Masked(NamedTuple):
 
     values: torch.Tensor
     fill: float
+    spread: float
     number: int
+    saturated: int
     zero: int
     least: float
     most: float
@@ -50,45 +56,51 @@ class Masked(NamedTuple):
 
 
 def masked(values: torch.Tensor, fills: Fills) -> Optional[Masked]:
-    """Return a tensor without the one value that is not ordinary; ``None`` where there are several, or none, or it is NaN.
+    """Return a tensor without the one constant that is not ordinary; ``None`` where there are several, or none, or it is NaN.
 
     Args:
         values: float32 or float64 on the host, ``[elements]``, 1 to ``MOST`` of them.
         fills: Of the type that they had first.
     """
-    fill, code = _fill_of(*_ends(values), fills)
-    if not code:
+    low, high = _ends(values)
+    end = low if -low >= high else high
+    infinite = abs(end) == _INFINITE
+    band = None if infinite else fills.band_of(end)
+    if band is None and not infinite:
         return None
     marks, left, other = _memory(values)
-    torch.eq(values, fill, out=marks)
-    if abs(fill) < _INFINITE:
-        torch.add(values, marks, alpha=-fill, out=left)
-    else:
-        kept = {"neginf": -_INFINITE} if fill > 0 else {"posinf": _INFINITE}  # the other infinity would be a second fill
+    torch.eq(values, end, out=marks)
+    if band is None:
+        kept = {"neginf": -_INFINITE} if end > 0 else {"posinf": _INFINITE}  # the other infinity would be a second fill
         torch.nan_to_num(values, **{"posinf": 0.0, "neginf": 0.0, **kept}, out=left)
+    else:
+        torch.add(values, marks, alpha=-end, out=left)
     least, most = _ends(left)
-    if not (fills.plain_low < least and most < fills.high):
+    spread = 0.0 if band is None else abs(end - band.constant)
+    if band is not None and band.low <= (least if end < 0 else most) <= band.high:  # scores were added to the constant
+        torch.le(values, band.high, out=marks) if end < 0 else torch.ge(values, band.low, out=marks)
+        torch.addcmul(values, marks, values, value=-1, out=left)
+        least, most = _ends(left)
+        torch.sub(values, band.constant, out=other).mul_(marks).abs_()
+        spread = _ends(other)[1]
+    largest = max(-least, most)
+    if not largest < fills.plain or (band is not None and abs(band.constant) < FILLS_FAR * largest):  # NaN is not less
         return None
     number = int(marks.sum())
+    saturated = 0
+    if abs(end) == fills.largest:
+        saturated = int(torch.eq(values, end, out=other).sum()) if spread else number
     zero = int(torch.eq(left, 0, out=other).sum()) - number
     if not zero and number < values.numel():
         least, most = _ends_of_others(left, marks, least, most, other)
-    return Masked(left, fill, number, zero, least, most, code, _places_of(marks))
+    fill = end if band is None else band.constant
+    code = 4 if end < 0 else 2 if infinite else 3
+    return Masked(left, fill, spread, number, saturated, zero, least, most, code, _places_of(marks))
 
 
 def _ends(values: torch.Tensor) -> Tuple[float, float]:
     ends = torch.aminmax(values)
     return ends[0].item(), ends[1].item()
-
-
-def _fill_of(low: float, high: float, fills: Fills) -> Tuple[float, int]:
-    """Return the extreme that is not ordinary, and the code of its kind; code 0 where neither is, or it is NaN."""
-    in_band = fills.band is not None and fills.band[0] <= low <= fills.band[1]
-    if low <= fills.low or in_band:
-        return low, 4
-    if high >= fills.high:
-        return high, 2 if high == _INFINITE else 3
-    return low, 0
 
 
 def _ends_of_others(

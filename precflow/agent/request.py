@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from precflow.agent import intake
-from precflow.agent.contract import LEVELS, PHASES, REQUEST_SCHEMA
+from precflow.agent.contract import LARGEST, LEVELS, PHASES, REQUEST_SCHEMA
 from precflow.agent.failures import AgentError
 from precflow.agent.sampling import parse_slices
 from precflow.agent.scope import NONE, Rule, Scope
@@ -41,6 +41,7 @@ class Capture(NamedTuple):
         keep_last: How many steps are kept at most, the last ones; 0 keeps all.
         compress: Compress shards where it pays.
         fine: Sketches keep the high and the low part of every value apart.
+        fills: Further constants that masks are made of, beside ``contract.FILLS``.
     """
 
     level: Tuple[str, ...]
@@ -54,6 +55,7 @@ class Capture(NamedTuple):
     keep_last: int
     compress: bool
     fine: bool
+    fills: Tuple[float, ...]
 
     def selection(self, *, again: bool = False) -> Scope:
         """Return what answers for every call; ``again`` asks for no more than tells equal bits from others.
@@ -180,6 +182,7 @@ def _capture(reader: _Reader) -> Capture:
         keep_last=reader.value("keep_last", 0, int),
         compress=reader.flag("compress", default=False),
         fine=reader.flag("fine", default=False),
+        fills=reader.numbers("fills"),
     )
 
 
@@ -246,6 +249,15 @@ class _Reader:
         """Return one of the allowed words."""
         found = self.plain.get(key, default)
         return str(found if found in allowed else self._wrong(key, found, "one of " + ", ".join(allowed), default))
+
+    def numbers(self, key: str) -> Tuple[float, ...]:
+        """Return a tuple of finite numbers that are not 0."""
+        found = self.plain.get(key, ())
+        good = isinstance(found, (list, tuple)) and all(
+            isinstance(item, (int, float)) and not isinstance(item, bool) and item and abs(item) <= LARGEST["float64"]
+            for item in found
+        )
+        return tuple(map(float, found)) if good else self._wrong(key, found, "a list of finite numbers other than 0", ())
 
     def texts(self, key: str, default: Tuple[str, ...], allowed: Tuple[str, ...] = ()) -> Tuple[str, ...]:
         """Return a tuple of words, each of them allowed."""

@@ -15,11 +15,12 @@ import torch
 
 from precflow.agent import one_fill
 from precflow.agent.digest import bytes_of
-from precflow.agent.fills import Cleaning, Fills, fills_of, indicator, sort
+from precflow.agent.fills import Cleaning, Fills, bands_in, fills_of, indicator, sort
 from precflow.agent.lanes import BLOCK, place_weights
 from precflow.agent.mixing import mix32_of, signed
 
 if TYPE_CHECKING:
+    from precflow.agent.contract import Band
     from precflow.agent.one_fill import Masked
 
 ROW = 512  # at most: float32 adds up no more than that, so that sums are good to 1e-6 whatever the values are
@@ -160,7 +161,7 @@ def _part(values: torch.Tensor, row: int) -> Optional[_Part]:
     ends = torch.aminmax(values)
     low, high = ends[0].item(), ends[1].item()
     fills = fills_of(dtype)
-    if not (fills.plain_low < low and high < fills.high):  # NaN is no number's neighbour
+    if not (-fills.plain < low and high < fills.plain):  # NaN is no number's neighbour
         return None
     if values.numel() % row:
         sums = _row_sums(values, row)
@@ -234,7 +235,7 @@ def _added(totals: torch.Tensor, norms: torch.Tensor) -> Tuple[List[float], List
 def _is_ordinary(low: float, high: float, dtype: torch.dtype) -> bool:
     """Tell whether a tensor has only ordinary values whose squares can be added up, from its extremes."""
     fills, squares = fills_of(dtype), _SQUARES[wide(dtype)]
-    if not (fills.plain_low < low and high < fills.high):  # NaN is no number's neighbour
+    if not (-fills.plain < low and high < fills.plain):  # NaN is no number's neighbour
         return False
     largest = max(-low, high)
     return largest < fills.largest and (not largest or squares[0] <= largest <= squares[1])
@@ -263,15 +264,18 @@ def of_any(values: torch.Tensor) -> Statistics:
 
 def _of_kinds(values: torch.Tensor, fills: Fills) -> Statistics:
     """Return the statistics of values that are sorted into all kinds there are."""
-    counts, places = _counted(values, fills)
-    nan, positive, negative, high, low, nothing, saturated, least, most = counts
+    bands = bands_in([_widened(values[start : start + _SORTED]) for start in range(0, values.numel(), _SORTED)], fills)
+    counts, places = _counted(values, fills, bands)
+    nan, positive, negative, high, low, nothing, saturated, spread, least, most = counts
     other = nan + positive + negative + high + low
     tail: Statistics = [int(each) for each in (nan, positive, negative, high + low)]
     tail += [int(nothing - other), int(saturated), int(high), places]
+    if high + low:
+        tail += [bands[0].constant, spread] if len(bands) == 1 else [None, None]
     if other == values.numel():
         return [None, None, None, None, *tail]
     if other and nothing == other:  # no ordinary 0: the one that stands for the others is no extreme
-        least, most = _extremes(values, fills)
+        least, most = _extremes(values, bands)
     total, square = _summed(values, cleaning(values.dtype, least, most))
     return [least, most, total, square, *tail]
 
@@ -282,8 +286,9 @@ def _of_masked(found: Masked, dtype: torch.dtype) -> Optional[Statistics]:
         return None
     number, infinite = found.number, math.isinf(found.fill)
     tail: Statistics = [0, number if found.code == _POSITIVE_INFINITY else 0, number if infinite and found.fill < 0 else 0]
-    tail += [0 if infinite else number, found.zero, number if abs(found.fill) == fills_of(dtype).largest else 0]
+    tail += [0 if infinite else number, found.zero, found.saturated]
     tail += [number if found.code == _HIGH else 0, found.code * found.places & 0xFFFFFFFF]
+    tail += [] if infinite else [found.fill, found.spread]
     if number == found.values.numel():
         return [None, None, None, None, *tail]
     parts = _row_sums(found.values, row_of(found.values.numel()))
@@ -292,19 +297,24 @@ def _of_masked(found: Masked, dtype: torch.dtype) -> Optional[Statistics]:
     return [found.least, found.most, total, square, *tail]
 
 
-def _counted(values: torch.Tensor, fills: Fills) -> Tuple[List[float], int]:
-    """Return how many values are of each kind, how many are 0 or not ordinary, saturated, and the extremes; and the places."""
+def _counted(values: torch.Tensor, fills: Fills, bands: Sequence[Band]) -> Tuple[List[float], int]:
+    """Return how many values are of each kind, how many are 0 or not ordinary, saturated, how far fills are from the constant,
+    and the extremes; and the places.
+    """  # noqa: D205  one sentence
     found, places = [], []
+    constant = bands[0].constant if len(bands) == 1 else 0.0
     for start in range(0, values.numel(), _SORTED):
-        kinds = sort(_widened(values[start : start + _SORTED]), fills)
+        kinds = sort(_widened(values[start : start + _SORTED]), bands)
         zero = indicator(torch.eq, kinds.ordinary, 0)
         saturated = indicator(torch.eq, kinds.finite.abs(), fills.largest)
         counted = [each.sum() for each in (*kinds[:5], zero, saturated)]
-        found.append(torch.stack([*counted, kinds.ordinary.amin(), kinds.ordinary.amax()]))
+        filled = kinds.high + kinds.low
+        spread = (kinds.finite * filled - filled * constant).abs().amax()
+        found.append(torch.stack([*counted, spread, kinds.ordinary.amin(), kinds.ordinary.amax()]))
         codes = kinds.nan + kinds.positive_infinity * 2 + kinds.high * 3 + (kinds.low + kinds.negative_infinity) * 4
         places.append((codes.to(torch.int32) * _place_weights(start, codes)).sum(dtype=torch.int32))
     table = torch.stack(found).cpu().double()
-    extremes = [table[:, 7].min().item(), table[:, 8].max().item()]
+    extremes = [table[:, 7].max().item(), table[:, 8].min().item(), table[:, 9].max().item()]
     return table[:, :7].sum(0).tolist() + extremes, sum(torch.stack(places).tolist()) & 0xFFFFFFFF
 
 
@@ -316,11 +326,11 @@ def _place_weights(start: int, codes: torch.Tensor) -> torch.Tensor:
     return ((weights ^ numbers.unsqueeze(1)) | 1).view(-1)[: codes.numel()]
 
 
-def _extremes(values: torch.Tensor, fills: Fills) -> Tuple[float, float]:
+def _extremes(values: torch.Tensor, bands: Sequence[Band]) -> Tuple[float, float]:
     """Return smallest and largest of values none of which is an ordinary 0."""
     lows, highs = [], []
     for start in range(0, values.numel(), _SORTED):
-        kept = Cleaning(fills)(_widened(values[start : start + _SORTED]))
+        kept = sort(_widened(values[start : start + _SORTED]), bands).ordinary
         kept = kept[kept != 0]
         if kept.numel():
             lows.append(kept.amin())
@@ -333,7 +343,8 @@ def cleaning(dtype: torch.dtype, least: Optional[float], most: Optional[float]) 
     largest = max(-(least or 0.0), most or 0.0)
     squares = _SQUARES[wide(dtype)]
     within = not largest or squares[0] <= largest <= squares[1]
-    return Cleaning(fills_of(dtype), 0 if within else math.frexp(largest)[1])
+    exponent = 0 if within else math.frexp(largest)[1]
+    return Cleaning(math.inf, -math.inf) if least is None or most is None else Cleaning(least, most, exponent)
 
 
 def _summed(values: torch.Tensor, clean: Cleaning) -> Tuple[Optional[float], Optional[float]]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from precflow.comparison.kept import MOST_ROWS, Kept
 from precflow.comparison.ladder import RUNGS, rungs_from
+from precflow.comparison.metrics import METRICS
 from precflow.comparison.rows import MOST_ROWS as MOST_MEASURED_ROWS
 from precflow.comparison.sketch import DECISIVE, norm
 from precflow.comparison.values import Floats
@@ -162,6 +163,28 @@ def ranges(y: Side, x: Side, far: Distance, left: Kept, right: Kept) -> dict[str
     found |= _of_rungs(y, far, coarsest((left.dtype, right.dtype)))
     worst = _worst_row(y, far, left, right)
     return found | ({"worst_row_error": worst} if worst else {})
+
+
+def with_fills(known: Mapping[str, Range], error: float, size: float) -> dict[str, Range]:
+    """Return the ranges with what the fills of a mask may add to them: a metric is the worse of ordinary numbers and of fills.
+
+    Args:
+        known: The ranges of ordinary numbers.
+        error: No two fills are further apart than this.
+        size: No fill of the reference has a smaller magnitude, above 0.
+    """
+    relative = error / size
+    share = {name: error <= RUNGS[name][1] + RUNGS[name][0] * size for name in RUNGS}
+    found = {}
+    for name, (low, high) in known.items():
+        if name == "cosine_similarity":
+            found[name] = (min(low, max(-1.0, 1 - relative * relative)), high)
+        elif name.startswith("allclose_share"):
+            rung = name.removeprefix("allclose_share").removeprefix("_")
+            found[name] = (low if all(share.values()) or share.get(rung, False) else 0.0, high)
+        else:
+            found[name] = (low, max(high, error if METRICS[name].unit == "value" else relative))
+    return found
 
 
 def estimates(y: Side, x: Side, far: Distance) -> dict[str, float]:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from precflow.agent.contract import FILLS
 from precflow.comparison import bounds
 from precflow.comparison.kept import EVIDENCE, Evidence, Kept, kept
 from precflow.comparison.ladder import rungs_from
@@ -32,7 +33,14 @@ def are_needed(measure: Measure, left: Record, right: Record) -> bool:
     return not (left.stored and right.stored) or parts or (measure.equal and left.share < 1)
 
 
-def measured(measure: Measure, left: Record, right: Record, reference: Evidence, target: Evidence) -> Measure:
+def measured(  # noqa: PLR0913  a pair, both dumps, and what masks are known
+    measure: Measure,
+    left: Record,
+    right: Record,
+    reference: Evidence,
+    target: Evidence,
+    constants: tuple[float, ...] = FILLS,
+) -> Measure:
     """Measure a pair of which not both tensors were stored.
 
     Args:
@@ -41,6 +49,7 @@ def measured(measure: Measure, left: Record, right: Record, reference: Evidence,
         right: Record of the target, same shape.
         reference: Its dump.
         target: Its dump.
+        constants: Which mask fills are known.
 
     Returns:
         The measure with metrics, their ranges where they are no exact numbers, and why others are absent. Where a part was
@@ -51,7 +60,7 @@ def measured(measure: Measure, left: Record, right: Record, reference: Evidence,
     if not (left.content and right.content) and not (_counted(left) and _counted(right)):
         return replace(measure, join="sampled_out", evidence="", reason=f"the {_without(left, right)} kept no tensor of it")
     try:
-        first, second = _kept("reference", left, reference), _kept("target", right, target)
+        first, second = _kept("reference", left, reference, constants), _kept("target", right, target, constants)
     except DumpError as error:
         return replace(measure, join="unreadable", evidence="", reason=error.message)
     least = min(first.evidence, second.evidence, key=EVIDENCE.index)
@@ -59,13 +68,13 @@ def measured(measure: Measure, left: Record, right: Record, reference: Evidence,
     measure = replace(measure, evidence=least, share=left.share, metrics=_bits(left, right), counts={"elements": size})
     if (left.share, left.part) != (right.share, right.part):
         return _nothing(measure, "the sides kept different parts of it")
-    return _estimated(measure, first, second, size)
+    return _estimated(measure, first, second, size, constants)
 
 
-def _kept(side: str, record: Record, dump: Evidence) -> Kept:
+def _kept(side: str, record: Record, dump: Evidence, constants: tuple[float, ...]) -> Kept:
     """Return what a dump has of a record; an error says on which side it is."""
     try:
-        return kept(record, dump)
+        return kept(record, dump, constants)
     except DumpError as error:
         raise DumpError(f"{side}: {error.message}") from error
 
@@ -84,6 +93,13 @@ def _same(measure: Measure, record: Record) -> Measure:
     known = record.statistics
     size = _size(record, 1.0)
     nonfinite, sentinel = (known.nonfinite, known.sentinel) if known and record.share == 1 else (0, 0)
+    fills = Summary(
+        inexact=measure.judged,
+        elements=sentinel,
+        within_one_thousandth=sentinel,
+        within_five_thousandths=sentinel,
+        close=dict.fromkeys(rungs_from(coarsest([record.dtype])), sentinel),
+    )
     summary = Summary(
         inexact=measure.judged,
         elements=size,
@@ -92,6 +108,7 @@ def _same(measure: Measure, record: Record) -> Measure:
         within_one_thousandth=size - nonfinite - sentinel,
         within_five_thousandths=size - nonfinite - sentinel,
         close=dict.fromkeys(rungs_from(coarsest([record.dtype])), size - nonfinite - sentinel),
+        fills=fills if sentinel else None,
     )
     counts = {"elements": size, "sentinel": sentinel, "nonfinite": nonfinite}
     told = (f"{nonfinite} NaN or Inf, equal in kind and place on both sides",) if nonfinite else ()
@@ -104,9 +121,9 @@ def _size(record: Record, share: float) -> int:
     return round(whole * share)
 
 
-def _estimated(measure: Measure, first: Kept, second: Kept, size: int) -> Measure:
+def _estimated(measure: Measure, first: Kept, second: Kept, size: int, constants: tuple[float, ...]) -> Measure:
     one, other = first.statistics, second.statistics
-    found = places(first, second)
+    found = places(first, second, constants)
     if one is None or other is None or found.unknown:
         return _nothing(measure, found.unknown)
     measure = replace(measure, counts=_counts(size, one, other, found))
@@ -121,6 +138,8 @@ def _estimated(measure: Measure, first: Kept, second: Kept, size: int) -> Measur
         return _nothing(measure, y if isinstance(y, str) else str(x))
     far = bounds.distance(y, x, first, second)
     known = bounds.ranges(y, x, far, first, second)
+    if found.fill_error:
+        known = bounds.with_fills(known, found.fill_error, found.fill_size)
     return _filled(measure, bounds.estimates(y, x, far), known, _meaningless(y, x, measure))
 
 
@@ -178,6 +197,8 @@ def _counts(size: int, one: Statistics, other: Statistics, found: Places) -> dic
         "sentinel": excluded - nonfinite,
         "nonfinite": nonfinite,
         "sentinel_mismatch": found.sentinel_mismatch,
+        "other_fill": found.other_fill,
+        "saturated_mismatch": found.saturated_mismatch,
         "nonfinite_mismatch": found.nonfinite_mismatch,
         "infinity_for_sentinel": found.infinity_for_sentinel,
     }
@@ -189,6 +210,6 @@ def _warnings(counts: Mapping[str, int]) -> tuple[str, ...]:
     told = (
         (counts["nonfinite"] - masked, "{} NaN or Inf, equal in kind and place on both sides"),
         (masked, "{} places hold -inf on one side and a mask's fill value on the other"),
-        (counts["sentinel"], "{} elements hold a mask's fill value on both sides and enter no sum"),
+        (counts["sentinel"], "{} elements hold a mask's fill value on both sides and are measured by themselves"),
     )
     return tuple(text.format(count) for count, text in told if count > 0)

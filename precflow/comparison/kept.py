@@ -12,18 +12,20 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from precflow.agent.contract import FILLS, FILLS_FAR
 from precflow.comparison.rows import row_length
 from precflow.comparison.sketch import BLOCK, BUCKETS, block_sketch, mixed
 from precflow.comparison.values import (
-    HIGH_FILL,
+    FIRST_FILL,
     INFINITY,
-    LOW_FILL,
     MINUS_INFINITY,
     NOT_A_NUMBER,
     ORDINARY,
+    Classes,
+    Fills,
     Floats,
-    classes,
-    fill_range,
+    fills_of,
+    sort,
     widen,
 )
 from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES, float_facts, name_of, real_part
@@ -34,13 +36,17 @@ EVIDENCE = ("digest", "statistics", "sketch", "tensors")  # from little to all
 MOST_ROWS = 1024  # norms that an agent keeps of one tensor; of more rows, equal groups of neighbours
 _PLACES = 16384  # elements that share one table of weights
 _SEED = 0x243F6A88  # of that table
-_CODES = ((NOT_A_NUMBER, 1), (INFINITY, 2), (HIGH_FILL, 3), (LOW_FILL, 4), (MINUS_INFINITY, 4))
+_HIGH, _LOW = 3, 4  # codes of places; -inf masks like a low fill
 _SMALLEST_SUM = 2.0**-110  # in float32 a smaller one has lost digits that the resolution of a sketch counts on
 _SINGLE, _SPLIT = 2.0**-22, 2.0**-32  # error of sums in float32, without and with their low part, relative to the norm
 
 
 class Evidence(Protocol):
     """A dump, as far as it is read here."""
+
+    @property
+    def fills(self) -> tuple[float, ...] | None:
+        """The constants by which its statistics tell mask fills; ``None`` where they are of an older definition."""
 
     def tensor(self, record: Record) -> npt.NDArray[Any]:
         """Return a record's tensor; raises DumpError."""
@@ -66,6 +72,7 @@ class Kept:
         resolution: Error of the sketch's own sums, relative to the tensor's norm.
         rows: Norms of rows, or of equal groups of neighbouring rows.
         exact: The numbers were taken in float64 from the tensor itself.
+        fills: The constants by which fills were told; ``None`` where it was done by an older definition.
     """
 
     dtype: str
@@ -77,17 +84,23 @@ class Kept:
     resolution: float = 0.0
     rows: Floats | None = None
     exact: bool = False
+    fills: tuple[float, ...] | None = FILLS
 
 
-def kept(record: Record, dump: Evidence) -> Kept:
+def kept(record: Record, dump: Evidence, constants: tuple[float, ...] = FILLS) -> Kept:
     """Return what a dump has of a record.
+
+    Args:
+        record: The record.
+        dump: The dump.
+        constants: Which mask fills are known, for a tensor that is looked at here.
 
     Raises:
         DumpError: It should have it, and it cannot be read.
     """
-    found = Kept(record.dtype, record.shape, record.share)
+    found = Kept(record.dtype, record.shape, record.share, fills=dump.fills)
     if record.stored:
-        return of_tensor(dump.tensor(record), found)
+        return of_tensor(dump.tensor(record), found, constants)
     if record.statistics is None:
         return found
     found = replace(found, evidence="statistics", statistics=record.statistics)
@@ -100,22 +113,23 @@ def kept(record: Record, dump: Evidence) -> Kept:
     return replace(found, evidence="sketch", sketch=parts.sum(axis=0), resolution=resolution, rows=rows)
 
 
-def of_tensor(tensor: npt.NDArray[Any], described: Kept) -> Kept:
+def of_tensor(tensor: npt.NDArray[Any], described: Kept, constants: tuple[float, ...] = FILLS) -> Kept:
     """Return sketch, statistics and row norms of a floating point tensor; of other types nothing but that it was stored.
 
     Args:
         tensor: Any shape.
         described: Its type, shape and share.
+        constants: Which mask fills are known.
     """
     name = real_part(name_of(tensor.dtype))
     if name not in FLOATS:
         return replace(described, evidence="tensors")
     flat = np.ascontiguousarray(tensor).reshape(-1).view(NUMPY_DTYPES[name])
-    length = group_length(described.shape, flat.size)
-    gathered = _Gathered(float_facts(name).largest, flat.size, length)
+    length, fills = group_length(described.shape, flat.size), fills_of(float_facts(name), constants)
+    gathered, floor = _Gathered(fills, float_facts(name).largest, flat.size, length), floor_of(flat, fills)
     for number, start in enumerate(range(0, flat.size, BLOCK)):
         values = widen(flat[start : start + BLOCK])
-        gathered.add(values, classes(values, fill_range(float_facts(name))), number)
+        gathered.add(values, sort(values, fills, floor).kinds, number)
     return replace(
         described,
         evidence="tensors",
@@ -123,7 +137,23 @@ def of_tensor(tensor: npt.NDArray[Any], described: Kept) -> Kept:
         sketch=None if _in_step(described.shape) else gathered.sketch,
         rows=np.sqrt(gathered.rows) if described.share == 1 else None,
         exact=True,
+        fills=constants,
     )
+
+
+def floor_of(flat: npt.NDArray[Any], fills: Fills, block: int = BLOCK) -> float:
+    """Return the magnitude below which a constant is an ordinary number in a tensor; 0 where no constant is.
+
+    Args:
+        flat: Its elements, real.
+        fills: Of its type.
+        block: Elements read at a time.
+    """
+    largest, least = 0.0, np.inf
+    for start in range(0, flat.size, block):
+        found = sort(widen(flat[start : start + block]), fills)
+        largest, least = max(largest, found.largest), min(least, found.least)
+    return FILLS_FAR * largest if least < FILLS_FAR * largest else 0.0
 
 
 def group_length(shape: tuple[int, ...], size: int) -> int:
@@ -161,24 +191,27 @@ class _Gathered:
     """Sums over the blocks of one tensor.
 
     Args:
+        fills: Of its type.
         largest: Largest finite value of its type.
         size: Elements of the tensor.
         length: Elements of a row, or of a group of rows.
     """
 
-    def __init__(self, largest: float, size: int, length: int) -> None:
+    def __init__(self, fills: Fills, largest: float, size: int, length: int) -> None:
         self.sketch = np.zeros(BUCKETS)
         self.rows = np.zeros(-(-size // length))
+        self._fills = fills
         self._largest = largest
         self._length = length
         self._extremes: list[tuple[float, float]] = []
+        self._filled: list[tuple[float, float]] = []  # extremes of fills
         self._sums = np.zeros(2)
-        self._counts = np.zeros(6, np.int64)  # by class
+        self._counts = np.zeros(fills.low.size, np.int64)  # by class
         self._zero = self._saturated = self._places = 0
 
-    def add(self, values: Floats, kinds: npt.NDArray[np.uint8], number: int) -> None:
+    def add(self, values: Floats, kinds: Classes, number: int) -> None:
         """Add a block; ``number`` says which."""
-        ordinary = kinds == ORDINARY
+        ordinary, filled = kinds == ORDINARY, kinds >= FIRST_FILL
         numbers = np.where(ordinary, values, 0.0)
         with np.errstate(over="ignore", under="ignore"):
             squares = numbers * numbers
@@ -188,17 +221,21 @@ class _Gathered:
             self._sums += (numbers.sum(), squares.sum())
             for row, part in self._pieces(start, values.size):
                 self.rows[row] += squares[part].sum()
-        self._counts += np.bincount(kinds, minlength=6)
+        self._counts += np.bincount(kinds, minlength=self._counts.size)
         self._zero += int(np.count_nonzero(ordinary & (values == 0)))
         self._saturated += int(np.count_nonzero(np.abs(values) == self._largest))
         if ordinary.any():
             self._extremes.append((float(values[ordinary].min()), float(values[ordinary].max())))
+        if filled.any():
+            self._filled.append((float(values[filled].min()), float(values[filled].max())))
         if not ordinary.all():
-            self._places += places(kinds, start)
+            self._places += places(kinds, start, self._fills)
 
     def statistics(self) -> Statistics:
         """Return what was counted and added up."""
         known = bool(self._extremes)
+        filled = self._counts[FIRST_FILL:]
+        fill, spread = self._one_fill() if np.count_nonzero(filled) == 1 else (None, None)
         return Statistics(
             minimum=min(low for low, _ in self._extremes) if known else None,
             maximum=max(high for _, high in self._extremes) if known else None,
@@ -207,12 +244,21 @@ class _Gathered:
             nan=int(self._counts[NOT_A_NUMBER]),
             positive_infinity=int(self._counts[INFINITY]),
             negative_infinity=int(self._counts[MINUS_INFINITY]),
-            sentinel=int(self._counts[HIGH_FILL] + self._counts[LOW_FILL]),
+            sentinel=int(filled.sum()),
             zero=self._zero,
             saturated=self._saturated,
-            high=int(self._counts[HIGH_FILL]),
+            high=int(filled[~self._fills.low[FIRST_FILL:]].sum()),
             places=self._places % (1 << 32),
+            fill=fill,
+            spread=spread,
         )
+
+    def _one_fill(self) -> tuple[float, float]:
+        """Return the constant that all fills are of, and how far the furthest is from it."""
+        low, high = min(one for one, _ in self._filled), max(one for _, one in self._filled)
+        size = self._fills.sizes[np.searchsorted(self._fills.lows, low, side="right") - 1]
+        fill = float(np.copysign(size, low))
+        return fill, max(abs(low - fill), abs(high - fill))
 
     def _pieces(self, start: int, size: int) -> Iterator[tuple[int, slice]]:
         """Cut a block where rows end: number of the row, and its part of the block."""
@@ -224,17 +270,17 @@ class _Gathered:
             position = end
 
 
-def places(kinds: npt.NDArray[np.uint8], start: int) -> int:
+def places(kinds: Classes, start: int, fills: Fills) -> int:
     """Return the checksum of where elements stand that are not ordinary, as ``contract.STATISTICS`` defines it.
 
     Args:
         kinds: Class of each element, of a part of a tensor.
         start: Number of the first of them in the tensor.
+        fills: Of its type.
     """
     where = np.flatnonzero(kinds != ORDINARY)
-    codes = np.zeros(6, np.uint32)
-    for kind, code in _CODES:
-        codes[kind] = code
+    codes = np.where(fills.low, _LOW, _HIGH).astype(np.uint32)
+    codes[[NOT_A_NUMBER, INFINITY, MINUS_INFINITY]] = 1, 2, _LOW
     positions = where.astype(np.uint64) + np.uint64(start)
     inside, block = (positions % _PLACES).astype(np.uint32), (positions // _PLACES).astype(np.uint32)
     weights = (mixed(inside + np.uint32(_SEED)) ^ mixed(block)) | np.uint32(1)

@@ -35,7 +35,8 @@ class Measure:
         ranges: Metric name -> (lowest, highest) value that the kept evidence allows, for metrics that are no exact numbers.
         absent: Metric name -> why it has a meaning and cannot be had from what was kept.
         counts: Value classes: ``elements, ordinary, small, sentinel, nonfinite`` and what mismatched by place:
-            ``sentinel_mismatch, nonfinite_mismatch``.
+            ``sentinel_mismatch, other_fill, saturated_mismatch, nonfinite_mismatch``; ``measured_fills`` are those of
+            ``sentinel`` whose differences are in the metrics.
         warnings: What a reader should know (equal NaN at equal places...).
         site: Where the call stands in the source, reference's.
         target_site: The same on the target.

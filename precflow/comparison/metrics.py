@@ -2,6 +2,8 @@
 
 y is the reference, x the target, d = x - y. Denominators are the reference's. Sums and maxima run over *compared* pairs
 (neither a mask fill nor NaN nor infinite); metrics that divide by single elements leave out small references (0, subnormal).
+Pairs that are fills of one constant are measured by themselves in the same way, and a metric is the worse of the two numbers:
+where both are within a limit on relative L2, so is that of all elements together.
 0 against 0 is no error: relative errors are 0 and the cosine is 1. An error against a reference that is 0 as a whole is
 infinite. A metric that has no meaning for a pair is absent.
 """
@@ -11,6 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from precflow.comparison.divergence import divergence
 from precflow.comparison.ladder import RUNGS
@@ -220,6 +224,8 @@ _TABLE = (
     Metric("bitwise_equal", bitwise_equal, _always, at_least=True),
 )
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
+_NOT_OF_FILLS = frozenset({"bitwise_equal", "kl_divergence"})
+_ROUNDED = 2  # units in the last place that fills may be apart by rounding: in the tensor's own unit that is no error of a score
 _CONDITIONS = tuple(dict.fromkeys(metric.defined for metric in _TABLE))
 
 
@@ -230,5 +236,20 @@ def at_least(name: str) -> bool:
 
 def measure_all(summary: Summary) -> dict[str, float]:
     """Return every metric that has a meaning for a summary, by name, in the order of the table."""
+    found = _measured(summary)
+    if summary.fills is None:
+        return found
+    fills = _measured(replace(summary.fills, rows=summary.fills.rows.filled()))
+    rounded = summary.fills.ulp_max <= _ROUNDED
+    for name in fills.keys() - _NOT_OF_FILLS:
+        metric = METRICS[name]
+        if name not in found:
+            found[name] = fills[name]
+        elif not (rounded and metric.unit == "value"):
+            found[name] = (min if metric.at_least else max)(found[name], fills[name])
+    return {name: found[name] for name in METRICS if name in found}
+
+
+def _measured(summary: Summary) -> dict[str, float]:
     met = {defined: defined(summary) for defined in _CONDITIONS}  # many metrics share one
     return {metric.name: metric.measure(summary) for metric in _TABLE if met[metric.defined]}

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from precflow.agent.contract import FILLS
 from precflow.comparison.kept import Kept
-from precflow.comparison.values import FillRange, fill_range
+from precflow.comparison.values import CLOSE, Fills, fills_of, sort
 from precflow.dumps.dtypes import FLOATS, float_facts, real_part
 from precflow.dumps.records import Statistics
 
-_NEAR = 0.97  # a fill and a value so near to it count as an ordinary pair
+_STRADDLE = "one side holds mask fill values, and the other ordinary numbers that are as large"
+_OTHERWISE = "the {} counted mask fill values by another definition: record it again with this version"
+_SATURATED = "one side holds the largest value of its type, and what was kept does not show that the other does at the same places"
+_SEVERAL = "a side holds mask fill values of several constants, and where each of them stands was not kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,55 +30,105 @@ class Places:
         agree: Both sides leave out the same elements, each for the same reason.
         unknown: Why that cannot be told, ``""`` where it can.
         nonfinite_mismatch: NaN or infinities without an equal partner: at least so many.
-        sentinel_mismatch: Fills without an equal partner: at least so many.
+        sentinel_mismatch: Fills that stand against ordinary numbers: at least so many.
+        other_fill: Fills of two constants that do not stand for each other: at least so many.
+        saturated_mismatch: Elements with the largest value of their type on one side only: at least so many.
         infinity_for_sentinel: -inf against a negative fill, where they agree.
+        fill_error: Where they agree, at most so far are two fills from each other, in the tensor's own unit...
+        fill_size: ...and no fill of the reference has a smaller magnitude.
     """
 
     agree: bool = False
     unknown: str = ""
     nonfinite_mismatch: int = 0
     sentinel_mismatch: int = 0
+    other_fill: int = 0
+    saturated_mismatch: int = 0
     infinity_for_sentinel: int = 0
+    fill_error: float = 0.0
+    fill_size: float = 1.0
 
 
-def places(left: Kept, right: Kept) -> Places:
+def places(left: Kept, right: Kept, constants: tuple[float, ...] = FILLS) -> Places:
     """Compare where two tensors of one shape hold something else than ordinary numbers.
 
     Args:
         left: The reference, with statistics.
         right: The target, with statistics.
+        constants: Which mask fills are known.
     """
     one, other = left.statistics, right.statistics
     if one is None or other is None:
         return Places(unknown="one side kept a content id only, and the content differs")
     if left.dtype.startswith("complex") != right.dtype.startswith("complex"):
         return Places(unknown="one side is complex and the other real")
+    fills = _fills(left, constants), _fills(right, constants)
+    for side, kept, kinds in zip(("reference", "target"), (left, right), fills, strict=True):
+        if _is_counted_otherwise(kept, kinds, constants):
+            return Places(unknown=_OTHERWISE.format(side))
     nonfinite = _nonfinite_apart(one, other)
     if nonfinite:
         return Places(nonfinite_mismatch=nonfinite)
-    straddle = _may_straddle(left, right)
+    straddle = _reaches(one, other, fills[0]) or _reaches(other, one, fills[1])
     apart = _fills_apart(one, other)
     if apart:
         return Places(unknown=_STRADDLE) if straddle else Places(sentinel_mismatch=apart)
+    if saturated := _saturated(one, other, fills):
+        return saturated
     if not (one.sentinel or other.sentinel or one.nonfinite or other.nonfinite):
         return Places(agree=True)
-    return _by_checksum(left, right, one, other, straddle=straddle)
-
-
-def _by_checksum(left: Kept, right: Kept, one: Statistics, other: Statistics, *, straddle: bool) -> Places:
-    """Compare places where both sides have the same numbers of everything."""
     if one.places is None or other.places is None:
         return Places(unknown="both sides have NaN, Inf or mask fill values, and their places were not kept")
     if one.places != other.places:
         if straddle:
             return Places(unknown=_STRADDLE)
         return Places(sentinel_mismatch=1) if one.sentinel or other.sentinel else Places(nonfinite_mismatch=1)
-    if left.dtype == right.dtype and (one.high is None or one.high):
-        return Places(unknown="both sides hold values beyond half of their type's range, which enter no sum")
-    return Places(agree=True, infinity_for_sentinel=abs(one.negative_infinity - other.negative_infinity))
+    masked = abs(one.negative_infinity - other.negative_infinity)
+    return _of_constants(one, other, fills, masked) if one.sentinel and other.sentinel else Places(True, "", 0, 0, 0, 0, masked)
 
 
-_STRADDLE = "one side holds values that are fills in its type, and the other may hold the same as ordinary numbers"
+def _of_constants(one: Statistics, other: Statistics, fills: tuple[Fills | None, Fills | None], masked: int) -> Places:
+    """Compare what two sides are filled with, at the same places."""
+    if None in (one.fill, other.fill, one.spread, other.spread) or None in fills:
+        return Places(unknown=_SEVERAL)
+    here, there = (_class_of(side.fill, kinds) for side, kinds in zip((one, other), fills, strict=True))
+    if here == there:
+        error = one.spread + other.spread + abs(one.fill - other.fill)
+        return Places(agree=True, infinity_for_sentinel=masked, fill_error=error, fill_size=abs(one.fill) - one.spread)
+    if any(here == mine and there == theirs for mine, theirs in zip(fills[0].ends, fills[1].ends, strict=True)):
+        return Places(agree=True, infinity_for_sentinel=masked)
+    certain = one.sentinel + other.sentinel - max(one.sentinel + one.negative_infinity, other.sentinel + other.negative_infinity)
+    return Places(other_fill=certain) if certain > 0 else Places(unknown=_SEVERAL)
+
+
+def _class_of(constant: float, fills: Fills) -> int:
+    return int(sort(np.array([constant]), fills).kinds[0])
+
+
+def _is_counted_otherwise(side: Kept, fills: Fills | None, constants: tuple[float, ...]) -> bool:
+    """Tell whether the fills of a side were counted by another definition, and that may matter."""
+    known = side.statistics
+    if side.fills is not None and sorted(side.fills) == sorted(constants):
+        return False
+    if fills is None or known is None or known.sentinel:
+        return True
+    return known.minimum is not None and known.maximum is not None and max(-known.minimum, known.maximum) >= fills.plain
+
+
+def _saturated(one: Statistics, other: Statistics, fills: tuple[Fills | None, Fills | None]) -> Places | None:
+    """Return what follows from saturated elements that are no fills; ``None`` where no side has any."""
+    sides = ((one, other, fills[0]), (other, one, fills[1]))
+    found = [(kinds.slack, kinds.largest, *pair) for *pair, kinds in sides if kinds and _largest(pair[0]) == kinds.largest]
+    if not found:
+        return None
+    whole = not (one.sentinel or other.sentinel or one.nonfinite or other.nonfinite)
+    if whole and any(_largest(against) < largest - slack for slack, largest, _, against in found):
+        return Places(saturated_mismatch=1)
+    return Places(unknown=_SATURATED)
+
+
+def _largest(side: Statistics) -> float:
+    return max(-(side.minimum or 0.0), side.maximum or 0.0)
 
 
 def _nonfinite_apart(one: Statistics, other: Statistics) -> int:
@@ -98,20 +154,16 @@ def _low(side: Statistics) -> int:
     return side.sentinel - (side.high or 0) + side.negative_infinity
 
 
-def _may_straddle(left: Kept, right: Kept) -> bool:
-    """Tell whether an ordinary value of one side lies so near to the other type's fills that it may agree with one."""
-    return _reaches(left, _fills(right)) or _reaches(right, _fills(left))
-
-
-def _reaches(side: Kept, fills: FillRange | None) -> bool:
-    known = side.statistics
-    if fills is None or known is None:
-        return True
-    if known.minimum is None or known.maximum is None:
+def _reaches(side: Statistics, other: Statistics, fills: Fills | None) -> bool:
+    """Tell whether an ordinary value of the other side may be as large as a fill of this one."""
+    if not side.sentinel or other.minimum is None or other.maximum is None:
         return False
-    return known.minimum <= _NEAR * fills.plain_low or known.maximum >= _NEAR * fills.high
+    if side.fill is None or side.spread is None:
+        return fills is None or _largest(other) >= (1 - 2 * CLOSE) * fills.plain
+    nearest = (1 - 2 * CLOSE) * (abs(side.fill) - side.spread)
+    return bool(-other.minimum >= nearest if side.fill < 0 else other.maximum >= nearest)
 
 
-def _fills(side: Kept) -> FillRange | None:
+def _fills(side: Kept, constants: tuple[float, ...]) -> Fills | None:
     name = real_part(side.dtype)
-    return fill_range(float_facts(name)) if name in FLOATS else None
+    return fills_of(float_facts(name), constants) if name in FLOATS else None

@@ -14,11 +14,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from precflow.agent.contract import FILLS
 from precflow.comparison.metrics import measure_all
 from precflow.comparison.own import Makers, Tally
 from precflow.comparison.remarks import counts, warnings
 from precflow.comparison.summarize import DEFAULT_BLOCK, PairOfTensors
-from precflow.comparison.summary import Summary, merge
+from precflow.comparison.summary import Summary
 from precflow.dumps.digest import Words, content_of
 from precflow.dumps.pages import release
 from precflow.dumps.reader import Dump
@@ -71,11 +72,13 @@ class Terms:
         compiled: By the compiled pass where there is one.
         block: Elements that NumPy widens at a time.
         own: The user's metrics.
+        constants: Which mask fills are known.
     """
 
     compiled: bool = False
     block: int = DEFAULT_BLOCK
     own: Makers = field(default_factory=dict)
+    constants: tuple[float, ...] = FILLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +97,19 @@ class OpenPair:
         reading: The records.
         reference: Dump of the reference.
         target: Dump of the target.
+        terms: How it is read.
 
     Raises:
         DumpError: A tensor cannot be had.
     """
 
-    def __init__(self, reading: Reading, reference: Dump, target: Dump) -> None:
+    def __init__(self, reading: Reading, reference: Dump, target: Dump, terms: Terms) -> None:
+        self._terms = terms
         self._sides = (("reference", reference, reading.reference), ("target", target, reading.target))
         self._whole = not (reading.reference.part or reading.target.part)
         first, second = (self._opened(*side) for side in self._sides)
         self._bytes = tuple(np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (first, second))
-        self._tensors = PairOfTensors(first, second)
+        self._tensors = PairOfTensors(first, second, terms.constants)
 
     @property
     def size(self) -> int:
@@ -115,9 +120,9 @@ class OpenPair:
         """Return the ranges to read, in order; one without elements where there are none, so that it has a summary too."""
         return [(start, min(start + PART, self.size)) for start in range(0, self.size, PART)] or [(0, 0)]
 
-    def read(self, start: int, stop: int, terms: Terms) -> Part:
+    def read(self, start: int, stop: int) -> Part:
         """Read one range."""
-        tally = Tally(terms.own)
+        terms, tally = self._terms, Tally(self._terms.own)
         tally.read(self._tensors.reference[start:stop], self._tensors.target[start:stop])
         data = tuple(side[self._place(side, start) : self._place(side, stop)] for side in self._bytes) if self._whole else None
         summary, lanes = self._tensors.checked(start, stop, data, block=terms.block, compiled=terms.compiled)
@@ -134,7 +139,8 @@ class OpenPair:
                 self._check(*side, np.concatenate([part.lanes[number] for part in parts if part.lanes]))
         except DumpError as error:
             return Found(problem=error.message)
-        summary, tally = merge([part.summary for part in parts]), parts[0].tally
+        summaries = [(*span, part.summary) for span, part in zip(self.ranges(), parts, strict=True)]
+        summary, tally = self._tensors.settled(summaries, compiled=self._terms.compiled), parts[0].tally
         for part in parts[1:]:
             tally.merge(part.tally)
         own, absent = tally.values()
@@ -160,9 +166,9 @@ class OpenPair:
 def read_all(reading: Reading, sides: Mapping[str, Dump], terms: Terms) -> Found:
     """Read one pair in this thread."""
     try:
-        pair = OpenPair(reading, sides["reference"], sides["target"])
+        pair = OpenPair(reading, sides["reference"], sides["target"], terms)
     except DumpError as error:
         return Found(problem=error.message)
-    parts = [pair.read(start, stop, terms) for start, stop in pair.ranges()]
+    parts = [pair.read(start, stop) for start, stop in pair.ranges()]
     release(*pair.views(0, pair.size))
     return pair.found(parts)

@@ -52,13 +52,15 @@ class RowNorms:
 
     Attributes:
         first: Number of the first row.
-        difference: Norm of target - reference in each row.
-        reference: Norm of the reference in each row.
+        difference: Norm of target - reference in each row, divided by 2 to the power of ``exponent``.
+        reference: Norm of the reference in each row, divided by the same.
+        exponent: 0 but where norms would leave float64.
     """
 
     first: int = 0
     difference: Floats = field(default_factory=lambda: np.zeros(0))
     reference: Floats = field(default_factory=lambda: np.zeros(0))
+    exponent: int = 0
 
     def __add__(self, other: RowNorms) -> RowNorms:
         """Put two parts together; a row that both have a part of gets the norm of both parts."""
@@ -68,11 +70,18 @@ class RowNorms:
             return self
         first = min(self.first, other.first)
         last = max(self.first + self.difference.size, other.first + other.difference.size)
+        exponent = max(self.exponent, other.exponent)
         norms = np.zeros((2, last - first))
         for part in (self, other):
             place = slice(part.first - first, part.first - first + part.difference.size)
-            norms[:, place] = np.hypot(norms[:, place], (part.difference, part.reference))
-        return RowNorms(first, norms[0], norms[1])
+            mine = np.array((part.difference, part.reference))
+            norms[:, place] = np.hypot(norms[:, place], mine if part.exponent == exponent else _shrunk(mine, part, exponent))
+        return RowNorms(first, norms[0], norms[1], exponent)
+
+    def filled(self) -> RowNorms:
+        """Return the rows whose reference is not 0: those that hold fills, where norms are of fills alone."""
+        there = self.reference > 0
+        return RowNorms(0, self.difference[there], self.reference[there], self.exponent)
 
     def worst(self) -> float:
         """Return the largest ``|d_row| / max(|reference_row|, median of |reference_row|)``; 0 against 0 is 0."""
@@ -86,6 +95,11 @@ class RowNorms:
         wrong = self.difference > 0
         with np.errstate(divide="ignore", over="ignore"):
             return float(np.max(self.difference[wrong] / scale[wrong], initial=0.0))
+
+
+def _shrunk(norms: Floats, part: RowNorms, exponent: int) -> Floats:
+    """Return norms of a part in the size of larger ones; none that is not 0 becomes 0."""
+    return np.maximum(np.ldexp(norms, part.exponent - exponent), np.where(norms > 0, np.nextafter(0.0, 1.0), 0.0))
 
 
 def _median(values: Floats) -> float:

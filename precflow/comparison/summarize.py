@@ -6,18 +6,20 @@ A large comparison takes the compiled pass where it can be had; NumPy's is its o
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from precflow.agent.contract import FILLS
 from precflow.comparison.compiled.engine import compiled_range
 from precflow.comparison.integers import integer_block
 from precflow.comparison.kernel import float_block, pair_facts
 from precflow.comparison.rows import pieces, row_length
 from precflow.comparison.summary import Summary, merge
+from precflow.comparison.values import Sides
 from precflow.dumps.digest import Words, lanes, no_lanes
 from precflow.dumps.dtypes import NUMPY_DTYPES, is_floating, name_of, real_part
 from precflow.dumps.pages import release
@@ -37,12 +39,15 @@ class PairOfTensors:
     Args:
         reference: Any element type that a dump can hold.
         target: The same shape, possibly another element type.
+        constants: Which mask fills are known.
 
     Raises:
         ValueError: The shapes differ.
     """
 
-    def __init__(self, reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
+    def __init__(
+        self, reference: npt.NDArray[Any], target: npt.NDArray[Any], constants: tuple[float, ...] = FILLS
+    ) -> None:
         if reference.shape != target.shape:
             raise ValueError(f"cannot compare shape {list(reference.shape)} with {list(target.shape)}")
         self._mixed = reference.dtype != target.dtype
@@ -50,6 +55,7 @@ class PairOfTensors:
         parts = 2 if "c" in (reference.dtype.kind, target.dtype.kind) else 1
         self.reference, self.target = (self._flat(array, parts) for array in (reference, target))
         self._names = name_of(self.reference.dtype), name_of(self.target.dtype)
+        self._constants = constants
         self.length = row_length((*reference.shape[:-1], reference.shape[-1] * parts) if reference.ndim else (parts,))
 
     @property
@@ -58,7 +64,13 @@ class PairOfTensors:
         return self.reference.size
 
     def summary(
-        self, start: int = 0, stop: int | None = None, *, block: int = DEFAULT_BLOCK, compiled: bool = False
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        block: int = DEFAULT_BLOCK,
+        compiled: bool = False,
+        floors: Sides = (0.0, 0.0),
     ) -> Summary:
         """Read a range of elements and measure it.
 
@@ -67,15 +79,17 @@ class PairOfTensors:
             stop: Element behind the last one; all of them by default.
             block: Elements that NumPy widens at a time; the result depends on it by rounding only.
             compiled: Take the compiled pass where there is one. It differs by the rounding of sums only.
+            floors: ``Summary.floors`` of the whole pair, where that is not settled: see :func:`settled`.
         """
         last = self.size if stop is None else stop
-        fast = compiled_range(*self._names) if compiled else None
+        fast = compiled_range(*self._names, self._constants) if compiled else None
         if fast:
-            return self._typed(fast(self.reference[start:last], self.target[start:last], start, self.length))
+            summary = fast(self.reference[start:last], self.target[start:last], start, self.length, floors=floors)
+            return self._typed(summary)
         _keep_freed_memory()
         ranges = pieces(start, last, self.length, block)
         empty = Summary(inexact=self.inexact, unequal=self._mixed)
-        return merge([empty, *(self._block(first, last) for first, last in ranges)])
+        return merge([empty, *(self._block(first, last, floors) for first, last in ranges)])
 
     def checked(
         self, start: int, stop: int, data: tuple[Data, ...] | None, *, block: int = DEFAULT_BLOCK, compiled: bool = False
@@ -91,7 +105,7 @@ class PairOfTensors:
             block: As for :meth:`summary`.
             compiled: The same.
         """
-        fast = compiled_range(*self._names) if compiled and data else None
+        fast = compiled_range(*self._names, self._constants) if compiled and data else None
         if data is None or fast is None:
             summary = self.summary(start, stop, block=block, compiled=compiled)
             return summary, (lanes(data[0]), lanes(data[1])) if data else None
@@ -102,18 +116,34 @@ class PairOfTensors:
         """Return the summary of flat elements as that of the tensors: of two types they are unequal, whatever the bits."""
         return replace(summary, unequal=True) if self._mixed and not summary.unequal else summary
 
-    def _block(self, first: int, last: int) -> Summary:
+    def settled(self, parts: Sequence[tuple[int, int, Summary]], *, compiled: bool = False) -> Summary:
+        """Put the summaries of all ranges together; those with fills that are not far from everything else are read again.
+
+        Args:
+            parts: First element, the one behind the last, and what :meth:`summary` gave of them, in order.
+            compiled: As for :meth:`summary`.
+        """
+        whole = merge([summary for _, _, summary in parts])
+        if whole.settled:
+            return whole
+        again = (
+            self.summary(start, stop, compiled=compiled, floors=whole.floors) if summary.has_fills else summary
+            for start, stop, summary in parts
+        )
+        return merge(list(again))
+
+    def _block(self, first: int, last: int, floors: Sides) -> Summary:
         reference, target = self.reference[first:last], self.target[first:last]
-        summary = self._measured(reference, target, first)
+        summary = self._measured(reference, target, first, floors)
         for side in (reference, target):
             release(side)
         return summary
 
-    def _measured(self, reference: npt.NDArray[Any], target: npt.NDArray[Any], first: int) -> Summary:
+    def _measured(self, reference: npt.NDArray[Any], target: npt.NDArray[Any], first: int, floors: Sides) -> Summary:
         if not self.inexact:
             return integer_block(reference, target)
-        facts = pair_facts(*self._names)
-        return float_block(reference, target, facts, row=first // self.length, length=self.length)
+        facts = pair_facts(*self._names, self._constants)
+        return float_block(reference, target, facts, row=first // self.length, length=self.length, floors=floors)
 
     def _flat(self, array: npt.NDArray[Any], parts: int) -> npt.NDArray[Any]:
         """Return the elements in C order, without a copy where they lie so already."""
@@ -135,14 +165,21 @@ def worth_compiling(sizes: Iterable[int]) -> bool:
     return sum(size + _EACH for size in sizes) >= _WORTH_COMPILING
 
 
-def summarize(reference: npt.NDArray[Any], target: npt.NDArray[Any], *, block: int = DEFAULT_BLOCK) -> Summary:
-    """Read a pair of tensors once and return its summary.
+def summarize(
+    reference: npt.NDArray[Any],
+    target: npt.NDArray[Any],
+    *,
+    block: int = DEFAULT_BLOCK,
+    constants: tuple[float, ...] = FILLS,
+) -> Summary:
+    """Read a pair of tensors and return its summary; twice only where constants that masks are made of stand among others.
 
     Raises:
         ValueError: The shapes differ.
     """
-    pair = PairOfTensors(reference, target)
-    return pair.summary(block=block, compiled=worth_compiling([pair.size]))
+    pair = PairOfTensors(reference, target, constants)
+    compiled = worth_compiling([pair.size])
+    return pair.settled([(0, pair.size, pair.summary(block=block, compiled=compiled))], compiled=compiled)
 
 
 @functools.cache

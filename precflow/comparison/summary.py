@@ -7,16 +7,18 @@ thirty attributes that takes a tenth of the time, and every pair has one.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from precflow.agent.contract import FILLS_FAR
 from precflow.comparison.rows import RowNorms
 from precflow.comparison.scaled import Scaled
 
-SUMMARY_VERSION = 3  # 3: whether bits differ, no longer how many
+SUMMARY_VERSION = 4  # 4: fills are known constants, measured by themselves
 
 
 def _counts_added(first: Mapping[str, int], second: Mapping[str, int]) -> Mapping[str, int]:
@@ -28,15 +30,18 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
 
     Sums and maxima run over pairs that are neither sentinel nor nonfinite ("compared"); those that divide by y, and units
     in the last place, leave out pairs with a *small* reference too (0, or subnormal in the reference's type). All in float64.
+    Whether constants are far enough from everything else to be fills shows at the end only: see ``settled``.
 
     Attributes:
         inexact: Floating point or complex: sums have a meaning. Integers have counts, ``difference_*`` only.
         elements: Elements read; a complex number counts as two.
         small: Compared pairs with a small reference.
         small_mismatch: Those of them whose target is not small.
-        sentinel: Pairs with a mask fill on either side.
+        sentinel: Pairs with a mask fill on both sides.
         nonfinite: Pairs with NaN or an infinity on either side.
-        sentinel_mismatch: Fills without an equal partner.
+        sentinel_mismatch: Compared pairs with a fill on one side and a number far from it on the other.
+        other_fill: Sentinel pairs of two constants that do not stand for each other.
+        saturated_mismatch: Pairs of which one side only has the largest value of its narrow type, the other not nearly.
         nonfinite_mismatch: NaN or infinities without an equal partner.
         infinity_for_sentinel: -inf against a negative fill: a match.
         unequal: Some element's bits differ, or the types do.
@@ -60,6 +65,12 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
         divergence: Sum of y log(y / x) - y + x.
         negative: Some compared value is negative, so ``divergence`` means nothing.
         rows: Norms of rows.
+        largest_reference: Largest magnitude of a finite value of the reference that is near no constant.
+        largest_target: The same of the target.
+        least_fill_reference: Smallest constant, by magnitude, that was taken for a fill in the reference; infinite for none.
+        least_fill_target: The same of the target.
+        fills: The sentinel pairs of one constant, measured like compared ones; ``None`` where there are none. Rows without
+            any have a norm of 0 there, or none.
     """
 
     inexact: bool = False
@@ -69,6 +80,8 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
     sentinel: int = 0
     nonfinite: int = 0
     sentinel_mismatch: int = 0
+    other_fill: int = 0
+    saturated_mismatch: int = 0
     nonfinite_mismatch: int = 0
     infinity_for_sentinel: int = 0
     unequal: bool = False
@@ -92,6 +105,26 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
     divergence: Scaled = Scaled()
     negative: bool = False
     rows: RowNorms = msgspec.field(default_factory=RowNorms)
+    largest_reference: float = 0.0
+    largest_target: float = 0.0
+    least_fill_reference: float = math.inf
+    least_fill_target: float = math.inf
+    fills: Summary | None = None
+
+    @property
+    def floors(self) -> tuple[float, float]:
+        """Magnitudes below which a constant is an ordinary number, in the reference and in the target, by what was read."""
+        return FILLS_FAR * self.largest_reference, FILLS_FAR * self.largest_target
+
+    @property
+    def settled(self) -> bool:
+        """All that was taken for fills is far from everything else; otherwise it has to be read again, with ``floors``."""
+        return self.least_fill_reference >= self.floors[0] and self.least_fill_target >= self.floors[1]
+
+    @property
+    def has_fills(self) -> bool:
+        """Something was taken for a fill on either side."""
+        return min(self.least_fill_reference, self.least_fill_target) < math.inf
 
     @property
     def compared(self) -> int:
@@ -108,10 +141,17 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
         return Summary(**{name: merged(getattr(self, name), getattr(other, name)) for name, merged in _MERGED.items()})
 
 
+def _populations_added(first: Summary | None, second: Summary | None) -> Summary | None:
+    return first + second if first and second else first or second
+
+
 _MERGED: Mapping[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys(Summary.__struct_fields__, operator.add),
     **dict.fromkeys(("inexact", "unequal", "negative"), operator.or_),
     **dict.fromkeys(("difference_max", "relative_max", "offset_relative_max", "ulp_max"), max),
+    **dict.fromkeys(("largest_reference", "largest_target"), max),
+    **dict.fromkeys(("least_fill_reference", "least_fill_target"), min),
+    "fills": _populations_added,
     "close": _counts_added,
 }
 

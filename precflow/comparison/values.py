@@ -1,58 +1,85 @@
-"""Classes of values: what is an ordinary number, and what is a mask fill, an infinity or a NaN that must not enter a sum.
+"""Classes of values: what is an ordinary number, and what is a mask fill, an infinity or a NaN that must not enter its sums.
 
 One masked attention score of ``finfo.min`` outweighs every other element of a norm: it hides any fault, or fails a clean pair
-whose two sides fill with different constants. So such values are taken out, counted, and compared by place.
+whose two sides fill with different constants. So fills are measured by themselves, and told from ordinary numbers by place. A
+fill is a known constant, far from everything else in its tensor (``agent/contract.py`` says which); all else is ordinary,
+however large.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from precflow.agent.contract import FILLS, FILLS_FAR, LARGEST, fill_bands
 from precflow.dumps.dtypes import FloatFacts
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
+Classes = npt.NDArray[np.uint8]
+Sides = tuple[float, float]  # of the reference and of the target
 
-ORDINARY, NOT_A_NUMBER, INFINITY, MINUS_INFINITY, HIGH_FILL, LOW_FILL = range(6)
-_SIXTEEN_BIT_FILL = -65504.0  # finfo.min of float16, used as a constant in wider types too
-_BAND = 0.02  # of the fill: what a score that was added to it can move
-_COMMON_FILL = -1e8  # -1e9 and -1e30 are other customary constants
-_FEWEST_DIGITS = 8  # float8 is scaled to its own maximum: large values are data there, never fills
+ORDINARY, NOT_A_NUMBER, INFINITY, MINUS_INFINITY, FIRST_FILL = range(5)
+"""Classes; from ``FIRST_FILL`` on one class for each constant of the list, the same on both sides."""
+
+CLOSE = 0.02  # of the larger one: a fill and an ordinary number that are no further apart are two of the latter
+_WIDE = frozenset({"float64", "float32"})  # nobody sees the end of these
 
 
-@dataclass(frozen=True, slots=True)
-class FillRange:
-    """Which finite values of a type are mask fills.
+@dataclass(frozen=True, slots=True, eq=False)
+class Fills:
+    """Which values of an element type may be mask fills, and which are saturated.
 
     Attributes:
-        high: Values from here on are fills: half the finite maximum.
-        low: Values down from here are fills.
-        band: A further interval of fills, empty where it lies below ``low``.
-        plain_low: Every value above it, and below ``high``, is ordinary.
+        plain: Values of a smaller magnitude are ordinary, and not saturated.
+        lows: Lower ends of the bands, ascending.
+        highs: Their upper ends.
+        sizes: Magnitudes of their constants.
+        classes: The class of each band.
+        low: Whether a class is a fill at the lower end, by class.
+        ends: Classes of the smallest and of the largest finite value of the type; ``ORDINARY`` where it has no fills.
+        largest: Magnitude at which it saturates; infinite for types whose end nobody sees.
+        slack: How far another value may be from that and count as the same.
     """
 
-    high: float
-    low: float
-    band: tuple[float, float]
-    plain_low: float
+    plain: float
+    lows: Floats
+    highs: Floats
+    sizes: Floats
+    classes: Classes
+    low: Mask
+    ends: tuple[int, int]
+    largest: float
+    slack: float
 
 
-def fill_range(facts: FloatFacts) -> FillRange:
-    """Return the fills of a type: half the finite maximum and more in magnitude.
+@functools.cache
+def fills_of(facts: FloatFacts, constants: tuple[float, ...] = FILLS) -> Fills:
+    """Return the fills of a type.
 
-    In types whose range is wider than that of float16 also -1e8 and below, and what lies within 2 % of -65504. float8 has none.
+    Args:
+        facts: Of the type.
+        constants: The list: ``contract.FILLS``, and what a recipe adds to it.
     """
-    if facts.digits < _FEWEST_DIGITS:
-        return FillRange(np.inf, -np.inf, (-np.inf, -np.inf), -np.inf)
-    half = facts.largest / 2
-    if facts.largest <= -_SIXTEEN_BIT_FILL:
-        return FillRange(half, -half, (-half, -half), -half)
-    band = (_SIXTEEN_BIT_FILL * (1 + _BAND), _SIXTEEN_BIT_FILL * (1 - _BAND))
-    return FillRange(half, _COMMON_FILL, band, band[1])
+    bands = fill_bands(facts.digits, facts.largest, constants)
+    lows, highs, sizes = (np.array([*values, end]) for values, end in zip(_columns(bands), (np.inf, -np.inf, 0.0), strict=True))
+    classes = np.array([FIRST_FILL + band.number for band in bands] + [ORDINARY], np.uint8)
+    low = np.zeros(FIRST_FILL + len(constants), np.bool_)
+    low[FIRST_FILL:] = np.array(constants) < 0
+    largest = np.inf if facts.name in _WIDE else facts.largest
+    own = LARGEST.get(facts.name) if bands else None
+    ends = (ORDINARY, ORDINARY) if own is None else (FIRST_FILL + constants.index(-own), FIRST_FILL + constants.index(own))
+    nearest = min((min(abs(band.low), abs(band.high)) for band in bands), default=np.inf)
+    slack = 2 * float(np.ldexp(1.0, int(np.frexp(facts.largest)[1]) - facts.digits))
+    return Fills(min(nearest, largest), lows, highs, sizes, classes, low, ends, largest, slack)
+
+
+def _columns(bands: Any) -> tuple[list[float], list[float], list[float]]:
+    return [band.low for band in bands], [band.high for band in bands], [abs(band.constant) for band in bands]
 
 
 def widen(block: npt.NDArray[Any]) -> Floats:
@@ -65,15 +92,63 @@ def widen(block: npt.NDArray[Any]) -> Floats:
         return block.astype(np.float64)
 
 
-def classes(values: Floats, fills: FillRange) -> npt.NDArray[np.uint8]:
-    """Return the class of each value, one of the constants of this module, as uint8."""
-    kind = np.zeros(values.shape, np.uint8)
-    kind[values >= fills.high] = HIGH_FILL
-    kind[(values <= fills.low) | ((values >= fills.band[0]) & (values <= fills.band[1]))] = LOW_FILL
-    kind[np.isnan(values)] = NOT_A_NUMBER
-    kind[values == np.inf] = INFINITY
-    kind[values == -np.inf] = MINUS_INFINITY
-    return kind
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """The values of a part of one tensor, by class.
+
+    Attributes:
+        kinds: Class of each.
+        largest: Largest magnitude of a finite value that lies in no band; 0 where there is none.
+        least: Smallest constant, by magnitude, of those taken for fills; infinite where there is none.
+    """
+
+    kinds: Classes
+    largest: float
+    least: float
+
+    @property
+    def floor(self) -> float:
+        """Smallest magnitude of a constant that is far from everything else, where the part is the whole."""
+        return FILLS_FAR * self.largest
+
+
+def sort(values: Floats, fills: Fills, floor: float = 0.0) -> Sorted:
+    """Sort values into classes.
+
+    Args:
+        values: Any.
+        fills: Of their type.
+        floor: Constants of a smaller magnitude are ordinary numbers in this tensor.
+    """
+    kinds = np.zeros(values.shape, np.uint8)
+    top = max(-float(values.min()), float(values.max())) if values.size else 0.0
+    if top < fills.plain:  # NaN is not
+        return Sorted(kinds, top, np.inf)
+    magnitudes = np.abs(values)
+    plain = magnitudes < fills.plain
+    largest = float(np.max(magnitudes, where=plain, initial=0.0))
+    others = ~plain
+    special = values[others]
+    band = np.searchsorted(fills.lows, special, side="right") - 1
+    inside = (band >= 0) & (special <= fills.highs[band])
+    beyond = np.abs(special[np.isfinite(special) & ~inside])
+    taken = inside & (fills.sizes[band] >= floor)
+    found = np.where(taken, fills.classes[band], ORDINARY).astype(np.uint8)
+    found[np.isnan(special)] = NOT_A_NUMBER
+    found[special == np.inf] = INFINITY
+    found[special == -np.inf] = MINUS_INFINITY
+    kinds[others] = found
+    return Sorted(
+        kinds,
+        max(largest, float(np.max(beyond, initial=0.0))),
+        float(np.min(fills.sizes[band[taken]], initial=np.inf)),
+    )
+
+
+def kinds_of(values: Floats, fills: Fills) -> Classes:
+    """Return the class of each value of a whole tensor."""
+    found = sort(values, fills)
+    return found.kinds if found.least >= found.floor else sort(values, fills, found.floor).kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,58 +156,81 @@ class PairClasses:
     """How the elements of a pair of blocks fall into classes.
 
     Attributes:
-        excluded: Elements that are no ordinary numbers on either side: kept out of every sum.
+        excluded: Elements that are fills on both sides, or not finite on either: kept out of the sums of ordinary numbers.
+        measured: Those of them that are fills of one constant, whose differences are measured by themselves.
+        mismatched: Elements that are counted as a mismatch of any sort.
         nonfinite: How many hold a NaN or an infinity on either side.
         nonfinite_mismatch: Those of them whose kind differs between the sides.
-        sentinel: How many hold a fill on either side, and nothing that is not finite.
-        sentinel_mismatch: Those of them that are no fill, or one of the other sign, on the other side.
+        sentinel: How many hold a fill on both sides.
+        sentinel_mismatch: How many hold a fill on one side, and another number on the other that is far from it.
+        other_fill: How many of ``sentinel`` hold two constants that do not stand for each other.
+        saturated_mismatch: How many are the largest value of a narrow type on one side only, and not nearly on the other.
         infinity_for_sentinel: Places where a negative fill stands against -inf, which masks alike: a match.
-        mismatched: Which elements the two mismatches are.
+        largest: See :class:`Sorted`; of both sides.
+        least: The same.
     """
 
     excluded: Mask
+    measured: Mask
+    mismatched: Mask
     nonfinite: int
     nonfinite_mismatch: int
     sentinel: int
     sentinel_mismatch: int
+    other_fill: int
+    saturated_mismatch: int
     infinity_for_sentinel: int
-    mismatched: Mask
+    largest: Sides
+    least: Sides
 
 
-def classify(reference: Floats, target: Floats, fills: tuple[FillRange, FillRange], *, same_dtype: bool) -> PairClasses:
+def classify(reference: Floats, target: Floats, fills: tuple[Fills, Fills], floors: Sides = (0.0, 0.0)) -> PairClasses:
     """Sort a pair of blocks into classes.
 
-    A fill on one side only whose partner lies within 2 % of it is an ordinary pair: the types have different ranges, the
-    values agree. Two high values of one type must lie within 2 % of each other: masks are filled with low values, so these
-    may be plain large numbers.
+    A fill on one side only is an ordinary pair, whose difference enters the sums like any other. Two fills stand for each
+    other where they are one constant, or each is the extreme value of its own type.
 
     Args:
         reference: Values of the reference.
         target: Values of the target, same shape.
-        fills: Fills of the reference's and of the target's type.
-        same_dtype: Both sides have one type.
+        fills: Of the reference's and of the target's type.
+        floors: Constants below these are ordinary numbers in the reference and in the target.
     """
-    left, right = classes(reference, fills[0]), classes(target, fills[1])
-    largest = np.maximum(np.abs(reference), np.abs(target))
-    close = np.isfinite(largest) & (np.abs(reference - target) <= _BAND * largest)
-    one_sided = ((left == ORDINARY) ^ (right == ORDINARY)) & close
-    left[one_sided] = right[one_sided] = ORDINARY
-    excluded = (left != ORDINARY) | (right != ORDINARY)
-    nonfinite = _is_nonfinite(left) | _is_nonfinite(right)
-    masked_alike = ((left == LOW_FILL) & (right == MINUS_INFINITY)) | ((left == MINUS_INFINITY) & (right == LOW_FILL))
-    sentinel = excluded & ~nonfinite
-    apart = (left != right) | ((left == HIGH_FILL) & ~close if same_dtype else False)
-    nonfinite_mismatch, sentinel_mismatch = nonfinite & (left != right) & ~masked_alike, sentinel & apart
+    mine, theirs = sort(reference, fills[0], floors[0]), sort(target, fills[1], floors[1])
+    left, right = mine.kinds, theirs.kinds
+    filled, other = left >= FIRST_FILL, right >= FIRST_FILL
+    sentinel, nonfinite = filled & other, _is_nonfinite(left) | _is_nonfinite(right)
+    measured = sentinel & (left == right)
+    own = (fills[0].ends[0], fills[1].ends[0]), (fills[0].ends[1], fills[1].ends[1])
+    alike = np.any([(left == here) & (right == there) for here, there in own], axis=0)
+    masked_alike = (fills[0].low[left] & (right == MINUS_INFINITY)) | ((left == MINUS_INFINITY) & fills[1].low[right])
+    with np.errstate(over="ignore", invalid="ignore"):
+        apart, largest = np.abs(reference - target), np.maximum(np.abs(reference), np.abs(target))
+        one_sided = (filled ^ other) & ~nonfinite & ~(apart <= CLOSE * largest)
+        saturated = ~nonfinite & ~sentinel & _one_saturated(reference, target, fills, apart)
+    other_fill, nonfinite_mismatch = sentinel & ~measured & ~alike, nonfinite & (left != right) & ~masked_alike
     return PairClasses(
-        excluded=excluded,
+        excluded=sentinel | nonfinite,
+        measured=measured,
+        mismatched=nonfinite_mismatch | one_sided | other_fill | saturated,
         nonfinite=int(np.count_nonzero(nonfinite)),
         nonfinite_mismatch=int(np.count_nonzero(nonfinite_mismatch)),
         sentinel=int(np.count_nonzero(sentinel)),
-        sentinel_mismatch=int(np.count_nonzero(sentinel_mismatch)),
+        sentinel_mismatch=int(np.count_nonzero(one_sided)),
+        other_fill=int(np.count_nonzero(other_fill)),
+        saturated_mismatch=int(np.count_nonzero(saturated)),
         infinity_for_sentinel=int(np.count_nonzero(masked_alike)),
-        mismatched=nonfinite_mismatch | sentinel_mismatch,
+        largest=(mine.largest, theirs.largest),
+        least=(mine.least, theirs.least),
     )
 
 
-def _is_nonfinite(kind: npt.NDArray[np.uint8]) -> Mask:
+def _one_saturated(reference: Floats, target: Floats, fills: tuple[Fills, Fills], apart: Floats) -> Mask:
+    here, there = (np.abs(side) == kind.largest for side, kind in zip((reference, target), fills, strict=True))
+    far = np.where(here, apart > fills[0].slack, apart > fills[1].slack)
+    lone: Mask = (here ^ there) & far
+    return lone
+
+
+def _is_nonfinite(kind: Classes) -> Mask:
     return (kind >= NOT_A_NUMBER) & (kind <= MINUS_INFINITY)

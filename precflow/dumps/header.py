@@ -101,6 +101,19 @@ class FileSeal:
 
 
 @dataclass(frozen=True)
+class CountedFills:
+    """How an agent told mask fills from ordinary numbers.
+
+    Attributes:
+        version: ``contract.FILLS_VERSION``; 1 where a dump does not say.
+        constants: The list that it went by.
+    """
+
+    version: int = 1
+    constants: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class Header:
     """The header of a dump, with exactly the keys of ``contract.EMPTY_HEADER``; ``docs/record-identity.md`` describes the file.
 
@@ -118,6 +131,7 @@ class Header:
         facts: Environment of the side, as the agent saw it.
         determinism: Seeds and switches in force.
         capture: Levels, phases, scope and detail.
+        fills: By what its statistics tell mask fills.
         weights: Before casting and before the move to the device.
         inputs: Before casting.
         repeat: Outcome of the second run.
@@ -146,6 +160,7 @@ class Header:
     facts: Mapping[str, Any] = field(default_factory=dict)
     determinism: Mapping[str, Any] = field(default_factory=dict)
     capture: Mapping[str, Any] = field(default_factory=dict)
+    fills: CountedFills = field(default_factory=CountedFills)
     weights: Holdings = field(default_factory=Holdings)
     inputs: Holdings = field(default_factory=Holdings)
     repeat: Repeat = field(default_factory=Repeat)
@@ -250,7 +265,7 @@ def _typed(plain: Mapping[str, Any]) -> Header:
         TypeError, ValueError, OverflowError: One is not.
     """
     _check_keys(plain, {*EMPTY_HEADER, CHECKSUM})
-    for key, kind in (("device", Device), ("weights", Holdings), ("inputs", Holdings), ("repeat", Repeat)):
+    for key, kind in (("device", Device), ("weights", Holdings), ("inputs", Holdings), ("repeat", Repeat), ("fills", CountedFills)):
         _check_keys(plain[key], {one.name for one in fields(kind)}, f"{key}.")
     for key in ("weights", "inputs"):
         for name, entry in dict(plain[key]["entries"]).items():

@@ -10,7 +10,7 @@ from typing import Any
 import numpy.typing as npt
 
 from precflow.agent import intake
-from precflow.agent.contract import ERROR_FILE, HEADER_FILE
+from precflow.agent.contract import ERROR_FILE, FILLS_VERSION, HEADER_FILE
 from precflow.dumps import header as headers
 from precflow.dumps.dtypes import FLOATS, real_part
 from precflow.dumps.header import Header
@@ -133,6 +133,12 @@ class Dump:
             self._tensors.check(record, found)
         except DumpError as error:
             raise error.within(f"in {record.text}") from error
+
+    @property
+    def fills(self) -> tuple[float, ...] | None:
+        """The constants by which its statistics tell mask fills; ``None`` where they are of another definition."""
+        found = self.header.fills
+        return found.constants if found.version == FILLS_VERSION else None
 
     def sketch(self, record: Record) -> npt.NDArray[Any] | None:
         """Return the sketch of a record's tensor, float32 ``[1 or 2, buckets]``; ``None`` where there is none.

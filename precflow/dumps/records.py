@@ -38,6 +38,8 @@ class Statistics(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_
         saturated: How many have the largest finite magnitude of their type.
         high: How many of the mask fills are at the upper end; ``None`` where the agent did not tell them apart.
         places: Checksum of where elements stand that are not ordinary; ``None`` where it was not taken.
+        fill: The constant that all mask fills are of, as rounded to the type; ``None`` where there are none, or of several.
+        spread: Largest distance of a fill from it.
     """
 
     minimum: int | float | None
@@ -52,6 +54,8 @@ class Statistics(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_
     saturated: Count
     high: Count | None = None
     places: Count | None = None
+    fill: float | None = None
+    spread: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse integers that no float holds, which JSON can have."""

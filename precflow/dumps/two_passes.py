@@ -35,6 +35,11 @@ class TwoPasses:
         """The first pass's: what was run is the same."""
         return self.first.header
 
+    @property
+    def fills(self) -> tuple[float, ...] | None:
+        """The constants by which the first pass tells mask fills; ``None`` where it does it by another definition."""
+        return self.first.fills
+
     def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
         """Return the calls of the first pass; records whose tensor the second pass has say ``stored``."""
         return [call for call in self._calls if step in (None, call.step) and rank in (None, call.rank)]

@@ -35,7 +35,7 @@ class AcceptedDifferences:
 
         Args:
             measure: The record.
-            failed: Names of what it fails by: metrics, or ``sentinel_mismatch``.
+            failed: Names of what it fails by: metrics, or counts of ``decision.OF_CLASSES``.
 
         Returns:
             Whether the failure is accepted, and why or why not in words; ``""`` where no entry speaks of it.

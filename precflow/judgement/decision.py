@@ -16,7 +16,20 @@ from precflow.judgement.standards import Standard
 from precflow.judgement.usage import Use, described, lacking, uses
 from precflow.judgement.verdicts import Judged
 
-SENTINEL = "sentinel_mismatch"
+OF_CLASSES = {  # counts of elements that fail a record whatever its limits are: words for one element, and for several
+    "sentinel_mismatch": (
+        "1 mask fill value stands against an ordinary number",
+        "{} mask fill values stand against ordinary numbers",
+    ),
+    "other_fill": (
+        "1 mask fill value is another constant than the reference's",
+        "{} mask fill values are other constants than the reference's",
+    ),
+    "saturated_mismatch": (
+        "1 element has the largest value of its type on one side only",
+        "{} elements have the largest value of their type on one side only",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +108,9 @@ def _by_limits(
     measure: Measure, terms: Terms, used: Sequence[Use], unknown: Sequence[Condition], accepted: AcceptedDifferences
 ) -> Decision:
     """Return the status that the limits give, and what fails."""
-    sentinel = measure.counts.get(SENTINEL, 0)
     failing = [use for use in used if use.fails]
-    if failing or sentinel:
-        return _failed(measure, failing or used, sentinel, accepted)
+    if failing or fails_by_class(measure):
+        return _failed(measure, failing or used, accepted)
     if unknown or any(use.is_open for use in used):
         return Decision(_undecided(measure, [use for use in used if use.is_open], unknown))
     dtype = deciding_dtype(measure, terms)
@@ -107,6 +119,11 @@ def _by_limits(
     if not telling:
         return Decision(replace(judged, status="blind", reason=_why_blind(used)))
     return Decision(judged)
+
+
+def fails_by_class(measure: Measure) -> list[str]:
+    """Return the counts of ``OF_CLASSES`` by which a record fails."""
+    return [name for name in OF_CLASSES if measure.counts.get(name, 0)]
 
 
 def _undecided(measure: Measure, near: Sequence[Use], unknown: Sequence[Condition]) -> Judged:
@@ -129,7 +146,8 @@ def _without_numbers(measure: Measure, terms: Terms) -> Judged | None:
     if mismatch := measure.counts.get("nonfinite_mismatch", 0):
         return Judged(measure.record, "nonfinite", reason=f"{mismatch} NaN or Inf on one side only, or of another kind")
     counts = measure.counts
-    if counts.get("elements", 0) == counts.get("sentinel", 0) + counts.get("nonfinite", 0) and not counts.get(SENTINEL, 0):
+    ordinary = counts.get("elements", 0) - counts.get("sentinel", 0) - counts.get("nonfinite", 0)
+    if not ordinary + counts.get("measured_fills", 0) and not fails_by_class(measure):
         empty = "it has no element" if not counts.get("elements", 0) else "every element is NaN, Inf or a mask's fill value"
         return Judged(measure.record, "blind", reason=f"nothing ordinary to compare: {empty}")
     return None
@@ -155,16 +173,17 @@ def _tightest(measure: Measure, used: Sequence[Use]) -> Judged:
     return Judged(measure.record, "pass", condition.metric, most.value, condition.limit, most.share, condition.source)
 
 
-def _failed(measure: Measure, used: Sequence[Use], sentinel: int, accepted: AcceptedDifferences) -> Decision:
+def _failed(measure: Measure, used: Sequence[Use], accepted: AcceptedDifferences) -> Decision:
     judged = _tightest(measure, used)
     failing = frozenset(use.condition for use in used if use.fails)
-    names = {condition.metric for condition in failing} | ({SENTINEL} if sentinel else set())
+    wrong = fails_by_class(measure)
+    names = {condition.metric for condition in failing} | set(wrong)
     taken, words = accepted.decide(measure, names)
     if taken:
         return Decision(replace(judged, status="accepted", reason=words))
-    fills = f"{sentinel} mask fill value{'s stand' if sentinel > 1 else ' stands'} against ordinary numbers" if sentinel else ""
+    told = [OF_CLASSES[name][measure.counts[name] > 1].format(measure.counts[name]) for name in wrong]
     over = _over(max(used, key=lambda use: use.share)) if failing else ""
-    reason = "; ".join(text for text in (fills, over, words) if text)
+    reason = "; ".join(text for text in (*told, over, words) if text)
     return Decision(replace(judged, status="fail", reason=reason), failing)
 
 

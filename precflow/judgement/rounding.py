@@ -22,7 +22,7 @@ from dataclasses import replace
 from precflow.comparison.measures import Measure
 from precflow.comparison.metrics import METRICS
 from precflow.dumps.dtypes import coarsest, float_facts
-from precflow.judgement.decision import SENTINEL, Decision
+from precflow.judgement.decision import Decision, fails_by_class
 from precflow.judgement.verdicts import Judged
 
 _GRADIENT, _OPTIMIZER = "gradient", "optimizer"
@@ -75,7 +75,7 @@ def _told(measure: Measure, decision: Decision, largest: Mapping[Place, float]) 
     """Return the decision about one record; one that fails a limit in the tensor's own unit stays as it is."""
     both = _norms(measure) if _is_of_gradients(measure) and _fails_relatively(decision) else None
     dtype = coarsest([measure.reference_dtype, measure.target_dtype])
-    if both is None or not dtype or measure.counts.get(SENTINEL, 0):
+    if both is None or not dtype or fails_by_class(measure):
         return decision
     digits = float_facts(dtype).digits
     epsilon, norm = _EPSILONS * 2.0 ** (1 - digits), largest.get(_place(measure), 0.0)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from precflow.agent.contract import Identity
+from precflow.agent.contract import FILLS, Identity
 from precflow.comparison import estimates
 from precflow.comparison.kept import EVIDENCE, Kept, of_tensor
 from precflow.comparison.measures import Measure
@@ -16,6 +16,8 @@ WHO = Identity("a", 0, "linear", 0, "forward", "output", "0", 0, 0)
 
 class Dump:
     """A dump of one record in one detail; its sums have the rounding of float32."""
+
+    fills = FILLS
 
     def __init__(self, array, detail, content, **facts):
         self.array = array

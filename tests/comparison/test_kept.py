@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from precflow.agent.contract import Identity
+from precflow.agent.contract import FILLS, Identity
 from precflow.comparison.kept import Kept, group_length, kept, of_tensor, places
 from precflow.comparison.sketch import BLOCK, BUCKETS, mixed, norm, sketch
 from precflow.comparison.values import LOW_FILL, MINUS_INFINITY, NOT_A_NUMBER, ORDINARY
@@ -27,6 +27,8 @@ def record(array, **facts):
 
 class Dump:
     """A dump of one record."""
+
+    fills = FILLS
 
     def __init__(self, tensor=None, sketched=None, rows=None):
         self._found = (tensor, sketched, rows)

@@ -30,7 +30,7 @@ def test_there_is_nothing_to_say_of_ordinary_values():
     ("reference", "target", "said"),
     [
         ([NAN, np.inf, 1], [NAN, np.inf, 1], "2 NaN or Inf, equal in kind and place on both sides"),
-        ([FILL, FILL, 1], [FILL, FILL, 1], "2 elements hold a mask's fill value on both sides and enter no sum"),
+        ([FILL, FILL, 1], [FILL, FILL, 1], "2 elements hold a mask's fill value on both sides and are measured by themselves"),
         ([FILL, 1, 1], [-np.inf, 1, 1], "1 places hold -inf on one side and a mask's fill value on the other"),
         (
             [0, 1, 1],

@@ -136,7 +136,7 @@ def test_mask_fills_without_a_partner_fail_in_words(measure, run):
     assert judged.status == "fail"
     assert "3 mask fill values stand against ordinary numbers" in judged.reason
     judged = status(run, measure(counts={"elements": 6, "sentinel": 1, "sentinel_mismatch": 1}))
-    assert "1 mask fill value stands against ordinary numbers" in judged.reason
+    assert "1 mask fill value stands against an ordinary number" in judged.reason
 
 
 @pytest.mark.parametrize(("movement", "said"), [(True, "data movement"), (False, "not a floating point output")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec.structs import replace
 
 from precflow.comparison.scaled import Scaled
 from precflow.comparison.summary import Summary
@@ -19,8 +20,14 @@ def disagreements(first: Summary, second: Summary) -> list[str]:
     return [name for name in Summary.__struct_fields__ if not _agrees(name, first, second)]
 
 
+def _filled(fills: Summary) -> Summary:
+    return replace(fills, rows=fills.rows.filled())
+
+
 def _agrees(name: str, first: Summary, second: Summary) -> bool:
     left, right = getattr(first, name), getattr(second, name)
+    if name == "fills":
+        return (left is None) == (right is None) and (left is None or not disagreements(_filled(left), _filled(right)))
     if name == "rows":
         if left.difference.size != right.difference.size:
             return False

@@ -18,7 +18,7 @@ from precflow.comparison.compiled.bits import (
     int64,
     uint64,
 )
-from precflow.comparison.compiled.classes import sort_out
+from precflow.comparison.compiled.classes import FILL, KEPT, copy_of, sort_out
 from precflow.comparison.compiled.layout import (
     COUNTS,
     DIVERGENCE,
@@ -37,6 +37,7 @@ from precflow.comparison.compiled.passes import (
     distances,
     exact_quotients,
     extremes,
+    largest,
 )
 from precflow.comparison.compiled.swift import NEARLY
 from precflow.comparison.compiled.terms import divergence_terms
@@ -58,24 +59,50 @@ def add_carefully(reference: Any, target: Any, first: Any, length: Any, facts: A
         scratch: The same.
     """
     bounds, fills, rungs = facts
-    totals, largest, tallies, squares = results
-    sums, (plain_y, copy_y, room_y, wide_y), (plain_x, copy_x, room_x, wide_x) = scratch
-    low, high, _magnitude, normal, smallest = bounds
+    kept, filled, extent = results
+    sums, kinds, (plain_y, copy_y, room_y, wide_y), (plain_x, copy_x, room_x, wide_x) = scratch
+    magnitude, normal, smallest = bounds
     size = reference.size
     differing = differing_bits(reference, target)
-    tallies[UNEQUAL] |= differing != 0
+    kept[2][UNEQUAL] |= differing != 0
     lowest, highest = extremes(reference, target)
-    if low < lowest and highest < high:
+    if -magnitude < lowest and highest < magnitude:
         y, x = decoded(reference, room_y, wide_y)[:size], decoded(target, room_x, wide_x)[:size]
-        units_total, units = distances(reference, target, normal)
-    else:
-        _leave_out(sort_out(reference, target, fills, plain_y, plain_x, tallies), tallies)
+        extent[0], extent[1] = max(extent[0], largest(y)), max(extent[1], largest(x))
+        _add(y, x, reference, target, first, length, normal, smallest, rungs, differing, kept, sums)
+        return
+    apart, fillings = sort_out(reference, target, fills, kinds, kept[2], extent)
+    for wanted, left_out, totals in ((KEPT, apart, kept), (FILL, size - fillings, filled)):
+        if wanted == FILL and not fillings:
+            return
+        copy_of(reference, kinds, wanted, plain_y)
+        copy_of(target, kinds, wanted, plain_x)
         y, x = decoded(copy_y[:size], room_y, wide_y)[:size], decoded(copy_x[:size], room_x, wide_x)[:size]
-        units_total, units = distances(copy_y[:size], copy_x[:size], normal)
-        lowest, _ = extremes(y, x)
+        _leave_out(left_out, totals[2])
+        _add(y, x, copy_y[:size], copy_x[:size], first, length, normal, smallest, rungs, differing, totals, sums)
+
+
+@register_jitable
+def _add(  # noqa: PLR0913  one flat list, as numba likes it
+    y: Any,
+    x: Any,
+    reference: Any,
+    target: Any,
+    first: Any,
+    length: Any,
+    normal: Any,
+    smallest: Any,
+    rungs: Any,
+    differing: Any,
+    results: Any,
+    sums: Any,
+) -> None:
+    """Add one population of a segment, in which other pairs are 0, to its totals."""
+    totals, largest, tallies, squares = results
+    units_total, units = distances(reference, target, normal)
     totals[SUMS - 1] += units_total
     tallies[COUNTS - 1] = max(tallies[COUNTS - 1], units)
-    tallies[NEGATIVE] |= lowest < 0
+    tallies[NEGATIVE] |= extremes(y, x)[0] < 0
     d, quotient = _measure(y, x, normal, sums, tallies)
     for k in range(SUMS - 1):
         totals[k] += sums[k]

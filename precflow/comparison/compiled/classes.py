@@ -1,4 +1,4 @@
-"""The compiled twin of ``values.classify``: fills, infinities and NaN of a segment are counted, and set to 0 on both sides."""
+"""The compiled twin of ``values.classify``: the pairs of a segment are sorted and counted, those apart set to 0 on both sides."""
 
 from __future__ import annotations
 
@@ -8,61 +8,88 @@ import numpy as np
 from numba.extending import register_jitable
 
 from precflow.comparison.compiled.bits import exact, uint64
-from precflow.comparison.compiled.layout import FIRST_CLASS
-from precflow.comparison.values import HIGH_FILL, INFINITY, LOW_FILL, MINUS_INFINITY, NOT_A_NUMBER, ORDINARY
+from precflow.comparison.compiled.layout import FIRST_CLASS, MEASURED
+from precflow.comparison.values import CLOSE, FIRST_FILL, INFINITY, MINUS_INFINITY, NOT_A_NUMBER, ORDINARY
 
-_BAND = 0.02
+KEPT, APART, FILL = 0, 1, 2  # what is done with a pair: summed up, left out, summed up among the fills
+LOW_END, HIGH_END, SATURATED, SLACK = range(4)  # numbers of a type
 
 
 @register_jitable
-def _class_of(value: Any, fills: Any, side: Any) -> Any:
+def _class_of(value: Any, side: Any, fills: Any, extent: Any) -> Any:
+    """Return the class of a value, and keep what tells whether constants are far from everything else."""
+    bands, _types, floors = fills
     if np.isnan(value):
         return NOT_A_NUMBER
     if np.isinf(value):
         return INFINITY if value > 0 else MINUS_INFINITY
-    if value <= fills[side, 1] or fills[side, 2] <= value <= fills[side, 3]:
-        return LOW_FILL
-    return HIGH_FILL if value >= fills[side, 0] else ORDINARY
+    for band in range(bands.shape[2]):
+        if bands[side, 0, band] <= value <= bands[side, 1, band]:
+            if bands[side, 2, band] < floors[side]:
+                return ORDINARY
+            extent[2 + side] = min(extent[2 + side], bands[side, 2, band])
+            return int(bands[side, 3, band])
+    extent[side] = max(extent[side], abs(value))
+    return ORDINARY
 
 
 @register_jitable
-def _count(left: Any, right: Any, close: Any, same: Any, counts: Any) -> None:
-    """Count one excluded pair."""
-    masked_alike = (left == LOW_FILL and right == MINUS_INFINITY) or (left == MINUS_INFINITY and right == LOW_FILL)
+def _is_low(kind: Any, value: Any) -> Any:
+    return kind >= FIRST_FILL and value < 0
+
+
+@register_jitable
+def _one_saturated(y: Any, x: Any, types: Any) -> Any:
+    here, there = abs(y) == types[0, SATURATED], abs(x) == types[1, SATURATED]
+    return here != there and abs(y - x) > (types[0, SLACK] if here else types[1, SLACK])
+
+
+@register_jitable
+def _sorted(y: Any, x: Any, fills: Any, counts: Any, extent: Any) -> Any:
+    """Count one pair, and return what is done with it."""
+    types = fills[1]
+    left, right = _class_of(y, 0, fills, extent), _class_of(x, 1, fills, extent)
     if NOT_A_NUMBER <= left <= MINUS_INFINITY or NOT_A_NUMBER <= right <= MINUS_INFINITY:
+        alike = (_is_low(left, y) and right == MINUS_INFINITY) or (left == MINUS_INFINITY and _is_low(right, x))
         counts[FIRST_CLASS + 1] += 1
-        counts[FIRST_CLASS + 3] += left != right and not masked_alike
-    else:
+        counts[FIRST_CLASS + 3] += left != right and not alike
+        counts[FIRST_CLASS + 4] += alike
+        return APART
+    if left >= FIRST_FILL and right >= FIRST_FILL:
         counts[FIRST_CLASS] += 1
-        counts[FIRST_CLASS + 2] += left != right or (same and left == HIGH_FILL and not close)
-    counts[FIRST_CLASS + 4] += masked_alike
+        if left == right:
+            counts[MEASURED] += 1
+            return FILL
+        low = left == types[0, LOW_END] and right == types[1, LOW_END]
+        counts[FIRST_CLASS + 5] += not (low or (left == types[0, HIGH_END] and right == types[1, HIGH_END]))
+        return APART
+    counts[FIRST_CLASS + 2] += left != right and not abs(y - x) <= CLOSE * max(abs(y), abs(x))
+    counts[FIRST_CLASS + 6] += _one_saturated(y, x, types)
+    return KEPT
 
 
 @register_jitable(fastmath=False)
-def sort_out(reference: Any, target: Any, fills: Any, plain_y: Any, plain_x: Any, counts: Any) -> Any:
-    """Copy a segment with its excluded pairs set to 0, count those by class, and return how many there are.
+def sort_out(reference: Any, target: Any, fills: Any, kinds: Any, counts: Any, extent: Any) -> Any:
+    """Sort the pairs of a segment, count them by class, and return how many are not kept, and how many are fills.
 
     Args:
         reference: Bit patterns of y.
         target: Bit patterns of x.
-        fills: For each side high, low, and the two ends of the band.
-        plain_y: Room for a copy of y.
-        plain_x: Room for a copy of x.
+        fills: For each side the low ends, high ends, sizes and classes of bands; the numbers of its type; floors.
+        kinds: Room for what is done with each pair.
         counts: Int64, added to from ``FIRST_CLASS`` on.
+        extent: ``EXTENT`` numbers, which are kept up to date.
     """
-    excluded = 0
+    apart = filled = 0
     for i in range(uint64(reference.size)):
-        here, there = reference[i], target[i]
-        y, x = exact(here), exact(there)
-        left, right = _class_of(y, fills, 0), _class_of(x, fills, 1)
-        largest = max(abs(y), abs(x))
-        close = np.isfinite(y) and np.isfinite(x) and abs(y - x) <= _BAND * largest
-        if (left == ORDINARY) != (right == ORDINARY) and close:
-            left = right = ORDINARY
-        kept = left == ORDINARY and right == ORDINARY
-        plain_y[i] = here if kept else 0
-        plain_x[i] = there if kept else 0
-        if not kept:
-            excluded += 1
-            _count(left, right, close, reference.dtype == target.dtype, counts)
-    return excluded
+        kinds[i] = _sorted(exact(reference[i]), exact(target[i]), fills, counts, extent)
+        apart += kinds[i] != KEPT
+        filled += kinds[i] == FILL
+    return apart, filled
+
+
+@register_jitable
+def copy_of(values: Any, kinds: Any, wanted: Any, room: Any) -> None:
+    """Copy a segment with 0 in place of the pairs that are not wanted."""
+    for i in range(uint64(values.size)):
+        room[i] = values[i] if kinds[i] == wanted else 0

@@ -16,13 +16,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
+from precflow.agent.contract import FILLS
 from precflow.comparison import ladder
 from precflow.comparison.compiled.layout import (
     COUNTS,
     FIRST_CLASS,
     FIRST_RUNG,
     LARGEST,
+    MEASURED,
     NEGATIVE,
     RUNGS,
     SEGMENT,
@@ -36,6 +39,7 @@ from precflow.comparison.kernel import PairFacts, pair_facts
 from precflow.comparison.rows import RowNorms
 from precflow.comparison.scaled import Scaled
 from precflow.comparison.summary import Summary
+from precflow.comparison.values import Sides
 from precflow.dumps.digest import BLOCK_BYTES, Words, add_last, weights, words
 from precflow.dumps.pages import release
 
@@ -48,7 +52,9 @@ _SUMS = (
     "difference_sum difference_square reference_sum reference_square target_square product relative_sum "
     "offset_relative_sum ulp_sum divergence target_sum"
 ).split()
-_CLASSES = "sentinel nonfinite sentinel_mismatch nonfinite_mismatch infinity_for_sentinel".split()
+_CLASSES = (
+    "sentinel nonfinite sentinel_mismatch nonfinite_mismatch infinity_for_sentinel other_fill saturated_mismatch"
+).split()
 _LOG = logging.getLogger(__name__)
 _LOCK = threading.Lock()
 _NO_WORDS, _NO_LANES = words(np.zeros(0, np.uint8)), np.zeros((0, 2), np.uint32)
@@ -56,23 +62,28 @@ _WORD = 4  # bytes that lanes are made of
 _STRETCH = 1 << 20  # elements after which pages are given back, those of less by who asks: 8 MiB of both sides of float32
 
 
-def compiled_range(reference: str, target: str) -> Range | None:
+def compiled_range(reference: str, target: str, constants: tuple[float, ...] = FILLS) -> Range | None:
     """Return the compiled pass for two types, by name, or ``None``; it is compiled, or loaded, and tested at first use.
 
     The function takes flat reference elements, as many of the target, the number of the first element in its tensor, and
     the length of a row. Any number of threads may call it; it holds no lock while it works.
+
+    Args:
+        reference: Type of the reference.
+        target: Type of the target.
+        constants: Which mask fills are known.
     """
     with _LOCK:
-        return _tested(reference, target)
+        return _tested(reference, target, constants)
 
 
 @functools.cache
-def _tested(reference: str, target: str) -> Range | None:
+def _tested(reference: str, target: str, constants: tuple[float, ...]) -> Range | None:
     if reference not in _PATTERNS or target not in _PATTERNS or importlib.util.find_spec("numba") is None:
         return None
-    facts = pair_facts(reference, target)
+    facts = pair_facts(reference, target, constants)
     try:
-        measure = _Form(_kernel(), facts)
+        measure = _Form(_kernel(), facts, _constants(facts))
         problem = problem_of(measure, facts)
     except Exception as error:  # noqa: BLE001  numba and LLVM fail in many ways, and NumPy can do all of this
         problem = f"{type(error).__name__}: {(str(error) or 'no reason given').splitlines()[0]}"
@@ -96,21 +107,30 @@ class _Form:
 
     kernel: Callable[..., None]
     facts: PairFacts
+    constants: tuple[Any, ...]
 
-    def __call__(
-        self, reference: npt.NDArray[Any], target: npt.NDArray[Any], first: int, length: int, lanes: Lanes | None = None
+    def __call__(  # noqa: PLR0913  what a range is, and what is wanted of it
+        self,
+        reference: npt.NDArray[Any],
+        target: npt.NDArray[Any],
+        first: int,
+        length: int,
+        lanes: Lanes | None = None,
+        floors: Sides = (0.0, 0.0),
     ) -> Summary:
         """Run the kernel over one range, stretch after stretch, and make a summary of its totals.
 
-        With ``lanes`` of both sides, zeros, the range starts a block of content ids, and they are filled in.
+        With ``lanes`` of both sides, zeros, the range starts a block of content ids, and they are filled in. Constants below
+        the ``floors`` are no fills.
         """
         if not reference.size:
             return Summary(inexact=True)
         left, right = _bits(reference, self.facts.reference.name), _bits(target, self.facts.target.name)
         row = first // length
         rows = (first + reference.size - 1) // length - row + 1
-        results = (np.zeros(TOTALS), np.zeros(LARGEST), np.zeros(TALLIES, np.int64), np.zeros((2, rows)))
-        constants = _constants(self.facts.reference.name, self.facts.target.name)
+        results = _room(rows), _room(rows), np.array([0.0, 0.0, np.inf, np.inf])
+        bounds, bands, types, rungs = self.constants
+        constants = bounds, (bands, types, np.array(floors)), rungs
         scratch = _ROOMS.scratch(left.dtype, right.dtype)
         for start in range(0, reference.size, _STRETCH):
             parts = left[start : start + _STRETCH], right[start : start + _STRETCH]
@@ -134,17 +154,22 @@ class _Rooms(threading.local):
         self._made: dict[tuple[np.dtype[Any], np.dtype[Any]], tuple[Any, ...]] = {}
 
     def scratch(self, reference: np.dtype[Any], target: np.dtype[Any]) -> tuple[Any, ...]:
-        """Return room for the sums of a segment and, for each side, for a copy of one and for one as float32's bits.
+        """Return room for the sums and classes of a segment and, for each side, for a copy of one and one as float32's bits.
 
         Each is there twice, read-only too: what is read has one type with the tensors then, and is compiled once.
         """
         types = reference, target
         if types not in self._made:
-            self._made[types] = np.zeros(SUMS), *(_rooms(dtype) for dtype in types)
+            self._made[types] = np.zeros(SUMS), np.zeros(SEGMENT, np.uint8), *(_rooms(dtype) for dtype in types)
         return self._made[types]
 
 
 _ROOMS = _Rooms()
+
+
+def _room(rows: int) -> tuple[npt.NDArray[Any], ...]:
+    """Return room for the totals of a range."""
+    return np.zeros(TOTALS), np.zeros(LARGEST), np.zeros(TALLIES, np.int64), np.zeros((2, rows))
 
 
 def _rooms(dtype: np.dtype[Any]) -> tuple[Bits, ...]:
@@ -175,38 +200,51 @@ def _seen(parts: tuple[Bits, Bits], start: int, lanes: Lanes | None) -> tuple[An
     return (*sides, weights(), *blocks)
 
 
-@functools.cache
-def _constants(reference: str, target: str) -> tuple[Any, ...]:
+def _constants(facts: PairFacts) -> tuple[Any, ...]:
     """Return what the kernel knows about the two types, as numbers."""
-    facts = pair_facts(reference, target)
-    fills = np.array([(side.high, side.low, *side.band) for side in facts.fills])
-    low, high = max(side.plain_low for side in facts.fills), min(side.high for side in facts.fills)
-    normal = np.float32(facts.reference.smallest_normal).view(np.int32)
-    bounds = np.int32(_order(low)), np.int32(_order(high)), np.int32(_order(min(-low, high))), normal, facts.target.smallest
+    most = max(fills.lows.size for fills in facts.fills)
+    bands = np.zeros((2, 4, most))
+    bands[:, 0], bands[:, 1] = np.inf, -np.inf
+    for side, fills in enumerate(facts.fills):
+        for place, column in enumerate((fills.lows, fills.highs, fills.sizes, fills.classes)):
+            bands[side, place, : column.size] = column
+    types = np.array([(*fills.ends, fills.largest, fills.slack) for fills in facts.fills])
+    plain = np.float32(min(fills.plain for fills in facts.fills)).view(np.int32)
+    bounds = plain, np.float32(facts.reference.smallest_normal).view(np.int32), facts.target.smallest
     rungs = [ladder.RUNGS[name] for name in facts.rungs]
     three = np.array((rungs + rungs[-1:] * RUNGS)[:RUNGS])
-    for array in (fills, three):
+    for array in (bands, types, three):
         array.flags.writeable = False
-    return bounds, fills, three
+    return bounds, bands, types, three
 
 
-def _order(value: float) -> int:
-    """Return the place of a value in the order of float32: its bits, or their negative for a negative value."""
-    bits = int(np.float32(abs(value)).view(np.int32))
-    return bits if value >= 0 else -bits
+def _summary(facts: PairFacts, size: int, row: int, results: tuple[Any, ...]) -> Summary:
+    kept, filled, extent = results
+    number = int(kept[2][MEASURED])
+    fills = _population(facts, number, row, filled) if number else None
+    counts = kept[2].tolist()
+    return replace(
+        _population(facts, size, row, kept),
+        unequal=bool(counts[UNEQUAL]) or not facts.same,
+        largest_reference=float(extent[0]),
+        largest_target=float(extent[1]),
+        least_fill_reference=float(extent[2]),
+        least_fill_target=float(extent[3]),
+        fills=fills,
+        **dict(zip(_CLASSES, counts[FIRST_CLASS:FIRST_RUNG], strict=True)),
+    )
 
 
-def _summary(facts: PairFacts, size: int, row: int, results: tuple[npt.NDArray[Any], ...]) -> Summary:
+def _population(facts: PairFacts, size: int, row: int, results: tuple[npt.NDArray[Any], ...]) -> Summary:
+    """Return the summary of one population of a range, without its classes."""
     totals, largest, tallies, squares = results
     counts = tallies.tolist()
     mantissas, exponents = np.frexp(totals)
     found: dict[str, Any] = dict(zip(_SUMS, map(Scaled, mantissas.tolist(), exponents.tolist()), strict=True))
-    found |= zip(_CLASSES, counts[FIRST_CLASS:FIRST_RUNG], strict=True)
     norms = np.sqrt(squares)
     return Summary(
         inexact=True,
         elements=size,
-        unequal=bool(counts[UNEQUAL]) or not facts.same,
         small=counts[0],
         small_mismatch=counts[1],
         within_one_thousandth=counts[2],

@@ -3,14 +3,16 @@
 SUMS = 9  # |d|, d^2, |y|, y^2, x^2, x y, |d|/|y|, |d|/(|y| + 1e-7), units in the last place
 LARGEST = 3  # |d|, |d|/|y|, |d|/(|y| + 1e-7)
 COUNTS = 5  # small, small_mismatch, within 0.001, within 0.005, largest distance in the last place
-CLASS_COUNTS = 5  # sentinel, nonfinite, sentinel_mismatch, nonfinite_mismatch, infinity_for_sentinel
+CLASS_COUNTS = 7  # sentinel, nonfinite, sentinel_mismatch, nonfinite_mismatch, infinity_for_sentinel, other_fill, saturated_mismatch
 RUNGS = 3
 
 DIVERGENCE, TARGET_SUM = SUMS, SUMS + 1  # the sum of x is taken for the divergence only
 TOTALS = SUMS + 2
 FIRST_CLASS, FIRST_RUNG = COUNTS, COUNTS + CLASS_COUNTS
 NEGATIVE, UNEQUAL = FIRST_RUNG + RUNGS, FIRST_RUNG + RUNGS + 1  # whether a compared value is negative, whether a bit differs
-TALLIES = UNEQUAL + 1
+MEASURED = UNEQUAL + 1  # fills of one constant on both sides, which have totals of their own
+TALLIES = MEASURED + 1
+EXTENT = 4  # largest magnitude of y and of x that is near no constant; smallest constant that was taken for a fill in each
 
 OFFSET = 1e-7  # to |y|
 SEGMENT = 512  # elements at most that are measured at a time, and looked at again where that does not do: 4 KiB of float32

@@ -48,6 +48,15 @@ def extremes(reference: Any, target: Any) -> Any:
 
 
 @register_jitable
+def largest(values: Any) -> Any:
+    """Return the largest magnitude of finite values, float32's bits."""
+    top = int32(0)
+    for i in range(uint64(values.size)):
+        top = max(top, int32(values[i] & MAGNITUDE))
+    return float64(as_float32(top))
+
+
+@register_jitable
 def differing_bits(reference: Any, target: Any) -> Any:
     """Return the bits, of float32, that differ in any element."""
     differing = int32(0)

@@ -40,17 +40,18 @@ def measure_range(reference: Any, target: Any, place: Any, facts: Any, results: 
         reference: Bit patterns of y, contiguous and read-only.
         target: Bit patterns of x.
         place: How far the first element lies from the first one of row 0 of the results, and the length of a row.
-        facts: Orders at which values stop being plain, and the magnitude, and the smallest normal of the reference's type, as
-            bits, and the smallest positive value of the target's; fills of both sides; three rungs (relative, absolute) from
-            tight to loose.
-        results: ``TOTALS`` sums; ``LARGEST`` maxima; ``TALLIES`` counts; squares of d and of y for each row.
-        scratch: Sums of a segment; for each side, room for a copy of a segment, the same read-only, room for a segment
-            as float32's bits, the same read-only.
+        facts: The magnitude at which values stop being plain, and the smallest normal of the reference's type, as bits, and
+            the smallest positive value of the target's; fills as for :func:`classes.sort_out`; three rungs (relative,
+            absolute) from tight to loose.
+        results: ``TOTALS`` sums; ``LARGEST`` maxima; ``TALLIES`` counts; squares of d and of y for each row. The same of the
+            fills of one constant. ``EXTENT`` numbers.
+        scratch: Sums of a segment; what is done with each pair; for each side, room for a copy of a segment, the same
+            read-only, room for a segment as float32's bits, the same read-only.
         seen: Whole words of both sides from the same place on, which starts a block of lanes; the lanes' weights; lanes of
             both sides, none where nobody asks for them.
     """
     first, length = place
-    _sums, (_plain_y, _copy_y, room_y, wide_y), (_plain_x, _copy_x, room_x, wide_x) = scratch
+    _sums, _kinds, (_plain_y, _copy_y, room_y, wide_y), (_plain_x, _copy_x, room_x, wide_x) = scratch
     for tile in range(0, reference.size, TILE):
         stop = min(tile + TILE, reference.size)
         begin = tile

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from precflow.agent.contract import LARGEST
 from precflow.comparison.compiled.agreement import disagreements
 from precflow.comparison.kernel import PairFacts, float_block
 from precflow.comparison.rows import pieces
@@ -14,7 +15,8 @@ from precflow.comparison.summary import Summary, merge
 from precflow.dumps.dtypes import NUMPY_DTYPES
 
 SIZE = 9001  # three blocks, the last one short
-SPECIAL = (0.0, -0.0, 1e-42, 6e-8, 3e-5, np.nan, np.inf, -np.inf, -65504.0, -1e9, 65504.0, 3e38, -3e38)
+SPECIAL = (0.0, -0.0, 1e-42, 6e-8, 3e-5, np.nan, np.inf, -np.inf, -65504.0, -65490.0, -1e9, 65504.0, -1e4, 3e38, -3e38)
+SPECIAL += (float(np.finfo(np.float32).min), LARGEST["bfloat16"], -LARGEST["bfloat16"])
 
 
 def pair_of(facts: PairFacts, *, special: float, signed: bool) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -81,7 +81,7 @@ def measured(y: Any, x: Any, reference: Any, target: Any, distribution: Any) -> 
 
     Returns:
         Sums of |d|, d^2, |y|, y^2, x^2, x y and both quotients; the largest |d| and ``|d| / |y|``; all differing bits of any
-        element, all bits set in any, and the largest and the smallest magnitude of y, in float32's bits; the largest distance
+        element, all bits set in any, the largest magnitude of y and of x, and the smallest of y, in float32's bits; the largest distance
         in the last place, where both sides have one type and sign, and the sum of them, modulo 2^32; the sums of the
         divergence's terms, where all are near, and of x. Numbers mean nothing where a value is not finite, or a y is 0.
     """
@@ -89,13 +89,14 @@ def measured(y: Any, x: Any, reference: Any, target: Any, distribution: Any) -> 
     signed_sum = second = third = fourth = fifth = 0.0
     d_largest = quotient_largest = int64(0)
     units_largest = units_sum = uint32(0)
-    differing = present = top = int32(0)
+    differing = present = top = x_top = int32(0)
     least = MAGNITUDE
     for i in range(uint64(y.size)):
         y_bits, x_bits = y[i], x[i]
         differing, present = int32(differing | int32(y_bits ^ x_bits)), int32(present | int32(y_bits | x_bits))
         magnitude = int32(y_bits & MAGNITUDE)
         top, least = max(top, magnitude), min(least, magnitude)
+        x_top = max(x_top, int32(x_bits & MAGNITUDE))
         units = uint32(abs(int32(unranked(y_bits, reference, i) - unranked(x_bits, target, i))))
         units_largest, units_sum = max(units_largest, units), uint32(units_sum + units)
         y_single = as_float32(magnitude)
@@ -121,7 +122,7 @@ def measured(y: Any, x: Any, reference: Any, target: Any, distribution: Any) -> 
     sums = d_sum, d_square, y_sum, y_square, x_square, product, quotient_sum, offset_sum
     maxima = as_float64(d_largest), as_float64(quotient_largest)
     terms = nearby_terms(second, third, fourth, fifth), y_sum + signed_sum
-    return sums, maxima, (differing, present, top, least), (units_largest, units_sum), terms
+    return sums, maxima, (differing, present, top, x_top, least), (units_largest, units_sum), terms
 
 
 @register_jitable(forceinline=True)
@@ -139,15 +140,16 @@ def add_swiftly(y: Any, x: Any, reference: Any, target: Any, first: Any, length:
         results: The same.
     """
     bounds, _fills, rungs = facts
-    totals, largest, tallies, squares = results
-    _low, _high, magnitude, normal, smallest = bounds
+    (totals, largest, tallies, squares), _filled, extent = results
+    magnitude, normal, smallest = bounds
     if tallies[NEGATIVE]:
         sums, maxima, bits, distance, terms = measured(y, x, reference, target, distribution=False)
     else:
         sums, maxima, bits, distance, terms = measured(y, x, reference, target, distribution=True)
-    (d, quotient), (differing, present, top, least), (units, units_sum) = maxima, bits, distance
-    if least < max(normal, _TINY) or not float64(as_float32(top)) + d < float64(as_float32(magnitude)):
+    (d, quotient), (differing, present, top, x_top, least), (units, units_sum) = maxima, bits, distance
+    if least < max(normal, _TINY) or max(top, x_top) >= magnitude:
         return False
+    extent[0], extent[1] = max(extent[0], float64(as_float32(top))), max(extent[1], float64(as_float32(x_top)))
     for k in range(SUMS - 1):
         totals[k] += sums[k]
     units_total = float64(units_sum)

@@ -13,6 +13,7 @@ from precflow.comparison.detail import extent as extents
 from precflow.comparison.detail.boxes import BLOCK
 from precflow.comparison.detail.extent import Extent, extent
 from precflow.comparison.detail.histogram import Histogram, histogram
+from precflow.comparison.kept import floor_of
 from precflow.comparison.values import widen
 from precflow.dumps.dtypes import NUMPY_DTYPES, name_of, real_part
 from precflow.dumps.pages import release
@@ -43,7 +44,7 @@ class Description:
 
 
 def describe(arrays: Sequence[npt.NDArray[Any]], *, block: int = BLOCK) -> list[Description]:
-    """Read tensors twice, in blocks, and describe each; memory is bounded whatever their size.
+    """Read tensors in blocks, a few times, and describe each; memory is bounded whatever their size.
 
     Args:
         arrays: Any element types that a dump can hold. Their histograms have one range, so that they can be laid upon
@@ -51,19 +52,28 @@ def describe(arrays: Sequence[npt.NDArray[Any]], *, block: int = BLOCK) -> list[
         block: Elements read at a time; changes nothing but the last bits of sums.
     """
     flats = [reals(array) for array in arrays]
-    found = [extents.merged(extent(part) for part in parts(flat, block)) for flat in flats]
+    floors = [_floor(flat) for flat in flats]
+    found = [
+        extents.merged(extent(part, floor) for part in parts(flat, block)) for flat, floor in zip(flats, floors, strict=True)
+    ]
     low, high = min(one.minimum for one in found), max(one.maximum for one in found)
     return [
         Description(
             dtype=name_of(array.dtype),
             shape=array.shape,
             extent=one,
-            values=binned(flat, low, high, block=block),
+            values=binned(flat, low, high, floor, block=block),
             first=tuple(scalar(value) for value in array.reshape(-1)[:ENDS]),
             last=tuple(scalar(value) for value in array.reshape(-1)[ENDS:][-ENDS:]),
         )
-        for array, flat, one in zip(arrays, flats, found, strict=True)
+        for array, flat, one, floor in zip(arrays, flats, found, floors, strict=True)
     ]
+
+
+def _floor(flat: npt.NDArray[Any]) -> float:
+    """Return what a constant must be larger than to be a mask's fill in a tensor, in a pass of its own."""
+    fills = extents.kind_of(flat.dtype.name).fills
+    return 0.0 if fills is None else floor_of(flat, fills)
 
 
 def reals(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -80,12 +90,12 @@ def parts(flat: npt.NDArray[Any], block: int = BLOCK) -> Iterator[npt.NDArray[An
         release(part)
 
 
-def binned(flat: npt.NDArray[Any], low: float, high: float, *, block: int = BLOCK) -> Histogram:
+def binned(flat: npt.NDArray[Any], low: float, high: float, floor: float = 0.0, *, block: int = BLOCK) -> Histogram:
     """Return a histogram of the ordinary elements, all of which lie between ``low`` and ``high``."""
     fills = extents.kind_of(flat.dtype.name).fills
     counted = histogram(np.zeros(0), low, high)
     for part in parts(flat, block):
-        values, _ = extents.ordinary(widen(part), fills)
+        values, _ = extents.ordinary(widen(part), fills, floor)
         counted += histogram(values, low, high)
     return counted
 

@@ -106,7 +106,7 @@ def examine(reference: npt.NDArray[Any], target: npt.NDArray[Any], *, threads: i
         reference=first,
         target=second,
         metrics=measure_all(summary),
-        mismatches=summary.sentinel_mismatch + summary.nonfinite_mismatch,
+        mismatches=_mismatches(summary),
         unequal=found.unequal,
         first=next(iter(_elements(pair, shape, [found.first] if found.first >= 0 else [])), None),
         mismatched=_elements(pair, shape, found.mismatched),
@@ -120,6 +120,11 @@ def examine(reference: npt.NDArray[Any], target: npt.NDArray[Any], *, threads: i
         places=standing,
         where=_where(standing, summary, found, sums.sizes),
     )
+
+
+def _mismatches(summary: Summary) -> int:
+    by_place = summary.sentinel_mismatch + summary.other_fill + summary.saturated_mismatch
+    return by_place + summary.nonfinite_mismatch
 
 
 def _errors(pair: PairOfTensors, shape: tuple[int, ...], summary: Summary, threads: int, block: int) -> tuple[Errors, AxisSums]:
@@ -150,9 +155,9 @@ def _task(pair: PairOfTensors, shape: tuple[int, ...], summary: Summary, task: l
 
 def _box(pair: PairOfTensors, box: Box, sums: AxisSums, summary: Summary, before: Errors) -> Errors:
     reference, target = pair.reference[box.start : box.stop], pair.target[box.start : box.stop]
-    found = differences(reference, target, inexact=pair.inexact)
+    found = differences(reference, target, inexact=pair.inexact, floors=summary.floors)
     errors = (
-        equal_errors(reference, inexact=pair.inexact)
+        equal_errors(reference, inexact=pair.inexact, floors=summary.floors)
         if isinstance(found, int)
         else box_errors(found, box, sums, float(summary.difference_max), before)
     )
@@ -177,7 +182,7 @@ def _element(pair: PairOfTensors, shape: tuple[int, ...], number: int) -> Elemen
 
 def _where(standing: tuple[Place, ...], summary: Summary, found: Errors, sizes: tuple[int, ...]) -> str:
     """Return where the error is in one sentence; what has no size, a NaN or a fill on one side, is told first."""
-    mismatched = summary.sentinel_mismatch + summary.nonfinite_mismatch
+    mismatched = _mismatches(summary)
     texts = [f"{mismatched} elements are NaN, infinite or a mask's fill on one side only"] if mismatched else []
     if summary.difference_max:
         texts.append(verdict(standing, sizes))

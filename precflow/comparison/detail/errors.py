@@ -17,7 +17,7 @@ from precflow.comparison.detail.worst import MOST, Worst, first_places, worst
 from precflow.comparison.integers import distance
 from precflow.comparison.kernel import PairFacts, pair_facts
 from precflow.comparison.ulp import distances
-from precflow.comparison.values import Floats, Mask, classify, widen
+from precflow.comparison.values import Floats, Mask, Sides, classify, widen
 
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -26,7 +26,7 @@ _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 class Errors:
     """What the errors of a part of a pair are like; y is the reference, x the target. Parts add up.
 
-    Left out are pairs with NaN, an infinity or a mask's fill value on either side; figures relative to y leave out small y
+    Left out are pairs with NaN or an infinity on either side or a mask's fill value on both; figures relative to y leave out small y
     (0, or subnormal in the reference's type) too.
 
     Attributes:
@@ -83,17 +83,20 @@ class Differences:
     smallest: float
 
 
-def differences(reference: npt.NDArray[Any], target: npt.NDArray[Any], *, inexact: bool) -> Differences | int:
+def differences(
+    reference: npt.NDArray[Any], target: npt.NDArray[Any], *, inexact: bool, floors: Sides = (0.0, 0.0)
+) -> Differences | int:
     """Return the differences of a block, or the number of its elements where no bit differs.
 
     Args:
         reference: Flat reals or integers.
         target: As many.
         inexact: They are floating point numbers on either side.
+        floors: Constants below these are no mask fills in the reference and in the target.
     """
     if reference.dtype == target.dtype and not _differ(reference, target):
         return int(reference.size)
-    return _floats(reference, target) if inexact else _integers(reference, target)
+    return _floats(reference, target, floors) if inexact else _integers(reference, target)
 
 
 def box_errors(found: Differences, box: Box, sums: AxisSums, largest: float, before: Errors) -> Errors:
@@ -130,13 +133,13 @@ def _counted(usable: Mask, excluded: Mask | None) -> Mask:
     return usable if excluded is None else usable & ~excluded
 
 
-def equal_errors(reference: npt.NDArray[Any], *, inexact: bool) -> Errors:
+def equal_errors(reference: npt.NDArray[Any], *, inexact: bool, floors: Sides = (0.0, 0.0)) -> Errors:
     """Return the errors of a block without an unequal bit: every compared element is 0 apart."""
     if not inexact:
         return Errors(sizes=Magnitudes(int(reference.size)))
     facts = pair_facts(reference.dtype.name, reference.dtype.name)
     values = widen(reference)
-    excluded = _excluded(values, values, facts)
+    excluded = _excluded(values, values, facts, floors)
     compared = values if excluded is None else values[~excluded[0]]
     usable = int(np.count_nonzero(np.abs(compared) >= facts.reference.smallest_normal))
     return Errors(sizes=Magnitudes(int(compared.size)), ulps=UlpCounts((usable,) if usable else ()))
@@ -147,15 +150,17 @@ def _differ(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> bool:
     return not np.array_equal(reference.view(word), target.view(word))
 
 
-def _floats(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> Differences:
+def _floats(reference: npt.NDArray[Any], target: npt.NDArray[Any], floors: Sides) -> Differences:
     facts = pair_facts(reference.dtype.name, target.dtype.name)
     y, x = widen(reference), widen(target)
     unequal = (y != x) & ~(np.isnan(y) & np.isnan(x))
-    groups = _excluded(y, x, facts)
+    groups = _excluded(y, x, facts, floors)
     if groups is not None:
         y[groups[0]] = x[groups[0]] = 0.0
+    with np.errstate(over="ignore"):
+        distance = np.minimum(np.abs(x - y), np.finfo(np.float64).max)
     return Differences(
-        distance=np.abs(x - y),
+        distance=distance,
         magnitude=np.abs(y),
         unequal=unequal,
         mismatched=groups[1] if groups else None,
@@ -170,13 +175,12 @@ def _apart(reference: npt.NDArray[Any], target: npt.NDArray[Any], facts: PairFac
         return distances(reference, target, facts.coarse)
 
 
-def _excluded(y: Floats, x: Floats, facts: PairFacts) -> tuple[Mask, Mask] | None:
-    """Return which pairs are no ordinary numbers, and which of those have no partner; ``None`` where all are ordinary."""
+def _excluded(y: Floats, x: Floats, facts: PairFacts, floors: Sides) -> tuple[Mask, Mask] | None:
+    """Return which pairs are no ordinary numbers, and which are counted as mismatched; ``None`` where all are ordinary."""
     sides = zip((y, x), facts.fills, strict=True)
-    if all(values.min() > fills.plain_low and values.max() < fills.high for values, fills in sides):
+    if all(values.min() > -fills.plain and values.max() < fills.plain for values, fills in sides):
         return None
-    with np.errstate(invalid="ignore", over="ignore"):
-        groups = classify(y, x, facts.fills, same_dtype=facts.same)
+    groups = classify(y, x, facts.fills, floors)
     return groups.excluded, groups.mismatched
 
 

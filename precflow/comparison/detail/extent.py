@@ -18,10 +18,11 @@ from precflow.comparison.values import (
     MINUS_INFINITY,
     NOT_A_NUMBER,
     ORDINARY,
-    FillRange,
+    Classes,
+    Fills,
     Floats,
-    classes,
-    fill_range,
+    fills_of,
+    sort,
     widen,
 )
 from precflow.dumps.dtypes import FLOATS, float_facts
@@ -76,9 +77,9 @@ FIELDS = fields(Extent)
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What the element type of a tensor implies: its fill values (``None`` for integers) and its largest magnitude."""
+    """What the element type of a tensor implies: its mask fills (``None`` for integers) and its largest magnitude."""
 
-    fills: FillRange | None
+    fills: Fills | None
     largest: float
 
 
@@ -88,16 +89,21 @@ def kind_of(dtype: str) -> Kind:
     if dtype not in FLOATS:
         return Kind(None, math.inf)
     facts = float_facts(dtype)
-    return Kind(fill_range(facts), facts.largest)
+    return Kind(fills_of(facts), facts.largest)
 
 
-def extent(block: npt.NDArray[Any]) -> Extent:
-    """Read one block of flat reals or integers."""
+def extent(block: npt.NDArray[Any], floor: float = 0.0) -> Extent:
+    """Read one block of flat reals or integers.
+
+    Args:
+        block: Its elements.
+        floor: Constants of a smaller magnitude are ordinary numbers in its tensor: :func:`kept.floor_of`.
+    """
     if not block.size:
         return Extent()
     kind = kind_of(block.dtype.name)
     values = widen(block)
-    wanted, groups = ordinary(values, kind.fills)
+    wanted, groups = ordinary(values, kind.fills, floor)
     counted = Extent(
         elements=block.size,
         nan=_count(groups, NOT_A_NUMBER),
@@ -110,11 +116,17 @@ def extent(block: npt.NDArray[Any]) -> Extent:
     return counted + _summed(wanted) if wanted.size else counted
 
 
-def ordinary(values: Floats, fills: FillRange | None) -> tuple[Floats, npt.NDArray[np.uint8] | None]:
-    """Return the ordinary values of a block, and the class of every one; ``None`` where all of them are ordinary."""
-    if fills is None or (values.min() > fills.plain_low and values.max() < fills.high):
+def ordinary(values: Floats, fills: Fills | None, floor: float = 0.0) -> tuple[Floats, Classes | None]:
+    """Return the ordinary values of a block, and the class of every one; ``None`` where all of them are ordinary.
+
+    Args:
+        values: Of the block.
+        fills: Of the tensor's type, ``None`` for integers.
+        floor: As for :func:`extent`.
+    """
+    if fills is None or (values.min() > -fills.plain and values.max() < fills.plain):
         return values, None
-    groups = classes(values, fills)
+    groups = sort(values, fills, floor).kinds
     return values[groups == ORDINARY], groups
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy.typing as npt
 
 from precflow.comparison.batches import Batch
-from precflow.comparison.reading import Found, OpenPair, Part, Terms
+from precflow.comparison.reading import Found, OpenPair, Part, Reading, Terms
 from precflow.dumps.collector import collector_off
 from precflow.dumps.pages import release
 from precflow.dumps.reader import Dump
@@ -57,8 +57,8 @@ class _Begun:
 
     def __init__(self, batch: Batch, reference: Dump, target: Dump, terms: Terms, pool: ThreadPoolExecutor) -> None:
         self._batch = batch
-        self._opened = [_open(batch, number, reference, target) for number in range(len(batch.readings))]
-        self._tasks: list[Future[list[Part | Found]]] = [pool.submit(_read, task, terms) for task in _tasks(self._opened)]
+        self._opened = [_open(reading, reference, target, terms) for reading in batch.readings]
+        self._tasks: list[Future[list[Part | Found]]] = [pool.submit(_read, task) for task in _tasks(self._opened)]
 
     def finished(self) -> tuple[Batch, list[Found]]:
         """Wait for all of it, and put the parts of large pairs together."""
@@ -66,9 +66,9 @@ class _Begun:
         return self._batch, [opened if isinstance(opened, Found) else _found(opened, results) for opened in self._opened]
 
 
-def _open(batch: Batch, number: int, reference: Dump, target: Dump) -> OpenPair | Found:
+def _open(reading: Reading, reference: Dump, target: Dump, terms: Terms) -> OpenPair | Found:
     try:
-        return OpenPair(batch.readings[number], reference, target)
+        return OpenPair(reading, reference, target, terms)
     except DumpError as error:
         return Found(problem=error.message)
 
@@ -90,13 +90,13 @@ def _tasks(opened: Sequence[OpenPair | Found]) -> Iterator[list[Range]]:
         yield task
 
 
-def _read(task: Sequence[Range], terms: Terms) -> list[Part | Found]:
+def _read(task: Sequence[Range]) -> list[Part | Found]:
     """Read ranges, and finish the pairs that are read whole: the thread that waits for all has the interpreter's lock else."""
     results: list[Part | Found] = []
     held: list[npt.NDArray[Any]] = []
     size = 0
     for pair, start, stop in task:
-        results.append(_result(pair, pair.read(start, stop, terms), whole=stop - start == pair.size))
+        results.append(_result(pair, pair.read(start, stop), whole=stop - start == pair.size))
         held += pair.views(start, stop)
         size += stop - start
         if size >= _HELD:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precflow.agent.contract import Identity
-from precflow.comparison.values import LOW_FILL, MINUS_INFINITY, FillRange, classes, classify, fill_range, widen
+from precflow.comparison.values import MINUS_INFINITY, Fills, Sorted, classify, fills_of, sort, widen
 from precflow.diagnosis.divergence import Graphed
 from precflow.diagnosis.findings import Suspect
 from precflow.dumps.dtypes import FLOATS, FloatFacts, float_facts
@@ -127,11 +127,14 @@ def _bounded(tensor: npt.NDArray[Any]) -> Floats:
 
 
 def _pair(reference: Floats, target: Floats, facts: tuple[FloatFacts, FloatFacts]) -> Pair:
-    fills = (fill_range(facts[0]), fill_range(facts[1]))
-    excluded = classify(reference, target, fills, same_dtype=facts[0] == facts[1]).excluded
-    ordinary = ~excluded & np.isfinite(reference) & np.isfinite(target)
-    return Pair(reference, target, ordinary, _filled(reference, fills[0]), _filled(target, fills[1]))
+    fills = (fills_of(facts[0]), fills_of(facts[1]))
+    here, there = sort(reference, fills[0]), sort(target, fills[1])
+    excluded = classify(reference, target, fills, (here.floor, there.floor)).excluded
+    filled = (_filled(reference, fills[0], here), _filled(target, fills[1], there))
+    ordinary = ~excluded & ~filled[0] & ~filled[1] & np.isfinite(reference) & np.isfinite(target)
+    return Pair(reference, target, ordinary, *filled)
 
 
-def _filled(values: Floats, fills: FillRange) -> Mask:
-    return np.isin(classes(values, fills), (LOW_FILL, MINUS_INFINITY))
+def _filled(values: Floats, fills: Fills, found: Sorted) -> Mask:
+    kinds = sort(values, fills, found.floor).kinds
+    return fills.low[kinds] | (kinds == MINUS_INFINITY)
