@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from precflow.agent.contract import FILLS
 from precflow.comparison.measures import Measure
 from precflow.comparison.metrics import measure_all
 from precflow.comparison.remarks import counts
@@ -243,7 +244,7 @@ def _pair(name: str, reference: Array, target: Array, loaded: Sequence[standards
     left, right = name_of(reference.dtype), name_of(target.dtype)
     if not is_floating(left) or not is_floating(right):
         return _equal(name, reference, target)
-    summary = summarize(reference, target)
+    summary = summarize(reference, target, constants=(*FILLS, *tolerance.fills))
     measure = Measure(
         record=name,
         name=name,

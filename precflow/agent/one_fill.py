@@ -7,7 +7,6 @@ Sorting values into all the kinds that there are takes thirty passes.
 
 from __future__ import annotations
 
-import math
 import threading
 from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
 

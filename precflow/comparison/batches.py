@@ -9,8 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from precflow.comparison.own import Makers
-from precflow.comparison.reading import Found, Reading
+from precflow.comparison.reading import Found, Reading, Terms
 from precflow.comparison.summary import SUMMARY_VERSION
 from precflow.dumps.dtypes import NUMPY_DTYPES
 
@@ -31,7 +30,7 @@ class Batch(msgspec.Struct, frozen=True):
     readings: tuple[Reading, ...]
 
 
-def batches(readings: Sequence[Reading], own: Makers) -> Iterator[Batch]:
+def batches(readings: Sequence[Reading], terms: Terms) -> Iterator[Batch]:
     """Cut readings into batches of some 300 MB, in order."""
     waiting: list[Reading] = []
     size = 0
@@ -39,10 +38,10 @@ def batches(readings: Sequence[Reading], own: Makers) -> Iterator[Batch]:
         waiting.append(reading)
         size += _bytes(reading)
         if size >= BYTES or len(waiting) >= READINGS:
-            yield _batch(waiting, own)
+            yield _batch(waiting, terms)
             waiting, size = [], 0
     if waiting:
-        yield _batch(waiting, own)
+        yield _batch(waiting, terms)
 
 
 def _bytes(reading: Reading) -> int:
@@ -61,8 +60,8 @@ def _width(dtype: str) -> int:
     return NUMPY_DTYPES[dtype].itemsize if dtype in NUMPY_DTYPES else 1
 
 
-def _batch(readings: Sequence[Reading], own: Makers) -> Batch:
-    state = hashlib.blake2b(f"{SUMMARY_VERSION} {sorted(own)}".encode(), digest_size=16)
+def _batch(readings: Sequence[Reading], terms: Terms) -> Batch:
+    state = hashlib.blake2b(f"{SUMMARY_VERSION} {sorted(terms.own)} {terms.constants}".encode(), digest_size=16)
     for reading in readings:
         for record in (reading.reference, reading.target):
             state.update(f"\n{record.key} {record.dtype} {record.shape}".encode())

@@ -274,7 +274,8 @@ def _worst_row(y: Side, far: Distance, left: Kept, right: Kept) -> Range | None:
     if kept_rows is None or count > MOST_MEASURED_ROWS:
         return None
     here, there = kept_rows
-    slack = ROUNDING * (here + there) + _SMALLEST_NORM * math.sqrt(left.shape[-1])
+    largest = max(1.0, float(here.max()), float(there.max()))  # to which agents scale the values of a tensor that has huge ones
+    slack = ROUNDING * (here + there) + 2 * _SMALLEST_NORM * largest * math.sqrt(left.shape[-1])
     apart = np.maximum(np.abs(there - here) - slack, 0.0)
     if count > MOST_ROWS:
         return _largest_share(apart, _group_scale(here, count, y)), math.inf

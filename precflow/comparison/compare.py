@@ -11,6 +11,7 @@ from precflow.comparison.batches import Batch, Finished, batches, elements
 from precflow.comparison.described import described, owners_of
 from precflow.comparison.executors.protocol import Executor
 from precflow.comparison.executors.threads import Threads
+from precflow.comparison.kept import constants_of
 from precflow.comparison.measures import Measure
 from precflow.comparison.own import Makers
 from precflow.comparison.pairing import Pair, pair
@@ -33,6 +34,7 @@ def compare(  # noqa: PLR0913  each is a thing of its own, named at the call
     own: Makers | None = None,
     kept: Path | None = None,
     block: int = DEFAULT_BLOCK,
+    constants: tuple[float, ...] | None = None,
 ) -> list[Measure]:
     """Measure every output record of two dumps.
 
@@ -45,11 +47,13 @@ def compare(  # noqa: PLR0913  each is a thing of its own, named at the call
         own: The user's metrics, by name.
         kept: Folder for finished batches: a comparison of the same dumps that was killed goes on behind them.
         block: Elements that NumPy widens at a time; results hang on it by rounding only.
+        constants: Which mask fills are known; by default those that both dumps went by.
 
     Returns:
         Measures in the reference's order, then records that only the target has.
     """
     owners = owners_of(reference, target)
+    known = constants or constants_of(reference, target)
     with collector_off():  # it would look through all records again and again
         pairs = pair(_outputs(reference), _outputs(target))
         measures = [described(joined, owners) for joined in pairs]
@@ -60,8 +64,8 @@ def compare(  # noqa: PLR0913  each is a thing of its own, named at the call
         if reading is not None:
             waiting[place] = reading.contents
             readings.setdefault(reading.contents, reading)
-    terms = Terms(worth_compiling(elements(one.reference.shape) for one in readings.values()), block, own or {})
-    work, finished = list(batches(list(readings.values()), terms.own)), Finished(kept)
+    terms = Terms(worth_compiling(elements(one.reference.shape) for one in readings.values()), block, own or {}, known)
+    work, finished = list(batches(list(readings.values()), terms)), Finished(kept)
     found = _earlier(work, finished)
     left = [batch for batch in work if batch.readings[0].contents not in found]
     for batch, results in (executor or Threads()).run(left, reference, target, terms):
@@ -71,7 +75,7 @@ def compare(  # noqa: PLR0913  each is a thing of its own, named at the call
         return [
             _measured(measure, found[waiting[place]])
             if place in waiting
-            else _without_tensors(measure, pairs[place], reference, target, terms.own)
+            else _without_tensors(measure, pairs[place], reference, target, terms)
             for place, measure in enumerate(measures)
         ]
 
@@ -114,11 +118,12 @@ def _measured(measure: Measure, found: Found) -> Measure:
     )
 
 
-def _without_tensors(measure: Measure, joined: Pair, reference: Dump, target: Dump, own: Makers) -> Measure:
+def _without_tensors(measure: Measure, joined: Pair, reference: Dump, target: Dump, terms: Terms) -> Measure:
     """Return the measure of a pair that is not read: what was kept may tell its numbers, or bound them."""
     if joined.reference is None or joined.target is None or not _compared(measure):
         return measure
-    measured = estimates.measured(measure, joined.reference, joined.target, reference, target)
+    own = terms.own
+    measured = estimates.measured(measure, joined.reference, joined.target, reference, target, terms.constants)
     if measured.join == "paired" and measured.equal:
         return replace(measured, metrics={**measured.metrics, **dict.fromkeys(own, 0.0)}) if own else measured
     return _without(measured, own, _WHOLE) if measured.join == "paired" else measured

@@ -33,7 +33,7 @@ def are_needed(measure: Measure, left: Record, right: Record) -> bool:
     return not (left.stored and right.stored) or parts or (measure.equal and left.share < 1)
 
 
-def measured(  # noqa: PLR0913  a pair, both dumps, and what masks are known
+def measured(  # noqa: PLR0913, PLR0917  a pair, both dumps, and what masks are known
     measure: Measure,
     left: Record,
     right: Record,

@@ -87,6 +87,11 @@ class Kept:
     fills: tuple[float, ...] | None = FILLS
 
 
+def constants_of(reference: Evidence, target: Evidence) -> tuple[float, ...]:
+    """Return the constants that both dumps know mask fills by, those that are always known where they do not agree."""
+    return reference.fills if reference.fills and reference.fills == target.fills else FILLS
+
+
 def kept(record: Record, dump: Evidence, constants: tuple[float, ...] = FILLS) -> Kept:
     """Return what a dump has of a record.
 

@@ -109,7 +109,13 @@ def float_block(  # noqa: PLR0913  each is a thing of its own, named at the call
     shape = (reference.size // length, length) if reference.size % length == 0 else (1, reference.size)
     largest = _largest(y), _largest(y if x is y else x)
     if largest[0] < facts.fills[0].plain and largest[1] < facts.fills[1].plain:
-        counted = Summary(True, reference.size, unequal=unequal, largest_reference=largest[0], largest_target=largest[1])
+        counted = Summary(
+            inexact=True,
+            elements=reference.size,
+            unequal=unequal,
+            largest_reference=largest[0],
+            largest_target=largest[1],
+        )
         return merge([counted, *_Block(y, x, (reference, target), 0, facts, row, shape).parts()])
     groups = classify(y, x, facts.fills, floors)
     fills = _fills(y, x, (reference, target), groups, facts, row, shape)
@@ -124,7 +130,7 @@ def _largest(values: Floats) -> float:
     return max(-float(values.min()), float(values.max()))
 
 
-def _fills(  # noqa: PLR0913  what a block is made of
+def _fills(  # noqa: PLR0913, PLR0917  what a block is made of
     y: Floats,
     x: Floats,
     raw: tuple[npt.NDArray[Any], npt.NDArray[Any]],
@@ -288,8 +294,10 @@ def _rows(first: int, difference: tuple[Floats, int], reference: tuple[Floats, i
     exponent = max(difference[1], reference[1])
     if exponent + math.frexp(most)[1] <= _MOST_EXPONENT:
         exponent = 0
-    norms = (values if power == exponent else np.ldexp(values, power - exponent) for values, power in (difference, reference))
-    return RowNorms(first, *norms, exponent)
+    wrong, norms = (
+        values if power == exponent else np.ldexp(values, power - exponent) for values, power in (difference, reference)
+    )
+    return RowNorms(first, wrong, norms, exponent)
 
 
 def _product(y: Floats, x: Floats, largest_y: float, largest_x: float) -> Scaled:

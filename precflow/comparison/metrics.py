@@ -225,7 +225,7 @@ _TABLE = (
 )
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 _NOT_OF_FILLS = frozenset({"bitwise_equal", "kl_divergence"})
-_ROUNDED = 2  # units in the last place that fills may be apart by rounding: in the tensor's own unit that is no error of a score
+_ROUNDED = 2  # units in the last place by which rounding alone sets fills apart: in the tensor's own unit that is no error
 _CONDITIONS = tuple(dict.fromkeys(metric.defined for metric in _TABLE))
 
 

@@ -7,18 +7,23 @@ prove nothing; the checksum of their places does.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from precflow.agent.contract import FILLS
 from precflow.comparison.kept import Kept
-from precflow.comparison.values import CLOSE, Fills, fills_of, sort
+from precflow.comparison.values import CLOSE, FIRST_FILL, Fills, fills_of, sort
 from precflow.dumps.dtypes import FLOATS, float_facts, real_part
 from precflow.dumps.records import Statistics
 
+Both = tuple[Fills | None, Fills | None]  # of the reference's and of the target's type
+
 _STRADDLE = "one side holds mask fill values, and the other ordinary numbers that are as large"
 _OTHERWISE = "the {} counted mask fill values by another definition: record it again with this version"
-_SATURATED = "one side holds the largest value of its type, and what was kept does not show that the other does at the same places"
+_SATURATED = (
+    "one side holds the largest value of its type, and what was kept does not show that the other does at the same places"
+)
 _SEVERAL = "a side holds mask fill values of several constants, and where each of them stands was not kept"
 
 
@@ -66,15 +71,17 @@ def places(left: Kept, right: Kept, constants: tuple[float, ...] = FILLS) -> Pla
     for side, kept, kinds in zip(("reference", "target"), (left, right), fills, strict=True):
         if _is_counted_otherwise(kept, kinds, constants):
             return Places(unknown=_OTHERWISE.format(side))
-    nonfinite = _nonfinite_apart(one, other)
+    nonfinite, apart = _nonfinite_apart(one, other), _fills_apart(one, other)
     if nonfinite:
         return Places(nonfinite_mismatch=nonfinite)
     straddle = _reaches(one, other, fills[0]) or _reaches(other, one, fills[1])
-    apart = _fills_apart(one, other)
     if apart:
         return Places(unknown=_STRADDLE) if straddle else Places(sentinel_mismatch=apart)
-    if saturated := _saturated(one, other, fills):
-        return saturated
+    return _saturated(one, other, fills) or _by_checksum(one, other, fills, straddle=straddle)
+
+
+def _by_checksum(one: Statistics, other: Statistics, fills: Both, *, straddle: bool) -> Places:
+    """Compare places where both sides have the same numbers of everything."""
     if not (one.sentinel or other.sentinel or one.nonfinite or other.nonfinite):
         return Places(agree=True)
     if one.places is None or other.places is None:
@@ -83,26 +90,47 @@ def places(left: Kept, right: Kept, constants: tuple[float, ...] = FILLS) -> Pla
         if straddle:
             return Places(unknown=_STRADDLE)
         return Places(sentinel_mismatch=1) if one.sentinel or other.sentinel else Places(nonfinite_mismatch=1)
-    masked = abs(one.negative_infinity - other.negative_infinity)
-    return _of_constants(one, other, fills, masked) if one.sentinel and other.sentinel else Places(True, "", 0, 0, 0, 0, masked)
+    if one.sentinel and other.sentinel:
+        return _of_constants(one, other, fills)
+    return Places(agree=True, infinity_for_sentinel=abs(one.negative_infinity - other.negative_infinity))
 
 
-def _of_constants(one: Statistics, other: Statistics, fills: tuple[Fills | None, Fills | None], masked: int) -> Places:
+def _of_constants(one: Statistics, other: Statistics, fills: Both) -> Places:
     """Compare what two sides are filled with, at the same places."""
-    if None in (one.fill, other.fill, one.spread, other.spread) or None in fills:
+    here, there = (_constant(side, kinds) for side, kinds in zip((one, other), fills, strict=True))
+    if here is None or there is None:
         return Places(unknown=_SEVERAL)
-    here, there = (_class_of(side.fill, kinds) for side, kinds in zip((one, other), fills, strict=True))
-    if here == there:
-        error = one.spread + other.spread + abs(one.fill - other.fill)
-        return Places(agree=True, infinity_for_sentinel=masked, fill_error=error, fill_size=abs(one.fill) - one.spread)
-    if any(here == mine and there == theirs for mine, theirs in zip(fills[0].ends, fills[1].ends, strict=True)):
+    masked = abs(one.negative_infinity - other.negative_infinity)
+    if here.kind == there.kind:
+        error = here.spread + there.spread + abs(here.value - there.value)
+        return Places(agree=True, infinity_for_sentinel=masked, fill_error=error, fill_size=abs(here.value) - here.spread)
+    if (here.end, there.end) in {("low", "low"), ("high", "high")}:
         return Places(agree=True, infinity_for_sentinel=masked)
-    certain = one.sentinel + other.sentinel - max(one.sentinel + one.negative_infinity, other.sentinel + other.negative_infinity)
+    certain = one.sentinel + other.sentinel - max(_masked(one), _masked(other))
     return Places(other_fill=certain) if certain > 0 else Places(unknown=_SEVERAL)
 
 
-def _class_of(constant: float, fills: Fills) -> int:
-    return int(sort(np.array([constant]), fills).kinds[0])
+class _Constant(NamedTuple):
+    """What all fills of a side are of: the value, its class, how far fills are from it, and which end of its type it is."""
+
+    value: float
+    kind: int
+    spread: float
+    end: str
+
+
+def _constant(side: Statistics, fills: Fills | None) -> _Constant | None:
+    """Return what a side is filled with, ``None`` where that is not one constant."""
+    if fills is None or side.fill is None or side.spread is None:
+        return None
+    kind = int(sort(np.array([side.fill], np.float64), fills).kinds[0])
+    if kind < FIRST_FILL:
+        return None
+    return _Constant(side.fill, kind, side.spread, dict(zip(fills.ends, ("low", "high"), strict=True)).get(kind, ""))
+
+
+def _masked(side: Statistics) -> int:
+    return side.sentinel + side.negative_infinity
 
 
 def _is_counted_otherwise(side: Kept, fills: Fills | None, constants: tuple[float, ...]) -> bool:
@@ -115,14 +143,14 @@ def _is_counted_otherwise(side: Kept, fills: Fills | None, constants: tuple[floa
     return known.minimum is not None and known.maximum is not None and max(-known.minimum, known.maximum) >= fills.plain
 
 
-def _saturated(one: Statistics, other: Statistics, fills: tuple[Fills | None, Fills | None]) -> Places | None:
+def _saturated(one: Statistics, other: Statistics, fills: Both) -> Places | None:
     """Return what follows from saturated elements that are no fills; ``None`` where no side has any."""
-    sides = ((one, other, fills[0]), (other, one, fills[1]))
-    found = [(kinds.slack, kinds.largest, *pair) for *pair, kinds in sides if kinds and _largest(pair[0]) == kinds.largest]
+    pairs = ((one, other, fills[0]), (other, one, fills[1]))
+    found = [(against, kinds) for side, against, kinds in pairs if kinds and _largest(side) == kinds.largest]
     if not found:
         return None
-    whole = not (one.sentinel or other.sentinel or one.nonfinite or other.nonfinite)
-    if whole and any(_largest(against) < largest - slack for slack, largest, _, against in found):
+    whole = not (_masked(one) or _masked(other) or one.nonfinite or other.nonfinite)
+    if whole and any(_largest(against) < kinds.largest - kinds.slack for against, kinds in found):
         return Places(saturated_mismatch=1)
     return Places(unknown=_SATURATED)
 

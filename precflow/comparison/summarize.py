@@ -45,9 +45,7 @@ class PairOfTensors:
         ValueError: The shapes differ.
     """
 
-    def __init__(
-        self, reference: npt.NDArray[Any], target: npt.NDArray[Any], constants: tuple[float, ...] = FILLS
-    ) -> None:
+    def __init__(self, reference: npt.NDArray[Any], target: npt.NDArray[Any], constants: tuple[float, ...] = FILLS) -> None:
         if reference.shape != target.shape:
             raise ValueError(f"cannot compare shape {list(reference.shape)} with {list(target.shape)}")
         self._mixed = reference.dtype != target.dtype

@@ -12,7 +12,7 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from precflow import __version__
-from precflow.agent.contract import HEADER_FILE
+from precflow.agent.contract import FILLS, HEADER_FILE, LARGEST
 from precflow.config import capturing, emulation, factories, standards
 from precflow.config.documents import DottedPath, scalars
 from precflow.config.later import unavailable
@@ -23,6 +23,9 @@ from precflow.config.trust import SHIPPED, TARGET
 from precflow.config.words import AT_LEAST, COLUMNS, METRICS, SEEDED, names_file
 
 Found = Iterator[tuple[DottedPath, str]]
+
+_MOST_FILLS = 32
+_APART = 0.05  # of a constant: bands around two of them never meet in any element type
 
 _NOT_EMPTY = (
     ("reference", "device"),
@@ -45,6 +48,7 @@ def problems(config: RunConfig, data: Mapping[str, Any]) -> Found:
     """
     yield from _later(config)
     yield from _empty(config)
+    yield from _fills(config)
     yield from _rules(config, data)
     yield from _accepted(config)
     yield from _limits(config)
@@ -169,6 +173,23 @@ def _empty(config: RunConfig) -> Found:
             yield (section, key), "is an empty list: leave it out for the default"
     if not config.tolerance.standards and not _limits_of(config.tolerance) and not config.tolerance.rules:
         yield ("tolerance", "standards"), "is an empty list and there is no limit: nothing could fail. Use [default]"
+
+
+def _fills(config: RunConfig) -> Found:
+    """Yield constants of masks that no mask is made of, and those that are known or stand too close to one that is."""
+    if len(config.tolerance.fills) > _MOST_FILLS:
+        yield ("tolerance", "fills"), f"has {len(config.tolerance.fills)} constants; expected at most {_MOST_FILLS}"
+        return
+    known = list(FILLS)
+    for number, fill in enumerate(config.tolerance.fills):
+        path = ("tolerance", "fills", str(number))
+        if not 1 <= abs(fill) <= LARGEST["float64"]:
+            yield path, f"is {fill:g}; expected a finite number of at least 1 in magnitude"
+            continue
+        near = next((other for other in known if abs(fill - other) <= _APART * abs(other)), None)
+        if near is not None:
+            yield path, f"is {fill:g}, which lies within {_APART:.0%} of {near:g}: that is known already"
+        known.append(fill)
 
 
 def _rules(config: RunConfig, data: Mapping[str, Any]) -> Found:

@@ -298,6 +298,11 @@ class Tolerance(Limits):
         "Other limits for some records. The first rule that matches wins over standards and plain limits.",
         '[{match: "*.router", relative_l2: 5%, because: ties of the top k break by rounding}]',
     )
+    fills: tuple[float, ...] = key(
+        (),
+        "Constants that masks are filled with, beside the usual ones (docs/metrics.md): they are measured by themselves.",
+        "[-12345.0]",
+    )
 
 
 @dataclass(frozen=True)

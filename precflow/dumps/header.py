@@ -265,7 +265,13 @@ def _typed(plain: Mapping[str, Any]) -> Header:
         TypeError, ValueError, OverflowError: One is not.
     """
     _check_keys(plain, {*EMPTY_HEADER, CHECKSUM})
-    for key, kind in (("device", Device), ("weights", Holdings), ("inputs", Holdings), ("repeat", Repeat), ("fills", CountedFills)):
+    for key, kind in (
+        ("device", Device),
+        ("weights", Holdings),
+        ("inputs", Holdings),
+        ("repeat", Repeat),
+        ("fills", CountedFills),
+    ):
         _check_keys(plain[key], {one.name for one in fields(kind)}, f"{key}.")
     for key in ("weights", "inputs"):
         for name, entry in dict(plain[key]["entries"]).items():

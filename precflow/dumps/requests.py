@@ -91,6 +91,7 @@ def _common(config: RunConfig, side: str, output: Path, *, ci: bool) -> dict[str
 
 def _capture(config: RunConfig, region: Rules | None) -> dict[str, Any]:
     capture = _part(config.capture, _OF_CAPTURE)
+    capture["fills"] = [float(constant) for constant in config.tolerance.fills]
     rules = [{key: value for key, value in rule.items() if key != "because"} for rule in capture["rules"]]
     if region is not None:
         return {**capture, "detail": _SECOND_DETAIL, "rules": [*region, {"detail": NONE}]}

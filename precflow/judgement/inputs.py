@@ -10,7 +10,7 @@ from pathlib import Path
 from precflow.agent.contract import module_text
 from precflow.comparison import estimates
 from precflow.comparison.described import joined_by
-from precflow.comparison.kept import Evidence
+from precflow.comparison.kept import Evidence, constants_of
 from precflow.comparison.measures import Measure
 from precflow.comparison.metrics import measure_all
 from precflow.comparison.remarks import counts, warnings
@@ -85,10 +85,11 @@ def measured(left: Record, right: Record, reference: Evidence, target: Evidence)
     )
     if plain.join != "paired" or not plain.judged:
         return plain
+    constants = constants_of(reference, target)
     if estimates.are_needed(plain, left, right):
-        return estimates.measured(plain, left, right, reference, target)
+        return estimates.measured(plain, left, right, reference, target, constants)
     try:
-        summary = summarize(reference.tensor(left), target.tensor(right))
+        summary = summarize(reference.tensor(left), target.tensor(right), constants=constants)
     except DumpError as error:
         return replace(plain, join="unreadable", reason=error.message)
     found = replace(plain, evidence="tensors", metrics=measure_all(summary), counts=counts(summary))

@@ -8,6 +8,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from precflow.agent.contract import FILLS
 from precflow.comparison.compare import compare
 from precflow.comparison.damaged import set_aside
 from precflow.comparison.executors.choose import choose
@@ -41,7 +42,8 @@ def _declare(job: Job) -> Mapping[str, Any]:
     metrics = plain(job.config.metrics)
     packages = {str(declared[TARGET]).partition(".")[0] for declared in metrics.values()}
     own = {"metrics": metrics, "code": sources.digests(packages, job.import_paths, _installed(packages))} if metrics else {}
-    return {"summary": SUMMARY_VERSION, **own}
+    fills = plain(job.config.tolerance.fills)
+    return {"summary": SUMMARY_VERSION, **({"fills": fills} if fills else {}), **own}
 
 
 def _installed(packages: Iterable[str]) -> dict[str, list[str]]:
@@ -76,7 +78,14 @@ def _compared(job: Job, folder: Path, sides: Sequence[Path]) -> list[Measure]:
         torn.unlink()
     reference, target = map(open_dump, sides)
     executor = choose(job.config.executor, declared)
-    measures = compare(reference, target, executor=executor, own=declared.load(), kept=folder / _BATCHES)
+    measures = compare(
+        reference,
+        target,
+        executor=executor,
+        own=declared.load(),
+        kept=folder / _BATCHES,
+        constants=(*FILLS, *job.config.tolerance.fills),
+    )
     shutil.rmtree(folder / _BATCHES, ignore_errors=True)
     return set_aside(measures, reference, target)
 

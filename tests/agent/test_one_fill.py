@@ -41,11 +41,13 @@ def test_a_masked_tensor_has_the_statistics_that_sorting_gives(name, fill, move)
     assert same(of_any(values), _of_kinds(values, fills_of(values.dtype)))
 
 
-@pytest.mark.parametrize("constant", [-1e9, -1e30, -65504.0, -66000.0])
-def test_customary_constants_are_fills(constant):
-    values = torch.tensor([1.0, constant, 0.0, -3.0, constant])
+@pytest.mark.parametrize("constant", [-1e4, -1e9, -1e30, -65504.0, -66000.0])
+@pytest.mark.parametrize("score", [0.0, 3.0])
+def test_customary_constants_are_fills_with_a_score_and_without(constant, score):
+    values = torch.tensor([1.0, constant, 0.0, -3.0, constant - score])
     found = masked(values, fills_of(torch.float32))
     assert (found.number, found.zero, found.least, found.most, found.code) == (2, 1, -3.0, 1.0, 4)
+    assert found.spread == max(abs(float(value) - found.fill) for value in values[[1, 4]])
     assert same(of_any(values), _of_kinds(values, fills_of(torch.float32)))
 
 
@@ -58,7 +60,10 @@ def test_customary_constants_are_fills(constant):
         [-math.inf, math.inf, 1.0],
         [-1e30, -1e9, 1.0],
         [-1e9, 3e38],
-        [-70000.0, -1e9],
+        [-70000.0, -65504.0],
+        [-70000.0, 2.0],
+        [-1e4, 1300.0],
+        [-1e4, -1e9],
     ],
 )
 def test_what_is_not_one_fill_is_left_to_others(values):

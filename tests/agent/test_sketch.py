@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from precflow.agent.fills import Cleaning, fills_of
+from precflow.agent.fills import Cleaning
 from precflow.agent.mixing import mix32, mix32_of
 from precflow.agent.sketch import BLOCK, MOST_ROWS, STRETCH, SUMS, added, joined, row_length, row_norms, sized, sketch
 from precflow.agent.statistics import cleaning, of_any
@@ -93,7 +93,7 @@ def test_only_ordinary_values_enter(other):
     values[::13] = 0
     clean = added(sketch(values))
     values[::13] = other
-    fills = Cleaning(fills_of(torch.float32))
+    fills = Cleaning(-100.0, 100.0)
     assert torch.equal(added(sketch(values, fills), fills), clean)
     length = row_length([77, 847], 77 * 847)
     norms = row_norms(torch.where(values == other, 0.0, values).nan_to_num(0.0, 0.0, 0.0)[: 77 * 847], length)

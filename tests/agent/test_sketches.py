@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from precflow.agent.fills import Cleaning, fills_of
+from precflow.agent.fills import Cleaning
 from precflow.agent.sketch import SUMS, added, row_norms, sized, sketch
 from precflow.agent.sketches import Sketches
 
@@ -34,7 +34,7 @@ def test_each_is_what_it_is_alone(fine):
     for number, count in enumerate([5000, 5000, 70_000, 5000, 2000]):
         scale = 1e-30 if number == 3 else 1.0
         values = gaussian(number, count) * scale
-        clean = Cleaning(fills_of(torch.float32), -99 if number == 3 else 0)
+        clean = Cleaning(-100.0, 100.0, -99 if number == 3 else 0)
         largest = float(clean(values).abs().max()) if fine else 0.0
         parts, rows = sketch(values, clean, largest=largest), row_norms(values, 100, clean)
         sketches.add(str(number), parts, rows, clean)

@@ -1,5 +1,7 @@
 """Mask fills and large values: no pair that differs is measured as if it did not, no clean mask as if it differed."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,8 +12,8 @@ from precflow.comparison.metrics import measure_all
 from precflow.comparison.remarks import counts
 from precflow.comparison.summarize import PairOfTensors, summarize
 from precflow.dumps.dtypes import NUMPY_DTYPES, float_facts
-from precflow.judgement.assertion import assert_aligned
 from precflow.judgement.decision import OF_CLASSES
+from precflow.library import assert_aligned
 
 TYPES = ("float64", "float32", "bfloat16", "float16")
 MASKS = [constant for constant in FILLS if constant < 0]
@@ -75,7 +77,7 @@ def test_no_metric_says_less_than_the_error_of_all_elements_together(pair):
 def test_the_compiled_pass_says_no_less_however_it_is_cut(pair, cut):
     tensors = PairOfTensors(*pair)
     ends = (0, min(cut, tensors.size), tensors.size)
-    parts = [(start, stop, tensors.summary(start, stop, compiled=True)) for start, stop in zip(ends, ends[1:], strict=False)]
+    parts = [(start, stop, tensors.summary(start, stop, compiled=True)) for start, stop in itertools.pairwise(ends)]
     summary = tensors.settled(parts, compiled=True)
     found, expected = measure_all(summary), measure_all(summarize(*pair))
     assert found["relative_l2"] >= plain_relative_l2(*pair) * (1 - 1e-9) or summary.other_fill
@@ -116,9 +118,7 @@ def test_each_side_may_fill_with_the_least_value_of_its_own_type_or_with_infinit
     values = rng.standard_normal((4, 64)).astype(NUMPY_DTYPES["float16"]).astype(float)
     mask = np.triu(np.ones((4, 64), bool), 1)
     with np.errstate(over="ignore"):
-        left, right = (
-            np.where(mask, -LARGEST[name], values).astype(NUMPY_DTYPES[name]) for name in (first, second)
-        )
+        left, right = (np.where(mask, -LARGEST[name], values).astype(NUMPY_DTYPES[name]) for name in (first, second))
     assert_aligned(right, left)
     right[mask] = -np.inf
     assert_aligned(right, left)

@@ -7,12 +7,14 @@ import pytest
 from precflow.agent.contract import FILLS, Identity
 from precflow.comparison.kept import Kept, group_length, kept, of_tensor, places
 from precflow.comparison.sketch import BLOCK, BUCKETS, mixed, norm, sketch
-from precflow.comparison.values import LOW_FILL, MINUS_INFINITY, NOT_A_NUMBER, ORDINARY
-from precflow.dumps.dtypes import NUMPY_DTYPES
+from precflow.comparison.values import FIRST_FILL, MINUS_INFINITY, NOT_A_NUMBER, ORDINARY, fills_of
+from precflow.dumps.dtypes import NUMPY_DTYPES, float_facts
 from precflow.dumps.records import Record, Statistics
 from precflow.errors import DumpError
 
 RNG = np.random.default_rng(5)
+OF_FLOAT32 = fills_of(float_facts("float32"))
+LOW = FIRST_FILL + FILLS.index(-1e9)
 COUNTED = Statistics(-1.0, 2.0, 0.5, 6.0, 0, 0, 0, 0, 0, 0)
 
 
@@ -114,15 +116,17 @@ def test_a_shape_in_step_with_the_buckets_has_no_sketch():
 
 def test_places_are_a_checksum_that_does_not_hang_on_blocks():
     kinds = np.zeros(200_000, np.uint8)
-    kinds[[5, 70_000, 199_999]] = NOT_A_NUMBER, LOW_FILL, LOW_FILL
-    assert places(kinds, 0) == (places(kinds[:100], 0) + places(kinds[100:], 100)) % (1 << 32)
-    assert places(kinds * 0 + ORDINARY, 0) == 0
+    kinds[[5, 70_000, 199_999]] = NOT_A_NUMBER, LOW, LOW
+    assert places(kinds, 0, OF_FLOAT32) == (places(kinds[:100], 0, OF_FLOAT32) + places(kinds[100:], 100, OF_FLOAT32)) % (
+        1 << 32
+    )
+    assert places(kinds * 0 + ORDINARY, 0, OF_FLOAT32) == 0
     moved = kinds.copy()
     moved[[5, 6]] = moved[[6, 5]]
-    assert places(moved, 0) != places(kinds, 0)
+    assert places(moved, 0, OF_FLOAT32) != places(kinds, 0, OF_FLOAT32)
     alike = kinds.copy()
     alike[70_000] = MINUS_INFINITY
-    assert places(alike, 0) == places(kinds, 0)
+    assert places(alike, 0, OF_FLOAT32) == places(kinds, 0, OF_FLOAT32)
 
 
 def test_places_by_the_words_of_the_contract():
@@ -130,7 +134,7 @@ def test_places_by_the_words_of_the_contract():
     kinds[16_386] = NOT_A_NUMBER
     table = int(mixed(np.array([2 + 0x243F6A88], np.uint32))[0])
     block = int(mixed(np.array([1], np.uint32))[0])
-    assert places(kinds, 0) == (table ^ block) | 1
+    assert places(kinds, 0, OF_FLOAT32) == (table ^ block) | 1
 
 
 def test_a_record_says_what_was_kept():

@@ -6,14 +6,14 @@ import torch
 
 from precflow.agent import sketch as agent_sketch
 from precflow.agent import statistics as agent_statistics
-from precflow.agent.contract import STATISTICS
+from precflow.agent.contract import LARGEST, STATISTICS
 from precflow.comparison.kept import Kept, group_length, of_tensor
 from precflow.comparison.sketch import BLOCK, BUCKETS
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.records import Statistics
 
 TYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
-SPECIAL = (float("nan"), float("inf"), -float("inf"), -1e30, -65504.0, 2e38, 0.0)
+SPECIAL = (float("nan"), float("inf"), -float("inf"), -1e30, -65504.0, LARGEST["bfloat16"], 0.0)
 
 
 def tensors(name, shape, special):

@@ -58,9 +58,9 @@ def test_several_ranges_give_what_one_gives(opened, monkeypatch):
     reading, sides = opened(X, X * np.float32(1.5))
     whole = read_all(reading, sides, Terms(own={"largest": Largest}))
     monkeypatch.setattr(module, "PART", 1 << 16)
-    pair = OpenPair(reading, **sides)
+    pair = OpenPair(reading, **sides, terms=Terms(own={"largest": Largest}))
     assert pair.ranges() == [(0, 65536), (65536, 131072), (131072, 150000)]
-    parts = [pair.read(start, stop, Terms(own={"largest": Largest})) for start, stop in pair.ranges()]
+    parts = [pair.read(start, stop) for start, stop in pair.ranges()]
     found = pair.found(parts)
     assert found.metrics == pytest.approx(whole.metrics, rel=1e-12)
     assert found.metrics["largest"] == float(np.abs(X * np.float32(1.5) - X).max())
@@ -69,7 +69,7 @@ def test_several_ranges_give_what_one_gives(opened, monkeypatch):
 
 def test_a_pair_without_elements_has_a_range_and_a_summary_too(opened):
     reading, sides = opened(X[:0], X[:0])
-    assert OpenPair(reading, **sides).ranges() == [(0, 0)]
+    assert OpenPair(reading, **sides, terms=Terms()).ranges() == [(0, 0)]
     assert read_all(reading, sides, Terms()).metrics == {"bitwise_equal": 1.0}
 
 
@@ -83,14 +83,14 @@ def test_a_tensor_that_is_not_there_is_a_problem_of_its_side(opened):
     reading, sides = opened(X, X)
     absent = Reading(msgspec.structs.replace(reading.reference, content="0" * 32, stored=False), reading.target)
     with pytest.raises(DumpError, match="reference: "):
-        OpenPair(absent, **sides)
+        OpenPair(absent, **sides, terms=Terms())
     assert read_all(absent, sides, Terms()).problem.startswith("reference: ")
 
 
 def test_complex_numbers_are_pairs_of_reals(opened):
     numbers = (X[:2] + 1j * X[1:3]).astype(np.complex64)
     reading, sides = opened(numbers, numbers * np.complex64(2))
-    assert OpenPair(reading, **sides).size == 2 * numbers.size
+    assert OpenPair(reading, **sides, terms=Terms()).size == 2 * numbers.size
     assert read_all(reading, sides, Terms()).metrics["relative_l2"] == pytest.approx(1.0, rel=1e-6)
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from precflow.comparison.summarize import summarize
-from precflow.comparison.values import fill_range, widen
+from precflow.comparison.values import fills_of, widen
 from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES, float_facts
 
 LOWEST = {name: -float_facts(name).largest for name in FLOATS}
@@ -19,7 +19,8 @@ def pair(reference, target):
 
 
 def outcome(summary):
-    names = "small small_mismatch sentinel sentinel_mismatch nonfinite nonfinite_mismatch infinity_for_sentinel"
+    names = "small small_mismatch sentinel sentinel_mismatch other_fill saturated_mismatch nonfinite nonfinite_mismatch"
+    names += " infinity_for_sentinel"
     return {name for name in names.split() if getattr(summary, name)} or {"ordinary"}
 
 
@@ -37,20 +38,29 @@ def outcome(summary):
         ((F32, 70000.0), (F16, np.inf), {"nonfinite", "nonfinite_mismatch"}),
         ((F32, LOWEST[F32]), (F16, LOWEST[F16]), {"sentinel"}),
         ((F32, LOWEST[F32]), (BF16, LOWEST[BF16]), {"sentinel"}),
-        ((F32, -1e9), (F32, LOWEST[F32]), {"sentinel"}),
+        ((F32, -1e9), (F32, LOWEST[F32]), {"sentinel", "other_fill"}),
+        ((F32, -1e9), (F16, LOWEST[F16]), {"sentinel", "other_fill"}),
+        ((F32, -1e9), (BF16, -1e9), {"sentinel"}),
+        ((F32, LOWEST[F16]), (F16, LOWEST[F16]), {"sentinel"}),
+        ((F32, LOWEST[F32]), (F32, -LOWEST[F32]), {"sentinel", "other_fill"}),
         ((F32, -65504.0), (F32, -65100.0), {"sentinel"}),
-        ((F32, -65504.0), (F32, 0.5), {"sentinel", "sentinel_mismatch"}),
-        ((F32, 0.5), (F16, -65504.0), {"sentinel", "sentinel_mismatch"}),
-        ((F32, 3e38), (F32, -3e38), {"sentinel", "sentinel_mismatch"}),
+        ((F32, -65504.0), (F32, 0.5), {"sentinel_mismatch"}),
+        ((F32, 0.5), (F16, -65504.0), {"sentinel_mismatch", "saturated_mismatch"}),
+        ((F32, -65504.0), (F32, -66400.0), {"ordinary"}),
+        ((F32, 3e38), (F32, -3e38), {"ordinary"}),
         ((F32, -np.inf), (F32, LOWEST[F32]), {"nonfinite", "infinity_for_sentinel"}),
         ((F16, LOWEST[F16]), (F32, -np.inf), {"nonfinite", "infinity_for_sentinel"}),
         ((F32, np.inf), (F32, 3e38), {"nonfinite", "nonfinite_mismatch"}),
         ((F32, 40000.0), (F16, 40000.0), {"ordinary"}),  # large for float16, plain for float32: the values agree
-        ((F32, 40000.0), (F16, 60000.0), {"sentinel", "sentinel_mismatch"}),
-        ((F16, 40000.0), (F16, 60000.0), {"sentinel", "sentinel_mismatch"}),
-        ((F16, 40000.0), (F16, 40032.0), {"sentinel"}),
+        ((F32, 40000.0), (F16, 60000.0), {"ordinary"}),
+        ((F16, 40000.0), (F16, 60000.0), {"ordinary"}),
+        ((F16, -34000.0), (F16, -65504.0), {"sentinel_mismatch", "saturated_mismatch"}),
+        ((F16, 65472.0), (F16, 65504.0), {"sentinel"}),
+        ((F32, 70000.0), (F16, 65504.0), {"sentinel_mismatch", "saturated_mismatch"}),
+        ((F32, 65500.0), (F16, 65504.0), {"sentinel"}),
         ((F32, -5e4), (F32, -5.1e4), {"ordinary"}),
-        ((F64, -1e200), (F64, -1e200), {"sentinel"}),
+        ((F64, -1e200), (F64, -1e200), {"ordinary"}),
+        ((F64, -1e200), (F64, -np.inf), {"nonfinite", "nonfinite_mismatch"}),
         ((F64, 1e200), (F64, 1e201), {"ordinary"}),
         ((F32, 0.0), (F32, 0.0), {"small"}),
         ((F32, 0.0), (F32, -0.0), {"small"}),
@@ -60,6 +70,7 @@ def outcome(summary):
         ((F32, 1e-6), (F16, 1e-6), {"ordinary"}),
         ((F16, 1e-6), (F16, 0.0), {"small"}),
         (("float8_e4m3fn", 448.0), ("float8_e4m3fn", 416.0), {"ordinary"}),
+        (("float8_e4m3fn", 448.0), ("float8_e4m3fn", 320.0), {"saturated_mismatch"}),
         (("float8_e5m2", -57344.0), ("float8_e5m2", -57344.0), {"ordinary"}),
     ],
 )
@@ -91,6 +102,6 @@ def test_widening_is_exact_for_every_bit_pattern(name):
 
 
 def test_no_fills_in_float8():
-    fills = fill_range(float_facts("float8_e4m3fn"))
-    assert (fills.high, fills.plain_low) == (np.inf, -np.inf)
+    fills = fills_of(float_facts("float8_e4m3fn"))
+    assert (fills.plain, fills.sizes.tolist(), fills.ends) == (448.0, [0.0], (0, 0))
     assert np.dtype(ml_dtypes.float8_e4m3fn).itemsize == 1

@@ -83,7 +83,7 @@ def add_carefully(reference: Any, target: Any, first: Any, length: Any, facts: A
 
 
 @register_jitable
-def _add(  # noqa: PLR0913  one flat list, as numba likes it
+def _add(
     y: Any,
     x: Any,
     reference: Any,

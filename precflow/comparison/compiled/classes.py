@@ -1,4 +1,4 @@
-"""The compiled twin of ``values.classify``: the pairs of a segment are sorted and counted, those apart set to 0 on both sides."""
+"""The compiled twin of ``values.classify``: the pairs of a segment are sorted, counted, and those apart set to 0."""
 
 from __future__ import annotations
 

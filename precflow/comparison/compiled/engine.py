@@ -109,7 +109,7 @@ class _Form:
     facts: PairFacts
     constants: tuple[Any, ...]
 
-    def __call__(  # noqa: PLR0913  what a range is, and what is wanted of it
+    def __call__(
         self,
         reference: npt.NDArray[Any],
         target: npt.NDArray[Any],
@@ -206,7 +206,8 @@ def _constants(facts: PairFacts) -> tuple[Any, ...]:
     bands = np.zeros((2, 4, most))
     bands[:, 0], bands[:, 1] = np.inf, -np.inf
     for side, fills in enumerate(facts.fills):
-        for place, column in enumerate((fills.lows, fills.highs, fills.sizes, fills.classes)):
+        columns = fills.lows, fills.highs, fills.sizes, fills.classes.astype(np.float64)
+        for place, column in enumerate(columns):
             bands[side, place, : column.size] = column
     types = np.array([(*fills.ends, fills.largest, fills.slack) for fills in facts.fills])
     plain = np.float32(min(fills.plain for fills in facts.fills)).view(np.int32)

@@ -3,7 +3,7 @@
 SUMS = 9  # |d|, d^2, |y|, y^2, x^2, x y, |d|/|y|, |d|/(|y| + 1e-7), units in the last place
 LARGEST = 3  # |d|, |d|/|y|, |d|/(|y| + 1e-7)
 COUNTS = 5  # small, small_mismatch, within 0.001, within 0.005, largest distance in the last place
-CLASS_COUNTS = 7  # sentinel, nonfinite, sentinel_mismatch, nonfinite_mismatch, infinity_for_sentinel, other_fill, saturated_mismatch
+CLASS_COUNTS = 7  # sentinel, nonfinite; mismatches of both; infinity_for_sentinel, other_fill, saturated_mismatch
 RUNGS = 3
 
 DIVERGENCE, TARGET_SUM = SUMS, SUMS + 1  # the sum of x is taken for the divergence only

@@ -15,8 +15,24 @@ from precflow.comparison.summary import Summary, merge
 from precflow.dumps.dtypes import NUMPY_DTYPES
 
 SIZE = 9001  # three blocks, the last one short
-SPECIAL = (0.0, -0.0, 1e-42, 6e-8, 3e-5, np.nan, np.inf, -np.inf, -65504.0, -65490.0, -1e9, 65504.0, -1e4, 3e38, -3e38)
-SPECIAL += (float(np.finfo(np.float32).min), LARGEST["bfloat16"], -LARGEST["bfloat16"])
+SPECIAL: tuple[float, ...] = (
+    0.0,
+    -0.0,
+    1e-42,
+    6e-8,
+    3e-5,
+    np.nan,
+    np.inf,
+    -np.inf,
+    -65504.0,
+    -65490.0,
+    -1e9,
+    65504.0,
+    -1e4,
+    3e38,
+    -3e38,
+)
+SPECIAL = (*SPECIAL, float(np.finfo(np.float32).min), LARGEST["bfloat16"], -LARGEST["bfloat16"])
 
 
 def pair_of(facts: PairFacts, *, special: float, signed: bool) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -81,8 +81,8 @@ def measured(y: Any, x: Any, reference: Any, target: Any, distribution: Any) -> 
 
     Returns:
         Sums of |d|, d^2, |y|, y^2, x^2, x y and both quotients; the largest |d| and ``|d| / |y|``; all differing bits of any
-        element, all bits set in any, the largest magnitude of y and of x, and the smallest of y, in float32's bits; the largest distance
-        in the last place, where both sides have one type and sign, and the sum of them, modulo 2^32; the sums of the
+        element, all bits set in any, the largest magnitude of y and of x, and the smallest of y, in float32's bits; the largest
+        distance in the last place, where both sides have one type and sign, and the sum of them, modulo 2^32; the sums of the
         divergence's terms, where all are near, and of x. Numbers mean nothing where a value is not finite, or a y is 0.
     """
     d_sum = d_square = y_sum = y_square = x_square = product = quotient_sum = offset_sum = 0.0

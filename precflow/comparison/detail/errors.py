@@ -26,8 +26,8 @@ _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 class Errors:
     """What the errors of a part of a pair are like; y is the reference, x the target. Parts add up.
 
-    Left out are pairs with NaN or an infinity on either side or a mask's fill value on both; figures relative to y leave out small y
-    (0, or subnormal in the reference's type) too.
+    Left out are pairs with NaN or an infinity on either side or a mask's fill value on both; figures relative to y leave out
+    small y (0, or subnormal in the reference's type) too.
 
     Attributes:
         unequal: Elements whose values differ, NaN equal to NaN; -0 equals 0.

@@ -55,7 +55,7 @@ class Cluster:
         if not work:
             return
         distributed = _distributed()
-        task = _Task(_place(reference), _place(target), terms.compiled, terms.block, self.declared)
+        task = _Task(_place(reference), _place(target), terms.compiled, terms.block, terms.constants, self.declared)
         with self._client(distributed) as client:
             futures = {client.submit(task, batch, pure=False): batch for batch in work}
             watch = _Watch(client)
@@ -132,6 +132,7 @@ class _Task:
     target: _Place
     compiled: bool
     block: int
+    constants: tuple[float, ...]
     declared: Declared
     version: str = __version__
 
@@ -142,7 +143,7 @@ class _Task:
                 f"a worker has precflow {__version__}, not {self.version}", next_step="install the same everywhere"
             )
         sides = {"reference": _opened(self.reference), "target": _opened(self.target)}
-        terms = Terms(self.compiled, self.block, _loaded(self.declared))
+        terms = Terms(self.compiled, self.block, _loaded(self.declared), self.constants)
         return [read_all(reading, sides, terms) for reading in batch.readings]
 
 

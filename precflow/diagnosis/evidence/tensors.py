@@ -137,4 +137,5 @@ def _pair(reference: Floats, target: Floats, facts: tuple[FloatFacts, FloatFacts
 
 def _filled(values: Floats, fills: Fills, found: Sorted) -> Mask:
     kinds = sort(values, fills, found.floor).kinds
-    return fills.low[kinds] | (kinds == MINUS_INFINITY)
+    filled: Mask = fills.low[kinds] | (kinds == MINUS_INFINITY)
+    return filled

@@ -4,35 +4,45 @@ import numba
 import numpy as np
 import pytest
 
-from precflow.comparison.compiled.classes import sort_out
-from precflow.comparison.compiled.layout import CLASS_COUNTS, FIRST_CLASS, TALLIES
+from precflow.comparison.compiled.classes import FILL, KEPT, copy_of, sort_out
+from precflow.comparison.compiled.engine import _constants
+from precflow.comparison.compiled.layout import CLASS_COUNTS, FIRST_CLASS, MEASURED, TALLIES
 from precflow.comparison.compiled.selftest import SPECIAL
-from precflow.comparison.values import classify, fill_range, widen
-from precflow.dumps.dtypes import NUMPY_DTYPES, float_facts
+from precflow.comparison.kernel import pair_facts
+from precflow.comparison.values import classify, widen
+from precflow.dumps.dtypes import NUMPY_DTYPES
 
-NAMES = "sentinel nonfinite sentinel_mismatch nonfinite_mismatch infinity_for_sentinel".split()
+NAMES = "sentinel nonfinite sentinel_mismatch nonfinite_mismatch infinity_for_sentinel other_fill saturated_mismatch".split()
 PATTERNS = {"float32": np.int32, "bfloat16": np.int16, "float16": np.uint16}
 
 
 @numba.njit
-def sorted_out(reference, target, fills, plain_y, plain_x, counts):
-    return sort_out(reference, target, fills, plain_y, plain_x, counts)
+def sorted_out(reference, target, fills, kinds, counts, extent):
+    return sort_out(reference, target, fills, kinds, counts, extent)
 
 
-def by_both(reference, target):
-    """Return what either way makes of a pair: excluded places, and counts by name."""
+@numba.njit
+def copied(values, kinds, wanted, room):
+    copy_of(values, kinds, wanted, room)
+
+
+def by_both(reference, target, floors=(0.0, 0.0)):
+    """Return what either way makes of a pair: counts by name, and NumPy's classes."""
     names = reference.dtype.name, target.dtype.name
-    fills = [fill_range(float_facts(name)) for name in names]
-    table = np.array([(one.high, one.low, *one.band) for one in fills])
+    facts = pair_facts(*names)
+    _bounds, bands, types, _rungs = _constants(facts)
     left, right = (side.view(PATTERNS[name]) for side, name in zip((reference, target), names, strict=True))
-    plain, counts = (np.full_like(left, 7), np.full_like(right, 7)), np.zeros(TALLIES, np.int64)
-    excluded = sorted_out(left, right, table, *plain, counts)
-    y, x = widen(reference), widen(target)
-    with np.errstate(invalid="ignore", over="ignore"):
-        found = classify(y, x, tuple(fills), same_dtype=names[0] == names[1])
-    assert excluded == np.count_nonzero(found.excluded)
-    for side, kept in ((left, plain[0]), (right, plain[1])):
-        assert np.array_equal(kept, np.where(found.excluded, 0, side))
+    kinds, counts, extent = np.full(left.size, 9, np.uint8), np.zeros(TALLIES, np.int64), np.array([0.0, 0.0, np.inf, np.inf])
+    apart, filled = sorted_out(left, right, (bands, types, np.array(floors)), kinds, counts, extent)
+    found = classify(widen(reference), widen(target), facts.fills, floors)
+    assert (apart, filled) == (np.count_nonzero(found.excluded), np.count_nonzero(found.measured))
+    assert counts[MEASURED] == filled
+    assert extent.tolist() == [*found.largest, *found.least]
+    for side in (left, right):
+        for wanted, places in ((KEPT, ~found.excluded), (FILL, found.measured)):
+            room = np.full_like(side, 7)
+            copied(side, kinds, wanted, room)
+            assert np.array_equal(room, np.where(places, side, 0))
     return dict(zip(NAMES, counts[FIRST_CLASS : FIRST_CLASS + CLASS_COUNTS].tolist(), strict=True)), found
 
 
@@ -45,6 +55,8 @@ def test_every_two_special_values_are_classed_as_numpy_classes_them(first, secon
     counts, found = by_both(reference, target)
     assert counts == {name: getattr(found, name) for name in NAMES}
     assert counts["nonfinite"] > counts["nonfinite_mismatch"] > 0
+    counts, found = by_both(reference, target, (1e5, 1e10))
+    assert counts == {name: getattr(found, name) for name in NAMES}
 
 
 def test_ordinary_values_are_all_kept():
@@ -56,4 +68,6 @@ def test_ordinary_values_are_all_kept():
 def test_values_near_one_another_at_the_edge_of_a_fill_are_no_fill():
     low = np.array([-65504.0, -65504.0], np.float32)
     counts, _ = by_both(low, np.array([-65504.0, -9e4], np.float32))
-    assert counts["sentinel"] == 2
+    assert (counts["sentinel"], counts["sentinel_mismatch"]) == (1, 1)
+    counts, _ = by_both(low, np.array([-65504.0, -66400.0], np.float32))
+    assert (counts["sentinel"], counts["sentinel_mismatch"]) == (1, 0)

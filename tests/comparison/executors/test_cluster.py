@@ -10,12 +10,14 @@ from dataclasses import replace
 
 import pytest
 
+from precflow.agent.contract import FILLS
 from precflow.comparison.batches import batches
 from precflow.comparison.compare import compare
 from precflow.comparison.executors import cluster as module
 from precflow.comparison.executors.cluster import Cluster
 from precflow.comparison.executors.threads import Threads
 from precflow.comparison.own import Declared
+from precflow.comparison.reading import Terms
 from precflow.errors import DumpError, ExecutorError, MissingExtraError
 
 
@@ -30,8 +32,10 @@ def test_without_dask_the_extra_is_named(sides, monkeypatch):
 
 
 def test_a_worker_checks_that_it_sees_the_same(sides, readings, tmp_path):
-    task = module._Task(module._place(sides[0]), module._place(sides[1]), compiled=False, block=1 << 17, declared=Declared())
-    batch = next(batches(readings, {}))
+    task = module._Task(
+        module._place(sides[0]), module._place(sides[1]), compiled=False, block=1 << 17, constants=FILLS, declared=Declared()
+    )
+    batch = next(batches(readings, Terms()))
     assert len(task(batch)) == 2
     with pytest.raises(ExecutorError, match="a worker has precflow"):
         replace(task, version="0.0.1")(batch)
