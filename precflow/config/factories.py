@@ -195,7 +195,7 @@ def _top_level(name: str) -> Any:
         found = importlib.util.find_spec(name)
         if found is not None:
             return found
-    return PathFinder.find_spec(name, [working])
+    return PathFinder.find_spec(name, [working, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
 
 
 def _made_at_run_time(file: Path) -> bool:
