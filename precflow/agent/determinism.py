@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import random
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any, Dict, List
 
@@ -14,6 +15,7 @@ from precflow.agent.request import Determinism
 if TYPE_CHECKING:
     import torch
 
+_COMPILER, _OF_COMPILER = "torch._inductor.config", "TORCHINDUCTOR_DETERMINISTIC"
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"  # cuBLAS reads it once; without it, strict mode refuses matrix products on CUDA
 
 
@@ -81,9 +83,21 @@ def effective() -> Dict[str, str]:
 
 
 def _deterministic_torch(*, warn_only: bool) -> None:
+    """Do what ``torch.use_deterministic_algorithms`` does, which imports torch's compiler to set one switch of it: two seconds.
+
+    Here the compiler finds the switch set when somebody imports it.
+    """
     import torch
 
-    torch.use_deterministic_algorithms(mode=True, warn_only=warn_only)
+    switch = getattr(torch._C, "_set_deterministic_algorithms", None)  # noqa: SLF001  what the public function calls
+    if switch is None:
+        torch.use_deterministic_algorithms(mode=True, warn_only=warn_only)
+    else:
+        switch(True, warn_only=warn_only)  # noqa: FBT003  it takes no name
+        os.environ[_OF_COMPILER] = "1"
+        compiler: Any = sys.modules.get(_COMPILER)
+        if hasattr(compiler, "deterministic"):  # older ones have no such switch
+            compiler.deterministic = True
     if warn_only:
         warnings.filterwarnings("once", message=".*deterministic.*")
     deterministic = getattr(torch.utils, "deterministic", None)

@@ -31,6 +31,10 @@ class Events:
         """Say why the agent stops."""
         self._send({"event": "error", "kind": error.kind, "message": error.message, "next_step": error.next_step})
 
+    def done(self, code: int) -> None:
+        """Say that a request is done, and that this process waits for another one."""
+        self._send({"event": "done", "code": str(code)})
+
     @contextmanager
     def part(self, name: str, text: str) -> Iterator[None]:
         """Announce one part of the work and measure it."""

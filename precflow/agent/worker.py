@@ -27,8 +27,7 @@ def run(request: Request, events: Events) -> None:
     """
     if not os.path.isdir(request.output):
         raise AgentError("bad_request", "output %r is not a folder; it must exist" % request.output)
-    with events.part("torch", "importing torch"):
-        _check_torch()
+    import_torch(events)
     if request.action == "rehearse":  # which needs no device
         from precflow.agent.rehearsal import rehearse
 
@@ -46,6 +45,23 @@ def run(request: Request, events: Events) -> None:
         from precflow.agent.dumping import dump
 
         dump(request, device, where, events)
+
+
+def import_torch(events: Events) -> None:
+    """Import torch, which takes seconds.
+
+    Raises:
+        AgentError: ``workload``: it cannot be imported. ``unsupported``: it is too old.
+    """
+    with events.part("torch", "importing torch"):
+        try:
+            import torch
+        except ImportError as error:
+            message = "this interpreter cannot import torch: %s" % error
+            raise AgentError("workload", message, "pip install 'torch>=2.1' there") from error
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if version < OLDEST_TORCH:
+        raise AgentError("unsupported", "torch %s is too old; expected 2.1 or newer" % torch.__version__)
 
 
 def _start(request: Request, device: Device) -> torch.device:
@@ -73,15 +89,3 @@ def _environment(request: Request, device: Device) -> None:
         raise AgentError(
             "disk_full" if error.errno == 28 else "unwritable", "cannot write %s: %s" % (path, error.strerror)
         ) from error
-
-
-def _check_torch() -> None:
-    try:
-        import torch
-    except ImportError as error:
-        raise AgentError(
-            "workload", "this interpreter cannot import torch: %s" % error, "pip install 'torch>=2.1' there"
-        ) from error
-    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    if version < OLDEST_TORCH:
-        raise AgentError("unsupported", "torch %s is too old; expected 2.1 or newer" % torch.__version__)

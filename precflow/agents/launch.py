@@ -9,6 +9,7 @@ import queue
 import shlex
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from precflow.errors import SideError, StoreError
 REQUEST_FILE = "request.json"
 COMMAND = "{command}"  # where a launcher wants the command, if not at its end
 LOG_LINES = 15  # shown of a side that died without a word
+_FORKS = sys.platform == "linux"  # elsewhere libraries below torch do not stand it
 _GRACE = 3.0  # seconds between asking a process to end and ending it
 _TICK = 0.2  # seconds between two looks at a silent process
 _NEXT_STEPS = {
@@ -46,6 +48,70 @@ class _Heard:
 
     error: Mapping[str, str] = field(default_factory=dict)
     timed_out: bool = False
+    code: int | None = None  # of a request that is done while the process goes on
+
+
+@dataclass
+class _Agent:
+    """A running process, the lines that it prints, and whether it has done its request and waits for another one."""
+
+    process: subprocess.Popen[bytes]
+    lines: queue.SimpleQueue[bytes]
+    waits: bool = False
+
+    def ask(self, request: Path, *, more: bool) -> bool:
+        """Hand a request to a process that waits, and whether more may follow; tell whether it is still there."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps([str(request), more]).encode() + b"\n")
+            self.process.stdin.flush()
+        except OSError:
+            return False
+        self.waits = False
+        return self.process.poll() is None
+
+
+class Agents:
+    """Agents that have imported torch and wait for another request of their side, until this is closed.
+
+    Importing torch takes seconds, telling the facts of a side a tenth of one. Each request is still done in a process of its
+    own, which begins as any does that has just imported torch. Two sides never share one.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[object, ...], _Agent] = {}
+
+    def close(self) -> None:
+        """End every agent that waits."""
+        while self._waiting:
+            _end(self._waiting.popitem()[1].process)
+
+    @contextlib.contextmanager
+    def asked(  # noqa: PLR0913  each is a fact of its own
+        self, request: Path, name: str, side: Side, environment: Mapping[str, str], log: IO[bytes], *, stays: bool
+    ) -> Iterator[_Agent]:
+        """Give a request to the agent of this side that waits, else to one that is started.
+
+        Its whole group of processes ends on the way out, whatever the way is; but an agent that ``stays`` and has done the
+        request waits for the next one.
+        """
+        words = command(side, "--stay", str(os.getpid()))
+        key = (name, tuple(words), tuple(sorted(environment.items())))
+        agent = self._waiting.pop(key, None)
+        if agent is not None and not agent.ask(request, more=stays):  # it ended while nobody looked
+            _end(agent.process)
+            agent = None
+        if agent is None and stays and _FORKS and not side.launcher:  # a launcher may start several, or somewhere else
+            agent = _start(words, environment, log, stdin=subprocess.PIPE)
+            agent.ask(request, more=True)
+        agent = agent or _start(command(side, str(request)), environment, log)
+        try:
+            yield agent
+            if stays and agent.waits:
+                self._waiting[key] = agent
+        finally:
+            if self._waiting.get(key) is not agent:
+                _end(agent.process)
 
 
 def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go by name
@@ -56,6 +122,7 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
     variables: Mapping[str, str],
     timeout: float,
     on_progress: Callable[[str], None] | None = None,
+    agents: Agents | None = None,
 ) -> None:
     """Run one request in the side's interpreter and return when its result is in ``folder``.
 
@@ -66,6 +133,7 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
         variables: Win over everything that the request implies.
         timeout: Seconds until the agent is stopped; 0 is no limit.
         on_progress: Called with a short text while the agent works.
+        agents: Where an agent that told the facts of a side waits for the request of its dump.
 
     Raises:
         SideError: The agent refused, crashed, hung, or left no result; carries its last lines.
@@ -74,13 +142,14 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
     name = str(request["side"])
     path = _write_request(request, side, folder)
     environment = {**os.environ, **implied_variables(request), **{key: str(value) for key, value in variables.items()}}
-    with _log(folder) as log, _started(command(side, path), environment, log) as process:
+    stays = agents is not None and request["action"] == "environment"
+    with _log(folder) as log, (agents or Agents()).asked(path, name, side, environment, log, stays=stays) as agent:
         deadline = time.monotonic() + timeout if timeout else float("inf")
-        heard = _follow(process, deadline, on_progress or (lambda _: None), log)
+        heard = _follow(agent, deadline, on_progress or (lambda _: None), log)
     if heard.timed_out:
         message = f"the {name} side did not finish within {timeout:g} s and was stopped"
         raise SideError(message, log=last_lines(folder), next_step="allow it more time: capture.timeout=2h")
-    _check_end(process.returncode, heard, name, folder)
+    _check_end(agent.process.returncode if heard.code is None else heard.code, heard, name, folder)
     if not (folder / _MADE[str(request["action"])]).is_file():
         raise SideError(
             f"the agent of the {name} side ended without a result",
@@ -101,15 +170,15 @@ def implied_variables(request: Mapping[str, Any]) -> dict[str, str]:
     return wanted
 
 
-def command(side: Side, request: Path) -> list[str]:
-    """Return the words that start an agent: set-up files, then launcher, then interpreter, agent and request.
+def command(side: Side, *request: str) -> list[str]:
+    """Return the words that start an agent: set-up files, then launcher, then interpreter, agent and its own words.
 
     Raises:
         SideError: The interpreter or a set-up file is missing.
     """
     elsewhere = bool(side.setup or side.launcher)  # a set-up file may change PATH, a launcher the machine
     python = side.interpreter if elsewhere and side.interpreter else interpreter(side)
-    words = [python, str(pack.cached()), str(request)]
+    words = [python, str(pack.cached()), *request]
     if COMMAND in side.launcher:
         place = side.launcher.index(COMMAND)
         words = [*side.launcher[:place], *words, *side.launcher[place + 1 :]]
@@ -137,7 +206,7 @@ def _behind_setup(files: Sequence[str], words: Sequence[str]) -> list[str]:
     missing = [file for file, path in found.items() if not path.is_file()]
     if missing:
         raise SideError(f"set-up file {', '.join(missing)} does not exist", next_step="correct `setup` in the site file")
-    sourced = "".join(f". {shlex.quote(str(path))} >&2 || exit 2; " for path in found.values())
+    sourced = "".join(f". {shlex.quote(str(path))} >&2 </dev/null || exit 2; " for path in found.values())
     return ["bash", "-c", f"{sourced}exec {shlex.join(words)}"]
 
 
@@ -157,26 +226,26 @@ def _write_request(request: Mapping[str, Any], side: Side, folder: Path) -> Path
 
 def _log(folder: Path) -> IO[bytes]:
     try:
-        return (folder / LOG_FILE).open("wb", buffering=0)
+        (folder / LOG_FILE).write_bytes(b"")
+        return (folder / LOG_FILE).open("ab", buffering=0)  # an agent that stayed opens it too
     except OSError as error:
         raise StoreError(f"cannot write {folder / LOG_FILE}: {error.strerror}") from error
 
 
-@contextlib.contextmanager
-def _started(words: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the process in a group of its own, and end the whole group on the way out, whatever the way is."""
+def _start(words: Sequence[str], environment: Mapping[str, str], log: IO[bytes], stdin: int = subprocess.DEVNULL) -> _Agent:
+    """Start a process in a group of its own; whoever does so ends that."""
     try:
-        process = subprocess.Popen(  # ends below
-            words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+        process = subprocess.Popen(
+            words, env=environment, stdin=stdin, stdout=subprocess.PIPE, stderr=log, start_new_session=True
         )
     except OSError as error:
         raise SideError(
             f"cannot start {words[0]}: {error.strerror}", next_step="correct interpreter or launcher of this side"
         ) from error
-    try:
-        yield process
-    finally:
-        _end(process)
+    assert process.stdout is not None
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
+    return _Agent(process, lines)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -186,6 +255,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(_GRACE)
     _signal_group(process, signal.SIGKILL)
     process.wait()
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
@@ -193,18 +265,15 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
         os.killpg(process.pid, number)
 
 
-def _follow(process: subprocess.Popen[bytes], deadline: float, say: Callable[[str], None], log: IO[bytes]) -> _Heard:
-    """Pass on what the agent says until it has ended, or its time has."""
-    heard = _Heard()
-    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    assert process.stdout is not None
-    threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
+def _follow(agent: _Agent, deadline: float, say: Callable[[str], None], log: IO[bytes]) -> _Heard:
+    """Pass on what an agent says until it has done its request, or has ended, or its time has."""
+    heard, process = _Heard(), agent.process
     while True:
         if time.monotonic() > deadline:
             heard.timed_out = True
             return heard
         try:
-            line = lines.get(timeout=min(_TICK, max(0.0, deadline - time.monotonic())))
+            line = agent.lines.get(timeout=min(_TICK, max(0.0, deadline - time.monotonic())))
         except queue.Empty:
             if process.poll() is not None:  # ended, and a process that it left behind keeps the pipe open
                 return heard
@@ -212,6 +281,9 @@ def _follow(process: subprocess.Popen[bytes], deadline: float, say: Callable[[st
         if not line:
             break
         _hear(line, heard, say, log)
+        if heard.code is not None:
+            agent.waits = True
+            return heard
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(None if deadline == float("inf") else max(0.0, deadline - time.monotonic()))
     heard.timed_out = process.poll() is None
@@ -234,6 +306,8 @@ def _hear(line: bytes, heard: _Heard, say: Callable[[str], None], log: IO[bytes]
         return
     if kind == "error":
         heard.error = event
+    elif kind == "done":
+        heard.code = int(event["code"])
     else:
         say(str(event.get("text", "")))
 

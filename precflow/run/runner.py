@@ -7,11 +7,13 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precflow.agent.contract import LOG_FILE
+from precflow.agents.launch import Agents
 from precflow.environment.variables import misspelt
 from precflow.errors import ConfigError, PrecflowError, SideError
 from precflow.judgement.verdicts import EXIT_CODES
@@ -79,7 +81,9 @@ def run(composed: Composed, *, command: str) -> Outcome:
     try:
         _withdraw(where)
         with reading_once():
-            due = _stages(job, where, done, states, note=lambda: where.manifest.update(_so_far(entry, done, states)))
+            with closing(Agents()) as agents:
+                job = replace(job, agents=agents)
+                due = _stages(job, where, done, states, note=lambda: where.manifest.update(_so_far(entry, done, states)))
             kept = None if set(states.values()) - {"kept"} else time.monotonic() - started
             outcome = _close(job, where, done, due, kept=kept)
         verdict, code = outcome.verdict or "", outcome.exit_code

@@ -17,4 +17,12 @@ def ask(job: Job, side: str, request: Mapping[str, Any], folder: Path) -> None:
         SideError: It refused, crashed, hung, or left no result.
     """
     settings, timeout = job.side(side), job.config.capture.timeout
-    run_agent(request, side=settings, folder=folder, variables=settings.variables, timeout=timeout, on_progress=job.say)
+    run_agent(
+        request,
+        side=settings,
+        folder=folder,
+        variables=settings.variables,
+        timeout=timeout,
+        on_progress=job.say,
+        agents=job.agents,
+    )

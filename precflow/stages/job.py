@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from precflow.agents.launch import Agents
 from precflow.config.schema import RunConfig, Side
 
 
@@ -28,6 +29,7 @@ class Job:
         stages: ``(name, state, seconds, note)`` of what was done before, for the report.
         say: Called with a short text while a stage works.
         team: Folders of a team: ``standard`` and ``rule``, besides the shipped ones.
+        agents: Where the agent of a side waits between its stages; ``None``: each stage starts its own.
     """
 
     config: RunConfig
@@ -43,6 +45,7 @@ class Job:
     stages: tuple[tuple[str, str, float, str], ...] = ()
     say: Callable[[str], None] = field(default=lambda _: None)
     team: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
+    agents: Agents | None = None
 
     def side(self, name: str) -> Side:
         """Return the recipe's section of a side."""

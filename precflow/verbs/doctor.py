@@ -8,13 +8,18 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from precflow.config.schema import RunConfig, Side
 from precflow.errors import SideError
 from precflow.verbs import parser, print_json, say
+
+if TYPE_CHECKING:
+    from precflow.agents.launch import Agents
 
 DEVICES = ("cpu", "cuda", "npu", "emulated")
 _NODES = {"cuda": "nvidia", "npu": "davinci"}  # how the kernel calls them
@@ -51,7 +56,11 @@ def main(arguments: Sequence[str]) -> int:
     options = parser("doctor", "[+site=NAME]")
     options.add_argument("words", nargs="*", metavar="+site=NAME", help="look at the interpreters and the store of a site too")
     chosen = options.parse_args(arguments)
-    rows = examine(_config(chosen.words, chosen.config_dir), probe)
+    from precflow.agents.launch import Agents
+
+    config = _config(chosen.words, chosen.config_dir)
+    with closing(Agents()) as agents:
+        rows = examine(config, partial(probe, agents=agents))
     problems = sum(row.problem for row in rows)
     if chosen.json:
         print_json({"rows": [asdict(row) for row in rows], "problems": problems})
@@ -67,21 +76,27 @@ def examine(config: RunConfig, ask: Probe) -> list[Row]:
         config: What a site gives: interpreters, variables, store.
         ask: Asks a device of a side for its facts; raises SideError where it cannot be a side.
     """
-    with ThreadPoolExecutor(max_workers=2) as pool:  # each loads torch: two at a time
-        devices = list(pool.map(lambda name: _device(config, name, ask), DEVICES))
-        interpreters = list(pool.map(lambda side: _interpreter(config, side, ask), _own_interpreters(config)))
+    with ThreadPoolExecutor(max_workers=1) as pool:  # each loads torch: two at a time, with the devices
+        interpreters = pool.map(lambda side: _interpreter(config, side, ask), _own_interpreters(config))
+        matches = pool.submit(_matching, config)
+        devices = [_device(config, name, ask) for name in DEVICES]
     return [
         Row("this machine", _machine()),
         *devices,
-        *_matching(config),
+        *matches.result(),
         *interpreters,
         *_variables(config),
         _store(config),
     ]
 
 
-def probe(config: RunConfig, name: str) -> Mapping[str, Any]:
+def probe(config: RunConfig, name: str, agents: Agents | None = None) -> Mapping[str, Any]:
     """Return the facts of a side, asked of an agent in the side's interpreter.
+
+    Args:
+        config: Has the side.
+        name: Of the side.
+        agents: Where precflow's own interpreter waits for the next device, with torch imported.
 
     Raises:
         SideError: It cannot be a side, and why.
@@ -94,7 +109,8 @@ def probe(config: RunConfig, name: str) -> Mapping[str, Any]:
     side = _side(config, name)
     with tempfile.TemporaryDirectory(prefix="precflow-doctor-") as folder:
         request = environment_request(config, name, Path(folder), ci=False)
-        run_agent(request, side=side, folder=Path(folder), variables=side.variables, timeout=_PATIENCE)
+        kept = None if side.interpreter else agents
+        run_agent(request, side=side, folder=Path(folder), variables=side.variables, timeout=_PATIENCE, agents=kept)
         facts: Mapping[str, Any] = read_plain(Path(folder) / FACTS_FILE)
     return facts
 
@@ -175,9 +191,10 @@ def _matching(config: RunConfig) -> list[Row]:
     from precflow.agents.fingerprint import fingerprint
 
     rows = []
-    for name in ("reference", "target"):
+    sides = [_side(config, name) for name in ("reference", "target")]
+    for side in sides if sides[0] != sides[1] else sides[:1]:
         try:
-            packages = fingerprint(_side(config, name))["packages"]
+            packages = fingerprint(side)["packages"]
         except SideError:
             continue  # said in the row of the interpreter
         rows += matching(packages)

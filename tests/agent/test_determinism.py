@@ -1,4 +1,6 @@
 import random
+import subprocess
+import sys
 
 import numpy
 import pytest
@@ -59,6 +61,23 @@ def test_algorithms(algorithms, enabled, warns):
     found = determinism.effective()
     assert found["deterministic_algorithms"] == str(enabled)
     assert found["deterministic_warn_only"] == str(warns)
+
+
+def test_the_compiler_is_not_imported_for_its_switch_and_finds_it_set():
+    code = """
+import sys, torch
+from precflow.agent import determinism
+from precflow.agent.devices.cpu import Cpu
+from precflow.agent.request import Determinism
+determinism.apply(Determinism(1, sys.argv[1], "cpu", "removed", repeat=True), Cpu())
+light = "torch._inductor.config" not in sys.modules
+import torch._inductor.config as compiler
+here = getattr(compiler, "deterministic", None)
+torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled(), warn_only=sys.argv[1] == "warn")
+print(light, here == getattr(compiler, "deterministic", None))
+"""
+    done = subprocess.run([sys.executable, "-c", code, "warn"], capture_output=True, text=True, check=True)
+    assert done.stdout == "True True\n"
 
 
 def test_memory_is_not_filled_in_deterministic_mode():

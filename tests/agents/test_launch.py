@@ -3,12 +3,14 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from precflow.agents import launch
-from precflow.agents.launch import command, implied_variables, last_lines, run_agent
+from precflow.agents.launch import Agents, command, implied_variables, last_lines, run_agent
 from precflow.config.schema import Side
 from precflow.errors import SideError, StoreError
 
@@ -194,10 +196,10 @@ def test_a_missing_set_up_file_is_named(asked, output):
 
 
 def test_the_command_stands_where_the_launcher_wants_it():
-    last = command(Side(launcher=("nice", "-n", "5")), Path("r.json"))
+    last = command(Side(launcher=("nice", "-n", "5")), "r.json")
     assert last[:4] == ["nice", "-n", "5", sys.executable]
     assert last[-1] == "r.json"
-    inside = command(Side(launcher=("run", "{command}", "--then", "stop")), Path("r.json"))
+    inside = command(Side(launcher=("run", "{command}", "--then", "stop")), "r.json")
     assert (inside[0], inside[1], inside[-2:]) == ("run", sys.executable, ["--then", "stop"])
 
 
@@ -210,7 +212,7 @@ def test_behind_a_launcher_the_parent_is_not_ours(asked, output):
 def test_quoting_survives_the_shell(tmp_path):
     file = tmp_path / "it's; here.sh"
     file.write_text("")
-    words = command(Side(setup=(str(file),), launcher=("echo", "a b", "$HOME", "{command}")), Path("r q.json"))
+    words = command(Side(setup=(str(file),), launcher=("echo", "a b", "$HOME", "{command}")), "r q.json")
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("a b $HOME ")
     assert done.stdout.endswith("r q.json\n")
@@ -224,6 +226,165 @@ def test_a_folder_that_cannot_be_written_to(asked):
 
 def test_no_log_has_no_lines(tmp_path):
     assert last_lines(tmp_path) == []
+
+
+def records(folder):
+    """Return what a dump says of the values: the lines of its records, and the header without times."""
+    header = json.loads((folder / "dump.json").read_text())
+    lines = sorted((folder / "rank0/step0").glob("records-*.jsonl"))
+    return [line.read_text() for line in lines], {key: header[key] for key in header.keys() - {"seconds", "sealed"}}
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Return a list that grows by the words of each process that is started for an agent."""
+    found = []
+    start = launch._start
+
+    def counted(words, *arguments, **options):
+        found.append(words)
+        return start(words, *arguments, **options)
+
+    monkeypatch.setattr(launch, "_start", counted)
+    return found
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Return a function that makes an empty folder for one request."""
+
+    def make(name):
+        folder = tmp_path / name
+        folder.mkdir()
+        return folder
+
+    return make
+
+
+def test_one_process_tells_the_facts_of_a_side_and_makes_its_dump(asked, folders, started):
+    alone, facts, dump = (folders(name) for name in ("alone", "facts", "dump"))
+    run(asked(output=str(alone)), alone)
+    with closing(Agents()) as agents:
+        run(asked(action="environment", output=str(facts)), facts, agents=agents)
+        (agent,) = agents._waiting.values()
+        assert agent.process.poll() is None
+        heard = []
+        run(asked(output=str(dump)), dump, agents=agents, on_progress=heard.append)
+        assert _gone(agent.process.pid), "nobody asks for more of this side"
+    assert len(started) == 2
+    assert records(dump) == records(alone)
+    assert "importing torch" in heard
+    assert "a line of the user's own" in (dump / "agent.log").read_text()
+    assert (facts / "agent.log").read_text() == ""
+
+
+def test_facts_are_the_same_whoever_tells_them_and_a_refusal_ends_nobody(asked, folders, started):
+    alone, refused, other = (folders(name) for name in ("alone", "refused", "other"))
+    request = asked(action="environment", device=["emulated"])
+    run({**request, "output": str(alone)}, alone)
+    with closing(Agents()) as agents:
+        run({**request, "output": str(other)}, other, agents=agents)
+        error = failed({**request, "output": str(refused), "device": ["npu"]}, refused, agents=agents)
+        assert error.message.startswith("target: no device for target.device=npu here")
+        assert "no device for" in (refused / "agent.log").read_text()
+        run({**request, "output": str(other)}, other, agents=agents)
+    assert (alone / "facts.json").read_text() == (other / "facts.json").read_text()
+    assert len(started) == 2
+
+
+STAYING = """
+import json, os, sys
+requests = (json.loads(line)[0] for line in sys.stdin) if sys.argv[2] == "--stay" else sys.argv[2:]
+for request in requests:
+    with open(os.path.join(os.path.dirname(request), "facts.json"), "w") as stream:
+        json.dump(sys.argv[2:], stream)
+    if sys.argv[2] == "--stay":
+        print(json.dumps({"event": "done", "code": "0"}), flush=True)
+"""
+
+
+def test_sides_variables_and_launchers_have_processes_of_their_own(asked, folders, started, impostor):
+    side = impostor(STAYING)
+    with closing(Agents()) as agents:
+        for number, (name, launcher, variables) in enumerate(
+            [
+                ("reference", (), {}),
+                ("target", (), {}),
+                ("target", (), {"OMP_SCHEDULE": "static"}),
+                ("target", ("env",), {}),
+                ("target", (), {}),
+            ]
+        ):
+            folder = folders(str(number))
+            request = asked(action="environment", side=name, output=str(folder))
+            run(request, folder, replace(side, launcher=launcher), agents=agents, variables=variables)
+        waiting = [agent.process.pid for agent in agents._waiting.values()]
+    assert ["--stay" in words for words in started] == [True, True, True, False]
+    assert len(waiting) == 3
+    assert all(_gone(process) for process in waiting)
+
+
+def test_one_that_ended_while_it_waited_is_started_again(asked, folders, started, impostor):
+    one, other = folders("one"), folders("other")
+    side = impostor(STAYING)
+    with closing(Agents()) as agents:
+        run(asked(action="environment", output=str(one)), one, side, agents=agents)
+        (agent,) = agents._waiting.values()
+        agent.process.kill()
+        agent.process.wait()
+        run(asked(action="environment", output=str(other)), other, side, agents=agents)
+    assert (other / "facts.json").is_file()
+    assert len(started) == 2
+
+
+def test_a_crash_after_the_facts_is_told_of_the_dump(asked, folders):
+    facts, dump = folders("facts"), folders("dump")
+    with closing(Agents()) as agents:
+        run(asked(action="environment", output=str(facts)), facts, agents=agents)
+        error = failed(asked("abort", output=str(dump)), dump, agents=agents)
+        assert agents._waiting == {}
+    assert "was killed by SIGABRT" in error.message
+    assert "a line of the user's own" in (dump / "agent.log").read_text()
+    assert any("toy_launched.py" in line and "in forward" in line for line in error.log)
+    assert (facts / "agent.log").read_text() == ""
+
+
+def test_a_dump_that_hangs_is_stopped_with_its_stack_although_its_process_stayed(asked, folders):
+    facts, dump = folders("facts"), folders("dump")
+    with closing(Agents()) as agents:
+        run(asked(action="environment", output=str(facts)), facts, agents=agents)
+        (agent,) = agents._waiting.values()
+        error = failed(asked("hangs", output=str(dump)), dump, agents=agents, timeout=4.0)
+    assert "did not finish within 4 s" in error.message
+    assert any("toy_launched.py" in line and "in forward" in line for line in error.log)
+    assert _gone(agent.process.pid)
+
+
+def test_a_judge_that_is_killed_takes_the_agent_and_its_request_along(asked, folders, tmp_path):
+    facts, dump = folders("facts"), folders("dump")
+    judge = tmp_path / "judge.py"
+    requests = [(asked(action="environment", output=str(facts)), str(facts)), (asked("hangs", output=str(dump)), str(dump))]
+    judge.write_text(
+        "import json, sys\nfrom contextlib import closing\nfrom pathlib import Path\n"
+        "from precflow.agents.launch import Agents, run_agent\nfrom precflow.config.schema import Side\n"
+        "with closing(Agents()) as agents:\n"
+        "    for request, folder in json.loads(sys.argv[1]):\n"
+        "        run_agent(request, side=Side(), folder=Path(folder), variables={}, timeout=0, agents=agents)\n"
+    )
+    with subprocess.Popen([sys.executable, str(judge), json.dumps(requests)]) as process:
+        log = dump / "agent.log"
+        deadline = time.monotonic() + 120
+        while not (log.is_file() and "of the user's own" in log.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        family = descendants(process.pid)
+        process.kill()
+    assert len(family) == 2
+    assert all(_gone(each) for each in family)
+
+
+def descendants(process):
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [int(child) for child in children] + [grand for child in children for grand in descendants(child)]
 
 
 def _gone(process):

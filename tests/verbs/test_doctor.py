@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from precflow.agents import launch
 from precflow.config.schema import RunConfig, Side, Site
 from precflow.errors import SideError
 from precflow.verbs import doctor
@@ -165,7 +166,13 @@ def test_a_site_brings_its_interpreter_and_store(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_agent_of_this_interpreter_answers():
-    facts = doctor.probe(RunConfig(), "target")
-    assert facts["device"]["kind"] == "cpu"
-    assert facts["torch"]["version"]
+def test_one_process_that_imports_torch_tells_of_every_device(monkeypatch, capsys):
+    started, start = [], launch._start
+    monkeypatch.setattr(
+        launch, "_start", lambda words, *rest, **options: started.append(words) or start(words, *rest, **options)
+    )
+    main(["--json"])
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["text"].partition(":")[0] for row in rows if row["topic"] == "sides"] == list(doctor.DEVICES)
+    assert ", torch " in next(row["text"] for row in rows if row["text"].startswith("cpu: "))
+    assert len(started) == 1
