@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from precflow.agents import launch
+from precflow.config.composition import compose
 from precflow.errors import ConfigError, DumpError, StoreError
 from precflow.run import pruning, runner
 from precflow.run.runner import run
@@ -165,3 +167,19 @@ def test_a_run_that_fails_leaves_no_older_verdict_behind(composed, tmp_path):
     folder = tmp_path / "runs" / "compare_dumps"
     assert not (folder / "report.html").exists()
     assert list((folder / "public").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_facts_and_dump_of_a_side_come_from_one_process_and_nobody_is_left(clean, tmp_path, monkeypatch):
+    started, start = [], launch._start
+    monkeypatch.setattr(launch, "_start", lambda *words, **options: started.append(start(*words, **options)) or started[-1])
+    monkeypatch.setenv("PRECFLOW_TRUST", "small")
+    build = "def build(): return torch.nn.Linear(2, 2)"
+    (tmp_path / "small.py").write_text(f"import torch\n{build}\ndef inputs(): return {{'input': torch.ones(1, 2)}}\n")
+    words = ["workload.model._target_=small.build", "workload.inputs._target_=small.inputs", "target.device=cpu"]
+    outcome = run(compose(["+recipe=minilm", "reference.device=cpu", *words]), command="")
+    assert outcome.verdict == "aligned"
+    assert len(started) == 2
+    assert all(agent.process.returncode is not None for agent in started)
+    run(compose(["+recipe=minilm", "reference.device=cpu", "stages=[environment]", "target.dtype=float16", *words]), command="")
+    assert all(agent.process.returncode is not None for agent in started)

@@ -12,3 +12,4 @@ def test_the_side_and_the_timeout_are_the_recipes(pair, job_of, monkeypatch, tmp
     assert seen["variables"] == {"OMP_NUM_THREADS": "1"}
     assert (seen["timeout"], seen["folder"]) == (300.0, tmp_path)
     assert seen["side"] is job.side("target")
+    assert seen["agents"] is job.agents
