@@ -49,7 +49,7 @@ class _Parser(argparse.ArgumentParser):
                 known = sorted(name for name in self._option_string_actions if name.startswith("--"))
                 given = value if equals else flags.behind(words[number + 1 :])
                 raise flags.unknown_option(option, given, known, next_step=f"{self.prog} --help")
-        return super().parse_args(words, namespace)
+        return super().parse_intermixed_args(words, namespace)  # options may stand between the words, as without a verb
 
     def error(self, message: str) -> NoReturn:
         super().error(printable(message))

@@ -50,6 +50,13 @@ def test_an_option_that_is_none_is_told_in_words(words, said):
     assert said in str(refused.value)
 
 
+def test_options_may_stand_between_words():
+    options = verbs.parser("plan", "")
+    options.add_argument("words", nargs="+")
+    chosen = options.parse_args(["a", "--config-dir", "d", "b=1", "--json", "c=2"])
+    assert (chosen.words, chosen.config_dir, chosen.json) == (["a", "b=1", "c=2"], [Path("d")], True)
+
+
 def test_json_is_one_line(capsys):
     verbs.print_json({"名": 1})
     assert json.loads(capsys.readouterr().out) == {"名": 1}
