@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from precflow.agent.contract import STATISTICS
+
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/README.md")])
 BLOCK = re.compile(r"(?P<skip><!-- not run: [^\n]+ -->\n+)?```bash\n(?P<body>.*?)```", re.DOTALL)
@@ -48,6 +50,17 @@ def test_links_lead_somewhere(document):
     links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", document.read_text(encoding="utf-8"))
     broken = [link for link in links if not (document.parent / link).exists()]
     assert broken == []
+
+
+def test_numbers_in_words_are_those_of_the_code():
+    words = {10: "Ten", 11: "Eleven", 12: "Twelve", 13: "Thirteen", 14: "Fourteen"}
+    statistics = (ROOT / "conf" / "capture" / "statistics.yaml").read_text(encoding="utf-8")
+    assert statistics.startswith(f"# {words[len(STATISTICS)]} numbers a tensor")
+
+
+def test_a_recipe_over_dumps_offers_nothing_that_only_a_workload_heeds():
+    text = (ROOT / "recipes" / "compare_dumps.yaml").read_text(encoding="utf-8")
+    assert [key for key in ("dtype=", "device=", "workload.", "determinism.", "capture.") if key in text] == []
 
 
 def test_every_verb_and_recipe_is_documented():

@@ -1,5 +1,6 @@
 import importlib.util
 import math
+import re
 from pathlib import Path
 
 import ml_dtypes
@@ -17,6 +18,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks/sketch.py"
 SPEC = importlib.util.spec_from_file_location("sketch_benchmark", SCRIPT)
 BENCHMARK = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(BENCHMARK)
+PAGE = Path(__file__).parents[2] / "docs/estimates.md"
 ONE = 1 / math.sqrt(2 * SUMS)
 
 
@@ -33,6 +35,10 @@ def test_the_norm_of_structured_differences_is_estimated(name):
     found = BENCHMARK.errors(name)
     assert BENCHMARK.rms(found) <= 1.25 * ONE
     assert max(map(abs, found)) <= 5 * ONE
+    told = re.search(rf"^\| {re.escape(name)} \| (\S+)% \| (\S+)% \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [float(number) for number in told.groups()] == pytest.approx(
+        [100 * BENCHMARK.rms(found), 100 * max(map(abs, found))], abs=0.1
+    )
 
 
 @pytest.mark.parametrize("size", [1, SUMS, SUMS + 1, 5000, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])

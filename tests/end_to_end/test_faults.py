@@ -1,8 +1,11 @@
 """Every planted fault is found, named at its module and operator, and shown first; clean runs stay clean."""
 
+from pathlib import Path
+
 import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.npu]
+EMULATION = Path(__file__).parents[2] / "docs" / "emulation.md"
 RECIPE = "+recipe=sd_text_encoder"
 FAULTS = {  # fault -> ends of the name of the operator where it sits
     "sigmoid_inexact": "encoder.layers.0.mlp.activation_fn / sigmoid",
@@ -69,6 +72,7 @@ def test_several_harmless_differences_are_aligned_by_sketches(precflow):
     assert ended.code == 0, ended.err
     counts = ended.result["verdict"]["counts"]
     assert (counts["pass"], counts.get("undecided", 0)) == (385, 0)
+    assert "over the 385 outputs" in EMULATION.read_text(encoding="utf-8")
 
 
 @pytest.mark.xdist_group("sketch")
