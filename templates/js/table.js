@@ -17,7 +17,7 @@ const drawTable = () => {
   const rowOf = (row) => {
     const name = word("name", row);
     const open = (event) => { event.stopPropagation(); look({ record: row }); };
-    const button = element("button", { type: "button", class: "record", title: word("record", row), onclick: open }, ...breakable(name));
+    const button = element("button", { type: "button", class: "record", title: word("record", row), onclick: open }, ...breakable(shortened(name, 400)));
     const cell = (label, kind, ...inner) => element("td", { role: "cell", class: kind, "data-label": label }, ...inner);
     const cells = [
       cell("order", "figure soft order", String(figure("order", row))),
