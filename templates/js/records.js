@@ -45,19 +45,24 @@ const importance = (row) => {
   return [place, place === 2 ? data.severity.indexOf(status) : 0, -used];
 };
 
+// Row numbers in that order: sorted once, however often the reader filters.
+let ranked = null;
+const worstFirst = () => {
+  if (ranked) return ranked;
+  const keys = Array.from({ length: size }, (_, row) => importance(row));
+  ranked = [...keys.keys()].sort((one, other) => {
+    const [a, b] = [keys[one], keys[other]];
+    const place = a.findIndex((value, index) => value !== b[index]);
+    return place < 0 ? one - other : a[place] < b[place] ? -1 : 1;
+  });
+  return ranked;
+};
+
 const chosen = (view) => {
   const needle = view.find.trim().toLowerCase();
-  const rows = [];
-  for (let row = 0; row < size; row += 1) if (matches(row, view, needle)) rows.push(row);
-  if (view.sort === "order" && !view.down) return rows;
-  if (view.sort === "worst") {
-    const keys = new Map(rows.map((row) => [row, importance(row)]));
-    return rows.sort((one, other) => {
-      const [a, b] = [keys.get(one), keys.get(other)];
-      const place = a.findIndex((value, index) => value !== b[index]);
-      return place < 0 ? one - other : a[place] < b[place] ? -1 : 1;
-    });
-  }
+  const every = view.sort === "worst" ? worstFirst() : [...Array(size).keys()];
+  const rows = every.filter((row) => matches(row, view, needle));
+  if (view.sort === "worst" || (view.sort === "order" && !view.down)) return rows;
   const key = sortKey(view.sort);
   const keys = new Map(rows.map((row) => [row, key(row)]));
   const sign = view.down ? -1 : 1;
