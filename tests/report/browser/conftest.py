@@ -78,7 +78,7 @@ class Browser:
     def open(self, url, *, width=1280, height=900, dark=False, script=True, media=""):
         """Load a page and wait until it is drawn."""
         self.events.clear()
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.resize(width, height)
         scheme = "dark" if dark else "light"
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.call("Emulation.setEmulatedMedia", features=features, media=media)
@@ -88,6 +88,10 @@ class Browser:
         self.call("Page.navigate", url=url)
         drawn = "document.documentElement.classList.contains('has-script')" if script else "true"
         self.wait(f"document.readyState === 'complete' && location.href !== 'about:blank' && {drawn}")
+
+    def resize(self, width, height=900):
+        """Give the window a size."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def run(self, expression):
         """Evaluate JavaScript in the page and return its value."""
