@@ -19,6 +19,7 @@ from precflow.errors import ConfigError, Problem
 
 GROUPS = ("capture", "executor", "recipe", "emulate", "site")  # in the order in which they are laid over each other
 DATA_GROUPS = ("standard", "rule")  # files that stages read; nothing is laid over them
+OF_MACHINES = ("site", "executor")  # whoever names their folder, or one of them, says what may run
 OPEN_GROUPS = ("recipe", "site")  # their files say `# @package _global_`, or nothing
 SHIPPED = "precflow"  # the origin of what comes with precflow
 _SUFFIX = ".yaml"
@@ -66,7 +67,8 @@ def places(config_dirs: Sequence[Path] = (), *, extra: Sequence[Place] = ()) -> 
 
     Args:
         config_dirs: What ``--config-dir`` named: trees with ``recipes/``, ``site/``, ``capture/``, ``emulate/``, ``executor/``,
-            ``standard/``, ``rule/``. A folder of ``PRECFLOW_RECIPES`` that has ``recipes/`` is such a tree too.
+            ``standard/``, ``rule/``. A folder of ``PRECFLOW_RECIPES`` that has ``recipes/`` is such a tree too, but for what
+            belongs to a machine: a folder of recipes brings no sites and no executors.
         extra: Folders that come before all others.
 
     Raises:
@@ -155,7 +157,7 @@ def _listed(variable: str, group: str, problems: list[Problem]) -> Iterator[Plac
     for text in filter(None, os.environ.get(variable, "").split(os.pathsep)):
         folder = Path(text).expanduser()
         if group == "recipe" and any((folder / name).is_dir() for name in ("recipe", "recipes")):
-            yield from _tree(folder, variable, problems)
+            yield from (place for place in _tree(folder, variable, problems) if place.group not in OF_MACHINES)
         elif folder.is_dir():
             yield Place(group, folder.resolve(), variable)
         else:

@@ -19,7 +19,7 @@ from precflow.config import shape
 from precflow.config.documents import Document, DottedPath, Mark, dotted, read, scalars
 from precflow.config.interpolation import KEY, REFERENCE
 from precflow.config.layers import COMMAND_LINE
-from precflow.config.places import OPEN_GROUPS, user_folder
+from precflow.config.places import OF_MACHINES, OPEN_GROUPS, user_folder
 from precflow.config.suggestions import did_you_mean
 from precflow.config.switches import SWITCHES, is_plain
 from precflow.errors import ConfigError, Problem
@@ -65,7 +65,6 @@ _ABOVE = frozenset(path[:length] for path in _LISTED for length in range(len(pat
 
 _DOTTED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _DEFAULT_GROUPS = re.compile(r"override +/?(capture|emulate)")
-_BY_HAND = ("site", "executor")  # groups whose files somebody chose for this machine
 _SCRIPT = ("workload", "script")
 _SCRIPTS = f"is code: a recipe may say `${{site.paths.NAME}}/FILE`. Else {ELSEWHERE}"
 _OF_SITE_PATHS = re.compile(r"\$\{ *site\.paths\.[\w-]+ *\}(/[\w.-]+)+", re.ASCII)
@@ -157,7 +156,7 @@ def forbidden(document: Document) -> Iterator[Problem]:
     for path, value in leaves(document.data):
         full = (*package, *path)
         message = _more_than_text(path, value)
-        if not message and document.group not in _BY_HAND and shape.is_known(full):
+        if not message and document.group not in OF_MACHINES and shape.is_known(full):
             message = _SCRIPTS if full == _SCRIPT and not _is_of_site_paths(value) else ""
             path = _shortest(full)[len(package) :]  # noqa: PLW2901  the key that the message is about
             message = message or refusal(full, "" if "${" in str(value) else value)
@@ -246,7 +245,7 @@ def _is_plain_default(entry: Any, group: str) -> bool:
 
 
 def _is_by_hand(mark: Mark) -> bool:
-    return mark.place == COMMAND_LINE or mark.group in _BY_HAND
+    return mark.place == COMMAND_LINE or mark.group in OF_MACHINES
 
 
 def _is_site_path(path: DottedPath) -> bool:

@@ -307,10 +307,22 @@ def test_an_executor_that_a_folder_of_recipes_brings_along_is_not_taken(tmp_path
     assert (executor.name, executor.address) == ("local", "")
 
 
+def test_a_folder_of_recipes_brings_no_sites(tmp_path, monkeypatch, sites):
+    (tmp_path / "theirs" / "recipes").mkdir(parents=True)
+    (tmp_path / "theirs" / "recipes" / "evil.yaml").write_text("about: {title: x}")
+    for group, text in (("site", "target: {interpreter: /owned}"), ("executor", "name: dask\naddress: tcp://owned:1")):
+        (tmp_path / "theirs" / group).mkdir()
+        (tmp_path / "theirs" / group / "dask.yaml").write_text(text)
+    sites("dask", "target: {interpreter: /mine}")
+    monkeypatch.setenv("PRECFLOW_RECIPES", str(tmp_path / "theirs"))
+    config = composition.compose(["+recipe=evil", "+site=dask", "executor=dask"], complete=False).config
+    assert (config.target.interpreter, config.executor.address) == ("/mine", "")
+
+
 GOOD = {
     "paths of a site": "workload: {model: {weights: '${site.paths.models}/a', deep: ['${site.paths.models}']}, tokenizer: ''}",
     "a key of its own": "about: {title: x, owner: '${about.title}'}\nreference: {dtype: '${target.dtype}'}",
-    "a section of its own": "emulate: {rules: [{a: 1}]}\nworkload: {model: {y: '${emulate.rules}'}}",
+    "a section of its own": "emulate: {rules: [{operator: mm, rule: reverse}]}\nworkload: {model: {y: '${emulate.rules}'}}",
     "switches": f"target: {{variables: {{{', '.join(f'{name}: 1' for name in sorted(SWITCHES))}}}}}",
     "plain words": "target: {variables: {CUBLAS_WORKSPACE_CONFIG: ':4096:8', HCCL_ALGO: 'alltoall=level0:NA;level1:pipeline'}}",
     "ours and torch's": """
