@@ -6,6 +6,7 @@ The only module of the agent that the judge imports. Python 3.8, standard librar
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -300,6 +301,7 @@ _UNSPELLED = {spelled: module for module, spelled in _SPELLED.items()}
 _RESERVED = re.compile(r"[%/~@()\x00-\x1f\x7f]")
 
 
+@functools.lru_cache(maxsize=1 << 16)  # names of modules and operators come again and again
 def _escape(name: str) -> str:
     return _RESERVED.sub(lambda found: "%%%02X" % ord(found.group()), name)
 

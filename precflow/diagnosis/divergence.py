@@ -93,27 +93,28 @@ class _Search:
     def visit(self, node: Node) -> None:
         """Give every judged output of a call its role."""
         arriving = self.tracer.arriving(node)
-        self.tracer.leave(node, arriving)
+        texts = [record.text for record in node.call.outputs]
+        self.tracer.leave(node, arriving, texts)
         blamed = node.key in self.clear  # for what it computes between the calls inside it
         self.guessed += sum(edge.guessed for edge in node.edges)
-        for record in node.call.outputs:
-            status = self.tracer.status(record.text)
+        for record in texts:
+            status = self.tracer.status(record)
             if status is None:
                 continue
             if status.status not in MISALIGNED_STATUSES:
-                self.roles[record.text] = self.tracer.role(node, record, arriving)
+                self.roles[record] = self.tracer.role(node, record, arriving)
             elif blamed:
-                self.roles[record.text] = "introduces"
+                self.roles[record] = "introduces"
             elif arriving.failing or arriving.moved is not None:
-                self.roles[record.text] = "inherits"
+                self.roles[record] = "inherits"
                 self._blame_movement(arriving)
             elif _drifts(status, arriving):
-                self.roles[record.text] = "inherits"
+                self.roles[record] = "inherits"
                 self.drifting += 1
             elif self._comes_from_around(node):
-                self.roles[record.text] = "inherits"
+                self.roles[record] = "inherits"
             else:
-                self.roles[record.text] = "introduces"
+                self.roles[record] = "introduces"
                 self._suspect(node, status, arriving)
 
     def ranked(self) -> tuple[Suspect, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from precflow.comparison.measures import Measure
@@ -50,7 +50,10 @@ def merge(flows: Iterable[Flow]) -> Flow:
     """Return what several flows carry together; of names, the first."""
     merged = CLEAN
     for flow in flows:
-        if flow == CLEAN:
+        if flow is CLEAN or flow is merged:
+            continue
+        if merged is CLEAN:
+            merged = flow
             continue
         louder = flow if flow.use > merged.use else merged
         merged = Flow(
@@ -136,19 +139,19 @@ class Tracer:
         arriving = merge(self._along(edge) for edge in module.edges)
         return arriving.failing or any(key in self._failing for key in module.inside if key < node.key)
 
-    def leave(self, node: Node, arriving: Flow) -> None:
-        """Remember what each output of a call carries on."""
-        for record in node.call.outputs:
-            leaving = self._leaving[node.key, record.index] = self._leaves(node, record, arriving)
+    def leave(self, node: Node, arriving: Flow, texts: Sequence[str]) -> None:
+        """Remember what each output of a call carries on; ``texts`` are their identities."""
+        for record, text in zip(node.call.outputs, texts, strict=True):
+            leaving = self._leaving[node.key, record.index] = self._leaves(node, text, arriving)
             if leaving.failing:
                 self._failing.add(node.key)
             if leaving.moved is not None:
                 self._moved_in.setdefault(node.key, leaving.moved)
 
-    def role(self, node: Node, record: Record, arriving: Flow) -> str:
+    def role(self, node: Node, record: str, arriving: Flow) -> str:
         """Return the role of a record that does not fail: ``agrees``, or what is known of one that was not judged."""
-        status = self._judged[record.text].status
-        measure = self._measures.get(record.text)
+        status = self._judged[record].status
+        measure = self._measures.get(record)
         if status in _JUDGED_FINE or status == "accepted" or (measure is not None and measure.equal):
             return "agrees"
         if status in INCOMPLETE_STATUSES or not node.call.movement:
@@ -164,8 +167,8 @@ class Tracer:
         kind = f"weight {edge.record.weight}" if edge.record.weight else f"input {edge.record.index}"
         return Flow(outside=kind)
 
-    def _leaves(self, node: Node, record: Record, arriving: Flow) -> Flow:
-        judged = self._judged.get(record.text)
+    def _leaves(self, node: Node, record: str, arriving: Flow) -> Flow:
+        judged = self._judged.get(record)
         if judged is not None and judged.status in MISALIGNED_STATUSES:
             return FAILING
         if judged is not None and judged.status in _JUDGED_FINE:
@@ -174,15 +177,15 @@ class Tracer:
             return Flow(use=1.0, via=node.call.name, behind=arriving.behind, accepted=node.call.name)
         return self._hands_on(node, record, arriving, incomplete=judged is not None and judged.status in INCOMPLETE_STATUSES)
 
-    def _hands_on(self, node: Node, record: Record, arriving: Flow, *, incomplete: bool) -> Flow:
+    def _hands_on(self, node: Node, record: str, arriving: Flow, *, incomplete: bool) -> Flow:
         """Return what leaves a record that says nothing by itself."""
-        measure = self._measures.get(record.text)
+        measure = self._measures.get(record)
         if measure is not None and measure.equal:
             return CLEAN
         if incomplete:
             return merge([Flow(unknown=node.call.name), arriving])
         if self._moved(node, measure):
-            return merge([arriving, Flow(moved=(node.key, record.text))])
+            return merge([arriving, Flow(moved=(node.key, record))])
         return arriving
 
     def _moved(self, node: Node, measure: Measure | None) -> bool:

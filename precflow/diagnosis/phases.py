@@ -175,4 +175,4 @@ class Phases:
 
 def _parameter(call: Call) -> tuple[int, int, str, str]:
     """Return rank, step, module and parameter of a gradient."""
-    return call.rank, call.step, call.module, call.outputs[0].identity.index if call.outputs else ""
+    return call.rank, call.step, call.module, call.outputs[0].index if call.outputs else ""

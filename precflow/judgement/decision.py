@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from precflow.comparison.measures import Measure
 from precflow.comparison.metrics import at_least
@@ -30,6 +32,14 @@ OF_CLASSES = {  # counts of elements that fail a record whatever its limits are:
         "{} elements have the largest value of their type on one side only",
     ),
 }
+_NONE: frozenset[Condition] = frozenset()
+
+
+class Asked(NamedTuple):
+    """Conditions that apply to a record, in order and as a set."""
+
+    conditions: Sequence[Condition]
+    together: frozenset[Condition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +57,22 @@ class Terms:
     target_dtype: str
     standards: Sequence[Standard]
     tolerance: Tolerance
+    _known: dict[tuple[str, int], Asked] = field(default_factory=dict, compare=False, repr=False)  # by type and rule
+
+    def asked(self, dtype: str, rule: int) -> Asked:
+        """Return the conditions of records of a type that a rule speaks of, by its number; -1 where none does.
+
+        A run has few kinds of records and very many records, which share these.
+        """
+        if (dtype, rule) not in self._known:
+            common = [condition for standard in self.standards for condition in standard.limits.get(dtype, ())]
+            common += conditions(self.tolerance, "tolerance")
+            chosen = self.tolerance.rules[rule] if rule >= 0 else None
+            own = conditions(chosen, chosen.match, chosen.because) if chosen else []
+            replaced = {family(condition.metric) for condition in own}
+            every = own + [condition for condition in common if family(condition.metric) not in replaced]
+            self._known[dtype, rule] = Asked(every, frozenset(every))
+        return self._known[dtype, rule]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +99,19 @@ def deciding_dtype(measure: Measure, terms: Terms) -> str:
 
     float32 where none of them is a type that has limits.
     """
-    return coarsest([terms.reference_dtype, terms.target_dtype, measure.reference_dtype, measure.target_dtype]) or "float32"
+    return _coarsest(terms.reference_dtype, terms.target_dtype, measure.reference_dtype, measure.target_dtype)
 
 
-def applicable(measure: Measure, terms: Terms) -> list[Condition]:
+@functools.lru_cache(maxsize=1024)
+def _coarsest(*names: str) -> str:
+    return coarsest(names) or "float32"
+
+
+def applicable(measure: Measure, terms: Terms) -> Asked:
     """Return the conditions of a record: those of the first rule that matches, and all others on metrics it does not name."""
-    dtype = deciding_dtype(measure, terms)
-    common = [condition for standard in terms.standards for condition in standard.limits.get(dtype, ())]
-    common += conditions(terms.tolerance, "tolerance")
-    rule = next((rule for rule in terms.tolerance.rules if matches(measure, rule.match, rule.phase)), None)
-    own = conditions(rule, rule.match, rule.because) if rule else []
-    replaced = {family(condition.metric) for condition in own}
-    return own + [condition for condition in common if family(condition.metric) not in replaced]
+    rules = enumerate(terms.tolerance.rules)
+    rule = next((number for number, rule in rules if matches(measure, rule.match, rule.phase)), -1)
+    return terms.asked(deciding_dtype(measure, terms), rule)
 
 
 def decide(measure: Measure, terms: Terms, accepted: AcceptedDifferences) -> Decision:
@@ -94,13 +121,16 @@ def decide(measure: Measure, terms: Terms, accepted: AcceptedDifferences) -> Dec
         return Decision(early)
     accepted.see(measure)
     asked = applicable(measure, terms)
-    used, unknown = uses(measure, asked), lacking(measure, asked)
+    used, unknown = uses(measure, asked.conditions), lacking(measure, asked.conditions)
     decision = _by_limits(measure, terms, used, unknown, accepted)
-    return replace(
-        decision,
-        asked=frozenset(asked),
-        held=frozenset(use.condition for use in used if not use.is_open),
-        undecided=frozenset([*(use.condition for use in used if use.is_open), *unknown]),
+    held = [use.condition for use in used if not use.is_open]
+    undecided = [*(use.condition for use in used if use.is_open), *unknown]
+    return Decision(
+        decision.judged,
+        decision.failed,
+        asked=asked.together,
+        held=asked.together if len(held) == len(asked.conditions) else frozenset(held),
+        undecided=frozenset(undecided) if undecided else _NONE,
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from precflow.comparison.measures import Measure
@@ -23,7 +24,7 @@ from precflow.judgement.coverage import (
     unjudged,
 )
 from precflow.judgement.decision import Decision, Terms, decide
-from precflow.judgement.limits import conditions
+from precflow.judgement.limits import Condition, conditions
 from precflow.judgement.patterns import matches
 from precflow.judgement.remedies import remedy
 from precflow.judgement.rounding import may_be_rounding, told_apart
@@ -198,8 +199,8 @@ def _first(statuses: Sequence[tuple[Measure, Judged]], status: str, words: str) 
 
 def _met(config: RunConfig, decisions: Sequence[Decision], counted: Tally) -> Mapping[str, bool]:
     """Say which standards and plain limits every record keeps; none is met that no record was held to."""
-    failed = {condition for decision in decisions for condition in (*decision.failed, *decision.undecided)}
-    held = {condition for decision in decisions for condition in decision.held}
+    failed = _every(chain.from_iterable((decision.failed, decision.undecided) for decision in decisions))
+    held = _every(decision.held for decision in decisions)
     kept = {condition.source for condition in held} - {condition.source for condition in failed}
     met = {name: name in kept for name in config.tolerance.standards}
     met |= {condition.text: condition in held - failed for condition in conditions(config.tolerance, "tolerance")}
@@ -208,13 +209,19 @@ def _met(config: RunConfig, decisions: Sequence[Decision], counted: Tally) -> Ma
 
 def _unheld(decisions: Sequence[Decision]) -> list[str]:
     """Name the conditions that apply to records and have a meaning for none of them, in words."""
-    held = {condition for decision in decisions for condition in (*decision.held, *decision.undecided)}
-    asked = dict.fromkeys(condition for decision in decisions for condition in sorted(decision.asked, key=str))
+    held = _every(chain.from_iterable((decision.held, decision.undecided) for decision in decisions))
+    kinds = dict.fromkeys(decision.asked for decision in decisions)
+    asked = dict.fromkeys(condition for kind in kinds for condition in sorted(kind, key=str))
     return [
         f"no record could be held to {condition.text} ({condition.source}): that metric has a meaning for none"
         for condition in asked
         if condition not in held
     ]
+
+
+def _every(parts: Iterable[frozenset[Condition]]) -> set[Condition]:
+    """Return all conditions of some sets, of which very many are the same."""
+    return {condition for part in set(parts) for condition in part}
 
 
 def _closest(judged: Sequence[Judged]) -> str:

@@ -24,7 +24,7 @@ def test_the_coarsest_type_decides(measure):
     terms = Terms("float32", "float16", [standards.load("default")], Tolerance())
     record = measure(reference_dtype="float32", target_dtype="float32")
     assert deciding_dtype(record, terms) == "float16"
-    assert [condition.limit for condition in applicable(record, terms)] == [2**-8]
+    assert [condition.limit for condition in applicable(record, terms).conditions] == [2**-8]
     assert deciding_dtype(measure(target_dtype="bfloat16"), terms) == "bfloat16"
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from precflow.agent.contract import parse_identity
 from precflow.comparison.kept import Kept, of_tensor
 from precflow.comparison.measures import Measure
 from precflow.diagnosis.evidence.tensors import Readable
@@ -95,6 +96,7 @@ class Side:
     def __init__(self, dump: Readable, suspicious: set[str]) -> None:
         self._dump = dump
         self._suspicious = suspicious
+        self._modules = {parse_identity(record).module for record in suspicious}
         self._left = READ
         self._known: dict[str, Statistics | None] = {}  # by content id
         self.calls = sorted(dump.calls(), key=lambda call: (call.rank, call.step, call.order))
@@ -119,7 +121,7 @@ class Side:
     def _made(self, call: Call, masked: Mapping[str, int]) -> dict[str, int]:
         counts: dict[str, int] = dict.fromkeys(KINDS, 0)
         for record in call.outputs:
-            for kind, count in self._counts(record, masked.get(record.text, 0)):
+            for kind, count in self._counts(record, masked.get(record.text, 0) if masked else 0):
                 counts[kind] += count
         return {kind: count for kind, count in counts.items() if count}
 
@@ -153,7 +155,9 @@ class Side:
             return record.statistics
         if record.content and record.content in self._known:
             return self._known[record.content]
-        if not record.stored or self._left <= 0 or record.text not in self._suspicious:
+        if not record.stored or self._left <= 0 or record.whose.module not in self._modules:
+            return None
+        if record.text not in self._suspicious:
             return None
         self._left -= 1
         try:

@@ -81,8 +81,9 @@ class Observed:
 
 def observe(reference: Readable, target: Readable, suspects: Sequence[Suspect]) -> list[Observed]:
     """Read what both sides recorded of each suspect; tensors that cannot be read are left out."""
-    calls = {record.text: call for call in reference.calls() for record in call.outputs}
-    others = {who(call): call for call in target.calls()}
+    modules = {suspect.module for suspect in suspects}
+    calls = {record.text: call for call in reference.calls() if call.module in modules for record in call.outputs}
+    others = {who(call): call for call in target.calls() if call.module in modules}
     found = [(suspect, calls[suspect.record]) for suspect in suspects if suspect.record in calls]
     return [_observed(reference, target, suspect, call, others.get(who(call))) for suspect, call in found]
 
