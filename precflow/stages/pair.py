@@ -6,6 +6,7 @@ import datetime
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 
@@ -61,13 +62,14 @@ def one_record(reference: Dump, target: Dump, left: Found, right: Found) -> Row:
     return Row(measures[0], judged[0], "unknown")
 
 
-def comparison(
+def comparison(  # noqa: PLR0913  each is a fact of its own, and all but two go by name
     reference: Dump,
     target: Dump,
     *,
     command: str,
     tolerance: Tolerance = RunConfig().tolerance,  # noqa: B008  frozen
     same: Sequence[str] = SAME,
+    team: Sequence[Path] = (),
 ) -> ReportModel:
     """Compare and judge two dumps; what is missing for a verdict is told like in a run.
 
@@ -77,6 +79,7 @@ def comparison(
         command: The command line as the user may type it again.
         tolerance: What they are judged by.
         same: What both sides have to have started from: ``weights``, ``inputs``.
+        team: Folders with rules besides the shipped ones.
     """
     started = time.monotonic()
     reproduction = reproduce(reference, target, same)
@@ -87,7 +90,7 @@ def comparison(
     verdict = replace(verdict, warnings=(*([copy] if copy else []), *verdict.warnings))
     inputs = look(reference, target, tolerance, reference_dtype=dtypes[0], target_dtype=dtypes[1])
     region = localize(reference, target, measures, judged, inputs)
-    findings = advice(reference, target, region=region, measures=measures, judged=judged, reproduction=reproduction)
+    findings = advice(reference, target, region=region, measures=measures, judged=judged, reproduction=reproduction, team=team)
     roles = region.roles or {}
     headers = (("reference", reference.header), ("target", target.header))
     return ReportModel(
@@ -122,8 +125,9 @@ def advice(  # noqa: PLR0913  the evidence that rules are about, each by its own
     measures: Sequence[Measure],
     judged: Sequence[Judged],
     reproduction: Reproduction,
+    team: Sequence[Path] = (),
 ) -> list[Finding]:
-    """Return what the shipped rules say, best first; there is no command to try, for nothing runs."""
+    """Return what the rules say, best first; there is no command to try, for nothing runs."""
     evidence = collect(
         reference,
         target,
@@ -134,9 +138,8 @@ def advice(  # noqa: PLR0913  the evidence that rules are about, each by its own
         blockers=reproduction.blockers,
         incomplete=reproduction.incomplete,
     )
-    return [
-        replace(finding, try_it="") for finding in rules.advise(evidence, rules.load([resources.directory("conf") / "rule"]))
-    ]
+    known = rules.load([resources.directory("conf") / "rule"], team)
+    return [replace(finding, try_it="") for finding in rules.advise(evidence, known)]
 
 
 def judged_by(

@@ -46,6 +46,16 @@ def test_equal_dumps_are_aligned(capsys, pair, tmp_path):
     assert result["verdict"]["verdict"] == "aligned"
 
 
+def test_rules_of_a_team_count(pair, tmp_path):
+    folder = tmp_path / "team" / "rule"
+    folder.mkdir(parents=True)
+    text = "id: OUR001\ntitle: ours\nwhen: failing > 0\nwhy: w\nfix: f\nabout: run\nwhere: here\n"
+    (folder / "OUR001_ours.yaml").write_text(text, encoding="utf-8")
+    assert compare.main([*pair(column), "--config-dir", "team"]) == 1
+    result = json.loads((tmp_path / "comparison" / "result.json").read_text())
+    assert "OUR001" in [finding["rule"] for finding in result["findings"]]
+
+
 def test_a_difference_is_misaligned_and_placed(capsys, pair, tmp_path):
     assert compare.main([*pair(column), "--output", "here/and/there"]) == 1
     shown = capsys.readouterr().out
