@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from precflow.agent.contract import STEP_FILE
 from precflow.dumps.lookup import Found, every
@@ -57,7 +58,7 @@ def overview(dump: Dump) -> Overview:
     records = list(every(dump))
     calls = dump.calls()
     folders = step_folders(dump.path)
-    files = [folder / name for folder in folders for name in own_files(folder)]
+    files = [file for folder in folders for file in _files(folder)]
     places = {folder: place for folder in folders if (place := place_of(f"{folder.parent.name}/{folder.name}/x"))}
     kept = Counter(kept_of(found.record) for found in records)
     return Overview(
@@ -74,10 +75,18 @@ def overview(dump: Dump) -> Overview:
         kept={what: kept[what] for what in KEPT if kept[what]},
         dtypes=_counted(found.record.dtype for found in records),
         tensors=len({found.record.key for found in records if found.record.stored}),
-        bytes=sum(file.stat().st_size for file in files),
+        bytes=sum(file.lstat().st_size for file in files),
         shards=sum(file.suffix == ".safetensors" for file in files),
         damage=dump.damage,
     )
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files of a step that can be seen; what cannot is told as damage where it is read."""
+    try:
+        return [folder / name for name in own_files(folder)]
+    except OSError:
+        return []
 
 
 def kept_of(record: Record) -> str:

@@ -47,6 +47,16 @@ def dumps_at(text: str) -> list[Evidence]:
     Raises:
         DumpError: There is no such place or no dump in it; names what is near.
     """
+    try:
+        return _dumps_at(text)
+    except OSError as error:
+        raise DumpError(
+            f"{error.filename or text} cannot be read: {error.strerror}",
+            next_step="give yourself the right to read it, and all below it",
+        ) from error
+
+
+def _dumps_at(text: str) -> list[Evidence]:
     folder = Path(text).expanduser()
     if folder.is_dir() and (lies := _dump_folder(folder)):
         return [Evidence(text, "", lies)]
@@ -76,7 +86,7 @@ def one_dump(text: str) -> Dump:
 
 def _dump_folder(folder: Path) -> Path | None:
     """Return where the dump is that a folder is or points to."""
-    if (folder / HEADER_FILE).is_file() or step_folders(folder):
+    if (folder / HEADER_FILE).exists() or step_folders(folder):
         return folder
     try:
         return Path(intake.read_json(folder / GIVEN_FILE)["path"])

@@ -52,3 +52,18 @@ def test_a_lost_file_is_damage(build, sealed):
     folder = build().call("a", "linear", [X]).write(sealed=sealed, steps=True)
     (folder / "rank0" / "step0" / "tensors-0.safetensors").unlink()
     assert overview(Dump.open(folder, allow_unsealed=True)).damage
+
+
+def test_a_folder_that_cannot_be_read_and_a_link_to_nowhere_are_damage(build, monkeypatch):
+    folder = build().call("a", "linear", [np.ones(4, np.float32)]).write()
+    shard = folder / "rank0/step0/tensors-0.safetensors"
+    shard.unlink()
+    shard.symlink_to("/nowhere")
+    seen = overview(Dump.open(folder))
+    assert "the file is missing" in " ".join(seen.damage)
+
+    def refused(folder):
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr("precflow.dumps.overview.own_files", refused)
+    assert overview(Dump.open(folder)).shards == 0

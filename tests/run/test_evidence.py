@@ -99,3 +99,12 @@ def test_ages_decide_without_a_history(ran, tmp_path):
     (older / "sealed.json").write_text(json.dumps({**seal, "checksum": checksum_of(seal)}))
     assert len(dumps_at(str(ran / "store") + ":reference")) == 1
     assert one_dump(str(ran / "store") + ":reference").path == tmp_path / "dumps" / "reference"
+
+
+def test_a_folder_that_cannot_be_read_is_told(tmp_path, monkeypatch):
+    def refused(folder):
+        raise PermissionError(13, "Permission denied", str(folder / "dump.json"))
+
+    monkeypatch.setattr("precflow.run.evidence._dump_folder", refused)
+    with pytest.raises(DumpError, match=r"dump\.json cannot be read: Permission denied\n.*give yourself the right"):
+        dumps_at(str(tmp_path))
