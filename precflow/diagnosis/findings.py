@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CERTAINTIES = ("certain", "likely", "possible")
-ROLES = ("introduces", "inherits", "agrees", "unknown")
+ROLES = ("introduces", "inherits", "agrees", "accepted", "unknown")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Region:
     Attributes:
         start: The first suspect's name, or ``""`` where nothing differs.
         suspects: Those that introduce the error, in order of the graph.
-        roles: Identity text of a judged record -> ``introduces``, ``inherits``, ``agrees`` or ``unknown``.
+        roles: Identity text of a judged record -> ``introduces``, ``inherits``, ``agrees``, ``accepted`` or ``unknown``.
         unrepeatable: Names (``module / operator``) whose output changed between two equal runs, ``side: name``, in order.
         notes: What a reader should know, such as "fails at its input already".
     """

@@ -149,10 +149,12 @@ class Tracer:
                 self._moved_in.setdefault(node.key, leaving.moved)
 
     def role(self, node: Node, record: str, arriving: Flow) -> str:
-        """Return the role of a record that does not fail: ``agrees``, or what is known of one that was not judged."""
+        """Return the role of a record that does not fail: ``agrees``, ``accepted``, or what is known of one not judged."""
         status = self._judged[record].status
         measure = self._measures.get(record)
-        if status in _JUDGED_FINE or status == "accepted" or (measure is not None and measure.equal):
+        if status == "accepted":
+            return "accepted"
+        if status in _JUDGED_FINE or (measure is not None and measure.equal):
             return "agrees"
         if status in INCOMPLETE_STATUSES or not node.call.movement:
             return "unknown"

@@ -113,7 +113,7 @@ def _fact(
 
 
 def kinds() -> Mapping[str, str]:
-    """Return status -> the class of colour that it is shown in: ``bad``, ``doubt``, ``good`` or ``quiet``."""
+    """Return status -> the class of colour that it is shown in: ``bad``, ``doubt``, ``known``, ``good`` or ``quiet``."""
     bad = dict.fromkeys(MISALIGNED_STATUSES, "bad")
-    doubt = dict.fromkeys(INCOMPLETE_STATUSES | {"blind", "accepted"}, "doubt")
-    return dict.fromkeys(selection.SEVERITY, "quiet") | {"pass": "good"} | doubt | bad
+    doubt = dict.fromkeys(INCOMPLETE_STATUSES | {"blind"}, "doubt")
+    return dict.fromkeys(selection.SEVERITY, "quiet") | {"pass": "good", "accepted": "known"} | doubt | bad

@@ -45,6 +45,7 @@ ROLE_MEANINGS: Mapping[str, str] = {
     "introduces": "its inputs agree, its output does not: the error starts here",
     "inherits": "differs, and so did what it was given",
     "agrees": "within its limits",
+    "accepted": "over its limits, and taken for a known difference by the recipe",
     "unknown": "not enough evidence to say",
 }
 printable = streams.printable  # every report escapes as the terminal does

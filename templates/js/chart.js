@@ -96,6 +96,7 @@ const drawChart = () => {
   const marks = {
     unknown: (pen, x, y) => { pen.lineWidth = 1.4; pen.strokeRect(x - 2.5, y - 2.5, 5, 5); },
     agrees: (pen, x, y) => { pen.beginPath(); pen.arc(x, y, 2.2, 0, 7); pen.fill(); },
+    accepted: (pen, x, y) => { pen.lineWidth = 1.6; pen.beginPath(); pen.moveTo(x, y - 4.5); pen.lineTo(x + 4.5, y); pen.lineTo(x, y + 4.5); pen.lineTo(x - 4.5, y); pen.closePath(); pen.stroke(); },
     inherits: (pen, x, y) => { pen.lineWidth = 1.4; pen.beginPath(); pen.arc(x, y, 3.4, 0, 7); pen.stroke(); },
     introduces: (pen, x, y) => {
       pen.lineWidth = 3;
@@ -104,7 +105,7 @@ const drawChart = () => {
       pen.stroke();
     },
   };
-  const colours = { unknown: "quiet", agrees: "good", inherits: "doubt", introduces: "bad" };
+  const colours = { unknown: "quiet", agrees: "good", accepted: "known", inherits: "doubt", introduces: "bad" };
 
   const points = (pen) => {
     const [from, to] = range();

@@ -8,7 +8,8 @@ const metric = (name, row) => {
 };
 const kinds = Object.fromEntries(data.severity.map((status) => [status, "quiet"]));
 for (const status of ["fail", "nonfinite", "shape", "dtype"]) kinds[status] = "bad";
-for (const status of ["unreadable", "undecided", "unpaired_reference", "unpaired_target", "blind", "accepted"]) kinds[status] = "doubt";
+for (const status of ["unreadable", "undecided", "unpaired_reference", "unpaired_target", "blind"]) kinds[status] = "doubt";
+kinds.accepted = "known";
 kinds.pass = "good";
 
 const statusTag = (status) => element("span", { class: "tag " + kinds[status] }, `${data.symbols[status]} ${words(status)}`);

@@ -178,6 +178,14 @@ def test_an_accepted_difference_before_a_suspect_is_said(hand_made, judge_calls)
     assert "accepted difference of a / linear" in region.suspects[0].why
 
 
+def test_an_accepted_record_does_not_agree(hand_made, judge_calls):
+    dump = hand_made()
+    taken = dump.operator("a", "linear")
+    after = dump.operator("b", "add", taken)
+    region = locate(dump, judge_calls, {"a / linear": "accepted"})
+    assert (role(region, taken), role(region, after)) == ("accepted", "agrees")
+
+
 def test_what_could_not_be_compared_is_walked_through_and_said(hand_made, judge_calls):
     dump = hand_made()
     torn = dump.operator("b", "relu", dump.operator("a", "linear"))

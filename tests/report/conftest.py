@@ -319,7 +319,8 @@ def inconclusive_model(**changes):
         metrics_left = row.measure.metrics if status in {"blind", "accepted"} else {}
         join = status if status not in {"blind", "accepted"} else "paired"
         found = dataclasses.replace(row.measure, join=join, reason="no partner of this name", metrics=metrics_left, judged=True)
-        rows[index] = Row(found, judged(found, status=status, reason="no partner of this name"), "unknown")
+        role = "accepted" if status == "accepted" else "unknown"
+        rows[index] = Row(found, judged(found, status=status, reason="no partner of this name"), role)
     reasons = (
         "the target does not repeat itself: 14 records differ between two equal runs, first at layers.2.self_attn / matmul",
         "3 of 242 records were not compared",

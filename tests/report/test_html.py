@@ -188,3 +188,10 @@ def test_a_page_without_all_records_says_which_it_has_and_where_the_others_are(l
     assert "precflow compare sd_text_encoder:reference sd_text_encoder:target" in told
     assert f"{wording.count(large.verdict.total)} records</strong> compared" in told
     assert 'id="left-out"' not in html.text(misaligned)
+
+
+def test_accepted_records_have_a_mark_a_colour_and_a_number_of_their_own(inconclusive, misaligned):
+    page = html.text(inconclusive)
+    assert re.search(r'class="accepted"><path d="[^"]+"/></svg> accepted <b>1</b>', page)
+    assert html.kinds()["accepted"] not in {html.kinds()[status] for status in ("pass", "fail", "undecided", "not_judged")}
+    assert 'class="accepted"><path' not in html.text(misaligned)

@@ -87,3 +87,11 @@ def test_very_many_modules_are_bounded_the_worst_first_and_counted(large, monkey
     assert modules[:-1] == [case for case in every if case.outcome == "failure"][:19]
     assert modules[-1].outcome == "failure"
     assert modules[-1].name.startswith(f"({wording.count(len(every) - 19)} other modules: ")
+
+
+def test_a_module_passes_with_accepted_records_and_says_how_many(inconclusive):
+    taken = next(row for row in inconclusive.rows if row.judged.status == "accepted")
+    only = dataclasses.replace(inconclusive, rows=(taken,))
+    module = ET.fromstring(junit.text(only)).findall("testsuite")[-1].find("testcase")
+    assert module.findtext("system-out") == "1 accepted difference"
+    assert module.find("failure") is None

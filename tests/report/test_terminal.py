@@ -228,3 +228,15 @@ def test_where_nobody_looks_on_a_summary_has_its_full_width(tmp_path, monkeypatc
     monkeypatch.setenv("COLUMNS", "20")
     with (tmp_path / "log").open("w") as stream:
         assert terminal.columns_of(stream) == 88
+
+
+def test_accepted_records_are_told_beside_those_that_agree(misaligned):
+    index = next(index for index, row in enumerate(misaligned.rows) if row.role == "agrees")
+    rows = list(misaligned.rows)
+    taken = dataclasses.replace(rows[index].judged, status="accepted")
+    rows[index] = dataclasses.replace(rows[index], judged=taken, role="accepted")
+    counts = {**misaligned.verdict.counts, "accepted": 1}
+    model = dataclasses.replace(misaligned, rows=tuple(rows), verdict=dataclasses.replace(misaligned.verdict, counts=counts))
+    agreeing = sum(row.role == "agrees" for row in misaligned.rows if row.judged.status != "not_judged")
+    text = " ".join(shown(model, 1).split())
+    assert f"inherit it {agreeing - 1} agree 1 accepted difference" in text

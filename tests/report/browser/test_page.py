@@ -339,3 +339,12 @@ def test_three_thousand_nested_modules_are_drawn_and_opened_where_the_error_star
     assert page.run("document.querySelector('#tree').scrollWidth") < 1000
     page.run("[...document.querySelectorAll('#tree .name')].at(-1).click()")
     assert "1 to 1 of 1" in page.text("#page-text")
+
+
+def test_accepted_records_are_drawn_with_their_own_mark(inconclusive, show):
+    page = show(inconclusive)
+    page.run("CanvasRenderingContext2D.prototype.closePath = function () { window.diamonds = (window.diamonds ?? 0) + 1; }")
+    page.run("dispatchEvent(new Event('resize'))")
+    page.click("[data-status=accepted]")
+    page.wait("window.diamonds === 1")
+    assert page.named("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled") == []
