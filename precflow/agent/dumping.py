@@ -53,7 +53,7 @@ def dump(request: Request, device: Device, where: torch.device, events: Events) 
     )
     try:
         check_capture(request)
-        extend_path(request.import_paths)
+        extend_path(request.import_paths, request.workload)
         with _explained():
             described = _recorded(Run(request, device, where, events, numbers), writer)
         events.progress("seal", "writing the header")

@@ -50,7 +50,7 @@ def rehearse(request: Request, events: Events) -> None:
     Raises:
         AgentError: The folder cannot be written to.
     """
-    extend_path(request.import_paths)
+    extend_path(request.import_paths, request.workload)
     problem = ""
     try:
         with _explained():

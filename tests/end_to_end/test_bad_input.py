@@ -97,6 +97,10 @@ def test_debugging_shows_the_traceback(precflow, tmp_path):
         ("about: {title: '${oc.env:HOME}'}", "would call a resolver"),
         ("defaults: [{override /hydra/launcher: x}]", "defaults"),
         ("target: {interpreter: ./mine}", "belongs to a machine"),
+        (
+            "target: '${workload.inputs.x}'\nworkload: {inputs: {x: {launcher: [touch, owned]}}}",
+            "The value comes by a reference",
+        ),
     ],
 )
 def test_a_recipe_is_data(precflow, tmp_path, text, said):

@@ -15,9 +15,15 @@ _AGENT = "precflow.agent.workloads."  # where our own factories are
 _TARGET = "_target_"
 
 
-def extend_path(import_paths: Sequence[str]) -> None:
-    """Append folders to ``sys.path`` that are not on it; what is installed is found first."""
-    sys.path.extend(path for path in import_paths if path not in sys.path)
+def extend_path(import_paths: Sequence[str], workload: Mapping[str, Any]) -> None:
+    """Append folders to ``sys.path`` that are not on it, where a workload names code of the user's, behind what is installed.
+
+    Our own factories and torch's look for nothing there, and libraries look for optional modules wherever they may: the working
+    folder may be a stranger's, with a module of that name in it.
+    """
+    targets = [(part, str(spec[_TARGET])) for part, spec in workload.items() if isinstance(spec, dict) and _TARGET in spec]
+    if any(not is_trusted("workload.%s" % part, target, ()) for part, target in targets):
+        sys.path.extend(path for path in import_paths if path not in sys.path)
 
 
 def build(spec: Mapping[str, Any], *, key: str, trusted: Sequence[str], **offered: Any) -> Any:

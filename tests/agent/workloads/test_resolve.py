@@ -134,5 +134,12 @@ def test_what_the_recipe_gives_wins_over_what_is_offered():
 
 def test_import_paths_come_last_and_once(monkeypatch):
     monkeypatch.setattr(sys, "path", ["/a"])
-    resolve.extend_path(["/b", "/a", "/b"])
+    resolve.extend_path(["/b", "/a", "/b"], {"model": {"_target_": "toy_workload.build"}, "mode": "eval"})
     assert sys.path == ["/a", "/b"]
+
+
+def test_the_working_folder_is_no_place_for_modules_where_the_workload_is_ours(monkeypatch):
+    monkeypatch.setattr(sys, "path", ["/a"])
+    ours = {"_target_": "precflow.workloads.stable_diffusion.text_encoder"}
+    resolve.extend_path(["/b"], {"model": ours, "loss": {"_target_": "torch.nn.MSELoss"}, "optimizer": {}, "mode": "eval"})
+    assert sys.path == ["/a"]
