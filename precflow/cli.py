@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precflow import __version__, streams
+from precflow.agent import redaction
 from precflow.config import flags
 from precflow.config.suggestions import did_you_mean
 from precflow.dumps import cut_files
@@ -38,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run precflow with the arguments of a command line and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
+    redaction.learn(os.environ)
+    for word in arguments:
+        redaction.learn(word.partition("=")[2], name=word.partition("=")[0].lstrip("+~-"))
     cut_files.explain()
     with many_spared():
         return guarded(lambda: _dispatch(arguments), as_json="--json" in arguments)
@@ -161,7 +165,7 @@ def _run(line: flags.CommandLine, arguments: Sequence[str]) -> int:
     ended = []
     for number, (job, one) in enumerate(zip(jobs, composed, strict=True), start=1):
         if len(jobs) > 1:
-            streams.say(f" job {number} of {len(jobs)}   {' '.join(job)}")
+            streams.say(f" job {number} of {len(jobs)}   {' '.join(map(redaction.word, job))}")
         outcome = None
         try:
             outcome = run(one, command=command)
@@ -214,7 +218,7 @@ def _jobs(ended: Sequence[_Ended], code: int) -> str:
     wide, wider = len(str(len(ended))), max(map(len, furthest))
     rows = [
         f"   {number:>{wide}}  exit {job.code}  {job.text:<18}{f' {far:<{wider}} ' if wider else ''} "
-        + " ".join(word for word in job.words if word not in every)
+        + " ".join(redaction.word(word) for word in job.words if word not in every)
         for number, (job, far) in enumerate(zip(ended, furthest, strict=True), start=1)
     ]
     return "\n".join([f" {len(ended)} jobs, exit {code}", *rows])

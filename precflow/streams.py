@@ -1,4 +1,4 @@
-"""The one door to stdout and stderr: what is said is made printable, and whether anybody reads it changes no exit code."""
+"""The one door to stdout and stderr: what is said is printable and without secrets, and no exit code depends on its reader."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO, cast
+
+from precflow.agent import redaction
 
 _NOBODY_READS = {errno.EPIPE, errno.EBADF, errno.ESHUTDOWN}
 _BEYOND_ASCII = re.compile("[\x7f-\U0010ffff]")
@@ -49,7 +51,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 def say(text: str) -> None:
     """Say something to people, on stderr: lines, without the last line end."""
-    _put(sys.stderr, printable_lines(text.rstrip("\n")) + "\n")
+    _put(sys.stderr, printable_lines(redaction.text(text.rstrip("\n"))) + "\n")
     sys.stderr.flush()
 
 
@@ -60,12 +62,13 @@ def write(text: str, *, styled: bool = False) -> None:
         text: Lines, without the last line end.
         styled: It has colours of ours; the caller has made what it shows printable.
     """
+    text = redaction.text(text)
     _put(sys.stdout, (text if styled else printable_lines(text)) + "\n")
 
 
 def write_json(value: Any) -> None:
     """Write the answer on stdout as one JSON object in one line."""
-    _put(sys.stdout, printable_json(json.dumps(value, ensure_ascii=False)) + "\n")
+    _put(sys.stdout, printable_json(json.dumps(redaction.plain(value), ensure_ascii=False)) + "\n")
 
 
 def is_unicode(stream: TextIO) -> bool:

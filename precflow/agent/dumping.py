@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, 
 import torch
 
 from precflow import __version__
-from precflow.agent import determinism, facts, faults, fills, garbage
+from precflow.agent import determinism, facts, faults, fills, garbage, redaction
 from precflow.agent.capture import autograd
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA, FILLS_VERSION
@@ -79,7 +79,8 @@ def _recorded(run: Run, writer: Writer) -> Dict[str, Any]:
         sites = list(recorder.sites)
         draws = [_plain_draw(draw, sites) for draw in run.numbers.draws]
         asked = {**capture.plain(), "unmatched": [] if run.request.resume else selection.unmatched}  # of steps recorded here
-        seen = {"capture": asked, "losses": training.losses, "repeat": repeat, "draws": draws, "sites": sites}
+        seen = {"capture": asked, "losses": training.losses, "repeat": repeat, "draws": draws}
+        seen["sites"] = [redaction.text(site) for site in sites]
         described = header(
             run.request,
             run.device,

@@ -9,6 +9,7 @@ import time
 from contextlib import contextmanager
 from typing import Dict, Iterator, TextIO
 
+from precflow.agent import redaction
 from precflow.agent.failures import AgentError
 
 
@@ -25,7 +26,7 @@ class Events:
 
     def progress(self, step: str, text: str) -> None:
         """Say what is being done."""
-        self._send({"event": "progress", "step": step, "text": text})
+        self._send({"event": "progress", "step": step, "text": redaction.text(text)})
 
     def failed(self, error: AgentError) -> None:
         """Say why the agent stops."""

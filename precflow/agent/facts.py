@@ -11,7 +11,7 @@ import re
 import sys
 from typing import Any, Dict
 
-from precflow.agent import determinism
+from precflow.agent import determinism, redaction
 from precflow.agent.contract import relevant_variables
 from precflow.agent.devices.protocol import Device
 
@@ -20,8 +20,9 @@ _HOMES = re.compile(r"/(?:home|Users)/[^/:\s]+")
 
 def collect(device: Device) -> Dict[str, Dict[str, Any]]:
     """Return the facts of this process and of a started device, as two-level JSON data."""
+    redaction.learn(os.environ)
     of_device = device.facts()
-    return {
+    found: Dict[str, Dict[str, Any]] = {
         "system": _system(),
         "python": _python(),
         "torch": _torch(),
@@ -36,6 +37,7 @@ def collect(device: Device) -> Dict[str, Dict[str, Any]]:
         "packages": packages(),
         "variables": {name: without_homes(value) for name, value in relevant_variables(os.environ).items()},
     }
+    return {section: {name: redaction.plain(value) for name, value in facts.items()} for section, facts in found.items()}
 
 
 def packages() -> Dict[str, str]:

@@ -5,6 +5,8 @@ The agent has no access to the judge's exception tree: a failure becomes one JSO
 
 from __future__ import annotations
 
+from precflow.agent import redaction
+
 KINDS = (
     "bad_request",  # the request itself
     "device_missing",  # none of the wanted devices is here
@@ -20,7 +22,7 @@ KINDS = (
 
 
 class AgentError(Exception):
-    """Something that the agent could not do.
+    """Something that the agent could not do; whatever is said about it is without secrets.
 
     Args:
         kind: One of ``KINDS``.
@@ -30,6 +32,7 @@ class AgentError(Exception):
     """
 
     def __init__(self, kind: str, message: str, next_step: str = "", trace: str = "") -> None:
+        message, next_step, trace = redaction.text(message), redaction.text(next_step), redaction.text(trace)
         super().__init__(message + ("\n   " + next_step if next_step else ""))  # what a traceback shows
         self.kind = kind
         self.message = message

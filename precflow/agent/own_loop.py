@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
+from precflow.agent import redaction
 from precflow.agent.contract import ERROR_FILE, HEADER_FILE, REQUEST_SCHEMA
 from precflow.agent.failures import AgentError
 from precflow.agent.request import Request, parse
@@ -275,7 +276,7 @@ class Capture:
             return
         described = header(self._request, self._device, weights=self._weights, inputs=holdings.joined(inputs))
         described["capture"] = {**self._request.capture.plain(), "unmatched": self._selection.unmatched}
-        described["sites"] = list(self._recorder.sites)
+        described["sites"] = [redaction.text(site) for site in self._recorder.sites]
         self._writer.seal(described, ranks=range(1, self._ranks))
 
     def _abandon(self, error: BaseException) -> None:

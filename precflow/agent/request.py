@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from precflow.agent import intake
+from precflow.agent import intake, redaction
 from precflow.agent.contract import LARGEST, LEVELS, PHASES, REQUEST_SCHEMA
 from precflow.agent.failures import AgentError
 from precflow.agent.sampling import parse_slices
@@ -116,7 +118,27 @@ def read(path: str) -> Request:
         raise AgentError("bad_request", "%s is not JSON: %s" % (path, error)) from error
     if not isinstance(plain, dict):
         raise AgentError("bad_request", "%s holds a JSON %s; expected an object" % (path, type(plain).__name__))
-    return parse(plain)
+    return parse(_with_secrets(plain, path))
+
+
+def _with_secrets(plain: Dict[str, Any], path: str) -> Dict[str, Any]:
+    """Return the request with the secrets that the judge handed over beside it; from now on they are written nowhere.
+
+    Raises:
+        AgentError: ``bad_request``: one of them is missing.
+    """
+    secrets = redaction.handed_over(os.environ)
+    os.environ.pop(redaction.VARIABLE, None)  # what the workload starts needs none of it
+    redaction.learn(os.environ)
+    for secret in secrets.values():
+        redaction.learn(secret, name="SECRET" if redaction.text(secret) == secret else "")  # of an address only its part
+    workload = redaction.put_back(plain.get("workload"), secrets, "workload")
+    missing = list(redaction.placeholders(workload, "workload"))
+    if missing:
+        message = "%s has no %s: a secret is not written down" % (path, ", ".join(missing))
+        example = json.dumps(dict.fromkeys(missing, "..."))
+        raise AgentError("bad_request", message, "set the variable %s='%s'" % (redaction.VARIABLE, example))
+    return {**plain, "workload": workload} if "workload" in plain else plain
 
 
 def parse(plain: Mapping[str, Any]) -> Request:

@@ -8,6 +8,7 @@ import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set
 
+from precflow.agent import redaction
 from precflow.agent.background import QUEUE_BYTES, Background
 from precflow.agent.compression import compressed
 from precflow.agent.contract import DIGEST_SIZE, DUMP_SCHEMA, EMPTY_HEADER, ERROR_FILE, HEADER_FILE
@@ -256,7 +257,7 @@ class Writer:
             complete = False
         self._step = None
         try:
-            self._write_json(ERROR_FILE, error)
+            self._write_json(ERROR_FILE, redaction.plain(error))
         except WriteError:
             complete = False
         self._release()

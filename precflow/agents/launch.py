@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from precflow.agent import intake
+from precflow.agent import intake, redaction
 from precflow.agent.contract import FACTS_FILE, HEADER_FILE, LOG_FILE, REHEARSAL_FILE
 from precflow.agents import pack
 from precflow.agents.fingerprint import interpreter
@@ -28,6 +28,7 @@ REQUEST_FILE = "request.json"
 COMMAND = "{command}"  # where a launcher wants the command, if not at its end
 LOG_LINES = 15  # shown of a side that died without a word
 _FORKS = sys.platform == "linux"  # elsewhere libraries below torch do not stand it
+_BLOCK = 1 << 20  # bytes of a log that are looked through at once
 _GRACE = 3.0  # seconds between asking a process to end and ending it
 _TICK = 0.2  # seconds between two looks at a silent process
 _NEXT_STEPS = {
@@ -140,12 +141,17 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
         StoreError: The folder cannot be written to.
     """
     name = str(request["side"])
-    path = _write_request(request, side, folder)
+    workload, secrets = redaction.taken_out(request.get("workload"), "workload")
+    path = _write_request({**request, "workload": workload} if "workload" in request else request, side, folder)
     environment = {**os.environ, **implied_variables(request), **{key: str(value) for key, value in variables.items()}}
+    environment |= {redaction.VARIABLE: json.dumps(secrets)} if secrets else {}
     stays = agents is not None and request["action"] == "environment"
-    with _log(folder) as log, (agents or Agents()).asked(path, name, side, environment, log, stays=stays) as agent:
-        deadline = time.monotonic() + timeout if timeout else float("inf")
-        heard = _follow(agent, deadline, on_progress or (lambda _: None), log)
+    try:
+        with _log(folder) as log, (agents or Agents()).asked(path, name, side, environment, log, stays=stays) as agent:
+            deadline = time.monotonic() + timeout if timeout else float("inf")
+            heard = _follow(agent, deadline, on_progress or (lambda _: None), log)
+    finally:
+        _clean(folder / LOG_FILE)
     if heard.timed_out:
         message = f"the {name} side did not finish within {timeout:g} s and was stopped"
         raise SideError(message, log=last_lines(folder), next_step="allow it more time: capture.timeout=2h")
@@ -230,6 +236,22 @@ def _log(folder: Path) -> IO[bytes]:
         return (folder / LOG_FILE).open("ab", buffering=0)  # an agent that stayed opens it too
     except OSError as error:
         raise StoreError(f"cannot write {folder / LOG_FILE}: {error.strerror}") from error
+
+
+def _clean(log: Path) -> None:
+    """Hide the secrets in a log that nobody writes any more: a workload prints what it likes."""
+    clean, changed = log.with_name(f"{log.name}.{os.getpid()}.clean"), False
+    with contextlib.suppress(OSError):
+        with log.open("rb") as source, clean.open("wb") as target:
+            while lines := source.readlines(_BLOCK):
+                said = b"".join(lines).decode("utf-8", "surrogateescape")
+                shown = redaction.text(said)
+                changed |= shown != said
+                target.write(shown.encode("utf-8", "surrogateescape"))
+        if changed:
+            clean.replace(log)
+    with contextlib.suppress(OSError):
+        clean.unlink(missing_ok=True)
 
 
 def _start(words: Sequence[str], environment: Mapping[str, str], log: IO[bytes], stdin: int = subprocess.DEVNULL) -> _Agent:

@@ -12,6 +12,7 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from precflow import __version__
+from precflow.agent import redaction
 from precflow.agent.contract import FILLS, HEADER_FILE, LARGEST
 from precflow.config import capturing, emulation, factories, standards
 from precflow.config.documents import DottedPath, scalars
@@ -46,6 +47,7 @@ def problems(config: RunConfig, data: Mapping[str, Any]) -> Found:
         config: As built.
         data: As written, for what was left out.
     """
+    yield from _secrets(data)
     yield from _later(config)
     yield from _empty(config)
     yield from _fills(config)
@@ -165,6 +167,12 @@ def _later(config: RunConfig) -> Found:
     for key, address in (("store", config.store), ("site.store", config.site.store)):
         if "://" in address and not address.startswith("file://"):
             yield tuple(key.split(".")), f"object stores are not available in precflow {__version__}: name a folder"
+
+
+def _secrets(data: Mapping[str, Any]) -> Found:
+    for path, value in scalars(data):
+        if isinstance(value, str) and redaction.REDACTED[:-1] in value:
+            yield path, "stands for a secret, which is never written down: give the secret itself"
 
 
 def _empty(config: RunConfig) -> Found:

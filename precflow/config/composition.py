@@ -20,6 +20,7 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 
 from precflow import resources
+from precflow.agent import redaction
 from precflow.config import checks, factories, overrides, recipe_source, standards, trust
 from precflow.config.build import Builder
 from precflow.config.documents import Document, DottedPath, dotted, shown
@@ -56,7 +57,7 @@ class Composed:
     Attributes:
         config: The typed configuration.
         provenance: Dotted key -> ``file:line`` or ``command line``; keys that nobody set are absent: they have defaults.
-        yaml: The recipe as YAML in the fixed order of sections, without what belongs to a machine.
+        yaml: The recipe as YAML in the fixed order of sections, without secrets and what belongs to a machine.
         overrides: The words of the command line, in the quoted form that Hydra reads.
         notes: What makes no run impossible and should be known: accepted differences that have expired.
         data: What was set, as written, with references replaced.
@@ -211,6 +212,7 @@ def _composed(
     site = next((shown(document.path) for document in documents if document.group == "site"), "")
     interpolation = Interpolation(layers.data, site=site)
     data = interpolation.resolve(layers.data)
+    redaction.learn(data)  # whatever is said from now on
     builder = Builder(layers.mark)
     for path, message in interpolation.problems:
         builder.say(path, message)
@@ -236,7 +238,7 @@ def _composed(
     return Composed(
         config=replace(config, recipe="+".join(overrides.chosen(words, "recipe"))),
         provenance=layers.provenance(),
-        yaml=as_text(locked(layers.data, layers.mark)),
+        yaml=as_text(redaction.plain(locked(layers.data, layers.mark))),
         overrides=tuple(choice for word in words for choice in word.choices),  # a recipe file by its path, not by its name
         notes=tuple(notes),
         data=data,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from precflow import keys
+from precflow.agent import redaction
 
 ABSENT = "(absent)"
 _EXPECTED = re.compile(
@@ -77,7 +78,7 @@ def reduced_switches(facts: Mapping[str, Any], *, convolution: bool) -> list[str
 
 
 def _flat(facts: Mapping[str, Any]) -> dict[str, str]:
-    return {name: str(value) for name, value in keys.flatten(facts)}
+    return {name: redaction.text(str(value)) for name, value in keys.flatten(facts)}  # a dump may be older than redaction
 
 
 def _importance(name: str, wanted: Sequence[str]) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precflow import resources
+from precflow.agent import redaction
 from precflow.config.schema import RunConfig
 from precflow.config.trust import trusted
 from precflow.diagnosis import rules
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def make_job(composed: Composed, *, command: str) -> Job:
-    """Return the job of a composed recipe.
+    """Return the job of a composed recipe; what it says of its command line is without secrets.
 
     Raises:
         ConfigError: A team's standard that is chosen, or one of its rules, is not usable: told before any work.
@@ -31,13 +33,13 @@ def make_job(composed: Composed, *, command: str) -> Job:
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "precflow"
     return Job(
         config=composed.config,
-        command=command,
+        command=shlex.join(map(redaction.word, shlex.split(command))),
         yaml=composed.yaml,
         ci=in_ci(composed.config),
         trusted=(*composed.config.site.trusted, *trusted(())),  # a site file's own, then the environment's and the user's
         import_paths=(str(Path.cwd()), *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)),
         cache=cache,
-        overrides=composed.overrides,
+        overrides=tuple(map(redaction.word, composed.overrides)),
         team=composed.team,
         started=datetime.datetime.now(tz=datetime.timezone.utc).isoformat(timespec="minutes"),
     )

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from precflow import streams
+from precflow.agent import redaction
 from precflow.report.ci import stage_line
 from precflow.streams import printable
 
@@ -50,7 +51,7 @@ class Terminal:
 
     def say(self, text: str) -> None:
         """Put the text beside the spinner."""
-        self._status.update(f"{self._title}  [dim]{escape(printable(text))}[/dim]")
+        self._status.update(f"{self._title}  [dim]{escape(printable(redaction.text(text)))}[/dim]")
 
     def done(self, stage: str, side: str, state: str, seconds: float, note: str) -> None:
         """Print the stage's line."""
@@ -58,7 +59,7 @@ class Terminal:
         mark = {"kept": "=", "skipped": "?"}.get(state, made)
         spent = f"{seconds:.0f} s" if mark == made else "later" if state == "skipped" else state
         line = f" {mark} {stage:<13}{side:<10} {spent:>6}   {note}"
-        self._console.print(escape(printable(line)), highlight=False, overflow="ellipsis", no_wrap=True)
+        self._console.print(escape(printable(redaction.text(line))), highlight=False, overflow="ellipsis", no_wrap=True)
 
 
 class Lines:

@@ -73,7 +73,7 @@ def run(composed: Composed, *, command: str) -> Outcome:
         say(f" warning: {text}")
     where = steps.place(job.config)
     started = time.monotonic()
-    entry = replace(where.manifest.begin(job.started, command), store=_elsewhere(where))
+    entry = replace(where.manifest.begin(job.started, job.command), store=_elsewhere(where))
     job = replace(job, run=entry.number)
     done: dict[str, Sealed] = {}
     states: dict[str, str] = {}

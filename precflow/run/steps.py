@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow import __version__, keys
+from precflow.agent import redaction
 from precflow.config.schema import RunConfig
 from precflow.errors import ConfigError, StoreError
 from precflow.run.manifest import Manifest
@@ -169,8 +170,10 @@ def _elsewhere(stage: Stage, where: Place, declared: Mapping[str, Any]) -> Step:
 
 
 def _declared(stage: Stage, job: Job, done: Mapping[str, Sealed]) -> dict[str, Any]:
+    """Return what the key is made of, and what is written beside the artifacts: no secret is in either."""
     told = {} if stage.told is None else stage.told({name: done[name].folder for name in stage.told_by})
-    return {"version": stage.version, **stage.declare(job), **told}
+    declared: dict[str, Any] = redaction.plain({"version": stage.version, **stage.declare(job), **told})
+    return declared
 
 
 def _declared_key(stage: Stage, declared: Mapping[str, Any]) -> str:

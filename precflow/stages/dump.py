@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow import keys
-from precflow.agent import intake
+from precflow.agent import intake, redaction
 from precflow.agent.contract import CHECKSUM, HEADER_FILE
 from precflow.agents.fingerprint import fingerprint, origins
 from precflow.config.words import SEEDED, names_file
@@ -73,7 +73,7 @@ def damage_found(folder: Path) -> list[str]:
 
 
 def contents(value: Any, key: str = "") -> Any:
-    """Replace every path to an existing file or folder by what is in it: paths never enter a key, content does.
+    """Replace every path to an existing file or folder by what is in it: paths never enter a key, nor do secrets; content does.
 
     A word without a slash or an ending is a path only below a ``key`` that always means files.
     """
@@ -82,7 +82,7 @@ def contents(value: Any, key: str = "") -> Any:
     if isinstance(value, (list, tuple)):
         return [contents(item) for item in value]
     path = _existing(value) if isinstance(value, str) and (names_file(key) or "/" in value or Path(value).suffix) else None
-    return value if path is None else {"content": keys.file_digest(path)}
+    return redaction.plain(value, name=key) if path is None else {"content": keys.file_digest(path)}
 
 
 def _existing(text: str) -> Path | None:

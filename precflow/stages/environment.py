@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow import keys
+from precflow.agent import redaction
 from precflow.agent.contract import FACTS_FILE
 from precflow.agents.fingerprint import fingerprint
 from precflow.dumps.requests import environment_request
@@ -34,7 +35,7 @@ def _declare(side: str, job: Job) -> Mapping[str, Any]:
     return {
         "device": list(settings.device),
         "emulated_allowed": len(settings.device) == 1 or not job.ci,
-        "variables": dict(settings.variables),
+        "variables": redaction.plain(settings.variables),
         "setup": [_content(Path(path).expanduser()) for path in settings.setup],
         "require": {"torch": job.config.environment.require.torch, "python": job.config.environment.require.python},
         "here": fingerprint(settings),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow import __version__, keys, resources
+from precflow.agent import redaction
 from precflow.config.plain import plain
 from precflow.diagnosis.findings import Finding
 from precflow.dumps.header import Header
@@ -133,7 +134,7 @@ def _version(package: str, facts: Mapping[str, str]) -> str:
 
 def _flat(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key, leaf in keys.flatten(value):
-        yield key, str(leaf)
+        yield key, redaction.text(str(leaf))
 
 
 def stage(*, escalating: bool, again: bool) -> Stage:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from precflow.agent import redaction
 from precflow.config.places import places, team_folders
 from precflow.errors import DumpError, StoreError
 from precflow.judgement.verdicts import EXIT_CODES
@@ -41,7 +42,9 @@ def main(arguments: Sequence[str]) -> int:
     from precflow.stages.pair import comparison
 
     team = team_folders("rule", places(chosen.config_dir))
-    model = comparison(reference, target, command=shlex.join(["precflow", "compare", *arguments]), team=team)
+    model = comparison(
+        reference, target, command=shlex.join(["precflow", "compare", *map(redaction.word, arguments)]), team=team
+    )
     written = _write(model, chosen.output)
     code = EXIT_CODES[model.verdict.verdict]
     _say(model, written, code, as_json=chosen.json)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from precflow.agent import redaction
 from precflow.config.schema import Side
 from precflow.config.words import ESCALATING
 from precflow.errors import ConfigError, StoreError
-from precflow.verbs import parser, write
+from precflow.verbs import parser, say, write
 
 _AGENT, _FILE = "precflow-agent.pyz", "request.json"
 _COMMAND = "{command}"
@@ -45,7 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     side = _only(composed.config.sides)
     out = chosen.out or f"dump.{side}"
     request = made(composed, side, out=out, import_paths=chosen.import_path or ["."])
-    text = json.dumps(request, indent=1)  # ASCII: whatever the terminal shows, the file reads back
+    workload, secrets = redaction.taken_out(request["workload"], "workload")
+    text = json.dumps({**request, "workload": workload}, indent=1)  # ASCII: whatever the terminal shows, the file reads back
     if chosen.to is None:
         write(text)
     else:
@@ -54,8 +55,8 @@ def main(arguments: Sequence[str]) -> int:
         except OSError as error:
             raise StoreError(f"{chosen.to} cannot be written: {error.strerror}") from error
     settings: Side = getattr(composed.config, side)
-    judged = shlex.join([*(word for word in overrides if not word.startswith("sides=")), f"{side}.dump={out}"])
-    sys.stderr.write(_told(request, settings, str(chosen.to or _FILE), judged))
+    judged = shlex.join([*(redaction.word(word) for word in overrides if not word.startswith("sides=")), f"{side}.dump={out}"])
+    say(_told(request, settings, secrets, str(chosen.to or _FILE), judged))
     return 0
 
 
@@ -105,10 +106,13 @@ def _only(sides: Sequence[str]) -> str:
     return sides[0]
 
 
-def _told(request: Mapping[str, Any], settings: Side, file: str, judged: str) -> str:
+def _told(request: Mapping[str, Any], settings: Side, secrets: Iterable[str], file: str, judged: str) -> str:
+    """Return what the job has to do; ``secrets``: the keys of what is in no file, and comes in a variable."""
     from precflow.agents.launch import implied_variables
 
-    variables = {**implied_variables(request), **settings.variables}
+    variables = {**implied_variables(request), **redaction.plain(settings.variables)}
+    if secrets:
+        variables[redaction.VARIABLE] = json.dumps(dict.fromkeys(secrets, redaction.REDACTED))
     words = [settings.interpreter or "python", _AGENT, file]
     place = settings.launcher.index(_COMMAND) if _COMMAND in settings.launcher else len(settings.launcher)
     command = [*settings.launcher[:place], *words, *settings.launcher[place + 1 :]]

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from precflow.agent import redaction
 from precflow.config.documents import Document, shown
 from precflow.config.places import DATA_GROUPS, GROUPS, find, not_found, places
 from precflow.config.suggestions import did_you_mean
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     overrides, section = as_overrides(chosen.words)
     composed = compose(overrides, config_dirs=chosen.config_dir, complete=False)
-    data = effective(composed.data)
+    data = redaction.plain(effective(composed.data))
     if chosen.json:
         print_json({"recipe": composed.config.recipe, "config": data, "provenance": dict(composed.provenance)})
         return 0

@@ -116,3 +116,12 @@ def test_what_comes_back_is_judged(words, tmp_path, capsys):
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "ALIGNED" in done.stderr
+
+
+def test_a_secret_is_in_no_file_and_the_job_is_told_how_to_give_it(words, tmp_path, capsys):
+    secrets = ("workload.model.api_key=C4n4ryB1rd", "target.variables.HCCL_PWD=C4n4ryB1rd")
+    assert request.main([*words, *secrets, "sides=[target]", "--to", str(tmp_path / "request.json")]) == 0
+    told = capsys.readouterr().err
+    assert "export HCCL_PWD='(redacted)'" in told
+    assert """export PRECFLOW_SECRETS='{"workload.model.api_key": "(redacted)"}'""" in told
+    assert "C4n4ryB1rd" not in told + (tmp_path / "request.json").read_text()

@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import torch
 
+from precflow.agent import redaction
 from precflow.agent.capture.nesting import LARGEST, Placed, leaves
 
 LONGEST = 200  # characters of one argument
@@ -90,6 +91,8 @@ def argument_text(value: Any) -> str:
     except Exception as problem:  # noqa: BLE001  anything can go wrong in a user's __repr__, and none of it is the run's business
         whole = "<%s without repr: %s>" % (type(value).__qualname__, type(problem).__name__)
     text = whole if type(value) in _NUMBERS else _ADDRESS.sub("0x", whole)
+    if "'" in text or '"' in text:  # a text is among them
+        text = redaction.text(text)
     if len(text) <= LONGEST:
         return text
     mark = hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=4).hexdigest()

@@ -1,0 +1,266 @@
+"""Keeping secrets out of everything that is written or said: by the name they have, by their shape, and by heart.
+
+Both programs use it. Python 3.8, standard library, no torch. What is hidden, what is not, and why: ``docs/secrets.md``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Set, Tuple
+
+REDACTED = "(redacted)"
+VARIABLE = "PRECFLOW_SECRETS"  # in which a judge hands over what it leaves out of a request: {dotted key: value}
+
+_WORDS = frozenset(  # parts of a NAME_LIKE_THIS behind which a secret stands
+    "AK SK PAT PIN PWD PASS PASSWD PASSWORD PASSWORDS PASSPHRASE PASSCODE CRED CREDS CREDENTIAL CREDENTIALS SECRET SECRETS "
+    "TOKEN TOKENS KEY KEYS APIKEY AUTH AUTHORIZATION BEARER COOKIE COOKIES SAS SIGNATURE JWT OTP".split()
+)
+_INSIDE = re.compile("SECRET|PASSW|PASSPH|CREDENTIAL|TOKEN(?!IZ)|APIKEY")  # the same where words run together
+_ARGUMENT = re.compile(  # names_like_this: models have a pad_token and a key_dim, so only what can be nothing else
+    r"(?:.*_)?(?:password|passwd|passphrase|pwd|secrets?|credentials?|apikey|authorization|(?:api|access|secret|private|account)_key"
+    r"(?:_id)?|(?:auth|access|api|hf|hub|bearer|refresh|security|session|github|gitlab)_tokens?)|ak|sk|token|x_amz_.*|x_obs_.*"
+)
+_IN_QUERY = re.compile(
+    r"(?:x-(?:amz|obs|oss|goog|ms)-.*|sig|signature|.*accesskeyid|.*token|.*secret|.*key|code|password|pwd)", re.IGNORECASE
+)
+_PLAIN = re.compile(r"[+-]?\d{0,3}(?:\.\d+)?|true|false|none|null|on|off|yes|no", re.IGNORECASE)  # hides nothing
+_KEY_BLOCK = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY.*?(?:-----END [A-Z0-9 ]*-----|\Z)", re.DOTALL)
+_USER = re.compile(r"(?<=://)[^\s/?#@\"'<>]*:(?!\d+[/?#])[^\s\"'<>]*@|(?<=://)[^\s/?#@:\"'<>]{20,}@")
+_PAIR = re.compile(  # name=value, "name": "value", ?name=value
+    r"([?&;])?(?<![\w.-])-{0,2}([A-Za-z][\w.-]*)([\"']?)(=|%3[Dd]|[ \t]*:[ \t]*(?=[^/\s]))"
+    r"(\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'|[^\s&;,\"'<>)\]}\\]+)"
+)
+_OPTION = re.compile(r"(--?)([A-Za-z][\w-]*)(\s+)([^\s\"'-][^\s\"']*)")
+_HEADER = re.compile(r"\b((?:bearer|authorization:\s*\w+)\s+)([A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE)
+_TOKENS = re.compile(
+    r"(?<![A-Za-z0-9])(?:(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{35}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{20,}"
+    r"|xox[abps]-[\w-]{10,}|sk-[\w-]{20,}|npm_[A-Za-z0-9]{30,}|LTAI[A-Za-z0-9]{12,20}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+    r"(?![A-Za-z0-9])"
+)
+_ACCESS_KEY = re.compile(r"(?<![A-Za-z0-9_./-])(?=(?:[A-Z]*\d){3})(?=(?:\d*[A-Z]){6})[A-Z0-9]{20}(?![A-Za-z0-9_./-])")
+_LONG = re.compile(r"(?<![\w+/=.-])[A-Za-z0-9+/_-]{32,}={0,2}(?![\w+/.])")
+_RUN = re.compile(r"[a-z]+|[A-Z]+|[0-9]+")
+_SHORTEST = 6  # letters of a secret that is looked for wherever it may stand
+
+_known: Set[str] = set()  # secrets of this process, by heart
+
+
+def is_secret(name: str) -> bool:
+    """Tell whether what stands behind a name is a secret: a variable, an argument, the last part of a dotted key.
+
+    >>> [is_secret(name) for name in ("HCCL_PWD", "ASCEND_AK", "target.variables.API_PASSWORD", "apiKey", "hf_token")]
+    [True, True, True, True, True]
+    >>> [is_secret(name) for name in ("TOKENIZERS_PARALLELISM", "pad_token", "token_ids", "key_dim", "OMP_NUM_THREADS")]
+    [False, False, False, False, False]
+    """
+    last = name.rpartition(".")[2].replace("-", "_")
+    if last == VARIABLE:  # which is told how to set
+        return False
+    if last.isupper():
+        return not _WORDS.isdisjoint(last.split("_")) or bool(_INSIDE.search(last.replace("_", "")))
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", last).lower()
+    return bool(_ARGUMENT.fullmatch(snake))
+
+
+def text(said: str) -> str:
+    """Return a text in which secrets are replaced by ``(redacted)``; everything else is as it was.
+
+    >>> text("cannot reach https://ann:pa55w0rd@models.example/a?X-Amz-Signature=0a1b2c&part=2")
+    'cannot reach https://(redacted)@models.example/a?X-Amz-Signature=(redacted)&part=2'
+    """
+    return _hidden(said, [])
+
+
+def plain(value: Any, *, name: str = "") -> Any:
+    """Return plain data with its secrets replaced: by the names they stand behind, and in every text.
+
+    What is hidden only because it looks random could still be what a result depends on, such as the id of a checkpoint. So that
+    another one is not taken for the same, a checksum stands in its place: nobody can guess 32 random letters from it.
+
+    >>> plain({"api_key": "abcdef", "layers": 2, "urls": ["s3://AK1:SK2@bucket/x"], "pad_token": "<pad>"})
+    {'api_key': '(redacted)', 'layers': 2, 'urls': ['s3://(redacted)@bucket/x'], 'pad_token': '<pad>'}
+    """
+    if isinstance(value, str):
+        if name and _behind_name(name, value):
+            return REDACTED
+        return _LONG.sub(_checksum, _hidden(value, [], random=False))
+    if isinstance(value, Mapping):
+        return {key: plain(inner, name=str(key)) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner, name=name) for inner in value]
+    return value
+
+
+def word(typed: str) -> str:
+    """Return a word of a command line without its secret: ``key=value`` keeps its key.
+
+    >>> word("target.variables.API_PASSWORD=hunter 2"), word("target.dtype=float16")
+    ('target.variables.API_PASSWORD=(redacted)', 'target.dtype=float16')
+    """
+    key, equals, value = typed.partition("=")
+    return f"{key}={REDACTED}" if equals and _behind_name(key.lstrip("+~-"), value) else text(typed)
+
+
+def learn(value: Any, *, name: str = "") -> None:
+    """Learn the secrets of plain data, or of variables, by heart: from now on they are hidden wherever they stand."""
+    if isinstance(value, str):
+        found: List[str] = [value] if name and _behind_name(name, value) else []
+        _hidden(value, found)
+        _known.update(secret for secret in map(_bare, found) if _is_worth_hiding(secret))
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            learn(inner, name=str(key))
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            learn(inner, name=name)
+
+
+def taken_out(value: Any, place: str = "") -> Tuple[Any, Dict[str, str]]:
+    """Return plain data without its secrets, and the texts that had one by dotted place, for :func:`put_back`."""
+    texts = ((path, name, leaf) for path, name, leaf in _leaves(value, place, "") if isinstance(leaf, str))
+    return plain(value), {path: leaf for path, name, leaf in texts if plain(leaf, name=name) != leaf}
+
+
+def put_back(value: Any, secrets: Mapping[str, str], place: str = "") -> Any:
+    """Return plain data with the texts that :func:`taken_out` took."""
+    if isinstance(value, dict):
+        return {key: put_back(inner, secrets, _below(place, key)) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [put_back(inner, secrets, _below(place, number)) for number, inner in enumerate(value)]
+    return secrets.get(place, value)
+
+
+def handed_over(variables: Mapping[str, str]) -> Dict[str, str]:
+    """Return what a judge handed over beside its request."""
+    try:
+        found = json.loads(variables.get(VARIABLE, "{}"))
+    except ValueError:
+        return {}
+    return {str(key): str(secret) for key, secret in found.items()} if isinstance(found, dict) else {}
+
+
+def placeholders(value: Any, place: str = "") -> Iterator[str]:
+    """Yield the dotted places of texts that stand for a secret which was not written down."""
+    return (path for path, _, leaf in _leaves(value, place, "") if isinstance(leaf, str) and REDACTED[:-1] in leaf)
+
+
+def _hidden(said: str, found: List[str], *, random: bool = True) -> str:
+    """Return a text without its secrets, which are added to ``found``."""
+    if len(said) < _SHORTEST - 2:
+        return said
+
+    def hide(match: Any, group: int = 0) -> str:
+        """Replace one group of a match; quotes around it stay."""
+        found.append(match.group(group))
+        quoted = match.group(group) != _bare(match.group(group))
+        start, end = match.start(group) - match.start() + quoted, match.end(group) - match.start() - quoted
+        return str(match.group()[:start]) + REDACTED + str(match.group()[end:])
+
+    for secret in sorted(_known, key=len, reverse=True):
+        if secret in said:
+            said = _whole(secret).sub(REDACTED, said)
+    if "://" in said:
+        said = _USER.sub(lambda match: _of_user(match, found), said)
+    if "-----BEGIN" in said:
+        said = _KEY_BLOCK.sub(hide, said)
+    if " " in said:
+        said = _HEADER.sub(lambda match: hide(match, 2) if re.search(r"\d|\w{20}", match.group(2)) else match.group(), said)
+        said = _OPTION.sub(lambda match: hide(match, 4) if is_secret(match.group(2).lower()) else match.group(), said)
+    if "=" in said or ":" in said or "%3" in said:
+        said = _PAIR.sub(lambda match: hide(match, 5) if _is_pair(match) else match.group(), said)
+    said = _TOKENS.sub(hide, said)
+    if said.islower():
+        return said
+    said = _ACCESS_KEY.sub(hide, said)
+    return _LONG.sub(lambda match: hide(match) if _is_random(match.group()) else match.group(), said) if random else said
+
+
+def _behind_name(name: str, value: str) -> bool:
+    """Tell whether a value is a secret because of its name; a number or a switch never is, nor what is hidden already."""
+    if not is_secret(name) or _PLAIN.fullmatch(value) or value.startswith(REDACTED[:-1]):
+        return False
+    return name.rpartition(".")[2] != "token" or len(value) >= 16  # that a text is made of tokens is no secret
+
+
+def _is_pair(match: Any) -> bool:
+    """Tell whether ``name=value``, or ``name: value`` in JSON or YAML, has a secret."""
+    query, name, quote, sign, value = match.groups()
+    bare = _bare(value)
+    if (
+        sign.strip() == ":"
+        and not quote
+        and not re.match(r"(?:^|.*[\n{,])[ \t-]*$", match.string[: match.start(2)][-80:], re.DOTALL)
+    ):
+        return False  # prose
+    return _behind_name(name, bare) or (
+        bool(query and query in "?&") and bool(_IN_QUERY.fullmatch(name)) and not bare.startswith(REDACTED[:-1])
+    )
+
+
+def _of_user(match: Any, found: List[str]) -> str:
+    user, _, secret = match.group()[:-1].partition(":")
+    if match.group().startswith(REDACTED[:-1]):
+        return str(match.group())
+    found.extend(part for part in (secret, user if len(user) >= 16 else "") if part)
+    return REDACTED + "@"
+
+
+def _checksum(match: Any) -> str:
+    secret = match.group()
+    if not _is_random(secret):
+        return str(secret)
+    return "%s %s)" % (REDACTED[:-1], hashlib.blake2b(secret.encode(), digest_size=8).hexdigest())
+
+
+def _is_random(token: str) -> bool:
+    """Tell whether letters look as if they had been drawn by chance: no name, no path and no checksum in hexadecimal does.
+
+    >>> _is_random("kD93hfXq7Lz0Pw2VbN8sTy4RmG6cJe1a"), _is_random("9f86d081884c7d659a2feaa0c55ad015" * 2)
+    (True, False)
+    """
+    runs = _RUN.findall(token)
+    letters = sum(map(len, runs))
+    kinds = {"a" if run[0].islower() else "A" if run[0].isupper() else "0" for run in runs}
+    marks = len(token.rstrip("=")) - letters
+    return len(kinds) == 3 and len(runs) > 0.42 * letters and max(map(len, runs)) < 8 and marks <= letters / 10
+
+
+def _bare(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'" else value
+
+
+def _is_worth_hiding(secret: str) -> bool:
+    """Tell whether a secret can be told from ordinary words: what is short, or a path that is there, stands in many texts."""
+    if len(secret) < _SHORTEST or REDACTED[:-1] in secret or (secret.isdigit() and len(secret) < 8):
+        return False
+    return not (secret[0] in "/~." and os.path.exists(os.path.expanduser(secret)))
+
+
+def _whole(secret: str) -> Any:
+    """Return a pattern of a secret; one of letters alone (a word, after all) has to stand alone."""
+    edge = r"(?<!\w)%s(?!\w)" if secret.isalpha() else "%s"
+    return re.compile(edge % re.escape(secret))
+
+
+def _leaves(value: Any, place: str, name: str) -> Iterator[Tuple[str, str, Any]]:
+    """Yield ``(dotted place, name that a leaf stands behind, leaf)``."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(inner, _below(place, key), str(key))
+    elif isinstance(value, (list, tuple)):
+        for number, inner in enumerate(value):
+            yield from _leaves(inner, _below(place, number), name)
+    else:
+        yield place, name, value
+
+
+def _below(place: str, key: object) -> str:
+    return "%s.%s" % (place, key) if place else str(key)
+
+
+def forget(secrets: Iterable[str] = ()) -> None:
+    """Forget what was learnt, or some of it: for tests, which share a process."""
+    _known.difference_update(list(secrets) or list(_known))
