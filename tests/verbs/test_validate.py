@@ -1,7 +1,7 @@
 import json
+import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -96,10 +96,12 @@ def test_a_file_that_is_not_there(capsys):
 
 def test_it_takes_no_second_and_no_torch():
     code = "import sys; from precflow.cli import main; main(['validate']); print('torch' in sys.modules)"
-    started = time.perf_counter()
+    before = os.times()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    after = os.times()
     assert done.stdout.splitlines()[-1] == "False"
-    assert time.perf_counter() - started < 3.0  # 0.4 s on a quiet machine
+    spent = after.children_user + after.children_system - before.children_user - before.children_system
+    assert spent < 3.0  # 0.7 s of the processor: what others do on this machine counts for nothing
 
 
 def test_a_command_line_is_checked_as_a_run_and_a_recipe_may_leave_something_open(capsys, tmp_path):
