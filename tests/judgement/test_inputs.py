@@ -51,6 +51,8 @@ def test_shapes_nonfinite_values_and_whole_numbers():
 
 def test_a_tensor_that_cannot_be_read_is_unreadable():
     class Torn:
+        fills = ()
+
         def tensor(self, record):
             raise DumpError(f"{record.text} is torn")
 
