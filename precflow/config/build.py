@@ -132,6 +132,7 @@ class Builder:
         if isinstance(kind, types.UnionType):
             whole = isinstance(value, int) and not isinstance(value, bool)
             bent = trap(value, self._raw(path)) if whole else ""
+            bent = bent or (_too_large(value) if whole else "")
             return self.say(path, bent) if bent else value if whole else self._number_or_word(value, path, field)
         if kind is bool:
             bent = trap(value, self._raw(path))
@@ -141,8 +142,9 @@ class Builder:
                 else self.say(path, bent or f"expected true or false, got {_shown(value)}")
             )
         if kind is int:
-            right = isinstance(value, int) and not isinstance(value, bool) and not trap(value, self._raw(path))
-            return value if right else self.say(path, f"expected a whole number, got {_written(value, self._raw(path))}")
+            whole = isinstance(value, int) and not isinstance(value, bool) and not trap(value, self._raw(path))
+            wrong = _too_large(value) if whole else f"expected a whole number, got {_written(value, self._raw(path))}"
+            return self.say(path, wrong) if wrong else value
         return self._text(value, path, field)
 
     def _number(self, kind: Any, value: Any, path: DottedPath) -> Any:
@@ -194,6 +196,10 @@ def _bent(value: Any, raw: str | None, words: tuple[str, ...] | None, field: str
         others = ", ".join(word for word in words if word and word != meant)
         return f"{said} Use {meant} (also: {others})" if meant else f"{said} Use one of {others}"
     return f"{said} Put it in quotes"
+
+
+def _too_large(value: int) -> str:
+    return "" if abs(value) < 2**63 else f"expected a whole number below 2^63, got {_shown(value)}"
 
 
 def _shown(value: Any) -> str:

@@ -30,7 +30,7 @@ def parse(word: str) -> Override | None:
     """Return what Hydra makes of one word, or ``None`` where its grammar refuses it."""
     try:
         return _PARSER.parse_override(word)
-    except HydraException:
+    except (HydraException, ValueError):  # the second: a number of more digits than Python reads
         return None
 
 

@@ -146,7 +146,10 @@ class Side:
         "[taskset, -c, 0-7]",
     )
     variables: Mapping[str, str] = key(
-        {}, "Environment variables, set before Python starts. Quote what is no plain word.", '{HCCL_DETERMINISTIC: "true"}'
+        {},
+        "Environment variables, set before Python starts. Quote what is no plain word. A recipe may set switches alone "
+        "(docs/recipe-safety.md).",
+        '{HCCL_DETERMINISTIC: "true"}',
     )
     arguments: Mapping[str, Any] = key({}, "Arguments of the script on this side only.", "{use-fused-rmsnorm: true}")
     migration: str = key(

@@ -44,6 +44,8 @@ def test_values_become_the_types_of_the_schema(tmp_path):
         ("determinism: {seed: 1:30}", "YAML reads `1:30` as 90: put it in quotes"),
         ("capture: {step: 010}", "YAML reads `010` as 8: put it in quotes"),
         ("capture: {step: [0, 010]}", "YAML reads `010` as 8: put it in quotes"),
+        (f"determinism: {{seed: {'9' * 60}}}", "expected a whole number below 2^63"),
+        (f"capture: {{keep_last: {'9' * 60}}}", "expected a whole number below 2^63"),
         ("tolerance: ~", "it is empty: leave it out"),
         ("tolerance:", "it is empty: leave it out"),
         ("tolerance: {relative_l2: ~}", "expected a share such as 0.999, 1% or 2^-10, got `~`"),

@@ -66,3 +66,7 @@ def test_any_text_in_quotes_is_read_back(text):
 def test_any_word_is_taken_after_quoting(text):
     if "${" not in text:
         assert quoting.parse(f"key={quoting.quoted(text)}") is not None
+
+
+def test_a_number_that_python_does_not_read_is_text():
+    assert quoting.quoted("9" * 5000) == '"' + "9" * 5000 + '"'
