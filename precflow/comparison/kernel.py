@@ -144,7 +144,7 @@ def _fills(  # noqa: PLR0913, PLR0917  what a block is made of
     if not number:
         return None
     here = np.where(groups.measured, y, 0.0)
-    there = here if x is y else np.where(groups.measured, x, 0.0)
+    there = here if x is y or np.array_equal(y[groups.measured], x[groups.measured]) else np.where(groups.measured, x, 0.0)
     counted = Summary(inexact=True, elements=number)
     return merge([counted, *_Block(here, there, raw, y.size - number, facts, row, shape).parts()])
 

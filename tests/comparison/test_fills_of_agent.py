@@ -94,7 +94,7 @@ def test_what_agents_keep_passes_nothing_that_the_tensors_fail_and_fails_nothing
     by_agents, by_tensors = both(*pair, sketched=sketched)
     assert (by_agents.status, by_tensors.status) not in {("pass", "fail"), ("pass", "nonfinite")}
     if by_agents.status in {"fail", "nonfinite"}:
-        assert by_tensors.status == by_agents.status
+        assert by_tensors.status in {"fail", "nonfinite"}
 
 
 @pytest.mark.parametrize("constant", [LARGEST["float32"] * -1, -1e9, -1e30, -np.inf])

@@ -71,15 +71,42 @@ def add_carefully(reference: Any, target: Any, first: Any, length: Any, facts: A
         extent[0], extent[1] = max(extent[0], largest(y)), max(extent[1], largest(x))
         _add(y, x, reference, target, first, length, normal, smallest, rungs, differing, kept, sums)
         return
-    apart, fillings = sort_out(reference, target, fills, kinds, kept[2], extent)
+    apart, fillings, unlike = sort_out(reference, target, fills, kinds, kept[2], extent)
     for wanted, left_out, totals in ((KEPT, apart, kept), (FILL, size - fillings, filled)):
         if wanted == FILL and not fillings:
             return
         copy_of(reference, kinds, wanted, plain_y)
+        if wanted == FILL and not unlike:
+            _add_equal(decoded(copy_y[:size], room_y, wide_y)[:size], fillings, first, length, totals)
+            return
         copy_of(target, kinds, wanted, plain_x)
         y, x = decoded(copy_y[:size], room_y, wide_y)[:size], decoded(copy_x[:size], room_x, wide_x)[:size]
         _leave_out(left_out, totals[2])
         _add(y, x, copy_y[:size], copy_x[:size], first, length, normal, smallest, rungs, differing, totals, sums)
+
+
+@register_jitable(fastmath=FAST)
+def _add_equal(y: Any, number: Any, first: Any, length: Any, results: Any) -> None:
+    """Add fills of a segment that are the same on both sides, in which other pairs are 0, to their totals."""
+    totals, _largest, tallies, squares = results
+    y_sum = y_square = signed = 0.0
+    for i in range(uint64(y.size)):
+        value = float64(as_float32(y[i]))
+        y_sum, y_square, signed = y_sum + abs(value), y_square + value * value, signed + value
+    totals[2] += y_sum
+    for k in (3, 4, 5):
+        totals[k] += y_square
+    for k in (2, 3):
+        tallies[k] += number
+    for k in range(FIRST_RUNG, NEGATIVE):
+        tallies[k] += number
+    tallies[NEGATIVE] |= signed < y_sum
+    if not tallies[NEGATIVE]:
+        totals[TARGET_SUM] += y_sum
+    if length >= LONG_ROW:
+        squares[1, first // length] += y_square
+    else:
+        add_row_squares(y, y, first, length, squares)
 
 
 @register_jitable

@@ -12,13 +12,16 @@ from precflow.comparison.compiled.layout import FIRST_CLASS, MEASURED
 from precflow.comparison.values import CLOSE, FIRST_FILL, INFINITY, MINUS_INFINITY, NOT_A_NUMBER, ORDINARY
 
 KEPT, APART, FILL = 0, 1, 2  # what is done with a pair: summed up, left out, summed up among the fills
-LOW_END, HIGH_END, SATURATED, SLACK = range(4)  # numbers of a type
+LOW_END, HIGH_END, SATURATED, SLACK, PLAIN = range(5)  # numbers of a type
 
 
 @register_jitable
 def _class_of(value: Any, side: Any, fills: Any, extent: Any) -> Any:
     """Return the class of a value, and keep what tells whether constants are far from everything else."""
-    bands, _types, floors = fills
+    bands, types, floors = fills
+    if abs(value) < types[side, PLAIN]:
+        extent[side] = max(extent[side], abs(value))
+        return ORDINARY
     if np.isnan(value):
         return NOT_A_NUMBER
     if np.isinf(value):
@@ -70,7 +73,7 @@ def _sorted(y: Any, x: Any, fills: Any, counts: Any, extent: Any) -> Any:
 
 @register_jitable(fastmath=False)
 def sort_out(reference: Any, target: Any, fills: Any, kinds: Any, counts: Any, extent: Any) -> Any:
-    """Sort the pairs of a segment, count them by class, and return how many are not kept, and how many are fills.
+    """Sort the pairs of a segment, count them by class, and return how many are not kept, are fills, and are unlike ones.
 
     Args:
         reference: Bit patterns of y.
@@ -80,12 +83,14 @@ def sort_out(reference: Any, target: Any, fills: Any, kinds: Any, counts: Any, e
         counts: Int64, added to from ``FIRST_CLASS`` on.
         extent: ``EXTENT`` numbers, which are kept up to date.
     """
-    apart = filled = 0
+    apart = filled = unlike = 0
     for i in range(uint64(reference.size)):
-        kinds[i] = _sorted(exact(reference[i]), exact(target[i]), fills, counts, extent)
+        y, x = exact(reference[i]), exact(target[i])
+        kinds[i] = _sorted(y, x, fills, counts, extent)
         apart += kinds[i] != KEPT
         filled += kinds[i] == FILL
-    return apart, filled
+        unlike += kinds[i] == FILL and y != x
+    return apart, filled, unlike
 
 
 @register_jitable

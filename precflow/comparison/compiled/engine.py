@@ -209,7 +209,7 @@ def _constants(facts: PairFacts) -> tuple[Any, ...]:
         columns = fills.lows, fills.highs, fills.sizes, fills.classes.astype(np.float64)
         for place, column in enumerate(columns):
             bands[side, place, : column.size] = column
-    types = np.array([(*fills.ends, fills.largest, fills.slack) for fills in facts.fills])
+    types = np.array([(*fills.ends, fills.largest, fills.slack, fills.plain) for fills in facts.fills])
     plain = np.float32(min(fills.plain for fills in facts.fills)).view(np.int32)
     bounds = plain, np.float32(facts.reference.smallest_normal).view(np.int32), facts.target.smallest
     rungs = [ladder.RUNGS[name] for name in facts.rungs]

@@ -33,10 +33,11 @@ def by_both(reference, target, floors=(0.0, 0.0)):
     _bounds, bands, types, _rungs = _constants(facts)
     left, right = (side.view(PATTERNS[name]) for side, name in zip((reference, target), names, strict=True))
     kinds, counts, extent = np.full(left.size, 9, np.uint8), np.zeros(TALLIES, np.int64), np.array([0.0, 0.0, np.inf, np.inf])
-    apart, filled = sorted_out(left, right, (bands, types, np.array(floors)), kinds, counts, extent)
+    apart, filled, unlike = sorted_out(left, right, (bands, types, np.array(floors)), kinds, counts, extent)
     found = classify(widen(reference), widen(target), facts.fills, floors)
     assert (apart, filled) == (np.count_nonzero(found.excluded), np.count_nonzero(found.measured))
     assert counts[MEASURED] == filled
+    assert unlike == np.count_nonzero(found.measured & (widen(reference) != widen(target)))
     assert extent.tolist() == [*found.largest, *found.least]
     for side in (left, right):
         for wanted, places in ((KEPT, ~found.excluded), (FILL, found.measured)):
