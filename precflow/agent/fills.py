@@ -29,6 +29,13 @@ class Fills(NamedTuple):
     bands: Tuple[Band, ...]
     largest: float
 
+    def are_ordinary(self, low: float, high: float) -> bool:
+        """Tell from the extremes of values whether all are ordinary: none is near a constant, or the largest is near none."""
+        if -self.plain < low and high < self.plain:  # NaN is no number's neighbour
+            return True
+        end = low if -low >= high else high
+        return abs(end) <= self.largest and self.band_of(end) is None
+
     def band_of(self, value: float) -> Optional[Band]:
         """Return the band that a value lies in."""
         return next((band for band in self.bands if band.low <= value <= band.high), None)

@@ -161,7 +161,7 @@ def _part(values: torch.Tensor, row: int) -> Optional[_Part]:
     ends = torch.aminmax(values)
     low, high = ends[0].item(), ends[1].item()
     fills = fills_of(dtype)
-    if not (-fills.plain < low and high < fills.plain):  # NaN is no number's neighbour
+    if not fills.are_ordinary(low, high):
         return None
     if values.numel() % row:
         sums = _row_sums(values, row)
@@ -235,7 +235,7 @@ def _added(totals: torch.Tensor, norms: torch.Tensor) -> Tuple[List[float], List
 def _is_ordinary(low: float, high: float, dtype: torch.dtype) -> bool:
     """Tell whether a tensor has only ordinary values whose squares can be added up, from its extremes."""
     fills, squares = fills_of(dtype), _SQUARES[wide(dtype)]
-    if not (-fills.plain < low and high < fills.plain):  # NaN is no number's neighbour
+    if not fills.are_ordinary(low, high):
         return False
     largest = max(-low, high)
     return largest < fills.largest and (not largest or squares[0] <= largest <= squares[1])
