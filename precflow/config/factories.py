@@ -65,16 +65,11 @@ class _Names:
 
 
 def shipped(config: RunConfig) -> Found:
-    """Yield ``(path, message)`` for names and arguments that precflow's own factories do not have."""
+    """Yield ``(path, message)`` for arguments that precflow's own factories do not take; other names are not trusted."""
     for part in _PARTS:
         spec = getattr(config.workload, part)
-        target = spec.get(TARGET)
-        if not isinstance(target, str) or not target.startswith(SHIPPED):
-            continue
-        name = target.removeprefix(SHIPPED)
-        if name not in FACTORIES:
-            known = [SHIPPED + factory for factory in FACTORIES]
-            yield ("workload", part, TARGET), f"there is no factory {target}.{did_you_mean(target, known)}"
+        name = next((name for name in FACTORIES if spec.get(TARGET) == SHIPPED + name), "")
+        if not name:
             continue
         module, _, function = name.rpartition(".")
         signature = _look_up(_AGENT.joinpath(*module.split(".")).with_suffix(".py"), SHIPPED + module, function)
@@ -84,7 +79,7 @@ def shipped(config: RunConfig) -> Found:
 
 
 def here(config: RunConfig) -> Found:
-    """Yield names and arguments of functions that are not the user's, as far as this machine can tell."""
+    """Yield names and arguments that the user's own code, or torch, does not have, as far as this machine can tell."""
     running = [name for name in config.sides if not getattr(config, name).dump]
     if any(_is_our_own(getattr(config, name)) for name in running):
         for part in _PARTS:

@@ -75,13 +75,6 @@ def test_what_a_shipped_factory_does_not_take_is_told_of_any_recipe(words, key, 
         ("model", {"weights": 1}, "weights", "expected text"),
         ("inputs", {"token_ids": [[1, "b"]]}, "token_ids", "a whole number in each place"),
         ("inputs", {"token_ids": [[1]], "texts": "cat"}, "texts", "expected a list"),
-        (
-            "model",
-            {"_target_": "precflow.workloads.stable_difusion.text_encoder"},
-            "_target_",
-            f"Did you mean  {TEXT_ENCODER} ?",
-        ),
-        ("model", {"_target_": "precflow.workloads.weights.load"}, "_target_", "there is no factory"),
     ],
 )
 def test_arguments_of_shipped_factories_are_of_their_types(part, arguments, key, message):
