@@ -343,7 +343,7 @@ def test_what_recipes_do_say_goes_through(team, sites, name):
 
 
 def test_a_recipe_of_a_team_asks_for_later_keys_alone(team, sites):
-    """The recipe of docs/recipe-safety.md's example: scripts behind a site's path, curves, layouts, migration."""
+    """Scripts behind a site's path, curves, layouts, a migration: all of it allowed, and only not there yet."""
     team("base", "about: {owner: us}")
     team("evil", TEAM)
     sites("mine", "site: {paths: {code: /c, data: /d, models: /m}}\ntarget: {interpreter: /py, variables: {MY_OWN: x}}")
