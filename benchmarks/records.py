@@ -23,6 +23,8 @@ from typing import Any
 
 from capturing.curves import curve
 
+from precflow.agent.contract import CHECKSUM, EMPTY_HEADER, checksum_of
+
 _SIZES = (1_000, 4_000, 16_000, 64_000, 250_000, 1_000_000)
 _A_CALL = 4  # records of one call
 _READING = """
@@ -73,9 +75,15 @@ def write(folder: Path, records: int) -> None:
             "index": hashlib.blake2b(head, digest_size=16).hexdigest(),
         },
     }
-    nothing = {"digest": "", "entries": {}}
-    about = {"schema": 1, "format": "precflow-dump", "side": "target", "dtype": "float32", "device": {"name": "cpu"}}
-    (folder / "dump.json").write_text(json.dumps({**about, "weights": nothing, "inputs": nothing, "files": files}))
+    header = {
+        **EMPTY_HEADER,
+        "side": "target",
+        "dtype": "float32",
+        "counts": {"calls": records // _A_CALL, "records": records, "tensors": len(slots), "bytes": 4 * len(slots)},
+        "files": files,
+    }
+    header[CHECKSUM] = checksum_of(header)
+    (folder / "dump.json").write_text(json.dumps(header))
 
 
 def _line(order: int) -> dict[str, Any]:
