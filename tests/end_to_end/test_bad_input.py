@@ -175,7 +175,7 @@ def test_inputs_of_the_wrong_kind_are_explained(hostile, how):
 @pytest.mark.parametrize(
     ("words", "texts"),
     [
-        (("workload.model.hwo=x",), ("build has no argument `hwo`", "Did you mean  how ?")),
+        (("workload.model.hwo=x",), ("build has no argument `hwo`", "Did you mean how ?")),
         (("capture.scope=[nothing.*]",), ("matches no module", "modules are named like this: (model), first")),
     ],
 )
