@@ -45,6 +45,12 @@ def test_all_problems_are_named_at_once():
         assert part in message
 
 
+def test_further_constants_of_masks_are_finite_numbers():
+    assert request.parse({**SMALLEST, "capture": {"fills": [-12345, 5e9]}}).capture.fills == (-12345.0, 5e9)
+    for wrong in ([0], ["-1e4"], [True], [float("inf")], -1e4, [10**400]):
+        assert "capture.fills is" in refused({**SMALLEST, "capture": {"fills": wrong}}).message
+
+
 def test_a_seed_may_be_left_to_the_script():
     assert request.parse({**SMALLEST, "determinism": {"seed": "script"}}).determinism.seed is None
 

@@ -4,7 +4,7 @@ import json
 import pytest
 
 from precflow.agent import request as agents
-from precflow.config.schema import Capture, CaptureRule, Determinism, Emulate, RunConfig, Side, Site, Workload
+from precflow.config.schema import Capture, CaptureRule, Determinism, Emulate, RunConfig, Side, Site, Tolerance, Workload
 from precflow.dumps.requests import declared, dump_request, environment_request
 
 RULES = ({"operator": "addmm", "rule": "scale", "factor": 1.01},)
@@ -134,3 +134,9 @@ def test_going_on_is_asked_for_and_changes_no_key(config, tmp_path):
     assert asked(config, "target", tmp_path)["resume"] is False
     assert "resume" not in declared(config, "target")
     assert agents.parse(asked(config, "target", tmp_path, resume=True)).resume
+
+
+def test_constants_of_masks_reach_the_agent_which_counts_by_them(config):
+    more = dataclasses.replace(config, tolerance=Tolerance(fills=(-12345.0,)))
+    assert declared(more, "target")["capture"]["fills"] == [-12345.0]
+    assert declared(config, "target") != declared(more, "target")
