@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,8 @@ def dumps_at(text: str) -> list[Evidence]:
     try:
         return _dumps_at(text)
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # the door says it, as of any path that was typed
+            raise
         raise DumpError(
             f"{error.filename or text} cannot be read: {error.strerror}",
             next_step="give yourself the right to read it, and all below it",
