@@ -52,11 +52,11 @@ def test_equal_segments_differ_in_no_bit():
     assert (differing, distance) == (0, (0, 0))
 
 
-def test_the_largest_and_the_smallest_magnitude_are_the_reference_s():
+def test_the_largest_magnitude_is_that_of_each_side_and_the_smallest_the_reference_s():
     x = Y.copy()
     x[0], x[3] = -9, 0
-    _, _, (_, _, top, least), *_ = looked(Y, x)
-    assert (np.int32(top).view(np.float32), np.int32(least).view(np.float32)) == (3.0, 0.25)
+    _, _, (_, _, *ends), *_ = looked(Y, x)
+    assert [np.int32(end).view(np.float32) for end in ends] == [3.0, 9.0, 0.25]
 
 
 def test_signs_are_told():
