@@ -29,6 +29,7 @@ from precflow.comparison.values import (
     widen,
 )
 from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES, float_facts, name_of, real_part
+from precflow.dumps.pages import release
 from precflow.dumps.records import Record, Statistics
 
 EVIDENCE = ("digest", "statistics", "sketch", "tensors")  # from little to all
@@ -156,8 +157,10 @@ def floor_of(flat: npt.NDArray[Any], fills: Fills, block: int = BLOCK) -> float:
     """
     largest, least = 0.0, np.inf
     for start in range(0, flat.size, block):
-        found = sort(widen(flat[start : start + block]), fills)
+        part = flat[start : start + block]
+        found = sort(widen(part), fills)
         largest, least = max(largest, found.largest), min(least, found.least)
+        release(part)
     return FILLS_FAR * largest if least < FILLS_FAR * largest else 0.0
 
 

@@ -70,7 +70,7 @@ def test_what_is_kept_is_what_the_judge_would_make_of_the_tensor(tmp_path, name,
     measuring.flush()
     found = stored(tmp_path, writer)
     judges = of_tensor(as_array(each, name), Kept(name, shape))
-    mine = dict(zip(STATISTICS, ticket.statistics, strict=True))
+    mine = dict(zip(STATISTICS, ticket.statistics, strict=False))  # what is said of fills is left off where there are none
     assert (mine["minimum"], mine["maximum"]) == (judges.statistics.minimum, judges.statistics.maximum)
     assert mine["square"] == pytest.approx(judges.statistics.square, rel=1e-6)
     sketch, rows = found[ticket.content + ".sketch"], found[ticket.content + ".rows"]
