@@ -1,6 +1,5 @@
 import csv
 import json
-import time
 
 import numpy as np
 import pytest
@@ -191,7 +190,5 @@ def test_a_sparse_tensor_of_gigabytes_is_read_in_bounded_memory(build, tmp_path,
             file.write(len(index).to_bytes(8, "little") + index)
             file.truncate(8 + len(index) + 4 * size)
         (folder / HEADER_FILE).unlink()
-    started = time.monotonic()
     assert compare.main(["reference", "target", "--record", "a", "--json"]) in {0, 3}
-    assert time.monotonic() - started < 120
     assert grown() < 300_000_000
