@@ -206,8 +206,11 @@ def test_after_all_that_a_correct_command_works_and_keeps_what_was_finished(host
 
 def test_a_store_that_is_none(hostile, tmp_path):
     (tmp_path / "file").write_text("not a folder")
-    for words in ((f"store={tmp_path / 'file'}",), ("store=/proc/precflow",), (f"runs={tmp_path / 'file'}",)):
-        assert not hostile(*words).problems(2, "cannot write in", "choose another folder: runs=DIR or store=DIR")
+    for key in ("store", "runs"):
+        assert not hostile(f"{key}={tmp_path / 'file'}").problems(
+            2, "is a file; expected a folder, or a place where one can be made"
+        )
+    assert not hostile("store=/proc/precflow").problems(2, "cannot write in", "choose another folder: runs=DIR or store=DIR")
     assert (tmp_path / "file").read_text() == "not a folder"
 
 
