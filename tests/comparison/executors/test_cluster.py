@@ -130,7 +130,7 @@ def struck(sides, declared, cluster, monkeypatch):
 @dask
 @pytest.mark.slow
 def test_without_any_worker_left_nobody_waits_for_good(struck, monkeypatch, tmp_path):
-    monkeypatch.setattr(module, "_PATIENCE", 3)
+    monkeypatch.setattr(module, "_PATIENCE", 15)
     with pytest.raises(ExecutorError, match="no Dask worker is left") as error:
         struck(1, 2, kept=tmp_path / "kept")
     assert "goes on behind the batches that are finished" in error.value.next_step
