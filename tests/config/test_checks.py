@@ -256,7 +256,7 @@ def test_a_folder_of_the_site_that_the_workload_names_must_be_there(sites, tmp_p
 )
 def test_what_this_machine_does_not_use_may_be_absent(tmp_path, words):
     (tmp_path / "set_env.sh").write_text("")
-    compose(["+recipe=sd_text_encoder", *words])
+    assert compose(["+recipe=sd_text_encoder", *words]).config.recipe == "sd_text_encoder"
 
 
 def test_a_name_on_a_hub_is_no_path(tmp_path, monkeypatch):
@@ -268,4 +268,5 @@ def test_a_name_on_a_hub_is_no_path(tmp_path, monkeypatch):
 
 
 def test_a_recipe_may_be_looked_at_where_its_files_are_not(team):
-    compose(["+recipe=sd_text_encoder", "target.setup=[gone.sh]"], complete=False)
+    composed = compose(["+recipe=sd_text_encoder", "target.setup=[gone.sh]"], complete=False)
+    assert composed.config.target.setup == ("gone.sh",)
