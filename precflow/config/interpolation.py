@@ -74,7 +74,7 @@ class Interpolation:
             self.read.setdefault(path, set()).update((*trail, source))
         if not isinstance(value, str) or "${" not in value:
             return value
-        if len(trail) > _DEEPEST:
+        if source in trail or len(trail) > _DEEPEST:
             self._note(path, f"`{value}` refers to itself")
             return value
         trail = (*trail, source)
