@@ -1,6 +1,8 @@
 """No variable and no user configuration of the machine reaches these tests; small dumps are written by hand."""
 
 import importlib.util
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,3 +21,14 @@ def _clean(clean):
 def build(tmp_path):
     """Return a function that starts a dump in a folder of its own."""
     return lambda name="dump", **facts: builder.DumpBuilder(tmp_path / name, **facts)
+
+
+@pytest.fixture
+def reader_who_left(monkeypatch):
+    """Stdout is a pipe that nobody reads any more, as behind ``| true``."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        yield stream
+        monkeypatch.undo()

@@ -91,6 +91,12 @@ def test_json_has_the_outcome(capsys, pair):
     assert told["counts"] == {"pass": 1, "fail": 2}
 
 
+@pytest.mark.parametrize("options", [[], ["--json"], ["--record", "b"]])
+@pytest.mark.usefixtures("reader_who_left")
+def test_the_exit_code_is_that_of_the_comparison_whoever_reads_it(pair, options):
+    assert cli.main(["compare", *pair(column), *options]) == 1
+
+
 def test_one_record_in_full(capsys, pair):
     assert compare.main([*pair(column), "--record", "b"]) == 1
     shown = capsys.readouterr().out

@@ -1,5 +1,6 @@
 import io
 import json
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -36,6 +37,16 @@ def test_a_dump_says_what_it_holds(capsys, folder):
     assert "kept        tensor 4 · digest 2" in shown
     assert "none seen; --verify reads every byte" in shown
     assert "\x1b" not in shown
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+@pytest.mark.usefixtures("reader_who_left")
+def test_a_damaged_dump_is_code_2_whoever_reads_it(folder, options):
+    shard = next(Path(folder).rglob("*.safetensors"))
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    assert cli.main(["inspect", folder, "--verify", *options]) == 2
 
 
 def test_every_byte_can_be_read(capsys, folder, tmp_path):
