@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from precflow import cli
+
 _SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
 builder = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(builder)
@@ -24,11 +26,14 @@ def build(tmp_path):
 
 
 @pytest.fixture
-def reader_who_left(monkeypatch):
-    """Stdout is a pipe that nobody reads any more, as behind ``| true``."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "w", encoding="utf-8") as stream:
-        monkeypatch.setattr(sys, "stdout", stream)
-        yield stream
-        monkeypatch.undo()
+def behind_a_closed_pipe(monkeypatch):
+    """Return a function that runs a command whose stdout nobody reads any more, as ``| true`` does, and returns its code."""
+
+    def run(*words):
+        reading, writing = os.pipe()
+        os.close(reading)
+        with os.fdopen(writing, "w", encoding="utf-8") as stream, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", stream)
+            return cli.main(words)
+
+    return run

@@ -92,9 +92,8 @@ def test_json_has_the_outcome(capsys, pair):
 
 
 @pytest.mark.parametrize("options", [[], ["--json"], ["--record", "b"]])
-@pytest.mark.usefixtures("reader_who_left")
-def test_the_exit_code_is_that_of_the_comparison_whoever_reads_it(pair, options):
-    assert cli.main(["compare", *pair(column), *options]) == 1
+def test_the_exit_code_is_that_of_the_comparison_whoever_reads_it(pair, behind_a_closed_pipe, options):
+    assert behind_a_closed_pipe("compare", *pair(column), *options) == 1
 
 
 def test_one_record_in_full(capsys, pair):

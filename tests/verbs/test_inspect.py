@@ -40,13 +40,12 @@ def test_a_dump_says_what_it_holds(capsys, folder):
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-@pytest.mark.usefixtures("reader_who_left")
-def test_a_damaged_dump_is_code_2_whoever_reads_it(folder, options):
+def test_a_damaged_dump_is_code_2_whoever_reads_it(folder, behind_a_closed_pipe, options):
     shard = next(Path(folder).rglob("*.safetensors"))
     data = bytearray(shard.read_bytes())
     data[-1] ^= 1
     shard.write_bytes(data)
-    assert cli.main(["inspect", folder, "--verify", *options]) == 2
+    assert behind_a_closed_pipe("inspect", folder, "--verify", *options) == 2
 
 
 def test_every_byte_can_be_read(capsys, folder, tmp_path):
