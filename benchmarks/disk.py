@@ -124,9 +124,9 @@ def captured(folder: Path, case: work.Case, rounds: int) -> dict[str, Any]:
         Seconds by name, ``bytes``, and what a plain write takes of the time that capture adds: ``share`` where the system has
         the bytes, ``share_synced`` where the disk has them.
     """
-    from precflow.agent import garbage  # noqa: PLC0415  needs torch
     from precflow.agent.capture.recorder import Recorder  # noqa: PLC0415  the same
-    from precflow.agent.writer import Writer  # noqa: PLC0415  the same
+    from precflow.agent.dump.writer import Writer  # noqa: PLC0415  the same
+    from precflow.agent.session import garbage  # noqa: PLC0415  needs torch
 
     model, step = case.build()
     place, copy = folder / "dump", folder / "copy"

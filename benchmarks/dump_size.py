@@ -12,8 +12,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from precflow.dumps.estimate import holds_tensor, tensor_bytes
 from precflow.dumps.reader import Dump
-from precflow.dumps.sizes import holds_tensor, tensor_bytes
 
 
 def sizes(folder: Path) -> dict[str, int]:

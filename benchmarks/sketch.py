@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from precflow.agent.sketch import added, sketch
+from precflow.agent.measure.sketch import added, sketch
 
 ROWS, COLUMNS, HEADS = 616, 768, 12
 SEEDS = 24

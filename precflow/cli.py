@@ -140,7 +140,7 @@ def _bare(line: flags.CommandLine) -> int:
     if word in VERBS:
         folders = [text for folder in line.config_dirs for text in ("--config-dir", str(folder))]
         return _verb(word, [*line.words[1:], *folders, *(["--help"] if line.asks_for("--help") else [])])
-    from precflow.config.places import names, places
+    from precflow.config.search_path import names, places
     from precflow.config.suggestions import near
 
     recipes = names("recipe", places(line.config_dirs))

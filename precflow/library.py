@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from precflow.agent.contract import FILLS
+from precflow.comparison.fused.summarize import summarize
 from precflow.comparison.measures import Measure
 from precflow.comparison.metrics import measure_all
-from precflow.comparison.remarks import counts
-from precflow.comparison.summarize import summarize
+from precflow.comparison.reading import counts
 from precflow.config.schema import Limits, Tolerance
 from precflow.diagnosis.findings import Finding
 from precflow.dumps.dtypes import NUMPY_DTYPES, is_floating, name_of
@@ -144,7 +144,7 @@ def compare(
         return compare_values(reference, target, tolerance)
     from precflow.report.terminal import summary
     from precflow.run.evidence import one_dump
-    from precflow.stages.pair import comparison
+    from precflow.stages.two_dumps import comparison
 
     left, right = (one_dump(os.fspath(folder)) for folder in (reference, target))
     model = comparison(left, right, command="", tolerance=tolerance, same=same)

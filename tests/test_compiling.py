@@ -61,7 +61,7 @@ def test_the_folder_is_the_chosen_one_or_the_users_own(monkeypatch, tmp_path):
         assert compiling.folder().parent == tmp_path / "mine" / "precflow"
 
 
-@pytest.mark.parametrize("changed", ["comparison/compiled/bits.py", "comparison/values.py", "dumps/digest.py"])
+@pytest.mark.parametrize("changed", ["comparison/compiled/bits.py", "comparison/fused/value_classes.py", "dumps/digest.py"])
 def test_any_change_of_the_source_is_another_folder(monkeypatch, tmp_path, changed):
     root = Path(compiling.__file__).parent
     for package in ("comparison", "dumps"):

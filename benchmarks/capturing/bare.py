@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # this file is run by its pa
 import torch
 
 from capturing import work
-from precflow.agent import garbage
+from precflow.agent.session import garbage
 
 ROW = 512
 

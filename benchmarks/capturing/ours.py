@@ -12,9 +12,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # this file is run by its path
 
 from capturing import work
-from precflow.agent import garbage
 from precflow.agent.capture.recorder import Recorder
-from precflow.agent.writer import Writer
+from precflow.agent.dump.writer import Writer
+from precflow.agent.session import garbage
 
 _LEVELS = {"module": ("module",), "api": ("api",), "module_api": ("module", "api")}
 

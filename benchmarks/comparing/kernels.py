@@ -14,8 +14,8 @@ from numba import njit
 
 from comparing.pairs import Array, apart, pair
 from precflow.comparison.compiled.engine import compiled_range
+from precflow.comparison.fused.summarize import PairOfTensors
 from precflow.comparison.reading import PART
-from precflow.comparison.summarize import PairOfTensors
 
 ROW = 1024
 _THREADS = os.cpu_count() or 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import json
 import os
@@ -12,7 +13,7 @@ from contextlib import suppress
 from typing import Optional, Sequence
 
 from precflow import __version__
-from precflow.agent import parent, request, worker
+from precflow.agent import request, worker
 from precflow.agent.contract import LOG_FILE
 from precflow.agent.events import Events, claim_stdout
 from precflow.agent.failures import AgentError
@@ -49,7 +50,7 @@ def _serve(path: str, events: Events, started_by: Optional[int] = None) -> int:
     try:
         asked = request.read(path)
         if asked.parent is not None:
-            parent.die_with(started_by or asked.parent)
+            die_with(started_by or asked.parent)
         worker.run(asked, events)
     except AgentError as error:
         return _failed(error, events)
@@ -74,7 +75,7 @@ def _stay(judge: int) -> int:
     faulthandler.enable()
     stream = claim_stdout()
     events = Events(stream)
-    parent.die_with(judge)
+    die_with(judge)
     line = sys.stdin.readline()
     try:
         worker.import_torch(events)
@@ -124,3 +125,25 @@ def _flush() -> None:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+# Not outliving the judge: an agent whose judge was killed would keep a device busy for a result that nobody reads.
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def die_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends; end now if that has happened already.
+
+    Only what the judge started directly can be bound: behind a launcher the parent is the launcher, and the judge passes
+    no number.
+
+    Args:
+        parent: Process id of the judge.
+    """
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    except (OSError, AttributeError):  # not Linux: the judge's own clean-up has to do
+        return
+    if os.getppid() != parent:
+        raise SystemExit(2)

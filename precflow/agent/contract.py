@@ -146,7 +146,7 @@ def _rounded(value: float, digits: int) -> float:
 
 # Statistics of one tensor, in the order of a record line. The first four over ordinary elements only, null where there are
 # none; the others are counts. Values are sorted into ordinary ones, mask fills (above) and what is not finite as
-# ``precflow/comparison/values.py`` does it; of a complex number both parts count.
+# ``precflow/comparison/fused/value_classes.py`` does it; of a complex number both parts count.
 #   sentinel   mask fills, high and low; high: those of them at the upper end
 #   zero       ordinary elements that are 0
 #   saturated  elements whose magnitude is the largest finite one of their type

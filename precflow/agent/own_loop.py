@@ -77,8 +77,8 @@ def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the
     Raises:
         AgentError: ``bad_request``: an argument is wrong, a pattern matches no module, or the folder holds something else.
     """
-    from precflow.agent.dumping import check_capture
-    from precflow.agent.scope import check_scope
+    from precflow.agent.selection import check_scope
+    from precflow.agent.session.dump import check_capture
 
     if side not in ("reference", "target", "golden"):
         raise AgentError("bad_request", "side is %r; expected reference, target or golden" % (side,))
@@ -162,9 +162,10 @@ class Capture:
         Raises:
             AgentError: The folder cannot be written to, or holds something else.
         """
-        from precflow.agent import garbage, holdings
         from precflow.agent.capture.recorder import Recorder
-        from precflow.agent.writer import Writer
+        from precflow.agent.dump.writer import Writer
+        from precflow.agent.session import garbage
+        from precflow.agent.session import workload_model as holdings
 
         capturing = self._request.capture
         _prepare(self.folder, overwrite=self._overwrite)
@@ -241,7 +242,7 @@ class Capture:
 
     def _note_inputs(self, module: torch.nn.Module, arguments: Tuple[Any, ...], keywords: Dict[str, Any]) -> None:
         """Hash what the model is called with: two dumps are compared only if both sides were fed the same."""
-        from precflow.agent import holdings
+        from precflow.agent.session import workload_model as holdings
 
         try:
             given = dict(inspect.signature(module.forward).bind(*arguments, **keywords).arguments)
@@ -264,8 +265,8 @@ class Capture:
             raise AgentError("workload", message, "give the model whose forward the loop calls; look at level, phase and scope")
 
     def _seal(self) -> None:
-        from precflow.agent import holdings
-        from precflow.agent.dumping import header
+        from precflow.agent.session import workload_model as holdings
+        from precflow.agent.session.dump import header
 
         inputs = dict(self._inputs)
         if self._rank:
@@ -319,7 +320,7 @@ def _dtype_of(model: torch.nn.Module) -> str:
 
 def _prepare(folder: str, *, overwrite: bool) -> None:
     """Make the folder, unless it holds a dump that may not be replaced, or what is no dump at all."""
-    from precflow.agent.write_errors import write_error
+    from precflow.agent.dump.write_errors import write_error
 
     try:
         os.makedirs(folder, exist_ok=True)

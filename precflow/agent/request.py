@@ -10,7 +10,7 @@ from precflow.agent import intake, redaction
 from precflow.agent.contract import LARGEST, LEVELS, PHASES, REQUEST_SCHEMA
 from precflow.agent.failures import AgentError
 from precflow.agent.sampling import parse_slices
-from precflow.agent.scope import NONE, Rule, Scope
+from precflow.agent.selection import NONE, Rule, Scope
 
 ACTIONS = ("environment", "dump", "rehearse")
 DETAILS = ("digest", "statistics", "sketch", "tensors")

@@ -29,7 +29,7 @@ def run(request: Request, events: Events) -> None:
         raise AgentError("bad_request", "output %r is not a folder; it must exist" % request.output)
     import_torch(events)
     if request.action == "rehearse":  # which needs no device
-        from precflow.agent.rehearsal import rehearse
+        from precflow.agent.session.rehearse import rehearse
 
         rehearse(request, events)
         return
@@ -42,7 +42,7 @@ def run(request: Request, events: Events) -> None:
     if request.action == "environment":
         _environment(request, device)
     else:
-        from precflow.agent.dumping import dump
+        from precflow.agent.session.dump import dump
 
         dump(request, device, where, events)
 
@@ -66,7 +66,7 @@ def import_torch(events: Events) -> None:
 
 def _start(request: Request, device: Device) -> torch.device:
     """Start the device and set determinism: after this, nothing about the run is left to chance or to its order."""
-    from precflow.agent import determinism, faults
+    from precflow.agent.session import determinism, faults
 
     try:
         where = device.start()
@@ -78,12 +78,12 @@ def _start(request: Request, device: Device) -> torch.device:
 
 
 def _environment(request: Request, device: Device) -> None:
-    from precflow.agent import facts
+    from precflow.agent.session import environment
 
     path = os.path.join(request.output, FACTS_FILE)
     try:
         with open(path + ".part", "w", encoding="utf-8") as stream:
-            json.dump(facts.collect(device), stream, ensure_ascii=False, indent=1)
+            json.dump(environment.collect(device), stream, ensure_ascii=False, indent=1)
         os.replace(path + ".part", path)
     except OSError as error:
         raise AgentError(

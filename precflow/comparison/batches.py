@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from precflow.comparison.fused.summary import SUMMARY_VERSION
 from precflow.comparison.reading import Found, Reading, Terms
-from precflow.comparison.summary import SUMMARY_VERSION
 from precflow.dumps.dtypes import NUMPY_DTYPES
 
 BYTES = 300_000_000  # of both sides; a task of Dask costs 2 ms, so a batch should take a hundred times that

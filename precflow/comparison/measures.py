@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from precflow.agent.contract import parse_identity
+from precflow.dumps.reader import Dump
 
 JOINS = ("paired", "unpaired_reference", "unpaired_target", "shape", "unreadable", "sampled_out")
 
@@ -69,3 +72,55 @@ class Measure:
     site: str = ""
     target_site: str = ""
     arguments: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+# Measures of records whose lines are not what was sealed: a flipped bit may be a number in them, and proves nothing.
+
+Place = tuple[int, int]
+"""Rank and step."""
+
+
+def set_aside(measures: Sequence[Measure], reference: Dump, target: Dump) -> list[Measure]:
+    """Return the measures, those that rest on a line of an altered file as ``unreadable``, with the reason.
+
+    What was computed from tensors stays, and that both sides have equal bits: content ids vouch for those.
+
+    Args:
+        measures: Of the two dumps.
+        reference: Dump of the reference.
+        target: Dump of the target.
+    """
+    sides = (("reference", reference), ("target", target))
+    altered = {place: f"{side}: {problem}" for side, dump in sides for place, problem in dump.altered.items()}
+    return [_without_numbers(measure, altered) for measure in measures] if altered else list(measures)
+
+
+def _without_numbers(measure: Measure, altered: Mapping[Place, str]) -> Measure:
+    if measure.join not in {"paired", "shape"} or measure.equal or measure.evidence == "tensors":
+        return measure
+    who = parse_identity(measure.record)
+    reason = altered.get((who.rank, who.step))
+    if reason is None:
+        return measure
+    return replace(
+        measure, join="unreadable", reason=reason, evidence="", metrics={}, ranges={}, absent={}, counts={}, warnings=()
+    )
+
+
+# Measures of two passes over the same records: what the second one could measure takes the place of an estimate.
+
+
+def merged(first: Sequence[Measure], second: Sequence[Measure]) -> list[Measure]:
+    """Return the first pass's measures, in their order, each replaced by the second pass's where that has metrics.
+
+    A record that the second pass has on one side only, or could not read, keeps its estimate. Where a call stands in the
+    graph is what the first pass says: the second numbers only what it recorded.
+    """
+    again = {measure.record: measure for measure in second if measure.join == "paired" and measure.metrics}
+    return [_replaced(measure, again.get(measure.record)) for measure in first]
+
+
+def _replaced(first: Measure, second: Measure | None) -> Measure:
+    if second is None:
+        return first
+    return replace(second, order=first.order, site=first.site, target_site=first.target_site, arguments=first.arguments)

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from precflow.comparison.divergence import divergence
-from precflow.comparison.ladder import RUNGS
-from precflow.comparison.scaled import Scaled, mean, ratio
-from precflow.comparison.summary import Summary
+from precflow.comparison.fused.kl_divergence import divergence
+from precflow.comparison.fused.ladder import RUNGS
+from precflow.comparison.fused.scaled import Scaled, mean, ratio
+from precflow.comparison.fused.summary import Summary
 
 
 def cosine_similarity(summary: Summary) -> float:

@@ -12,7 +12,7 @@ from precflow.config.documents import DottedPath, Mark, dotted, trap
 from precflow.config.layers import COMMAND_LINE
 from precflow.config.schema import Numbers, RunConfig
 from precflow.config.suggestions import did_you_mean
-from precflow.config.words import MEANT, known
+from precflow.config.vocabulary import MEANT, known
 from precflow.errors import Problem
 
 _WRONG = object()

@@ -28,7 +28,8 @@ from precflow.config.interpolation import Interpolation
 from precflow.config.layers import COMMAND_LINE, Layers
 from precflow.config.listing import as_text, locked
 from precflow.config.overrides import Word, sweep
-from precflow.config.places import (
+from precflow.config.schema import RunConfig
+from precflow.config.search_path import (
     DATA_GROUPS,
     GROUPS,
     OPEN_GROUPS,
@@ -40,7 +41,6 @@ from precflow.config.places import (
     shipped,
     team_folders,
 )
-from precflow.config.schema import RunConfig
 from precflow.errors import ConfigError, Problem, TrustError
 
 __all__ = ["Composed", "compose", "sweep"]

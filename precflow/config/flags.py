@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from precflow.config.places import GROUPS
+from precflow.config.search_path import GROUPS
 from precflow.config.shape import problem_at
 from precflow.config.suggestions import did_you_mean
 from precflow.errors import ConfigError

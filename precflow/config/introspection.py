@@ -21,7 +21,7 @@ from precflow import resources
 from precflow.config import overrides, recipe_source
 from precflow.config.composition import compose
 from precflow.config.flags import CommandLine
-from precflow.config.places import places
+from precflow.config.search_path import places
 from precflow.config.shape import leaves
 from precflow.errors import ConfigError
 from precflow.streams import write

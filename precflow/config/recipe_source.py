@@ -23,9 +23,9 @@ from omegaconf import OmegaConf
 
 from precflow.config import trust
 from precflow.config.documents import read
-from precflow.config.places import GROUPS, OPEN_GROUPS, Place
 from precflow.config.plain import plain
 from precflow.config.schema import RunConfig
+from precflow.config.search_path import GROUPS, OPEN_GROUPS, Place
 from precflow.errors import TrustError
 
 SCHEME = "precflow"

@@ -19,7 +19,7 @@ from precflow.config import shape
 from precflow.config.documents import Document, DottedPath, Mark, dotted, read, scalars
 from precflow.config.interpolation import KEY, REFERENCE
 from precflow.config.layers import COMMAND_LINE
-from precflow.config.places import OF_MACHINES, OPEN_GROUPS, user_folder
+from precflow.config.search_path import OF_MACHINES, OPEN_GROUPS, user_folder
 from precflow.config.suggestions import did_you_mean
 from precflow.config.switches import SWITCHES, is_plain
 from precflow.errors import ConfigError, Problem

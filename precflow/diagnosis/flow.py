@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from precflow.comparison.measures import Measure
-from precflow.diagnosis.changes import Change, Outputs, change, outputs_of
 from precflow.diagnosis.edges import Edge, Key, Place
 from precflow.diagnosis.graph import Node
-from precflow.diagnosis.unrecorded import Look, Search
+from precflow.diagnosis.unrecorded import Change, Look, Outputs, Search, change, outputs_of
 from precflow.dumps.records import Call, Record
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Judged
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from precflow.agent.contract import module_text
-from precflow.agent.scope import Rule, Scope, literal_pattern
-from precflow.diagnosis.divergence import Graphed
+from precflow.agent.selection import Rule, Scope, literal_pattern
 from precflow.diagnosis.edges import Key, key_of
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.graph import Node, build
+from precflow.diagnosis.localize import Graphed
+from precflow.dumps.estimate import LINE_BYTES, holds_tensor, tensor_bytes
 from precflow.dumps.records import Call, Record
-from precflow.dumps.sizes import LINE_BYTES, holds_tensor, tensor_bytes
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
 
 UNDECIDED = "undecided"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from precflow.agent.contract import STEP_FILE
+from precflow.dumps.layout import own_files, place_of, step_folders
 from precflow.dumps.lookup import Found, every
-from precflow.dumps.places import own_files, place_of, step_folders
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Record
 

@@ -14,12 +14,12 @@ from precflow.agent.contract import ERROR_FILE, FILLS_VERSION, HEADER_FILE
 from precflow.dumps import header as headers
 from precflow.dumps.dtypes import FLOATS, real_part
 from precflow.dumps.header import Header
-from precflow.dumps.places import place_of, step_folders
+from precflow.dumps.layout import place_of, step_folders
 from precflow.dumps.record_files import read_records
 from precflow.dumps.records import Call, Record
 from precflow.dumps.shards import Shard
-from precflow.dumps.steps import Steps, read_steps
 from precflow.dumps.tensors import Tensors
+from precflow.dumps.unsealed import Steps, read_steps
 from precflow.errors import DumpError
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import REQUEST_SCHEMA
-from precflow.agent.scope import NONE
+from precflow.agent.selection import NONE
 from precflow.config.plain import plain
 from precflow.config.schema import RunConfig, Side
-from precflow.config.words import ESCALATING
+from precflow.config.vocabulary import ESCALATING
 
 Rules = Sequence[Mapping[str, Any]]
 

@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 from precflow.comparison.measures import Measure
 from precflow.config.schema import Accepted
-from precflow.judgement.limits import conditions, family
+from precflow.judgement.limits import conditions, family, lacking, uses
 from precflow.judgement.patterns import matches
-from precflow.judgement.usage import lacking, uses
 
 
 class AcceptedDifferences:

@@ -12,10 +12,9 @@ from precflow.comparison.metrics import at_least
 from precflow.config.schema import Tolerance
 from precflow.dumps.dtypes import coarsest
 from precflow.judgement.accepted import AcceptedDifferences
-from precflow.judgement.limits import Condition, conditions, family, is_blind
+from precflow.judgement.limits import Condition, Use, conditions, described, family, is_blind, lacking, uses
 from precflow.judgement.patterns import matches
 from precflow.judgement.standards import Standard
-from precflow.judgement.usage import Use, described, lacking, uses
 from precflow.judgement.verdicts import Judged
 
 OF_CLASSES = {  # counts of elements that fail a record whatever its limits are: words for one element, and for several

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from precflow.agent.contract import module_text
-from precflow.comparison import estimates
-from precflow.comparison.described import joined_by
-from precflow.comparison.kept import Evidence, constants_of
+from precflow.comparison.estimated import estimates
+from precflow.comparison.estimated.evidence import Evidence, constants_of
+from precflow.comparison.fused.summarize import summarize
 from precflow.comparison.measures import Measure
 from precflow.comparison.metrics import measure_all
-from precflow.comparison.remarks import counts, warnings
-from precflow.comparison.summarize import summarize
+from precflow.comparison.pairing import joined_by
+from precflow.comparison.reading import counts, warnings
 from precflow.config.schema import Tolerance
 from precflow.dumps.dtypes import is_floating
 from precflow.dumps.records import Record

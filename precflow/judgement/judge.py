@@ -19,6 +19,7 @@ from precflow.judgement.coverage import (
     in_part,
     other_types,
     records,
+    remedy,
     sampled,
     tally,
     unjudged,
@@ -26,9 +27,8 @@ from precflow.judgement.coverage import (
 from precflow.judgement.decision import Decision, Terms, decide
 from precflow.judgement.limits import Condition, conditions
 from precflow.judgement.patterns import matches
-from precflow.judgement.remedies import remedy
-from precflow.judgement.rounding import may_be_rounding, told_apart
 from precflow.judgement.verdicts import Judged, Verdict
+from precflow.judgement.zero_gradients import may_be_rounding, told_apart
 
 _FAILURES = {  # of one record, of several
     "fail": ("exceeds its limit", "exceed their limits"),

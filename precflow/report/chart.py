@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from precflow.report import wording
+from precflow.report.highlights import roles
 from precflow.report.model import ReportModel, Row
-from precflow.report.selection import roles
 from precflow.report.tree import levels
 
 PREFERRED = "relative_l2"

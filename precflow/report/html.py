@@ -11,7 +11,7 @@ import jinja2
 from markupsafe import Markup
 
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES
-from precflow.report import chart, closest, payload, selection, wording
+from precflow.report import chart, highlights, payload, record_details, wording
 from precflow.report.model import ReportModel
 from precflow.report.templating import environment
 
@@ -44,19 +44,19 @@ def text(model: ReportModel) -> str:
         symbol=wording.VERDICT_SYMBOLS[verdict.verdict],
         headline=headline(model),
         emulated=wording.EMULATED,
-        unpaired=selection.unpaired(model),
-        roles=selection.roles(model),
-        closest=selection.closest_row(page),
-        closest_records=closest.rendered(page, templates),
+        unpaired=highlights.unpaired(model),
+        roles=highlights.roles(model),
+        closest=highlights.closest_row(page),
+        closest_records=record_details.rendered(page, templates),
         failing=sum(verdict.counts.get(status, 0) for status in MISALIGNED_STATUSES),
-        first_rows=selection.first_rows(page, FIRST_ROWS),
+        first_rows=highlights.first_rows(page, FIRST_ROWS),
         picture=chart.build(page),
         left_out=wording.left_out(len(page.rows), page.rows_left_out, page.recipe),
         facts=facts(model),
         status_symbols=wording.STATUS_SYMBOLS,
         status_meanings=wording.STATUS_MEANINGS,
         role_meanings=wording.ROLE_MEANINGS,
-        severity=selection.SEVERITY,
+        severity=highlights.SEVERITY,
         kinds=kinds(),
     )
 
@@ -116,4 +116,4 @@ def kinds() -> Mapping[str, str]:
     """Return status -> the class of colour that it is shown in: ``bad``, ``doubt``, ``known``, ``good`` or ``quiet``."""
     bad = dict.fromkeys(MISALIGNED_STATUSES, "bad")
     doubt = dict.fromkeys(INCOMPLETE_STATUSES | {"blind"}, "doubt")
-    return dict.fromkeys(selection.SEVERITY, "quiet") | {"pass": "good", "accepted": "known"} | doubt | bad
+    return dict.fromkeys(highlights.SEVERITY, "quiet") | {"pass": "good", "accepted": "known"} | doubt | bad

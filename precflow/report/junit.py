@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 from precflow import streams
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES
-from precflow.report import selection, wording
+from precflow.report import highlights, wording
 from precflow.report.model import ReportModel, Row, StageView
 from precflow.report.tree import levels
 
@@ -105,7 +105,7 @@ def _module(name: str, rows: Sequence[Row]) -> Case:
 
 
 def _message(found: Sequence[Row], rows: Sequence[Row]) -> str:
-    worst = selection.worst_status([row.judged.status for row in found])
+    worst = highlights.worst_status([row.judged.status for row in found])
     starts = " (the error starts here)" if any(row.role == "introduces" for row in found) else ""
     return f"{wording.count(len(found))} of {wording.plural(len(rows), 'record')}, worst: {wording.words(worst)}{starts}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from precflow.report import selection, terminal, wording
+from precflow.report import highlights, terminal, wording
 from precflow.report.model import ReportModel
 from precflow.report.templating import environment
 
@@ -19,9 +19,9 @@ def text(model: ReportModel) -> str:
         emulated=wording.EMULATED,
         coverage=terminal.coverage(model),
         standards=terminal.standards(model),
-        worst=selection.worst_rows(model, WORST),
-        missing=selection.incomplete_rows(model, WORST),
-        closest=selection.closest_row(model),
+        worst=highlights.worst_rows(model, WORST),
+        missing=highlights.incomplete_rows(model, WORST),
+        closest=highlights.closest_row(model),
         differences=list(model.differences.items())[:DIFFERENCES],
         hidden_differences=max(0, len(model.differences) - DIFFERENCES),
     )

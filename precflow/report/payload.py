@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from precflow.report import chart, selection, tree, wording
+from precflow.report import chart, highlights, tree, wording
 from precflow.report.model import ReportModel, Row
 from precflow.report.result_json import strict
 
@@ -40,7 +40,7 @@ def fitted(model: ReportModel) -> tuple[ReportModel, str]:
     """Return the model with the records that fit into a page, and the page's data; what is left out is counted in both."""
     most = MOST_ROWS
     while True:
-        page = selection.bounded(model, most)
+        page = highlights.bounded(model, most)
         data = text(page, model.rows)
         if len(data) <= MOST_BYTES or len(page.rows) < 2:
             return page, data
@@ -71,7 +71,7 @@ def document(model: ReportModel, every: Sequence[Row] | None = None) -> dict[str
     """
     every = model.rows if every is None else every
     texts = _Texts()
-    metrics = selection.metrics_of(model)
+    metrics = highlights.metrics_of(model)
     picture = chart.build(model)
     columns = {name: [texts.index(value) for value in values] for name, values in _texts(model.rows).items()}
     columns |= _numbers(model.rows)
@@ -88,7 +88,7 @@ def document(model: ReportModel, every: Sequence[Row] | None = None) -> dict[str
         "symbols": dict(wording.STATUS_SYMBOLS),
         "meanings": dict(wording.STATUS_MEANINGS),
         "roles": dict(wording.ROLE_MEANINGS),
-        "severity": list(selection.SEVERITY),
+        "severity": list(highlights.SEVERITY),
         "atLeast": sorted(wording.AT_LEAST),
     }
 

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from precflow.report import selection, wording
+from precflow.report import highlights, wording
 from precflow.report.model import ReportModel, Row
 
 _HEAD = "record name level phase order status role metric value limit ratio standard".split()
@@ -16,7 +16,7 @@ _FORMULAS = ("=", "+", "-", "@")  # a spreadsheet would compute a text that star
 
 def text(model: ReportModel) -> str:
     """Return the table; a metric that a record lacks is an empty cell, NaN and infinity are ``nan`` and ``inf``."""
-    metrics = selection.metrics_of(model)
+    metrics = highlights.metrics_of(model)
     target = io.StringIO()
     writer = csv.writer(target, lineterminator="\n")
     writer.writerow([*_HEAD, *metrics, *_ENDS])

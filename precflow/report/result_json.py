@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from precflow.judgement.verdicts import EXIT_CODES
-from precflow.report import selection
+from precflow.report import highlights
 from precflow.report.model import RESULT_SCHEMA, ReportModel, Row
 from precflow.streams import printable_json
 
@@ -68,7 +68,7 @@ def text(model: ReportModel) -> str:
 def _bounded(model: ReportModel) -> Sequence[dict[str, Any]]:
     """Return the rows that fit, in their order: those that matter most to a reader."""
     room, kept = MOST_BYTES, {}
-    for number in sorted(range(len(model.rows)), key=lambda number: selection.importance(model.rows[number])):
+    for number in sorted(range(len(model.rows)), key=lambda number: highlights.importance(model.rows[number])):
         row = _row(model.rows[number], model.columns)
         room -= len(_line(row).encode("utf-8", "backslashreplace"))
         if room < 0:

@@ -14,7 +14,7 @@ from rich.cells import cell_len
 
 from precflow.diagnosis.findings import CERTAINTIES, Finding
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
-from precflow.report import selection, wording
+from precflow.report import highlights, wording
 from precflow.report.model import ReportModel, Row, SideView
 
 NARROWEST, WIDEST = 60, 88  # columns; a narrower terminal breaks lines itself
@@ -150,7 +150,7 @@ def _beside(line: str, label: str, text: str, columns: int) -> list[str]:
 
 def _aligned(model: ReportModel, columns: int, extent: _Extent) -> list[str]:
     lines = [*_labelled("records", coverage(model), columns), *_labelled("standards", standards(model), columns)]
-    closest = selection.closest_row(model)
+    closest = highlights.closest_row(model)
     if closest is not None:
         lines += _measured("closest", closest, wording.used(closest.judged.ratio), columns)
     for warning in model.verdict.warnings[:2]:
@@ -169,7 +169,7 @@ def _misaligned(model: ReportModel, columns: int, extent: _Extent) -> list[str]:
         lines += _labelled("advice", "no rule knows this fault; the report shows the operator and its source line", columns)
     besides = [f"{wording.count(many)} {what}" for what, many in _besides(model).items() if many]
     lines += ["", *_labelled("records", "   ".join([compared(model), _roles(model), *besides]), columns, most=3)]
-    worst = selection.furthest_row(model)
+    worst = highlights.furthest_row(model)
     if worst is not None:
         lines += _measured("worst", worst, f"(limit {wording.number(worst.judged.limit)})", columns)
     return lines
@@ -246,7 +246,7 @@ def _besides(model: ReportModel) -> dict[str, int]:
     """Return what became of the records that were not compared, and how many of the others no tensor decided."""
     counts = model.verdict.counts
     return {
-        "unpaired": selection.unpaired(model),
+        "unpaired": highlights.unpaired(model),
         "unreadable": counts.get("unreadable", 0),
         "undecided": counts.get("undecided", 0),
         "accepted differences": counts.get("accepted", 0),
@@ -269,7 +269,7 @@ def standards(model: ReportModel) -> str:
 
 
 def _roles(model: ReportModel) -> str:
-    counted = selection.roles(model)
+    counted = highlights.roles(model)
     starting = wording.plural(counted["introduces"], "introduces", "introduce")
     return f"{starting} the error   {wording.count(counted['inherits'])} inherit it   {wording.count(counted['agrees'])} agree"
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES
+from precflow.report.highlights import worst_status
 from precflow.report.model import Row
-from precflow.report.selection import worst_status
 from precflow.report.wording import printable
 
 _CALL = re.compile(r"~\d+$")

@@ -10,7 +10,7 @@ from pathlib import Path
 from precflow.agent import intake
 from precflow.agent.contract import HEADER_FILE
 from precflow.config.suggestions import did_you_mean
-from precflow.dumps.places import step_folders
+from precflow.dumps.layout import step_folders
 from precflow.dumps.reader import Dump
 from precflow.errors import DumpError
 from precflow.run.manifest import MANIFEST_FILE, Manifest

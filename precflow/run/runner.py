@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precflow.agent.contract import LOG_FILE
-from precflow.agents.launch import Agents
 from precflow.environment.variables import misspelt
 from precflow.errors import ConfigError, PrecflowError, SideError
 from precflow.judgement.verdicts import EXIT_CODES
 from precflow.report import wording
 from precflow.report.ci import ci_line
-from precflow.report.selection import furthest_row
+from precflow.report.highlights import furthest_row
 from precflow.report.terminal import columns_of, summary
 from precflow.run import progress, steps
 from precflow.run.agenda import Agenda
-from precflow.run.hand_over import command_for
 from precflow.run.jobs import make_job
 from precflow.run.manifest import RunEntry
+from precflow.run.next_command import command_for
 from precflow.run.store import Sealed, explained, used
+from precflow.sides.launch import Agents
 from precflow.stages import region
 from precflow.stages.artifacts import reading_once
 from precflow.stages.job import Job

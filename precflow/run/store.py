@@ -27,7 +27,7 @@ import filelock
 from precflow import keys
 from precflow.agent import intake
 from precflow.agent.contract import CHECKSUM, checksum_of
-from precflow.dumps import places
+from precflow.dumps import layout
 from precflow.errors import BusyError, PrecflowError, StoreError
 from precflow.stages import artifacts
 from precflow.stages.artifacts import SEAL_FILE
@@ -234,7 +234,7 @@ def used(sealed: Sealed) -> None:
 
 def _checksum(name: str, path: Path) -> str:
     """Return the checksum of an artifact; files of a dump can be of any size, and their own seals name theirs."""
-    return _BY_THE_DUMP if places.is_own(name) else artifacts.checksum_of_file(path)
+    return _BY_THE_DUMP if layout.is_own(name) else artifacts.checksum_of_file(path)
 
 
 def read_seal(folder: Path) -> Sealed | None:

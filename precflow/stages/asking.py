@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from precflow.agents.launch import run_agent
+from precflow.sides.launch import run_agent
 from precflow.stages.job import Job
 
 

@@ -10,12 +10,10 @@ from typing import Any
 
 from precflow.agent.contract import FILLS
 from precflow.comparison.compare import compare
-from precflow.comparison.damaged import set_aside
 from precflow.comparison.executors.choose import choose
-from precflow.comparison.measures import Measure
-from precflow.comparison.own import Declared
-from precflow.comparison.second_look import merged
-from precflow.comparison.summary import SUMMARY_VERSION
+from precflow.comparison.fused.summary import SUMMARY_VERSION
+from precflow.comparison.measures import Measure, merged, set_aside
+from precflow.comparison.user_metrics import Declared
 from precflow.config.plain import plain
 from precflow.config.trust import TARGET
 from precflow.stages import sources

@@ -10,8 +10,8 @@ from precflow.agent.contract import Identity, parse_identity
 from precflow.comparison.detail.record import RecordDetail, detail_of
 from precflow.dumps.lookup import Found, Recorded
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
+from precflow.report.highlights import ratio_of
 from precflow.report.model import Row
-from precflow.report.selection import ratio_of
 
 MOST = 20
 MOST_ELEMENTS = 1 << 25  # of all of them together; about four seconds of one processor

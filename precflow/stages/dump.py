@@ -11,13 +11,13 @@ from typing import Any
 from precflow import keys
 from precflow.agent import intake, redaction
 from precflow.agent.contract import CHECKSUM, HEADER_FILE
-from precflow.agents.fingerprint import fingerprint, origins
-from precflow.config.words import SEEDED, names_file
+from precflow.config.vocabulary import SEEDED, names_file
 from precflow.dumps.header import Header
 from precflow.dumps.reader import Dump
 from precflow.dumps.requests import Rules, declared, dump_request
 from precflow.environment.requirements import check_disk, demand
 from precflow.errors import DumpError
+from precflow.sides.interpreter import fingerprint, origins
 from precflow.stages import sources
 from precflow.stages.artifacts import once, read_plain, write_value
 from precflow.stages.asking import ask

@@ -11,9 +11,9 @@ from typing import Any
 from precflow import keys
 from precflow.agent import redaction
 from precflow.agent.contract import FACTS_FILE
-from precflow.agents.fingerprint import fingerprint
 from precflow.dumps.requests import environment_request
 from precflow.environment.requirements import check, demand
+from precflow.sides.interpreter import fingerprint
 from precflow.stages.artifacts import read_plain
 from precflow.stages.asking import ask
 from precflow.stages.job import Job, Made, Stage

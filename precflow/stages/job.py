@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from precflow.agents.launch import Agents
 from precflow.config.schema import RunConfig, Side
+from precflow.sides.launch import Agents
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from precflow import keys, resources
 from precflow.config.plain import plain
-from precflow.config.words import ESCALATING
+from precflow.config.vocabulary import ESCALATING
 from precflow.dumps.reader import Dump
 from precflow.dumps.two_passes import TwoPasses
 from precflow.errors import StoreError

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from precflow.diagnosis.divergence import localize
 from precflow.diagnosis.findings import Region
+from precflow.diagnosis.localize import localize
 from precflow.judgement.inputs import look
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.compare import read_measures

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from precflow.agent.scope import Rule
+from precflow.agent.selection import Rule
 from precflow.config.plain import plain
 from precflow.diagnosis.second_pass import SecondPass, choose
 from precflow.stages.artifacts import read_value, write_value

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from precflow.config.schema import RunConfig
-from precflow.config.words import ESCALATING
-from precflow.stages import advise, again, compare, determinism, dump, environment, judge, localize, region, report
+from precflow.config.vocabulary import ESCALATING
+from precflow.stages import advise, compare, determinism, dump, environment, judge, localize, region, report, second_dump
 from precflow.stages.job import Stage
 
 FIRST = (determinism.STAGE, compare.STAGE, judge.STAGE, localize.STAGE)
 SECOND = (
-    again.stage("reference"),
-    again.stage("target"),
+    second_dump.stage("reference"),
+    second_dump.stage("target"),
     determinism.SECOND,
     compare.SECOND,
     judge.SECOND,

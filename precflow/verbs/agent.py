@@ -17,7 +17,7 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         StoreError: The file cannot be written.
     """
-    from precflow.agents.pack import build
+    from precflow.sides.pack import build
 
     options = parser("agent", "[DEST]")
     options.add_argument("destination", nargs="?", type=Path, default=Path(_NAME), metavar="DEST", help="a file or a folder")

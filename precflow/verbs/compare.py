@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precflow.agent import redaction
-from precflow.config.places import places, team_folders
+from precflow.config.search_path import places, team_folders
 from precflow.errors import DumpError, StoreError
 from precflow.judgement.verdicts import EXIT_CODES
 from precflow.streams import is_unicode
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     reference, target = one_dump(chosen.reference), one_dump(chosen.target)
     if chosen.record:
         return _record(reference, target, chosen)
-    from precflow.stages.pair import comparison
+    from precflow.stages.two_dumps import comparison
 
     team = team_folders("rule", places(chosen.config_dir))
     model = comparison(
@@ -101,9 +101,9 @@ def _say(model: ReportModel, written: Sequence[Path], code: int, *, as_json: boo
 def _record(reference: Dump, target: Dump, chosen: argparse.Namespace) -> int:
     from precflow.comparison.detail.plain import plain, plain_record
     from precflow.comparison.detail.record import detail_of
-    from precflow.report.screens.pair import pair_screen
+    from precflow.report.screens.two_records import pair_screen
     from precflow.stages.determinism import reproduce
-    from precflow.stages.pair import SAME, one_record
+    from precflow.stages.two_dumps import SAME, one_record
 
     left, right = _both(reference, target, chosen.record)
     row = one_record(reference, target, left, right)

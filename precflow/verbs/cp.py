@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from precflow.config.places import DATA_GROUPS, GROUPS, find, not_found, places
+from precflow.config.search_path import DATA_GROUPS, GROUPS, find, not_found, places
 from precflow.errors import ConfigError, StoreError
 from precflow.verbs import parser, print_json, say
 

@@ -19,7 +19,7 @@ from precflow.errors import SideError
 from precflow.verbs import parser, print_json, say
 
 if TYPE_CHECKING:
-    from precflow.agents.launch import Agents
+    from precflow.sides.launch import Agents
 
 DEVICES = ("cpu", "cuda", "npu", "emulated")
 _NODES = {"cuda": "nvidia", "npu": "davinci"}  # how the kernel calls them
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser("doctor", "[+site=NAME]")
     options.add_argument("words", nargs="*", metavar="+site=NAME", help="look at the interpreters and the store of a site too")
     chosen = options.parse_args(arguments)
-    from precflow.agents.launch import Agents
+    from precflow.sides.launch import Agents
 
     config = _config(chosen.words, chosen.config_dir)
     with closing(Agents()) as agents:
@@ -102,8 +102,8 @@ def probe(config: RunConfig, name: str, agents: Agents | None = None) -> Mapping
         SideError: It cannot be a side, and why.
     """
     from precflow.agent.contract import FACTS_FILE
-    from precflow.agents.launch import run_agent
     from precflow.dumps.requests import environment_request
+    from precflow.sides.launch import run_agent
     from precflow.stages.artifacts import read_plain
 
     side = _side(config, name)
@@ -188,7 +188,7 @@ def _interpreter(config: RunConfig, name: str, ask: Probe) -> Row:
 
 def _matching(config: RunConfig) -> list[Row]:
     """Compare torch_npu with the torch that it was built for, where it is installed."""
-    from precflow.agents.fingerprint import fingerprint
+    from precflow.sides.interpreter import fingerprint
 
     rows = []
     sides = [_side(config, name) for name in ("reference", "target")]

@@ -16,7 +16,7 @@ import yaml
 from precflow.config import later, quoting, shape, trust, units
 from precflow.config.plain import key_of, plain
 from precflow.config.schema import SIDES, Bytes, Factor, Limits, Numbers, RunConfig, Seconds, Share, Ulp
-from precflow.config.words import known
+from precflow.config.vocabulary import known
 from precflow.errors import ConfigError
 from precflow.verbs import parser, print_json, table, write
 

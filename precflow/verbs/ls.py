@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from precflow.config import places
+from precflow.config import search_path
 from precflow.config.documents import Document, read
 from precflow.config.suggestions import did_you_mean
-from precflow.config.words import AT_LEAST, METRICS
+from precflow.config.vocabulary import AT_LEAST, METRICS
 from precflow.errors import ConfigError
 from precflow.verbs import parser, print_json, table, write
 
@@ -63,7 +63,7 @@ def entries_of(group: str, config_dirs: Sequence[Path] = ()) -> list[Entry]:
 
 
 def _placed(group: str, config_dirs: Sequence[Path]) -> list[Entry]:
-    found = places.names(group, places.places(config_dirs))
+    found = search_path.names(group, search_path.places(config_dirs))
     return [_entry(read(place.folder / f"{name}.yaml", group, name), place.origin) for name, place in found.items()]
 
 

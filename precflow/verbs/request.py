@@ -10,7 +10,7 @@ from typing import Any
 
 from precflow.agent import redaction
 from precflow.config.schema import Side
-from precflow.config.words import ESCALATING
+from precflow.config.vocabulary import ESCALATING
 from precflow.errors import ConfigError, StoreError
 from precflow.verbs import parser, say, write
 
@@ -108,7 +108,7 @@ def _only(sides: Sequence[str]) -> str:
 
 def _told(request: Mapping[str, Any], settings: Side, secrets: Iterable[str], file: str, judged: str) -> str:
     """Return what the job has to do; ``secrets``: the keys of what is in no file, and comes in a variable."""
-    from precflow.agents.launch import implied_variables
+    from precflow.sides.launch import implied_variables
 
     variables = {**implied_variables(request), **redaction.plain(settings.variables)}
     if secrets:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from precflow.agent import redaction
 from precflow.config.documents import Document, shown
-from precflow.config.places import DATA_GROUPS, GROUPS, find, not_found, places
+from precflow.config.search_path import DATA_GROUPS, GROUPS, find, not_found, places
 from precflow.config.suggestions import did_you_mean
 from precflow.errors import ConfigError
 from precflow.streams import printable

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from precflow.config import trust
 from precflow.config.documents import dotted, read, shown
-from precflow.config.places import SHIPPED, Place, clash, names, places
+from precflow.config.search_path import SHIPPED, Place, clash, names, places
 from precflow.errors import ConfigError, Problem, TrustError
 from precflow.verbs import parser, print_json, say
 

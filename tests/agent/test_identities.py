@@ -20,7 +20,7 @@ from toys import Calls
 
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.contract import Identity, identity_text, parse_identity
-from precflow.agent.writer import Writer
+from precflow.agent.dump.writer import Writer
 
 GOLDEN = Path(__file__).parent / "golden"
 GOLDEN_IDENTITIES = sorted(set(GOLDEN.glob("*.json")) - {GOLDEN / "digest.json"})

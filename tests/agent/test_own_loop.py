@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import precflow
-from precflow.agents.pack import build
 from precflow.dumps.reader import Dump
+from precflow.sides.pack import build
 
 
 def model():

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from precflow.agent import parent
+from precflow.agent import __main__
 
 CHILD = (
-    "import os, time; from precflow.agent.parent import die_with; die_with(os.getppid());"
+    "import os, time; from precflow.agent.__main__ import die_with; die_with(os.getppid());"
     "print(os.getpid(), flush=True); time.sleep(60)"
 )
 
@@ -30,15 +30,15 @@ def test_an_agent_dies_with_its_judge():
 
 
 def test_a_judge_that_is_gone_already_ends_the_agent():
-    script = "from precflow.agent.parent import die_with; die_with(1 << 22); print('still here')"
+    script = "from precflow.agent.__main__ import die_with; die_with(1 << 22); print('still here')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout == ""
 
 
 def test_a_system_without_prctl_goes_on(monkeypatch):
-    monkeypatch.setattr(parent.ctypes, "CDLL", lambda _: object())
-    assert parent.die_with(os.getppid()) is None
+    monkeypatch.setattr(__main__.ctypes, "CDLL", lambda _: object())
+    assert __main__.die_with(os.getppid()) is None
 
 
 def _alive(process: int) -> bool:

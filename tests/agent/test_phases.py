@@ -16,7 +16,7 @@ from toys import Calls
 
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.contract import Identity, identity_text, operator_of, parse_identity
-from precflow.agent.writer import Writer
+from precflow.agent.dump.writer import Writer
 
 GOLDEN = Path(__file__).parent / "golden" / "phases"
 MODULES = {"levels": ("module",), "phases": ("forward", "backward", "gradient", "optimizer")}

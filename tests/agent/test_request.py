@@ -5,7 +5,7 @@ import pytest
 
 from precflow.agent import request
 from precflow.agent.failures import KINDS, AgentError
-from precflow.agent.scope import Rule
+from precflow.agent.selection import Rule
 
 SMALLEST = {"schema": 1, "action": "environment", "output": "/tmp"}
 

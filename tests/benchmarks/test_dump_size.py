@@ -4,7 +4,7 @@ from pathlib import Path
 import torch
 
 from precflow.agent.capture.recorder import Recorder
-from precflow.agent.writer import Writer
+from precflow.agent.dump.writer import Writer
 
 SPEC = importlib.util.spec_from_file_location("dump_size", Path(__file__).parents[2] / "benchmarks/dump_size.py")
 BENCHMARK = importlib.util.module_from_spec(SPEC)

@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 
 from precflow.agent.contract import FILLS, Identity
-from precflow.comparison import estimates
-from precflow.comparison.kept import EVIDENCE, Kept, of_tensor
+from precflow.comparison.estimated import estimates
+from precflow.comparison.estimated.evidence import EVIDENCE, Kept, of_tensor
 from precflow.comparison.measures import Measure
 from precflow.dumps.records import Record
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from precflow.comparison.compare import compare
-from precflow.comparison.described import ABSENT
 from precflow.comparison.executors.threads import Threads
-from precflow.comparison.summarize import PairOfTensors
+from precflow.comparison.fused.summarize import PairOfTensors
+from precflow.comparison.pairing import ABSENT
 from precflow.dumps.reader import Dump
 
 RNG = np.random.default_rng(11)

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from precflow.comparison.described import ABSENT, described, owners_of
-from precflow.comparison.pairing import Pair
+from precflow.comparison.pairing import ABSENT, Pair, described, owners_of
 from precflow.dumps.reader import Dump
 
 ONE, TWO = np.ones((2, 3), np.float32), np.full((2, 3), 2, np.float32)

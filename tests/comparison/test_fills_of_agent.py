@@ -8,14 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precflow.agent import sketch as agent_sketch
-from precflow.agent import statistics as agent_statistics
 from precflow.agent.contract import FILLS, LARGEST, Identity
-from precflow.comparison import estimates
+from precflow.agent.measure import sketch as agent_sketch
+from precflow.agent.measure import statistics as agent_statistics
+from precflow.comparison.estimated import estimates
+from precflow.comparison.fused.summarize import summarize
 from precflow.comparison.measures import Measure
 from precflow.comparison.metrics import measure_all
-from precflow.comparison.remarks import counts
-from precflow.comparison.summarize import summarize
+from precflow.comparison.reading import counts
 from precflow.config.schema import Tolerance
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.records import Record, Statistics

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from precflow.agent import sketch as agent_sketch
-from precflow.agent import statistics as agent_statistics
 from precflow.agent.contract import LARGEST, STATISTICS
-from precflow.comparison.kept import Kept, group_length, of_tensor
-from precflow.comparison.sketch import BLOCK, BUCKETS
+from precflow.agent.measure import sketch as agent_sketch
+from precflow.agent.measure import statistics as agent_statistics
+from precflow.comparison.estimated.evidence import Kept, group_length, of_tensor
+from precflow.comparison.estimated.sketch import BLOCK, BUCKETS
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.records import Statistics
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy.spatial import distance
 from scipy.stats import gmean
 
-from precflow.comparison.ladder import RUNGS
+from precflow.comparison.fused.ladder import RUNGS
+from precflow.comparison.fused.summarize import summarize
 from precflow.comparison.metrics import METRICS, measure_all
-from precflow.comparison.summarize import summarize
 from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES, coarsest, float_facts
 
 TORCH = {name: getattr(torch, name) for name in (*FLOATS, "complex64", "complex128")}

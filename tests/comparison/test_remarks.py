@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from precflow.comparison.remarks import counts, warnings
-from precflow.comparison.summarize import summarize
-from precflow.comparison.summary import Summary
+from precflow.comparison.fused.summarize import summarize
+from precflow.comparison.fused.summary import Summary
+from precflow.comparison.reading import counts, warnings
 
 NAN, FILL = np.nan, np.finfo(np.float32).min
 

@@ -1,5 +1,4 @@
-from precflow.comparison.measures import Measure
-from precflow.comparison.second_look import merged
+from precflow.comparison.measures import Measure, merged
 
 
 def measure(record, **given):

@@ -1,6 +1,6 @@
 import pytest
 
-from precflow.config.capturing import problems
+from precflow.config.checks import problems
 from precflow.config.composition import compose
 from precflow.config.schema import Capture, CaptureRule, RunConfig, Side
 from precflow.errors import ConfigError

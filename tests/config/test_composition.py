@@ -15,8 +15,8 @@ from precflow import resources
 from precflow.config import recipe_source
 from precflow.config.composition import compose
 from precflow.config.documents import scalars
-from precflow.config.places import places
 from precflow.config.schema import RunConfig
+from precflow.config.search_path import places
 from precflow.errors import ConfigError, TrustError
 
 RECIPES = sorted(path.stem for path in resources.directory("recipes").glob("*.yaml"))

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from precflow.config import composition, shape, trust
-from precflow.config.places import find
 from precflow.config.schema import Numbers, RunConfig, Side
+from precflow.config.search_path import find
 from precflow.config.switches import SWITCHES
 from precflow.errors import ConfigError, TrustError
 

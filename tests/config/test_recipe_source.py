@@ -2,8 +2,8 @@ import pytest
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigLoadError
 
-from precflow.config.places import Place
 from precflow.config.recipe_source import PlaceSource, address
+from precflow.config.search_path import Place
 from precflow.errors import TrustError
 
 

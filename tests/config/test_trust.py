@@ -5,7 +5,7 @@ import pytest
 
 from precflow import keys
 from precflow.agent import contract
-from precflow.config import composition, documents, interpolation, places, trust, units
+from precflow.config import composition, documents, interpolation, search_path, trust, units
 from precflow.config.documents import read
 from precflow.config.switches import SWITCHES
 from precflow.errors import ConfigError
@@ -54,7 +54,7 @@ def test_what_is_trusted_is_not_mentioned():
 
 def test_trust_comes_from_variable_site_and_user(monkeypatch, tmp_path):
     monkeypatch.setenv("PRECFLOW_TRUST", "a, b:c")
-    folder = places.user_folder()
+    folder = search_path.user_folder()
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("trusted: [d]\n")
     site = document(tmp_path, "site: {trusted: [e, f]}", "site")
@@ -62,7 +62,7 @@ def test_trust_comes_from_variable_site_and_user(monkeypatch, tmp_path):
 
 
 def test_a_broken_user_configuration_is_named():
-    folder = places.user_folder()
+    folder = search_path.user_folder()
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("trusted: [d\n")
     with pytest.raises(ConfigError, match="your own configuration"):

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from precflow.agent.capture.recorder import Recorder
-from precflow.agent.writer import Writer
+from precflow.agent.dump.writer import Writer
 from precflow.comparison.compare import compare
-from precflow.diagnosis.changes import Change, change, outputs_of
-from precflow.diagnosis.divergence import localize
+from precflow.diagnosis.localize import localize
+from precflow.diagnosis.unrecorded import Change, change, outputs_of
 from precflow.dumps.reader import Dump
 from precflow.judgement.verdicts import Judged
 

@@ -7,8 +7,8 @@ from msgspec import structs
 
 from precflow.agent.contract import Identity
 from precflow.comparison.measures import Measure
-from precflow.diagnosis.divergence import localize
 from precflow.diagnosis.graph import build, key_of
+from precflow.diagnosis.localize import localize
 from precflow.dumps.header import Header, Repeat
 from precflow.dumps.records import Call, Record
 from precflow.judgement.verdicts import Judged

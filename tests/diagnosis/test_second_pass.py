@@ -2,10 +2,10 @@
 
 import pytest
 
-from precflow.agent.scope import Rule, Scope
-from precflow.diagnosis.divergence import localize
+from precflow.agent.selection import Rule, Scope
+from precflow.diagnosis.localize import localize
 from precflow.diagnosis.second_pass import SecondPass, choose
-from precflow.dumps.sizes import LINE_BYTES
+from precflow.dumps.estimate import LINE_BYTES
 
 TENSOR = 2 * 3 * 4  # bytes of a hand-made record
 

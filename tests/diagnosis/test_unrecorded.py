@@ -2,7 +2,7 @@
 
 import pytest
 
-from precflow.diagnosis.divergence import localize
+from precflow.diagnosis.localize import localize
 from precflow.judgement.verdicts import Judged
 
 

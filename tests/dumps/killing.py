@@ -19,9 +19,9 @@ from pathlib import Path
 
 import torch
 
-from precflow.agent import shard, step_files
-from precflow.agent.digest import content_id
-from precflow.agent.writer import Writer
+from precflow.agent.dump import shard, step_files
+from precflow.agent.dump.writer import Writer
+from precflow.agent.measure.content_id import content_id
 from precflow.dumps.reader import Dump
 from precflow.errors import DumpError
 

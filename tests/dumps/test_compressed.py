@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from precflow.agent.compression import compressed
 from precflow.agent.contract import COMPRESSED_BLOCK
-from precflow.agent.digest import content_id
-from precflow.agent.shard import Entry
-from precflow.agent.writer import Writer
-from precflow.dumps.compressed import restored
+from precflow.agent.dump.background import compressed
+from precflow.agent.dump.shard import Entry
+from precflow.agent.dump.writer import Writer
+from precflow.agent.measure.content_id import content_id
 from precflow.dumps.digest import content_id as content_of
 from precflow.dumps.pages import mapping_of
 from precflow.dumps.reader import Dump
+from precflow.dumps.tensors import restored
 from precflow.errors import DumpError
 
 
@@ -48,7 +48,7 @@ def test_what_is_not_this_tensor_is_refused():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_is_large_comes_back_by_a_file(monkeypatch, dtype):
-    monkeypatch.setattr("precflow.dumps.compressed.IN_MEMORY", 1000)
+    monkeypatch.setattr("precflow.dumps.tensors.IN_MEMORY", 1000)
     tensor = torch.arange(COMPRESSED_BLOCK // 2 + 77).remainder(5).to(getattr(torch, dtype))
     read = restored(packed(tensor), dtype, tuple(tensor.shape), "t")
     assert content_of(read) == content_id(tensor)
@@ -74,7 +74,7 @@ def test_a_disk_without_room_is_told(monkeypatch):
     def full(**_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("precflow.dumps.compressed.IN_MEMORY", 1000)
+    monkeypatch.setattr("precflow.dumps.tensors.IN_MEMORY", 1000)
     monkeypatch.setattr("tempfile.TemporaryFile", full)
     with pytest.raises(DumpError, match=r"needs 0 MB in .* to be read: No space left on device"):
         restored(packed(torch.zeros(5000)), "float32", (5000,), "t")

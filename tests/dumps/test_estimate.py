@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from precflow.dumps.estimate import estimate, estimate_calls
+from precflow.dumps.estimate import LINE_BYTES, estimate, estimate_calls
 from precflow.dumps.reader import Dump
-from precflow.dumps.sizes import LINE_BYTES
 
 LARGE, SMALL = np.ones((64, 64), dtype=np.float32), np.full((8, 8), 2, dtype=np.float32)
 WANTED = {"level": ["module", "api"], "phase": ["forward"], "scope": ["*"], "step": [0], "detail": "tensors", "rules": []}

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from precflow.comparison.summarize import PairOfTensors
+from precflow.comparison.fused.summarize import PairOfTensors
 from precflow.dumps.pages import mapping_of, release
 
 

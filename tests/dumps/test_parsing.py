@@ -5,7 +5,7 @@ import json
 import pytest
 
 from precflow.agent.contract import LEVELS, PHASES, STATISTICS
-from precflow.dumps.parsing import parse_call, parse_calls
+from precflow.dumps.record_files import parse_call, parse_calls
 from precflow.dumps.records import Statistics
 
 LINE = {

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from precflow.agent.capture.frames import Frames
-from precflow.agent.capture.lines import Heading, Lines
+from precflow.agent.capture.call_stack import Frames
+from precflow.agent.capture.record_lines import Heading, Lines
 from precflow.agent.capture.weights import Weights
-from precflow.agent.scope import Scope
-from precflow.agent.writer import Writer
+from precflow.agent.dump.writer import Writer
+from precflow.agent.selection import Scope
 from precflow.dumps import tensors
 from precflow.dumps.digest import content_id, lanes
 from precflow.dumps.reader import Dump

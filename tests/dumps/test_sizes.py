@@ -1,8 +1,8 @@
 import pytest
 
 from precflow.agent.contract import Identity
+from precflow.dumps.estimate import element_bytes, holds_tensor, rows_bytes, sketch_bytes, tensor_bytes
 from precflow.dumps.records import Record
-from precflow.dumps.sizes import element_bytes, holds_tensor, rows_bytes, sketch_bytes, tensor_bytes
 
 WHO = Identity("fc", 0, "linear", 0, "forward", "output", "0", 0, 0)
 

@@ -14,7 +14,7 @@ import numpy as np
 from precflow.dumps import header as headers
 from precflow.dumps.reader import Dump
 from precflow.errors import DumpError
-from precflow.stages.pair import comparison
+from precflow.stages.two_dumps import comparison
 
 _SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
 builder = importlib.util.module_from_spec(_SPEC)

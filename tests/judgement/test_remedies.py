@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from precflow.config.schema import Capture, RunConfig, Side
-from precflow.judgement.remedies import remedy
+from precflow.judgement.coverage import remedy
 
 ESCALATING = Capture(detail="escalating")
 

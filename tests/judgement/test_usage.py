@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from precflow.judgement.limits import Condition
-from precflow.judgement.usage import described, lacking, uses
+from precflow.judgement.limits import Condition, described, lacking, uses
 
 LIMIT = Condition("relative_l2", 1e-3, "default")
 COSINE = Condition("cosine_similarity", 0.99, "tolerance")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precflow.report.drawing import HEIGHT, WIDTH, bars, outline
+from precflow.report.record_details import HEIGHT, WIDTH, bars, outline
 
 COUNTS = st.lists(st.integers(0, 10**12), max_size=60)
 

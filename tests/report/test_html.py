@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from precflow.report import html, payload, selection, templating, wording
+from precflow.report import highlights, html, payload, templating, wording
 from precflow.report.model import SideView
 from precflow.resources import directory
 
@@ -151,7 +151,7 @@ def test_the_rows_that_matter_most_stand_in_the_page_itself(name, request):
     model = request.getfixturevalue(name)
     shown = re.findall(r'<span class="record">(.*?)</span>', html.text(model))
     assert len(shown) == 50
-    wanted = [row.measure.name for _, row in selection.first_rows(model, 50)]
+    wanted = [row.measure.name for _, row in highlights.first_rows(model, 50)]
     assert [one.replace("<wbr>", "") for one in shown] == wanted
 
 

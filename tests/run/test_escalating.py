@@ -10,7 +10,7 @@ import pytest
 from precflow.agent import request as requests
 from precflow.config.composition import compose
 from precflow.diagnosis import rules
-from precflow.dumps.sizes import LINE_BYTES
+from precflow.dumps.estimate import LINE_BYTES
 from precflow.errors import SideError, StoreError
 from precflow.run.plan import build_plan, render_plan
 from precflow.run.runner import run

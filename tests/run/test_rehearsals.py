@@ -6,9 +6,9 @@ import pytest
 
 from precflow.config.composition import compose
 from precflow.errors import SideError
-from precflow.run import rehearsals, steps
+from precflow.run import sizes, steps
 from precflow.run.jobs import make_job
-from precflow.run.rehearsals import Rehearsal, rehearsal
+from precflow.run.sizes import Rehearsal, rehearsal
 
 MODEL = """
 import torch
@@ -64,7 +64,7 @@ def asked(monkeypatch):
         requests.append((side, request))
         (folder / "rehearsal.json").write_text(json.dumps({"problem": "it looks", "dtype": "float32"}))
 
-    monkeypatch.setattr(rehearsals, "ask", ask)
+    monkeypatch.setattr(sizes, "ask", ask)
     return requests
 
 
@@ -97,7 +97,7 @@ def test_an_agent_that_fails_is_a_problem_and_is_asked_again(told, monkeypatch):
         asked.append(request)
         raise SideError("the agent was killed")
 
-    monkeypatch.setattr(rehearsals, "ask", ask)
+    monkeypatch.setattr(sizes, "ask", ask)
     assert told().problem == told().problem == "the agent was killed"
     assert len(asked) == 2
 

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from precflow.agents import launch
 from precflow.config.composition import compose
 from precflow.errors import ConfigError, DumpError, StoreError
 from precflow.run import pruning, runner
 from precflow.run.runner import run
+from precflow.sides import launch
 
 
 def history(tmp_path):

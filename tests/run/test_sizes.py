@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from precflow.config.composition import compose
+from precflow.dumps.estimate import LINE_BYTES
 from precflow.dumps.reader import Dump
-from precflow.dumps.sizes import LINE_BYTES
 from precflow.run import steps
 from precflow.run.jobs import make_job
-from precflow.run.rehearsals import Rehearsal
-from precflow.run.sizes import Sizes, about_sizes, sizes_of
+from precflow.run.sizes import Rehearsal, Sizes, about_sizes, sizes_of
 from precflow.run.steps import Step
 from precflow.run.store import Store
-from precflow.stages import again, dump
+from precflow.stages import dump, second_dump
 from precflow.stages.dump import contents
 
 FIRST = [Step(dump.stage(side), "run", "k") for side in ("reference", "target")]
@@ -77,7 +76,7 @@ def test_a_size_beyond_the_budget_is_named(said):
 
 
 def test_kept_dumps_and_second_passes_are_no_news(said):
-    kept = [Step(dump.stage("target"), "kept", "k"), Step(again.stage("target"), "run", "k")]
+    kept = [Step(dump.stage("target"), "kept", "k"), Step(second_dump.stage("target"), "run", "k")]
     assert said(kept, {}, "capture.budget=1kB") == []
 
 

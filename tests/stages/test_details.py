@@ -8,7 +8,7 @@ import pytest
 from precflow.dumps.reader import Dump
 from precflow.stages import details
 from precflow.stages.details import worst_details
-from precflow.stages.pair import comparison
+from precflow.stages.two_dumps import comparison
 
 _SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
 builder = importlib.util.module_from_spec(_SPEC)

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from precflow.agents import launch
 from precflow.config.schema import RunConfig, Side, Site
 from precflow.errors import SideError
+from precflow.sides import launch
 from precflow.verbs import doctor
 from precflow.verbs.doctor import Row, examine, main, matching, screen
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from precflow.errors import ConfigError
-from precflow.run.rehearsals import Rehearsal
+from precflow.run.sizes import Rehearsal
 from precflow.verbs import plan
 
 WORDS = ["+recipe=compare_dumps", "reference.dump=a", "target.dump=b"]

@@ -10,19 +10,19 @@ from torch.utils._python_dispatch import TorchDispatchMode  # documented to user
 from precflow.agent.capture import autograd
 from precflow.agent.capture.arguments import split_arguments
 from precflow.agent.capture.calls import Calls
-from precflow.agent.capture.lines import Heading
-from precflow.agent.capture.names import aten_name
-from precflow.agent.capture.operators import is_movement
+from precflow.agent.capture.functions import is_movement
+from precflow.agent.capture.operator_names import aten_name
+from precflow.agent.capture.record_lines import Heading
 from precflow.agent.contract import ALLOCATION, PLACEMENT
-from precflow.agent.scope import NONE
+from precflow.agent.selection import NONE
 
 if TYPE_CHECKING:
-    from precflow.agent.capture.frames import Frame, Frames
+    from precflow.agent.capture.call_sites import Sites
+    from precflow.agent.capture.call_stack import Frame, Frames
     from precflow.agent.capture.graph import Graph
     from precflow.agent.capture.guard import Guard
-    from precflow.agent.capture.lines import Lines
     from precflow.agent.capture.nesting import Placed
-    from precflow.agent.capture.sites import Sites
+    from precflow.agent.capture.record_lines import Lines
 
 _NUMBERS = (bool, int, float, complex)
 _OWN = frozenset(["detach", "alias"])  # autograd puts them where it likes

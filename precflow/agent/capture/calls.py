@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence, Tup
 
 import torch
 
-from precflow.agent.capture.memory import is_new, storages_of
+from precflow.agent.capture.lineage import is_new, storages_of
 from precflow.agent.capture.nesting import Placed, output_tensors
 
 if TYPE_CHECKING:
-    from precflow.agent.capture.lines import Heading, Lines, Record
-    from precflow.agent.capture.memory import Seen
-    from precflow.agent.scope import Choice
+    from precflow.agent.capture.lineage import Seen
+    from precflow.agent.capture.record_lines import Heading, Lines, Record
+    from precflow.agent.selection import Choice
 
 
 class Begun(NamedTuple):

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Sequence
 
 from precflow.agent.capture import autograd
-from precflow.agent.capture.backward import Backward, Given
-from precflow.agent.capture.reruns import Reruns
+from precflow.agent.capture.module_gradients import Backward, Given
+from precflow.agent.capture.recomputation import Reruns
 from precflow.agent.capture.timeline import Timeline
 
 if TYPE_CHECKING:
-    from precflow.agent.capture.frames import Frame, Frames
+    from precflow.agent.capture.call_stack import Frame, Frames
     from precflow.agent.capture.guard import Guard
-    from precflow.agent.capture.lines import Lines
     from precflow.agent.capture.nesting import Placed
+    from precflow.agent.capture.record_lines import Lines
 
 
 class Graph:

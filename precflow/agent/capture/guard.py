@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Type
 from torch._C import DisableTorchFunction
 
 if TYPE_CHECKING:
-    from precflow.agent.capture.modules import Mode
+    from precflow.agent.capture.module_hooks import Mode
 
 
 class Guard:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTupl
 import torch
 
 from precflow.agent.capture.arguments import argument_text
-from precflow.agent.capture.frames import Frame
-from precflow.agent.capture.lines import Heading
+from precflow.agent.capture.call_stack import Frame
+from precflow.agent.capture.record_lines import Heading
 from precflow.agent.contract import OUTSIDE
-from precflow.agent.scope import NONE
+from precflow.agent.selection import NONE
 
 if TYPE_CHECKING:
-    from precflow.agent.capture.frames import Frames
+    from precflow.agent.capture.call_stack import Frames
     from precflow.agent.capture.guard import Guard
-    from precflow.agent.capture.lines import Lines, Record
     from precflow.agent.capture.nesting import Placed
-    from precflow.agent.scope import Choice
+    from precflow.agent.capture.record_lines import Lines, Record
+    from precflow.agent.selection import Choice
 
 Undo = Callable[[], None]
 

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Seque
 
 from precflow.agent.capture import autograd
 from precflow.agent.capture.aten import AtenMode, AtenOperators
-from precflow.agent.capture.frames import Frames
+from precflow.agent.capture.call_sites import Sites
+from precflow.agent.capture.call_stack import Frames
+from precflow.agent.capture.functions import OperatorMode, Operators
 from precflow.agent.capture.graph import Graph
 from precflow.agent.capture.guard import Guard
-from precflow.agent.capture.lines import Lines
-from precflow.agent.capture.modules import Modules
-from precflow.agent.capture.operators import OperatorMode, Operators
+from precflow.agent.capture.module_hooks import Modules
 from precflow.agent.capture.parameters import Parameters
-from precflow.agent.capture.sites import Sites
+from precflow.agent.capture.record_lines import Lines
 from precflow.agent.capture.weights import Weights
 from precflow.agent.contract import LEVELS, PHASES
-from precflow.agent.measuring import DETAILS
-from precflow.agent.scope import Scope
+from precflow.agent.measure.batching import DETAILS
+from precflow.agent.selection import Scope
 
 if TYPE_CHECKING:
     import torch
 
-    from precflow.agent.capture.contents import Tickets
-    from precflow.agent.writer import WriteError, Writer
+    from precflow.agent.capture.tickets import Tickets
+    from precflow.agent.dump.writer import WriteError, Writer
 
 
 class Recorder:

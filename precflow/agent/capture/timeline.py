@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Dict, List, Optional
 from precflow.agent.capture.autograd import OUTERMOST, next_sequence
 
 if TYPE_CHECKING:
-    from precflow.agent.capture.frames import Frame
+    from precflow.agent.capture.call_stack import Frame
 
 
 class Timeline:

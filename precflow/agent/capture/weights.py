@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Optional
 
-from precflow.agent.capture.memory import Layout, Seen, layout_of, seen, version_of
-from precflow.agent.digest import readable
+from precflow.agent.capture.lineage import Layout, Seen, layout_of, seen, version_of
+from precflow.agent.measure.content_id import readable
 
 if TYPE_CHECKING:
     import torch

@@ -19,7 +19,6 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from precflow.agent.contract import FILLS
-from precflow.comparison import ladder
 from precflow.comparison.compiled.layout import (
     COUNTS,
     FIRST_CLASS,
@@ -35,11 +34,12 @@ from precflow.comparison.compiled.layout import (
     UNEQUAL,
 )
 from precflow.comparison.compiled.selftest import problem_of
-from precflow.comparison.kernel import PairFacts, pair_facts
-from precflow.comparison.rows import RowNorms
-from precflow.comparison.scaled import Scaled
-from precflow.comparison.summary import Summary
-from precflow.comparison.values import Sides
+from precflow.comparison.fused import ladder
+from precflow.comparison.fused.kernel import PairFacts, pair_facts
+from precflow.comparison.fused.row_norms import RowNorms
+from precflow.comparison.fused.scaled import Scaled
+from precflow.comparison.fused.summary import Summary
+from precflow.comparison.fused.value_classes import Sides
 from precflow.dumps.digest import BLOCK_BYTES, Words, add_last, weights, words
 from precflow.dumps.pages import release
 

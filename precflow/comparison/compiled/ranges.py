@@ -10,9 +10,9 @@ from typing import Any
 from numba.extending import register_jitable
 
 from precflow.comparison.compiled.bits import decoded
-from precflow.comparison.compiled.careful import add_carefully
+from precflow.comparison.compiled.fast_path import add_swiftly, segment_end
+from precflow.comparison.compiled.general_path import add_carefully
 from precflow.comparison.compiled.layout import TILE
-from precflow.comparison.compiled.swift import add_swiftly, segment_end
 from precflow.compiling import storing
 from precflow.dumps.compiled.lanes import add_lanes, add_lanes_of_both
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from precflow.comparison.detail.boxes import Box
-from precflow.comparison.values import Floats
+from precflow.comparison.fused.value_classes import Floats
 
 MOST_GROUPS = 1 << 16  # of positions of one axis; on longer axes neighbours count together, so that memory stays bounded
 PROFILE = 48  # groups that a picture of an axis has

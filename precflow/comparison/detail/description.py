@@ -13,8 +13,8 @@ from precflow.comparison.detail import extent as extents
 from precflow.comparison.detail.boxes import BLOCK
 from precflow.comparison.detail.extent import Extent, extent
 from precflow.comparison.detail.histogram import Histogram, histogram
-from precflow.comparison.kept import floor_of
-from precflow.comparison.values import widen
+from precflow.comparison.estimated.evidence import floor_of
+from precflow.comparison.fused.value_classes import widen
 from precflow.dumps.dtypes import NUMPY_DTYPES, name_of, real_part
 from precflow.dumps.pages import release
 

@@ -12,14 +12,123 @@ import numpy.typing as npt
 from precflow.comparison.detail.axes import AxisSums
 from precflow.comparison.detail.boxes import Box
 from precflow.comparison.detail.histogram import Magnitudes, magnitudes
-from precflow.comparison.detail.ulps import UlpCounts, ulp_counts
-from precflow.comparison.detail.worst import MOST, Worst, first_places, worst
-from precflow.comparison.integers import distance
-from precflow.comparison.kernel import PairFacts, pair_facts
-from precflow.comparison.ulp import distances
-from precflow.comparison.values import Floats, Mask, Sides, classify, widen
+from precflow.comparison.fused.integers import distance
+from precflow.comparison.fused.kernel import PairFacts, pair_facts
+from precflow.comparison.fused.ulp import distances
+from precflow.comparison.fused.value_classes import Floats, Mask, Sides, classify, widen
+
+# How many elements are how many units in the last place apart, in classes that double in width.
+
+_NEAR = 1 << 12  # distances below it are counted singly first, which is ten times faster than to search their class
+_EDGES = np.array([0, *(1 << power for power in range(64)), (1 << 64) - 1], np.uint64)  # largest distance of each class
+
+
+@dataclass(frozen=True)
+class UlpCounts:
+    """Elements by their distance in units in the last place.
+
+    Attributes:
+        counts: Class k holds distances over ``2^(k-2)``, up to ``2^(k-1)``: class 0 is 0, class 1 is 1, class 2 is 2, class 3
+            is 3 and 4, class 4 is 5 to 8. Ends with the largest class that occurs.
+    """
+
+    counts: tuple[int, ...] = ()
+
+    def __add__(self, other: UlpCounts) -> UlpCounts:
+        """Add up the counts of two parts."""
+        longer, shorter = sorted((self.counts, other.counts), key=len, reverse=True)
+        padded = shorter + (0,) * (len(longer) - len(shorter))
+        return UlpCounts(tuple(first + second for first, second in zip(longer, padded, strict=True)))
+
+    def rows(self) -> list[tuple[int, int, int]]:
+        """Return ``(smallest distance, largest distance, elements)`` of every class, also of empty ones in between.
+
+        >>> UlpCounts((7, 0, 1, 2)).rows()
+        [(0, 0, 7), (1, 1, 0), (2, 2, 1), (3, 4, 2)]
+        """
+        return [(0 if k == 0 else (1 << (k - 1)) // 2 + 1, 0 if k == 0 else 1 << (k - 1), n) for k, n in enumerate(self.counts)]
+
+    def median(self) -> tuple[int, int]:
+        """Return the class that holds the (lower) median, as its smallest and its largest distance; 0 to 0 of no element."""
+        half, seen = (sum(self.counts) + 1) // 2, 0
+        for low, high, count in self.rows():
+            seen += count
+            if seen >= half:
+                return low, high
+        return 0, 0
+
+
+def ulp_counts(apart: npt.NDArray[Any]) -> UlpCounts:
+    """Count distances.
+
+    Args:
+        apart: Unsigned integers of any width, flat.
+    """
+    near = apart[apart < _NEAR] if apart.dtype.itemsize > 1 else apart
+    singly = np.bincount(near.astype(np.int64), minlength=1)
+    total = np.bincount(np.searchsorted(_EDGES, np.arange(singly.size, dtype=np.uint64)), singly, _EDGES.size)
+    if near.size < apart.size:
+        far = np.searchsorted(_EDGES, apart[apart >= _NEAR].astype(np.uint64))
+        total += np.bincount(far, minlength=_EDGES.size)
+    last = int(np.max(np.flatnonzero(total), initial=-1))
+    return UlpCounts(tuple(int(count) for count in total[: last + 1]))
+
 
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+# The worst elements: the largest errors with their places, kept few while blocks go by.
+
+MOST = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """The elements with the largest of some figure, largest first; of equals the one that comes first in the tensor.
+
+    Attributes:
+        figures: What they are ranked by, all above 0.
+        places: Flat number of each.
+    """
+
+    figures: tuple[float, ...] = ()
+    places: tuple[int, ...] = ()
+
+    @property
+    def floor(self) -> float:
+        """What a later element has to lie above to come in."""
+        return self.figures[-1] if len(self.figures) == MOST else 0.0
+
+    def __add__(self, other: Worst) -> Worst:
+        """Keep the worst of two parts."""
+        pairs = sorted(
+            zip((*self.figures, *other.figures), (*self.places, *other.places), strict=True), key=lambda one: (-one[0], one[1])
+        )[:MOST]
+        return Worst(tuple(figure for figure, _ in pairs), tuple(place for _, place in pairs))
+
+
+def worst(figures: npt.NDArray[Any], start: int, floor: float = 0.0) -> Worst:
+    """Return the worst elements of a block.
+
+    Args:
+        figures: Flat, without NaN.
+        start: Flat number of the first one in the tensor.
+        floor: What does not lie above it is of no interest; a block without such an element costs one maximum.
+    """
+    if not figures.size or not figures.max() > floor:
+        return Worst()
+    found = np.flatnonzero(figures > floor)
+    if found.size > MOST:
+        kth = np.partition(figures[found], found.size - MOST)[found.size - MOST]
+        above, level = found[figures[found] > kth], found[figures[found] == kth]
+        found = np.concatenate([above, level[: MOST - above.size]])
+    order = np.lexsort((found, -figures[found].astype(np.float64)))
+    return Worst(tuple(float(figures[place]) for place in found[order]), tuple(start + int(place) for place in found[order]))
+
+
+def first_places(mask: npt.NDArray[np.bool_], start: int, most: int = MOST) -> tuple[int, ...]:
+    """Return the flat numbers of the first elements that a mask marks."""
+    return tuple(start + int(place) for place in np.flatnonzero(mask)[:most])
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precflow.comparison.scaled import Scaled
-from precflow.comparison.values import (
+from precflow.comparison.fused.scaled import Scaled
+from precflow.comparison.fused.value_classes import (
     INFINITY,
     MINUS_INFINITY,
     NOT_A_NUMBER,

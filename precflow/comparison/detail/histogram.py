@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from precflow.comparison.values import Floats
+from precflow.comparison.fused.value_classes import Floats
 
 BINS = 40
 _HALF = 2.0**-2  # keeps the width of a range inside float64, and the range itself exact

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from precflow.comparison.batches import Batch
 from precflow.comparison.executors.cluster import Cluster
-from precflow.comparison.executors.protocol import Executor
 from precflow.comparison.executors.threads import Threads
-from precflow.comparison.own import Declared
+from precflow.comparison.reading import Found, Terms
+from precflow.comparison.user_metrics import Declared
 from precflow.config import schema
+from precflow.dumps.reader import Dump
+
+# What an executor has.
+
+
+class Executor(Protocol):
+    """Reads batches somewhere."""
+
+    def run(self, batches: Iterable[Batch], reference: Dump, target: Dump, terms: Terms) -> Iterator[tuple[Batch, list[Found]]]:
+        """Yield every batch with what its readings gave, in their order; batches may come in any order.
+
+        Raises:
+            PrecflowError: They cannot be read there at all.
+        """
 
 
 def choose(settings: schema.Executor, declared: Declared) -> Executor:

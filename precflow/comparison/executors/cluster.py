@@ -17,8 +17,8 @@ from typing import Any
 
 from precflow import __version__
 from precflow.comparison.batches import Batch
-from precflow.comparison.own import Declared, Makers
 from precflow.comparison.reading import Found, Terms, read_all
+from precflow.comparison.user_metrics import Declared, Makers
 from precflow.dumps.reader import Dump
 from precflow.errors import DumpError, ExecutorError, MissingExtraError
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from precflow.comparison.measures import Measure
 from precflow.config.schema import RunConfig
-from precflow.config.words import ESCALATING
+from precflow.config.vocabulary import ESCALATING
 from precflow.diagnosis.evidence import families, left_out, overflow, run, suspect
 from precflow.diagnosis.evidence.run import UNPAIRED
 from precflow.diagnosis.evidence.tensors import Readable, observe

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from precflow.agent.contract import parse_identity
-from precflow.comparison.kept import Kept, of_tensor
+from precflow.comparison.estimated.evidence import Kept, of_tensor
 from precflow.comparison.measures import Measure
 from precflow.diagnosis.evidence.tensors import Readable
 from precflow.dumps.dtypes import real_part

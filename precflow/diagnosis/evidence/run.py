@@ -8,7 +8,7 @@ from typing import Any
 
 from precflow.comparison.measures import Measure
 from precflow.dumps.header import Header, Holdings
-from precflow.environment import pair, reproduction, variables
+from precflow.environment import differences, reproduction, variables
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
 
 UNPAIRED = ("unpaired_reference", "unpaired_target")
@@ -69,9 +69,13 @@ def _holdings(name: str, reference: Holdings, target: Holdings) -> dict[str, Any
 
 
 def _environment(reference: Header, target: Header, same: Sequence[str]) -> dict[str, Any]:
-    changed = pair.differences(reference.facts, target.facts, same=same)
-    packages = [f"{name}: {one} / {other}" for name, (one, other) in changed.items() if pair.is_compute_package(name, same)]
-    lint = {problem.text for header in (reference, target) for problem in variables.lint(pair.variables_of(header.facts))}
+    changed = differences.differences(reference.facts, target.facts, same=same)
+    packages = [
+        f"{name}: {one} / {other}" for name, (one, other) in changed.items() if differences.is_compute_package(name, same)
+    ]
+    lint = {
+        problem.text for header in (reference, target) for problem in variables.lint(differences.variables_of(header.facts))
+    }
     return {
         "misspelt_variables": sorted(lint),
         "package_differences": packages,
@@ -82,7 +86,7 @@ def _environment(reference: Header, target: Header, same: Sequence[str]) -> dict
 
 def _switches(reference: Header, target: Header, *, convolution: bool) -> list[str]:
     """Return the reducing switches in effect on one side only, as ``side: name=value``."""
-    one, other = (pair.reduced_switches(header.facts, convolution=convolution) for header in (reference, target))
+    one, other = (differences.reduced_switches(header.facts, convolution=convolution) for header in (reference, target))
     return [f"reference: {switch}" for switch in one if not other] + [f"target: {switch}" for switch in other if not one]
 
 

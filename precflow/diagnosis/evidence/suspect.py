@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from precflow.diagnosis.divergence import ACCUMULATED
-from precflow.diagnosis.evidence import arguments, curve, families, masks, nonfinite, normalisation, rounding, scale
+from precflow.diagnosis.evidence import error_shape, families, nonfinite, normalisation
 from precflow.diagnosis.evidence.tensors import Observed, Pair
-from precflow.dumps.records import Record
+from precflow.diagnosis.localize import ACCUMULATED
+from precflow.dumps.records import Call, Record
 from precflow.judgement.verdicts import Judged
 
 _WIDE = ("float32", "float64")
@@ -60,7 +60,7 @@ def _who(observed: Observed, judged: Judged) -> dict[str, Any]:
 def _difference(observed: Observed, *, same_dtype: bool) -> dict[str, Any]:
     """Return how the two calls differ before any value is looked at."""
     one, other = observed.records
-    changed = [] if observed.target is None else arguments.differing(observed.reference, observed.target, same_dtype=same_dtype)
+    changed = [] if observed.target is None else differing(observed.reference, observed.target, same_dtype=same_dtype)
     found: dict[str, Any] = {
         "arguments_different": changed,
         "reference_shape": list(one.shape),
@@ -83,12 +83,12 @@ def _kept(one: Record, other: Record | None) -> str:
 
 def _values(observed: Observed, output: Pair) -> dict[str, Any]:
     here, there = output.reference[output.ordinary], output.target[output.ordinary]
-    fitted, error = scale.fit_scale(here, there), scale.relative_error(here, there)
+    fitted, error = error_shape.fit_scale(here, there), error_shape.relative_error(here, there)
     broken = nonfinite.nonfinite(output.reference, output.target)
     return {
         "relative_l2": error,
-        "error_bits": None if error is None else rounding.error_bits(error),
-        "error_cosine": scale.error_cosine(here, there),
+        "error_bits": None if error is None else error_shape.error_bits(error),
+        "error_cosine": error_shape.error_cosine(here, there),
         "scale_slope": fitted.slope if fitted else None,
         "scale_share": fitted.share if fitted else None,
         "narrow_type": _narrow_type(observed, output),
@@ -122,8 +122,8 @@ def _narrow_type(observed: Observed, output: Pair) -> str:
     _, other = observed.records
     if other is None or other.dtype not in _WIDE:
         return ""
-    narrow = rounding.narrow_type(output.target)
-    return "" if narrow == rounding.narrow_type(output.reference) else narrow
+    narrow = error_shape.narrow_type(output.target)
+    return "" if narrow == error_shape.narrow_type(output.reference) else narrow
 
 
 def _by_family(family: str, observed: Observed, output: Pair) -> dict[str, Any]:
@@ -138,16 +138,16 @@ def _by_family(family: str, observed: Observed, output: Pair) -> dict[str, Any]:
 
 def _masks(output: Pair, *, probabilities: bool) -> dict[str, Any]:
     if probabilities:
-        places = masks.mask_places(output.reference == 0.0, output.target == 0.0)
+        places = nonfinite.mask_places(output.reference == 0.0, output.target == 0.0)
     else:
-        places = masks.mask_places(output.filled_reference, output.filled_target)
+        places = nonfinite.mask_places(output.filled_reference, output.filled_target)
     return {"masked_reference": places.reference, "masked_target": places.target, "masked_different": places.different}
 
 
 def _curve(observed: Observed, output: Pair) -> dict[str, Any]:
     if not observed.inputs or observed.inputs[0].reference.shape != output.reference.shape:
         return {}
-    return {"curve_share": curve.curve_share(observed.inputs[0].reference, output.target - output.reference)}
+    return {"curve_share": error_shape.curve_share(observed.inputs[0].reference, output.target - output.reference)}
 
 
 def _epsilon(observed: Observed, output: Pair) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def _epsilon(observed: Observed, output: Pair) -> dict[str, Any]:
     if known is None or call.phase != "forward" or not _over_last_axis(call.arguments):
         return {}
     position, centred = known
-    epsilon = arguments.number(call.arguments, "eps", position, _DEFAULT_EPSILON)
+    epsilon = number(call.arguments, "eps", position, _DEFAULT_EPSILON)
     fitted = None
     if observed.inputs and observed.inputs[0].reference.shape == output.reference.shape:
         pair = observed.inputs[0]
@@ -172,3 +172,48 @@ def _over_last_axis(given: Mapping[str, str]) -> bool:
     """Tell whether a normalisation runs over one axis; so it is taken where the argument was not recorded."""
     shape = given.get("normalized_shape", given.get("1", "0"))
     return len(re.findall(r"\d+", shape)) == 1
+
+
+# Arguments of a call that are not tensors: where the sides differ, and single numbers by name or position.
+
+_ON_PURPOSE = re.compile(r"\b(cuda|npu|cpu|device)\b")
+_DTYPE = re.compile(r"\b(b?float\d*|half|double)\b|torch\.(b?float\d*|half|double)")
+_FILL = 1e4  # mask fill constants follow the dtype
+
+
+def differing(reference: Call, target: Call, *, same_dtype: bool) -> list[str]:
+    """Return ``name: reference / target`` for each argument that differs without a good reason.
+
+    Devices differ on purpose; where the two runs have different dtypes, so do dtypes and mask fill constants.
+    """
+    here, there = reference.arguments, target.arguments
+    names = [*here, *(name for name in there if name not in here)]
+    changed = [(name, here.get(name, "(absent)"), there.get(name, "(absent)")) for name in names]
+    return [f"{name}: {one} / {other}" for name, one, other in changed if one != other and not _excused(one, other, same_dtype)]
+
+
+def number(arguments: Mapping[str, str], name: str, position: int, default: float) -> float:
+    """Return a number among the arguments, by name or by position; the default where there is none.
+
+    >>> number({"4": "1e-06"}, "eps", 4, 1e-5)
+    1e-06
+    """
+    try:
+        return float(arguments.get(name, arguments.get(str(position), default)))
+    except ValueError:
+        return default
+
+
+def _excused(one: str, other: str, same_dtype: bool) -> bool:  # noqa: FBT001  # private, and named at its one call
+    if _ON_PURPOSE.search(one) and _ON_PURPOSE.search(other):
+        return True
+    if same_dtype:
+        return False
+    return bool(_DTYPE.search(one) and _DTYPE.search(other)) or (_is_fill(one) and _is_fill(other))
+
+
+def _is_fill(text: str) -> bool:
+    try:
+        return abs(float(text)) > _FILL
+    except ValueError:
+        return False

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from precflow.agent.contract import Identity
-from precflow.comparison.values import MINUS_INFINITY, Fills, Sorted, classify, fills_of, sort, widen
-from precflow.diagnosis.divergence import Graphed
+from precflow.comparison.fused.value_classes import MINUS_INFINITY, Fills, Sorted, classify, fills_of, sort, widen
 from precflow.diagnosis.findings import Suspect
+from precflow.diagnosis.localize import Graphed
 from precflow.dumps.dtypes import FLOATS, FloatFacts, float_facts
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError

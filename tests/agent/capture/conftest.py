@@ -5,7 +5,7 @@ import json
 import pytest
 
 from precflow.agent.capture.recorder import Recorder
-from precflow.agent.writer import Writer
+from precflow.agent.dump.writer import Writer
 
 
 class Run:

@@ -6,7 +6,7 @@ from toys import Calls
 
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.contract import parse_identity
-from precflow.agent.digest import content_id
+from precflow.agent.measure.content_id import content_id
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 BOTH = ("forward", "backward")

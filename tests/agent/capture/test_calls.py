@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from precflow.agent.capture.calls import Calls
-from precflow.agent.capture.memory import seen
+from precflow.agent.capture.lineage import seen
 
 
 class Noted:

@@ -15,7 +15,7 @@ PROGRAM = """
     import sys, torch
     from precflow.agent import emulated
     from precflow.agent.capture.recorder import Recorder
-    from precflow.agent.writer import Writer
+    from precflow.agent.dump.writer import Writer
 
     emulated.install()
     torch.manual_seed(0)

@@ -2,7 +2,7 @@ import gc
 
 import torch
 
-from precflow.agent.capture.memory import Storages, address_of, apart, is_new, layout_of, seen, storages_of, version_of
+from precflow.agent.capture.lineage import Storages, address_of, apart, is_new, layout_of, seen, storages_of, version_of
 
 
 def test_writes_raise_the_version_for_all_views():

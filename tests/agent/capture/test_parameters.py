@@ -7,7 +7,7 @@ from torch import nn
 
 from precflow.agent.capture.parameters import owners
 from precflow.agent.capture.recorder import Recorder
-from precflow.agent.digest import content_id
+from precflow.agent.measure.content_id import content_id
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 PHASES = ("forward", "backward", "gradient", "optimizer")

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from precflow.agent.capture.recorder import Recorder
-from precflow.agent.digest import content_id
-from precflow.agent.measuring import SMALL_BYTES
-from precflow.agent.writer import WriteError, Writer
+from precflow.agent.dump.writer import WriteError, Writer
+from precflow.agent.measure.batching import SMALL_BYTES
+from precflow.agent.measure.content_id import content_id
 
 
 class Residual(nn.Module):

@@ -2,11 +2,10 @@ import json
 
 import pytest
 
-from precflow.agent.capture.frames import Frame
-from precflow.agent.capture.lines import Heading
-from precflow.agent.capture.text import line_text, quoted, shape_text, tensor_text
-from precflow.agent.measuring import Ticket
-from precflow.agent.parts import kept_of
+from precflow.agent.capture.call_stack import Frame
+from precflow.agent.capture.record_lines import Heading, line_text, quoted, shape_text, tensor_text
+from precflow.agent.measure.batching import Ticket
+from precflow.agent.measure.parts import kept_of
 
 ODD = ["", "plain", 'a "quoted" \\ name', "new\nline\tand \x00", "ünïcödé 漢字", "\ud800", "</script>"]
 

@@ -1,7 +1,7 @@
 import torch
 
 from precflow.agent.capture import autograd
-from precflow.agent.capture.frames import Frame
+from precflow.agent.capture.call_stack import Frame
 from precflow.agent.capture.timeline import Timeline
 
 

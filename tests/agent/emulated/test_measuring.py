@@ -4,12 +4,12 @@ import pytest
 import safetensors.torch
 import torch
 
-from precflow.agent import measuring as measuring_module
-from precflow.agent.digest import content_id
-from precflow.agent.lanes import lanes, wraps
-from precflow.agent.measuring import Measuring
-from precflow.agent.parts import kept_of
-from precflow.agent.writer import Writer
+from precflow.agent.dump.writer import Writer
+from precflow.agent.measure import batching as measuring_module
+from precflow.agent.measure.batching import Measuring
+from precflow.agent.measure.checksums import lanes, wraps
+from precflow.agent.measure.content_id import content_id
+from precflow.agent.measure.parts import kept_of
 
 TENSORS = [
     torch.linspace(-3, 5, 7),
@@ -116,7 +116,7 @@ def test_parts_are_taken_on_the_device(npu):
 def test_a_device_that_does_not_wrap_leaves_its_checksums_to_the_host(npu, monkeypatch):
     tensor = torch.randn(33, 77)
     device = tensor.to("npu").device
-    monkeypatch.setattr("precflow.agent.lanes._wrapping", {device: False, torch.device("cpu"): True})
+    monkeypatch.setattr("precflow.agent.measure.checksums._wrapping", {device: False, torch.device("cpu"): True})
     assert lanes(tensor.to("npu")).device.type == "cpu"
     measuring = Measuring(None)
     tickets = [measuring.measure(tensor.to("npu"), "digest") for _ in range(2)]

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from precflow.comparison.compiled.agreement import disagreements
-from precflow.comparison.rows import RowNorms
-from precflow.comparison.scaled import Scaled
-from precflow.comparison.summary import Summary
+from precflow.comparison.compiled.selftest import disagreements
+from precflow.comparison.fused.row_norms import RowNorms
+from precflow.comparison.fused.scaled import Scaled
+from precflow.comparison.fused.summary import Summary
 
 WHOLE = Summary(
     elements=3,

@@ -4,12 +4,12 @@ import numba
 import numpy as np
 import pytest
 
-from precflow.comparison.compiled.classes import FILL, KEPT, copy_of, sort_out
 from precflow.comparison.compiled.engine import _constants
+from precflow.comparison.compiled.general_path import FILL, KEPT, copy_of, sort_out
 from precflow.comparison.compiled.layout import CLASS_COUNTS, FIRST_CLASS, MEASURED, TALLIES
 from precflow.comparison.compiled.selftest import SPECIAL
-from precflow.comparison.kernel import pair_facts
-from precflow.comparison.values import classify, widen
+from precflow.comparison.fused.kernel import pair_facts
+from precflow.comparison.fused.value_classes import classify, widen
 from precflow.dumps.dtypes import NUMPY_DTYPES
 
 NAMES = "sentinel nonfinite sentinel_mismatch nonfinite_mismatch infinity_for_sentinel other_fill saturated_mismatch".split()

@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precflow.comparison.compiled import engine
-from precflow.comparison.compiled.agreement import disagreements
-from precflow.comparison.compiled.selftest import SPECIAL
+from precflow.comparison.compiled.selftest import SPECIAL, disagreements
+from precflow.comparison.fused.summarize import PairOfTensors
+from precflow.comparison.fused.summary import Summary, merge
 from precflow.comparison.metrics import measure_all
-from precflow.comparison.summarize import PairOfTensors
-from precflow.comparison.summary import Summary, merge
 from precflow.dumps.dtypes import NUMPY_DTYPES
 
 COMPILED = ("float32", "bfloat16", "float16")

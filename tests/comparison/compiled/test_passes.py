@@ -6,8 +6,8 @@ import pytest
 
 from precflow.comparison.compiled import passes
 from precflow.comparison.compiled.layout import FIRST_RUNG, OFFSET, TALLIES
-from precflow.comparison.ladder import RUNGS, count_close
-from precflow.comparison.ulp import distances as ulps
+from precflow.comparison.fused.ladder import RUNGS, count_close
+from precflow.comparison.fused.ulp import distances as ulps
 
 NORMAL = np.finfo(np.float32).smallest_normal.view(np.int32)
 RNG = np.random.default_rng(12)

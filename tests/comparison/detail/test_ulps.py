@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precflow.comparison.detail.ulps import UlpCounts, ulp_counts
+from precflow.comparison.detail.errors import UlpCounts, ulp_counts
 
 DISTANCES = st.lists(st.one_of(st.integers(0, 9), st.integers(0, 2**32 - 1)), max_size=40)
 

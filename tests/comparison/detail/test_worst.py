@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precflow.comparison.detail.worst import MOST, Worst, first_places, worst
+from precflow.comparison.detail.errors import MOST, Worst, first_places, worst
 
 FIGURES = st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, float("inf")]), max_size=60)
 

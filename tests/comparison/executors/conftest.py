@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from precflow.comparison import batches as batching
-from precflow.comparison.own import Declared
 from precflow.comparison.reading import Reading
+from precflow.comparison.user_metrics import Declared
 from precflow.dumps.reader import Dump
 
 METRICS = """

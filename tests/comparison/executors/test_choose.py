@@ -3,7 +3,7 @@
 from precflow.comparison.executors import choose as choosing
 from precflow.comparison.executors.cluster import Cluster
 from precflow.comparison.executors.threads import Threads
-from precflow.comparison.own import Declared
+from precflow.comparison.user_metrics import Declared
 from precflow.config import schema
 
 

@@ -16,8 +16,8 @@ from precflow.comparison.compare import compare
 from precflow.comparison.executors import cluster as module
 from precflow.comparison.executors.cluster import Cluster
 from precflow.comparison.executors.threads import Threads
-from precflow.comparison.own import Declared
 from precflow.comparison.reading import Terms
+from precflow.comparison.user_metrics import Declared
 from precflow.errors import DumpError, ExecutorError, MissingExtraError
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from precflow.diagnosis.evidence.arguments import differing, number
+from precflow.diagnosis.evidence.suspect import differing, number
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import torch
 
 from precflow import resources
 from precflow.config.schema import Capture, RunConfig, Side
-from precflow.diagnosis.divergence import localize
 from precflow.diagnosis.evidence.collect import SUSPECTS, collect, keep_tensors
 from precflow.diagnosis.evidence.names import EVIDENCE
 from precflow.diagnosis.findings import Region
+from precflow.diagnosis.localize import localize
 from precflow.diagnosis.rules import advise, load
 
 RULES = load([resources.directory("conf") / "rule"])

@@ -9,16 +9,16 @@ from torch import nn
 
 from precflow import resources
 from precflow.agent.capture.recorder import Recorder
-from precflow.agent.writer import Writer
+from precflow.agent.dump.writer import Writer
 from precflow.comparison.compare import compare
 from precflow.config.schema import RunConfig
-from precflow.diagnosis.divergence import localize
 from precflow.diagnosis.evidence.collect import collect
 from precflow.diagnosis.evidence.left_out import NOTHING, LeftOut, find
+from precflow.diagnosis.localize import localize
 from precflow.diagnosis.rules import advise, load
 from precflow.dumps.reader import Dump
 from precflow.stages.determinism import reproduce
-from precflow.stages.pair import SAME, judged_by
+from precflow.stages.two_dumps import SAME, judged_by
 
 RULES = load([resources.directory("conf") / "rule"])
 PHASES = ("forward", "backward", "gradient", "optimizer")

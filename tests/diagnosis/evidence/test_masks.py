@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from precflow.diagnosis.evidence.masks import MaskPlaces, mask_places
+from precflow.diagnosis.evidence.nonfinite import MaskPlaces, mask_places
 
 
 def test_a_dropped_mask():

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from precflow import resources
-from precflow.comparison.kept import Kept, of_tensor
+from precflow.comparison.estimated.evidence import Kept, of_tensor
 from precflow.config.schema import RunConfig
-from precflow.diagnosis.divergence import localize
 from precflow.diagnosis.evidence import overflow
 from precflow.diagnosis.evidence.collect import collect
+from precflow.diagnosis.localize import localize
 from precflow.diagnosis.rules import advise, load
 
 RULES = load([resources.directory("conf") / "rule"])

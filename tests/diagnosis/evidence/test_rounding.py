@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from precflow.diagnosis.evidence.rounding import error_bits, narrow_type
+from precflow.diagnosis.evidence.error_shape import error_bits, narrow_type
 
 VALUES = np.random.default_rng(2).standard_normal(1000)
 

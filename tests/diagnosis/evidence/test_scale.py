@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from precflow.diagnosis.evidence.scale import error_cosine, fit_scale, relative_error
+from precflow.diagnosis.evidence.error_shape import error_cosine, fit_scale, relative_error
 
 GENERATOR = np.random.default_rng(0)
 VALUES = GENERATOR.standard_normal(10_000)

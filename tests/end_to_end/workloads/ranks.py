@@ -11,9 +11,9 @@ import torch
 import torch.distributed
 from torch import nn
 
-from precflow.agent import holdings
 from precflow.agent.capture.recorder import Recorder
-from precflow.agent.writer import Writer
+from precflow.agent.dump.writer import Writer
+from precflow.agent.session import workload_model
 
 STEPS = 2
 WIDTH = 32
@@ -45,7 +45,7 @@ def record(folder, factor):
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     model = Halves(rank, ranks, factor if rank == 1 else 1.0)
     inputs = {"hidden": torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(1))}
-    weights, given = holdings.of_model(model), holdings.of_inputs(inputs)
+    weights, given = workload_model.of_model(model), workload_model.of_inputs(inputs)
     writer = Writer(folder, rank=rank, declared="ranks")
     recorder = Recorder(writer, rank=rank)
     for step in range(STEPS):

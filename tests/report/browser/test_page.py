@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from precflow.comparison.metrics import METRICS
-from precflow.report import selection, wording
+from precflow.report import highlights, wording
 from precflow.resources import directory
 
 pytestmark = pytest.mark.browser
@@ -65,7 +65,7 @@ def rows_of(page):
 
 
 def most_important(model):
-    return [row.measure.name for _, row in selection.first_rows(model, 50)]
+    return [row.measure.name for _, row in highlights.first_rows(model, 50)]
 
 
 @pytest.mark.parametrize("name", ["aligned", "misaligned", "inconclusive", "undecided"])
@@ -96,7 +96,7 @@ def test_paper_has_every_name_that_the_page_has(name, request, show):
     page = show(model, width=720, media="print")
     told = page.text("body").replace("\xa0", " ")
     missing = [
-        row.measure.name for _, row in selection.first_rows(model, 50) if wording.printable(row.measure.name) not in told
+        row.measure.name for _, row in highlights.first_rows(model, 50) if wording.printable(row.measure.name) not in told
     ]
     assert missing == []
     modules = page.run("[...document.querySelectorAll('#tree .name')].map((one) => one.textContent)")

@@ -1,0 +1,356 @@
+"""The writer of a dump: record lines as they come, tensors in shards of bounded size, a seal a step, and the header last."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set
+
+from precflow.agent import redaction
+from precflow.agent.contract import DIGEST_SIZE, DUMP_SCHEMA, EMPTY_HEADER, ERROR_FILE, HEADER_FILE
+from precflow.agent.dump.background import QUEUE_BYTES, Background, compressed
+from precflow.agent.dump.finished_steps import KeptSteps
+from precflow.agent.dump.last_steps import Alarm, all_finite
+from precflow.agent.dump.lock import WriterLock
+from precflow.agent.dump.resumption import Finished
+from precflow.agent.dump.shard import Entry, storable
+from precflow.agent.dump.step_files import StepFiles, json_bytes, write_json, write_sealed
+from precflow.agent.dump.write_errors import WriteError, incomplete_rank, over_budget, write_error
+from precflow.agent.measure.content_id import byte_count, to_host
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["WriteError", "Writer"]
+
+SHARD_BYTES = 256 << 20
+
+
+class Writer:
+    """Writes one dump into a folder that exists, alone: a second writer of the same rank is refused.
+
+    Lines reach their file at once. Tensors go to a shard, each content once in the whole dump; what waits in memory is bounded
+    by the shard's small change (8 MiB) and, in the background, by the queue. The bytes of a dump do not depend on the thread.
+
+    Args:
+        folder: Where the dump goes.
+        shard_bytes: Bytes of tensors in the first shard of a step; each one behind it takes twice as many.
+        budget_bytes: Most bytes that lines and tensors may take together, before compression; 0 sets no bound.
+        rank: Number of this process.
+        resume: Go on behind the last step that is finished and was written for the same ``declared``; else begin anew.
+        declared: Hash of what the dump depends on.
+        background: Store tensors in a thread, while the model goes on.
+        queue_bytes: Tensors that may wait for the thread; who brings more waits.
+        compress: Compress tensors that get smaller by it.
+        keep_last: Keep only so many finished steps, but see :meth:`hold`; 0 keeps all.
+
+    Attributes:
+        folder: Where the dump goes.
+        counts: ``calls``, ``records``, ``tensors`` and ``bytes`` (of tensors) of the steps that are kept.
+        failure: What stopped the writer, for callers whose exception was swallowed on its way.
+        sites: Call sites so far, which lines index: whoever numbers them keeps this list.
+
+    Raises:
+        WriteError: Another process writes this dump, or the folder cannot be written to.
+    """
+
+    def __init__(  # noqa: PLR0913  settings of a request, all but the folder by name
+        self,
+        folder: str,
+        shard_bytes: int = SHARD_BYTES,
+        budget_bytes: int = 0,
+        *,
+        rank: int = 0,
+        resume: bool = False,
+        declared: str = "",
+        background: bool = False,
+        queue_bytes: int = QUEUE_BYTES,
+        compress: bool = False,
+        keep_last: int = 0,
+    ) -> None:
+        self.folder = str(folder)
+        self.failure: Optional[WriteError] = None
+        self._kept = KeptSteps(self.folder, keep_last)
+        self.counts = self._kept.counts
+        self.sites: List[str] = []
+        self._shard_bytes = shard_bytes
+        self._budget_bytes = budget_bytes
+        self._declared = declared
+        self._queue_bytes = queue_bytes
+        self._background = Background(self._store, queue_bytes) if background else None
+        self._compress = compress
+        self._stored: Set[str] = set()
+        self._alarm = Alarm() if keep_last else None
+        self._step: Optional[StepFiles] = None
+        self._locks: Dict[int, WriterLock] = {}
+        self._rank = rank
+        self._begin(rank, resume=resume)
+
+    def open_step(self, step: int, rank: int) -> None:
+        """Begin a step's files and close those of the step before; nothing happens when this step is open already.
+
+        Raises:
+            ValueError: The step has been written and closed.
+            WriteError: The folder cannot be written to, or another process writes this rank.
+        """
+        if self._step is not None and self._step.key == (step, rank):
+            return
+        if self.complete(step, rank):
+            raise ValueError("step %d of rank %d is in the dump already" % (step, rank))
+        if self._step is not None:
+            self.close_step(*self._step.key)
+        if rank not in self._locks:
+            self._begin(rank, resume=False)
+        if self._kept.go_round:
+            self._stored = self._kept.contents
+        with self._explained(0):
+            self._step = StepFiles(self.folder, step, rank, self._shard_bytes)
+
+    def complete(self, step: int, rank: int) -> bool:
+        """Tell whether a step is in the dump, or was and has been dropped: it need not be recorded again."""
+        return self._kept.complete((step, rank))
+
+    def lines(self, step: int, rank: int) -> Iterator[Dict[str, Any]]:
+        """Return the record lines of a step that is in the dump; nothing for one that was dropped."""
+        return self._kept.lines((step, rank))
+
+    def call(self, line: Mapping[str, Any]) -> None:
+        """Append one call to the records of the open step: :meth:`append`."""
+        data = (json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+        self.append(data, 1, len(line["inputs"]) + len(line["outputs"]))
+
+    def append(self, data: bytes, calls: int, records: int) -> None:
+        """Append calls to the records of the open step.
+
+        Args:
+            data: Their lines, JSON in UTF-8, each with its newline.
+            calls: How many they are.
+            records: How many records they hold.
+
+        Raises:
+            WriteError: Disk full, read-only folder, or over the budget, now or for a tensor before; no line is then in the
+                file.
+        """
+        if self._background is not None and self.failure is not None:
+            raise self.failure
+        step = self._open()
+        self._afford(len(data))
+        with self._explained(len(data)):
+            step.append(data)
+        self._kept.line_bytes += len(data)
+        self._count({"calls": calls, "records": records})
+        for line in data.split(b"\n")[:-1] if self._alarm is not None else ():
+            if self._alarm is not None and self._alarm.rings(json.loads(line)):
+                self.hold()
+
+    def stored(self, key: str) -> bool:
+        """Tell whether the dump holds this content, for as long as the step that is open."""
+        return key in self._stored
+
+    def tensor(self, key: str, tensor: torch.Tensor, *, owned: bool = False) -> bool:
+        """Store a tensor, unless the dump has it; return whether it has it now.
+
+        An element type that safetensors does not know is not stored.
+
+        Args:
+            key: Content id; with ``.sketch``, ``.rows`` or the name of a part behind it where it is not the whole content.
+            tensor: The tensor, on any device.
+            owned: Nobody writes to it any more, so that it need not be copied before it waits.
+
+        Raises:
+            WriteError: Disk full, read-only folder, or over the budget, now or for a tensor before.
+        """
+        if key in self._stored:
+            return True
+        if not storable(tensor.dtype):
+            return False
+        self._open()
+        self._afford(byte_count(tensor))
+        host = to_host(tensor)
+        self._hand_over(Entry(key, host, owned or host.data_ptr() != tensor.data_ptr()))
+        self._stored.add(key)
+        self._count({"tensors": 1, "bytes": byte_count(host)})
+        if self._alarm is not None and not all_finite(host):
+            self._alarm.content(key)
+        return True
+
+    def hold(self) -> None:
+        """Keep the last steps for good, the open one included; without ``keep_last`` every step is."""
+        self._kept.hold(self._step.key if self._step is not None else None)
+
+    def close_step(self, step: int, rank: int) -> None:
+        """Write the last shard of a step, close its files and seal it; nothing happens when another step is open, or none.
+
+        Raises:
+            WriteError: Disk full or read-only folder, now or for a tensor before; the step then stays without a seal.
+        """
+        if self._step is None or self._step.key != (step, rank):
+            return
+        if self._background is not None:
+            self._background.drain()
+        one = self._step
+        with self._explained(one.waiting):
+            one.finish_shard()
+            one.finish_records()
+            facts = {"schema": DUMP_SCHEMA, "declared": self._declared, "sites": list(self.sites)}
+            seal = one.seal({**facts, **self._kept.closing(one.key)})
+            self._step = None
+            self._kept.add(rank, Finished(step, seal, set(self._stored) if self._kept.go_round else set()))
+
+    def finish(self) -> None:
+        """Close the open step and let go, without a header: the writer of another rank seals for all.
+
+        Raises:
+            WriteError: Disk full or read-only folder; the step then stays without a seal.
+        """
+        if self._step is not None:
+            self.close_step(*self._step.key)
+        self._release()
+
+    def seal(self, header: Mapping[str, Any], ranks: Sequence[int] = ()) -> Dict[str, Any]:
+        """Close everything and write the header with ``counts``, ``files``, ``content`` and a checksum; return it as written.
+
+        Args:
+            header: What the writer does not know; keys of ``contract.EMPTY_HEADER`` that are left out say nothing.
+            ranks: Others that wrote into the same folder, and have finished: their steps are sealed with this one's.
+
+        Raises:
+            WriteError: Disk full or read-only folder, or another rank still writes, failed, or lacks a step; the dump then
+                stays without a seal.
+        """
+        if self._step is not None:
+            self.close_step(*self._step.key)
+        sealed: Dict[str, Any] = {**EMPTY_HEADER, **header}
+        sealed["sites_of_ranks"] = {str(rank): self._adopt(rank) for rank in ranks}
+        sealed["counts"] = dict(self.counts)
+        sealed["dropped"] = self._kept.dropped
+        sealed["files"] = self._kept.files
+        sealed["content"] = evidence_id(sealed)
+        with self._explained(len(json_bytes(sealed))):
+            sealed = write_sealed(os.path.join(self.folder, HEADER_FILE), sealed)
+        self._release()
+        return sealed
+
+    def abandon(self, error: Mapping[str, Any]) -> bool:
+        """Close the files so that what is there can be read, and write the error in the header's place.
+
+        This is the way out of a failure, so it never raises. The open step stays without a seal of its own.
+
+        Returns:
+            Whether everything that was captured, and the error, could still be written; false on a full disk.
+        """
+        complete = True
+        try:
+            if self._background is not None:
+                self._background.drain()
+        except Exception:  # noqa: BLE001  it has been told, or it is what the caller gives up for
+            complete = False
+        try:
+            if self._step is not None:
+                with self._explained(0):
+                    self._step.finish_records()
+                    self._step.finish_shard()
+        except WriteError:
+            complete = False
+        self._step = None
+        try:
+            self._write_json(ERROR_FILE, redaction.plain(error))
+        except WriteError:
+            complete = False
+        self._release()
+        return complete
+
+    def _begin(self, rank: int, *, resume: bool) -> None:
+        """Take a rank over: from here on no header says that the dump is whole."""
+        with self._explained(0):
+            self._locks[rank] = WriterLock(os.path.join(self.folder, "writer-rank%d.lock" % rank))
+            for name in (HEADER_FILE, ERROR_FILE):
+                with suppress(FileNotFoundError):  # another rank may begin at the same moment
+                    os.remove(os.path.join(self.folder, name))
+            if resume:
+                self.sites += self._kept.resume(rank, self._declared)
+                self._stored |= self._kept.contents
+            else:
+                self._kept.clear(rank)
+
+    def _adopt(self, rank: int) -> List[str]:
+        """Take the finished steps of another rank over; return the call sites that its lines index."""
+        failed = os.path.exists(os.path.join(self.folder, ERROR_FILE))
+        with self._explained(0):
+            self._locks[rank] = WriterLock(os.path.join(self.folder, "writer-rank%d.lock" % rank))
+            sites = self._kept.resume(rank, self._declared)
+        found, wanted = self._kept.steps(rank), self._kept.steps(self._rank)
+        if failed or found != wanted:
+            self.failure = incomplete_rank(self.folder, rank, found, wanted)
+            raise self.failure
+        return sites
+
+    def _hand_over(self, entry: Entry) -> None:
+        if self._background is None:
+            self._store(entry)
+        elif entry.size > self._queue_bytes:  # a copy of it would be what the queue is to prevent
+            self._background.drain()
+            self._store(entry)
+        else:
+            self._background.put(entry.kept())
+
+    def _store(self, entry: Entry) -> None:
+        """Put an entry into the open step's shard; runs in the background thread where there is one."""
+        with self._explained(entry.size):
+            self._open().store(compressed(entry) if self._compress else entry)
+
+    def _open(self) -> StepFiles:
+        if self._step is None:
+            raise ValueError("no step is open: call open_step first")
+        return self._step
+
+    def _count(self, more: Mapping[str, int]) -> None:
+        step = self._open()
+        for name, count in more.items():
+            self.counts[name] += count
+            step.counts[name] += count
+
+    def _write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        with self._explained(len(json_bytes(value))):
+            write_json(os.path.join(self.folder, name), value)
+
+    def _release(self) -> None:
+        if self._background is not None:
+            self._background.close()
+        for lock in self._locks.values():
+            lock.release()
+
+    def _afford(self, size: int) -> None:
+        spent = self.counts["bytes"] + self._kept.line_bytes
+        if self._budget_bytes and spent + size > self._budget_bytes:
+            self.failure = over_budget(self.folder, self._budget_bytes, spent, size)
+            raise self.failure
+
+    @contextmanager
+    def _explained(self, needed: int) -> Iterator[None]:
+        """Turn what the operating system says into a sentence that names the folder and the bytes that were needed."""
+        try:
+            yield
+        except OSError as problem:
+            self.failure = write_error(problem, self.folder, needed)
+            raise self.failure from problem
+
+
+def evidence_id(header: Mapping[str, Any]) -> str:
+    """Return the identity of a dump's evidence: without times, paths and facts of the machine.
+
+    blake2b-128 over the compact JSON, keys sorted, of ``schema``, ``dtype``, the name of ``device``, the digests of
+    ``weights`` and ``inputs``, and ``files``. What a header lacks counts as ``null``.
+    """
+    evidence = {
+        "schema": header.get("schema"),
+        "dtype": header.get("dtype"),
+        "device": header.get("device", {}).get("name"),
+        "weights": header.get("weights", {}).get("digest"),
+        "inputs": header.get("inputs", {}).get("digest"),
+        "files": header.get("files"),
+    }
+    text = json.dumps(evidence, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode("utf-8"), digest_size=DIGEST_SIZE).hexdigest()

@@ -1,0 +1,268 @@
+"""Two checksums of a tensor's bytes, block by block: sums of mixed words that any device makes in any order.
+
+Each word is mixed with a weight of its place *before* the sum, so that the sum is not linear in the bits: a plain weighted sum
+is blind to patterns such as +1 -2 +1 ulp, and in 32 bits to any even number of flipped signs. Both sums are over the same mixed
+words, with weights that have nothing to do with each other. Only int32 arithmetic that wraps is used; whether a device wraps
+is tried once.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+import torch
+
+# A fixed hash of integers that every device computes alike: the weights of content ids and the signs of sketches.
+
+_FIRST, _SECOND = 0x7FEB352D, 0x846CA68B
+
+
+def signed(value: int) -> int:
+    """Return the int32 that has the same 32 bits as an unsigned value.
+
+    >>> signed(0xFFFFFFFF), signed(0x7FEB352D)
+    (-1, 2146121005)
+    """
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def shifted(values: torch.Tensor, places: int) -> torch.Tensor:
+    """Return int32 values shifted right with zeros coming in; torch's own shift repeats the sign."""
+    return (values >> places) & ((1 << (32 - places)) - 1)
+
+
+def mix32(values: torch.Tensor) -> torch.Tensor:
+    """Return a hash of each int32, one to one, with int32 arithmetic that wraps and nothing else."""
+    values = values ^ shifted(values, 16)
+    values = values * signed(_FIRST)
+    values = values ^ shifted(values, 15)
+    values = values * signed(_SECOND)
+    return values ^ shifted(values, 16)
+
+
+def mix32_of(value: int) -> int:
+    """Return :func:`mix32` of one number, unsigned, in Python.
+
+    >>> mix32_of(0), hex(mix32_of(1))
+    (0, '0x688990c0')
+    """
+    value &= 0xFFFFFFFF
+    value = ((value ^ (value >> 16)) * _FIRST) & 0xFFFFFFFF
+    value = ((value ^ (value >> 15)) * _SECOND) & 0xFFFFFFFF
+    return value ^ (value >> 16)
+
+
+BLOCK = 16384  # words that are summed up together: their weights stay in the cache
+BLOCK_BYTES = 4 * BLOCK
+PIECE_BYTES = 64 << 20  # a tensor that is larger, and not plain memory, is never copied as a whole
+
+_BYTES = (torch.uint8, torch.int8, torch.bool)
+_SEEDS = (0x243F6A88, 0x85A308D3)
+_FACTOR = signed(0x9E3779B1)
+_HOST_ROWS = 16  # blocks at once: their words and what is made of them stay in the cache
+_DEVICE_ROWS = 256
+_KNOWN_LANES = (16924512, -1924067348)  # of the first BLOCK values of mix32
+
+
+class _Tables(NamedTuple):
+    """Per place in a block: what its word is mixed with ``[BLOCK]``, and the weights of the sums ``[2, BLOCK]``."""
+
+    mixing: torch.Tensor
+    weights: torch.Tensor
+
+    def of(self, length: int) -> _Tables:
+        """Return what belongs to the first places of a block."""
+        return self if length == BLOCK else _Tables(self.mixing[:length], self.weights[:, :length])
+
+
+_tables: Dict[torch.device, _Tables] = {}
+_wrapping: Dict[torch.device, bool] = {}
+_local = threading.local()
+
+
+def lanes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the checksums of all blocks, int32 ``[blocks, 2]``, on the tensor's device or, where that does not wrap, the CPU.
+
+    The bytes are those of the elements in C order, with zeros up to a multiple of four; the last block may be shorter. Nothing
+    is waited for, but for one self-test a device.
+
+    Args:
+        tensor: A tensor with plain bytes (``digest.readable``).
+    """
+    source = tensor.detach()
+    if not wraps(source.device):
+        source = source.cpu()
+    found = [_flat_lanes(words) for words in _in_order(joinable(source))]
+    if not found:
+        return torch.empty((0, 2), dtype=torch.int32, device=source.device)
+    return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def joinable(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor in a type that torch can copy and join: float8, float4 and other rare types of one byte as bytes.
+
+    torch 2.1 joins no float8, 2.13 no float4, and none of them copies what is narrower.
+    """
+    return tensor.view(torch.uint8) if tensor.element_size() == 1 and tensor.dtype not in _BYTES else tensor
+
+
+def block_lanes(words: torch.Tensor) -> torch.Tensor:
+    """Return the checksums of each row, int32 ``[rows, 2]``.
+
+    Args:
+        words: int32 ``[rows, at most BLOCK]``: blocks of one tensor, or equally long tensors one a row.
+    """
+    tables, (rows, length) = _tables_on(words.device), words.shape
+    mixing, weights = tables.of(length)
+    at_once = max(1, _rows_at_once(words.device) * BLOCK // max(length, 1))
+    found: List[torch.Tensor] = []
+    for start in range(0, rows, at_once):
+        some = words[start : start + at_once]
+        mixed, moved = _scratch(some.shape[0], length, words.device)
+        found.append(_sums(torch.bitwise_xor(some, mixing, out=mixed), moved, weights))
+    return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def _flat_lanes(words: torch.Tensor) -> torch.Tensor:
+    """Return the checksums of the blocks of words ``[count]``; the last one, which may be shorter, goes with the others."""
+    count = words.numel()
+    if count <= BLOCK:
+        return block_lanes(words.view(1, -1))
+    tables = _tables_on(words.device)
+    at_once = _rows_at_once(words.device) * BLOCK
+    found: List[torch.Tensor] = []
+    for start in range(0, count, at_once):
+        some = words if count <= at_once else words[start : start + at_once]
+        rows, rest = divmod(some.numel(), BLOCK)
+        mixed, moved = _scratch(rows + (rest > 0), BLOCK, words.device)
+        if rest:
+            torch.bitwise_xor(some[rows * BLOCK :], tables.mixing[:rest], out=mixed[rows, :rest])
+            mixed[rows, rest:].zero_()  # stays what it is, and adds nothing
+        if rows:
+            torch.bitwise_xor(some[: rows * BLOCK].view(rows, BLOCK), tables.mixing, out=mixed[:rows])
+        found.append(_sums(mixed, moved, tables.weights))
+    return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def _sums(mixed: torch.Tensor, moved: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return both sums of each row of words that their places were put into; they are written to, and so is ``moved``."""
+    mixed.mul_(_FACTOR)
+    torch.bitwise_right_shift(mixed, 16, out=moved)
+    mixed.bitwise_xor_(moved.bitwise_and_(0xFFFF))
+    if mixed.device.type == "cpu":
+        return torch.mm(mixed, weights.t())
+    return (mixed.unsqueeze(1) * weights).sum(-1, dtype=torch.int32)  # few devices have a product of matrices of integers
+
+
+def _rows_at_once(device: torch.device) -> int:
+    return _HOST_ROWS if device.type == "cpu" else _DEVICE_ROWS
+
+
+def place_weights(device: torch.device) -> torch.Tensor:
+    """Return what the word of each place in a block is mixed with, int32 ``[BLOCK]``: as random as any weight."""
+    return _tables_on(device).mixing
+
+
+def wraps(device: torch.device) -> bool:
+    """Tell whether int32 sums and products wrap on a device; found out once, which waits for the device.
+
+    Raises:
+        RuntimeError: They do not wrap on the CPU: there is no content id then.
+    """
+    if device not in _wrapping:
+        words = mix32(torch.arange(BLOCK, dtype=torch.int32)).view(1, BLOCK)
+        _wrapping[device] = block_lanes(words.to(device)).tolist() == [list(_KNOWN_LANES)]
+        if device.type == "cpu" and not _wrapping[device]:
+            raise RuntimeError("int32 arithmetic of torch %s does not wrap on this CPU" % torch.__version__)
+    return _wrapping[device]
+
+
+def words_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of a contiguous tensor as int32 words ``[count]``, zeros added; shares its memory where it can."""
+    return _words(_flat_bytes(tensor))
+
+
+def _in_order(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the words ``[count]`` piece by piece, whole blocks but for the last piece."""
+    if tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
+        if tensor.numel():
+            yield _words(_flat_bytes(tensor))
+        return
+    rest: Optional[torch.Tensor] = None
+    for piece in _pieces(tensor):
+        flat = _flat_bytes(piece)
+        if rest is not None and rest.numel():
+            flat = torch.cat([rest, flat])
+        whole = flat.numel() // BLOCK_BYTES * BLOCK_BYTES
+        if whole:
+            yield _words(flat[:whole])
+        rest = flat[whole:]
+    if rest is not None and rest.numel():
+        yield _words(rest)
+
+
+def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield contiguous tensors that hold the elements one behind the other, without a copy where memory is in order."""
+    size = tensor.numel() * tensor.element_size()
+    lazy = tensor.is_conj() or tensor.is_neg()
+    if size <= PIECE_BYTES or (tensor.is_contiguous() and not lazy):
+        yield tensor.resolve_conj().resolve_neg().contiguous()
+        return
+    if tensor.dim() > 1 and size // tensor.shape[0] > PIECE_BYTES:
+        for part in tensor.unbind(0):
+            for piece in _pieces(part):
+                yield piece
+        return
+    for part in tensor.split(max(1, PIECE_BYTES * tensor.shape[0] // size)):
+        yield part.resolve_conj().resolve_neg().contiguous()
+
+
+def _flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    flat = tensor.reshape(-1)
+    if flat.numel() == 1:  # a column of a single row is contiguous, and keeps the stride of the row
+        flat = flat.as_strided((1,), (1,))
+    return (torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat).view(torch.uint8)
+
+
+def _words(flat: torch.Tensor) -> torch.Tensor:
+    missing = -flat.numel() % 4
+    if missing:
+        flat = torch.cat([flat, flat.new_zeros(missing)])
+    elif flat.storage_offset() % 4:
+        flat = flat.clone()
+    return flat.view(torch.int32)
+
+
+def _tables_on(device: torch.device) -> _Tables:
+    if device not in _tables:
+        with torch.inference_mode(mode=False):  # what is made in that mode cannot be used outside of it
+            _tables[device] = _made_tables(device)
+    return _tables[device]
+
+
+def _made_tables(device: torch.device) -> _Tables:
+    places = torch.arange(BLOCK, dtype=torch.int32)
+    first, second = (mix32(places + signed(seed)) for seed in _SEEDS)
+    return _Tables(first.to(device), torch.stack([first | 1, second]).to(device))
+
+
+def _scratch(rows: int, length: int, device: torch.device) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Return two int32 ``[rows, length]`` to work in; on the CPU the same memory each time, for fresh pages cost more."""
+    if device.type != "cpu":
+        mixed = torch.empty((rows, length), dtype=torch.int32, device=device)
+        return mixed, torch.empty_like(mixed)
+    if not hasattr(_local, "memory"):
+        with torch.inference_mode(mode=False):
+            _local.memory = torch.empty((2, _HOST_ROWS * BLOCK), dtype=torch.int32)
+        _local.whole = {}
+    whole: Dict[int, Tuple[torch.Tensor, torch.Tensor]] = _local.whole  # by number of rows, where they are whole blocks
+    known = whole.get(rows) if length == BLOCK else None
+    if known is None:
+        memory: torch.Tensor = _local.memory
+        with torch.inference_mode(mode=False):
+            taken = memory[:, : rows * length].view(2, rows, length)
+            known = taken[0], taken[1]
+        if length == BLOCK:
+            whole[rows] = known
+    return known

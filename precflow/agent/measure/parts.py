@@ -1,0 +1,37 @@
+"""Taking the part of a tensor that a rule keeps: see :mod:`precflow.agent.sampling` for which elements that is."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple, Optional, Tuple
+
+import torch
+
+from precflow.agent.measure.checksums import joinable
+from precflow.agent.sampling import BLOCK, Part, part_name, part_of
+
+
+class Kept(NamedTuple):
+    """A part with the name that tells it from other parts of the same tensor."""
+
+    name: str
+    part: Part
+
+
+@lru_cache(maxsize=4096)
+def kept_of(shape: Tuple[int, ...], slices: str, sample: float) -> Optional[Kept]:
+    """Return what is kept of a tensor of this shape, the same object each time; ``None`` where that is all of it."""
+    part = part_of(shape, slices, sample)
+    return None if part is None else Kept(part_name(slices, sample), part)
+
+
+def taken(tensor: torch.Tensor, kept: Kept) -> torch.Tensor:
+    """Return a contiguous copy of the part: in the shape that the index leaves, or flat where blocks were sampled."""
+    part, dtype, tensor = kept.part, tensor.dtype, joinable(tensor)
+    left = tensor[part.axes] if part.axes else tensor
+    if part.blocks is None:
+        return left.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format).view(dtype)
+    flat = left.reshape(-1)
+    blocks = torch.tensor(part.blocks, dtype=torch.int64).to(flat.device, non_blocking=True)
+    whole = flat[: flat.numel() // BLOCK * BLOCK].view(-1, BLOCK).index_select(0, blocks).view(-1)
+    return torch.cat([whole, flat[part.tail :]]).resolve_conj().resolve_neg().view(dtype)

@@ -1,0 +1,397 @@
+"""Statistics of tensors: extremes, and sums in two levels: short rows in float32, and the sums of the rows in float64.
+
+Ordinary tensors cost four reductions and nothing else. What is not ordinary (NaN, infinities, mask fills, squares beyond the
+range of float32) shows in the extremes; only then the values are sorted into kinds. On a device nothing is waited for, so that
+many tensors share one copy to the host.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import torch
+
+from precflow.agent.measure import masked
+from precflow.agent.measure.checksums import BLOCK, mix32_of, place_weights, signed
+from precflow.agent.measure.content_id import bytes_of
+from precflow.agent.measure.value_classes import Cleaning, Fills, bands_in, fills_of, indicator, sort
+
+if TYPE_CHECKING:
+    from precflow.agent.contract import Band
+    from precflow.agent.measure.masked import Masked
+
+ROW = 512  # at most: float32 adds up no more than that, so that sums are good to 1e-6 whatever the values are
+PIECE = 1 << 20  # values that are read at once on the CPU: they stay in the cache
+
+Number = Union[int, float]
+Statistics = List[Optional[Number]]  # in the order of contract.STATISTICS
+
+_SORTED = 16 * BLOCK  # values that are sorted into kinds at once
+_LEAST_ROW = 32  # of a tensor that has no tail of its own
+_LARGEST_WHOLE = 1 << 46  # magnitudes of which a block can be added up in 63 bits
+_WIDE = (torch.float32, torch.float64)
+_POSITIVE_INFINITY, _HIGH = 2, 3  # codes of places
+_local = threading.local()
+_SQUARES: Dict[torch.dtype, Tuple[float, float]] = {  # magnitudes whose squares a row can add up
+    torch.float32: (2.0**-48, 2.0**50),
+    torch.float64: (2.0**-400, 2.0**400),
+}
+
+
+class Rows(NamedTuple):
+    """What the rows of some equally long tensors gave.
+
+    Attributes:
+        sums: ``[tensors, 2 + 2 * rows]``: minimum, maximum, the sum of each row, the norm of each row.
+        dtype: Element type of the tensors.
+        size: Elements of each.
+    """
+
+    sums: torch.Tensor
+    dtype: torch.dtype
+    size: int
+
+
+class Sums(NamedTuple):
+    """What the rows of one ordinary tensor gave, on the host; the rows are still to be added up.
+
+    Attributes:
+        low: Minimum.
+        high: Maximum.
+        totals: ``[rows]``: the sum of each row.
+        norms: ``[rows]``: the norm of each row.
+        dtype: Element type of the tensor.
+        size: Its elements.
+    """
+
+    low: float
+    high: float
+    totals: torch.Tensor
+    norms: torch.Tensor
+    dtype: torch.dtype
+    size: int
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """Return the type in which a floating point type is added up."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def row_of(size: int) -> int:
+    """Return how many values are added up in one row: a power of two that leaves no rest, where there is one.
+
+    >>> row_of(4 * 77 * 512), row_of(3 * 64), row_of(1000)
+    (512, 64, 512)
+    """
+    length = min(size & -size, ROW)
+    return length if length >= _LEAST_ROW else ROW
+
+
+def in_rows(values: torch.Tensor, row: int = 0) -> Rows:
+    """Return the extremes and the sums of the rows, on the device of the values; waits for nothing.
+
+    Args:
+        values: Floating point, ``[tensors, elements]``, at least one element.
+        row: Length of the rows, at most ``ROW``, where it is not to be chosen here; the last row may be shorter.
+    """
+    tensors, count = values.shape
+    row = row or row_of(count)
+    step = max(row, PIECE // tensors // row * row) if values.device.type == "cpu" else count
+    lows, highs, totals, norms = [], [], [], []
+    for start in range(0, count, step):
+        some = _widened_into(values[:, start : start + step])
+        lows.append(some.amin(1))
+        highs.append(some.amax(1))
+        for total, norm in _row_sums(some.reshape(-1), row, tensors):
+            totals.append(total)
+            norms.append(norm)
+    ends = [torch.stack(lows, 1).amin(1).unsqueeze(1), torch.stack(highs, 1).amax(1).unsqueeze(1)]
+    return Rows(torch.cat([*ends, *totals, *norms], 1), values.dtype, count)
+
+
+def _row_sums(flat: torch.Tensor, row: int, tensors: int = 1) -> List[Tuple[torch.Tensor, torch.Tensor]]:
+    """Return sums and norms of whole rows, and those of what is left over, each ``[tensors, rows]``."""
+    length = flat.numel() // tensors
+    whole = length // row * row
+    parts = []
+    if whole:
+        rows = flat.view(tensors, length)[:, :whole].reshape(tensors, -1, row)
+        parts.append((rows.sum(2), torch.linalg.vector_norm(rows, dim=2)))
+    if whole < length:
+        rest = flat.view(tensors, length)[:, whole:]
+        parts.append((rest.sum(1, keepdim=True), torch.linalg.vector_norm(rest, dim=1, keepdim=True)))
+    return parts
+
+
+def at_once(values: torch.Tensor, row: int = 0) -> Optional[Sums]:
+    """Return what the rows of one tensor give; ``None`` where its values have to be sorted: :func:`of_any`.
+
+    Args:
+        values: Floating point, ``[elements]`` on the host, at least one; a contiguous tensor.
+        row: Length of the rows, at most ``ROW``, where it is not to be chosen here; the last row may be shorter.
+    """
+    count, dtype = values.numel(), values.dtype
+    row = row or row_of(count)
+    step = max(1, PIECE // row) * row
+    if count <= step:
+        parts = [_part(values, row)]
+    else:
+        parts = [_part(values[start : start + step], row) for start in range(0, count, step)]
+    if None in parts:
+        return None
+    known = [part for part in parts if part is not None]
+    if len(known) == 1:
+        low, high, totals, norms = known[0]
+    else:
+        low, high = min(part[0] for part in known), max(part[1] for part in known)
+        totals, norms = torch.cat([part[2] for part in known]), torch.cat([part[3] for part in known])
+    return Sums(low, high, totals, norms, dtype, count) if _is_ordinary(low, high, dtype) else None
+
+
+_Part = Tuple[float, float, torch.Tensor, torch.Tensor]
+
+
+def _part(values: torch.Tensor, row: int) -> Optional[_Part]:
+    """Return extremes, sums and norms of the rows of a piece; ``None`` where some value is no plain number."""
+    dtype = values.dtype
+    values = _widened_into(values)
+    ends = torch.aminmax(values)
+    low, high = ends[0].item(), ends[1].item()
+    fills = fills_of(dtype)
+    if not fills.are_ordinary(low, high):
+        return None
+    if values.numel() % row:
+        sums = _row_sums(values, row)
+        return low, high, torch.cat([part[0][0] for part in sums]), torch.cat([part[1][0] for part in sums])
+    rows = values.view(-1, row)
+    return low, high, rows.sum(1), torch.linalg.vector_norm(rows, dim=1)
+
+
+def _widened_into(values: torch.Tensor) -> torch.Tensor:
+    """Return the values in float32 or wider, in memory that the next call uses again."""
+    if values.dtype in _WIDE:
+        return values
+    return _scratch(values).copy_(values)
+
+
+def _scratch(like: torch.Tensor) -> torch.Tensor:
+    """Return memory of a shape, float32; on the CPU the same each time, for fresh pages cost more."""
+    if like.device.type != "cpu":
+        return torch.empty(like.shape, dtype=torch.float32, device=like.device)
+    memory: Optional[torch.Tensor] = getattr(_local, "memory", None)
+    if memory is None:
+        with torch.inference_mode(mode=False):  # what is made in that mode cannot be used outside of it
+            memory = _local.memory = torch.empty(PIECE, dtype=torch.float32)
+    count = like.numel()
+    return memory[:count].view(like.shape) if count <= memory.numel() else torch.empty(like.shape, dtype=torch.float32)
+
+
+def of_rows(rows: Rows) -> List[Optional[Statistics]]:
+    """Return the statistics of each tensor; ``None`` where its values have to be sorted: :func:`of_any`.
+
+    Args:
+        rows: With ``sums`` on the host.
+    """
+    sums = rows.sums
+    number = sums.shape[1] // 2 - 1
+    totals, squares = _added(sums[:, 2 : 2 + number], sums[:, 2 + number :])
+    found = zip(sums[:, 0].tolist(), sums[:, 1].tolist(), totals, squares)
+    return [
+        _ordinary(low, high, total, square, rows.size) if _is_ordinary(low, high, rows.dtype) else None
+        for low, high, total, square in found
+    ]
+
+
+def of_sums(found: Sequence[Sums]) -> List[Tuple[Statistics, bytes]]:
+    """Return the statistics of tensors whose rows were added up one by one, each with the bytes of the sums of its rows.
+
+    Those with equally many rows share the work.
+    """
+    alike: Dict[Tuple[torch.dtype, int], List[int]] = {}
+    for place, sums in enumerate(found):
+        alike.setdefault((sums.totals.dtype, sums.totals.numel()), []).append(place)
+    known: Dict[int, Tuple[Statistics, bytes]] = {}
+    for places in alike.values():
+        totals = torch.stack([found[place].totals for place in places])
+        norms = torch.stack([found[place].norms for place in places])
+        data = bytes_of(torch.cat([totals, norms], 1))
+        size = len(data) // len(places)
+        for number, (place, total, square) in enumerate(zip(places, *_added(totals, norms))):
+            sums = found[place]
+            one = _ordinary(sums.low, sums.high, total, square, sums.size)
+            known[place] = (one, data[number * size : (number + 1) * size])
+    return [known[place] for place in range(len(found))]
+
+
+def _added(totals: torch.Tensor, norms: torch.Tensor) -> Tuple[List[float], List[float]]:
+    """Return sums and sums of squares of tensors, from those of their rows, ``[tensors, rows]``."""
+    wide_norms = norms.double()
+    return totals.sum(1, dtype=torch.float64).tolist(), (wide_norms * wide_norms).sum(1).tolist()
+
+
+def _is_ordinary(low: float, high: float, dtype: torch.dtype) -> bool:
+    """Tell whether a tensor has only ordinary values whose squares can be added up, from its extremes."""
+    fills, squares = fills_of(dtype), _SQUARES[wide(dtype)]
+    if not fills.are_ordinary(low, high):
+        return False
+    largest = max(-low, high)
+    return largest < fills.largest and (not largest or squares[0] <= largest <= squares[1])
+
+
+def _ordinary(low: float, high: float, total: float, square: float, size: int) -> Statistics:
+    """Return the statistics of a tensor that has only ordinary values; zeros are not counted, but where there can be none."""
+    zero = size if low == high == 0 else None if low <= 0 <= high else 0
+    return [low, high, total, square, 0, 0, 0, 0, zero, 0, 0, 0]
+
+
+def of_any(values: torch.Tensor) -> Statistics:
+    """Return the statistics of any floating point values; waits for the device.
+
+    Args:
+        values: ``[elements]``, at least one.
+    """
+    fills = fills_of(values.dtype)
+    if values.device.type == "cpu" and values.numel() <= masked.MOST:
+        found = masked.masked(_widened_into(values), fills)
+        known = None if found is None else _of_masked(found, values.dtype)
+        if known is not None:
+            return known
+    return _of_kinds(values, fills)
+
+
+def _of_kinds(values: torch.Tensor, fills: Fills) -> Statistics:
+    """Return the statistics of values that are sorted into all kinds there are."""
+    bands = bands_in([_widened(values[start : start + _SORTED]) for start in range(0, values.numel(), _SORTED)], fills)
+    counts, places = _counted(values, fills, bands)
+    nan, positive, negative, high, low, nothing, saturated, spread, least, most = counts
+    other = nan + positive + negative + high + low
+    tail: Statistics = [int(each) for each in (nan, positive, negative, high + low)]
+    tail += [int(nothing - other), int(saturated), int(high), places]
+    if high + low:
+        tail += [bands[0].constant, spread] if len(bands) == 1 else [None, None]
+    if other == values.numel():
+        return [None, None, None, None, *tail]
+    if other and nothing == other:  # no ordinary 0: the one that stands for the others is no extreme
+        least, most = _extremes(values, bands)
+    total, square = _summed(values, cleaning(values.dtype, least, most))
+    return [least, most, total, square, *tail]
+
+
+def _of_masked(found: Masked, dtype: torch.dtype) -> Optional[Statistics]:
+    """Return the statistics of a tensor with one fill; ``None`` where squares of the others are out of range."""
+    if cleaning(dtype, found.least, found.most).exponent:
+        return None
+    number, infinite = found.number, math.isinf(found.fill)
+    tail: Statistics = [0, number if found.code == _POSITIVE_INFINITY else 0, number if infinite and found.fill < 0 else 0]
+    tail += [0 if infinite else number, found.zero, found.saturated]
+    tail += [number if found.code == _HIGH else 0, found.code * found.places & 0xFFFFFFFF]
+    tail += [] if infinite else [found.fill, found.spread]
+    if number == found.values.numel():
+        return [None, None, None, None, *tail]
+    parts = _row_sums(found.values, row_of(found.values.numel()))
+    totals, norms = torch.cat([each[0] for each in parts], 1), torch.cat([each[1] for each in parts], 1)
+    (total,), (square,) = _added(totals, norms)
+    return [found.least, found.most, total, square, *tail]
+
+
+def _counted(values: torch.Tensor, fills: Fills, bands: Sequence[Band]) -> Tuple[List[float], int]:
+    """Return how many values are of each kind, how many are 0 or not ordinary, saturated, how far fills are from the constant,
+    and the extremes; and the places.
+    """  # noqa: D205  one sentence
+    found, places = [], []
+    constant = bands[0].constant if len(bands) == 1 else 0.0
+    for start in range(0, values.numel(), _SORTED):
+        kinds = sort(_widened(values[start : start + _SORTED]), bands)
+        zero = indicator(torch.eq, kinds.ordinary, 0)
+        saturated = indicator(torch.eq, kinds.finite.abs(), fills.largest)
+        counted = [each.sum() for each in (*kinds[:5], zero, saturated)]
+        filled = kinds.high + kinds.low
+        spread = (kinds.finite * filled - filled * constant).abs().amax()
+        found.append(torch.stack([*counted, spread, kinds.ordinary.amin(), kinds.ordinary.amax()]))
+        codes = kinds.nan + kinds.positive_infinity * 2 + kinds.high * 3 + (kinds.low + kinds.negative_infinity) * 4
+        places.append((codes.to(torch.int32) * _place_weights(start, codes)).sum(dtype=torch.int32))
+    table = torch.stack(found).cpu().double()
+    extremes = [table[:, 7].max().item(), table[:, 8].min().item(), table[:, 9].max().item()]
+    return table[:, :7].sum(0).tolist() + extremes, sum(torch.stack(places).tolist()) & 0xFFFFFFFF
+
+
+def _place_weights(start: int, codes: torch.Tensor) -> torch.Tensor:
+    """Return the weights of places from ``start`` on, a multiple of ``BLOCK``, int32 ``[elements]``."""
+    weights = place_weights(codes.device)
+    blocks = range(start // BLOCK, -(-(start + codes.numel()) // BLOCK))
+    numbers = torch.tensor([signed(mix32_of(number)) for number in blocks], dtype=torch.int32).to(codes.device)
+    return ((weights ^ numbers.unsqueeze(1)) | 1).view(-1)[: codes.numel()]
+
+
+def _extremes(values: torch.Tensor, bands: Sequence[Band]) -> Tuple[float, float]:
+    """Return smallest and largest of values none of which is an ordinary 0."""
+    lows, highs = [], []
+    for start in range(0, values.numel(), _SORTED):
+        kept = sort(_widened(values[start : start + _SORTED]), bands).ordinary
+        kept = kept[kept != 0]
+        if kept.numel():
+            lows.append(kept.amin())
+            highs.append(kept.amax())
+    return float(torch.stack(lows).amin()), float(torch.stack(highs).amax())
+
+
+def cleaning(dtype: torch.dtype, least: Optional[float], most: Optional[float]) -> Cleaning:
+    """Return what makes values fit to be added up, from their extremes as :func:`of_any` found them."""
+    largest = max(-(least or 0.0), most or 0.0)
+    squares = _SQUARES[wide(dtype)]
+    within = not largest or squares[0] <= largest <= squares[1]
+    exponent = 0 if within else math.frexp(largest)[1]
+    return Cleaning(math.inf, -math.inf) if least is None or most is None else Cleaning(least, most, exponent)
+
+
+def _summed(values: torch.Tensor, clean: Cleaning) -> Tuple[Optional[float], Optional[float]]:
+    """Return sum and sum of squares of the ordinary values."""
+    total = square = 0.0
+    for start in range(0, values.numel(), _SORTED):
+        kept = clean(_widened(values[start : start + _SORTED]))
+        sums = in_rows(kept.view(1, -1)).sums[0, 2:].cpu().double()
+        total += sums[: len(sums) // 2].sum().item()
+        square += sums[len(sums) // 2 :].square().sum().item()
+    return _scaled(total, clean.exponent), _scaled(square, 2 * clean.exponent)
+
+
+def _scaled(value: float, exponent: int) -> Optional[float]:
+    try:
+        return math.ldexp(value, exponent)
+    except OverflowError:
+        return None
+
+
+def _widened(values: torch.Tensor) -> torch.Tensor:
+    return values if values.dtype in _WIDE else values.to(torch.float32)
+
+
+def of_integers(values: torch.Tensor) -> Statistics:
+    """Return the statistics of whole numbers or truth values; waits for the device. No kind but ordinary is known of them.
+
+    Args:
+        values: ``[elements]``, at least one.
+    """
+    least: List[int] = []
+    most: List[int] = []
+    total = zero = 0
+    square = 0.0
+    for start in range(0, values.numel(), BLOCK):
+        some = values[start : start + BLOCK].cpu()
+        some = some.to(torch.int64) if some.dtype != getattr(torch, "uint64", None) else some
+        low, high = (int(some.amin()), int(some.amax())) if some.dtype == torch.int64 else (0, _LARGEST_WHOLE + 1)
+        if low >= -_LARGEST_WHOLE and high <= _LARGEST_WHOLE:
+            total += int(some.sum())
+            square += float(some.double().square_().sum())
+            zero += int((some == 0).sum())
+        else:  # sums would wrap
+            numbers = some.tolist()
+            low, high = min(numbers), max(numbers)
+            total += sum(numbers)
+            square += float(sum(number * number for number in numbers))
+            zero += numbers.count(0)
+        least.append(low)
+        most.append(high)
+    return [min(least), max(most), total, square, 0, 0, 0, 0, zero, 0, 0, 0]

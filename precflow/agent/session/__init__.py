@@ -1,0 +1,1 @@
+"""What an agent is asked to do: dump, rehearse, and the run of a workload behind both."""

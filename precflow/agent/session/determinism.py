@@ -1,0 +1,113 @@
+"""Seeds and switches, set before the model is built, and read back: what counts is what is in effect."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any, Dict, List
+
+from precflow.agent.devices.protocol import Device
+from precflow.agent.request import Determinism
+
+if TYPE_CHECKING:
+    import torch
+
+_COMPILER, _OF_COMPILER = "torch._inductor.config", "TORCHINDUCTOR_DETERMINISTIC"
+_CUBLAS = "CUBLAS_WORKSPACE_CONFIG"  # cuBLAS reads it once; without it, strict mode refuses matrix products on CUDA
+
+
+def apply(settings: Determinism, device: Device) -> None:
+    """Set algorithms and seeds for Python, NumPy (where it is installed), torch and the device.
+
+    Args:
+        settings: The request's section; ``native`` algorithms leave every switch as the side's environment has it.
+        device: A started device.
+    """
+    if settings.algorithms != "native":
+        _deterministic_torch(warn_only=settings.algorithms == "warn")
+        os.environ.setdefault(_CUBLAS, ":4096:8")
+    device.deterministic(settings.algorithms)
+    reseed(settings, device)
+
+
+def reseed(settings: Determinism, device: Device) -> None:
+    """Seed every generator, unless the workload seeds itself."""
+    if settings.seed is None:
+        return
+    import torch
+
+    random.seed(settings.seed)
+    numpy = _numpy()
+    if numpy is not None:
+        numpy.random.seed(settings.seed % 2**32)
+    torch.manual_seed(settings.seed)
+    device.seed(settings.seed)
+
+
+def remove_dropout(model: torch.nn.Module) -> List[str]:
+    """Set the probability of every dropout in the model to 0; return the names of the modules that had one.
+
+    Attention and recurrent modules of torch drop out by an attribute of their own. Functional dropout is left to
+    :class:`precflow.agent.session.random_numbers.RandomNumbers`.
+    """
+    import torch
+
+    dropouts = torch.nn.modules.dropout._DropoutNd  # noqa: SLF001  the only common base of all dropout modules
+    found: List[str] = []
+    for name, module in model.named_modules():
+        attribute = "p" if isinstance(module, dropouts) else "dropout"
+        if not isinstance(module, (dropouts, torch.nn.MultiheadAttention, torch.nn.RNNBase)):
+            continue
+        if getattr(module, attribute) > 0:
+            setattr(module, attribute, 0.0)
+            found.append(name)
+    return found
+
+
+def effective() -> Dict[str, str]:
+    """Return torch's own switches as they are now, as text."""
+    import torch
+
+    filled = getattr(getattr(torch.utils, "deterministic", None), "fill_uninitialized_memory", "unknown")
+    return {
+        "deterministic_algorithms": str(torch.are_deterministic_algorithms_enabled()),
+        "deterministic_warn_only": str(torch.is_deterministic_algorithms_warn_only_enabled()),
+        "fill_uninitialized_memory": str(filled),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "default_dtype": str(torch.get_default_dtype()).rpartition(".")[2],
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+def _deterministic_torch(*, warn_only: bool) -> None:
+    """Do what ``torch.use_deterministic_algorithms`` does, which imports torch's compiler to set one switch of it: two seconds.
+
+    Here the compiler finds the switch set when somebody imports it.
+    """
+    import torch
+
+    switch = getattr(torch._C, "_set_deterministic_algorithms", None)  # noqa: SLF001  what the public function calls
+    if switch is None:
+        torch.use_deterministic_algorithms(mode=True, warn_only=warn_only)
+    else:
+        switch(True, warn_only=warn_only)  # noqa: FBT003  it takes no name
+        os.environ[_OF_COMPILER] = "1"
+        compiler: Any = sys.modules.get(_COMPILER)
+        if hasattr(compiler, "deterministic"):  # older ones have no such switch
+            compiler.deterministic = True
+    if warn_only:
+        warnings.filterwarnings("once", message=".*deterministic.*")
+    deterministic = getattr(torch.utils, "deterministic", None)
+    if deterministic is not None:  # filling what empty() returns costs time and changes no defined value
+        deterministic.fill_uninitialized_memory = False
+
+
+def _numpy() -> Any:
+    """Return NumPy where the side has it: a workload may draw from it, the agent itself does not need it."""
+    try:
+        return importlib.import_module("numpy")
+    except ImportError:
+        return None

@@ -1,0 +1,106 @@
+"""What this side is: system, interpreter, torch, device, switches, packages and the variables that matter.
+
+Nothing that names a person: no user, no host, no home folder; secrets are redacted.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from typing import Any, Dict
+
+from precflow.agent import redaction
+from precflow.agent.contract import relevant_variables
+from precflow.agent.devices.protocol import Device
+from precflow.agent.session import determinism
+
+_HOMES = re.compile(r"/(?:home|Users)/[^/:\s]+")
+
+
+def collect(device: Device) -> Dict[str, Dict[str, Any]]:
+    """Return the facts of this process and of a started device, as two-level JSON data."""
+    redaction.learn(os.environ)
+    of_device = device.facts()
+    found: Dict[str, Dict[str, Any]] = {
+        "system": _system(),
+        "python": _python(),
+        "torch": _torch(),
+        "device": {
+            "name": device.name,
+            "kind": device.kind,
+            "description": of_device.description,
+            "emulated": device.kind == "emulated",
+            **of_device.versions,
+        },
+        "switches": {**determinism.effective(), **of_device.switches},
+        "packages": packages(),
+        "variables": {name: without_homes(value) for name, value in relevant_variables(os.environ).items()},
+    }
+    return {section: {name: redaction.plain(value) for name, value in facts.items()} for section, facts in found.items()}
+
+
+def packages() -> Dict[str, str]:
+    """Return the version of every installed distribution, by normalized name, sorted."""
+    from importlib import metadata
+
+    found: Dict[str, str] = {}
+    for distribution in metadata.distributions():
+        name = distribution.metadata["Name"]
+        if name:  # a broken installation has none
+            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), str(distribution.version))
+    return dict(sorted(found.items()))
+
+
+def without_homes(text: str) -> str:
+    """Return the text with home folders written as ``~``.
+
+    >>> without_homes("/home/ann/models:/opt/models")
+    '~/models:/opt/models'
+    """
+    home = os.path.expanduser("~")
+    if home not in ("/", "~"):
+        text = re.sub(re.escape(home) + r"(?=/|:|$)", "~", text)
+    return _HOMES.sub("~", text)
+
+
+def _system() -> Dict[str, str]:
+    library, version = platform.libc_ver()
+    return {
+        "os": _distribution(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "libc": ("%s %s" % (library, version)).strip(),
+        "byteorder": sys.byteorder,
+        "processors": str(os.cpu_count()),
+    }
+
+
+def _distribution() -> str:
+    try:
+        with open("/etc/os-release", encoding="utf-8", errors="replace") as stream:
+            fields = dict(line.rstrip("\n").split("=", 1) for line in stream if "=" in line)
+    except OSError:
+        return platform.system()
+    return fields.get("PRETTY_NAME", platform.system()).strip('"')
+
+
+def _python() -> Dict[str, str]:
+    return {
+        "version": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "executable": without_homes(sys.executable),
+    }
+
+
+def _torch() -> Dict[str, str]:
+    import torch
+
+    return {
+        "version": str(torch.__version__),
+        "git": str(getattr(torch.version, "git_version", "unknown")),
+        "cuda_build": str(torch.version.cuda),
+        "cxx11_abi": str(torch.compiled_with_cxx11_abi()),
+        "parallel": torch.__config__.parallel_info().partition("ATen parallel backend: ")[2].split("\n")[0],
+    }

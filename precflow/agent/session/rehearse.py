@@ -1,0 +1,193 @@
+"""Action ``rehearse``: one step of the workload without values, for the sizes of what a dump would hold.
+
+The model is built and run on torch's meta device: operators there give shapes and types and compute nothing, so that a step
+takes a second and no memory, whatever the model. Its lines are those of a dump, of every module and operator, so that sizes in
+any detail and scope follow from them; in place of content ids stand numbers, one for each tensor that is not a known one.
+Tensors of equal content are therefore told apart, which a dump does not do: what follows is the most that it takes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional, Tuple
+
+import torch
+
+from precflow.agent.capture.recorder import Recorder
+from precflow.agent.capture.tickets import NOTHING
+from precflow.agent.contract import REHEARSAL_FILE
+from precflow.agent.devices.cpu import Cpu
+from precflow.agent.dump.step_files import write_json
+from precflow.agent.dump.write_errors import write_error
+from precflow.agent.dump.writer import Writer
+from precflow.agent.failures import AgentError
+from precflow.agent.measure.batching import Ticket
+from precflow.agent.session import determinism
+from precflow.agent.session.random_numbers import RandomNumbers
+from precflow.agent.session.training import Training
+from precflow.agent.session.user_code import error_text
+from precflow.agent.session.workload_model import build_inputs, build_model, element_type, mapped, place_model, placed
+from precflow.agent.workloads.resolve import extend_path
+
+if TYPE_CHECKING:
+    from precflow.agent.capture.lineage import Seen
+    from precflow.agent.events import Events
+    from precflow.agent.measure.parts import Kept
+    from precflow.agent.request import Request
+
+_META = torch.device("meta")
+
+
+def rehearse(request: Request, events: Events) -> None:
+    """Run one step without values and write its lines and ``rehearsal.json`` into ``request.output``.
+
+    A workload that cannot run so is an answer too: ``problem`` in the file says why, and there are no lines.
+
+    Raises:
+        AgentError: The folder cannot be written to.
+    """
+    extend_path(request.import_paths, request.workload)
+    problem = ""
+    try:
+        with _explained():
+            _record(request, events)
+    except AgentError as error:
+        if error.kind not in ("workload", "bad_request", "untrusted", "unsupported"):
+            raise
+        problem = error.message
+        shutil.rmtree(os.path.join(request.output, "rank0"), ignore_errors=True)
+    facts = {"problem": problem, "dtype": request.dtype, "torch": torch.__version__, "seconds": dict(events.seconds)}
+    try:
+        write_json(os.path.join(request.output, REHEARSAL_FILE), facts)
+    except OSError as error:
+        raise write_error(error, request.output, 0) from error
+
+
+class Numbered:
+    """Numbers in place of content ids: each tensor has its own, as long as nobody writes to its memory.
+
+    It stands where the contents of a run are measured. Meta tensors have no bytes, but storages, whose identity is what a
+    tensor shares with its views; they are kept, which costs no memory, so that no address names two of them.
+    """
+
+    def __init__(self) -> None:
+        self._held: Dict[int, Any] = {}
+        self._numbers: Dict[Tuple[object, ...], Ticket] = {}
+
+    def forget(self) -> None:
+        """Keep everything: there is one step."""
+
+    def written(self, tensor: torch.Tensor) -> None:
+        """Do nothing: the version of a tensor that was written to is another one."""
+
+    def of(self, tensor: torch.Tensor, detail: str, kept: Optional[Kept] = None, now: Optional[Seen] = None) -> Ticket:
+        """Return the ticket of a tensor as it is now, with its number as content."""
+        del detail, kept, now
+        if tensor.layout is not torch.strided:
+            return NOTHING
+        key = self._key(tensor)
+        ticket = self._numbers.get(key)
+        if ticket is None:
+            ticket = self._numbers[key] = Ticket("digest", None)
+            ticket.content = "number %d" % len(self._numbers)
+        return ticket
+
+    @property
+    def full(self) -> bool:
+        """Nothing ever waits."""
+        return False
+
+    def flush(self) -> None:
+        """Do nothing: every ticket is filled in."""
+
+    def _key(self, tensor: torch.Tensor) -> Tuple[object, ...]:
+        storage = tensor.untyped_storage()
+        address = storage._cdata  # noqa: SLF001  what names a storage; it has no data pointer
+        self._held[address] = storage
+        version = None if tensor.is_inference() else tensor._version  # noqa: SLF001  documented for autograd's checks
+        place = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg())
+        return (address, version, *place)
+
+
+def _record(request: Request, events: Events) -> None:
+    """Build the workload without values and write the lines of its first step.
+
+    Where code looks into a tensor that has no values, it is run once more on fake tensors, which some libraries know and do
+    not look into.
+    """
+    with events.part("model", "building the model without values"):
+        determinism.reseed(request.determinism, Cpu())
+        model = _model(request)
+        inputs = placed(build_inputs(request, model), element_type(request.dtype), _META)
+        model.train(request.workload.get("mode", "eval") == "train")
+        if request.determinism.dropout == "removed":
+            determinism.remove_dropout(model)
+        place_model(model, element_type(request.dtype), _META)
+    with events.part("forward", "running the model without values"):
+        try:
+            _step(request, model, inputs)
+        except Exception:
+            if not _faked(request, model, inputs):
+                raise
+
+
+def _faked(request: Request, model: torch.nn.Module, inputs: Dict[str, Any]) -> bool:
+    """Write the lines of a step on fake tensors; tell whether it could be run on them."""
+    mode = _fake_mode()
+    if mode is None:
+        return False
+    try:
+        with mode:
+            _step(request, model, mapped(inputs, mode.from_tensor))
+    except Exception:  # noqa: BLE001  what meta tensors said is told, for that people can look up
+        return False
+    return True
+
+
+def _step(request: Request, model: torch.nn.Module, inputs: Dict[str, Any]) -> None:
+    """Write the lines of one step."""
+    writer = Writer(request.output, declared=request.declared)
+    capture = request.capture
+    recorder = Recorder(writer, levels=capture.level, phases=capture.phase, detail="digest", contents=Numbered())
+    try:
+        training = Training(request, model, _META)
+        training.begin_step()
+        recorder.step(0)
+        numbers = RandomNumbers(move=False, remove_dropout=request.determinism.dropout == "removed")
+        with numbers, recorder.watch(model, training.optimizer):
+            training.step(inputs)
+    finally:
+        writer.finish()
+
+
+def _fake_mode() -> Any:
+    """Return a mode for tensors that libraries can tell from real ones, as compilers use; ``None`` where torch has none."""
+    with suppress(ImportError):
+        found = getattr(importlib.import_module("torch._subclasses.fake_tensor"), "FakeTensorMode", None)
+        return None if found is None else found(allow_non_fake_inputs=True)
+    return None
+
+
+def _model(request: Request) -> torch.nn.Module:
+    """Return the model of the workload: without memory where its factory can be run so, else as in a run."""
+    try:
+        with _META:
+            return build_model(request)
+    except AgentError:
+        raise
+    except Exception:  # noqa: BLE001  weights are read, or numbers are computed that the model is built by
+        return build_model(request)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn what the user's code raises into one sentence that names the line."""
+    try:
+        yield
+    except AgentError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise AgentError("workload", error_text(error, sentence=True)) from error

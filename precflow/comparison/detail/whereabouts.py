@@ -1,0 +1,160 @@
+"""Says in words where the error of a tensor is: one column, the last positions of an axis, everywhere alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from precflow.comparison.detail.axes import AxisSums
+from precflow.comparison.fused.value_classes import Floats
+
+MOST_OF_IT = 0.9  # share of the squared error that a few positions must carry to be named
+FEW = 8  # positions that are named one by one
+_END = 0.99  # share that a stretch at an end of the axis must carry
+_EVEN = 8.0  # times the mean share up to which the largest one counts as even; noise over a thousand positions reaches 5
+_HALF = 0.5  # share from which one position is uneven however few there are
+_FEWEST_TO_BE_EVEN = 2
+_PERIODS = {64: "64th", 32: "32nd", 16: "16th", 8: "eighth", 4: "fourth", 2: "second", 3: "third"}  # a tile, a lane, a pair
+
+
+@dataclass(frozen=True)
+class Place:
+    """What stands out along one axis.
+
+    Attributes:
+        axis: Which axis.
+        kind: ``one``, ``few``, ``first``, ``last``, ``stretch``, ``every`` (every n-th position), ``uneven`` or ``even``.
+        positions: The positions in question: all of them for ``one`` and ``few``, first and last for ``first``, ``last`` and
+            ``stretch``, remainder and n for ``every``, the largest for ``uneven``; none for ``even``.
+        share: Share of the squared error that they carry, 0 to 1.
+        text: The same in words.
+    """
+
+    axis: int
+    kind: str
+    positions: tuple[int, ...]
+    share: float
+    text: str
+
+
+def places(sums: AxisSums) -> tuple[Place, ...]:
+    """Return what stands out along each axis that has more than one position; nothing where there is no error."""
+    return tuple(
+        _place(axis, sums.shares(axis), sums.steps[axis], size)
+        for axis, size in enumerate(sums.sizes)
+        if size >= _FEWEST_TO_BE_EVEN and sums.sums[axis].any()
+    )
+
+
+def verdict(found: Sequence[Place], sizes: tuple[int, ...]) -> str:
+    """Return one sentence about the whole tensor.
+
+    Args:
+        found: What :func:`places` gave.
+        sizes: Positions along each axis.
+    """
+    if math.prod(sizes) <= 1:
+        return "there is one element only"
+    telling = [place for place in found if place.kind not in {"even", "uneven"}]
+    if telling and len(telling) == len(found) and all(place.kind == "one" for place in telling):
+        at = {place.axis: place.positions[0] for place in telling}
+        index = [at.get(axis, 0) for axis in range(len(sizes))]
+        return f"one element {index} carries {percent(min(place.share for place in telling))}"
+    if telling:
+        return "; ".join(place.text for place in sorted(telling, key=lambda place: (place.kind != "one", -place.share)))
+    uneven = [place for place in found if place.kind == "uneven"]
+    if uneven:
+        return "; ".join(place.text for place in uneven)
+    return "everywhere alike" if found else "no error"
+
+
+def percent(share: float) -> str:
+    """Return a share in percent; 100 % only where it is all of it.
+
+    >>> percent(1.0), percent(0.99999), percent(0.934)
+    ('100 %', '99.99 %', '93 %')
+    """
+    if share >= 1 - 1e-12:
+        return "100 %"
+    digits = 4 if share > 0.999 else 3 if share > 0.99 else 2
+    return f"{min(share, 0.9999) * 100:.{digits}g} %"
+
+
+def _place(axis: int, shares: Floats, step: int, size: int) -> Place:
+    for look in (_few, _stretch, _every):
+        found = look(axis, shares, step, size)
+        if found is not None:
+            return found
+    largest = int(np.argmax(shares))
+    if shares[largest] * shares.size <= _EVEN and shares[largest] <= max(_HALF, 1.5 / shares.size):
+        return Place(axis, "even", (), float(shares[largest]), f"alike along axis {axis}")
+    times = shares[largest] * shares.size
+    most = f"{percent(shares[largest])} at {_named(largest, step, size)}, {times:.3g} times its even share"
+    text = f"uneven along axis {axis}: {most}"
+    return Place(axis, "uneven", (largest * step,), float(shares[largest]), text)
+
+
+def _few(axis: int, shares: Floats, step: int, size: int) -> Place | None:
+    """Return the fewest positions that carry most of the error, where they are few and far fewer than all."""
+    most = min(FEW, max(1, shares.size // 8)) if shares.size > 2 else 1
+    order = np.lexsort((np.arange(shares.size), -shares))[:most]
+    carried = np.cumsum(shares[order])
+    enough = int(np.searchsorted(carried, MOST_OF_IT))
+    if enough >= order.size:
+        return None
+    found = sorted(int(group) for group in order[: enough + 1])
+    share = float(carried[enough])
+    if len(found) == 1:
+        text = f"one position ({_named(found[0], step, size)} of axis {axis}) carries {percent(share)}"
+        return Place(axis, "one", (found[0] * step,), share, text)
+    if found[-1] - found[0] + 1 == len(found):  # neighbours: a stretch says more
+        return None
+    listed = ", ".join(_named(group, step, size) for group in found)
+    text = f"{len(found)} of {shares.size} positions of axis {axis} ({listed}) carry {percent(share)}"
+    return Place(axis, "few", tuple(group * step for group in found), share, text)
+
+
+def _stretch(axis: int, shares: Floats, step: int, size: int) -> Place | None:
+    """Return the shortest stretch around all but the last per cent of the error, where it is at most half of the axis."""
+    sums = np.cumsum(shares)
+    spare = (1 - _END) / 2
+    first = int(np.searchsorted(sums, spare, side="right"))
+    last = min(int(np.searchsorted(sums, sums[-1] - spare)), shares.size - 1)
+    if (last - first + 1) * 2 > shares.size:
+        return None
+    share = float(shares[first : last + 1].sum())
+    begin, end = first * step, min((last + 1) * step, size) - 1
+    length = end - begin + 1
+    words = f"position{'s' * (length > 1)} of axis {axis}"
+    kind = "last" if end == size - 1 else "first" if not begin else "stretch"
+    texts = {
+        "last": f"the last {length} {words}",
+        "first": f"the first {length} {words}",
+        "stretch": f"positions {begin} to {end} of axis {axis}",
+    }
+    return Place(axis, kind, (begin, end), share, f"{texts[kind]} carry {percent(share)}")
+
+
+def _every(axis: int, shares: Floats, step: int, size: int) -> Place | None:
+    """Return the remainder that carries most of the error, where every second, fourth... position does: a tile or a lane."""
+    if step > 1:
+        return None
+    for period, ordinal in _PERIODS.items():
+        if size < 4 * period:
+            continue
+        sums = np.bincount(np.arange(size) % period, shares)
+        remainder = int(np.argmax(sums))
+        inside = shares[remainder::period]
+        if sums[remainder] >= MOST_OF_IT and inside.max() <= _EVEN * inside.mean():
+            text = f"every {ordinal} position of axis {axis}, from {remainder} on, carries {percent(sums[remainder])}"
+            return Place(axis, "every", (remainder, period), float(sums[remainder]), text)
+    return None
+
+
+def _named(group: int, step: int, size: int) -> str:
+    if step == 1:
+        return f"index {group}"
+    return f"indices {group * step} to {min((group + 1) * step, size) - 1}"

@@ -1,0 +1,1 @@
+"""Metrics of pairs of which not both tensors were kept: exact, estimated, or bounded."""

@@ -1,0 +1,297 @@
+"""Between which values a metric must lie, from sums of either side and, where there are sketches, an estimate of the distance.
+
+y is the reference, x the target, d = x - y, as in ``metrics.py``; all norms are Euclidean. Every range holds whatever the
+elements are, but for the range of a sketch, which holds as often as its construction says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from precflow.comparison.estimated.evidence import MOST_ROWS, Kept
+from precflow.comparison.estimated.sketch import DECISIVE, norm
+from precflow.comparison.fused.ladder import RUNGS, rungs_from
+from precflow.comparison.fused.row_norms import MOST_ROWS as MOST_MEASURED_ROWS
+from precflow.comparison.fused.value_classes import Floats
+from precflow.comparison.metrics import METRICS
+from precflow.dumps.dtypes import coarsest
+
+Range = tuple[float, float]
+
+ROUNDING = 2.0**-20
+"""Error of an agent's sums, relative to the sum of magnitudes, and of its norms: rows of 512 values are added up in float32."""
+
+_OFFSET = 1e-7  # of mare and mere
+_TELLING = 4.0  # times that 1 - cosine may vary within its range; beyond, its best guess says nothing
+_TINY = 2.0**-20  # of a vector's length, below which the other one's direction is lost in their difference
+_ROUNDED = 2.0**-50  # error of a few operations in float64, relative to the largest operand
+_SMALLEST_SQUARE = 2.0**-1000  # mean square below which float64 loses squares; agents scale what float32 would lose
+_SMALLEST_NORM = 2.0**-62  # of one element, below which the norm of a row in float32 loses it
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Sums over the ordinary elements of one side.
+
+    Attributes:
+        count: How many there are.
+        minimum: Smallest.
+        maximum: Largest.
+        total: Their sum.
+        norm: Their norm.
+        rounding: Error of the two, relative to the norm.
+    """
+
+    count: int
+    minimum: float
+    maximum: float
+    total: float
+    norm: float
+    rounding: float
+
+    @property
+    def largest(self) -> float:
+        """Largest magnitude."""
+        return max(abs(self.minimum), abs(self.maximum))
+
+    @property
+    def smallest(self) -> float:
+        """A magnitude that no element is below: 0 where both signs occur."""
+        return max(self.minimum, -self.maximum, 0.0)
+
+    @property
+    def magnitudes(self) -> Range:
+        """Between which values the sum of magnitudes lies."""
+        if self.minimum >= 0 or self.maximum <= 0:
+            return abs(self.total), abs(self.total)
+        return max(self.norm, abs(self.total)), math.sqrt(self.count) * self.norm
+
+
+def side(kept: Kept, count: int) -> Side | str:
+    """Return the sums of one side, or why they are of no use, in words.
+
+    Args:
+        kept: With statistics.
+        count: Ordinary elements, at least 1.
+    """
+    known = kept.statistics
+    if known is None or known.minimum is None or known.maximum is None or known.sum is None or known.square is None:
+        return "its sums were not kept"
+    if not all(map(math.isfinite, (known.minimum, known.maximum, known.sum, known.square))):
+        return "the squares of its values leave the range of their sum"
+    largest = max(abs(known.minimum), abs(known.maximum))
+    if largest > 0 and known.square < _SMALLEST_SQUARE * count:
+        return "its values are so small that their squares are lost"
+    beyond = (1 + ROUNDING) ** 2
+    if not largest * largest / beyond <= known.square <= largest * largest * count * beyond:
+        return "its sum of squares cannot be that of its values"
+    rounding = 0.0 if kept.exact else ROUNDING
+    return Side(count, known.minimum, known.maximum, known.sum, math.sqrt(known.square), rounding)
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """What is known of the norm of the difference.
+
+    Attributes:
+        low: At least.
+        high: At most.
+        estimate: The best guess, from sketches; ``None`` without, and where a certain bound proves them wrong: elements that
+            differ have met in one bucket and cancel there.
+        largest: Between which values the largest single ``|d|`` lies.
+    """
+
+    low: float
+    high: float
+    estimate: float | None
+    largest: Range
+
+
+def distance(y: Side, x: Side, left: Kept, right: Kept) -> Distance:
+    """Return the norm of the difference as far as it is known.
+
+    Args:
+        y: Sums of the reference.
+        x: Sums of the target.
+        left: The reference, for its sketch and rows.
+        right: The target.
+    """
+    slack = max(y.rounding, x.rounding) * (y.norm + x.norm)
+    apart = max(abs(x.minimum - y.minimum), abs(x.maximum - y.maximum))
+    low = max(
+        apart,
+        abs(x.norm - y.norm) - slack,
+        abs(x.total - y.total) / math.sqrt(y.count) - slack,
+        _rows_apart(left, right) - slack,
+    )
+    widest = max(x.maximum - y.minimum, y.maximum - x.minimum)
+    high = max(low, min(x.norm + y.norm + slack, math.sqrt(y.count) * widest))
+    found = _sketched(left, right)
+    error = max(left.resolution, right.resolution) * max(x.norm, y.norm)
+    estimate = None if found is None or found / DECISIVE + error < low else min(max(found, low), high)
+    if found is not None and estimate is not None:
+        low = min(high, max(low, DECISIVE * found - error))
+        high = max(low, min(high, found / DECISIVE + error))
+    single = max(apart, low / math.sqrt(y.count)), max(apart, min(widest, high))
+    return Distance(low, high, estimate, single)
+
+
+def _sketched(left: Kept, right: Kept) -> float | None:
+    return None if left.sketch is None or right.sketch is None else norm(right.sketch - left.sketch)
+
+
+def _rows_apart(left: Kept, right: Kept) -> float:
+    """Return what the norms of rows differ by, as a whole: never more than the norm of the difference."""
+    rows = _rows(left, right)
+    return norm(rows[1] - rows[0]) if rows else 0.0
+
+
+def _rows(left: Kept, right: Kept) -> tuple[Floats, Floats] | None:
+    """Return the norms of the rows of both sides, ``None`` where they were not kept alike."""
+    if left.rows is None or right.rows is None or left.rows.shape != right.rows.shape or not left.rows.size:
+        return None
+    return left.rows, right.rows
+
+
+def ranges(y: Side, x: Side, far: Distance, left: Kept, right: Kept) -> dict[str, Range]:
+    """Return between which values each metric lies; metrics of which nothing is known are absent."""
+    found = dict(_of_distance(y, x, far))
+    found |= _of_rungs(y, far, coarsest((left.dtype, right.dtype)))
+    worst = _worst_row(y, far, left, right)
+    return found | ({"worst_row_error": worst} if worst else {})
+
+
+def with_fills(known: Mapping[str, Range], error: float, size: float) -> dict[str, Range]:
+    """Return the ranges with what the fills of a mask may add to them: a metric is the worse of ordinary numbers and of fills.
+
+    Args:
+        known: The ranges of ordinary numbers.
+        error: No two fills are further apart than this.
+        size: No fill of the reference has a smaller magnitude, above 0.
+    """
+    relative = error / size
+    share = {name: error <= RUNGS[name][1] + RUNGS[name][0] * size for name in RUNGS}
+    found = {}
+    for name, (low, high) in known.items():
+        if name == "cosine_similarity":
+            found[name] = (min(low, max(-1.0, 1 - relative * relative)), high)
+        elif name.startswith("allclose_share"):
+            rung = name.removeprefix("allclose_share").removeprefix("_")
+            found[name] = (low if all(share.values()) or share.get(rung, False) else 0.0, high)
+        else:
+            found[name] = (low, max(high, error if METRICS[name].unit == "value" else relative))
+    return found
+
+
+def estimates(y: Side, x: Side, far: Distance) -> dict[str, float]:
+    """Return the best guess of each metric that follows from the norm of the difference; none without sketches.
+
+    The cosine of vectors whose lengths explain most of their difference cannot be guessed.
+    """
+    if far.estimate is None:
+        return {}
+    found = {"relative_l2": over(far.estimate, y.norm), "rmse": far.estimate / math.sqrt(y.count)}
+    best, worst = 1 - cosine(y, x, far.low), 1 - cosine(y, x, far.high)
+    if min(y.norm, x.norm) < _TINY * max(y.norm, x.norm):
+        return found
+    return {"cosine_similarity": cosine(y, x, far.estimate), **found} if worst <= _TELLING * best else found
+
+
+def over(numerator: float, denominator: float) -> float:
+    """Return the quotient of two magnitudes; 0 against 0 is 0, anything else against 0 infinite.
+
+    >>> over(1.0, 4.0), over(0.0, 0.0), over(2.0, 0.0)
+    (0.25, 0.0, inf)
+    """
+    if not numerator:
+        return 0.0
+    return numerator / denominator if denominator else math.inf
+
+
+def cosine(y: Side, x: Side, apart: float) -> float:
+    """Return ``x.y / (|x| |y|)`` from three norms, without cancellation: ``1 - (|d|^2 - (|x| - |y|)^2) / (2 |x| |y|)``."""
+    if not y.norm or not x.norm:
+        return 1.0 if y.norm == x.norm else 0.0
+    larger = max(y.norm, x.norm)
+    error, longer, product = apart / larger, (x.norm - y.norm) / larger, (x.norm / larger) * (y.norm / larger)
+    if not product:
+        return 0.0
+    return max(-1.0, min(1.0, 1.0 - max(0.0, (error - longer) * (error + longer)) / (2 * product)))
+
+
+def _cosines(y: Side, x: Side, far: Distance) -> Range:
+    """Return between which values the cosine lies: :func:`cosine` with what its norms are off by.
+
+    The shorter of two vectors of very different lengths is lost in their difference: nothing is known of their angle then.
+    """
+    if not y.norm or not x.norm:
+        return cosine(y, x, far.high), cosine(y, x, far.low)
+    larger, off = max(y.norm, x.norm), 2 * max(y.rounding, x.rounding) + _ROUNDED
+    longer, product = abs(x.norm - y.norm) / larger, 2 * (x.norm / larger) * (y.norm / larger)
+    most = (max(0.0, far.high / larger - longer) + off) * (far.high / larger + longer + off)
+    least = max(0.0, far.low / larger - longer - off) * (far.low / larger + longer)
+    if not product:
+        return -1.0, 1.0
+    return max(-1.0, 1.0 - most * (1 + 2 * off) / product), max(-1.0, 1.0 - least * (1 - 2 * off) / product)
+
+
+def _of_distance(y: Side, x: Side, far: Distance) -> Iterator[tuple[str, Range]]:
+    root, (largest_low, largest_high) = math.sqrt(y.count), far.largest
+    mean_low = max(abs(x.total - y.total) / y.count, over(far.low * far.low, y.count * largest_high))
+    mean_low = max(0.0, mean_low - max(x.rounding, y.rounding) * (x.norm + y.norm) / root)
+    mean = min(mean_low, largest_high), max(mean_low, min(far.high / root, largest_high))
+    yield "cosine_similarity", _cosines(y, x, far)
+    yield "max_abs_error", far.largest
+    yield "mean_abs_error", mean
+    yield "relative_l2", (over(far.low, y.norm), over(far.high, y.norm))
+    yield "accumulated_relative_error", (over(mean[0] * y.count, y.magnitudes[1]), over(mean[1] * y.count, y.magnitudes[0]))
+    yield "rmse", (far.low / root, far.high / root)
+    yield "mare", (largest_low / (y.largest + _OFFSET), largest_high / (y.smallest + _OFFSET))
+    yield "mere", (mean[0] / (y.largest + _OFFSET), mean[1] / (y.smallest + _OFFSET))
+    yield "max_rms_error", (over(largest_low * root, y.norm), over(largest_high * root, y.norm))
+
+
+def _of_rungs(y: Side, far: Distance, coarse: str) -> Mapping[str, Range]:
+    """Return the shares within ``assert_close``'s tolerances: so many elements cannot be further off, by Chebyshev."""
+    found = {}
+    for name in rungs_from(coarse):
+        relative, absolute = RUNGS[name]
+        beyond = 0.0 if far.largest[1] <= absolute else min(1.0, (far.high / absolute) * (far.high / absolute) / y.count)
+        one_is = far.largest[0] > absolute + relative * y.largest
+        found[f"allclose_share_{name}"] = (1.0 - beyond, 1.0 - one_is / y.count)
+    return {"allclose_share": next(iter(found.values())), **found} if found else {}
+
+
+def _worst_row(y: Side, far: Distance, left: Kept, right: Kept) -> Range | None:
+    """Return the range of the worst row's error, from the norms of rows; ``None`` where they were not kept."""
+    if len(left.shape) < 2:  # a vector is one row
+        return over(far.low, y.norm), over(far.high, y.norm)
+    kept_rows, count = _rows(left, right), math.prod(left.shape[:-1])
+    if kept_rows is None or count > MOST_MEASURED_ROWS:
+        return None
+    here, there = kept_rows
+    largest = max(1.0, float(here.max()), float(there.max()))  # to which agents scale the values of a tensor that has huge ones
+    slack = ROUNDING * (here + there) + 2 * _SMALLEST_NORM * largest * math.sqrt(left.shape[-1])
+    apart = np.maximum(np.abs(there - here) - slack, 0.0)
+    if count > MOST_ROWS:
+        return _largest_share(apart, _group_scale(here, count, y)), math.inf
+    scale = np.maximum(here, np.median(here))
+    low = max(_largest_share(apart, scale), over(far.low, norm(scale)))
+    return low, max(low, _largest_share(np.minimum(here + there + slack, far.high), scale))
+
+
+def _group_scale(rows: Floats, count: int, y: Side) -> Floats:
+    """Return what a group's difference is at most divided by, for its worst row; the median is below ``|y| sqrt(2 / rows)``."""
+    together = -(-count // len(rows))
+    scale: Floats = np.hypot(rows, math.sqrt(together * 2 / count) * y.norm)
+    return scale
+
+
+def _largest_share(apart: Floats, scale: Floats) -> float:
+    wrong = apart > 0
+    with np.errstate(divide="ignore", over="ignore"):
+        return float(np.max(apart[wrong] / scale[wrong], initial=0.0))

@@ -1,0 +1,215 @@
+"""Metrics of pairs of which not both tensors were kept: exact, estimated or bounded where they can be had, else absent.
+
+Equal content ids mean equal bits, so that every error is exactly 0. Two sketches give the norm of the difference with an error
+of 3.1 % (root mean square); statistics give bounds only. Nothing is passed on the strength of what was not kept: a metric that
+cannot be had is named with its reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from precflow.agent.contract import FILLS
+from precflow.comparison.estimated import bounds
+from precflow.comparison.estimated.evidence import EVIDENCE, Evidence, Kept, kept
+from precflow.comparison.estimated.exclusions import Places, places
+from precflow.comparison.fused.ladder import rungs_from
+from precflow.comparison.fused.summary import Summary
+from precflow.comparison.measures import Measure
+from precflow.comparison.metrics import METRICS, measure_all
+from precflow.dumps.dtypes import coarsest, is_floating
+from precflow.dumps.records import Record, Statistics
+from precflow.errors import DumpError
+
+_SINGLE = "needs single elements"
+_RELATIVE = {"max_rel_error", "mean_rel_error", "ulp_distance", "mean_ulp_distance"}
+
+
+def are_needed(measure: Measure, left: Record, right: Record) -> bool:
+    """Tell whether a pair is measured here: not both tensors were stored, or other parts of them, or equal bits say all."""
+    parts = (left.share, left.part) != (right.share, right.part)
+    return not (left.stored and right.stored) or parts or (measure.equal and left.share < 1)
+
+
+def measured(  # noqa: PLR0913, PLR0917  a pair, both dumps, and what masks are known
+    measure: Measure,
+    left: Record,
+    right: Record,
+    reference: Evidence,
+    target: Evidence,
+    constants: tuple[float, ...] = FILLS,
+) -> Measure:
+    """Measure a pair of which not both tensors were stored.
+
+    Args:
+        measure: What is known without numbers; ``equal`` says that the bits are the same.
+        left: Record of the reference.
+        right: Record of the target, same shape.
+        reference: Its dump.
+        target: Its dump.
+        constants: Which mask fills are known.
+
+    Returns:
+        The measure with metrics, their ranges where they are no exact numbers, and why others are absent. Where a part was
+        kept they are those of the part, and only whether the bits are equal is told of the whole.
+    """
+    if measure.equal:
+        return _same(measure, left)
+    if not (left.content and right.content) and not (_counted(left) and _counted(right)):
+        return replace(measure, join="sampled_out", evidence="", reason=f"the {_without(left, right)} kept no tensor of it")
+    try:
+        first, second = _kept("reference", left, reference, constants), _kept("target", right, target, constants)
+    except DumpError as error:
+        return replace(measure, join="unreadable", evidence="", reason=error.message)
+    least = min(first.evidence, second.evidence, key=EVIDENCE.index)
+    size = _size(left, left.share)
+    measure = replace(measure, evidence=least, share=left.share, metrics=_bits(left, right), counts={"elements": size})
+    if (left.share, left.part) != (right.share, right.part):
+        return _nothing(measure, "the sides kept different parts of it")
+    return _estimated(measure, first, second, size, constants)
+
+
+def _kept(side: str, record: Record, dump: Evidence, constants: tuple[float, ...]) -> Kept:
+    """Return what a dump has of a record; an error says on which side it is."""
+    try:
+        return kept(record, dump, constants)
+    except DumpError as error:
+        raise DumpError(f"{side}: {error.message}") from error
+
+
+def _counted(record: Record) -> bool:
+    return record.stored or record.statistics is not None
+
+
+def _without(left: Record, right: Record) -> str:
+    sides = (("reference", left), ("target", right))
+    return " and ".join(side for side, record in sides if not _counted(record))
+
+
+def _same(measure: Measure, record: Record) -> Measure:
+    """Return the metrics of equal bits, and what is known of the values that enter no sum."""
+    known = record.statistics
+    size = _size(record, 1.0)
+    nonfinite, sentinel = (known.nonfinite, known.sentinel) if known and record.share == 1 else (0, 0)
+    fills = Summary(
+        inexact=measure.judged,
+        elements=sentinel,
+        within_one_thousandth=sentinel,
+        within_five_thousandths=sentinel,
+        close=dict.fromkeys(rungs_from(coarsest([record.dtype])), sentinel),
+    )
+    summary = Summary(
+        inexact=measure.judged,
+        elements=size,
+        nonfinite=nonfinite,
+        sentinel=sentinel,
+        within_one_thousandth=size - nonfinite - sentinel,
+        within_five_thousandths=size - nonfinite - sentinel,
+        close=dict.fromkeys(rungs_from(coarsest([record.dtype])), size - nonfinite - sentinel),
+        fills=fills if sentinel else None,
+    )
+    counts = {"elements": size, "sentinel": sentinel, "nonfinite": nonfinite}
+    told = (f"{nonfinite} NaN or Inf, equal in kind and place on both sides",) if nonfinite else ()
+    return replace(measure, evidence="digest", metrics=measure_all(summary), counts=counts, warnings=told)
+
+
+def _size(record: Record, share: float) -> int:
+    """Return the number of elements of a part of a tensor, parts of complex ones counted singly."""
+    whole = math.prod(record.shape) * (2 if record.dtype.startswith("complex") else 1)
+    return round(whole * share)
+
+
+def _estimated(measure: Measure, first: Kept, second: Kept, size: int, constants: tuple[float, ...]) -> Measure:
+    one, other = first.statistics, second.statistics
+    found = places(first, second, constants)
+    if one is None or other is None or found.unknown:
+        return _nothing(measure, found.unknown)
+    measure = replace(measure, counts=_counts(size, one, other, found))
+    if not found.agree:
+        return _nothing(measure, "the sides leave out different elements")
+    measure = replace(measure, warnings=_warnings(measure.counts))
+    count = size - one.nonfinite - one.sentinel
+    if count <= 0:
+        return _nothing(measure, "it holds no ordinary number")
+    y, x = bounds.side(first, count), bounds.side(second, count)
+    if isinstance(y, str) or isinstance(x, str):
+        return _nothing(measure, y if isinstance(y, str) else str(x))
+    far = bounds.distance(y, x, first, second)
+    known = bounds.ranges(y, x, far, first, second)
+    if found.fill_error:
+        known = bounds.with_fills(known, found.fill_error, found.fill_size)
+    return _filled(measure, bounds.estimates(y, x, far), known, _meaningless(y, x, measure))
+
+
+def _filled(
+    measure: Measure, guessed: Mapping[str, float], known: Mapping[str, bounds.Range], meaningless: frozenset[str]
+) -> Measure:
+    """Sort metrics into exact ones, estimates and bounds, and name what is absent."""
+    known = {name: limits for name, limits in known.items() if name not in meaningless}
+    fixed = {name: low for name, (low, high) in known.items() if low == high}
+    metrics = {**{name: value for name, value in guessed.items() if name in known}, **fixed, **measure.metrics}
+    return replace(
+        measure,
+        metrics={name: metrics[name] for name in METRICS if name in metrics},
+        ranges={name: limits for name, limits in known.items() if name not in fixed},
+        absent={name: _SINGLE for name in METRICS if name not in {*metrics, *known, *meaningless}},
+    )
+
+
+def _nothing(measure: Measure, reason: str) -> Measure:
+    """Return a measure of which no more is known than whether the bits are equal, each metric with the reason."""
+    without = _without_rung(measure)
+    return replace(measure, absent={name: reason for name in METRICS if name not in {*measure.metrics, *without}})
+
+
+def _bits(left: Record, right: Record) -> dict[str, float]:
+    """Return that the bits differ, where that is known: content ids are those of whole tensors, whatever was kept."""
+    known = left.dtype != right.dtype or (left.content and right.content)
+    return {"bitwise_equal": 0.0} if known else {}
+
+
+def _meaningless(y: bounds.Side, x: bounds.Side, measure: Measure) -> frozenset[str]:
+    """Return the metrics that even the tensors would not give."""
+    negative = {"kl_divergence"} if min(y.minimum, x.minimum) < 0 else set()
+    whole = set() if _is_inexact(measure) else set(METRICS) - {"max_abs_error", "mean_abs_error", "bitwise_equal"}
+    return frozenset(negative | whole | (set() if y.largest else _RELATIVE)) | _without_rung(measure)
+
+
+def _without_rung(measure: Measure) -> frozenset[str]:
+    """Return the shares within tolerances that are finer than the coarser of the two types."""
+    names = rungs_from(coarsest([measure.reference_dtype, measure.target_dtype]))
+    rungs = {"allclose_share", *(f"allclose_share_{name}" for name in names)} if names else set()
+    return frozenset(name for name in METRICS if name.startswith("allclose_share") and name not in rungs)
+
+
+def _is_inexact(measure: Measure) -> bool:
+    return is_floating(measure.reference_dtype) or is_floating(measure.target_dtype)
+
+
+def _counts(size: int, one: Statistics, other: Statistics, found: Places) -> dict[str, int]:
+    """Return the classes of values as for tensors; where the places differ, at least so many of each."""
+    nonfinite = max(one.nonfinite, other.nonfinite)
+    excluded = max(one.nonfinite + one.sentinel, other.nonfinite + other.sentinel)
+    return {
+        "elements": size,
+        "sentinel": excluded - nonfinite,
+        "nonfinite": nonfinite,
+        "sentinel_mismatch": found.sentinel_mismatch,
+        "other_fill": found.other_fill,
+        "saturated_mismatch": found.saturated_mismatch,
+        "nonfinite_mismatch": found.nonfinite_mismatch,
+        "infinity_for_sentinel": found.infinity_for_sentinel,
+    }
+
+
+def _warnings(counts: Mapping[str, int]) -> tuple[str, ...]:
+    """Return what a reader should know of the elements that enter no sum, where both sides agree on them."""
+    masked = counts["infinity_for_sentinel"]
+    told = (
+        (counts["nonfinite"] - masked, "{} NaN or Inf, equal in kind and place on both sides"),
+        (masked, "{} places hold -inf on one side and a mask's fill value on the other"),
+        (counts["sentinel"], "{} elements hold a mask's fill value on both sides and are measured by themselves"),
+    )
+    return tuple(text.format(count) for count, text in told if count > 0)

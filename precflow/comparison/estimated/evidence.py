@@ -1,0 +1,295 @@
+"""What is known of one side's tensor, whatever was kept of it: the tensor, its sketch, its statistics, or its content id.
+
+A tensor that one side stored is brought into the form of the other side's sketch or statistics, in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from precflow.agent.contract import FILLS, FILLS_FAR
+from precflow.comparison.estimated.sketch import BLOCK, BUCKETS, block_sketch, mixed
+from precflow.comparison.fused.row_norms import row_length
+from precflow.comparison.fused.value_classes import (
+    FIRST_FILL,
+    INFINITY,
+    MINUS_INFINITY,
+    NOT_A_NUMBER,
+    ORDINARY,
+    Classes,
+    Fills,
+    Floats,
+    fills_of,
+    sort,
+    widen,
+)
+from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES, float_facts, name_of, real_part
+from precflow.dumps.pages import release
+from precflow.dumps.records import Record, Statistics
+
+EVIDENCE = ("digest", "statistics", "sketch", "tensors")  # from little to all
+
+MOST_ROWS = 1024  # norms that an agent keeps of one tensor; of more rows, equal groups of neighbours
+_PLACES = 16384  # elements that share one table of weights
+_SEED = 0x243F6A88  # of that table
+_HIGH, _LOW = 3, 4  # codes of places; -inf masks like a low fill
+_SMALLEST_SUM = 2.0**-110  # in float32 a smaller one has lost digits that the resolution of a sketch counts on
+_SINGLE, _SPLIT = 2.0**-22, 2.0**-32  # error of sums in float32, without and with their low part, relative to the norm
+
+
+class Evidence(Protocol):
+    """A dump, as far as it is read here."""
+
+    @property
+    def fills(self) -> tuple[float, ...] | None:
+        """The constants by which its statistics tell mask fills; ``None`` where they are of an older definition."""
+
+    def tensor(self, record: Record) -> npt.NDArray[Any]:
+        """Return a record's tensor; raises DumpError."""
+
+    def sketch(self, record: Record) -> npt.NDArray[Any] | None:
+        """Return a record's sketch, ``[parts, BUCKETS]``; raises DumpError."""
+
+    def rows(self, record: Record) -> npt.NDArray[Any] | None:
+        """Return the norms of a record's rows; raises DumpError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is known of one tensor.
+
+    Attributes:
+        dtype: Name of its element type.
+        shape: Sizes.
+        share: Share of its elements that the rest speaks of.
+        evidence: One of ``EVIDENCE``: the most that was kept.
+        statistics: Counts and sums.
+        sketch: float64 ``[BUCKETS]``; ``None`` too where the tensor's shape is in step with the buckets.
+        resolution: Error of the sketch's own sums, relative to the tensor's norm.
+        rows: Norms of rows, or of equal groups of neighbouring rows.
+        exact: The numbers were taken in float64 from the tensor itself.
+        fills: The constants by which fills were told; ``None`` where it was done by an older definition.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    share: float = 1.0
+    evidence: str = "digest"
+    statistics: Statistics | None = None
+    sketch: Floats | None = None
+    resolution: float = 0.0
+    rows: Floats | None = None
+    exact: bool = False
+    fills: tuple[float, ...] | None = FILLS
+
+
+def constants_of(reference: Evidence, target: Evidence) -> tuple[float, ...]:
+    """Return the constants that both dumps know mask fills by, those that are always known where they do not agree."""
+    return reference.fills if reference.fills and reference.fills == target.fills else FILLS
+
+
+def kept(record: Record, dump: Evidence, constants: tuple[float, ...] = FILLS) -> Kept:
+    """Return what a dump has of a record.
+
+    Args:
+        record: The record.
+        dump: The dump.
+        constants: Which mask fills are known, for a tensor that is looked at here.
+
+    Raises:
+        DumpError: It should have it, and it cannot be read.
+    """
+    found = Kept(record.dtype, record.shape, record.share, fills=dump.fills)
+    if record.stored:
+        return of_tensor(dump.tensor(record), found, constants)
+    if record.statistics is None:
+        return found
+    found = replace(found, evidence="statistics", statistics=record.statistics)
+    rows = _in_range(dump.rows(record)) if record.share == 1 else None
+    sums = None if _in_step(record.shape) else _in_range(dump.sketch(record))
+    if sums is None:
+        return replace(found, rows=rows)
+    parts = sums.reshape(-1, BUCKETS)
+    resolution = _SPLIT if len(parts) > 1 else _SINGLE
+    return replace(found, evidence="sketch", sketch=parts.sum(axis=0), resolution=resolution, rows=rows)
+
+
+def of_tensor(tensor: npt.NDArray[Any], described: Kept, constants: tuple[float, ...] = FILLS) -> Kept:
+    """Return sketch, statistics and row norms of a floating point tensor; of other types nothing but that it was stored.
+
+    Args:
+        tensor: Any shape.
+        described: Its type, shape and share.
+        constants: Which mask fills are known.
+    """
+    name = real_part(name_of(tensor.dtype))
+    if name not in FLOATS:
+        return replace(described, evidence="tensors")
+    flat = np.ascontiguousarray(tensor).reshape(-1).view(NUMPY_DTYPES[name])
+    length, fills = group_length(described.shape, flat.size), fills_of(float_facts(name), constants)
+    gathered, floor = _Gathered(fills, float_facts(name).largest, flat.size, length), floor_of(flat, fills)
+    for number, start in enumerate(range(0, flat.size, BLOCK)):
+        values = widen(flat[start : start + BLOCK])
+        gathered.add(values, sort(values, fills, floor).kinds, number)
+    return replace(
+        described,
+        evidence="tensors",
+        statistics=gathered.statistics(),
+        sketch=None if _in_step(described.shape) else gathered.sketch,
+        rows=np.sqrt(gathered.rows) if described.share == 1 else None,
+        exact=True,
+        fills=constants,
+    )
+
+
+def floor_of(flat: npt.NDArray[Any], fills: Fills, block: int = BLOCK) -> float:
+    """Return the magnitude below which a constant is an ordinary number in a tensor; 0 where no constant is.
+
+    Args:
+        flat: Its elements, real.
+        fills: Of its type.
+        block: Elements read at a time.
+    """
+    largest, least = 0.0, np.inf
+    for start in range(0, flat.size, block):
+        part = flat[start : start + block]
+        found = sort(widen(part), fills)
+        largest, least = max(largest, found.largest), min(least, found.least)
+        release(part)
+    return FILLS_FAR * largest if least < FILLS_FAR * largest else 0.0
+
+
+def group_length(shape: tuple[int, ...], size: int) -> int:
+    """Return how many elements one kept row norm speaks of.
+
+    Args:
+        shape: Of the tensor.
+        size: Its elements, the parts of complex ones counted singly.
+
+    >>> group_length((3, 77, 768), 3 * 77 * 768), group_length((2048, 4), 2048 * 4)
+    (768, 8)
+    """
+    length = row_length(shape) * max(1, size // max(1, int(np.prod(shape, dtype=np.int64))))
+    rows = -(-size // length)
+    return length * max(1, -(-rows // MOST_ROWS))
+
+
+def _in_step(shape: tuple[int, ...]) -> bool:
+    """Tell whether an axis steps by a multiple of the bucket count: one column would fall into one bucket, and be misjudged."""
+    return any(
+        int(np.prod(shape[axis + 1 :], dtype=np.int64)) % BUCKETS == 0 for axis in range(len(shape) - 1) if shape[axis] > 1
+    )
+
+
+def _in_range(numbers: npt.NDArray[Any] | None) -> Floats | None:
+    """Return numbers as flat float64; ``None`` where sums left the range of float32, or its digits at the lower end."""
+    if numbers is None:
+        return None
+    wide = np.asarray(numbers, np.float64).reshape(-1)
+    largest = float(np.max(np.abs(wide), initial=0.0))
+    return wide if np.isfinite(largest) and (not largest or largest >= _SMALLEST_SUM) else None
+
+
+class _Gathered:
+    """Sums over the blocks of one tensor.
+
+    Args:
+        fills: Of its type.
+        largest: Largest finite value of its type.
+        size: Elements of the tensor.
+        length: Elements of a row, or of a group of rows.
+    """
+
+    def __init__(self, fills: Fills, largest: float, size: int, length: int) -> None:
+        self.sketch = np.zeros(BUCKETS)
+        self.rows = np.zeros(-(-size // length))
+        self._fills = fills
+        self._largest = largest
+        self._length = length
+        self._extremes: list[tuple[float, float]] = []
+        self._filled: list[tuple[float, float]] = []  # extremes of fills
+        self._sums = np.zeros(2)
+        self._counts = np.zeros(fills.low.size, np.int64)  # by class
+        self._zero = self._saturated = self._places = 0
+
+    def add(self, values: Floats, kinds: Classes, number: int) -> None:
+        """Add a block; ``number`` says which."""
+        ordinary, filled = kinds == ORDINARY, kinds >= FIRST_FILL
+        numbers = np.where(ordinary, values, 0.0)
+        with np.errstate(over="ignore", under="ignore"):
+            squares = numbers * numbers
+        start = number * BLOCK
+        self.sketch += block_sketch(numbers, number)
+        with np.errstate(over="ignore"):
+            self._sums += (numbers.sum(), squares.sum())
+            for row, part in self._pieces(start, values.size):
+                self.rows[row] += squares[part].sum()
+        self._counts += np.bincount(kinds, minlength=self._counts.size)
+        self._zero += int(np.count_nonzero(ordinary & (values == 0)))
+        self._saturated += int(np.count_nonzero(np.abs(values) == self._largest))
+        if ordinary.any():
+            self._extremes.append((float(values[ordinary].min()), float(values[ordinary].max())))
+        if filled.any():
+            self._filled.append((float(values[filled].min()), float(values[filled].max())))
+        if not ordinary.all():
+            self._places += places(kinds, start, self._fills)
+
+    def statistics(self) -> Statistics:
+        """Return what was counted and added up."""
+        known = bool(self._extremes)
+        filled = self._counts[FIRST_FILL:]
+        fill, spread = self._one_fill() if np.count_nonzero(filled) == 1 else (None, None)
+        return Statistics(
+            minimum=min(low for low, _ in self._extremes) if known else None,
+            maximum=max(high for _, high in self._extremes) if known else None,
+            sum=float(self._sums[0]) if known else None,
+            square=float(self._sums[1]) if known else None,
+            nan=int(self._counts[NOT_A_NUMBER]),
+            positive_infinity=int(self._counts[INFINITY]),
+            negative_infinity=int(self._counts[MINUS_INFINITY]),
+            sentinel=int(filled.sum()),
+            zero=self._zero,
+            saturated=self._saturated,
+            high=int(filled[~self._fills.low[FIRST_FILL:]].sum()),
+            places=self._places % (1 << 32),
+            fill=fill,
+            spread=spread,
+        )
+
+    def _one_fill(self) -> tuple[float, float]:
+        """Return the constant that all fills are of, and how far the furthest is from it."""
+        low, high = min(one for one, _ in self._filled), max(one for _, one in self._filled)
+        size = self._fills.sizes[np.searchsorted(self._fills.lows, low, side="right") - 1]
+        fill = float(np.copysign(size, low))
+        return fill, max(abs(low - fill), abs(high - fill))
+
+    def _pieces(self, start: int, size: int) -> Iterator[tuple[int, slice]]:
+        """Cut a block where rows end: number of the row, and its part of the block."""
+        position = start
+        while position < start + size:
+            row = position // self._length
+            end = min((row + 1) * self._length, start + size)
+            yield row, slice(position - start, end - start)
+            position = end
+
+
+def places(kinds: Classes, start: int, fills: Fills) -> int:
+    """Return the checksum of where elements stand that are not ordinary, as ``contract.STATISTICS`` defines it.
+
+    Args:
+        kinds: Class of each element, of a part of a tensor.
+        start: Number of the first of them in the tensor.
+        fills: Of its type.
+    """
+    where = np.flatnonzero(kinds != ORDINARY)
+    codes = np.where(fills.low, _LOW, _HIGH).astype(np.uint32)
+    codes[[NOT_A_NUMBER, INFINITY, MINUS_INFINITY]] = 1, 2, _LOW
+    positions = where.astype(np.uint64) + np.uint64(start)
+    inside, block = (positions % _PLACES).astype(np.uint32), (positions // _PLACES).astype(np.uint32)
+    weights = (mixed(inside + np.uint32(_SEED)) ^ mixed(block)) | np.uint32(1)
+    return int(np.add.reduce(codes[kinds[where]] * weights, dtype=np.uint32))

@@ -1,0 +1,197 @@
+"""Whether the fills, NaN and infinities of two tensors stand at the same places, told from counts and checksums.
+
+Sums of two sides may be compared only where both leave out the same elements. Counts that differ prove a mismatch, equal ones
+prove nothing; the checksum of their places does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from precflow.agent.contract import FILLS
+from precflow.comparison.estimated.evidence import Kept
+from precflow.comparison.fused.value_classes import CLOSE, FIRST_FILL, Fills, fills_of, sort
+from precflow.dumps.dtypes import FLOATS, float_facts, real_part
+from precflow.dumps.records import Statistics
+
+Both = tuple[Fills | None, Fills | None]  # of the reference's and of the target's type
+
+_STRADDLE = "one side holds mask fill values, and the other ordinary numbers that are as large"
+_OTHERWISE = "the {} counted mask fill values by another definition: record it again with this version"
+_SATURATED = (
+    "one side holds the largest value of its type, and what was kept does not show that the other does at the same places"
+)
+_SEVERAL = "a side holds mask fill values of several constants, and where each of them stands was not kept"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What is known of the elements that are no ordinary numbers.
+
+    Attributes:
+        agree: Both sides leave out the same elements, each for the same reason.
+        unknown: Why that cannot be told, ``""`` where it can.
+        nonfinite_mismatch: NaN or infinities without an equal partner: at least so many.
+        sentinel_mismatch: Fills that stand against ordinary numbers: at least so many.
+        other_fill: Fills of two constants that do not stand for each other: at least so many.
+        saturated_mismatch: Elements with the largest value of their type on one side only: at least so many.
+        infinity_for_sentinel: -inf against a negative fill, where they agree.
+        fill_error: Where they agree, at most so far are two fills from each other, in the tensor's own unit...
+        fill_size: ...and no fill of the reference has a smaller magnitude.
+    """
+
+    agree: bool = False
+    unknown: str = ""
+    nonfinite_mismatch: int = 0
+    sentinel_mismatch: int = 0
+    other_fill: int = 0
+    saturated_mismatch: int = 0
+    infinity_for_sentinel: int = 0
+    fill_error: float = 0.0
+    fill_size: float = 1.0
+
+
+def places(left: Kept, right: Kept, constants: tuple[float, ...] = FILLS) -> Places:
+    """Compare where two tensors of one shape hold something else than ordinary numbers.
+
+    Args:
+        left: The reference, with statistics.
+        right: The target, with statistics.
+        constants: Which mask fills are known.
+    """
+    one, other = left.statistics, right.statistics
+    if one is None or other is None:
+        return Places(unknown="one side kept a content id only, and the content differs")
+    if left.dtype.startswith("complex") != right.dtype.startswith("complex"):
+        return Places(unknown="one side is complex and the other real")
+    fills = _fills(left, constants), _fills(right, constants)
+    for side, kept, kinds in zip(("reference", "target"), (left, right), fills, strict=True):
+        if _is_counted_otherwise(kept, kinds, constants):
+            return Places(unknown=_OTHERWISE.format(side))
+    nonfinite, apart = _nonfinite_apart(one, other), _fills_apart(one, other)
+    if nonfinite:
+        return Places(nonfinite_mismatch=nonfinite)
+    straddle = _reaches(one, other, fills[0]) or _reaches(other, one, fills[1])
+    if apart:
+        return Places(unknown=_STRADDLE) if straddle else Places(sentinel_mismatch=apart)
+    return _saturated(one, other, fills) or _by_checksum(one, other, fills, straddle=straddle)
+
+
+def _by_checksum(one: Statistics, other: Statistics, fills: Both, *, straddle: bool) -> Places:
+    """Compare places where both sides have the same numbers of everything."""
+    if not (one.sentinel or other.sentinel or one.nonfinite or other.nonfinite):
+        return Places(agree=True)
+    if one.places is None or other.places is None:
+        return Places(unknown="both sides have NaN, Inf or mask fill values, and their places were not kept")
+    if one.places != other.places:
+        if straddle:
+            return Places(unknown=_STRADDLE)
+        return Places(sentinel_mismatch=1) if one.sentinel or other.sentinel else Places(nonfinite_mismatch=1)
+    if one.sentinel and other.sentinel:
+        return _of_constants(one, other, fills)
+    return Places(agree=True, infinity_for_sentinel=abs(one.negative_infinity - other.negative_infinity))
+
+
+def _of_constants(one: Statistics, other: Statistics, fills: Both) -> Places:
+    """Compare what two sides are filled with, at the same places."""
+    here, there = (_constant(side, kinds) for side, kinds in zip((one, other), fills, strict=True))
+    if here is None or there is None:
+        return Places(unknown=_SEVERAL)
+    masked = abs(one.negative_infinity - other.negative_infinity)
+    if here.kind == there.kind:
+        error = here.spread + there.spread + abs(here.value - there.value)
+        return Places(agree=True, infinity_for_sentinel=masked, fill_error=error, fill_size=abs(here.value) - here.spread)
+    if (here.end, there.end) in {("low", "low"), ("high", "high")}:
+        return Places(agree=True, infinity_for_sentinel=masked)
+    certain = one.sentinel + other.sentinel - max(_masked(one), _masked(other))
+    return Places(other_fill=certain) if certain > 0 else Places(unknown=_SEVERAL)
+
+
+class _Constant(NamedTuple):
+    """What all fills of a side are of: the value, its class, how far fills are from it, and which end of its type it is."""
+
+    value: float
+    kind: int
+    spread: float
+    end: str
+
+
+def _constant(side: Statistics, fills: Fills | None) -> _Constant | None:
+    """Return what a side is filled with, ``None`` where that is not one constant."""
+    if fills is None or side.fill is None or side.spread is None:
+        return None
+    kind = int(sort(np.array([side.fill], np.float64), fills).kinds[0])
+    if kind < FIRST_FILL:
+        return None
+    return _Constant(side.fill, kind, side.spread, dict(zip(fills.ends, ("low", "high"), strict=True)).get(kind, ""))
+
+
+def _masked(side: Statistics) -> int:
+    return side.sentinel + side.negative_infinity
+
+
+def _is_counted_otherwise(side: Kept, fills: Fills | None, constants: tuple[float, ...]) -> bool:
+    """Tell whether the fills of a side were counted by another definition, and that may matter."""
+    known = side.statistics
+    if side.fills is not None and sorted(side.fills) == sorted(constants):
+        return False
+    if fills is None or known is None or known.sentinel:
+        return True
+    return known.minimum is not None and known.maximum is not None and max(-known.minimum, known.maximum) >= fills.plain
+
+
+def _saturated(one: Statistics, other: Statistics, fills: Both) -> Places | None:
+    """Return what follows from saturated elements that are no fills; ``None`` where no side has any."""
+    pairs = ((one, other, fills[0]), (other, one, fills[1]))
+    found = [(against, kinds) for side, against, kinds in pairs if kinds and _largest(side) == kinds.largest]
+    if not found:
+        return None
+    whole = not (_masked(one) or _masked(other) or one.nonfinite or other.nonfinite)
+    if whole and any(_largest(against) < kinds.largest - kinds.slack for against, kinds in found):
+        return Places(saturated_mismatch=1)
+    return Places(unknown=_SATURATED)
+
+
+def _largest(side: Statistics) -> float:
+    return max(-(side.minimum or 0.0), side.maximum or 0.0)
+
+
+def _nonfinite_apart(one: Statistics, other: Statistics) -> int:
+    """Return at how many places a NaN or infinity cannot have an equal partner; one place may take one of each side."""
+    return max(_without_partner(one, other), _without_partner(other, one))
+
+
+def _without_partner(side: Statistics, other: Statistics) -> int:
+    """Return how many NaN and infinities of a side are more than the other has; -inf may stand against a negative fill."""
+    low = other.sentinel - (other.high or 0)
+    kinds = ((side.nan, other.nan), (side.positive_infinity, other.positive_infinity))
+    return sum(max(0, here - there) for here, there in (*kinds, (side.negative_infinity, other.negative_infinity + low)))
+
+
+def _fills_apart(one: Statistics, other: Statistics) -> int:
+    """Return how many fills cannot have a partner; a negative one may stand against -inf."""
+    if one.high is None or other.high is None:
+        return abs(one.sentinel + one.negative_infinity - other.sentinel - other.negative_infinity)
+    return max(abs(_low(one) - _low(other)), abs(one.high - other.high))
+
+
+def _low(side: Statistics) -> int:
+    return side.sentinel - (side.high or 0) + side.negative_infinity
+
+
+def _reaches(side: Statistics, other: Statistics, fills: Fills | None) -> bool:
+    """Tell whether an ordinary value of the other side may be as large as a fill of this one."""
+    if not side.sentinel or other.minimum is None or other.maximum is None:
+        return False
+    if side.fill is None or side.spread is None:
+        return fills is None or _largest(other) >= (1 - 2 * CLOSE) * fills.plain
+    nearest = (1 - 2 * CLOSE) * (abs(side.fill) - side.spread)
+    return bool(-other.minimum >= nearest if side.fill < 0 else other.maximum >= nearest)
+
+
+def _fills(side: Kept, constants: tuple[float, ...]) -> Fills | None:
+    name = real_part(side.dtype)
+    return fills_of(float_facts(name), constants) if name in FLOATS else None

@@ -1,0 +1,190 @@
+"""The fused pass: a pair of tensors is read once, in blocks, and every block's summary is added up.
+
+A large comparison takes the compiled pass where it can be had; NumPy's is its oracle, and always there.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from precflow.agent.contract import FILLS
+from precflow.comparison.compiled.engine import compiled_range
+from precflow.comparison.fused.integers import integer_block
+from precflow.comparison.fused.kernel import float_block, pair_facts
+from precflow.comparison.fused.row_norms import pieces, row_length
+from precflow.comparison.fused.summary import Summary, merge
+from precflow.comparison.fused.value_classes import Sides
+from precflow.dumps.digest import Words, lanes, no_lanes
+from precflow.dumps.dtypes import NUMPY_DTYPES, is_floating, name_of, real_part
+from precflow.dumps.pages import release
+
+Data = npt.NDArray[np.uint8]
+Lanes = tuple[Words, Words]
+
+DEFAULT_BLOCK = 1 << 17  # elements; the temporaries of a block then stay in the cache
+_WORTH_COMPILING = 1 << 27  # elements; below, NumPy is done before numba has compiled (3 s once) or even loaded (0.3 s)
+_EACH = 1 << 17  # elements that NumPy could read in the time that it takes for the smallest pair
+_LARGEST_KEPT = 31 << 20  # bytes; glibc's own upper bound is 32 MiB
+
+
+class PairOfTensors:
+    """Two tensors of one shape, as flat arrays of reals (a complex number is two) or of integers.
+
+    Args:
+        reference: Any element type that a dump can hold.
+        target: The same shape, possibly another element type.
+        constants: Which mask fills are known.
+
+    Raises:
+        ValueError: The shapes differ.
+    """
+
+    def __init__(self, reference: npt.NDArray[Any], target: npt.NDArray[Any], constants: tuple[float, ...] = FILLS) -> None:
+        if reference.shape != target.shape:
+            raise ValueError(f"cannot compare shape {list(reference.shape)} with {list(target.shape)}")
+        self._mixed = reference.dtype != target.dtype
+        self.inexact = is_floating(name_of(reference.dtype)) or is_floating(name_of(target.dtype))
+        parts = 2 if "c" in (reference.dtype.kind, target.dtype.kind) else 1
+        self.reference, self.target = (self._flat(array, parts) for array in (reference, target))
+        self._names = name_of(self.reference.dtype), name_of(self.target.dtype)
+        self._constants = constants
+        self.length = row_length((*reference.shape[:-1], reference.shape[-1] * parts) if reference.ndim else (parts,))
+
+    @property
+    def size(self) -> int:
+        """Number of elements, parts of complex numbers counted singly."""
+        return self.reference.size
+
+    def summary(
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        block: int = DEFAULT_BLOCK,
+        compiled: bool = False,
+        floors: Sides = (0.0, 0.0),
+    ) -> Summary:
+        """Read a range of elements and measure it.
+
+        Args:
+            start: First element.
+            stop: Element behind the last one; all of them by default.
+            block: Elements that NumPy widens at a time; the result depends on it by rounding only.
+            compiled: Take the compiled pass where there is one. It differs by the rounding of sums only.
+            floors: ``Summary.floors`` of the whole pair, where that is not settled: see :func:`settled`.
+        """
+        last = self.size if stop is None else stop
+        fast = compiled_range(*self._names, self._constants) if compiled else None
+        if fast:
+            summary = fast(self.reference[start:last], self.target[start:last], start, self.length, floors=floors)
+            return self._typed(summary)
+        _keep_freed_memory()
+        ranges = pieces(start, last, self.length, block)
+        empty = Summary(inexact=self.inexact, unequal=self._mixed)
+        return merge([empty, *(self._block(first, last, floors) for first, last in ranges)])
+
+    def checked(
+        self, start: int, stop: int, data: tuple[Data, ...] | None, *, block: int = DEFAULT_BLOCK, compiled: bool = False
+    ) -> tuple[Summary, Lanes | None]:
+        """Measure a range as :meth:`summary` does, and return the lanes of both sides' content ids too.
+
+        The compiled pass takes them from what it has in the cache.
+
+        Args:
+            start: First element; it starts a block of lanes on both sides.
+            stop: Element behind the last one.
+            data: Bytes of the range on both sides; ``None`` where nobody asks for lanes.
+            block: As for :meth:`summary`.
+            compiled: The same.
+        """
+        fast = compiled_range(*self._names, self._constants) if compiled and data else None
+        if data is None or fast is None:
+            summary = self.summary(start, stop, block=block, compiled=compiled)
+            return summary, (lanes(data[0]), lanes(data[1])) if data else None
+        found = no_lanes(data[0].size), no_lanes(data[1].size)
+        return self._typed(fast(self.reference[start:stop], self.target[start:stop], start, self.length, found)), found
+
+    def _typed(self, summary: Summary) -> Summary:
+        """Return the summary of flat elements as that of the tensors: of two types they are unequal, whatever the bits."""
+        return replace(summary, unequal=True) if self._mixed and not summary.unequal else summary
+
+    def settled(self, parts: Sequence[tuple[int, int, Summary]], *, compiled: bool = False) -> Summary:
+        """Put the summaries of all ranges together; those with fills that are not far from everything else are read again.
+
+        Args:
+            parts: First element, the one behind the last, and what :meth:`summary` gave of them, in order.
+            compiled: As for :meth:`summary`.
+        """
+        whole = merge([summary for _, _, summary in parts])
+        if whole.settled:
+            return whole
+        again = (
+            self.summary(start, stop, compiled=compiled, floors=whole.floors) if summary.has_fills else summary
+            for start, stop, summary in parts
+        )
+        return merge(list(again))
+
+    def _block(self, first: int, last: int, floors: Sides) -> Summary:
+        reference, target = self.reference[first:last], self.target[first:last]
+        summary = self._measured(reference, target, first, floors)
+        for side in (reference, target):
+            release(side)
+        return summary
+
+    def _measured(self, reference: npt.NDArray[Any], target: npt.NDArray[Any], first: int, floors: Sides) -> Summary:
+        if not self.inexact:
+            return integer_block(reference, target)
+        facts = pair_facts(*self._names, self._constants)
+        return float_block(reference, target, facts, row=first // self.length, length=self.length, floors=floors)
+
+    def _flat(self, array: npt.NDArray[Any], parts: int) -> npt.NDArray[Any]:
+        """Return the elements in C order, without a copy where they lie so already."""
+        if parts == 2 and array.dtype.kind != "c":
+            array = array.astype(np.complex128)
+        flat = np.ascontiguousarray(array).reshape(-1)
+        name = name_of(flat.dtype)
+        if parts == 2:
+            return flat.view(NUMPY_DTYPES[real_part(name)])
+        return flat.astype(np.float64) if self.inexact and not is_floating(name) else flat
+
+
+def worth_compiling(sizes: Iterable[int]) -> bool:
+    """Say whether pairs of these sizes are read sooner by the compiled pass, the time to compile it included.
+
+    >>> worth_compiling([1 << 26]), worth_compiling([1 << 26] * 2), worth_compiling([77] * 2000)
+    (False, True, True)
+    """
+    return sum(size + _EACH for size in sizes) >= _WORTH_COMPILING
+
+
+def summarize(
+    reference: npt.NDArray[Any],
+    target: npt.NDArray[Any],
+    *,
+    block: int = DEFAULT_BLOCK,
+    constants: tuple[float, ...] = FILLS,
+) -> Summary:
+    """Read a pair of tensors and return its summary; twice only where constants that masks are made of stand among others.
+
+    Raises:
+        ValueError: The shapes differ.
+    """
+    pair = PairOfTensors(reference, target, constants)
+    compiled = worth_compiling([pair.size])
+    return pair.settled([(0, pair.size, pair.summary(block=block, compiled=compiled))], compiled=compiled)
+
+
+@functools.cache
+def _keep_freed_memory() -> None:
+    """Make the allocator keep what is freed: measured, a pass is four times faster when no temporary faults its pages in anew.
+
+    glibc returns freed blocks above a threshold to the kernel, and raises the threshold to the largest block it ever freed.
+    Other allocators do not care.
+    """
+    np.empty(_LARGEST_KEPT, np.uint8)

@@ -1,0 +1,161 @@
+"""Metrics of the user's own: one class, fed with blocks, and one line of YAML.
+
+    metrics:
+      sign_flips: {_target_: our_metrics.SignFlips}
+
+The class gets every pair of tensors block by block, in any number of parts that are merged, so it works for tensors of any
+size and under any executor. Its value is an error: 0 is perfect, more is worse.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from precflow.agent.contract import is_trusted
+from precflow.comparison.fused.value_classes import widen
+from precflow.dumps.dtypes import is_floating, name_of
+from precflow.errors import ConfigError, TrustError
+
+Values = npt.NDArray[Any]
+_TARGET = "_target_"
+BLOCK = 1 << 17  # elements of a block; the last one of a part is shorter
+
+
+class BlockMetric(Protocol):
+    """What such a class has; one object is made for each part of a pair."""
+
+    def update(self, reference: Values, target: Values) -> None:
+        """Take one block: as many elements of both sides, read-only, of one axis.
+
+        Floating point types come as float64, complex numbers as pairs of them, integers and booleans as they are. NaN,
+        infinities and mask fills are in it.
+        """
+
+    def merge(self, other: Any) -> None:
+        """Add what another object of the class has seen, of a later part of the same pair."""
+
+    def value(self) -> float:
+        """Return the metric of all that was seen: 0 is perfect, more is worse."""
+
+
+Makers = Mapping[str, Callable[[], BlockMetric]]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The user's metrics as a recipe has them; plain data, which travels to other processes.
+
+    Attributes:
+        metrics: Name -> ``_target_`` and arguments of the class.
+        trusted: Packages that classes may come from.
+        import_paths: Folders where they are looked for, after the interpreter's own.
+    """
+
+    metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    trusted: tuple[str, ...] = ()
+    import_paths: tuple[str, ...] = ()
+
+    def load(self) -> Makers:
+        """Return name -> what makes an object of the class.
+
+        Raises:
+            TrustError: A class of a package that the user has not trusted.
+            ConfigError: There is no such class, it does not take its arguments, or it lacks a method.
+        """
+        return {name: self._maker(name, declared) for name, declared in self.metrics.items()}
+
+    def _maker(self, name: str, declared: Mapping[str, Any]) -> Callable[[], BlockMetric]:
+        target = str(declared.get(_TARGET, ""))
+        if not is_trusted(f"metrics.{name}", target, self.trusted):
+            next_step = f"if you trust {target.partition('.')[0]}:  PRECFLOW_TRUST={target.partition('.')[0]}"
+            raise TrustError(f"metrics.{name}: {target} is not trusted", next_step=next_step)
+        arguments = {key: value for key, value in declared.items() if key != _TARGET}
+        kind = _found(name, target, self.import_paths)
+        try:
+            made = kind(**arguments)
+        except Exception as error:
+            raise ConfigError(f"metrics.{name}: {target} cannot be made: {_told(error)}") from error
+        missing = [method for method in ("update", "merge", "value") if not callable(getattr(made, method, None))]
+        if missing:
+            raise ConfigError(f"metrics.{name}: {target} lacks {', '.join(missing)}", next_step="see docs/metrics.md")
+        return functools.partial(kind, **arguments)
+
+
+def _found(name: str, target: str, import_paths: Sequence[str]) -> Any:
+    module, _, attribute = target.rpartition(".")
+    sys.path += [path for path in import_paths if path not in sys.path]
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"metrics.{name}: there is no {target}: {error}", next_step="the folder of the module belongs on PYTHONPATH"
+        ) from error
+
+
+class Tally:
+    """The user's metrics over a part of one pair; a class that raises is left out, and the others go on.
+
+    Args:
+        makers: What :meth:`Declared.load` returned.
+    """
+
+    def __init__(self, makers: Makers) -> None:
+        self._failed: dict[str, str] = {}
+        self._objects: dict[str, BlockMetric] = {}
+        for name, make in makers.items():
+            with self._guarded(name):
+                self._objects[name] = make()
+
+    def read(self, reference: Values, target: Values) -> None:
+        """Take a range of both sides, flat, of one length, block by block."""
+        for start in range(0, reference.size if self._objects else 0, BLOCK):
+            block = [_seen(side[start : start + BLOCK]) for side in (reference, target)]
+            for name, metric in tuple(self._objects.items()):
+                with self._guarded(name):
+                    metric.update(*block)
+
+    def merge(self, other: Tally) -> None:
+        """Add what was seen of a later part."""
+        for name, metric in tuple(self._objects.items()):
+            if name in other._failed:
+                self._fail(name, other._failed[name])
+                continue
+            with self._guarded(name):
+                metric.merge(other._objects[name])
+
+    def values(self) -> tuple[dict[str, float], dict[str, str]]:
+        """Return name -> number, and name -> why there is none."""
+        numbers: dict[str, float] = {}
+        for name, metric in tuple(self._objects.items()):
+            with self._guarded(name):
+                numbers[name] = float(metric.value())
+        return numbers, dict(self._failed)
+
+    @contextlib.contextmanager
+    def _guarded(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  it is the user's code, and one metric of many
+            self._fail(name, f"it raised {_told(error)}")
+
+    def _fail(self, name: str, reason: str) -> None:
+        self._objects.pop(name, None)
+        self._failed[name] = reason
+
+
+def _seen(block: Values) -> Values:
+    values = widen(block) if is_floating(name_of(block.dtype)) else block.view()
+    values.flags.writeable = False
+    return values
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")

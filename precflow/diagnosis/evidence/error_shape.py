@@ -1,0 +1,139 @@
+"""What an operator's error looks like: a smooth function of its input, a constant factor, or the trace of a narrow type."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+_BINS = 128
+_IN_A_BIN = 16
+
+
+def curve_share(values: Array, error: Array) -> float | None:
+    """Return the share of the error's energy that a function of the value alone explains, 0 to 1.
+
+    The values are sorted into 128 bins of equal count, with a straight line in each; what the lines leave is unexplained.
+    Chance alone explains about two parameters in every bin, which is taken off.
+
+    Args:
+        values: Input of the operator, any shape.
+        error: Target's output minus the reference's, the same shape.
+
+    Returns:
+        ``None`` where there are fewer than 2048 finite elements or no error.
+    """
+    kept = np.isfinite(values) & np.isfinite(error)
+    x, y = values[kept], error[kept]
+    count = x.size // _BINS
+    total = float(y @ y)
+    if count < _IN_A_BIN or total == 0.0:
+        return None
+    order = np.argsort(x, kind="stable")[: count * _BINS]
+    x, y = x[order].reshape(_BINS, count), y[order].reshape(_BINS, count)
+    share = 1.0 - _left(x, y) / float(np.sum(y * y) or total)
+    chance = 2.0 / count
+    return float(np.clip((share - chance) / (1.0 - chance), 0.0, 1.0))
+
+
+def _left(x: Array, y: Array) -> float:
+    """Return the energy that a straight line in each row does not explain."""
+    inner, outer = x - x.mean(axis=1, keepdims=True), y - y.mean(axis=1, keepdims=True)
+    energy = np.sum(inner * inner, axis=1)
+    slope = np.divide(np.sum(inner * outer, axis=1), energy, out=np.zeros_like(energy), where=energy > 0.0)
+    rest = outer - slope[:, None] * inner
+    return float(np.sum(rest * rest))
+
+
+# Is the error a constant factor, and does it follow the value at all?
+#
+# All functions take float64 arrays of one shape without mask fill values and without NaN or infinity.
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A least squares fit of ``target = slope * reference``.
+
+    Attributes:
+        slope: The factor, 1 for no scaling.
+        share: Share of the error's energy that the factor explains, 0 to 1: ``1 - |t - s r|^2 / |t - r|^2``.
+    """
+
+    slope: float
+    share: float
+
+
+def fit_scale(reference: Array, target: Array) -> Scale | None:
+    """Fit one factor to all elements; ``None`` where nothing differs or the reference is zero.
+
+    >>> fit_scale(np.array([1.0, 2.0]), np.array([1.5, 3.0]))
+    Scale(slope=1.5, share=1.0)
+    """
+    energy, error = _energy(reference), _energy(target - reference)
+    if energy == 0.0 or error == 0.0:
+        return None
+    slope = float(np.vdot(reference, target)) / energy
+    return Scale(slope=slope, share=max(0.0, 1.0 - _energy(target - slope * reference) / error))
+
+
+def error_cosine(reference: Array, target: Array) -> float | None:
+    """Return the cosine of the error and the reference: near 1 or -1 for a scale, near 0 for rounding; ``None`` for no error.
+
+    >>> error_cosine(np.array([3.0, 0.0]), np.array([3.0, 1.0]))
+    0.0
+    """
+    error = target - reference
+    size = np.sqrt(_energy(error) * _energy(reference))
+    return float(np.vdot(error, reference) / size) if size > 0.0 else None
+
+
+def relative_error(reference: Array, target: Array) -> float | None:
+    """Return the norm of the error relative to the norm of the reference; ``None`` where the reference is zero.
+
+    >>> relative_error(np.array([4.0, 0.0]), np.array([4.0, 1.0]))
+    0.25
+    """
+    energy = _energy(reference)
+    return float(np.sqrt(_energy(target - reference) / energy)) if energy > 0.0 else None
+
+
+def _energy(values: Array) -> float:
+    return float(np.vdot(values, values))
+
+
+# Traces of a narrower type: values that all fit into it, and errors of its size.
+
+_ENOUGH = 64  # values; fewer fit into a narrow type by chance
+_NARROW = (("bfloat16", np.dtype(ml_dtypes.bfloat16)), ("float16", np.dtype(np.float16)))
+
+
+def narrow_type(values: Array) -> str:
+    """Return the narrower type that holds every finite value exactly, ``""`` for none or for too few different values.
+
+    >>> narrow_type(np.linspace(0, 1, 100).astype(np.float16).astype(float))
+    'float16'
+    >>> narrow_type(np.linspace(0, 1, 100))
+    ''
+    """
+    finite = np.unique(values[np.isfinite(values)])
+    if finite.size < _ENOUGH:
+        return ""
+    return next((name for name, dtype in _NARROW if _fits(finite, dtype)), "")
+
+
+def error_bits(relative: float) -> float:
+    """Return how many bits agree on average: ``-log2`` of a relative error; infinite for none.
+
+    >>> error_bits(2.0**-12)
+    12.0
+    """
+    return math.inf if relative <= 0.0 else -math.log2(relative)
+
+
+def _fits(values: Array, dtype: np.dtype[np.generic]) -> bool:
+    with np.errstate(over="ignore"):
+        return bool(np.array_equal(values.astype(dtype).astype(np.float64), values))

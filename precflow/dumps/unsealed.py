@@ -1,0 +1,84 @@
+"""A dump that has no header: its finished steps, each sealed by itself, and what is left of one that was not finished."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from precflow.agent import intake
+from precflow.agent.contract import CHECKSUM, DUMP_SCHEMA, STEP_FILE, checksum_of
+from precflow.dumps.header import FileSeal, is_inside, reason_of, seals
+from precflow.dumps.layout import own_files, place_of, step_folders
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What a folder without a header holds.
+
+    Attributes:
+        files: Every file that is there or should be -> its seal, ``None`` where its step was not finished.
+        sites: Places in the source, which calls index, by rank, as far as a finished step knows them.
+        damage: Steps that are not finished, or whose seal is not usable.
+    """
+
+    files: Mapping[str, FileSeal | None]
+    sites: Mapping[int, tuple[str, ...]]
+    damage: tuple[str, ...]
+
+
+def read_steps(dump: Path) -> Steps:
+    """Return the steps of a dump by their own seals."""
+    files: dict[str, FileSeal | None] = {}
+    sites: dict[int, tuple[str, ...]] = {}
+    damage: list[str] = []
+    for folder in step_folders(dump):
+        name = folder.relative_to(dump).as_posix()
+        try:
+            plain = _seal(folder / STEP_FILE, name)
+            files.update(_files(plain, name))
+            known = msgspec.convert(plain["sites"], tuple[str, ...])
+            sites[plain["rank"]] = max(sites.get(plain["rank"], ()), known, key=len)
+        except FileNotFoundError:
+            damage.append(f"{name} was not finished: its writer was stopped; what is whole of it is read")
+            files.update(dict.fromkeys(_left(folder, name, damage)))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else reason_of(error)
+            damage.append(f"{name}/{STEP_FILE} is not usable: {reason}; what is whole of the step is read")
+            files.update(dict.fromkeys(_left(folder, name, damage)))
+    return Steps(files, sites, tuple(damage))
+
+
+def _left(folder: Path, name: str, damage: list[str]) -> list[str]:
+    """Return the files of a step that has no usable seal."""
+    try:
+        return [f"{name}/{own}" for own in own_files(folder)]
+    except OSError as error:
+        damage.append(f"{name} cannot be read: {reason_of(error)}")
+        return []
+
+
+def _seal(path: Path, name: str) -> dict[str, Any]:
+    """Return the seal of a step as plain data, once it is clear that it is one, and of this place."""
+    plain = intake.read_json(path)
+    if not isinstance(plain, dict):
+        raise ValueError(f"expected an object, found {type(plain).__name__}")  # noqa: TRY004  one error for every bad seal
+    schema = plain["schema"]
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema != DUMP_SCHEMA:
+        raise ValueError(f"it is of schema {schema!r}; this precflow reads schema {DUMP_SCHEMA}")
+    if plain[CHECKSUM] != checksum_of(plain):
+        raise ValueError("it does not have the checksum that it was sealed with")
+    if (plain["rank"], plain["step"]) != place_of(f"{name}/{STEP_FILE}"):
+        raise ValueError(f"it is of rank {plain['rank']} and step {plain['step']}")
+    return plain
+
+
+def _files(plain: Mapping[str, Any], name: str) -> dict[str, FileSeal]:
+    files = seals(plain["files"])
+    foreign = [file for file in files if not is_inside(file) or not file.startswith(f"{name}/")]
+    if foreign:
+        raise ValueError(f"it names files of another folder: {', '.join(foreign)}")
+    return files

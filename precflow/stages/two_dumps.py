@@ -1,0 +1,168 @@
+"""Two dumps compared and judged without a recipe: the default limits, and nothing that has to be run."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from precflow import __version__, resources
+from precflow.comparison.compare import compare
+from precflow.comparison.measures import Measure, set_aside
+from precflow.comparison.metrics import METRICS
+from precflow.config.schema import RunConfig, Side, Tolerance
+from precflow.diagnosis import rules
+from precflow.diagnosis.evidence.collect import collect
+from precflow.diagnosis.findings import Finding, Region
+from precflow.diagnosis.localize import localize
+from precflow.dumps.lookup import Found
+from precflow.dumps.reader import Dump
+from precflow.dumps.records import Call
+from precflow.environment.differences import differences
+from precflow.environment.reproduction import copied
+from precflow.judgement.inputs import look
+from precflow.judgement.judge import judge
+from precflow.judgement.verdicts import Judged, Verdict
+from precflow.report.model import ReportModel, Row
+from precflow.stages.determinism import Reproduction, reproduce
+from precflow.stages.judge import run_dtype
+from precflow.stages.report import side_view
+
+SAME = RunConfig().environment.same  # what two dumps need to have in common, where no recipe says otherwise
+
+
+class Excerpt(Dump):
+    """A dump of which one record is looked at, as if it were the only output of its call."""
+
+    def __init__(self, whole: Dump, found: Found) -> None:
+        super().__init__(whole.path, whole.header, sealed=whole.sealed)
+        self._only = msgspec.structs.replace(found.call, outputs=(found.record,))
+
+    def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
+        """Return the one call, where it is of this step and rank."""
+        return [self._only] if step in {None, self._only.step} and rank in {None, self._only.rank} else []
+
+
+def one_record(reference: Dump, target: Dump, left: Found, right: Found) -> Row:
+    """Measure and judge one record of both sides, an input as well as an output.
+
+    Args:
+        reference: Dump of the reference.
+        target: Dump of the target.
+        left: The record on the reference.
+        right: The same on the target.
+    """
+    measures = compare(Excerpt(reference, left), Excerpt(target, right))
+    judged, _ = judged_by(RunConfig().tolerance, reference, target, measures, Reproduction())
+    return Row(measures[0], judged[0], "unknown")
+
+
+def comparison(  # noqa: PLR0913  each is a fact of its own, and all but two go by name
+    reference: Dump,
+    target: Dump,
+    *,
+    command: str,
+    tolerance: Tolerance = RunConfig().tolerance,  # noqa: B008  frozen
+    same: Sequence[str] = SAME,
+    team: Sequence[Path] = (),
+) -> ReportModel:
+    """Compare and judge two dumps; what is missing for a verdict is told like in a run.
+
+    Args:
+        reference: Dump of the reference; all denominators are its.
+        target: Dump of the target.
+        command: The command line as the user may type it again.
+        tolerance: What they are judged by.
+        same: What both sides have to have started from: ``weights``, ``inputs``.
+        team: Folders with rules besides the shipped ones.
+    """
+    started = time.monotonic()
+    reproduction = reproduce(reference, target, same)
+    measures = [] if reproduction.blockers else set_aside(compare(reference, target), reference, target)
+    judged, verdict = judged_by(tolerance, reference, target, measures, reproduction)
+    dtypes = _dtypes(reference, target, measures)
+    copy = copied(reference.header, target.header)
+    verdict = replace(verdict, warnings=(*([copy] if copy else []), *verdict.warnings))
+    inputs = look(reference, target, tolerance, reference_dtype=dtypes[0], target_dtype=dtypes[1])
+    region = localize(reference, target, measures, judged, inputs)
+    findings = advice(reference, target, region=region, measures=measures, judged=judged, reproduction=reproduction, team=team)
+    roles = region.roles or {}
+    headers = (("reference", reference.header), ("target", target.header))
+    return ReportModel(
+        recipe=_title(reference, target),
+        title="Two dumps",
+        run=0,
+        finished=datetime.datetime.now(tz=datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"),
+        precflow=__version__,
+        command=command,
+        sides=tuple(side_view(name, header) for name, header in headers),
+        verdict=verdict,
+        region=region,
+        findings=tuple(findings),
+        rows=tuple(
+            Row(measure, one, roles.get(measure.record, "unknown")) for measure, one in zip(measures, judged, strict=True)
+        ),
+        differences=differences(reference.header.facts, target.header.facts),
+        stages=(),
+        recipe_yaml="",
+        columns=tuple(METRICS),
+        seconds=round(time.monotonic() - started, 1),
+        emulated=any(header.device.emulated for _, header in headers),
+        emulation=str(target.header.emulate.get("name", "")),
+    )
+
+
+def advice(  # noqa: PLR0913  the evidence that rules are about, each by its own name
+    reference: Dump,
+    target: Dump,
+    *,
+    region: Region,
+    measures: Sequence[Measure],
+    judged: Sequence[Judged],
+    reproduction: Reproduction,
+    team: Sequence[Path] = (),
+) -> list[Finding]:
+    """Return what the rules say, best first; there is no command to try, for nothing runs."""
+    evidence = collect(
+        reference,
+        target,
+        region=region,
+        measures=measures,
+        judged=judged,
+        config=RunConfig(),
+        blockers=reproduction.blockers,
+        incomplete=reproduction.incomplete,
+    )
+    known = rules.load([resources.directory("conf") / "rule"], team)
+    return [replace(finding, try_it="") for finding in rules.advise(evidence, known)]
+
+
+def judged_by(
+    tolerance: Tolerance, reference: Dump, target: Dump, measures: Sequence[Measure], reproduction: Reproduction
+) -> tuple[list[Judged], Verdict]:
+    """Judge measures of two dumps by a tolerance and the types that the sides ran in."""
+    dtypes = _dtypes(reference, target, measures)
+    return judge(
+        measures,
+        RunConfig(reference=Side(dump=str(reference.path)), target=Side(dump=str(target.path)), tolerance=tolerance),
+        reference_dtype=dtypes[0],
+        target_dtype=dtypes[1],
+        blockers=(*reproduction.blockers, *reproduction.incomplete, *reproduction.unseen),
+        unrepeatable=reproduction.unrepeatable,
+        today=datetime.datetime.now(tz=datetime.timezone.utc).date(),
+    )
+
+
+def _dtypes(reference: Dump, target: Dump, measures: Sequence[Measure]) -> tuple[str, str]:
+    """Return the floating point types that the two sides ran in."""
+    left, right = zip(*[(one.reference_dtype, one.target_dtype) for one in measures if one.judged] or [("", "")], strict=True)
+    return run_dtype(reference, left), run_dtype(target, right)
+
+
+def _title(reference: Dump, target: Dump) -> str:
+    recipes = dict.fromkeys(dump.header.recipe for dump in (reference, target) if dump.header.recipe)
+    return " and ".join(recipes) or "two dumps"

@@ -1,0 +1,158 @@
+import json
+
+import pytest
+import torch
+
+from precflow.agent.capture import record_lines as lines_module
+from precflow.agent.capture.call_stack import Frames
+from precflow.agent.capture.record_lines import Heading, Lines, tensor_text
+from precflow.agent.capture.weights import Weights
+from precflow.agent.dump.writer import WriteError, Writer
+from precflow.agent.measure.content_id import content_id
+from precflow.agent.selection import Choice, Rule, Scope
+
+KEYS = "order level module class call operator ordinal phase step rank site forward movement compiled arguments inputs outputs"
+KEYS = KEYS.split()
+
+
+def heading(operator="add"):
+    frame = Frames(Scope()).enter("layers.0", "Block", compiled=False)
+    return Heading("api", frame, operator, 2, 5, movement=False, arguments={"alpha": "1"})
+
+
+def made(writer=None, *, detail="tensors", rank=0):
+    lines = Lines(writer, Weights(), detail=detail, rank=rank)
+    lines.begin(4)
+    return lines
+
+
+def test_a_line_has_the_keys_of_the_contract_in_order(tmp_path):
+    writer = Writer(str(tmp_path))
+    lines = made(writer, rank=1)
+    tensor = torch.ones(2, 3)
+    lines.emit(heading(), lines.describe([("0", tensor)], store=True), [])
+    lines.flush()
+    line = json.loads((tmp_path / "rank1/step4/records-0.jsonl").read_text())
+    assert list(line) == KEYS
+    assert [line[key] for key in KEYS[:11]] == [0, "api", "layers.0", "Block", 0, "add", 2, "forward", 4, 1, 5]
+    assert line["inputs"] == [
+        {
+            "index": "0",
+            "dtype": "float32",
+            "shape": [2, 3],
+            "content": content_id(tensor),
+            "stored": True,
+            "source": None,
+            "weight": "",
+        }
+    ]
+
+
+def test_order_counts_lines_and_starts_anew_with_a_step():
+    lines = made()
+    assert [lines.emit(heading(), [], []) for _ in range(3)] == [0, 1, 2]
+    lines.begin(5)
+    assert lines.emit(heading(), [], []) == 0
+
+
+def test_outputs_are_kept_by_identity():
+    lines = made()
+    lines.emit(heading(), [], lines.describe([("0", torch.ones(1))], store=False))
+    assert lines.outputs == {"layers.0/add.2/forward.output.0@4.0": content_id(torch.ones(1))}
+    assert lines.records == 1
+    lines.begin(5)
+    assert lines.outputs == {}
+    assert lines.records == 1
+
+
+def test_weights_are_named_and_not_read():
+    weights, linear = Weights(), torch.nn.Linear(2, 2)
+    weights.learn(linear)
+    lines = Lines(None, weights, detail="tensors", rank=0)
+    found = shown(lines, linear.weight)
+    assert (found["weight"], found["content"], found["stored"], found["source"]) == ("weight", "", False, None)
+    found = shown(lines, linear.weight, returned=True)
+    assert (found["weight"], found["content"]) == ("weight", content_id(linear.weight))
+
+
+def shown(lines, tensor, **options):
+    """Return a tensor as a line shows it."""
+    (record,) = lines.describe([("0", tensor)], store=options.pop("store", True), **options)
+    lines.flush()
+    return json.loads(tensor_text(record))
+
+
+LARGE = torch.randn(3, 20000)
+SMALL = torch.arange(6.0)
+
+
+@pytest.mark.parametrize("tensor", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("detail", ["digest", "statistics", "sketch", "tensors"])
+def test_details_keep_what_they_say(tmp_path, tensor, detail):
+    writer = Writer(str(tmp_path))
+    found = shown(made(writer, detail=detail), tensor)
+    assert found["content"] == ("" if detail == "statistics" else content_id(tensor))
+    assert ("mark" in found) == (detail == "statistics")
+    assert ("statistics" in found) == (detail in ("statistics", "sketch"))
+    whole = detail == "tensors" or (detail == "sketch" and tensor is SMALL)
+    assert found["stored"] == writer.stored(found["content"]) == whole
+    sketched = detail == "sketch" and tensor is LARGE
+    assert writer.stored(found["content"] + ".sketch") == writer.stored(found["content"] + ".rows") == sketched
+
+
+@pytest.mark.parametrize("detail", ["statistics", "sketch", "tensors"])
+def test_movement_has_its_content_only(tmp_path, detail):
+    lines = made(Writer(str(tmp_path)), detail=detail)
+    shown(lines, SMALL)
+    found = shown(lines, SMALL, store=False)
+    content = "" if detail == "statistics" else content_id(SMALL)
+    assert (found["content"], found["stored"], "statistics" in found, "mark" in found) == (content, False, False, False)
+
+
+def test_a_rule_decides_for_its_calls(tmp_path):
+    lines = made(Writer(str(tmp_path)), detail="digest")
+    assert shown(lines, SMALL, choice=Choice("tensors", None))["stored"] is True
+    assert shown(lines, SMALL)["stored"] is False
+
+
+def test_a_part_is_kept_and_named(tmp_path):
+    writer = Writer(str(tmp_path))
+    lines = made(writer)
+    found = shown(lines, LARGE, choice=Choice("tensors", Rule(slices="[1]")))
+    assert found["content"] == content_id(LARGE)
+    assert found["share"] == pytest.approx(1 / 3)
+    assert writer.stored(f"{found['content']}.{found['part']}")
+    assert not writer.stored(found["content"])
+    assert "share" not in shown(lines, LARGE)
+    assert "share" not in shown(lines, LARGE, choice=Choice("tensors", Rule(sample=0.5)))  # small enough to be kept whole
+
+
+def test_lines_wait_and_are_written_in_order(tmp_path):
+    lines = made(Writer(str(tmp_path)))
+    file = tmp_path / "rank0/step4/records-0.jsonl"
+    for number in range(5):
+        lines.emit(heading(), [], lines.describe([("0", SMALL + number)], store=True))
+    assert file.read_text() == ""
+    lines.flush()
+    found = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["order"] for line in found] == [0, 1, 2, 3, 4]
+    assert [line["outputs"][0]["content"] for line in found] == [content_id(SMALL + number) for number in range(5)]
+
+
+def test_what_waits_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines_module, "MOST_LINES", 3)
+    lines = made(Writer(str(tmp_path)))
+    for _ in range(4):
+        lines.emit(heading(), [], [])
+    assert len((tmp_path / "rank0/step4/records-0.jsonl").read_text().splitlines()) == 3
+
+
+def test_nothing_is_written_after_a_failure(tmp_path):
+    writer = Writer(str(tmp_path), budget_bytes=10)
+    lines = made(writer)
+    lines.emit(heading(), [], lines.describe([("0", torch.ones(5))], store=True))
+    with pytest.raises(WriteError):
+        lines.flush()
+    lines.emit(heading(), [], [])
+    lines.flush()
+    assert writer.counts["calls"] == 0

@@ -1,0 +1,59 @@
+import getpass
+import json
+from pathlib import Path
+
+import pytest
+
+from precflow.agent.contract import relevant_variables
+from precflow.agent.devices.cpu import Cpu
+from precflow.agent.session import environment
+
+
+@pytest.fixture(scope="module")
+def found():
+    return environment.collect(Cpu())
+
+
+def test_every_section_is_there(found):
+    assert list(found) == ["system", "python", "torch", "device", "switches", "packages", "variables"]
+    assert found["device"]["kind"] == "cpu"
+    assert found["device"]["emulated"] is False
+    assert found["torch"]["version"].startswith("2.")
+
+
+def test_facts_are_two_levels_of_json_scalars(found):
+    assert json.loads(json.dumps(found)) == found
+    for section in found.values():
+        assert all(isinstance(value, (str, bool)) for value in section.values())
+
+
+def test_packages_are_normalized_and_sorted(found):
+    assert list(found["packages"]) == sorted(found["packages"])
+    assert "torch" in found["packages"]
+    assert "typing-extensions" in found["packages"]
+
+
+def test_home_folders_become_a_tilde(monkeypatch):
+    monkeypatch.setenv("HOME", "/data/ann")
+    assert environment.without_homes("/data/ann/lib:/data/ann:/data/anna") == "~/lib:~:/data/anna"
+    assert environment.without_homes("/home/bob/x /Users/eve/y") == "~/x ~/y"
+
+
+def test_the_root_folder_as_home_changes_nothing(monkeypatch):
+    monkeypatch.setenv("HOME", "/")
+    assert environment.without_homes("/opt/lib") == "/opt/lib"
+
+
+def test_nobody_is_named(monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(Path.home() / "lib") + ":/home/somebody/lib")
+    monkeypatch.setenv("HCCL_SECRET", "hunter2")
+    text = json.dumps(environment.collect(Cpu()))
+    assert "hunter2" not in text
+    assert "somebody" not in text
+    assert f"{Path.home()}/" not in text
+    assert getpass.getuser() + "@" not in text
+
+
+def test_only_variables_that_matter_are_kept():
+    given = {"OMP_NUM_THREADS": "2", "ASCEND_RT_VISIBLE_DEVICES": "0", "PATH": "/bin", "USER": "ann", "NCCL_AUTH": "x"}
+    assert relevant_variables(given) == {"ASCEND_RT_VISIBLE_DEVICES": "0", "NCCL_AUTH": "(redacted)", "OMP_NUM_THREADS": "2"}

@@ -1,0 +1,133 @@
+import sys
+
+import pytest
+import torch
+
+from precflow.agent import request as requests
+from precflow.agent.devices.cpu import Cpu
+from precflow.agent.failures import AgentError
+from precflow.agent.session.random_numbers import RandomNumbers
+from precflow.agent.session.workload_model import Run, prepare
+
+
+@pytest.fixture(autouse=True)
+def importable(toy, monkeypatch):
+    """Make ``toy_workload`` importable for one test."""
+    monkeypatch.syspath_prepend(str(toy))
+    yield
+    sys.modules.pop("toy_workload", None)
+
+
+@pytest.fixture
+def prepared(asked, events):
+    """Return a function that prepares a request's subject."""
+
+    def make(model="build", inputs="inputs", arguments=None, **changes):
+        workload = {
+            "model": {"_target_": f"toy_workload.{model}"},
+            "inputs": {"_target_": f"toy_workload.{inputs}", **(arguments or {})},
+        }
+        workload.update(changes.pop("workload", {}))
+        request = requests.parse(asked(workload=workload, **changes))
+        numbers = RandomNumbers(move=True, remove_dropout=True)
+        return prepare(Run(request, Cpu(), torch.device("cpu"), events, numbers))
+
+    return make
+
+
+@pytest.mark.parametrize(("mode", "training"), [("eval", False), ("train", True)])
+def test_mode(prepared, mode, training):
+    assert prepared(workload={"mode": mode}).model.training is training
+
+
+def test_dropout_is_removed_or_kept(prepared):
+    removed = prepared()
+    assert (removed.dropouts, removed.model.dropout.p) == (["dropout"], 0.0)
+    kept = prepared(determinism={"dropout": "kept"})
+    assert (kept.dropouts, kept.model.dropout.p) == ([], 0.5)
+
+
+def test_inputs_are_fresh_each_time(prepared):
+    subject = prepared()
+    first = subject.arguments(torch.float32, torch.device("cpu"))
+    first["features"].zero_()
+    assert subject.arguments(torch.float32, torch.device("cpu"))["features"].any()
+
+
+def test_buffers_are_restored(prepared):
+    subject = prepared()
+    subject.model(**subject.inputs)
+    assert float(subject.model.seen) == 1
+    subject.restore()
+    assert float(subject.model.seen) == 0
+
+
+def test_a_factory_that_gives_no_model_is_named(prepared):
+    with pytest.raises(AgentError, match=r"toy_workload\.number returned a int; expected a torch\.nn\.Module"):
+        prepared(model="number")
+
+
+def test_inputs_that_are_neither_dict_nor_tuple_are_named(prepared):
+    with pytest.raises(AgentError, match=r"toy_workload\.number returned a int") as caught:
+        prepared(inputs="number")
+    assert "dict of keyword arguments" in caught.value.next_step
+
+
+def test_a_model_on_another_device_is_refused(prepared):
+    with pytest.raises(AgentError, match="returned a model on meta") as caught:
+        prepared(model="on_meta")
+    assert "build it on the CPU" in caught.value.next_step
+
+
+def test_a_tuple_that_does_not_fit_the_forward_is_named(prepared, toy):
+    source = toy / "toy_workload.py"
+    source.write_text(source.read_text() + "\ndef many():\n    return 1, 2, 3, 4\n")
+    with pytest.raises(AgentError, match="tuple does not fit the model's forward"):
+        prepared(inputs="many")
+
+
+def test_a_tokenizer_is_offered_to_the_inputs(prepared, toy):
+    source = toy / "toy_workload.py"
+    source.write_text(
+        source.read_text() + "\ndef told(tokenizer=''):\n    return {'features': torch.ones(1, 8), 'scale': tokenizer}\n"
+    )
+    assert prepared(inputs="told", workload={"tokenizer": "/models/t"}).inputs["scale"] == "/models/t"
+
+
+def test_an_unknown_type_is_refused_before_the_model_is_built(prepared, events):
+    with pytest.raises(AgentError, match="dtype 'int8'"):
+        prepared(dtype="int8")
+    assert events.lines() == []
+
+
+class Growing(torch.nn.Module):
+    """Registers a buffer in its forward, fills one that was declared only, and grows a third."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("declared", None)
+        self.register_buffer("cache", torch.zeros(1))
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self):
+        self.register_buffer("table", torch.ones(2))
+        self.declared = torch.ones(2)
+        self.cache = torch.cat([self.cache, torch.ones(1)])
+        self.count += 1
+
+
+def test_buffers_that_a_forward_adds_or_grows_are_put_back(prepared):
+    model = Growing()
+    subject = prepared()._replace(model=model, state={"declared": None, "cache": torch.zeros(1), "count": torch.zeros(1)})
+    known = model.count
+    model()
+    subject.restore()
+    assert dict(model.named_buffers()).keys() == {"cache", "count"}
+    assert model.declared is None
+    assert (model.cache.tolist(), model.count.tolist()) == ([0.0], [0.0])
+    assert model.count is known
+
+
+def test_buffers_are_remembered_with_those_that_are_none(prepared):
+    subject = prepared()
+    assert subject.state.keys() == {name for name, _ in subject.model.named_buffers()}

@@ -1,0 +1,34 @@
+from precflow.config import vocabulary
+from precflow.config.schema import RunConfig
+from precflow.config.shape import attribute, fields, is_section, item, without_none
+
+
+def sections(kind):
+    yield kind
+    for hint in fields(kind).values():
+        inner = item(without_none(hint)) if not is_section(without_none(hint)) else without_none(hint)
+        if is_section(inner):
+            yield from sections(inner)
+
+
+def test_every_row_of_the_table_is_a_key_of_the_schema():
+    known = {f"{kind.__name__}.{name}" for kind in sections(RunConfig) for name in fields(kind)}
+    assert set(vocabulary.WORDS) <= known
+
+
+def test_every_default_is_one_of_the_words():
+    wrong = []
+    for kind in set(sections(RunConfig)):
+        for name in fields(kind):
+            allowed, default = vocabulary.known(f"{kind.__name__}.{name}"), getattr(kind(), attribute(name))
+            values = default if isinstance(default, tuple) else (default,)
+            wrong += [(kind, name, value) for value in values if allowed and isinstance(value, str) and value not in allowed]
+    assert wrong == []
+
+
+def test_free_text_has_no_words():
+    assert vocabulary.known("About.title") is None
+
+
+def test_standards_are_those_of_the_folder_and_those_to_come():
+    assert {"default", "allclose", "calibrated"} <= set(vocabulary.known("Tolerance.standards"))

@@ -1,0 +1,144 @@
+"""Gradients that are nothing but rounding are blind, those that may be are told, and nothing else changes."""
+
+import math
+
+import numpy as np
+import pytest
+
+from precflow.comparison.fused.summarize import summarize
+from precflow.comparison.metrics import measure_all
+from precflow.comparison.reading import counts
+from precflow.config.schema import Tolerance
+
+RNG = np.random.default_rng(3)
+IS, MAY_BE = "it is zero but for rounding", "it may be zero but for rounding"
+
+
+@pytest.fixture
+def gradient(measure):
+    """Return a function that measures a gradient of a parameter on both sides."""
+
+    def make(parameter, reference, target, *, module="layers.0.self_attn.k_proj", phase="gradient", step="", dtype="float32"):
+        summary = summarize(np.asarray(reference, np.float32), np.asarray(target, np.float32))
+        return measure(
+            module,
+            "",
+            record=f"{module}/{phase}.output.{parameter}{step}",
+            phase=phase,
+            reference_dtype=dtype,
+            target_dtype=dtype,
+            metrics=measure_all(summary),
+            counts=counts(summary),
+        )
+
+    return make
+
+
+def noise(size):
+    return [RNG.standard_normal(64) * size for _ in range(2)]
+
+
+def weight(factor=1 + 1e-6):
+    whole = RNG.standard_normal((64, 64)) / 64  # of norm 1
+    return whole, whole * factor
+
+
+def test_noise_beside_a_weight_is_blind(gradient, run):
+    judged, verdict = run([gradient("weight", *weight()), gradient("bias", *noise(1e-9))])
+    assert [one.status for one in judged] == ["pass", "blind"]
+    assert IS in judged[1].reason
+    assert (verdict.verdict, verdict.compared, verdict.could_fail) == ("aligned", 2, 1)
+    assert verdict.standards == {"default": True}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_in_low_precision_it_fails_and_is_told(gradient, run, dtype):
+    records = [gradient("weight", *weight(), dtype=dtype), gradient("bias", *noise(1e-5), dtype=dtype)]
+    judged, verdict = run(records, dtypes=(dtype, dtype))
+    assert judged[1].status == "fail"
+    assert "relative_l2" in judged[1].reason
+    assert MAY_BE in judged[1].reason
+    assert verdict.verdict == "misaligned"
+    assert verdict.warnings[0].startswith("1 record over their limits may be zero but for rounding, first layers.0.self_attn")
+
+
+@pytest.mark.parametrize(("reference", "target"), [(1e-9, 1e-3), (1e-3, 1e-9), (1e-3, 1e-3), (0.0, 1e-3), (1e-9, 1e-6)])
+def test_a_side_that_is_more_than_noise_fails(gradient, run, reference, target):
+    one, other = RNG.standard_normal(64) * reference, RNG.standard_normal(64) * target
+    judged, verdict = run([gradient("weight", *weight()), gradient("bias", one, other)])
+    assert judged[1].status == "fail"
+    assert "but for rounding" not in judged[1].reason
+    assert verdict.verdict == "misaligned"
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, 1.01, 2.0])
+def test_a_fault_of_the_weights_gradient_fails(gradient, run, factor):
+    judged, verdict = run([gradient("weight", *weight(factor)), gradient("bias", *noise(1e-9))])
+    assert judged[0].status == "fail"
+    assert verdict.verdict == "misaligned"
+
+
+def test_a_weight_that_one_side_lacks_vouches_for_nothing(gradient, run):
+    judged, _ = run([gradient("weight", *weight(0.0)), gradient("bias", *noise(1e-9))])
+    assert [one.status for one in judged] == ["fail", "fail"]
+
+
+def test_a_reference_of_zeros_and_a_target_of_noise_are_the_same(gradient, run):
+    judged, _ = run([gradient("weight", *weight()), gradient("bias", np.zeros(64), noise(1e-10)[0])])
+    assert math.isinf(judged[1].value)
+    assert judged[1].status == "blind"
+
+
+def test_a_limit_in_the_gradients_own_unit_is_meant(gradient, run):
+    records = [gradient("weight", *weight(1)), gradient("bias", *noise(1e-9))]
+    judged, _ = run(records, tolerance=Tolerance(max_abs_error=1e-12))
+    assert judged[1].status == "fail"
+
+
+@pytest.mark.parametrize("elsewhere", [{"module": "layers.1.self_attn.k_proj"}, {"step": "@1.0"}, {"phase": "backward"}])
+def test_only_gradients_of_the_same_module_and_step_are_a_measure(gradient, run, elsewhere):
+    judged, _ = run([gradient("weight", *weight(), **elsewhere), gradient("bias", *noise(1e-9))])
+    assert judged[1].status == "fail"
+
+
+def test_only_gradients_are_of_rounding(gradient, run):
+    judged, _ = run([gradient("weight", *weight(), phase="forward"), gradient("bias", *noise(1e-9), phase="forward")])
+    assert judged[1].status == "fail"
+
+
+def stepped(gradient, *, bias=1e-3, state=1e-10):
+    """Return the records of a step: gradients, states and weights of a weight and of a bias that has no gradient."""
+    one, other = (RNG.standard_normal(64) for _ in range(2))
+    return [
+        gradient("weight", *weight()),
+        gradient("bias", *noise(1e-9)),
+        gradient("weight", *weight(), phase="optimizer"),
+        gradient("weight.exp_avg", *weight(), phase="optimizer"),
+        gradient("bias", one * bias, other * bias, phase="optimizer"),
+        gradient("bias.exp_avg", *noise(state), phase="optimizer"),
+    ]
+
+
+def test_what_an_optimizer_makes_of_noise_is_blind(gradient, run):
+    judged, verdict = run(stepped(gradient))
+    assert [one.status for one in judged] == ["pass", "blind", "pass", "pass", "blind", "blind"]
+    assert judged[4].reason == "the optimizer steps by a gradient that is zero but for rounding"
+    assert verdict.verdict == "aligned"
+
+
+def test_a_state_that_is_more_than_noise_fails(gradient, run):
+    judged, verdict = run(stepped(gradient, state=1e-3))
+    assert [one.status for one in judged] == ["pass", "blind", "pass", "pass", "fail", "fail"]
+    assert verdict.verdict == "misaligned"
+
+
+def test_a_weight_behind_a_gradient_fails(gradient, run):
+    records = stepped(gradient)
+    records[1] = gradient("bias", *[values * 1e6 for values in noise(1e-9)])
+    judged, _ = run(records)
+    assert [judged[number].status for number in (1, 4)] == ["fail", "fail"]
+
+
+def test_the_weight_of_another_step_fails(gradient, run):
+    records = [*stepped(gradient)[:4], gradient("bias", *noise(1e-3), phase="optimizer", step="@1.0")]
+    assert run(records)[0][4].status == "fail"

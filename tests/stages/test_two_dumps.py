@@ -1,0 +1,80 @@
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from precflow.dumps import lookup
+from precflow.dumps.reader import Dump
+from precflow.stages.two_dumps import Excerpt, comparison, one_record
+
+_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
+builder = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(builder)
+X = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
+
+
+@pytest.fixture
+def both(tmp_path):
+    """Return a function that writes both sides; the target's values are those times a factor."""
+
+    def write(factor=1.0, **changes):
+        dumps = []
+        for side in ("reference", "target"):
+            made = builder.DumpBuilder(tmp_path / side, side=side)
+            made.call("a", "linear", [X], [X * 3]).call("b", "linear", [X * (factor if side == "target" else 1)], [X], step=1)
+            made.header_changes.update(changes if side == "target" else {})
+            dumps.append(Dump.open(made.write()))
+        return dumps
+
+    return write
+
+
+def test_equal_dumps_are_aligned(both):
+    model = comparison(*both(), command="precflow compare a b")
+    assert (model.verdict.verdict, model.command, model.recipe) == ("aligned", "precflow compare a b", "test")
+    assert [row.judged.status for row in model.rows] == ["pass", "pass"]
+
+
+def test_a_dump_beside_itself_is_aligned_with_a_warning(both):
+    reference, _ = both()
+    verdict = comparison(reference, reference, command="").verdict
+    assert verdict.verdict == "aligned"
+    assert "the dump of the target is the reference's own" in verdict.warnings[0]
+
+
+def test_a_difference_is_found_and_advised(both):
+    model = comparison(*both(2.0), command="")
+    assert model.verdict.verdict == "misaligned"
+    assert model.region.start == "b / linear"
+    assert all(not finding.try_it for finding in model.findings)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"weights": {"digest": "other", "entries": {}}}, {"determinism": {"seed": 5}}, {"inputs": {"digest": "x", "entries": {}}}],
+)
+def test_other_weights_inputs_or_seeds_are_never_compared(both, changes):
+    model = comparison(*both(**changes), command="")
+    assert (model.verdict.verdict, model.rows) == ("inconclusive", ())
+
+
+def test_the_type_of_a_side_sets_its_limit(both):
+    assert comparison(*both(1.001), command="").verdict.verdict == "misaligned"
+    assert comparison(*both(1.001, dtype="float16"), command="").rows[0].judged.limit == 2.0**-8
+
+
+def test_one_record_is_measured_alone(both):
+    dumps = both(2.0)
+    for text, status in (("b/linear.0@1.0", "fail"), ("a/linear.0", "pass"), ("a/linear.0/forward.input.0", "pass")):
+        left, right = (lookup.find(dump, text) for dump in dumps)
+        row = one_record(*dumps, left, right)
+        assert (row.measure.record, row.judged.status) == (left.text, status)
+
+
+def test_an_excerpt_has_one_call(both):
+    dump, _ = both()
+    excerpt = Excerpt(dump, lookup.find(dump, "b/linear.0@1.0"))
+    assert [call.step for call in excerpt.calls()] == [1]
+    assert excerpt.calls(step=0) == []
+    assert excerpt.calls(step=1, rank=0)[0].outputs[0].stored
