@@ -21,7 +21,7 @@ def test_whose_lines_are_whose():
 def test_an_error_inside_torch_is_placed_at_the_users_call():
     with pytest.raises(RuntimeError) as caught:
         torch.nn.functional.linear(torch.ones(2), torch.ones(3, 3))
-    assert user_code.place_of_error(caught.value).startswith("test_places.py:")
+    assert user_code.place_of_error(caught.value).startswith("test_user_code.py:")
     assert user_code.place_of_error(caught.value).endswith("in test_an_error_inside_torch_is_placed_at_the_users_call")
 
 
@@ -36,5 +36,5 @@ def test_the_line_that_is_running():
 def test_an_error_in_one_line_ends_in_its_place(said, text):
     with pytest.raises(ValueError) as caught:  # noqa: PT011  the message is what is looked at
         raise ValueError(said)
-    assert user_code.error_text(caught.value).startswith(text + "test_places.py:")
-    assert user_code.error_text(caught.value, sentence=True).startswith(text.replace(". Another.", "") + "test_places.py:")
+    assert user_code.error_text(caught.value).startswith(text + "test_user_code.py:")
+    assert user_code.error_text(caught.value, sentence=True).startswith(text.replace(". Another.", "") + "test_user_code.py:")
