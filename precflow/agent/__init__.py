@@ -1,1 +1,1 @@
-"""The other program: runs a workload in the team's own interpreter and records it. Standard library and torch only."""
+"""The agent: the program that runs a model in the user's own interpreter and writes a dump. Standard library and torch only."""

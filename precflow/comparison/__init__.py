@@ -1,1 +1,1 @@
-"""Pairs of records, one fused pass over each pair, and metrics as functions of its summary."""
+"""Comparing two dumps: pairing records, reading both tensors of a pair once, and computing metrics."""

@@ -1,1 +1,1 @@
-"""The schema of a recipe, and the way from YAML and command line to one frozen value."""
+"""Recipes: the schema, composing YAML and command line into one frozen value, and checking it."""

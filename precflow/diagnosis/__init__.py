@@ -1,1 +1,1 @@
-"""Where two sides part, what the evidence says, and the rules that turn it into advice."""
+"""From judged records to advice: where the error starts, what the evidence says, and the rules that read it."""

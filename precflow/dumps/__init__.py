@@ -1,1 +1,1 @@
-"""Dumps as the judge sees them, and the requests that make them."""
+"""Reading dumps, checking that they are whole, and writing the requests that make them."""

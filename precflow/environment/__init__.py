@@ -1,1 +1,1 @@
-"""Whether two sides can be compared at all: facts, variables, requirements, reproduction."""
+"""Whether two sides can be compared at all: seeds, weights, inputs, versions, variables, requirements."""

@@ -1,1 +1,1 @@
-"""Limits, standards, accepted differences, and the verdict."""
+"""Limits and standards, the status of each record, and the verdict of the run."""

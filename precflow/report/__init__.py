@@ -1,1 +1,1 @@
-"""One typed model, rendered for people and for machines."""
+"""One typed model of a run (`model`), and everything that shows it: page, Markdown, JSON, JUnit, CSV, terminal."""

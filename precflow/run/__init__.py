@@ -1,1 +1,1 @@
-"""From a composed recipe to sealed stage instances: plan, store, history, progress."""
+"""Running a recipe: planning its stages, the store that keeps what is finished, the history, and progress on the screen."""

@@ -1,1 +1,1 @@
-"""The two sides as processes: their interpreters, starting an agent there, and the agent as one file."""
+"""Starting the agent of a side: its interpreter and launcher, and the agent packed as one file."""

@@ -1,1 +1,1 @@
-"""One file a stage: glue between the rooms, nothing else."""
+"""The stages of a run, one file each; they connect the other packages, and `registry` lists them in order."""

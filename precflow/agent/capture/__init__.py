@@ -1,1 +1,1 @@
-"""Capture: the hooks and the function mode that see a model run, and the records that they make of it."""
+"""Recording calls while the model runs: hooks, function modes, and the lines that are written about each call."""

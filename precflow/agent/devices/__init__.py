@@ -1,1 +1,1 @@
-"""One file a device: cpu, cuda, npu and the emulated npu, behind one protocol."""
+"""The devices that a side can run on, one file each, behind one protocol; `choose` picks the first that is here."""

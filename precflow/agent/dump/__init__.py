@@ -1,1 +1,1 @@
-"""A dump on disk as its writer makes it: steps, shards, the lock, and what a stopped writer left."""
+"""Writing a dump to disk: record files, shards of tensors, seals, the lock, and going on after an interruption."""

@@ -1,1 +1,1 @@
-"""What is known of one tensor: content id, statistics, sketch, many with one copy to the host."""
+"""What is kept of one tensor: content id, statistics, sketch or the tensor itself, with few copies to the host."""

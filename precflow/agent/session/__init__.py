@@ -1,1 +1,1 @@
-"""What an agent is asked to do: dump, rehearse, and the run of a workload behind both."""
+"""What a request asks the agent to do: record a workload, rehearse it without values, or report the environment."""

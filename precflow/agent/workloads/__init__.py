@@ -1,1 +1,1 @@
-"""What a side can run without code of its own: factories of shipped models, and finding those of the user."""
+"""The models and inputs that a side runs: the shipped factories, and finding those of the user."""

@@ -1,1 +1,1 @@
-"""One pair of tensors in full: values and errors as histograms, the worst elements, and where along each axis they are."""
+"""One pair of tensors in full, for reports: histograms, the worst elements, and where along each axis the error is."""

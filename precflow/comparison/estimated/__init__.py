@@ -1,1 +1,1 @@
-"""Metrics of pairs of which not both tensors were kept: exact, estimated, or bounded."""
+"""Metrics of pairs for which not both tensors were kept: exact, estimated from sketches, or bounded by statistics."""

@@ -1,1 +1,1 @@
-"""Who reads the pairs: threads of this process, or a Dask cluster. The results are the same."""
+"""Running a comparison on threads of this process or on a Dask cluster, with the same results."""

@@ -1,1 +1,1 @@
-"""One pass over a pair of tensors, block by block, into a small summary from which every metric follows."""
+"""Reading a pair of tensors once, block by block, into a small summary from which every metric follows (NumPy)."""

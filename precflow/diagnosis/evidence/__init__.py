@@ -1,1 +1,1 @@
-"""Measured evidence for the rules: small functions of tensors, arguments and facts."""
+"""The facts that rules may ask about, each measured by a small function; `names` lists them all."""

@@ -1,1 +1,1 @@
-"""The sums behind content ids, compiled by numba; NumPy's in ``dumps.digest`` are the oracle in tests, and always there."""
+"""The checksums behind content ids, compiled by numba; without numba `dumps.digest` computes the same with NumPy."""

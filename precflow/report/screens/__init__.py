@@ -1,1 +1,1 @@
-"""What verbs show in the terminal of dumps, of one record, and of one pair."""
+"""What the verbs `inspect` and `compare` print: a dump, one record, or one record of both sides."""
