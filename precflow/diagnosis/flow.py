@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from precflow.comparison.measures import Measure
-from precflow.diagnosis.edges import Edge, Key, Place
-from precflow.diagnosis.graph import Node
+from precflow.diagnosis.nodes import CallKey, CallNode, Edge, OutputKey
 from precflow.diagnosis.unrecorded import Change, Look, Outputs, Search, change, outputs_of
 from precflow.dumps.records import Call, Record
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Judged
@@ -38,7 +37,7 @@ class Flow:
     accepted: str = ""
     outside: str = ""
     unknown: str = ""
-    moved: tuple[Key, str] | None = None
+    moved: tuple[CallKey, str] | None = None
 
 
 CLEAN = Flow()
@@ -81,7 +80,7 @@ class Tracer:
 
     def __init__(
         self,
-        nodes: Mapping[Key, Node],
+        nodes: Mapping[CallKey, CallNode],
         target: Iterable[Call],
         measures: Mapping[str, Measure],
         judged: Mapping[str, Judged],
@@ -92,9 +91,9 @@ class Tracer:
         self._judged = judged
         self._target_calls = tuple(target)
         self._target = {record.identity: record for call in self._target_calls for record in (*call.inputs, *call.outputs)}
-        self._leaving: dict[Place, Flow] = {}
-        self._failing: set[Key] = set()  # calls with an output that hands on a failing record
-        self._moved_in: dict[Key, tuple[Key, str]] = {}  # calls with an output that hands on moved values
+        self._leaving: dict[OutputKey, Flow] = {}
+        self._failing: set[CallKey] = set()  # calls with an output that hands on a failing record
+        self._moved_in: dict[CallKey, tuple[CallKey, str]] = {}  # calls with an output that hands on moved values
         self.unrecorded = Search(nodes, self._target, look)
 
     def status(self, record: str) -> Judged | None:
@@ -107,7 +106,7 @@ class Tracer:
         known = bool(record.content or record.weight)
         return known and other is not None and other.content == record.content
 
-    def changed(self, node: Node) -> Change | None:
+    def changed(self, node: CallNode) -> Change | None:
         """Return which tensor of a call is not what its maker returned on either side, though it should be.
 
         One that arrives with the same bits on both sides is no matter.
@@ -125,7 +124,7 @@ class Tracer:
         """All outputs of both sides; needed for suspects alone."""
         return outputs_of(node.call for node in self._nodes.values()), outputs_of(self._target_calls)
 
-    def arriving(self, node: Node) -> Flow:
+    def arriving(self, node: CallNode) -> Flow:
         """Return what the inputs of a call carry; for a module also what fails inside it."""
         arriving = merge(self._along(edge) for edge in node.edges)
         if self._failing and any(key in self._failing for key in reversed(node.inside)):  # most often the last one
@@ -133,12 +132,12 @@ class Tracer:
         moved = next((self._moved_in[key] for key in node.inside if key in self._moved_in), None) if self._moved_in else None
         return merge([arriving, Flow(moved=moved)]) if moved else arriving
 
-    def fails_before(self, module: Node, node: Node) -> bool:
+    def fails_before(self, module: CallNode, node: CallNode) -> bool:
         """Tell whether a failing record goes into a module, or is made inside it, before a call inside it runs."""
         arriving = merge(self._along(edge) for edge in module.edges)
         return arriving.failing or any(key in self._failing for key in module.inside if key < node.key)
 
-    def leave(self, node: Node, arriving: Flow, texts: Sequence[str]) -> None:
+    def leave(self, node: CallNode, arriving: Flow, texts: Sequence[str]) -> None:
         """Remember what each output of a call carries on; ``texts`` are their identities."""
         for record, text in zip(node.call.outputs, texts, strict=True):
             leaving = self._leaving[node.key, record.index] = self._leaves(node, text, arriving)
@@ -147,7 +146,7 @@ class Tracer:
             if leaving.moved is not None:
                 self._moved_in.setdefault(node.key, leaving.moved)
 
-    def role(self, node: Node, record: str, arriving: Flow) -> str:
+    def role(self, node: CallNode, record: str, arriving: Flow) -> str:
         """Return the role of a record that does not fail: ``agrees``, ``accepted``, or what is known of one not judged."""
         status = self._judged[record].status
         measure = self._measures.get(record)
@@ -168,7 +167,7 @@ class Tracer:
         kind = f"weight {edge.record.weight}" if edge.record.weight else f"input {edge.record.index}"
         return Flow(outside=kind)
 
-    def _leaves(self, node: Node, record: str, arriving: Flow) -> Flow:
+    def _leaves(self, node: CallNode, record: str, arriving: Flow) -> Flow:
         judged = self._judged.get(record)
         if judged is not None and judged.status in MISALIGNED_STATUSES:
             return FAILING
@@ -178,7 +177,7 @@ class Tracer:
             return Flow(use=1.0, via=node.call.name, behind=arriving.behind, accepted=node.call.name)
         return self._hands_on(node, record, arriving, incomplete=judged is not None and judged.status in INCOMPLETE_STATUSES)
 
-    def _hands_on(self, node: Node, record: str, arriving: Flow, *, incomplete: bool) -> Flow:
+    def _hands_on(self, node: CallNode, record: str, arriving: Flow, *, incomplete: bool) -> Flow:
         """Return what leaves a record that says nothing by itself."""
         measure = self._measures.get(record)
         if measure is not None and measure.equal:
@@ -189,7 +188,7 @@ class Tracer:
             return merge([arriving, Flow(moved=(node.key, record))])
         return arriving
 
-    def _moved(self, node: Node, measure: Measure | None) -> bool:
+    def _moved(self, node: CallNode, measure: Measure | None) -> bool:
         """Tell whether pure movement changed values: equal bits in, other bits of the same type out."""
         if not node.call.movement or measure is None or not node.edges or measure.reference_dtype != measure.target_dtype:
             return False

@@ -13,39 +13,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from precflow.agent.contract import OUTSIDE, ROOT_MODULE
-from precflow.diagnosis.edges import Edge, Key, Place, key_of
+from precflow.diagnosis.nodes import CallKey, CallNode, Edge, OutputKey, key_of
 from precflow.diagnosis.phases import Phases
 from precflow.dumps.records import Call, Record
 
 _NESTED = frozenset({"forward", "backward"})  # phases in which a module's call is around those of its children
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One call with its place in the graph.
-
-    Attributes:
-        key: Rank, step, order.
-        call: The call.
-        edges: One for each input, in order, then what it depends on besides.
-        inside: Calls that a module made before it was done, in order; empty for operators.
-    """
-
-    key: Key
-    call: Call
-    edges: tuple[Edge, ...]
-    inside: tuple[Key, ...]
-
-
 @dataclass
 class _Seen:
     """Outputs so far, by what an input without an edge can be recognised by."""
 
-    outputs: set[Place] = field(default_factory=set)
-    by_content: dict[str, list[Place]] = field(default_factory=lambda: defaultdict(list))
-    by_shape: dict[tuple[str, tuple[int, ...]], list[Place]] = field(default_factory=lambda: defaultdict(list))
+    outputs: set[OutputKey] = field(default_factory=set)
+    by_content: dict[str, list[OutputKey]] = field(default_factory=lambda: defaultdict(list))
+    by_shape: dict[tuple[str, tuple[int, ...]], list[OutputKey]] = field(default_factory=lambda: defaultdict(list))
 
-    def add(self, key: Key, call: Call) -> None:
+    def add(self, key: CallKey, call: Call) -> None:
         """Remember the outputs of a call."""
         for record in call.outputs:
             place = (key, record.index)
@@ -55,7 +38,7 @@ class _Seen:
                 self.by_content[record.known].append(place)
 
 
-def build(calls: Iterable[Call], *, outside: frozenset[str] = frozenset()) -> dict[Key, Node]:
+def build(calls: Iterable[Call], *, outside: frozenset[str] = frozenset()) -> dict[CallKey, CallNode]:
     """Return every call as a node, in order of completion.
 
     Args:
@@ -65,7 +48,7 @@ def build(calls: Iterable[Call], *, outside: frozenset[str] = frozenset()) -> di
     ordered = sorted(((key_of(call), call) for call in calls), key=lambda pair: pair[0])
     inside = _inside(ordered)
     seen = _Seen()
-    nodes: dict[Key, Node] = {}
+    nodes: dict[CallKey, CallNode] = {}
     phases = Phases(nodes, (call for _, call in ordered))
     for key, call in ordered:
         children = inside.get(key, ())
@@ -74,16 +57,16 @@ def build(calls: Iterable[Call], *, outside: frozenset[str] = frozenset()) -> di
         around = phases.under_way(call)
         if around is not None:
             edges += [*_edges(around, start, seen, outside, phases), *phases.edges(around)]
-        nodes[key] = Node(key, call, tuple(edges), children)
+        nodes[key] = CallNode(key, call, tuple(edges), children)
         seen.add(key, call)
         phases.note(call)
     return nodes
 
 
-def _inside(ordered: list[tuple[Key, Call]]) -> Mapping[Key, tuple[Key, ...]]:
+def _inside(ordered: list[tuple[CallKey, Call]]) -> Mapping[CallKey, tuple[CallKey, ...]]:
     """Give each module call the calls of itself and its children that completed in its phase since it was last done."""
-    waiting: dict[tuple[int, int, str], dict[str, list[Key]]] = defaultdict(lambda: defaultdict(list))
-    inside: dict[Key, tuple[Key, ...]] = {}
+    waiting: dict[tuple[int, int, str], dict[str, list[CallKey]]] = defaultdict(lambda: defaultdict(list))
+    inside: dict[CallKey, tuple[CallKey, ...]] = {}
     outer: dict[str, str] = {}
     for key, call in ordered:
         if call.phase not in _NESTED:
@@ -120,7 +103,7 @@ def _enclosing(call: Call, outer: dict[str, str]) -> Iterator[str]:
         yield module
 
 
-def _edges(call: Call, start: Key, seen: _Seen, outside: frozenset[str], phases: Phases) -> Iterator[Edge]:
+def _edges(call: Call, start: CallKey, seen: _Seen, outside: frozenset[str], phases: Phases) -> Iterator[Edge]:
     given = call.outputs if call.phase == "gradient" else call.inputs  # a gradient is what arrived
     sources = [_recorded(record, start, seen) or _same_content(record, start, seen) for record in given]
     anything = any(source is not None for source in sources)
@@ -136,18 +119,18 @@ def _edges(call: Call, start: Key, seen: _Seen, outside: frozenset[str], phases:
                 yield Edge(record, guess, guessed=guess is not None)
 
 
-def _recorded(record: Record, start: Key, seen: _Seen) -> Place | None:
+def _recorded(record: Record, start: CallKey, seen: _Seen) -> OutputKey | None:
     if record.source is None:
         return None
     place = ((start[0], start[1], record.source[0]), record.source[1])
     return place if place in seen.outputs and place[0] < start else None
 
 
-def _same_content(record: Record, start: Key, seen: _Seen) -> Place | None:
+def _same_content(record: Record, start: CallKey, seen: _Seen) -> OutputKey | None:
     return None if record.weight else _latest(seen.by_content.get(record.known, []), start)
 
 
-def _latest(places: list[Place], start: Key) -> Place | None:
+def _latest(places: list[OutputKey], start: CallKey) -> OutputKey | None:
     """Return the last place before ``start`` in the same rank and step."""
     position = bisect.bisect_left(places, (start, ""))
     found = places[position - 1] if position else None

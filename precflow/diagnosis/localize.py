@@ -12,10 +12,10 @@ from typing import Protocol
 
 from precflow.agent.contract import module_text, parse_identity
 from precflow.comparison.measures import Measure
-from precflow.diagnosis.edges import Key
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.flow import Flow, Tracer
-from precflow.diagnosis.graph import Node, build
+from precflow.diagnosis.graph import build
+from precflow.diagnosis.nodes import CallKey, CallNode
 from precflow.diagnosis.unrecorded import Change, Look
 from precflow.dumps.header import Entry, Header
 from precflow.dumps.records import Call
@@ -80,16 +80,16 @@ def localize(
 class _Search:
     """One pass over the nodes; collects roles and suspects."""
 
-    def __init__(self, nodes: Mapping[Key, Node], tracer: Tracer) -> None:
+    def __init__(self, nodes: Mapping[CallKey, CallNode], tracer: Tracer) -> None:
         self.nodes = nodes
         self.tracer = tracer
         self.roles: dict[str, str] = {}
-        self.clear: dict[Key, Suspect] = {}
-        self.accumulated: dict[Key, Suspect] = {}
+        self.clear: dict[CallKey, Suspect] = {}
+        self.accumulated: dict[CallKey, Suspect] = {}
         self.drifting = 0
         self.guessed = 0
 
-    def visit(self, node: Node) -> None:
+    def visit(self, node: CallNode) -> None:
         """Give every judged output of a call its role."""
         arriving = self.tracer.arriving(node)
         texts = [record.text for record in node.call.outputs]
@@ -124,12 +124,12 @@ class _Search:
         clear = sorted(self.clear, key=lambda key: (self._from_elsewhere(key), key))
         return (*(self.clear[key] for key in clear), *(self.accumulated[key] for key in sorted(self.accumulated)))
 
-    def _from_elsewhere(self, key: Key) -> bool:
+    def _from_elsewhere(self, key: CallKey) -> bool:
         rank, step, _ = key
         others = [other for other in self.clear if other[0] != rank and other[1] <= step] if self.clear[key].changed else []
         return any(not self.clear[other].changed for other in others)
 
-    def _suspect(self, node: Node, status: Judged, arriving: Flow) -> None:
+    def _suspect(self, node: CallNode, status: Judged, arriving: Flow) -> None:
         part = self.accumulated if arriving.use > ACCUMULATED else self.clear
         earlier = part.get(node.key)
         if earlier is None or status.ratio > earlier.ratio:
@@ -137,7 +137,7 @@ class _Search:
             why = _why(node, status, arriving, self.tracer, changed)
             part[node.key] = _suspect(node, status, why, use=arriving.use, changed=changed.text if changed else "")
 
-    def _comes_from_around(self, node: Node) -> bool:
+    def _comes_from_around(self, node: CallNode) -> bool:
         """Tell whether the error is that of an input that a module's own code made, and blame that module."""
         found = self.tracer.unrecorded.arriving(node)
         if found is None or found.module is None:
@@ -165,7 +165,7 @@ def _drifts(status: Judged, arriving: Flow) -> bool:
     return status.status == "fail" and near and arriving.behind and arriving.use > ACCUMULATED
 
 
-def _suspect(node: Node, status: Judged, why: str, *, use: float = 0.0, changed: str = "") -> Suspect:
+def _suspect(node: CallNode, status: Judged, why: str, *, use: float = 0.0, changed: str = "") -> Suspect:
     call = node.call
     return Suspect(
         record=status.record,
@@ -181,7 +181,7 @@ def _suspect(node: Node, status: Judged, why: str, *, use: float = 0.0, changed:
     )
 
 
-def _why(node: Node, status: Judged, arriving: Flow, tracer: Tracer, changed: Change | None) -> str:
+def _why(node: CallNode, status: Judged, arriving: Flow, tracer: Tracer, changed: Change | None) -> str:
     """Say in words why a call is under suspicion."""
     if changed is not None:
         return f"something that is not recorded changed its {changed.text}, so that the error may come from there"
@@ -197,11 +197,11 @@ def _why(node: Node, status: Judged, arriving: Flow, tracer: Tracer, changed: Ch
     return f"{agree}, {differs}{doubt}"
 
 
-def _inputs_in_words(node: Node, arriving: Flow, tracer: Tracer) -> str:
+def _inputs_in_words(node: CallNode, arriving: Flow, tracer: Tracer) -> str:
     return _wrong_in_words(node, arriving, tracer) or _right_in_words(node, arriving, tracer)
 
 
-def _wrong_in_words(node: Node, arriving: Flow, tracer: Tracer) -> str:
+def _wrong_in_words(node: CallNode, arriving: Flow, tracer: Tracer) -> str:
     """Say which inputs are known to differ, or may; ``""`` where there is none."""
     unrecorded = tracer.unrecorded
     if (found := unrecorded.arriving(node)) is not None:
@@ -213,7 +213,7 @@ def _wrong_in_words(node: Node, arriving: Flow, tracer: Tracer) -> str:
     return f"its inputs carry the accepted difference of {arriving.accepted}" if arriving.accepted else ""
 
 
-def _right_in_words(node: Node, arriving: Flow, tracer: Tracer) -> str:
+def _right_in_words(node: CallNode, arriving: Flow, tracer: Tracer) -> str:
     """Say how well the inputs are known to agree."""
     if not node.edges:
         return "it has no inputs"
@@ -226,7 +226,7 @@ def _right_in_words(node: Node, arriving: Flow, tracer: Tracer) -> str:
     return "its inputs agree"
 
 
-def _earliest(nodes: Mapping[Key, Node], tracer: Tracer) -> tuple[Suspect, ...]:
+def _earliest(nodes: Mapping[CallKey, CallNode], tracer: Tracer) -> tuple[Suspect, ...]:
     """Return the first failing call, where every failing record seems to inherit."""
     for node in nodes.values():
         for record in node.call.outputs:

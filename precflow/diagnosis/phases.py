@@ -8,27 +8,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol
 
 from precflow.agent.contract import OUTSIDE, ROOT_MODULE
-from precflow.diagnosis.edges import Edge, Key, Place, key_of
+from precflow.diagnosis.nodes import CallKey, CallNode, Edge, OutputKey, key_of
 from precflow.dumps.records import Call, Record
 
-Source = tuple[Record, Place]
+Source = tuple[Record, OutputKey]
 _Place = tuple[int, int, str]
 _Weights = dict[tuple[int, str], dict[tuple[str, str], list[Source]]]
-
-
-class Node(Protocol):
-    """What is needed of a call that is in the graph already."""
-
-    @property
-    def call(self) -> Call:
-        """The call."""
-
-    @property
-    def edges(self) -> tuple[Edge, ...]:
-        """Its own edges."""
 
 
 class Phases:
@@ -39,12 +26,12 @@ class Phases:
         calls: All calls in order of completion, those that are not in the graph yet as well.
     """
 
-    def __init__(self, nodes: Mapping[Key, Node], calls: Iterable[Call] = ()) -> None:
+    def __init__(self, nodes: Mapping[CallKey, CallNode], calls: Iterable[Call] = ()) -> None:
         self._nodes = nodes
-        self._forward: dict[_Place, dict[int, Key]] = defaultdict(dict)  # rank, step and module -> call -> its own forward
-        self._end: dict[tuple[int, int], Key] = {}  # rank and step -> the last call of the forward
+        self._forward: dict[_Place, dict[int, CallKey]] = defaultdict(dict)  # rank, step and module -> call -> its own forward
+        self._end: dict[tuple[int, int], CallKey] = {}  # rank and step -> the last call of the forward
         self._lines: dict[_Place, list[Call]] = defaultdict(list)  # rank, step and module -> all its backwards
-        self._backward: dict[_Place, list[Key]] = defaultdict(list)  # those of them that are over
+        self._backward: dict[_Place, list[CallKey]] = defaultdict(list)  # those of them that are over
         self._gradients: dict[tuple[int, int, str, str], Source] = {}  # rank, step, module and parameter -> its gradient
         self._weights: _Weights = defaultdict(dict)  # rank and module -> weight and phase -> what was last made of it
         self._added: Counter[tuple[int, int, str, str]] = Counter()  # how often backward adds to a parameter's gradient
@@ -70,7 +57,7 @@ class Phases:
             if call.phase == "gradient":
                 self._gradients[(*key[:2], call.module, name)] = sources[0]
 
-    def weight(self, call: Call, record: Record) -> Place | None:
+    def weight(self, call: Call, record: Record) -> OutputKey | None:
         """Return what made a weight in an earlier step."""
         module, _, name = record.weight.rpartition(".")
         made = self._weights.get((call.rank, module), {}).get((name, "optimizer"), ())

@@ -13,10 +13,10 @@ from typing import Any
 
 from precflow.agent.contract import module_text
 from precflow.agent.selection import Rule, Scope, literal_pattern
-from precflow.diagnosis.edges import Key, key_of
 from precflow.diagnosis.findings import Region
-from precflow.diagnosis.graph import Node, build
+from precflow.diagnosis.graph import build
 from precflow.diagnosis.localize import Graphed
+from precflow.diagnosis.nodes import CallKey, CallNode, key_of
 from precflow.dumps.estimate import LINE_BYTES, holds_tensor, tensor_bytes
 from precflow.dumps.records import Call, Record
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
@@ -151,10 +151,10 @@ def _records(call: Call) -> Iterator[Record]:
     return (record for record in (*call.inputs, *call.outputs) if holds_tensor(record, movement=call.movement))
 
 
-def _wanted(nodes: Mapping[Key, Node], judged: Sequence[Judged], region: Region) -> Iterator[Kind]:
+def _wanted(nodes: Mapping[CallKey, CallNode], judged: Sequence[Judged], region: Region) -> Iterator[Kind]:
     """Yield kinds of calls, most suspect first; the same one several times."""
     owners = {record.text: node for node in nodes.values() for record in node.call.outputs}
-    consumers: dict[Key, list[Node]] = defaultdict(list)
+    consumers: dict[CallKey, list[CallNode]] = defaultdict(list)
     for node in nodes.values():
         for edge in node.edges:
             if edge.source is not None:

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from precflow.agent.contract import Identity
-from precflow.diagnosis.edges import Key, Place, key_of
-from precflow.diagnosis.graph import Node
+from precflow.diagnosis.nodes import CallKey, CallNode, OutputKey, key_of
 from precflow.dumps.records import Call, Record
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Judged
 
@@ -34,7 +33,7 @@ class Unrecorded:
     record: Record
     judged: Judged
     taker: str
-    module: Node | None
+    module: CallNode | None
 
     @property
     def text(self) -> str:
@@ -51,13 +50,13 @@ class Search:
         look: Judges an input; ``None`` where nothing but content ids is at hand: then nothing is found.
     """
 
-    def __init__(self, nodes: Mapping[Key, Node], target: Mapping[Identity, Record], look: Look | None) -> None:
+    def __init__(self, nodes: Mapping[CallKey, CallNode], target: Mapping[Identity, Record], look: Look | None) -> None:
         self._nodes = nodes
         self._target = target
         self._look = look
         self._seen: dict[int, Judged] = {}
 
-    def arriving(self, node: Node) -> Unrecorded | None:
+    def arriving(self, node: CallNode) -> Unrecorded | None:
         """Return the first such input among those that a call depends on, ``None`` where none is known to be over its limit."""
         for record, judged in self._judged(node):
             if judged.status in MISALIGNED_STATUSES:
@@ -65,17 +64,17 @@ class Search:
                 return Unrecorded(record, judged, taker.call.name, self._module(taker, record))
         return None
 
-    def doubtful(self, node: Node) -> str:
+    def doubtful(self, node: CallNode) -> str:
         """Return the index of an input that no recorded call made and that cannot be judged, ``""`` where there is none."""
         open_ = (record for record, judged in self._judged(node) if judged.status in INCOMPLETE_STATUSES)
         return next((record.index for record in open_), "")
 
-    def agree(self, node: Node) -> bool:
+    def agree(self, node: CallNode) -> bool:
         """Tell whether there are such inputs that differ in bits, and all of them keep the limits of outputs."""
         statuses = [judged.status for _, judged in self._judged(node)]
         return bool(statuses) and set(statuses) <= _FINE
 
-    def _judged(self, node: Node) -> Iterator[tuple[Record, Judged]]:
+    def _judged(self, node: CallNode) -> Iterator[tuple[Record, Judged]]:
         """Yield the inputs without a maker whose bits are not known to be equal, each with its status."""
         for edge in node.edges if self._look is not None else ():
             record, other = edge.record, self._target.get(edge.record.identity)
@@ -90,7 +89,7 @@ class Search:
             self._seen[id(record)] = look(record, other)
         return self._seen[id(record)]
 
-    def _module(self, taker: Node, record: Record) -> Node | None:
+    def _module(self, taker: CallNode, record: Record) -> CallNode | None:
         """Return the module around a call that was not given this input itself."""
         around = self._around.get(taker.key)
         while around is not None and record.known and any(one.known == record.known for one in around.call.inputs):
@@ -98,14 +97,14 @@ class Search:
         return around
 
     @functools.cached_property
-    def _takers(self) -> Mapping[int, Node]:
+    def _takers(self) -> Mapping[int, CallNode]:
         """The call of each input."""
         return {id(record): node for node in self._nodes.values() for record in node.call.inputs}
 
     @functools.cached_property
-    def _around(self) -> Mapping[Key, Node]:
+    def _around(self) -> Mapping[CallKey, CallNode]:
         """The innermost module around each call: the first that is done after it."""
-        found: dict[Key, Node] = {}
+        found: dict[CallKey, CallNode] = {}
         for node in self._nodes.values():
             for key in node.inside:
                 found.setdefault(key, node)
@@ -118,7 +117,7 @@ class Search:
 # Collectives in place (``all_reduce``), kernels of other libraries and NumPy write without being counted: the record of whoever
 # takes the tensor then names its maker, and has another content. One dump shows that by itself, free of any noise.
 
-Outputs = Mapping[Place, tuple[Call, Record]]
+Outputs = Mapping[OutputKey, tuple[Call, Record]]
 
 
 @dataclass(frozen=True)

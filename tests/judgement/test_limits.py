@@ -1,4 +1,4 @@
-"""Ratios and blindness."""
+"""How much of a limit a record uses, exactly or within a range, and when a limit is blind."""
 
 import math
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from precflow.comparison.metrics import METRICS
 from precflow.config.schema import Rule
-from precflow.judgement.limits import Condition, conditions, family, is_blind, ratio
+from precflow.judgement.limits import Condition, conditions, described, family, is_blind, lacking, ratio, uses
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,60 @@ def test_texts_and_families():
     assert Condition("relative_l2", 2**-16, "default").text == "relative_l2 <= 1.52588e-05"
     assert family("allclose_share_float16") == family("allclose_share")
     assert family("rmse") == "rmse"
+
+
+LIMIT = Condition("relative_l2", 1e-3, "default")
+COSINE = Condition("cosine_similarity", 0.99, "tolerance")
+
+
+def only(measure, condition=LIMIT):
+    (use,) = uses(measure, [condition])
+    return use
+
+
+def test_an_exact_number_is_its_own_range(measure):
+    use = only(measure(relative_l2=5e-4))
+    assert (use.share, use.best, use.worst, use.guessed, use.bounded) == (0.5, 0.5, 0.5, False, False)
+
+
+@pytest.mark.parametrize(
+    ("value", "fails", "is_open"),
+    [(0.74e-3, False, False), (0.76e-3, False, True), (1.32e-3, False, True), (1.34e-3, True, False)],
+)
+def test_an_estimate_decides_nothing_near_its_limit(measure, value, fails, is_open):
+    use = only(measure(relative_l2=value, ranges={"relative_l2": (0.75 * value, value / 0.75)}))
+    assert (use.fails, use.is_open, use.guessed, use.value) == (fails, is_open, True, value)
+
+
+def test_of_a_metric_that_is_only_bounded_the_better_end_is_told(measure):
+    use = only(measure(metrics={}, ranges={"relative_l2": (2e-3, 2.0)}))
+    assert (use.value, use.fails, use.bounded) == (2e-3, True, True)
+    use = only(measure(metrics={}, ranges={"cosine_similarity": (-1.0, 0.98)}), COSINE)
+    assert (use.value, use.fails, use.bounded) == (0.98, True, True)
+
+
+def test_at_least_metrics_are_worst_at_their_lower_end(measure):
+    use = only(measure(metrics={"cosine_similarity": 0.995}, ranges={"cosine_similarity": (0.985, 0.999)}), COSINE)
+    assert (use.best, use.worst) == pytest.approx((0.1, 1.5))
+    assert use.is_open
+
+
+def test_what_cannot_be_had_is_lacking_and_what_has_no_meaning_is_not(measure):
+    record = measure(metrics={}, absent={"relative_l2": "needs single elements"})
+    assert uses(record, [LIMIT, COSINE]) == []
+    assert lacking(record, [LIMIT, COSINE]) == [LIMIT]
+
+
+def test_an_open_condition_in_words(measure):
+    near = measure(relative_l2=1e-3, evidence="sketch", ranges={"relative_l2": (7.5e-4, 1.3e-3)})
+    assert (
+        described(only(near), near)
+        == "relative_l2 is about 0.001 by its sketch, too near to its limit 0.001 (default) to decide"
+    )
+    wide = measure(metrics={}, evidence="statistics", share=0.5, ranges={"relative_l2": (0.0, 2.0)})
+    assert "between 0 and 2 by its statistics of 0.5 of its elements" in described(only(wide), wide)
+
+
+def test_a_range_without_an_upper_end_is_open(measure):
+    use = only(measure(metrics={}, ranges={"relative_l2": (0.0, math.inf)}))
+    assert (use.best, use.worst, use.is_open) == (0.0, math.inf, True)

@@ -8,7 +8,7 @@ from typing import Any
 from precflow.comparison.measures import Measure
 from precflow.config.schema import RunConfig
 from precflow.config.vocabulary import ESCALATING
-from precflow.diagnosis.evidence import families, left_out, overflow, run, suspect
+from precflow.diagnosis.evidence import operator_families, overflow, run, skipped_steps, suspect
 from precflow.diagnosis.evidence.run import UNPAIRED
 from precflow.diagnosis.evidence.tensors import Readable, observe
 from precflow.diagnosis.findings import Region
@@ -48,7 +48,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
     headers, same = (reference.header, target.header), config.environment.same
     same_dtype = reference.header.dtype == target.header.dtype
     sides = None if blockers else overflow.sides(reference, target, measures)
-    steps = left_out.NOTHING if sides is None else left_out.find(*sides)
+    steps = skipped_steps.NOTHING if sides is None else skipped_steps.find(*sides)
     unexplained = [one for one in judged if one.status not in UNPAIRED or not steps.explains(one.record)]
     return {
         "recipe": config.recipe,
@@ -74,7 +74,7 @@ _MOVED = Judged(record="", status="not_judged")
 
 
 def _region(region: Region) -> dict[str, Any]:
-    kinds = {families.family(one.operator) for one in region.suspects}
+    kinds = {operator_families.family(one.operator) for one in region.suspects}
     return {
         "suspect_count": len(region.suspects),
         "suspects_all_matmul": kinds == {"matmul"},

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from precflow.diagnosis.evidence import error_shape, families, nonfinite, normalisation
+from precflow.diagnosis.evidence import error_shape, nonfinite, normalisation, operator_families
 from precflow.diagnosis.evidence.tensors import Observed, Pair
 from precflow.diagnosis.localize import ACCUMULATED
 from precflow.dumps.records import Call, Record
@@ -37,14 +37,14 @@ def about(observed: Observed, judged: Judged, *, same_dtype: bool) -> dict[str, 
 
 def _who(observed: Observed, judged: Judged) -> dict[str, Any]:
     suspect, call = observed.suspect, observed.reference
-    operator = call.operator or families.operator_of_class(call.class_name)
+    operator = call.operator or operator_families.operator_of_class(call.class_name)
     if not call.operator and call.phase != "forward":  # what is known of the operator holds for its forward
         operator = call.phase if call.phase == "optimizer" else f"{operator or 'module'} {call.phase}"
     return {
         "name": suspect.name,
         "module": suspect.module,
         "operator": operator or "module",
-        "family": families.family(operator),
+        "family": operator_families.family(operator),
         "site": suspect.site,
         "why_suspect": suspect.why,
         "status": judged.status,
@@ -152,7 +152,7 @@ def _curve(observed: Observed, output: Pair) -> dict[str, Any]:
 
 def _epsilon(observed: Observed, output: Pair) -> dict[str, Any]:
     call = observed.reference
-    known = _EPSILON.get(call.operator or families.operator_of_class(call.class_name))
+    known = _EPSILON.get(call.operator or operator_families.operator_of_class(call.class_name))
     if known is None or call.phase != "forward" or not _over_last_axis(call.arguments):
         return {}
     position, centred = known

@@ -1,8 +1,8 @@
-"""NaN, infinity, overflow and saturation."""
+"""NaN, infinity, overflow and saturation, and masked elements on both sides."""
 
 import numpy as np
 
-from precflow.diagnosis.evidence.nonfinite import nonfinite
+from precflow.diagnosis.evidence.nonfinite import MaskPlaces, mask_places, nonfinite
 
 
 def test_sides_are_counted_apart():
@@ -33,3 +33,20 @@ def test_a_mask_fill_that_becomes_infinite_is_no_overflow():
 def test_nothing_broken():
     found = nonfinite(np.zeros(3), np.zeros(3))
     assert (found.target_only, found.overflow_share, found.reference_max) == (0, 0.0, 0.0)
+
+
+def test_a_dropped_mask():
+    causal = np.triu(np.ones((5, 5), dtype=bool), 1)
+    assert mask_places(causal, np.zeros_like(causal)) == MaskPlaces(10, 0, 10)
+
+
+def test_a_shifted_mask_has_as_many_places_but_other_ones():
+    causal = np.triu(np.ones((5, 5), dtype=bool), 1)
+    places = mask_places(causal, causal.T)
+    assert places.reference == places.target == 10
+    assert places.different == 20
+
+
+def test_equal_masks():
+    mask = np.array([True, False])
+    assert mask_places(mask, mask).different == 0

@@ -3,7 +3,7 @@
 import pytest
 
 from precflow.agent.contract import MOVEMENT
-from precflow.diagnosis.evidence import families
+from precflow.diagnosis.evidence import operator_families
 
 
 @pytest.mark.parametrize(
@@ -18,15 +18,17 @@ from precflow.diagnosis.evidence import families
     ],
 )
 def test_family(operator, family):
-    assert families.family(operator) == family
+    assert operator_families.family(operator) == family
 
 
 def test_no_operator_is_in_two_families_and_none_is_movement():
-    everything = [name for members in families._FAMILIES.values() for name in members]
+    everything = [name for members in operator_families._FAMILIES.values() for name in members]
     assert len(everything) == len(set(everything))
     assert not MOVEMENT & set(everything)
 
 
 def test_the_operator_of_every_known_class_has_a_family():
-    assert {families.family(operator) for operator in families._OF_CLASS.values()} <= set(families._FAMILIES)
-    assert families.operator_of_class("Qwen2RMSNorm") == "rms_norm"
+    assert {operator_families.family(operator) for operator in operator_families._OF_CLASS.values()} <= set(
+        operator_families._FAMILIES
+    )
+    assert operator_families.operator_of_class("Qwen2RMSNorm") == "rms_norm"

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from precflow.diagnosis.edges import Edge, key_of
+from precflow.diagnosis.nodes import Edge, key_of
 
 
 def test_a_key_is_rank_step_and_order(hand_made):

@@ -13,7 +13,7 @@ from precflow.agent.dump.writer import Writer
 from precflow.comparison.compare import compare
 from precflow.config.schema import RunConfig
 from precflow.diagnosis.evidence.collect import collect
-from precflow.diagnosis.evidence.left_out import NOTHING, LeftOut, find
+from precflow.diagnosis.evidence.skipped_steps import NOTHING, LeftOut, find
 from precflow.diagnosis.localize import localize
 from precflow.diagnosis.rules import advise, load
 from precflow.dumps.reader import Dump
