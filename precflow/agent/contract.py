@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from typing import Any, Dict, Iterable, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, Literal, Mapping, NamedTuple, Sequence, Tuple, get_args
 from urllib.parse import unquote
 
 from precflow.agent import redaction
@@ -68,9 +68,48 @@ EMPTY_HEADER: Dict[str, Any] = {
     "content": "",
 }
 
-LEVELS = ("module", "api", "operator")
-PHASES = ("forward", "backward", "gradient", "optimizer")
-ROLES = ("input", "output")
+# The words of a record. They are listed here and nowhere else, each list in the order in which people see it; recipes,
+# requests, dumps and reports take theirs from it. (``Literal``, because the reader of record lines checks types against it.)
+Level = Literal["module", "api", "operator"]
+Phase = Literal["forward", "backward", "gradient", "optimizer"]
+Role = Literal["input", "output"]
+LEVELS: Tuple[str, ...] = get_args(Level)
+PHASES: Tuple[str, ...] = get_args(Phase)
+ROLES: Tuple[str, ...] = get_args(Role)
+MODULE, API, OPERATOR = LEVELS
+FORWARD, BACKWARD, GRADIENT, OPTIMIZER = PHASES
+INPUT, OUTPUT = ROLES
+
+
+class Detail(NamedTuple):
+    """How much is kept of a tensor: a row of ``DETAIL_FACTS``.
+
+    Attributes:
+        kept: What a record of this detail has, for sentences.
+        line_bytes: About how many bytes a record takes in its line; the text is as long as its names.
+        covers: Other details that follow from this one: whoever measured this one need not measure those.
+    """
+
+    kept: str
+    line_bytes: int
+    covers: FrozenSet[str] = frozenset()
+
+
+# From little to all. A new detail is a row here, its measuring in ``measure/batching.py`` and, for the judge, what can be
+# concluded from it in ``comparison/estimated/``.
+DETAIL_FACTS: Dict[str, Detail] = {
+    "digest": Detail("its content id", 280),
+    "statistics": Detail("its statistics", 400),  # has no content id, which costs several times as much
+    "sketch": Detail("its sketch", 360, frozenset(("digest", "statistics"))),
+    "tensors": Detail("the tensor", 280, frozenset(("digest",))),
+}
+DETAILS = tuple(DETAIL_FACTS)
+NONE = "none"  # detail of a rule of a recipe: such a call is not recorded
+
+# Rules of an emulated fault, which the judge checks in a recipe and the agent obeys.
+FAULT_KEYS = ("operator", "rule", "module", "phase", "call")  # every rule may have these; others are parameters of its effect
+FAULT_PHASES = (FORWARD, BACKWARD)  # in which the operators of a model run
+REDRAW = "redraw"  # the one rule that draws parameters again and touches no operator
 
 # Mask fills: the constants that masks are made of. They outweigh every other element of a sum, so they are measured by
 # themselves. A value is a fill where it lies in the band around a constant of the list, and the constant is ``FILLS_FAR`` times
@@ -263,13 +302,27 @@ def checksum_of(plain: Mapping[str, Any]) -> str:
     return hashlib.blake2b(text.encode("ascii"), digest_size=DIGEST_SIZE).hexdigest()
 
 
+_ATEN = "aten."  # before the operator in an identity of level ``operator``
+
+
 def operator_of(level: str, operator: str) -> str:
     """Return the operator as an identity names it: an aten ``mul`` is another record than the ``mul`` that it runs for.
 
     >>> operator_of("api", "mul"), operator_of("operator", "mul"), operator_of("module", "")
     ('mul', 'aten.mul', '')
     """
-    return "aten." + operator if level == "operator" else operator
+    return _ATEN + operator if level == OPERATOR else operator
+
+
+def level_of(operator: str) -> str:
+    """Return the level of a record from its operator, as an identity names it: the inverse of :func:`operator_of`.
+
+    >>> level_of("mul"), level_of("aten.mul"), level_of("")
+    ('api', 'operator', 'module')
+    """
+    if not operator:
+        return MODULE
+    return OPERATOR if operator.startswith(_ATEN) else API
 
 
 class Identity(NamedTuple):

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
 from precflow.agent import redaction
-from precflow.agent.contract import ERROR_FILE, HEADER_FILE, REQUEST_SCHEMA
+from precflow.agent.contract import ERROR_FILE, FORWARD, HEADER_FILE, PHASES, REQUEST_SCHEMA
 from precflow.agent.failures import AgentError
 from precflow.agent.request import Request, parse
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from precflow.agent.devices.protocol import Device
 
 Words = Union[str, Sequence[str]]
-_FORWARD = ("forward",)
-_TRAINING = ("forward", "backward", "gradient", "optimizer")
 _OF_A_DUMP = re.compile(r"%s|%s|facts\.json|agent\.log|rank\d+|writer-rank\d+\.lock|.*\.part" % (HEADER_FILE, ERROR_FILE))
 
 
@@ -101,7 +99,7 @@ def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the
             },
             "capture": {
                 "level": _listed(level),
-                "phase": _listed(phase if phase is not None else _FORWARD if optimizer is None else _TRAINING),
+                "phase": _listed(phase if phase is not None else (FORWARD,) if optimizer is None else PHASES),
                 "scope": _listed(scope),
                 "step": [step] if isinstance(step, int) else list(step),
                 "detail": detail,

@@ -7,13 +7,12 @@ import os
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from precflow.agent import intake, redaction
-from precflow.agent.contract import LARGEST, LEVELS, PHASES, REQUEST_SCHEMA
+from precflow.agent.contract import DETAIL_FACTS, DETAILS, LARGEST, LEVELS, NONE, PHASES, REQUEST_SCHEMA
 from precflow.agent.failures import AgentError
 from precflow.agent.sampling import parse_slices
-from precflow.agent.selection import NONE, Rule, Scope
+from precflow.agent.selection import Rule, Scope
 
 ACTIONS = ("environment", "dump", "rehearse")
-DETAILS = ("digest", "statistics", "sketch", "tensors")
 ALGORITHMS = ("strict", "warn", "native")
 _SHOWN = 200  # letters of a wrong value that a message repeats
 
@@ -65,7 +64,9 @@ class Capture(NamedTuple):
         Beside statistics a sketch stays one: it answers for the statistics of the same tensor, the first time and again.
         """
         details = {self.detail, *[rule.detail for rule in self.rules]}
-        same = {NONE, "statistics", "sketch"} if "statistics" in details else {NONE}
+        same = {NONE}
+        if "statistics" in details:
+            same |= {"statistics", *[name for name, detail in DETAIL_FACTS.items() if "statistics" in detail.covers]}
         brief = {detail: detail if detail in same or not again else "digest" for detail in details}
         return Scope(
             self.scope,

@@ -11,13 +11,12 @@ import re
 from fnmatch import fnmatchcase, translate
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from precflow.agent.contract import OUTSIDE, module_text
+from precflow.agent.contract import NONE, OUTSIDE, module_text
 from precflow.agent.failures import AgentError
 
 if TYPE_CHECKING:
     import torch
 
-NONE = "none"  # not recorded
 _SHOWN = 5  # names that a message offers
 _KEPT = 1 << 16  # answers that are remembered; a run with more kinds of calls asks again
 _LITERAL = re.compile(r"[^*?\[]*\Z")

@@ -33,7 +33,7 @@ class Measure:
         target_shape: Sizes on the target.
         equal: Both have a content id, and the same: the bits are the same.
         metrics: Metric name -> number, exact, or estimated where ``ranges`` names it too; what cannot be had is absent.
-        evidence: The least that either side kept of it, one of ``kept.EVIDENCE``; ``""`` where nothing was measured.
+        evidence: The least that either side kept of it, one of ``contract.DETAILS``; ``""`` where nothing was measured.
         share: Share of its elements that was kept; below 1 for slices and samples, whose metrics are those of the part.
         ranges: Metric name -> (lowest, highest) value that the kept evidence allows, for metrics that are no exact numbers.
         absent: Metric name -> why it has a meaning and cannot be had from what was kept.

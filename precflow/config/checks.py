@@ -13,7 +13,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from precflow import __version__
 from precflow.agent import redaction
-from precflow.agent.contract import FILLS, HEADER_FILE, LARGEST
+from precflow.agent.contract import BACKWARD, FILLS, GRADIENT, HEADER_FILE, LARGEST, MODULE, OPERATOR, OPTIMIZER
 from precflow.agent.sampling import parse_slices
 from precflow.config import emulation, factories, standards
 from precflow.config.documents import DottedPath, scalars
@@ -317,7 +317,7 @@ def _day(text: str) -> datetime.date | None:
 
 # What must hold in ``capture`` beyond keys and types.
 
-_RECORDED_AT = {"backward": ("module", "operator"), "gradient": ("module",), "optimizer": ("module",)}
+_RECORDED_AT = {BACKWARD: (MODULE, OPERATOR), GRADIENT: (MODULE,), OPTIMIZER: (MODULE,)}
 _NARROWING = ("match", "class_", "operator", "level", "phase", "step", "rank")
 
 

@@ -11,14 +11,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from precflow.agent.contract import BACKWARD, FAULT_KEYS, FAULT_PHASES, REDRAW
 from precflow.config.documents import DottedPath
 from precflow.config.suggestions import did_you_mean
 
 _SOURCE = Path(__file__).parents[1] / "agent" / "emulated" / "effects.py"
-_COMMON = ("operator", "rule", "module", "phase", "call")
-_BUILD = "redraw"  # draws parameters again and touches no operator
 _MOST_RULES = 100
-_PHASES = ("forward", "backward")
 _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "int": ((int,), "a whole number"),
     "float": ((int, float), "a number"),
@@ -50,11 +48,11 @@ def problems(rules: Sequence[Mapping[str, Any]]) -> Iterator[tuple[DottedPath, s
     for number, rule in enumerate(rules):
         path = ("emulate", "rules", str(number))
         name = rule.get("rule")
-        if name == _BUILD:
+        if name == REDRAW:
             if rule.keys() != {"rule", "parameter"} or not isinstance(rule["parameter"], str):
-                yield path, f"{_BUILD} takes `parameter`, a pattern of names, and nothing else"
+                yield path, f"{REDRAW} takes `parameter`, a pattern of names, and nothing else"
         elif name not in effects():
-            known = (*effects(), _BUILD)
+            known = (*effects(), REDRAW)
             yield (*path, "rule"), f"`{name}` is no effect; there are {', '.join(known)}.{did_you_mean(str(name), known)}"
         else:
             yield from _common(rule, path)
@@ -68,9 +66,9 @@ def _common(rule: Mapping[str, Any], path: DottedPath) -> Iterator[tuple[DottedP
         yield (*path, "operator"), "expected aten names or patterns, such as mm|addmm"
     if not isinstance(module, str):
         yield (*path, "module"), "expected a pattern of module names"
-    if phase not in ("", *_PHASES):
-        yield (*path, "phase"), f"`{phase}` is not one of {', '.join(_PHASES)}.{did_you_mean(str(phase), _PHASES)}"
-    elif phase == "backward" and module:
+    if phase not in ("", *FAULT_PHASES):
+        yield (*path, "phase"), f"`{phase}` is not one of {', '.join(FAULT_PHASES)}.{did_you_mean(str(phase), FAULT_PHASES)}"
+    elif phase == BACKWARD and module:
         yield (*path, "module"), "no module is running in backward: leave it out"
     calls = rule.get("call", [])
     if not all(
@@ -85,7 +83,7 @@ def _parameters(
 ) -> Iterator[tuple[DottedPath, str]]:
     listed = ", ".join(known) or "none"
     for key, value in rule.items():
-        if key in _COMMON:
+        if key in FAULT_KEYS:
             continue
         if key not in known:
             yield (*path, str(key)), f"is no parameter of {rule['rule']}, which has {listed}.{did_you_mean(str(key), known)}"

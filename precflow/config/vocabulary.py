@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from precflow.agent.contract import DETAILS, LEVELS, NONE, PHASES
 from precflow.config import standards
 from precflow.config.schema import Limits
 
-LEVELS = ("module", "api", "operator")
-DETAILS = ("digest", "statistics", "sketch", "tensors")
 ESCALATING = "escalating"
-PHASES = ("forward", "backward", "gradient", "optimizer")
 METRICS = tuple(field.name for field in dataclasses.fields(Limits) if field.name != "metrics")
 COLUMNS = (*METRICS, "mean_ulp_distance", "mare", "mere", "bitwise_equal")
 AT_LEAST = ("cosine_similarity", "share_within_one_thousandth", "share_within_five_thousandths", "allclose_share")
@@ -49,7 +47,7 @@ WORDS = {
     "Capture.detail": (*DETAILS, ESCALATING),
     "CaptureRule.level": LEVELS,
     "CaptureRule.phase": PHASES,
-    "CaptureRule.detail": ("", *DETAILS, "none"),
+    "CaptureRule.detail": ("", *DETAILS, NONE),
     "Rule.phase": ("", *PHASES),
     "Accepted.phase": ("", *PHASES),
     "Report.formats": ("html", "markdown", "json", "junit"),

@@ -12,12 +12,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from precflow.agent.contract import OUTSIDE, ROOT_MODULE
+from precflow.agent.contract import BACKWARD, FORWARD, OUTSIDE, ROOT_MODULE
 from precflow.diagnosis.nodes import CallKey, CallNode, Edge, OutputKey, key_of
 from precflow.diagnosis.phases import Phases
 from precflow.dumps.records import Call, Record
 
-_NESTED = frozenset({"forward", "backward"})  # phases in which a module's call is around those of its children
+_NESTED = frozenset({FORWARD, BACKWARD})  # phases in which a module's call is around those of its children
 
 
 @dataclass

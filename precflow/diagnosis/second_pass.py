@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from precflow.agent.contract import module_text
+from precflow.agent.contract import DETAIL_FACTS, module_text
 from precflow.agent.selection import Rule, Scope, literal_pattern
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.graph import build
 from precflow.diagnosis.localize import Graphed
 from precflow.diagnosis.nodes import CallKey, CallNode, key_of
-from precflow.dumps.estimate import LINE_BYTES, holds_tensor, tensor_bytes
+from precflow.dumps.estimate import holds_tensor, tensor_bytes
 from precflow.dumps.records import Call, Record
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
 
@@ -138,7 +138,7 @@ class _Side:
         found = self.calls[kind]
         new = {one.key: tensor_bytes(one) for call in found for one in _records(call) if one.key not in self._contents}
         lines = sum(len(call.inputs) + len(call.outputs) for call in found)
-        return self.bytes + sum(new.values()) + LINE_BYTES["tensors"] * lines
+        return self.bytes + sum(new.values()) + DETAIL_FACTS["tensors"].line_bytes * lines
 
     def take(self, kind: Kind) -> None:
         """Take these calls too."""

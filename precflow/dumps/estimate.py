@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from precflow.agent.selection import NONE, Rule, Scope
+from precflow.agent.contract import DETAIL_FACTS, NONE
+from precflow.agent.selection import Rule, Scope
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
@@ -14,12 +15,6 @@ from precflow.dumps.records import Call, Record
 # What evidence takes on disk, from what is known of a record: type, shape, share.
 
 WHOLE = 1024  # elements up to which a tensor is kept whole in place of its sketch
-LINE_BYTES: Mapping[str, int] = {  # of a record in its line, by detail; about, for the text is as long as its names
-    "digest": 280,
-    "statistics": 400,
-    "sketch": 360,
-    "tensors": 280,
-}
 _SKETCH_BYTES = 509 * 4
 _ROWS = 1024
 _UNKNOWN = 4  # bytes of an element of a type that no table has
@@ -97,7 +92,7 @@ def estimate_calls(calls: Sequence[Call], capture: Mapping[str, Any], dtype: str
             call.level, call.module, call.class_name, call.operator, call.phase, capture["step"][0], call.rank
         )
         for record in (*call.inputs, *call.outputs) if detail != NONE else ():
-            lines += LINE_BYTES[detail]
+            lines += DETAIL_FACTS[detail].line_bytes
             if holds_tensor(record, movement=call.movement):
                 factor = wider if record.dtype == ran_in else 1.0
                 sizes[record.key] = max(sizes.get(record.key, 0), _bytes(record, detail, factor, parts))

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from precflow.agent import intake
-from precflow.agent.contract import operator_of
+from precflow.agent.contract import ROLES, Level, Phase, operator_of
 from precflow.dumps.collector import collector_off
 from precflow.dumps.header import FileSeal
 from precflow.dumps.layout import place_of
@@ -41,12 +41,12 @@ class _Line(msgspec.Struct, gc=False, rename={"class_name": "class"}):
     """A line as it stands in the file. Keys that it does not name are of a later version and change nothing here."""
 
     order: Count
-    level: Literal["module", "api", "operator"]  # contract.LEVELS
+    level: Level
     module: str
     call: Count
     operator: str
     ordinal: Count
-    phase: Literal["forward", "backward", "gradient", "optimizer"]  # contract.PHASES
+    phase: Phase
     step: Count
     rank: Count
     movement: bool
@@ -118,7 +118,7 @@ def _identify(line: _Line) -> None:
     """Tell the records of a line whose they are: those that the decoder made are completed, not made anew."""
     module, operator = sys.intern(line.module), sys.intern(operator_of(line.level, line.operator))
     call, ordinal, phase, step, rank, order = line.call, line.ordinal, line.phase, line.step, line.rank, line.order
-    for role, records in (("input", line.inputs), ("output", line.outputs)):
+    for role, records in zip(ROLES, (line.inputs, line.outputs), strict=True):
         whose = CallRole(module, call, operator, ordinal, phase, role, step, rank, order)
         for one in records:
             if len(one.shape) > _FEW and math.prod(one.shape) > _MOST_ELEMENTS:

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from precflow.agent.contract import REQUEST_SCHEMA
-from precflow.agent.selection import NONE
+from precflow.agent.contract import NONE, REQUEST_SCHEMA
 from precflow.config.plain import plain
 from precflow.config.schema import RunConfig, Side
 from precflow.config.vocabulary import ESCALATING

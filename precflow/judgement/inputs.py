@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from precflow.agent.contract import module_text
+from precflow.agent.contract import level_of, module_text
 from precflow.comparison.estimated import estimates
 from precflow.comparison.estimated.evidence import Evidence, constants_of
 from precflow.comparison.fused.summarize import summarize
@@ -77,7 +77,7 @@ def measured(left: Record, right: Record, reference: Evidence, target: Evidence)
         name=f"{module} / {who.operator}" if who.operator else module,
         module=who.module,
         operator=who.operator,
-        level="operator" if who.operator.startswith("aten.") else "api" if who.operator else "module",
+        level=level_of(who.operator),
         phase=who.phase,
         order=left.order,
         judged=is_floating(left.dtype) or is_floating(right.dtype),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
+from precflow.agent.contract import DETAIL_FACTS
 from precflow.comparison.measures import Measure
 from precflow.comparison.metrics import at_least
 from precflow.config.schema import Limits
@@ -162,11 +163,8 @@ def described(use: Use, measure: Measure) -> str:
     """Return in words what is known of an open condition, and why that does not decide it."""
     low, high = measure.ranges[use.condition.metric]
     limit = f"its limit {use.condition.limit:.3g} ({use.condition.source})"
-    kept = _KEPT.get(measure.evidence, "what was kept")
+    kept = DETAIL_FACTS[measure.evidence].kept
     part = f" of {measure.share:.3g} of its elements" if measure.share < 1 else ""
     if use.guessed:
         return f"{use.condition.metric} is about {use.value:.3g} by {kept}{part}, too near to {limit} to decide"
     return f"{use.condition.metric} is between {low:.3g} and {high:.3g} by {kept}{part}, which does not decide {limit}"
-
-
-_KEPT = {"sketch": "its sketch", "statistics": "its statistics"}

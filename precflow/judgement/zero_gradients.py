@@ -19,13 +19,13 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from precflow.agent.contract import GRADIENT, OPTIMIZER
 from precflow.comparison.measures import Measure
 from precflow.comparison.metrics import METRICS
 from precflow.dumps.dtypes import coarsest, float_facts
 from precflow.judgement.decision import Decision, fails_by_class
 from precflow.judgement.verdicts import Judged
 
-_GRADIENT, _OPTIMIZER = "gradient", "optimizer"
 _EPSILONS = 2.0  # of the largest gradient of the module: two sides with half of it each
 _REMARK = "both sides are below the rounding of its module's largest gradient ({:.2g}, {:.2g} against {:.2g} times {:.2g})"
 _MAY_BE = "it may be zero but for rounding, as the bias of an attention's keys is: an accepted difference takes it"
@@ -89,7 +89,7 @@ def _told(measure: Measure, decision: Decision, largest: Mapping[Place, float]) 
 
 def _stepped(measure: Measure, decision: Decision, noisy: Collection[Parameter]) -> Decision:
     """Return the decision about a weight behind a step; blind where the step is one of noise."""
-    is_weight = measure.phase == _OPTIMIZER and not _state(measure)
+    is_weight = measure.phase == OPTIMIZER and not _state(measure)
     if not is_weight or _parameter(measure) not in noisy or not _fails_relatively(decision):
         return decision
     return replace(decision, judged=replace(decision.judged, status="blind", reason=_STEPPED), failed=frozenset())
@@ -101,7 +101,7 @@ def _fails_relatively(decision: Decision) -> bool:
 
 def _is_of_gradients(measure: Measure) -> bool:
     """Tell whether a record is a gradient, or the part of an optimizer's state that is made of one's gradients."""
-    return measure.phase == _GRADIENT or (measure.phase == _OPTIMIZER and bool(_state(measure)))
+    return measure.phase == GRADIENT or (measure.phase == OPTIMIZER and bool(_state(measure)))
 
 
 def _norms(measure: Measure) -> tuple[float, float] | None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from precflow.agent.contract import DETAIL_FACTS
 from precflow.config.suggestions import did_you_mean
 from precflow.dumps import lookup
 from precflow.dumps.dtypes import NUMPY_DTYPES
@@ -150,9 +151,8 @@ def _nothing(dump: Dump, found: Sequence[Found], text: str) -> DumpError:
         known = lookup.near(text, [one.text for one in lookup.every(dump)])
         return DumpError(f"no record matches {text}" + "".join(f"\n      {one}" for one in known))
     first = found[0]
-    instead = {"statistics": "its statistics", "digest": "its content id", "nothing": "its type and shape"}[
-        kept_of(first.record)
-    ]
+    left = kept_of(first.record)
+    instead = "its type and shape" if left == "nothing" else DETAIL_FACTS[left].kept
     why = ": it only moves values, and what it moved is stored with the call that made it" if first.call.movement else ""
     what = f"the tensor of {first.text} was not stored{why}" if len(found) == 1 else f"none of {len(found)} records was stored"
     step = f"there is {instead}:  precflow inspect {dump.path} '{first.text}'"

@@ -5,9 +5,9 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from precflow.agent.contract import FILLS, Identity
+from precflow.agent.contract import DETAILS, FILLS, Identity
 from precflow.comparison.estimated import estimates
-from precflow.comparison.estimated.evidence import EVIDENCE, Kept, of_tensor
+from precflow.comparison.estimated.evidence import Kept, of_tensor
 from precflow.comparison.measures import Measure
 from precflow.dumps.records import Record
 
@@ -22,7 +22,7 @@ class Dump:
     def __init__(self, array, detail, content, **facts):
         self.array = array
         self.known = of_tensor(array, Kept(array.dtype.name, array.shape))
-        self.detail = EVIDENCE.index(detail)
+        self.detail = DETAILS.index(detail)
         counted = self.known.statistics if 0 < self.detail < 3 else None
         self.record = Record.of(
             WHO, 0, array.dtype.name, array.shape, content, detail == "tensors", None, "", statistics=counted, **facts

@@ -2,10 +2,10 @@
 
 import pytest
 
+from precflow.agent.contract import DETAIL_FACTS
 from precflow.agent.selection import Rule, Scope
 from precflow.diagnosis.localize import localize
 from precflow.diagnosis.second_pass import SecondPass, choose
-from precflow.dumps.estimate import LINE_BYTES
 
 TENSOR = 2 * 3 * 4  # bytes of a hand-made record
 
@@ -75,7 +75,7 @@ def test_what_a_sketch_could_not_decide_is_looked_into(chain, judge_calls):
 
 def test_the_budget_takes_the_most_suspect_and_counts_the_rest(chain, judge_calls):
     statuses = {"layers.3.fc / linear": "undecided", "layers.1 / gelu": "fail", "layers.2 / gelu": "fail"}
-    one_call = 2 * TENSOR + 2 * LINE_BYTES["tensors"]
+    one_call = 2 * TENSOR + 2 * DETAIL_FACTS["tensors"].line_bytes
     found = chosen(chain, judge_calls, statuses, budget=one_call)
     assert taken(found, chain) == ["layers.1 / gelu"]
     assert found.left_out > 0
@@ -107,7 +107,7 @@ def test_a_content_that_several_calls_share_is_counted_once(chain, judge_calls):
         if not record.weight
     }
     records = sum(len(call.inputs) + len(call.outputs) for call in chain.made if call.name in taken(found, chain))
-    assert found.bytes["reference"] == len(contents) * TENSOR + records * LINE_BYTES["tensors"]
+    assert found.bytes["reference"] == len(contents) * TENSOR + records * DETAIL_FACTS["tensors"].line_bytes
 
 
 def test_what_only_one_side_ran_cannot_be_compared_and_is_not_chosen(chain, judge_calls, hand_made):

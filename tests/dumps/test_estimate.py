@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from precflow.dumps.estimate import LINE_BYTES, estimate, estimate_calls
+from precflow.agent.contract import DETAIL_FACTS
+from precflow.dumps.estimate import estimate, estimate_calls
 from precflow.dumps.reader import Dump
 
 LARGE, SMALL = np.ones((64, 64), dtype=np.float32), np.full((8, 8), 2, dtype=np.float32)
@@ -24,11 +25,11 @@ def wanted(**changes):
 
 
 def test_each_content_counts_once_and_each_record_has_a_line(made):
-    assert estimate(made, WANTED, "float32") == LARGE.nbytes + SMALL.nbytes + 4 * LINE_BYTES["tensors"]
+    assert estimate(made, WANTED, "float32") == LARGE.nbytes + SMALL.nbytes + 4 * DETAIL_FACTS["tensors"].line_bytes
 
 
 def test_another_type_scales_what_ran_in_the_type_of_the_run(made):
-    assert estimate(made, WANTED, "float16") == (LARGE.nbytes + SMALL.nbytes) // 2 + 4 * LINE_BYTES["tensors"]
+    assert estimate(made, WANTED, "float16") == (LARGE.nbytes + SMALL.nbytes) // 2 + 4 * DETAIL_FACTS["tensors"].line_bytes
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_another_type_scales_what_ran_in_the_type_of_the_run(made):
     [("digest", 0), ("statistics", 64 * 4), ("sketch", 509 * 4 + 64 * 4 + SMALL.nbytes), ("tensors", 64 * 65 * 4)],
 )
 def test_details(made, detail, size):
-    assert estimate(made, wanted(detail=detail), "float32") == size + 4 * LINE_BYTES[detail]
+    assert estimate(made, wanted(detail=detail), "float32") == size + 4 * DETAIL_FACTS[detail].line_bytes
 
 
 def test_a_fine_sketch_has_two_parts(made):
@@ -46,15 +47,15 @@ def test_a_fine_sketch_has_two_parts(made):
 
 def test_rules_levels_and_steps_count(made):
     rules = [{"operator": ["linear"], "detail": "none"}]
-    assert estimate(made, wanted(rules=rules, detail="digest"), "float32") == 2 * LINE_BYTES["digest"]
-    assert estimate(made, wanted(level=["api"], detail="digest"), "float32") == 2 * LINE_BYTES["digest"]
-    assert estimate(made, wanted(step=[0, 4, 5], detail="digest"), "float32") == 12 * LINE_BYTES["digest"]
+    assert estimate(made, wanted(rules=rules, detail="digest"), "float32") == 2 * DETAIL_FACTS["digest"].line_bytes
+    assert estimate(made, wanted(level=["api"], detail="digest"), "float32") == 2 * DETAIL_FACTS["digest"].line_bytes
+    assert estimate(made, wanted(step=[0, 4, 5], detail="digest"), "float32") == 12 * DETAIL_FACTS["digest"].line_bytes
 
 
 @pytest.mark.parametrize(("keep_last", "steps"), [(0, 3), (2, 2), (5, 3)])
 def test_of_a_ring_the_steps_that_are_kept_count(made, keep_last, steps):
     asked = wanted(step=[0, 4, 5], detail="digest", keep_last=keep_last)
-    assert estimate(made, asked, "float32") == steps * 4 * LINE_BYTES["digest"]
+    assert estimate(made, asked, "float32") == steps * 4 * DETAIL_FACTS["digest"].line_bytes
 
 
 @pytest.mark.parametrize("changes", [{"level": ["operator"]}, {"phase": ["forward", "backward"]}])
@@ -75,7 +76,7 @@ def test_an_empty_dump_cannot_tell(build):
 
 
 def test_calls_alone_tell_in_the_type_that_they_ran_in(made):
-    lines = 4 * LINE_BYTES["tensors"]
+    lines = 4 * DETAIL_FACTS["tensors"].line_bytes
     whole = LARGE.nbytes + SMALL.nbytes
     assert estimate_calls(made.calls(), WANTED, "float64", ran_in="float32") == 2 * whole + lines
     assert estimate_calls(made.calls(), WANTED, "float64") == whole + lines

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from precflow.agent import request as requests
+from precflow.agent.contract import DETAIL_FACTS
 from precflow.config.composition import compose
 from precflow.diagnosis import rules
-from precflow.dumps.estimate import LINE_BYTES
 from precflow.errors import SideError, StoreError
 from precflow.run.plan import build_plan, render_plan
 from precflow.run.runner import run
@@ -297,8 +297,8 @@ def test_a_plan_tells_the_size_of_a_dump_from_an_earlier_one(escalate):
     plan = build_plan(composed("capture=tensors", "target.dtype=float16"))
     sizes = {step.stage.name: plan.costs[step.stage.name][1] for step in plan.steps if step.stage.kind == "dump"}
     contents, records = LAYERS + 1, 2 * LAYERS
-    assert sizes["dump.reference"] == contents * 4 * 16 * 4 + records * LINE_BYTES["tensors"]
-    assert sizes["dump.target"] == contents * 4 * 16 * 2 + records * LINE_BYTES["tensors"]
+    assert sizes["dump.reference"] == contents * 4 * 16 * 4 + records * DETAIL_FACTS["tensors"].line_bytes
+    assert sizes["dump.target"] == contents * 4 * 16 * 2 + records * DETAIL_FACTS["tensors"].line_bytes
     assert f"about {sizes['dump.reference'] / 1e3:.1f} kB" in render_plan(plan)
 
 

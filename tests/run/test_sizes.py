@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from precflow.agent.contract import DETAIL_FACTS
 from precflow.config.composition import compose
-from precflow.dumps.estimate import LINE_BYTES
 from precflow.dumps.reader import Dump
 from precflow.run import steps
 from precflow.run.jobs import make_job
@@ -105,7 +105,7 @@ def test_a_rehearsal_tells_each_side_in_its_own_type(planned, stage_fixtures, tm
     sizes = planned(Rehearsal(tuple(Dump.open(dump.write()).calls()), "float32"), "target.dtype=float16")
     assert planned.asked == [("reference", True), ("target", True)]
     assert sizes.rehearsed == ("dump.reference", "dump.target")
-    lines = 2 * LINE_BYTES["tensors"]
+    lines = 2 * DETAIL_FACTS["tensors"].line_bytes
     assert sizes.bytes["dump.reference"] - lines == 2 * (sizes.bytes["dump.target"] - lines) == 2 * 64 * 64 * 4
 
 

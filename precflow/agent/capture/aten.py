@@ -13,8 +13,7 @@ from precflow.agent.capture.calls import Calls
 from precflow.agent.capture.functions import is_movement
 from precflow.agent.capture.operator_names import aten_name
 from precflow.agent.capture.record_lines import Heading
-from precflow.agent.contract import ALLOCATION, PLACEMENT
-from precflow.agent.selection import NONE
+from precflow.agent.contract import ALLOCATION, NONE, PLACEMENT
 
 if TYPE_CHECKING:
     from precflow.agent.capture.call_sites import Sites

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from precflow.agent.contract import OUTSIDE
-from precflow.agent.selection import NONE, NOT_RECORDED, Choice
+from precflow.agent.contract import NONE, OUTSIDE
+from precflow.agent.selection import NOT_RECORDED, Choice
 
 if TYPE_CHECKING:
     import torch

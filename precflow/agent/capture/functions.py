@@ -14,8 +14,7 @@ from precflow.agent.capture.calls import Calls
 from precflow.agent.capture.lineage import version_of
 from precflow.agent.capture.operator_names import operator_name
 from precflow.agent.capture.record_lines import Heading
-from precflow.agent.contract import ALLOCATION, MOVEMENT, PLACEMENT
-from precflow.agent.selection import NONE
+from precflow.agent.contract import ALLOCATION, MOVEMENT, NONE, PLACEMENT
 
 if TYPE_CHECKING:
     from precflow.agent.capture.call_sites import Sites

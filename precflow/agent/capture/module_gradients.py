@@ -18,7 +18,7 @@ import torch
 from precflow.agent.capture import autograd
 from precflow.agent.capture.autograd import Edge, Gradients, Node
 from precflow.agent.capture.record_lines import Heading
-from precflow.agent.selection import NONE
+from precflow.agent.contract import NONE
 
 if TYPE_CHECKING:
     from precflow.agent.capture.call_stack import Frame, Frames

@@ -10,8 +10,7 @@ import torch
 from precflow.agent.capture.arguments import argument_text
 from precflow.agent.capture.call_stack import Frame
 from precflow.agent.capture.record_lines import Heading
-from precflow.agent.contract import OUTSIDE
-from precflow.agent.selection import NONE
+from precflow.agent.contract import NONE, OUTSIDE
 
 if TYPE_CHECKING:
     from precflow.agent.capture.call_stack import Frames

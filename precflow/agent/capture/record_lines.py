@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional
 
 from precflow.agent.capture.lineage import Sources, Storages, seen
 from precflow.agent.capture.tickets import NOTHING, Contents
-from precflow.agent.contract import Identity, identity_text, operator_of
+from precflow.agent.contract import NONE, Identity, identity_text, operator_of
 from precflow.agent.measure.content_id import dtype_name
 from precflow.agent.measure.parts import kept_of
-from precflow.agent.selection import NONE, Choice
+from precflow.agent.selection import Choice
 
 if TYPE_CHECKING:
     import torch
@@ -189,7 +189,7 @@ class Lines:
     Args:
         writer: Where lines go; ``None`` where nothing is written.
         weights: The weights of the model.
-        detail: What is kept of tensors where no choice says otherwise: one of ``measuring.DETAILS``.
+        detail: What is kept of tensors where no choice says otherwise: one of ``contract.DETAILS``.
         rank: Rank of this process.
         fine: Sketches keep high and low parts apart.
         contents: What measures tensors, where it is not made here.

@@ -17,8 +17,7 @@ from precflow.agent.capture.module_hooks import Modules
 from precflow.agent.capture.parameters import Parameters
 from precflow.agent.capture.record_lines import Lines
 from precflow.agent.capture.weights import Weights
-from precflow.agent.contract import LEVELS, PHASES
-from precflow.agent.measure.batching import DETAILS
+from precflow.agent.contract import DETAILS, LEVELS, PHASES
 from precflow.agent.selection import Scope
 
 if TYPE_CHECKING:

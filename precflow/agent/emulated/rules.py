@@ -17,14 +17,12 @@ from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequ
 
 import torch
 
+from precflow.agent.contract import BACKWARD, FAULT_KEYS, FAULT_PHASES, REDRAW
 from precflow.agent.emulated import effects, fallback, private, switches
 from precflow.agent.emulated.fallback import Compute
 from precflow.agent.emulated.relabel import DEVICE_TYPE
 from precflow.agent.emulated.schemas import Operator
 
-PHASES = ("forward", "backward")
-_BUILD = "redraw"  # the one rule that acts on parameters and not on operators
-_COMMON = ("operator", "rule", "module", "phase", "call")
 _TYPES: Dict[str, Tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
 
 
@@ -50,7 +48,7 @@ class _Rule:
     def applies(self) -> bool:
         """Tell whether it acts on the call that runs now, and count the call where phase and module are its own."""
         backward = private.running_backward() != -1
-        if self.phase and (self.phase == "backward") != backward:
+        if self.phase and (self.phase == BACKWARD) != backward:
             return False
         if self.module and (backward or not fnmatchcase(_running[-1] if _running else "", self.module)):
             return False
@@ -85,13 +83,13 @@ def configure(rules: Sequence[Mapping[str, Any]]) -> None:
     switched = {rule.parameters.get("unit", "matmul") for rule in _rules if rule.parameters.get("switched")}
     switches.matmul.allow_hf32 = "matmul" in switched
     switches.conv.allow_hf32 = True
-    fallback.intercept(_intercept if any(rule.name != _BUILD for rule in _rules) else None)
+    fallback.intercept(_intercept if any(rule.name != REDRAW for rule in _rules) else None)
 
 
 def _intercept(operator: Operator, compute: Compute) -> Compute:
     touching = _by_operator.get(operator.overload)
     if touching is None:
-        touching = tuple(rule for rule in _rules if rule.name != _BUILD and rule.touches(operator))
+        touching = tuple(rule for rule in _rules if rule.name != REDRAW and rule.touches(operator))
         _by_operator[operator.overload] = touching
     for rule in touching:
         compute = functools.partial(rule.run, operator, compute)
@@ -104,14 +102,14 @@ def redraw(model: torch.nn.Module) -> List[str]:
     Mean and standard deviation stay; the values are those that initialization on the device would have given. Call it
     before weights are hashed.
     """
-    patterns = [rule.parameters["parameter"] for rule in _rules if rule.name == _BUILD]
+    patterns = [rule.parameters["parameter"] for rule in _rules if rule.name == REDRAW]
     redrawn = []
     for name, parameter in model.named_parameters():
         if any(fnmatchcase(name, pattern) for pattern in patterns):
             _draw(parameter)
             redrawn.append(name)
     for rule in _rules:
-        rule.acted = rule.acted or (rule.name == _BUILD and bool(redrawn))
+        rule.acted = rule.acted or (rule.name == REDRAW and bool(redrawn))
     return redrawn
 
 
@@ -168,7 +166,7 @@ def _checked(number: int, rule: Mapping[str, Any], problems: List[str]) -> Optio
         problems.append("%s: %r is no rule; known: %s" % (where, name, ", ".join(sorted(effects.KNOWN))))
         return None
     found = len(problems)
-    parameters = {key: value for key, value in rule.items() if key not in _COMMON}
+    parameters = {key: value for key, value in rule.items() if key not in FAULT_KEYS}
     factory = effects.KNOWN[str(name)]
     problems += [
         "%s (%s): %s" % (where, name, text) for text in _common_problems(rule) + _parameter_problems(factory, parameters)
@@ -201,8 +199,8 @@ def _calls(rule: Mapping[str, Any]) -> Sequence[int]:
 
 
 def _common_problems(rule: Mapping[str, Any]) -> List[str]:
-    if rule["rule"] == _BUILD:
-        return ["takes only parameter, not %s" % key for key in _COMMON if key in rule and key != "rule"]
+    if rule["rule"] == REDRAW:
+        return ["takes only parameter, not %s" % key for key in FAULT_KEYS if key in rule and key != "rule"]
     phase, module, call = rule.get("phase", ""), rule.get("module", ""), rule.get("call", ())
     operators = _patterns(rule.get("operator", ())) if isinstance(rule.get("operator", ()), (str, list, tuple)) else ()
     numbers = [call] if isinstance(call, int) else call
@@ -212,8 +210,8 @@ def _common_problems(rule: Mapping[str, Any]) -> List[str]:
             "operator must be aten names or patterns, got %r" % rule.get("operator"),
         ),
         (not isinstance(module, str), "module must be a pattern, got %r" % (module,)),
-        (phase not in ("", *PHASES), "phase must be forward or backward, got %r" % (phase,)),
-        (bool(module) and phase == "backward", "a backward rule cannot name a module: none is running then"),
+        (phase not in ("", *FAULT_PHASES), "phase must be forward or backward, got %r" % (phase,)),
+        (bool(module) and phase == BACKWARD, "a backward rule cannot name a module: none is running then"),
         (not _are_counts(numbers), "call must be numbers from 0, got %r" % (call,)),
     )
     return [text for wrong, text in tests if wrong]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Dict, Iterable, List, NamedTuple, Optional, Se
 
 import torch
 
-from precflow.agent.contract import DIGEST_SIZE
+from precflow.agent.contract import DETAIL_FACTS, DIGEST_SIZE
 from precflow.agent.measure import sketch, statistics
 from precflow.agent.measure.checksums import BLOCK as BLOCK_WORDS
 from precflow.agent.measure.checksums import PIECE_BYTES, block_lanes, joinable, lanes, words_of, wraps
@@ -49,8 +49,6 @@ WAITING_BYTES = 4 << 20  # copies that wait for a flush
 WAITING_BYTES_ON_DEVICES = 256 << 20
 WAITING_TICKETS = 1024
 
-DETAILS = ("digest", "statistics", "sketch", "tensors")
-
 _FLOATS = frozenset("float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz".split())
 _WHOLE = frozenset("int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool".split())
 _FLOATING = frozenset(getattr(torch, name) for name in _FLOATS if hasattr(torch, name))
@@ -61,7 +59,7 @@ class Ticket:
     """What will be known of a tensor once it is measured.
 
     Attributes:
-        detail: One of ``DETAILS``: what was asked for.
+        detail: One of ``contract.DETAILS``: what was asked for.
         kept: The part that all but the content id speaks of; ``None`` is the whole tensor.
         content: Content id; ``""`` until the flush, and for good where there are no plain bytes, or only statistics.
         mark: Checksum of the sums of its rows, where statistics are all that was asked for.
@@ -90,9 +88,9 @@ class Ticket:
 
     def covers(self, detail: str, kept: Optional[Kept]) -> bool:
         """Tell whether it holds what a record of this detail and part needs."""
-        if (detail == "digest" and self.detail != "statistics") or (detail == self.detail and kept is self.kept):
-            return True
-        return detail == "statistics" and self.detail == "sketch" and kept is self.kept
+        if detail != self.detail and detail not in DETAIL_FACTS[self.detail].covers:
+            return False
+        return detail == "digest" or kept is self.kept  # a content id speaks of the whole tensor
 
 
 class _Whole(NamedTuple):
@@ -154,7 +152,7 @@ class Measuring:
 
         Args:
             tensor: With plain bytes (``digest.readable``); it may be written to as soon as this returns.
-            detail: One of ``DETAILS``.
+            detail: One of ``contract.DETAILS``.
             kept: The part that is kept, where it is not the whole.
 
         Raises:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
 import torch
 from torch._C import DisableTorchFunction
 
+from precflow.agent.contract import BACKWARD, PHASES
 from precflow.agent.failures import AgentError
 from precflow.agent.session.workload_model import element_type, place_model
 from precflow.agent.workloads import resolve
@@ -17,7 +18,7 @@ from precflow.agent.workloads import resolve
 if TYPE_CHECKING:
     from precflow.agent.request import Request
 
-OF_BACKWARD = ("backward", "gradient", "optimizer")  # phases that only a training step has
+OF_BACKWARD = PHASES[PHASES.index(BACKWARD) :]  # phases that only a training step has
 
 _KEYWORDS = inspect.Parameter.VAR_KEYWORD
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

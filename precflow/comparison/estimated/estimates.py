@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from precflow.agent.contract import FILLS
+from precflow.agent.contract import DETAILS, FILLS
 from precflow.comparison.estimated import bounds
-from precflow.comparison.estimated.evidence import EVIDENCE, Evidence, Kept, kept
+from precflow.comparison.estimated.evidence import Evidence, Kept, kept
 from precflow.comparison.estimated.exclusions import Places, places
 from precflow.comparison.fused.ladder import rungs_from
 from precflow.comparison.fused.summary import Summary
@@ -63,7 +63,7 @@ def measured(  # noqa: PLR0913, PLR0917  a pair, both dumps, and what masks are 
         first, second = _kept("reference", left, reference, constants), _kept("target", right, target, constants)
     except DumpError as error:
         return replace(measure, join="unreadable", evidence="", reason=error.message)
-    least = min(first.evidence, second.evidence, key=EVIDENCE.index)
+    least = min(first.evidence, second.evidence, key=DETAILS.index)
     size = _size(left, left.share)
     measure = replace(measure, evidence=least, share=left.share, metrics=_bits(left, right), counts={"elements": size})
     if (left.share, left.part) != (right.share, right.part):

@@ -32,8 +32,6 @@ from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES, float_facts, name_of, re
 from precflow.dumps.pages import release
 from precflow.dumps.records import Record, Statistics
 
-EVIDENCE = ("digest", "statistics", "sketch", "tensors")  # from little to all
-
 MOST_ROWS = 1024  # norms that an agent keeps of one tensor; of more rows, equal groups of neighbours
 _PLACES = 16384  # elements that share one table of weights
 _SEED = 0x243F6A88  # of that table
@@ -67,7 +65,7 @@ class Kept:
         dtype: Name of its element type.
         shape: Sizes.
         share: Share of its elements that the rest speaks of.
-        evidence: One of ``EVIDENCE``: the most that was kept.
+        evidence: One of ``contract.DETAILS``: the most that was kept.
         statistics: Counts and sums.
         sketch: float64 ``[BUCKETS]``; ``None`` too where the tensor's shape is in step with the buckets.
         resolution: Error of the sketch's own sums, relative to the tensor's norm.

@@ -11,12 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from precflow.agent.contract import parse_identity
+from precflow.agent.contract import BACKWARD, GRADIENT, OPTIMIZER, parse_identity
 from precflow.dumps.records import Call, Record
 
 Place = tuple[int, int]  # rank and step
-
-_BACKWARD, _GRADIENT, _OPTIMIZER = "backward", "gradient", "optimizer"
 
 
 class Side(Protocol):
@@ -57,7 +55,7 @@ class LeftOut:
             record: Its identity as text.
         """
         who = parse_identity(record)
-        return who.phase == _OPTIMIZER and (who.rank, who.step) in self.reference | self.target
+        return who.phase == OPTIMIZER and (who.rank, who.step) in self.reference | self.target
 
 
 NOTHING = LeftOut()
@@ -85,15 +83,15 @@ def _steps(side: Side) -> tuple[frozenset[Place], frozenset[Place]]:
     for call in side.calls:
         phases[call.rank, call.step][call.phase].append(call)
     broken = {place for place, calls in phases.items() if any(map(side.nonfinite, _gradients(calls)))}
-    left = {place for place in broken if not any(map(side.nonfinite, _outputs(phases[place][_OPTIMIZER])))}
-    made = {place for place, calls in phases.items() if calls[_OPTIMIZER]} - left
+    left = {place for place in broken if not any(map(side.nonfinite, _outputs(phases[place][OPTIMIZER])))}
+    made = {place for place, calls in phases.items() if calls[OPTIMIZER]} - left
     return frozenset(left), frozenset(made)
 
 
 def _gradients(phases: Mapping[str, Sequence[Call]]) -> Iterator[Record]:
     """Return the gradients that a scaler looks at, those of parameters; where none were recorded, those at modules."""
-    found = [*_outputs(phases[_GRADIENT]), *(record for call in phases[_OPTIMIZER] for record in call.inputs)]
-    return iter(found or _outputs(phases[_BACKWARD]))
+    found = [*_outputs(phases[GRADIENT]), *(record for call in phases[OPTIMIZER] for record in call.inputs)]
+    return iter(found or _outputs(phases[BACKWARD]))
 
 
 def _outputs(calls: Iterable[Call]) -> Iterator[Record]:

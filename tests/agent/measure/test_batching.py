@@ -5,7 +5,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from precflow.agent.contract import STATISTICS
+from precflow.agent.contract import DETAILS, STATISTICS
 from precflow.agent.dump.writer import Writer
 from precflow.agent.measure import batching as measuring_module
 from precflow.agent.measure.batching import SMALL_BYTES, WAITING_TICKETS, Measuring, Ticket
@@ -216,8 +216,8 @@ def test_tickets_cover_what_costs_less():
     order = {"digest": ["digest"], "statistics": ["statistics"], "sketch": ["digest", "statistics", "sketch"]}
     order["tensors"] = ["digest", "tensors"]
     for detail, covered in order.items():
-        assert [each for each in measuring_module.DETAILS if Ticket(detail, None).covers(each, None)] == covered
-        assert [each for each in measuring_module.DETAILS if Ticket(detail, kept).covers(each, None)] == (
+        assert [each for each in DETAILS if Ticket(detail, None).covers(each, None)] == covered
+        assert [each for each in DETAILS if Ticket(detail, kept).covers(each, None)] == (
             [] if detail == "statistics" else ["digest"]
         )
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from precflow.agent.contract import DETAILS
 from precflow.comparison.estimated import estimates
 from precflow.comparison.fused.summarize import summarize
 from precflow.comparison.metrics import METRICS, measure_all
@@ -17,7 +18,6 @@ RNG = np.random.default_rng(23)
 LEFT = RNG.standard_normal((60, 70)).astype(np.float32)
 RIGHT = (LEFT + 1e-3 * RNG.standard_normal((60, 70))).astype(np.float32)
 LOW = np.finfo(np.float32).min
-DETAILS = ("digest", "statistics", "sketch", "tensors")
 
 
 @pytest.mark.parametrize("details", list(itertools.product(DETAILS, DETAILS)))
