@@ -9,18 +9,18 @@ import ctypes
 import datetime
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from precflow.agent.contract import FILLS
+from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import summarize
 from precflow.comparison.measures import Measure
-from precflow.comparison.metrics import measure_all
 from precflow.comparison.reading import counts
-from precflow.config.schema import Limits, Tolerance
+from precflow.config.schema import Tolerance
 from precflow.diagnosis.findings import Finding
 from precflow.dumps.dtypes import NUMPY_DTYPES, is_floating, name_of
 from precflow.errors import ConfigError, Problem
@@ -28,6 +28,7 @@ from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
 from precflow.judgement.decision import Terms, decide
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Judged
+from precflow.metrics import LIMITED
 
 Array = npt.NDArray[Any]
 Standards = str | Sequence[str] | None
@@ -174,8 +175,7 @@ def tolerance_of(standard: Standards, limits: Mapping[str, Any]) -> Tolerance:
     problems = [*unknown, *builder.problems]
     if problems:
         shown = [Problem("", one.key.removeprefix("tolerance."), one.message.replace("tolerance.", "")) for one in problems]
-        known = ", ".join(part.name for part in fields(Limits) if part.name not in _NO_LIMITS)
-        raise ConfigError("the limits are not usable", problems=shown, next_step=f"Limits are {known}")
+        raise ConfigError("the limits are not usable", problems=shown, next_step=f"Limits are {', '.join(LIMITED)}")
     if not names and not any(value is not None for value in limits.values()):
         raise ConfigError(
             "there is nothing to hold the values to", next_step='standard="default", or a limit: relative_l2="1%"'

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from precflow.agent.contract import FILLS
+from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import DEFAULT_BLOCK, PairOfTensors
 from precflow.comparison.fused.summary import Summary
-from precflow.comparison.metrics import measure_all
 from precflow.comparison.user_metrics import Makers, Tally
 from precflow.dumps.digest import Words, content_of
 from precflow.dumps.pages import release

@@ -22,7 +22,8 @@ from precflow.config.plain import plain
 from precflow.config.schema import Accepted, Capture, CaptureRule, Limits, Rule, RunConfig, Side
 from precflow.config.suggestions import did_you_mean
 from precflow.config.trust import SHIPPED, TARGET
-from precflow.config.vocabulary import AT_LEAST, COLUMNS, ESCALATING, METRICS, SEEDED, names_file
+from precflow.config.vocabulary import COLUMNS, ESCALATING, SEEDED, names_file
+from precflow.metrics import LIMITED, find_metric
 
 Found = Iterator[tuple[DottedPath, str]]
 
@@ -207,7 +208,7 @@ def _rules(config: RunConfig, data: Mapping[str, Any]) -> Found:
         if "match" not in _item(data, path) or not rule.match:
             yield path, "has no `match`: a pattern over `module` or `module / operator`"
         if not _limits_of(rule):
-            yield path, f"sets no limit; metrics are {', '.join(METRICS[:4])}..."
+            yield path, f"sets no limit; metrics are {', '.join(LIMITED[:4])}..."
         for metric, source in () if rule.because else _loosened(rule, config):
             yield path, f"loosens {metric} of {source} without `because`"
 
@@ -218,7 +219,7 @@ def _loosened(rule: Rule, config: RunConfig) -> Iterator[tuple[str, str]]:
     others = {f"`{name}`": standards.limits(name, dtype) for name in config.tolerance.standards}
     for source, general in {"the plain limit": _limits_of(config.tolerance), **others}.items():
         for metric, limit in _limits_of(rule).items():
-            if metric in general and (limit < general[metric] if metric in AT_LEAST else limit > general[metric]):
+            if metric in general and (limit < general[metric] if find_metric(metric).at_least else limit > general[metric]):
                 yield metric, source
 
 
@@ -244,9 +245,10 @@ def _limit_groups(config: RunConfig) -> list[tuple[DottedPath, Limits]]:
 def _limits(config: RunConfig) -> Found:
     for path, limits in _limit_groups(config):
         for metric, limit in _limits_of(limits).items():
-            if metric in AT_LEAST and limit > 1:
+            at_least = find_metric(metric).at_least
+            if at_least and limit > 1:
                 yield (*path, metric), f"means at least {limit:g}, which nothing reaches: a share of one such as 0.999 or 99.9%"
-            elif metric not in AT_LEAST and limit < 0:
+            elif not at_least and limit < 0:
                 yield (*path, metric), f"means at most {limit:g}, which nothing reaches"
     if config.coverage.minimum > 1:
         yield ("coverage", "minimum"), "is a share of all records: at most 1"
@@ -295,7 +297,7 @@ def _executor(config: RunConfig) -> Found:
 
 
 def _limits_of(limits: Limits | Rule | Accepted) -> dict[str, float]:
-    ours = {metric: getattr(limits, metric) for metric in METRICS if getattr(limits, metric) is not None}
+    ours = {metric: getattr(limits, metric) for metric in LIMITED if getattr(limits, metric) is not None}
     return {**ours, **limits.metrics}
 
 

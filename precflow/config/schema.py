@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NewType, TypeVar, cast
+from typing import Any, NewType, Optional, TypeVar, cast
+
+from precflow.metrics import LIMITED, METRICS
 
 Share = NewType("Share", float)
 Ulp = NewType("Ulp", float)
@@ -244,35 +246,27 @@ class Capture:
     timeout: Seconds = key(Seconds(3600.0), "A side that takes longer than this is stopped; 0 is no limit.", "2h")
 
 
+_Class = TypeVar("_Class", bound=type)
+_LIMIT_TYPES: Mapping[str, type] = {"share": Share, "value": float, "ulp": Ulp, "nats": float}  # by the metric's unit
+
+
+def _add_limits(section: _Class) -> _Class:
+    """Give a class one key for each metric that recipes can limit, before all others."""
+    limits = {name: METRICS[name] for name in LIMITED}
+    section.__annotations__ = {
+        **{name: Optional[_LIMIT_TYPES[metric.unit]] for name, metric in limits.items()},  # noqa: UP045  a NewType has no | in Python 3.9
+        **section.__annotations__,
+    }
+    for name, metric in limits.items():
+        setattr(section, name, key(None, f"{metric.meaning}: {metric.direction}.", metric.example))
+    return section
+
+
 @dataclass(frozen=True)
+@_add_limits
 class Limits:
     """Limits by metric (docs/metrics.md). None is set where nobody sets it."""
 
-    cosine_similarity: Share | None = key(None, "Cosine of the angle between target and reference: at least.", "0.999")
-    max_abs_error: float | None = key(None, "Largest absolute difference, in the tensor's own unit: at most.", "1e-3")
-    mean_abs_error: float | None = key(None, "Mean absolute difference, in the tensor's own unit: at most.", "1e-4")
-    max_rel_error: Share | None = key(None, "Largest absolute difference over the reference's element: at most.", "2^-10")
-    mean_rel_error: Share | None = key(None, "Mean of the differences over the reference's elements: at most.", "1%")
-    relative_l2: Share | None = key(None, "Norm of the difference over the norm of the reference: at most.", "2^-8")
-    accumulated_relative_error: Share | None = key(
-        None, "Sum of the absolute differences over the sum of the reference's absolute values: at most.", "0.1%"
-    )
-    kl_divergence: float | None = key(
-        None, "Divergence of the tensors as distributions, in nats; no value is negative: at most.", "0.01"
-    )
-    rmse: float | None = key(None, "Root mean square of the difference, in the tensor's own unit: at most.", "1e-4")
-    share_within_one_thousandth: Share | None = key(
-        None, "Share of elements that differ by at most 0.001 of the reference's: at least.", "99.9%"
-    )
-    share_within_five_thousandths: Share | None = key(
-        None, "Share of elements that differ by at most 0.005 of the reference's: at least.", "99.9%"
-    )
-    allclose_share: Share | None = key(
-        None, "Share of elements within the tolerances of `torch.testing.assert_close`: at least.", "100%"
-    )
-    ulp_distance: Ulp | None = key(None, "Largest difference in units in the last place of the coarser type: at most.", "8ulp")
-    max_rms_error: Share | None = key(None, "Largest difference over the root mean square of the reference: at most.", "1%")
-    worst_row_error: Share | None = key(None, "Norm of the worst row's difference over the norm of that row: at most.", "1%")
     metrics: Mapping[str, Share] = key({}, "Limits on your own metrics (see `metrics`), by name: at most.", "{sign_flips: 1%}")
 
 

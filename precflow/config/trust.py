@@ -23,15 +23,12 @@ from precflow.config.search_path import OF_MACHINES, OPEN_GROUPS, user_folder
 from precflow.config.suggestions import did_you_mean
 from precflow.config.switches import SWITCHES, is_plain
 from precflow.errors import ConfigError, Problem
+from precflow.metrics import LIMITED
 
 SHIPPED = contract.SHIPPED.rstrip(".")
 TARGET = "_target_"
 
-_LIMITS = (
-    "cosine_similarity max_abs_error mean_abs_error max_rel_error mean_rel_error relative_l2 accumulated_relative_error "
-    "kl_divergence rmse share_within_one_thousandth share_within_five_thousandths allclose_share ulp_distance max_rms_error "
-    "worst_row_error metrics.*"
-)
+_LIMITS = f"{' '.join(LIMITED)} metrics.*"
 _SIDE = "device dtype ranks layout.* arguments.* migration variables.*"
 RECIPES_MAY_SET: Mapping[
     str, str

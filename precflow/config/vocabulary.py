@@ -5,16 +5,12 @@ Keys are ``Dataclass.field``. A field that holds a list allows these words as it
 
 from __future__ import annotations
 
-import dataclasses
-
 from precflow.agent.contract import DETAILS, LEVELS, NONE, PHASES
 from precflow.config import standards
-from precflow.config.schema import Limits
+from precflow.metrics import LIMITED, METRICS
 
 ESCALATING = "escalating"
-METRICS = tuple(field.name for field in dataclasses.fields(Limits) if field.name != "metrics")
-COLUMNS = (*METRICS, "mean_ulp_distance", "mare", "mere", "bitwise_equal")
-AT_LEAST = ("cosine_similarity", "share_within_one_thousandth", "share_within_five_thousandths", "allclose_share")
+COLUMNS = (*LIMITED, *(name for name, metric in METRICS.items() if not metric.example and not metric.dtype))
 
 SEEDED = "seeded"  # what shipped workloads take in place of a file of weights
 _OF_FILES = frozenset("weights tokenizer path file folder directory dir checkpoint".split())

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterator, Sequence
 
 from precflow.comparison.measures import Measure
 from precflow.config.schema import Accepted
-from precflow.judgement.limits import conditions, family, lacking, uses
+from precflow.judgement.limits import conditions, lacking, uses
 from precflow.judgement.patterns import matches
+from precflow.metrics import find_metric
 
 
 class AcceptedDifferences:
@@ -73,8 +74,8 @@ class AcceptedDifferences:
         unknown = [use.condition.text for use in used if use.is_open] + [limit.text for limit in lacking(measure, limits)]
         if unknown:
             return f"what was kept does not show that it keeps what was accepted{_ticket(entry)}: {', '.join(unknown)}"
-        covered = {family(limit.metric) for limit in limits}
-        beyond = sorted(metric for metric in failed if family(metric) not in covered) if limits else []
+        covered = {find_metric(limit.metric).family for limit in limits}
+        beyond = sorted(metric for metric in failed if find_metric(metric).family not in covered) if limits else []
         return f"{', '.join(beyond)} was not accepted{_ticket(entry)}" if beyond else ""
 
 

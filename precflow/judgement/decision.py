@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from precflow.comparison.measures import Measure
-from precflow.comparison.metrics import at_least
 from precflow.config.schema import Tolerance
 from precflow.dumps.dtypes import coarsest
 from precflow.judgement.accepted import AcceptedDifferences
-from precflow.judgement.limits import Condition, Use, conditions, described, family, is_blind, lacking, uses
+from precflow.judgement.limits import Condition, Use, conditions, described, is_blind, lacking, uses
 from precflow.judgement.patterns import matches
 from precflow.judgement.standards import Standard
 from precflow.judgement.verdicts import Judged
+from precflow.metrics import find_metric
 
 OF_CLASSES = {  # counts of elements that fail a record whatever its limits are: words for one element, and for several
     "sentinel_mismatch": (
@@ -68,8 +68,8 @@ class Terms:
             common += conditions(self.tolerance, "tolerance")
             chosen = self.tolerance.rules[rule] if rule >= 0 else None
             own = conditions(chosen, chosen.match, chosen.because) if chosen else []
-            replaced = {family(condition.metric) for condition in own}
-            every = own + [condition for condition in common if family(condition.metric) not in replaced]
+            replaced = {find_metric(condition.metric).family for condition in own}
+            every = own + [condition for condition in common if find_metric(condition.metric).family not in replaced]
             self._known[dtype, rule] = Asked(every, frozenset(every))
         return self._known[dtype, rule]
 
@@ -217,7 +217,7 @@ def _failed(measure: Measure, used: Sequence[Use], accepted: AcceptedDifferences
 
 
 def _over(use: Use) -> str:
-    limit, is_least = use.condition.limit, at_least(use.condition.metric)
+    limit, is_least = use.condition.limit, find_metric(use.condition.metric).at_least
     bound = "at most " if is_least else "at least "
     name = f"{use.condition.metric} {'about ' if use.guessed else bound if use.bounded else ''}"
     if is_least:

@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from precflow.agent.contract import DETAIL_FACTS
 from precflow.comparison.measures import Measure
-from precflow.comparison.metrics import at_least
 from precflow.config.schema import Limits
 from precflow.dumps.dtypes import float_facts
-
-_FINE_DIGITS = 24  # float32 and float64; everything else is low precision
-
-# metric -> where its limit becomes blind in float32 and float64, and in low precision. A relative L2 of e is a cosine of
-# about 1 - e^2 / 2 and a divergence of about e^2 / 2. Metrics in the tensor's own unit have no such line.
-_BLIND: Mapping[str, tuple[float, float]] = {
-    "relative_l2": (0.1, 0.5),
-    "accumulated_relative_error": (0.1, 0.5),
-    "worst_row_error": (0.1, 0.5),
-    "mean_rel_error": (0.1, 0.5),
-    "mere": (0.1, 0.5),
-    "max_rms_error": (1.0, 2.0),
-    "max_rel_error": (1.0, 2.0),
-    "mare": (1.0, 2.0),
-    "kl_divergence": (0.005, 0.125),
-    "cosine_similarity": (0.995, 0.875),
-}
-_IN_ULP = {"ulp_distance", "mean_ulp_distance"}  # 0.1 or 0.5 of the value, in units of the last place
+from precflow.metrics import LIMITED, find_metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +32,7 @@ class Condition:
     @property
     def text(self) -> str:
         """The condition as screens show it: ``cosine_similarity >= 0.999``."""
-        return f"{self.metric} {'>=' if at_least(self.metric) else '<='} {self.limit:.6g}"
+        return f"{self.metric} {'>=' if find_metric(self.metric).at_least else '<='} {self.limit:.6g}"
 
 
 def ratio(metric: str, value: float, limit: float) -> float:
@@ -61,7 +43,7 @@ def ratio(metric: str, value: float, limit: float) -> float:
     >>> ratio("relative_l2", 0.5, 2.0), ratio("cosine_similarity", 0.75, 0.5), ratio("rmse", 0.0, 0.0)
     (0.25, 0.5, 0.0)
     """
-    used, allowed = (1 - value, 1 - limit) if at_least(metric) else (value, limit)
+    used, allowed = (1 - value, 1 - limit) if find_metric(metric).at_least else (value, limit)
     if math.isnan(used):
         return math.inf
     if used <= 0:
@@ -79,25 +61,14 @@ def is_blind(metric: str, limit: float, dtype: str) -> bool:
         limit: The limit.
         dtype: Floating point type that decides.
     """
-    facts = float_facts(dtype)
-    low = facts.digits < _FINE_DIGITS
-    if at_least(metric):
-        return limit <= (_BLIND[metric][low] if metric in _BLIND else 0.0)
-    if metric in _IN_ULP:
-        return limit >= (0.5 if low else 0.1) * 2.0 ** (facts.digits - 1)
-    return limit >= (_BLIND[metric][low] if metric in _BLIND else math.inf)
+    return find_metric(metric).is_blind(limit, float_facts(dtype).digits)
 
 
 def conditions(limits: Limits, source: str, because: str = "") -> list[Condition]:
     """Return the limits that are set in a part of a recipe."""
-    ours = {part.name: getattr(limits, part.name) for part in fields(Limits) if part.name != "metrics"}
+    ours = {name: getattr(limits, name) for name in LIMITED}
     values = {**ours, **limits.metrics}.items()
     return [Condition(name, float(value), source, because) for name, value in values if value is not None]
-
-
-def family(metric: str) -> str:
-    """Return the name that a rule replaces a metric by: ``allclose_share`` covers its forms per element type."""
-    return "allclose_share" if metric.startswith("allclose_share") else metric
 
 
 # How much of a limit a record uses: a number where its metric is exact, a range where it is estimated or only bounded.
@@ -152,7 +123,7 @@ def _use(measure: Measure, condition: Condition) -> Use:
     if name not in measure.ranges:
         share = ratio(name, measure.metrics[name], limit)
         return Use(condition, measure.metrics[name], share, share, share)
-    ends = sorted(measure.ranges[name], reverse=at_least(name))
+    ends = sorted(measure.ranges[name], reverse=find_metric(name).at_least)
     best, worst = (ratio(name, end, limit) for end in ends)
     value = measure.metrics.get(name, ends[0])
     guessed = name in measure.metrics

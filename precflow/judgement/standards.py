@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from precflow import resources
-from precflow.comparison.metrics import METRICS
 from precflow.config.documents import DottedPath, dotted, read, shown
 from precflow.config.suggestions import did_you_mean
 from precflow.config.units import parse_share
 from precflow.dumps.dtypes import FLOATS
 from precflow.errors import ConfigError, Problem
 from precflow.judgement.limits import Condition
+from precflow.metrics import METRICS
 
 _KEYS = ("title", "source", "limits")
 

@@ -21,16 +21,15 @@ from dataclasses import replace
 
 from precflow.agent.contract import GRADIENT, OPTIMIZER
 from precflow.comparison.measures import Measure
-from precflow.comparison.metrics import METRICS
 from precflow.dumps.dtypes import coarsest, float_facts
 from precflow.judgement.decision import Decision, fails_by_class
 from precflow.judgement.verdicts import Judged
+from precflow.metrics import find_metric
 
 _EPSILONS = 2.0  # of the largest gradient of the module: two sides with half of it each
 _REMARK = "both sides are below the rounding of its module's largest gradient ({:.2g}, {:.2g} against {:.2g} times {:.2g})"
 _MAY_BE = "it may be zero but for rounding, as the bias of an attention's keys is: an accepted difference takes it"
 _IS = "it is zero but for rounding, as the bias of an attention's keys is"
-_RELATIVE = frozenset(METRICS) - {"max_abs_error", "mean_abs_error", "rmse", "kl_divergence"}  # of its own, as the user's are
 _STEPPED = "the optimizer steps by a gradient that is zero but for rounding"
 _FINE_DIGITS = 24  # float32 and float64
 
@@ -96,7 +95,7 @@ def _stepped(measure: Measure, decision: Decision, noisy: Collection[Parameter])
 
 
 def _fails_relatively(decision: Decision) -> bool:
-    return bool(decision.failed) and all(condition.metric in _RELATIVE for condition in decision.failed)
+    return bool(decision.failed) and all(find_metric(condition.metric).is_relative for condition in decision.failed)
 
 
 def _is_of_gradients(measure: Measure) -> bool:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from precflow.metrics import find_metric
 from precflow.report import wording
 from precflow.report.highlights import roles
 from precflow.report.model import ReportModel, Row
@@ -50,7 +51,7 @@ def drawn(row: Row) -> bool:
 def chart_metric(model: ReportModel) -> str:
     """Return the error to draw: ``relative_l2`` where there is one, else the first error among the shown columns."""
     present = Counter(metric for row in model.rows for metric in row.measure.metrics)
-    errors = [metric for metric in (PREFERRED, *model.columns, *sorted(present)) if metric not in wording.AT_LEAST]
+    errors = [metric for metric in (PREFERRED, *model.columns, *sorted(present)) if not find_metric(metric).at_least]
     return next((metric for metric in errors if present[metric]), PREFERRED)
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from precflow.metrics import METRICS
 from precflow.report import chart, highlights, tree, wording
 from precflow.report.model import ReportModel, Row
 from precflow.report.result_json import strict
@@ -89,7 +90,7 @@ def document(model: ReportModel, every: Sequence[Row] | None = None) -> dict[str
         "meanings": dict(wording.STATUS_MEANINGS),
         "roles": dict(wording.ROLE_MEANINGS),
         "severity": list(highlights.SEVERITY),
-        "atLeast": sorted(wording.AT_LEAST),
+        "atLeast": sorted(name for name, metric in METRICS.items() if metric.at_least),
     }
 
 

@@ -50,7 +50,6 @@ ROLE_MEANINGS: Mapping[str, str] = {
 }
 printable = streams.printable  # every report escapes as the terminal does
 _TIMES = "\u00d7"
-AT_LEAST = frozenset({"cosine_similarity", "share_within_one_thousandth", "share_within_five_thousandths", "allclose_share"})
 
 
 def left_out(shown: int, out: int, recipe: str) -> str:

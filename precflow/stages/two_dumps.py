@@ -13,7 +13,6 @@ import msgspec
 from precflow import __version__, resources
 from precflow.comparison.compare import compare
 from precflow.comparison.measures import Measure, set_aside
-from precflow.comparison.metrics import METRICS
 from precflow.config.schema import RunConfig, Side, Tolerance
 from precflow.diagnosis import rules
 from precflow.diagnosis.evidence.collect import collect
@@ -27,6 +26,7 @@ from precflow.environment.reproduction import copied
 from precflow.judgement.inputs import look
 from precflow.judgement.judge import judge
 from precflow.judgement.verdicts import Judged, Verdict
+from precflow.metrics import METRICS
 from precflow.report.model import ReportModel, Row
 from precflow.stages.determinism import Reproduction, reproduce
 from precflow.stages.judge import run_dtype

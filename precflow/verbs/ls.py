@@ -11,8 +11,8 @@ from typing import Any
 from precflow.config import search_path
 from precflow.config.documents import Document, read
 from precflow.config.suggestions import did_you_mean
-from precflow.config.vocabulary import AT_LEAST, METRICS
 from precflow.errors import ConfigError
+from precflow.metrics import LIMITED, METRICS
 from precflow.verbs import parser, print_json, table, write
 
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}")
@@ -68,9 +68,8 @@ def _placed(group: str, config_dirs: Sequence[Path]) -> list[Entry]:
 
 
 def _metrics(_: str, __: Sequence[Path]) -> list[Entry]:
-    return [
-        Entry(name, "limits say at least" if name in AT_LEAST else "limits say at most", "", "precflow") for name in METRICS
-    ]
+    limited = (METRICS[name] for name in LIMITED)
+    return [Entry(metric.name, f"{metric.meaning}: {metric.direction}", "", "precflow") for metric in limited]
 
 
 _GROUPS: Mapping[str, Callable[[str, Sequence[Path]], list[Entry]]] = {

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precflow.agent.contract import FILLS, LARGEST
+from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import PairOfTensors, summarize
-from precflow.comparison.metrics import measure_all
 from precflow.comparison.reading import counts
 from precflow.dumps.dtypes import NUMPY_DTYPES, float_facts
 from precflow.judgement.decision import OF_CLASSES

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import summarize
-from precflow.comparison.metrics import measure_all
 from precflow.comparison.reading import counts
 from precflow.config.schema import Tolerance
 from precflow.dumps.dtypes import NUMPY_DTYPES

@@ -4,9 +4,9 @@ from dataclasses import fields, replace
 
 import pytest
 
-from precflow.comparison.metrics import METRICS
 from precflow.config.schema import Coverage, Limits, Rule, Tolerance
 from precflow.judgement.verdicts import VERDICTS
+from precflow.metrics import METRICS
 
 
 def test_a_clean_run_is_aligned(measure, run):

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import summarize
-from precflow.comparison.metrics import measure_all
 from precflow.comparison.reading import counts
 from precflow.config.schema import Tolerance
 

@@ -5,6 +5,7 @@ import zlib
 
 import pytest
 
+from precflow.metrics import METRICS
 from precflow.report import payload
 
 
@@ -78,3 +79,9 @@ def test_a_page_has_so_many_records_as_fit_and_the_tree_and_totals_of_all(large,
     assert read["totals"]["introduces"] == 1
     assert len(read["columns"]["record"]) == len(page.rows)
     assert read["tree"] == payload.document(large)["tree"]
+
+
+def test_the_page_knows_the_direction_of_every_metric(misaligned):
+    read = payload.document(misaligned)
+    assert {name for name, metric in METRICS.items() if metric.at_least} == set(read["atLeast"])
+    assert {"bitwise_equal", "allclose_share_float32"} < set(read["atLeast"])

@@ -16,9 +16,9 @@ from precflow.comparison.detail.boxes import BLOCK, Box, boxes, unravel
 from precflow.comparison.detail.description import Description, describe, scalar
 from precflow.comparison.detail.errors import Errors, box_errors, differences, equal_errors
 from precflow.comparison.detail.whereabouts import Place, places, verdict
+from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import PairOfTensors, summarize
 from precflow.comparison.fused.summary import Summary
-from precflow.comparison.metrics import measure_all
 from precflow.dumps.pages import release
 
 _TASK = 64  # boxes that a thread takes at a time

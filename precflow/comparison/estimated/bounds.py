@@ -17,8 +17,8 @@ from precflow.comparison.estimated.sketch import DECISIVE, norm
 from precflow.comparison.fused.ladder import RUNGS, rungs_from
 from precflow.comparison.fused.row_norms import MOST_ROWS as MOST_MEASURED_ROWS
 from precflow.comparison.fused.value_classes import Floats
-from precflow.comparison.metrics import METRICS
 from precflow.dumps.dtypes import coarsest
+from precflow.metrics import METRICS
 
 Range = tuple[float, float]
 
@@ -177,13 +177,13 @@ def with_fills(known: Mapping[str, Range], error: float, size: float) -> dict[st
     share = {name: error <= RUNGS[name][1] + RUNGS[name][0] * size for name in RUNGS}
     found = {}
     for name, (low, high) in known.items():
+        metric = METRICS[name]
         if name == "cosine_similarity":
             found[name] = (min(low, max(-1.0, 1 - relative * relative)), high)
-        elif name.startswith("allclose_share"):
-            rung = name.removeprefix("allclose_share").removeprefix("_")
-            found[name] = (low if all(share.values()) or share.get(rung, False) else 0.0, high)
+        elif metric.domain == "tolerances":
+            found[name] = (low if all(share.values()) or share.get(metric.dtype, False) else 0.0, high)
         else:
-            found[name] = (low, max(high, error if METRICS[name].unit == "value" else relative))
+            found[name] = (low, max(high, error if metric.unit == "value" else relative))
     return found
 
 

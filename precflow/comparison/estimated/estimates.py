@@ -15,16 +15,16 @@ from precflow.agent.contract import DETAILS, FILLS
 from precflow.comparison.estimated import bounds
 from precflow.comparison.estimated.evidence import Evidence, Kept, kept
 from precflow.comparison.estimated.exclusions import Places, places
+from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.ladder import rungs_from
 from precflow.comparison.fused.summary import Summary
 from precflow.comparison.measures import Measure
-from precflow.comparison.metrics import METRICS, measure_all
 from precflow.dumps.dtypes import coarsest, is_floating
 from precflow.dumps.records import Record, Statistics
 from precflow.errors import DumpError
+from precflow.metrics import METRICS, Domain
 
 _SINGLE = "needs single elements"
-_RELATIVE = {"max_rel_error", "mean_rel_error", "ulp_distance", "mean_ulp_distance"}
 
 
 def are_needed(measure: Measure, left: Record, right: Record) -> bool:
@@ -172,20 +172,21 @@ def _bits(left: Record, right: Record) -> dict[str, float]:
 
 def _meaningless(y: bounds.Side, x: bounds.Side, measure: Measure) -> frozenset[str]:
     """Return the metrics that even the tensors would not give."""
-    negative = {"kl_divergence"} if min(y.minimum, x.minimum) < 0 else set()
-    whole = set() if _is_inexact(measure) else set(METRICS) - {"max_abs_error", "mean_abs_error", "bitwise_equal"}
-    return frozenset(negative | whole | (set() if y.largest else _RELATIVE)) | _without_rung(measure)
+    unmet = set[Domain]()
+    if min(y.minimum, x.minimum) < 0:
+        unmet.add("distributions")
+    if not y.largest:
+        unmet.add("quotients")
+    if not (is_floating(measure.reference_dtype) or is_floating(measure.target_dtype)):
+        unmet |= {"floats", "quotients", "distributions", "tolerances"}
+    return frozenset(name for name, metric in METRICS.items() if metric.domain in unmet) | _without_rung(measure)
 
 
 def _without_rung(measure: Measure) -> frozenset[str]:
     """Return the shares within tolerances that are finer than the coarser of the two types."""
-    names = rungs_from(coarsest([measure.reference_dtype, measure.target_dtype]))
-    rungs = {"allclose_share", *(f"allclose_share_{name}" for name in names)} if names else set()
-    return frozenset(name for name in METRICS if name.startswith("allclose_share") and name not in rungs)
-
-
-def _is_inexact(measure: Measure) -> bool:
-    return is_floating(measure.reference_dtype) or is_floating(measure.target_dtype)
+    rungs = rungs_from(coarsest([measure.reference_dtype, measure.target_dtype]))
+    shares = (metric for metric in METRICS.values() if metric.domain == "tolerances")
+    return frozenset(metric.name for metric in shares if not (metric.dtype in rungs if metric.dtype else rungs))
 
 
 def _counts(size: int, one: Statistics, other: Statistics, found: Places) -> dict[str, int]:

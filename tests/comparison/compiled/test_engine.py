@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from precflow.comparison.compiled import engine
 from precflow.comparison.compiled.selftest import SPECIAL, disagreements
+from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import PairOfTensors
 from precflow.comparison.fused.summary import Summary, merge
-from precflow.comparison.metrics import measure_all
 from precflow.dumps.dtypes import NUMPY_DTYPES
 
 COMPILED = ("float32", "bfloat16", "float16")

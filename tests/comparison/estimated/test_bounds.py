@@ -12,8 +12,8 @@ from msgspec import structs
 from precflow.comparison.estimated import bounds
 from precflow.comparison.estimated.evidence import Kept, of_tensor
 from precflow.comparison.estimated.sketch import DECISIVE
+from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import summarize
-from precflow.comparison.metrics import measure_all
 from precflow.dumps.records import Statistics
 
 RNG = np.random.default_rng(17)

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from precflow.agent.contract import DETAILS
 from precflow.comparison.estimated import estimates
+from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import summarize
-from precflow.comparison.metrics import METRICS, measure_all
 from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES
 from precflow.errors import DumpError
+from precflow.metrics import METRICS
 
 RNG = np.random.default_rng(23)
 LEFT = RNG.standard_normal((60, 70)).astype(np.float32)
@@ -174,3 +175,13 @@ def test_nothing_is_said_that_the_tensors_refute(evidence, seed, shape, types, d
             room = 1e-9 + (1e-5 * abs(true[name]) if np.isfinite(true[name]) else 0.0)
             assert low - room <= true[name] <= high + room, name
     assert found.metrics.keys() | found.ranges.keys() <= METRICS.keys()
+
+
+@pytest.mark.parametrize("detail", ["statistics", "sketch"])
+def test_rows_of_metrics_say_what_is_known_without_tensors(evidence, detail):
+    values = np.abs(np.random.default_rng(0).standard_normal(2000)).astype(np.float32)
+    found = evidence.measured(values, values * np.float32(1.001), (detail, detail))
+    known = {name for name, metric in METRICS.items() if metric.source == "statistics"} - {"allclose_share_float64"}
+    assert found.ranges.keys() | found.metrics.keys() - {"bitwise_equal"} == known
+    guessed = {name for name, metric in METRICS.items() if metric.estimated} if detail == "sketch" else set()
+    assert found.metrics.keys() - {"bitwise_equal"} == guessed

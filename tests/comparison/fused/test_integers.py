@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.integers import integer_block
 from precflow.comparison.fused.summarize import summarize
-from precflow.comparison.metrics import measure_all
 
 LOW, HIGH, TOP = -(2**63), 2**63 - 1, 2**64 - 1
 

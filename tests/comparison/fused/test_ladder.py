@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.ladder import RUNGS, count_close, rungs_from
 from precflow.comparison.fused.summarize import summarize
-from precflow.comparison.metrics import measure_all
 
 
 def test_rungs_loosen_in_both_numbers():

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused import summarize as module
 from precflow.comparison.fused.summarize import PairOfTensors, summarize, worth_compiling
-from precflow.comparison.metrics import measure_all
 from precflow.dumps.digest import lanes
 
 X = np.random.default_rng(1).standard_normal((9, 40)).astype(np.float32)

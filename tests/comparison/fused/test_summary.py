@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.scaled import Scaled
 from precflow.comparison.fused.summarize import PairOfTensors, summarize
 from precflow.comparison.fused.summary import Summary, merge
-from precflow.comparison.metrics import measure_all
 from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES
 
 SPECIAL = [0.0, -0.0, 1e-42, np.nan, np.inf, -np.inf, -65504.0, -1e9, -3.4e38, 3e38]

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from precflow.comparison.metrics import METRICS
+from precflow.metrics import METRICS
 from precflow.report import highlights, wording
 from precflow.resources import directory
 

@@ -1,4 +1,4 @@
-"""Every metric as a pure function of a :class:`Summary`.
+"""The formula of every metric: a pure function of a :class:`Summary`, named as its row in ``precflow/metrics.py`` is.
 
 y is the reference, x the target, d = x - y. Denominators are the reference's. Sums and maxima run over *compared* pairs
 (neither a mask fill nor NaN nor infinite); metrics that divide by single elements leave out small references (0, subnormal).
@@ -10,16 +10,17 @@ infinite. A metric that has no meaning for a pair is absent.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import cast
 
 from msgspec.structs import replace
 
 from precflow.comparison.fused.kl_divergence import divergence
-from precflow.comparison.fused.ladder import RUNGS
 from precflow.comparison.fused.scaled import Scaled, mean, ratio
 from precflow.comparison.fused.summary import Summary
+from precflow.metrics import METRICS, Domain, Metric
 
 
 def cosine_similarity(summary: Summary) -> float:
@@ -145,111 +146,52 @@ def bitwise_equal(summary: Summary) -> float:
     return float(summary.unequal == 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric.
-
-    Attributes:
-        name: As recipes and tables spell it.
-        measure: The function; called only where ``defined``.
-        defined: Whether it has a meaning for a summary.
-        at_least: Larger is better, 1 is perfect; otherwise smaller is better, 0 is perfect.
-        unit: ``share``, ``value`` (the tensor's own), ``ulp`` or ``nats``.
-    """
-
-    name: str
-    measure: Callable[[Summary], float]
-    defined: Callable[[Summary], bool]
-    at_least: bool = False
-    unit: str = "share"
+def _share_close(summary: Summary, dtype: str) -> float:
+    """Return the share of elements within ``assert_close``'s tolerances for one type: ``allclose_share_float32``..."""
+    return summary.close[dtype] / summary.compared
 
 
-def _any_element(summary: Summary) -> bool:
-    return summary.compared > 0
+def _formula_of(metric: Metric) -> Callable[[Summary], float]:
+    if metric.dtype:
+        return functools.partial(_share_close, dtype=metric.dtype)
+    return cast("Callable[[Summary], float]", globals()[metric.name])  # each row has a function of its name above
 
 
-def _floating(summary: Summary) -> bool:
-    return summary.inexact and summary.compared > 0
-
-
-def _ordinary(summary: Summary) -> bool:
-    return summary.inexact and summary.ordinary > 0
-
-
-def _distribution(summary: Summary) -> bool:
-    return _floating(summary) and not summary.negative
-
-
-def _has_rung(summary: Summary) -> bool:
-    return _floating(summary) and bool(summary.close)
-
-
-def _always(summary: Summary) -> bool:
-    del summary
-    return True
-
-
-def _allclose_at(rung: str) -> Metric:
-    def share(summary: Summary) -> float:
-        """Return the share of compared pairs that are close by the tolerances of ``rung``."""
-        return summary.close[rung] / summary.compared
-
-    def counted(summary: Summary) -> bool:
-        """Tell whether pairs were counted at this rung: not where either type is coarser."""
-        return _floating(summary) and rung in summary.close
-
-    return Metric(f"allclose_share_{rung}", share, counted, at_least=True)
-
-
-_TABLE = (
-    Metric("cosine_similarity", cosine_similarity, _floating, at_least=True),
-    Metric("max_abs_error", max_abs_error, _any_element, unit="value"),
-    Metric("mean_abs_error", mean_abs_error, _any_element, unit="value"),
-    Metric("max_rel_error", max_rel_error, _ordinary),
-    Metric("mean_rel_error", mean_rel_error, _ordinary),
-    Metric("relative_l2", relative_l2, _floating),
-    Metric("accumulated_relative_error", accumulated_relative_error, _floating),
-    Metric("kl_divergence", kl_divergence, _distribution, unit="nats"),
-    Metric("rmse", rmse, _floating, unit="value"),
-    Metric("mare", mare, _floating),
-    Metric("mere", mere, _floating),
-    Metric("share_within_one_thousandth", share_within_one_thousandth, _floating, at_least=True),
-    Metric("share_within_five_thousandths", share_within_five_thousandths, _floating, at_least=True),
-    Metric("allclose_share", allclose_share, _has_rung, at_least=True),
-    *(_allclose_at(rung) for rung in RUNGS),
-    Metric("ulp_distance", ulp_distance, _ordinary, unit="ulp"),
-    Metric("mean_ulp_distance", mean_ulp_distance, _ordinary, unit="ulp"),
-    Metric("max_rms_error", max_rms_error, _floating),
-    Metric("worst_row_error", worst_row_error, _floating),
-    Metric("bitwise_equal", bitwise_equal, _always, at_least=True),
-)
-METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
+_DOMAINS: Mapping[Domain, Callable[[Summary], bool]] = {
+    "anything": lambda _: True,
+    "numbers": lambda summary: summary.compared > 0,
+    "floats": lambda summary: summary.inexact and summary.compared > 0,
+    "quotients": lambda summary: summary.inexact and summary.ordinary > 0,
+    "distributions": lambda summary: summary.inexact and summary.compared > 0 and not summary.negative,
+    "tolerances": lambda summary: summary.inexact and summary.compared > 0 and bool(summary.close),
+}
+_FORMULAS = tuple((metric.name, metric.domain, metric.dtype, _formula_of(metric)) for metric in METRICS.values())
 _NOT_OF_FILLS = frozenset({"bitwise_equal", "kl_divergence"})
 _ROUNDED = 2  # units in the last place by which rounding alone sets fills apart: in the tensor's own unit that is no error
-_CONDITIONS = tuple(dict.fromkeys(metric.defined for metric in _TABLE))
-
-
-def at_least(name: str) -> bool:
-    """Say whether a limit on a metric means at least; a metric of the user's own is an error, so that it means at most."""
-    return name in METRICS and METRICS[name].at_least
 
 
 def measure_all(summary: Summary) -> dict[str, float]:
-    """Return every metric that has a meaning for a summary, by name, in the order of the table."""
-    found = _measured(summary)
+    """Return every metric that has a meaning for a summary, by name, in the order of the rows."""
+    ordinary = _evaluate(summary)
     if summary.fills is None:
-        return found
-    fills = _measured(replace(summary.fills, rows=summary.fills.rows.filled()))
+        return ordinary
+    worst = dict(ordinary)
+    fills = _evaluate(replace(summary.fills, rows=summary.fills.rows.filled()))
     rounded = summary.fills.ulp_max <= _ROUNDED
     for name in fills.keys() - _NOT_OF_FILLS:
         metric = METRICS[name]
-        if name not in found:
-            found[name] = fills[name]
+        if name not in ordinary:
+            worst[name] = fills[name]
         elif not (rounded and metric.unit == "value"):
-            found[name] = (min if metric.at_least else max)(found[name], fills[name])
-    return {name: found[name] for name in METRICS if name in found}
+            worst[name] = (min if metric.at_least else max)(ordinary[name], fills[name])
+    return {name: worst[name] for name in METRICS if name in worst}
 
 
-def _measured(summary: Summary) -> dict[str, float]:
-    met = {defined: defined(summary) for defined in _CONDITIONS}  # many metrics share one
-    return {metric.name: metric.measure(summary) for metric in _TABLE if met[metric.defined]}
+def _evaluate(summary: Summary) -> dict[str, float]:
+    """Return the metrics of one population: ordinary numbers, or fills."""
+    met = {domain: is_met(summary) for domain, is_met in _DOMAINS.items()}  # once for all metrics that share it
+    return {
+        name: formula(summary)
+        for name, domain, dtype, formula in _FORMULAS
+        if met[domain] and (not dtype or dtype in summary.close)  # no share by tolerances finer than the coarser type
+    }

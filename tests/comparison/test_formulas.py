@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy.spatial import distance
 from scipy.stats import gmean
 
+from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.ladder import RUNGS
 from precflow.comparison.fused.summarize import summarize
-from precflow.comparison.metrics import METRICS, measure_all
 from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES, coarsest, float_facts
 
 TORCH = {name: getattr(torch, name) for name in (*FLOATS, "complex64", "complex128")}
@@ -223,10 +223,3 @@ def test_inequalities_between_metrics():
     assert geometric <= metrics["mean_rel_error"] <= metrics["max_rel_error"]
     assert metrics["mean_abs_error"] <= metrics["rmse"] <= metrics["max_abs_error"]
     assert metrics["relative_l2"] <= metrics["worst_row_error"]
-
-
-def test_the_table_names_each_function_once():
-    assert all(name == metric.name for name, metric in METRICS.items())
-    documented = [metric.measure.__name__ for name, metric in METRICS.items() if not name.startswith("allclose_share_")]
-    assert documented == [name for name in METRICS if not name.startswith("allclose_share_")]
-    assert {metric.unit for metric in METRICS.values()} == {"share", "value", "ulp", "nats"}
