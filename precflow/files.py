@@ -1,7 +1,54 @@
-"""Files that are looked at once they are open, so that nothing else is read in their place; the agent reads so too."""
+"""Files, safely: only a regular file is read, and a file is written as a whole or not at all."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
 from precflow.agent.intake import open_regular
 
-__all__ = ["open_regular"]
+__all__ = ["open_regular", "replacing", "write_bytes", "write_text"]
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary file to write to, which takes the place of ``path`` at the end.
+
+    Whoever opens ``path`` meanwhile reads the old file, and never half of the new one. After an exception the old file is
+    still there and the temporary one is gone. Only a process that is killed leaves its ``.writing`` file behind.
+
+    Raises:
+        OSError: The folder cannot be written to, or the disk is full.
+    """
+    # Two processes or threads may write the same file at once: each writes to a name of its own, and the last one wins. The
+    # name is hashed because with anything added to it, it could be longer than the file system allows.
+    name = hashlib.blake2b(os.fsencode(path.name), digest_size=8).hexdigest()
+    temporary = path.with_name(f".{name}.{os.getpid()}-{threading.get_ident()}.writing")
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text as a whole or not at all: :func:`replacing`. Letters that UTF-8 lacks become escapes.
+
+    Raises:
+        OSError: As :func:`replacing`.
+    """
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write bytes as a whole or not at all: :func:`replacing`.
+
+    Raises:
+        OSError: As :func:`replacing`.
+    """
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)

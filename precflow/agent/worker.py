@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING
 
@@ -78,13 +77,12 @@ def _start(request: Request, device: Device) -> torch.device:
 
 
 def _environment(request: Request, device: Device) -> None:
+    from precflow.agent.dump.step_files import write_json
     from precflow.agent.session import environment
 
     path = os.path.join(request.output, FACTS_FILE)
     try:
-        with open(path + ".part", "w", encoding="utf-8") as stream:
-            json.dump(environment.collect(device), stream, ensure_ascii=False, indent=1)
-        os.replace(path + ".part", path)
+        write_json(path, environment.collect(device))
     except OSError as error:
         raise AgentError(
             "disk_full" if error.errno == 28 else "unwritable", "cannot write %s: %s" % (path, error.strerror)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import msgspec
 from precflow.comparison.fused.summary import SUMMARY_VERSION
 from precflow.comparison.reading import Found, Reading, Terms
 from precflow.dumps.dtypes import NUMPY_DTYPES
+from precflow.files import write_bytes
 
 BYTES = 300_000_000  # of both sides; a task of Dask costs 2 ms, so a batch should take a hundred times that
 READINGS = 10_000  # at most, so that small tensors are kept in batches too
@@ -101,10 +101,7 @@ class Finished:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         data = msgspec.msgpack.encode(list(found))
-        path = self._path(self._folder, batch)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.writing")
-        temporary.write_bytes(_sum(data) + data)
-        temporary.replace(path)
+        write_bytes(self._path(self._folder, batch), _sum(data) + data)
 
     @staticmethod
     def _path(folder: Path, batch: Batch) -> Path:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from precflow.dumps.dtypes import name_of
 from precflow.dumps.pages import release
 from precflow.errors import StoreError
+from precflow.files import replacing
 
 _BLOCK = 1 << 20  # elements read at a time
 _LONGEST = 180  # bytes of a file name without its ending; file systems take 255
@@ -174,10 +175,9 @@ def _whole(path: Path) -> Iterator[Path]:
     Raises:
         StoreError: The disk is full, or the folder cannot be written.
     """
-    temporary = path.with_name(f".{hashlib.blake2b(os.fsencode(path.name), digest_size=8).hexdigest()}.{os.getpid()}.writing")
     try:
-        yield temporary
-        temporary.replace(path)
+        with replacing(path) as temporary:
+            yield temporary
     except OSError as error:
         if error.errno in _NO_SPACE:
             raise StoreError(
@@ -186,5 +186,3 @@ def _whole(path: Path) -> Iterator[Path]:
         raise StoreError(
             f"{path} cannot be written: {error.strerror or error}", next_step="name another place: --output PATH"
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from precflow.errors import PrecflowError, StoreError
+from precflow.files import replacing
 from precflow.report import html, junit, markdown, result_json
 from precflow.report.model import ReportModel
 
@@ -34,21 +33,15 @@ def write(model: ReportModel, folder: Path, formats: Sequence[str]) -> list[Path
         raise PrecflowError(f"no report format {', '.join(unknown)}; there are {known}", next_step=f"report.formats=[{known}]")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return [_replace(folder / FORMATS[name][0], FORMATS[name][1](model)) for name in formats]
+        return [_write(folder / FORMATS[name][0], FORMATS[name][1](model)) for name in formats]
     except OSError as error:
         message = f"the report cannot be written into {folder}: {error.strerror or error}"
         raise StoreError(message, next_step="choose another folder with runs=FOLDER, or free some space") from error
 
 
-def _replace(path: Path, text: str) -> Path:
-    """Put a whole file in its place in one step; letters that UTF-8 lacks become escapes."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            file.write(text)
+def _write(path: Path, text: str) -> Path:
+    """Replace a report as a whole. Others may read it, whatever the umask of this process: it is there to be published."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
         temporary.chmod(0o644)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
     return path

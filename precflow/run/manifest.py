@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -16,6 +15,7 @@ import msgspec
 from precflow.agent import intake
 from precflow.agent.contract import CHECKSUM, checksum_of
 from precflow.errors import BusyError, StoreError
+from precflow.files import write_text
 from precflow.run.store import explained
 
 MANIFEST_FILE = "run.json"
@@ -114,11 +114,8 @@ class Manifest:
     def _write(self, entries: list[RunEntry]) -> None:
         data: dict[str, Any] = {"schema": MANIFEST_SCHEMA, "runs": [asdict(entry) for entry in entries]}
         data[CHECKSUM] = checksum_of(data)
-        temporary = self.path.with_name(f"{MANIFEST_FILE}.{os.getpid()}.writing")
         with explained(self.path.parent):
-            text = json.dumps(data, ensure_ascii=False, indent=1) + "\n"
-            temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
-            temporary.replace(self.path)
+            write_text(self.path, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
 
 
 def _entries(data: Mapping[str, Any]) -> list[RunEntry]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from precflow.agent.contract import LOG_FILE
 from precflow.environment.variables import misspelt
 from precflow.errors import ConfigError, PrecflowError, SideError
+from precflow.files import replacing
 from precflow.judgement.verdicts import EXIT_CODES
 from precflow.report import wording
 from precflow.report.ci import ci_line
@@ -212,9 +213,8 @@ def _publish(folder: Path, report: Path) -> str:
 
 
 def _copy(source: Path, destination: Path) -> None:
-    temporary = destination.with_name(f"{destination.name}.{os.getpid()}.writing")
-    shutil.copyfile(source, temporary)
-    temporary.replace(destination)
+    with replacing(destination) as temporary:
+        shutil.copyfile(source, temporary)
 
 
 def _half_done(job: Job, where: steps.Place, done: Mapping[str, Sealed]) -> str:

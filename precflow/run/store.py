@@ -29,6 +29,7 @@ from precflow.agent import intake
 from precflow.agent.contract import CHECKSUM, checksum_of
 from precflow.dumps import layout
 from precflow.errors import BusyError, PrecflowError, StoreError
+from precflow.files import write_text
 from precflow.stages import artifacts
 from precflow.stages.artifacts import SEAL_FILE
 
@@ -176,9 +177,7 @@ class Store:
             }
             seal: dict[str, Any] = json.loads(json.dumps(written))  # as whoever reads it gets it
             seal[CHECKSUM] = checksum_of(seal)
-            temporary = attempt.folder / f"{SEAL_FILE}.writing"
-            temporary.write_text(json.dumps(seal, ensure_ascii=False, indent=1), encoding="utf-8", errors="backslashreplace")
-            temporary.replace(attempt.folder / SEAL_FILE)
+            write_text(attempt.folder / SEAL_FILE, json.dumps(seal, ensure_ascii=False, indent=1))
             place = self.root / f"{sealed['name']}-{sealed['key']}"
             shutil.rmtree(place, ignore_errors=True)
             shutil.rmtree(_failed(place), ignore_errors=True)

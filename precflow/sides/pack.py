@@ -14,6 +14,7 @@ import platformdirs
 
 import precflow
 from precflow.errors import StoreError
+from precflow.files import replacing
 
 NAME = "precflow-agent.pyz"
 _PACKAGE = Path(precflow.__file__).resolve().parent
@@ -48,11 +49,9 @@ def build(destination: Path) -> Path:
     path = destination / NAME if destination.is_dir() else destination
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(packed())
-        Path(temporary).chmod(0o755)
-        Path(temporary).replace(path)
+        with replacing(path) as temporary:
+            temporary.write_bytes(packed())
+            temporary.chmod(0o755)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}", next_step="name another place") from error
     return path

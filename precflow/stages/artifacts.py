@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from precflow.agent.contract import CHECKSUM, DIGEST_SIZE, checksum_of
 from precflow.dumps.collector import collector_off
 from precflow.dumps.header import reason_of
 from precflow.errors import StoreError
+from precflow.files import replacing
 
 SEAL_FILE = "sealed.json"  # beside the artifacts of a finished stage instance
 LARGEST = 1 << 34  # bytes of an artifact
@@ -226,10 +226,11 @@ def _dumped(plain: Any) -> str:
 
 def _replace(path: Path, texts: Iterable[str]) -> None:
     """Write texts behind each other; what is half a surrogate pair is written as JSON escapes it."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.writing")
-    with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+    with (
+        replacing(path) as temporary,
+        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
+    ):
         file.writelines(texts)
-    temporary.replace(path)
 
 
 _AGAIN = "remove the folder it is in and run the same command again; other stages are kept"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from precflow.agent import redaction
 from precflow.config.search_path import places, team_folders
 from precflow.errors import DumpError, StoreError
+from precflow.files import write_text
 from precflow.judgement.verdicts import EXIT_CODES
 from precflow.streams import is_unicode
 from precflow.verbs import parser, print_json, write
@@ -71,12 +71,7 @@ def _write(model: ReportModel, folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            temporary = folder / f".{name}.{os.getpid()}.writing"
-            try:
-                temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
-                temporary.replace(folder / name)
-            finally:
-                temporary.unlink(missing_ok=True)
+            write_text(folder / name, text)
     except OSError as error:
         raise StoreError(
             f"{folder} cannot be written: {error.strerror or error}", next_step="name another: --output FOLDER"
