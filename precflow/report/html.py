@@ -11,12 +11,12 @@ import jinja2
 from markupsafe import Markup
 
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES
-from precflow.report import chart, highlights, payload, record_details, wording
+from precflow.report import chart, highlights, page_data, record_details, wording
 from precflow.report.model import ReportModel
 from precflow.report.templating import environment
 
 FIRST_ROWS = 50  # that stand in the page itself, for print and for readers without script; the script's table shows as many
-STYLES = ("base.css", "sections.css", "records.css", "closest.css", "print.css")
+STYLES = ("base.css", "sections.css", "records.css", "record_details.css", "print.css")
 SCRIPTS = ("format.js", "page.js", "records.js", "chart.js", "table.js", "tree.js", "detail.js", "start.js")
 
 
@@ -33,7 +33,7 @@ class Fact:
 def text(model: ReportModel) -> str:
     """Return the HTML report."""
     templates, verdict = environment(), model.verdict
-    page, data = payload.fitted(model)
+    page, data = page_data.fitted(model)
     style, script = inlined(templates, "css", STYLES), inlined(templates, "js", SCRIPTS)
     return templates.get_template("report.html.j2").render(
         model=page,

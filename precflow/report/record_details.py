@@ -94,7 +94,7 @@ def _short(number: float) -> str:
 
 
 MOST_BYTES = 300_000
-_TEMPLATE = "html/closest_record.j2"
+_TEMPLATE = "html/record_detail.j2"
 _TOP = 3
 
 

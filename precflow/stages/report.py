@@ -14,9 +14,9 @@ from precflow.config.plain import plain
 from precflow.diagnosis.findings import Finding
 from precflow.dumps.header import Header
 from precflow.environment.differences import differences
+from precflow.report.formats import write
 from precflow.report.highlights import bounded
 from precflow.report.model import ReportModel, Row, SideView, StageView
-from precflow.report.render import write
 from precflow.stages.advise import read_findings
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.commands import changed, difference

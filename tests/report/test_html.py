@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from precflow.report import highlights, html, payload, templating, wording
+from precflow.report import highlights, html, page_data, templating, wording
 from precflow.report.model import SideView
 from precflow.resources import directory
 
@@ -182,7 +182,7 @@ def test_text_has_enough_contrast_in_both_modes():
 
 
 def test_a_page_without_all_records_says_which_it_has_and_where_the_others_are(large, misaligned, monkeypatch):
-    monkeypatch.setattr(payload, "MOST_ROWS", 1000)
+    monkeypatch.setattr(page_data, "MOST_ROWS", 1000)
     told = html.text(large)
     assert f"1 000 of {wording.count(len(large.rows))} records are on this page" in told
     assert "precflow compare sd_text_encoder:reference sd_text_encoder:target" in told

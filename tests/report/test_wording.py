@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from precflow.diagnosis.findings import ROLES
 from precflow.judgement.verdicts import STATUSES, VERDICTS
-from precflow.report import chart, ci, highlights, junit, payload, result_json, templating, terminal, tree, wording
+from precflow.report import chart, ci, highlights, junit, page_data, result_json, templating, terminal, tree, wording
 
 
-@pytest.mark.parametrize("module", [wording, chart, ci, junit, payload, result_json, highlights, templating, terminal, tree])
+@pytest.mark.parametrize("module", [wording, chart, ci, junit, page_data, result_json, highlights, templating, terminal, tree])
 def test_examples_in_docstrings_run(module):
     assert doctest.testmod(module).failed == 0
 

@@ -3,39 +3,39 @@ import stat
 import pytest
 
 from precflow.errors import PrecflowError, StoreError
-from precflow.report import render
+from precflow.report import formats
 
 
 def test_every_format_is_written_in_the_order_asked_for(misaligned, tmp_path):
-    paths = render.write(misaligned, tmp_path / "public", ["junit", "html", "markdown", "json"])
+    paths = formats.write(misaligned, tmp_path / "public", ["junit", "html", "markdown", "json"])
     assert [path.name for path in paths] == ["junit.xml", "report.html", "report.md", "result.json"]
     assert all(path.stat().st_size > 1000 for path in paths)
     assert sorted((tmp_path / "public").iterdir()) == sorted(paths)
 
 
 def test_names_that_utf_8_lacks_are_written(nasty, tmp_path):
-    for path in render.write(nasty, tmp_path, list(render.FORMATS)):
+    for path in formats.write(nasty, tmp_path, list(formats.FORMATS)):
         assert "\\ud800" in path.read_text(encoding="utf-8")
 
 
 def test_an_unknown_format_is_refused_before_anything_is_written(misaligned, tmp_path):
     with pytest.raises(PrecflowError, match="no report format pdf; there are html, markdown, json, junit"):
-        render.write(misaligned, tmp_path / "public", ["html", "pdf"])
+        formats.write(misaligned, tmp_path / "public", ["html", "pdf"])
     assert not (tmp_path / "public").exists()
 
 
 def test_an_older_report_is_replaced_and_readable_by_others(misaligned, aligned, tmp_path):
-    render.write(misaligned, tmp_path, ["json"])
-    path = render.write(aligned, tmp_path, ["json"])[0]
+    formats.write(misaligned, tmp_path, ["json"])
+    path = formats.write(aligned, tmp_path, ["json"])[0]
     assert '"verdict": "aligned"' in path.read_text(encoding="utf-8")
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
 def test_a_failure_leaves_the_older_report_and_no_rest(misaligned, aligned, tmp_path, monkeypatch):
-    path = render.write(misaligned, tmp_path, ["json"])[0]
-    monkeypatch.setattr(render.Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    path = formats.write(misaligned, tmp_path, ["json"])[0]
+    monkeypatch.setattr(formats.Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(StoreError, match="No space left on device"):
-        render.write(aligned, tmp_path, ["json"])
+        formats.write(aligned, tmp_path, ["json"])
     assert '"verdict": "misaligned"' in path.read_text(encoding="utf-8")
     assert list(tmp_path.iterdir()) == [path]
 
@@ -43,8 +43,8 @@ def test_a_failure_leaves_the_older_report_and_no_rest(misaligned, aligned, tmp_
 def test_a_folder_that_is_a_file_is_explained(misaligned, tmp_path):
     (tmp_path / "public").write_text("in the way", encoding="utf-8")
     with pytest.raises(StoreError, match="cannot be written"):
-        render.write(misaligned, tmp_path / "public", ["json"])
+        formats.write(misaligned, tmp_path / "public", ["json"])
 
 
 def test_no_format_writes_nothing(misaligned, tmp_path):
-    assert render.write(misaligned, tmp_path, []) == []
+    assert formats.write(misaligned, tmp_path, []) == []
