@@ -47,7 +47,7 @@ def text(model: ReportModel) -> str:
         unpaired=highlights.unpaired(model),
         roles=highlights.roles(model),
         closest=highlights.closest_row(page),
-        closest_records=record_details.rendered(page, templates),
+        closest_records=record_details.render(page, templates),
         failing=sum(verdict.counts.get(status, 0) for status in MISALIGNED_STATUSES),
         first_rows=highlights.first_rows(page, FIRST_ROWS),
         picture=chart.build(page),

@@ -86,14 +86,14 @@ def _dumps(found: Sequence[Evidence], *, as_json: bool) -> None:
 
 
 def _dump(dump: Dump, chosen: argparse.Namespace) -> int:
-    from precflow.report.screens.dump import dump_screen
+    from precflow.report.screens.dump import show_dump
 
     seen = overview.overview(dump)
     problems = dump.verify() if chosen.verify else None
     if chosen.json:
         print_json(_plain(dump, seen, problems))
     else:
-        show(dump_screen(dump, seen, name=chosen.dump, verified=problems))
+        show(show_dump(dump, seen, name=chosen.dump, verified=problems))
     return 2 if problems else 0
 
 
@@ -108,7 +108,7 @@ def _plain(dump: Dump, seen: overview.Overview, problems: Sequence[str] | None) 
 
 
 def _list(dump: Dump, chosen: argparse.Namespace) -> int:
-    from precflow.report.screens.dump import listing
+    from precflow.report.screens.dump import show_records
 
     pattern = chosen.match or chosen.record
     found = lookup.matching(dump, pattern)
@@ -120,18 +120,18 @@ def _list(dump: Dump, chosen: argparse.Namespace) -> int:
     if chosen.json:
         print_json({"records": overview.listed(shown), "total": len(found)})
     else:
-        show(listing(shown, total=len(found), pattern=pattern))
+        show(show_records(shown, total=len(found), pattern=pattern))
     return 0
 
 
 def _record(dump: Dump, found: Found, *, as_json: bool) -> int:
-    from precflow.report.screens.record import record_screen
+    from precflow.report.screens.record import show_record
 
     view = _viewed(dump, found)
     if as_json:
         print_json(_plain_record(view))
     else:
-        show(record_screen(view))
+        show(show_record(view))
     return 0
 
 

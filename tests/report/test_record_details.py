@@ -1,12 +1,16 @@
 import dataclasses
+import re
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from precflow.comparison.detail.description import describe
 from precflow.comparison.detail.detail import examine
 from precflow.comparison.detail.record import Input, RecordDetail
 from precflow.report import html, record_details
+from precflow.report.record_details import HEIGHT, WIDTH, draw_bars, draw_outline
 from precflow.report.templating import environment
 
 NASTY = "</script><img src=x onerror=alert(2)>"
@@ -19,7 +23,7 @@ def detail_of(record, target, **changes):
 
 
 def cards(model):
-    return [card for cards in record_details.rendered(model, environment()).values() for card in cards]
+    return [card for cards in record_details.render(model, environment()).values() for card in cards]
 
 
 @pytest.fixture
@@ -78,7 +82,7 @@ def test_names_are_escaped(nasty):
 def test_what_cannot_be_laid_side_by_side_says_why(misaligned):
     row = misaligned.rows[30]
     alone = RecordDetail(row.measure.record, row.measure.name, None, describe([X])[0], None, "the shapes differ")
-    view = record_details.view(30, row, alone)
+    view = record_details.view_detail(30, row, alone)
     assert (view.where, view.values, view.axes) == ("the shapes differ", None, ())
     norm = next(line for line in view.sides if line[0] == "norm")
     assert norm[2:] == ("-", "")
@@ -104,3 +108,37 @@ def test_every_kind_of_pair_is_drawn(misaligned, reference, target):
     (shown,) = cards(dataclasses.replace(misaligned, details=(of,)))
     assert "nan" not in shown.partition('d="')[2].partition('"')[0]
     assert "Infinity" not in shown
+
+
+COUNTS = st.lists(st.integers(0, 10**12), max_size=60)
+
+
+def coordinates(path):
+    across = [float(number) for number in re.findall(r"[MH]([-\d.]+)", path)]
+    down = [float(number) for number in re.findall(r"V([-\d.]+)", path)]
+    return across, down
+
+
+@given(COUNTS, st.booleans())
+def test_every_path_stays_in_its_box(counts, logarithmic):
+    for path in (draw_bars(counts, logarithmic=logarithmic), draw_outline(counts, logarithmic=logarithmic)):
+        assert re.fullmatch(r"[MVHZ\d. ]*", path)
+        across, down = coordinates(path)
+        assert all(0 <= number <= WIDTH for number in across)
+        assert all(0 <= number <= HEIGHT for number in down)
+
+
+@given(COUNTS)
+def test_what_is_not_0_is_a_bar(counts):
+    assert draw_bars(counts).count("M") == sum(count > 0 for count in counts)
+
+
+@pytest.mark.parametrize("counts", [[], [0, 0]])
+def test_nothing_is_flat(counts):
+    assert draw_bars(counts) == ""
+    assert set(coordinates(draw_outline(counts))[1]) <= {HEIGHT}
+
+
+def test_two_outlines_share_a_scale():
+    _, down = coordinates(draw_outline([1], 3, logarithmic=False))
+    assert down[0] == 48

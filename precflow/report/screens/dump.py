@@ -1,4 +1,4 @@
-"""One dump in the terminal: who wrote it, what it holds, what is damaged, up to where it is complete; and lists of records."""
+"""The screens of a whole dump: who wrote it, what it holds, what is damaged; and lists of its records."""
 
 from __future__ import annotations
 
@@ -10,53 +10,55 @@ from precflow.dumps.lookup import Found, numbered
 from precflow.dumps.overview import Overview, complete_until, kept_of
 from precflow.dumps.reader import Dump
 from precflow.report import wording
-from precflow.report.screens.paper import Paper, shape, size
+from precflow.report.screens.paper import Paper, format_shape, format_size
 
 _MOST_OPERATORS = 8
 _MOST_DAMAGE = 12
 
 
-def dump_screen(dump: Dump, seen: Overview, *, name: str, verified: Sequence[str] | None = None) -> Paper:
-    """Return the screen of a dump.
+def show_dump(dump: Dump, seen: Overview, *, name: str, verified: Sequence[str] | None = None) -> Paper:
+    """Return the screen of one dump.
 
     Args:
         dump: The dump.
-        seen: What it holds.
+        seen: What it holds, counted.
         name: What the user typed for it.
-        verified: All problems where every byte was read, ``None`` where it was not.
+        verified: Every problem that was found by reading every byte; ``None`` if not every byte was read.
     """
     paper, header = Paper(), dump.header
     paper.title(name)
-    paper.line(_who(header))
+    paper.line(_describe_writer(header))
     paper.line()
-    paper.fact("sealed", *_sealed(dump, seen))
-    paper.fact("captured", _captured(header.capture))
-    paper.fact("steps", _steps(seen))
-    paper.fact("records", f"{wording.count(seen.outputs)} outputs and {wording.count(seen.inputs)} inputs of {_calls(seen)}")
-    paper.fact("kept", _counts(seen.kept))
-    stored = f"{wording.plural(seen.tensors, 'different tensor')} in {wording.plural(seen.shards, 'shard')}, {size(seen.bytes)}"
-    paper.fact("stored", f"{stored} with the records")
-    paper.fact("types", _counts(seen.dtypes))
-    paper.fact("operators", _counts(dict(list(seen.operators.items())[:_MOST_OPERATORS]), rest=len(seen.operators)))
-    paper.fact("weights", _holdings(header.weights, names=False))
-    paper.fact("inputs", _holdings(header.inputs, names=True))
-    paper.fact("repeated", _repeat(header))
+    paper.fact("sealed", *_describe_seal(dump, seen))
+    paper.fact("captured", _describe_capture(header.capture))
+    paper.fact("steps", _describe_steps(seen))
+    paper.fact(
+        "records", f"{wording.count(seen.outputs)} outputs and {wording.count(seen.inputs)} inputs of {_describe_calls(seen)}"
+    )
+    paper.fact("kept", _format_counts(seen.kept))
+    stored = f"{wording.plural(seen.tensors, 'different tensor')} in {wording.plural(seen.shards, 'shard')}"
+    paper.fact("stored", f"{stored}, {format_size(seen.bytes)} with the records")
+    paper.fact("types", _format_counts(seen.dtypes))
+    paper.fact("operators", _format_counts(dict(list(seen.operators.items())[:_MOST_OPERATORS]), rest=len(seen.operators)))
+    paper.fact("weights", _describe_holdings(header.weights, names=False))
+    paper.fact("inputs", _describe_holdings(header.inputs, names=True))
+    paper.fact("repeated", _describe_repeat(header))
     problems = list(verified) if verified is not None else list(seen.damage)
-    _damage(paper, problems, checked=verified is not None)
+    _write_damage(paper, problems, checked=verified is not None)
     return paper
 
 
-def listing(records: Sequence[Found], *, total: int, pattern: str) -> Paper:
-    """Return a list of records.
+def show_records(records: Sequence[Found], *, total: int, pattern: str) -> Paper:
+    """Return the screen that lists records.
 
     Args:
-        records: Those to show.
-        total: How many there are.
-        pattern: What they were chosen by, ``""`` for nothing.
+        records: The records to show.
+        total: How many match.
+        pattern: The pattern that chose them, ``""`` for none.
     """
     paper = Paper()
     head = ("record", "dtype", "shape", "kept", "content")
-    rows = [_row(found, text) for found, text in zip(records, numbered(records), strict=True)]
+    rows = [_list_cells(found, text) for found, text in zip(records, numbered(records), strict=True)]
     paper.table([head, *rows])
     of = f" of {wording.count(total)}" if total > len(records) else ""
     matching = f" that match {pattern}" if pattern else ""
@@ -66,14 +68,14 @@ def listing(records: Sequence[Found], *, total: int, pattern: str) -> Paper:
     return paper
 
 
-def _row(found: Found, text: str) -> tuple[str, ...]:
+def _list_cells(found: Found, text: str) -> tuple[str, ...]:
     record = found.record
     kept = kept_of(record)
     share = f" {wording.share(record.share)}" if record.share < 1 else ""
-    return (text, record.dtype, shape(record.shape), kept + share, record.content[:12])
+    return (text, record.dtype, format_shape(record.shape), kept + share, record.content[:12])
 
 
-def _who(header: Header) -> str:
+def _describe_writer(header: Header) -> str:
     device = header.device
     emulated = "EMULATED " if device.emulated else ""
     words = [
@@ -87,7 +89,7 @@ def _who(header: Header) -> str:
     return " · ".join(word for word in words if word) or "unknown: it has no header"
 
 
-def _sealed(dump: Dump, seen: Overview) -> tuple[str, str]:
+def _describe_seal(dump: Dump, seen: Overview) -> tuple[str, str]:
     if dump.sealed:
         return f"yes, as {dump.header.content or 'a dump without content id'}", ""
     until = complete_until(seen)
@@ -96,28 +98,28 @@ def _sealed(dump: Dump, seen: Overview) -> tuple[str, str]:
     return f"NO: its writer was stopped; {'; '.join([*ends, *none]) or 'no step was begun'}", "red"
 
 
-def _captured(capture: Mapping[str, Any]) -> str:
+def _describe_capture(capture: Mapping[str, Any]) -> str:
     names = (("level", ""), ("phase", ""), ("detail", "detail "), ("scope", "scope "))
-    words = [f"{label}{_words(capture[key])}" for key, label in names if capture.get(key)]
+    words = [f"{label}{_join(capture[key])}" for key, label in names if capture.get(key)]
     return " · ".join(words)
 
 
-def _words(value: Any) -> str:
+def _join(value: Any) -> str:
     return ", ".join(str(one) for one in value) if isinstance(value, (list, tuple)) else str(value)
 
 
-def _steps(seen: Overview) -> str:
+def _describe_steps(seen: Overview) -> str:
     by_rank: dict[int, list[int]] = {}
     for rank, step in sorted(seen.steps):
         by_rank.setdefault(rank, []).append(step)
     same = len({tuple(steps) for steps in by_rank.values()}) == 1
     if same and by_rank:
-        return f"{_ranges(next(iter(by_rank.values())))} of rank {_ranges(list(by_rank))}"
-    return "; ".join(f"{_ranges(steps)} of rank {rank}" for rank, steps in by_rank.items()) or "none"
+        return f"{_format_ranges(next(iter(by_rank.values())))} of rank {_format_ranges(list(by_rank))}"
+    return "; ".join(f"{_format_ranges(steps)} of rank {rank}" for rank, steps in by_rank.items()) or "none"
 
 
-def _ranges(numbers: Sequence[int]) -> str:
-    """Return sorted numbers, neighbours as ranges: ``0-3, 7``."""
+def _format_ranges(numbers: Sequence[int]) -> str:
+    """Return sorted numbers with neighbours joined: ``0-3, 7``."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][-1] == number - 1:
@@ -127,28 +129,28 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def _calls(seen: Overview) -> str:
+def _describe_calls(seen: Overview) -> str:
     levels = ", ".join(f"{wording.count(number)} {level}" for level, number in seen.levels.items())
     return f"{wording.plural(seen.calls, 'call')} ({levels})" if levels else wording.plural(seen.calls, "call")
 
 
-def _counts(counts: Mapping[str, int], rest: int = 0) -> str:
+def _format_counts(counts: Mapping[str, int], rest: int = 0) -> str:
     told = " · ".join(f"{name} {wording.count(number)}" for name, number in counts.items())
     return f"{told} · and {rest - len(counts)} more" if rest > len(counts) else told
 
 
-def _holdings(held: Holdings, *, names: bool) -> str:
+def _describe_holdings(held: Holdings, *, names: bool) -> str:
     if not held.digest:
         return ""
     if names:
         return (
-            " · ".join(f"{name} {entry.dtype} {shape(entry.shape)}" for name, entry in list(held.entries.items())[:8])
+            " · ".join(f"{name} {entry.dtype} {format_shape(entry.shape)}" for name, entry in list(held.entries.items())[:8])
             or held.digest
         )
     return f"{wording.plural(len(held.entries), 'entry', 'entries')}, {held.digest}"
 
 
-def _repeat(header: Header) -> str:
+def _describe_repeat(header: Header) -> str:
     repeat = header.repeat
     if not repeat.checked:
         return "not checked whether the side repeats itself" if header.side else ""
@@ -157,7 +159,7 @@ def _repeat(header: Header) -> str:
     return f"{wording.plural(len(repeat.different), 'record')} changed between two equal runs, first {repeat.different[0]}"
 
 
-def _damage(paper: Paper, problems: Sequence[str], *, checked: bool) -> None:
+def _write_damage(paper: Paper, problems: Sequence[str], *, checked: bool) -> None:
     if problems:
         more = [f"and {len(problems) - _MOST_DAMAGE} more"] if len(problems) > _MOST_DAMAGE else []
         paper.facts("damage", [*problems[:_MOST_DAMAGE], *more], "red")

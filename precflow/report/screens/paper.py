@@ -1,4 +1,4 @@
-"""Lines for a terminal: labels in a column, colour only where it is wanted, histograms as bars of text."""
+"""A sheet of lines for the terminal: labels in a column, tables, colour if it is wanted, histograms as bars of text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ASCII = str.maketrans(
 
 
 class Paper:
-    """Collects lines; nothing on it can move a cursor, whatever the names are that are written."""
+    """Collects lines. All text is made printable first: a module's name may hold codes that move the cursor."""
 
     def __init__(self) -> None:
         self._lines: list[Text] = []
@@ -34,7 +34,7 @@ class Paper:
         self._lines.append(Text(f" {wording.printable(text)}".rstrip(), style))
 
     def fact(self, label: str, text: str, style: str = "") -> None:
-        """Write a label and what belongs to it; nothing where that is empty."""
+        """Write a label and its text; nothing if the text is empty."""
         if text:
             padding = " " * max(1, LABEL - cell_len(label))
             self._lines.append(
@@ -47,11 +47,11 @@ class Paper:
             self.fact("" if number else label, text, style)
 
     def table(self, rows: Sequence[Sequence[str]], *, head: bool = True, styles: Sequence[str] = ()) -> None:
-        """Write rows in columns, wide letters counted as two.
+        """Write rows in columns; a wide letter, such as a Chinese one, takes two columns.
 
         Args:
-            rows: All equally long; the first names the columns where ``head``.
-            head: Whether it does.
+            rows: All equally long.
+            head: The first row names the columns.
             styles: Style of each row behind the first.
         """
         shown = [[wording.printable(cell) for cell in row] for row in rows]
@@ -71,10 +71,10 @@ class Paper:
         return text.translate(_ASCII) if ascii_only else text
 
 
-def bars(counts: Sequence[float], *, logarithmic: bool = False) -> str:
-    """Return counts as a row of bars: the largest is full, what is not 0 is seen.
+def draw_bars(counts: Sequence[float], *, logarithmic: bool = False) -> str:
+    """Return counts as a row of bars: the largest fills the line, and a count above 0 is always visible.
 
-    >>> bars([0, 1, 4, 8]), bars([1, 1000], logarithmic=True), bars([])
+    >>> draw_bars([0, 1, 4, 8]), draw_bars([1, 1000], logarithmic=True), draw_bars([])
     (' ▁▄█', '▁█', '')
     """
     heights = [math.log1p(count) if logarithmic else count for count in counts]
@@ -84,10 +84,10 @@ def bars(counts: Sequence[float], *, logarithmic: bool = False) -> str:
     return "".join(BARS[max(round(height / largest * 8), 1) if height else 0] for height in heights)
 
 
-def size(count: int) -> str:
+def format_size(count: int) -> str:
     """Return a number of bytes in the unit that people would use.
 
-    >>> size(0), size(854_000), size(201_000_000), size(5_368_709_120)
+    >>> format_size(0), format_size(854_000), format_size(201_000_000), format_size(5_368_709_120)
     ('0 bytes', '854 kB', '201 MB', '5.37 GB')
     """
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
@@ -96,10 +96,10 @@ def size(count: int) -> str:
     return wording.plural(count, "byte")
 
 
-def shape(sizes: Sequence[int]) -> str:
-    """Return sizes as people write them; a tensor without axes is a scalar.
+def format_shape(sizes: Sequence[int]) -> str:
+    """Return the sizes of a tensor as people write them; without axes it is a single number.
 
-    >>> shape((3, 77)), shape(())
+    >>> format_shape((3, 77)), format_shape(())
     ('[3, 77]', '[] (one number)')
     """
     return str(list(sizes)) if sizes else "[] (one number)"

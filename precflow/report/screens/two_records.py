@@ -1,4 +1,4 @@
-"""One record of both sides in the terminal: what each holds, what differs, where it is, and the worst elements."""
+"""The screen of one record of both sides: what each holds, what differs, where the error is, and the worst elements."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from precflow.comparison.detail.record import RecordDetail
 from precflow.comparison.detail.whereabouts import percent
 from precflow.report import wording
 from precflow.report.model import Row
-from precflow.report.screens.paper import Paper, bars, shape
-from precflow.report.screens.record import elements, exact
+from precflow.report.screens.paper import Paper, draw_bars, format_shape
+from precflow.report.screens.record import describe_elements, format_exact
 
 _WORST = 10
 _TOP = 3
@@ -20,84 +20,84 @@ _VALUES = "values"
 _NOTHING = "-"
 
 
-def pair_screen(row: Row, of: RecordDetail, blockers: Sequence[str] = ()) -> Paper:
+def show_pair(row: Row, pair: RecordDetail, blockers: Sequence[str] = ()) -> Paper:
     """Return the screen of one record of both sides.
 
     Args:
         row: Its measure and its status.
-        of: Its detail.
-        blockers: What makes any comparison of the two dumps doubtful, in words.
+        pair: The record in full.
+        blockers: Why a comparison of these two dumps may prove nothing, in words.
     """
     paper, measure, judged = Paper(), row.measure, row.judged
-    paper.title(of.record)
+    paper.title(pair.record)
     paper.line(f"{measure.name} · {measure.level} · {measure.phase} · order {measure.order}")
     paper.line()
-    failed = judged.status not in {"pass", "accepted", "not_judged"}
-    paper.fact(
-        "status", f"{wording.STATUS_SYMBOLS.get(judged.status, '')} {wording.words(judged.status)}{_limit(row)}", _red(failed)
-    )
+    status = f"{wording.STATUS_SYMBOLS.get(judged.status, '')} {wording.words(judged.status)}{_describe_limit(row)}"
+    paper.fact("status", status, "" if judged.status in {"pass", "accepted", "not_judged"} else "red")
     paper.fact("reason", "" if judged.metric and judged.status == "fail" else judged.reason or measure.reason)
     paper.facts("estimate", [] if judged.status == "undecided" else wording.estimated(row))
     paper.facts("doubt", list(blockers), "yellow")
-    paper.fact("where", of.detail.where if of.detail else "", "bold")
-    paper.fact("no detail", of.reason, "yellow")
-    paper.fact("note", of.note)
+    paper.fact("where", pair.detail.where if pair.detail else "", "bold")
+    paper.fact("no detail", pair.reason, "yellow")
+    paper.fact("note", pair.note)
     paper.line()
-    paper.table(sides(row, of), styles=["", *(_red(line[3] == "differs") for line in sides(row, of)[2:])])
+    facts = compare_facts(row, pair)
+    # The dtype stays plain: that it differs is mostly what the recipe asks for.
+    paper.table(facts, styles=["", *("red" if same == "differs" else "" for *_, same in facts[2:])])
     paper.line()
-    paper.facts("inputs", [f"{one.index}{f' ({one.weight})' if one.weight else ''}: {one.state}" for one in of.inputs])
-    paper.fact("feeds", ", ".join(of.feeds[:6]))
-    _sites(paper, row)
-    _metrics(paper, row)
-    if of.detail is not None and not row.measure.equal:
-        _detail(paper, of.detail)
+    paper.facts("inputs", [f"{one.index}{f' ({one.weight})' if one.weight else ''}: {one.state}" for one in pair.inputs])
+    paper.fact("feeds", ", ".join(pair.feeds[:6]))
+    _write_call_sites(paper, row)
+    _write_metrics(paper, row)
+    if pair.detail is not None and not row.measure.equal:
+        _write_detail(paper, pair.detail)
     return paper
 
 
-def sides(row: Row, of: RecordDetail, *, pictures: bool = True) -> list[tuple[str, str, str, str]]:
-    """Return the table of both sides: what, reference, target, and whether it is the same.
+def compare_facts(row: Row, pair: RecordDetail, *, pictures: bool = True) -> list[tuple[str, str, str, str]]:
+    """Return the facts of both sides as rows of a table: what, reference, target, and ``same`` or ``differs``.
 
     Args:
         row: Measure of the record.
-        of: Its detail.
+        pair: The record in full.
         pictures: Draw histograms as bars of text.
     """
     measure = row.measure
     rows = [
-        _compared("dtype", measure.reference_dtype, measure.target_dtype),
-        _compared("shape", shape(measure.reference_shape), shape(measure.target_shape)),
+        _compare_fact("dtype", measure.reference_dtype, measure.target_dtype),
+        _compare_fact("shape", format_shape(measure.reference_shape), format_shape(measure.target_shape)),
     ]
-    pair = (of.detail.reference, of.detail.target) if of.detail else (of.reference, of.target)
-    rows += [_compared(what, *both) for what, *both in _facts(*pair) if pictures or what != _VALUES]
-    rows += [_compared(f"argument {name}", *both) for name, both in measure.arguments.items()]
+    both = (pair.detail.reference, pair.detail.target) if pair.detail else (pair.reference, pair.target)
+    rows += [_compare_fact(what, *texts) for what, *texts in _pair_facts(*both) if pictures or what != _VALUES]
+    rows += [_compare_fact(f"argument {name}", *texts) for name, texts in measure.arguments.items()]
     return [("", "reference", "target", ""), *rows]
 
 
-def _facts(reference: Description | None, target: Description | None) -> list[tuple[str, str, str]]:
-    told = [_of_one(side) for side in (reference, target)]
-    names = dict.fromkeys([name for one in told for name in one])
-    return [(name, told[0].get(name, "-"), told[1].get(name, "-")) for name in names]
+def _pair_facts(reference: Description | None, target: Description | None) -> list[tuple[str, str, str]]:
+    """Return the facts that either side has: what, reference, target; ``-`` where a side lacks one."""
+    ours, theirs = _list_facts(reference), _list_facts(target)
+    return [(name, ours.get(name, _NOTHING), theirs.get(name, _NOTHING)) for name in {**ours, **theirs}]
 
 
-def _of_one(of: Description | None) -> dict[str, str]:
-    if of is None:
+def _list_facts(description: Description | None) -> dict[str, str]:
+    if description is None:
         return {}
-    found = {"elements": elements(of.extent)}
-    if of.extent.ordinary:
-        found["min / max"] = f"{exact(of.extent.minimum)} / {exact(of.extent.maximum)}"
-        found["mean"] = exact(mean(of.extent))
-        found["norm"] = exact(norm(of.extent))
-        found[_VALUES] = f"|{bars(of.values.counts, logarithmic=True)}|"
-    found["first"] = ", ".join(of.first[:3])
-    return found
+    facts = {"elements": describe_elements(description.extent)}
+    if description.extent.ordinary:
+        facts["min / max"] = f"{format_exact(description.extent.minimum)} / {format_exact(description.extent.maximum)}"
+        facts["mean"] = format_exact(mean(description.extent))
+        facts["norm"] = format_exact(norm(description.extent))
+        facts[_VALUES] = f"|{draw_bars(description.values.counts, logarithmic=True)}|"
+    facts["first"] = ", ".join(description.first[:3])
+    return facts
 
 
-def _compared(what: str, reference: str, target: str) -> tuple[str, str, str, str]:
+def _compare_fact(what: str, reference: str, target: str) -> tuple[str, str, str, str]:
     both = (reference or _NOTHING, target or _NOTHING)
     return what, *both, "" if _NOTHING in both else "same" if reference == target else "differs"
 
 
-def _limit(row: Row) -> str:
+def _describe_limit(row: Row) -> str:
     judged = row.judged
     if not judged.metric or judged.status == "undecided":  # whose value is one end of a range
         return ""
@@ -105,70 +105,75 @@ def _limit(row: Row) -> str:
     return f"   {judged.metric} {wording.number(judged.value)}, {used} ({judged.standard})"
 
 
-def _sites(paper: Paper, row: Row) -> None:
+def _write_call_sites(paper: Paper, row: Row) -> None:
     reference, target = row.measure.site, row.measure.target_site
     paper.facts("called at", reference.split(" <- ") if reference else [])
     if target and target != reference:
         paper.facts("target's", target.split(" <- "))
 
 
-def _metrics(paper: Paper, row: Row) -> None:
-    told = [f"{name} {wording.number(value)}" for name, value in row.measure.metrics.items()]
-    lines = [" · ".join(told[start : start + 4]) for start in range(0, len(told), 4)]
+def _write_metrics(paper: Paper, row: Row) -> None:
+    texts = [f"{name} {wording.number(value)}" for name, value in row.measure.metrics.items()]
+    lines = [" · ".join(texts[start : start + 4]) for start in range(0, len(texts), 4)]
     paper.facts("metrics", lines)
 
 
-def _detail(paper: Paper, of: Detail) -> None:
-    total = of.exact + sum(count for _, _, count in of.error_bins)
+def _write_detail(paper: Paper, detail: Detail) -> None:
+    total = detail.exact + sum(count for _, _, count in detail.error_bins)
     paper.line()
-    share = wording.share(of.unequal / of.reference.extent.elements) if of.reference.extent.elements else "none"
-    first = f", first at {list(of.first.index)}: {of.first.reference} / {of.first.target}" if of.first else ""
-    paper.fact("unequal", f"{wording.count(of.unequal)} elements, {share}{first}")
-    if of.error_bins:
-        low, high = of.error_bins[0][0], of.error_bins[-1][1]
-        drawn = bars([count for _, _, count in of.error_bins], logarithmic=True)
-        equal = f"   and {wording.count(of.exact)} of {wording.count(total)} equal" if of.exact else ""
+    share = wording.share(detail.unequal / detail.reference.extent.elements) if detail.reference.extent.elements else "none"
+    first = f", first at {list(detail.first.index)}: {detail.first.reference} / {detail.first.target}" if detail.first else ""
+    paper.fact("unequal", f"{wording.count(detail.unequal)} elements, {share}{first}")
+    if detail.error_bins:
+        low, high = detail.error_bins[0][0], detail.error_bins[-1][1]
+        drawn = draw_bars([count for _, _, count in detail.error_bins], logarithmic=True)
+        equal = f"   and {wording.count(detail.exact)} of {wording.count(total)} equal" if detail.exact else ""
         paper.fact("|error|", f"{wording.number(low)} |{drawn}| {wording.number(high)}{equal}   (both logarithmic)")
-    paper.fact("ulp", _ulps(of))
-    _axes(paper, of)
-    for title, worst in (("mismatched", of.mismatched), ("worst", of.worst_absolute), ("relative", of.worst_relative)):
-        _elements(paper, title, worst)
+    paper.fact("ulp", _describe_ulps(detail))
+    _write_axes(paper, detail)
+    for title, worst in (
+        ("mismatched", detail.mismatched),
+        ("worst", detail.worst_absolute),
+        ("relative", detail.worst_relative),
+    ):
+        _write_elements(paper, title, worst)
 
 
-def _ulps(of: Detail) -> str:
-    """Return the distances in units in the last place: the median's class, and the occupied classes."""
-    counted = [(low, high, count) for low, high, count in of.ulps if count]
+def _describe_ulps(detail: Detail) -> str:
+    """Return the distances in units in the last place: the median, and how many elements are how far apart."""
+    counted = [(low, high, count) for low, high, count in detail.ulps if count]
     if not counted:
         return ""
-    low, high = of.median_ulps
     classes = [
         f"{wording.count(low) if low == high else f'to {wording.count(high)}'}: {wording.count(n)}" for low, high, n in counted
     ]
     shown = classes if len(classes) <= 8 else [*classes[:3], "...", *classes[-4:]]
-    median = wording.count(low) if low == high else f"{wording.count(low)} to {wording.count(high)}"
-    return f"median {median}   ({'   '.join(shown)})"
+    return f"median {describe_median(detail)}   ({'   '.join(shown)})"
 
 
-def _axes(paper: Paper, of: Detail) -> None:
-    for axis in of.axes:
+def describe_median(detail: Detail) -> str:
+    """Return the median distance in units in the last place; as a range, because distances are counted in classes."""
+    low, high = detail.median_ulps
+    return wording.count(low) if low == high else f"{wording.count(low)} to {wording.count(high)}"
+
+
+def _write_axes(paper: Paper, detail: Detail) -> None:
+    for axis in detail.axes:
         if axis.size > 1 and axis.top:
-            top = ", ".join(f"{_positions(first, last)} {percent(share)}" for first, last, share in axis.top[:_TOP])
-            paper.fact(f"axis {axis.number}", f"|{bars(axis.profile)}| of {wording.count(axis.size)}   most at {top}")
+            top = ", ".join(f"{_format_positions(first, last)} {percent(share)}" for first, last, share in axis.top[:_TOP])
+            paper.fact(f"axis {axis.number}", f"|{draw_bars(axis.profile)}| of {wording.count(axis.size)}   most at {top}")
 
 
-def _positions(first: int, last: int) -> str:
+def _format_positions(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _elements(paper: Paper, title: str, worst: Sequence[Element]) -> None:
-    if worst:
-        paper.line()
-        rows = [
-            (str(list(one.index)), one.reference, one.target, wording.number(one.error), wording.number(one.relative))
-            for one in worst[:_WORST]
-        ]
-        paper.table([(title, "reference", "target", "error", "relative"), *rows])
-
-
-def _red(wanted: bool) -> str:  # noqa: FBT001 - a question with one answer
-    return "red" if wanted else ""
+def _write_elements(paper: Paper, title: str, worst: Sequence[Element]) -> None:
+    if not worst:
+        return
+    paper.line()
+    rows = [(title, "reference", "target", "error", "relative")]
+    for element in worst[:_WORST]:
+        error, relative = wording.number(element.error), wording.number(element.relative)
+        rows.append((str(list(element.index)), element.reference, element.target, error, relative))
+    paper.table(rows)

@@ -2,7 +2,7 @@ import pytest
 
 from precflow.dumps.header import Device, Entry, Header, Holdings, Repeat
 from precflow.dumps.overview import Overview
-from precflow.report.screens.dump import dump_screen, listing
+from precflow.report.screens.dump import show_dump, show_records
 
 
 class Written:
@@ -34,7 +34,7 @@ def seen(**changes):
 
 
 def screen(header=None, *, sealed=True, verified=None, **changes):
-    return dump_screen(Written(header, sealed=sealed), seen(**changes), name="name", verified=verified).render()
+    return show_dump(Written(header, sealed=sealed), seen(**changes), name="name", verified=verified).render()
 
 
 def test_counts_are_told_in_words():
@@ -101,6 +101,6 @@ def test_damage_is_listed_and_bounded():
 
 
 def test_a_list_says_how_many_more_there_are():
-    paper = listing([], total=7, pattern="x")
+    paper = show_records([], total=7, pattern="x")
     assert "0 of 7 records that match x   (--limit N for more)" in paper.render()
-    assert "--limit" not in listing([], total=0, pattern="").render()
+    assert "--limit" not in show_records([], total=0, pattern="").render()

@@ -1,6 +1,6 @@
 import pytest
 
-from precflow.report.screens.paper import Paper, bars, shape, size
+from precflow.report.screens.paper import Paper, draw_bars, format_shape, format_size
 
 
 def test_lines_are_neither_broken_nor_cut():
@@ -53,15 +53,15 @@ def test_colour_is_wanted_or_not():
 
 def test_ascii():
     paper = Paper()
-    paper.line("a · ✗ " + bars([0, 1, 8]))
+    paper.line("a · ✗ " + draw_bars([0, 1, 8]))
     assert paper.render(ascii_only=True).isascii()
 
 
 @pytest.mark.parametrize(("counts", "text"), [([], ""), ([0, 0], "  "), ([5], "█"), ([1, 100], "▁█")])
 def test_bars(counts, text):
-    assert bars(counts) == text
+    assert draw_bars(counts) == text
 
 
 def test_units():
-    assert [size(number) for number in (1, 999, 1000, 2_500_000_000)] == ["1 byte", "999 bytes", "1 kB", "2.5 GB"]
-    assert shape(()) == "[] (one number)"
+    assert [format_size(number) for number in (1, 999, 1000, 2_500_000_000)] == ["1 byte", "999 bytes", "1 kB", "2.5 GB"]
+    assert format_shape(()) == "[] (one number)"

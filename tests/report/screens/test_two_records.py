@@ -6,7 +6,7 @@ import pytest
 from precflow.comparison.detail.description import describe
 from precflow.comparison.detail.detail import examine
 from precflow.comparison.detail.record import Input, RecordDetail
-from precflow.report.screens.two_records import pair_screen, sides
+from precflow.report.screens.two_records import compare_facts, show_pair
 
 X = np.random.default_rng(0).standard_normal((3, 7, 16)).astype(np.float32)
 
@@ -18,7 +18,7 @@ def row(misaligned):
 
 def screen(row, reference, target, blockers=(), **changes):
     of = RecordDetail(row.measure.record, row.measure.name, examine(reference, target), **changes)
-    return pair_screen(row, of, blockers).render()
+    return show_pair(row, of, blockers).render()
 
 
 def test_everything_is_there(row):
@@ -50,9 +50,9 @@ def test_an_estimate_is_told_with_its_range_and_an_undecided_record_uses_no_shar
     known = dataclasses.replace(row.measure, evidence="sketch", ranges={row.judged.metric: (3e-3, 6e-3)})
     of = RecordDetail("a", "a", None, reason="no tensor")
     sketched = dataclasses.replace(row, measure=known)
-    assert f"estimate    {row.judged.metric} between 3e-3 and 6e-3, by its sketch" in pair_screen(sketched, of).render()
+    assert f"estimate    {row.judged.metric} between 3e-3 and 6e-3, by its sketch" in show_pair(sketched, of).render()
     undecided = dataclasses.replace(row.judged, status="undecided", reason="between 3e-3 and 6e-3")
-    shown = pair_screen(dataclasses.replace(sketched, judged=undecided), of).render()
+    shown = show_pair(dataclasses.replace(sketched, judged=undecided), of).render()
     assert "its limit" not in shown
     assert "between 3e-3 and 6e-3" in shown
 
@@ -78,10 +78,10 @@ def test_many_classes_of_ulps_are_shortened(row):
 
 
 def test_one_side_alone(row):
-    lines = sides(row, RecordDetail("a", "a", None, describe([X])[0], None, "why"))
+    lines = compare_facts(row, RecordDetail("a", "a", None, describe([X])[0], None, "why"))
     told = {what: (reference, target, same) for what, reference, target, same in lines}
     assert told["norm"][1:] == ("-", "")
     assert "values" in told
-    without = sides(row, RecordDetail("a", "a", None, describe([X])[0], None, "why"), pictures=False)
+    without = compare_facts(row, RecordDetail("a", "a", None, describe([X])[0], None, "why"), pictures=False)
     assert "values" not in {line[0] for line in without}
-    assert "no detail   why" in pair_screen(row, RecordDetail("a", "a", None, reason="why")).render()
+    assert "no detail   why" in show_pair(row, RecordDetail("a", "a", None, reason="why")).render()
