@@ -104,7 +104,7 @@ def test_a_tensor_that_was_not_stored_says_what_there_is(capsys, folder, build):
     made.lines[0, 0][0]["outputs"][0]["statistics"] = [-1.0, 1.0, 0.0, 9.0, 0, 1, 0, 2, 3, 4]
     shown = said(capsys, str(made.write()), "a / linear")
     assert "there is statistics: what was counted" in shown
-    assert "zero 3 · sentinel 2 · NaN 0 · Inf 1 · saturated 4" in shown
+    assert "zero 3 · mask fill 2 · NaN 0 · Inf 1 · saturated 4" in shown
     assert "norm        3" in shown
 
 
