@@ -1,7 +1,7 @@
-"""What judge and agent agree on: names, versions and the text form of a record's identity.
+"""What judge and agent agree on: words, versions, file names and the text form of a record's identity.
 
-The only module of the agent that the judge imports. Python 3.8, standard library, no torch. The prose is in
-``docs/record-identity.md``.
+Python 3.8, standard library, no torch: the judge imports it too. (Of the agent it imports besides only ``selection``,
+``sampling``, ``variables``, ``intake`` and ``redaction``.) The prose is in ``docs/record-identity.md``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import math
 import re
 from typing import Any, Dict, FrozenSet, Iterable, Literal, Mapping, NamedTuple, Sequence, Tuple, get_args
 from urllib.parse import unquote
-
-from precflow.agent import redaction
 
 REQUEST_SCHEMA = 1
 DUMP_SCHEMA = 2  # 1 had no checksum over dump.json and step.json
@@ -413,76 +411,3 @@ def _split_call(text: str) -> Tuple[str, int]:
 def _split_ordinal(text: str) -> Tuple[str, int]:
     name, _, ordinal = text.rpartition(".")
     return unquote(name), int(ordinal)
-
-
-# Environment variables that change what a side computes, or which device and library it finds. Both programs record these.
-VARIABLES = frozenset(
-    # PyTorch
-    "PYTHONHASHSEED PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF PYTORCH_NO_CUDA_MEMORY_CACHING PYTORCH_JIT "
-    "PYTORCH_NVML_BASED_CUDA_CHECK PYTORCH_ENABLE_MPS_FALLBACK TORCH_DEVICE_BACKEND_AUTOLOAD "
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE TORCH_CUDNN_V8_API_DISABLED TORCH_NCCL_ASYNC_ERROR_HANDLING "
-    "TORCH_NCCL_BLOCKING_WAIT TORCH_NCCL_AVOID_RECORD_STREAMS TORCH_DISTRIBUTED_DEBUG TORCH_SHOW_CPP_STACKTRACES "
-    "TORCH_CPP_LOG_LEVEL TORCH_LOGS TORCH_COMPILE_DEBUG   TORCH_HOME "
-    "TORCH_EXTENSIONS_DIR TORCH_CUDA_ARCH_LIST TORCH_BLAS_PREFER_CUBLASLT TORCH_LINALG_PREFER_CUSOLVER "
-    # threads and CPU libraries
-    "OMP_NUM_THREADS OMP_PROC_BIND OMP_PLACES OMP_SCHEDULE OMP_DYNAMIC OMP_WAIT_POLICY GOMP_CPU_AFFINITY KMP_AFFINITY "
-    "KMP_BLOCKTIME KMP_DUPLICATE_LIB_OK MKL_NUM_THREADS MKL_DYNAMIC MKL_CBWR MKL_VERBOSE MKL_DEBUG_CPU_TYPE "
-    "MKL_ENABLE_INSTRUCTIONS OPENBLAS_NUM_THREADS OPENBLAS_CORETYPE DNNL_MAX_CPU_ISA ONEDNN_MAX_CPU_ISA "
-    "ONEDNN_DEFAULT_FPMATH_MODE DNNL_DEFAULT_FPMATH_MODE  "
-    "ATEN_CPU_CAPABILITY "
-    # CUDA
-    "CUBLAS_WORKSPACE_CONFIG CUBLASLT_WORKSPACE_SIZE CUDA_LAUNCH_BLOCKING CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER "
-    "CUDA_HOME CUDA_PATH CUDA_CACHE_PATH CUDA_CACHE_DISABLE CUDA_MODULE_LOADING CUDA_DEVICE_MAX_CONNECTIONS "
-    "CUDNN_LOGDEST_DBG CUDNN_LOGINFO_DBG NVIDIA_TF32_OVERRIDE  "
-    " NCCL_ALGO NCCL_PROTO NCCL_DEBUG NCCL_DEBUG_FILE NCCL_DEBUG_SUBSYS NCCL_IB_DISABLE "
-    "NCCL_IB_HCA NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_SHM_DISABLE NCCL_SOCKET_IFNAME NCCL_NVLS_ENABLE "
-    "NCCL_LAUNCH_MODE NCCL_BUFFSIZE NCCL_NTHREADS NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS NCCL_CROSS_NIC NCCL_NET "
-    "NCCL_TIMEOUT NCCL_VERSION "
-    # Ascend: CANN, torch_npu, HCCL and the libraries around them
-    "ASCEND_LAUNCH_BLOCKING ASCEND_RT_VISIBLE_DEVICES ASCEND_VISIBLE_DEVICES ASCEND_DEVICE_ID ASCEND_HOME_PATH "
-    "ASCEND_TOOLKIT_HOME ASCEND_OPP_PATH ASCEND_AICPU_PATH ASCEND_CUSTOM_OPP_PATH ASCEND_GLOBAL_LOG_LEVEL "
-    "ASCEND_GLOBAL_EVENT_ENABLE ASCEND_SLOG_PRINT_TO_STDOUT ASCEND_PROCESS_LOG_PATH ASCEND_WORK_PATH "
-    "ASCEND_CACHE_PATH ASCEND_MAX_OP_CACHE_SIZE ASCEND_DRIVER_PATH ASCEND_ENGINE_PATH ASCEND_COREDUMP_SIGNAL "
-    "ACL_OP_INIT_MODE ACL_OP_DETERMINISTIC ACL_OPT_DETERMINISTIC ACL_PRECISION_MODE ACL_OP_SELECT_IMPL_MODE "
-    "ACL_OP_DEBUG_LEVEL ACL_DEVICE_SYNC_TIMEOUT ACL_STREAM_TIMEOUT ACL_DUMP_DATA ATB_MATMUL_SHUFFLE_K_ENABLE "
-    "ATB_LLM_LCOC_ENABLE ATB_WORKSPACE_MEM_ALLOC_GLOBAL ATB_STREAM_SYNC_EVERY_KERNEL_ENABLE ATB_HOME_PATH "
-    "ATB_STREAM_SYNC_EVERY_OPERATION_ENABLE ATB_OPSRUNNER_SETUP_CACHE_ENABLE HCCL_DETERMINISTIC HCCL_ALGO "
-    "HCCL_BUFFSIZE HCCL_CONNECT_TIMEOUT HCCL_EXEC_TIMEOUT HCCL_IF_IP HCCL_IF_BASE_PORT HCCL_SOCKET_IFNAME "
-    "HCCL_SOCKET_FAMILY HCCL_WHITELIST_DISABLE HCCL_WHITELIST_FILE HCCL_INTRA_PCIE_ENABLE HCCL_INTRA_ROCE_ENABLE "
-    "HCCL_OP_EXPANSION_MODE HCCL_RDMA_TC HCCL_RDMA_SL HCCL_RDMA_TIMEOUT HCCL_RDMA_RETRY_CNT HCCL_ENTRY_LOG_ENABLE "
-    "HCCL_ASYNC_ERROR_HANDLING HCCL_NPU_NET_PROTOCOL LCCL_DETERMINISTIC LCCL_PARALLEL INF_NAN_MODE_ENABLE "
-    "INF_NAN_MODE_FORCE_DISABLE FORCE_OVERFLOW_CHECK TASK_QUEUE_ENABLE PER_STREAM_QUEUE MULTI_STREAM_MEMORY_REUSE "
-    "COMBINED_ENABLE OP_HOOK_ENABLE FORCE_ACLNN_OP_LIST CLOSE_MATMUL_K_SHIFT CUSTOM_MATMUL_SHUFFLE "
-    "ENABLE_HF32_EXECUTION CPU_AFFINITY_CONF NPU_ASD_ENABLE NPU_ASD_CONFIG NPU_VISIBLE_DEVICES NPU_HOST_IP "
-    "PYTORCH_NPU_ALLOC_CONF TORCH_NPU_USE_COMPATIBLE_IMPL TORCH_NPU_LEGACY_IMPL_LIST TORCH_NPU_FALLBACK_CPU_DISABLE "
-    "TORCH_NPU_DEVICE_CAPABILITY TORCH_HCCL_ZERO_COPY "
-    # what else decides which code is loaded, and with which seed
-    "LD_LIBRARY_PATH LD_PRELOAD PYTHONPATH "
-    # libraries that load models
-    "TRANSFORMERS_OFFLINE TRANSFORMERS_CACHE TRANSFORMERS_VERBOSITY HF_HUB_OFFLINE  "
-    "".split()
-)
-# Of others with these beginnings both record that they are set, and the value where it can be nothing but a switch: a new one
-# may change numbers before this table knows it, and a password stands behind many names.
-VARIABLE_PREFIXES = tuple(
-    "ACL_ ASCEND_ ATB_ CANN_ CUBLAS_ CUDA_ CUDNN_ GOMP_ HCCL_ INF_NAN_MODE_ KMP_ LCCL_ MKL_ NCCL_ NPU_ NVIDIA_TF32_ OMP_ "
-    "OPENBLAS_ PYTORCH_ TORCH_ TRANSFORMERS_".split()
-)
-_SWITCH = re.compile(r"[+-]?\d{0,9}(\.\d+)?|true|false|on|off|yes|no|none|enabled?|disabled?", re.IGNORECASE)
-
-
-def relevant_variables(variables: Mapping[str, str]) -> Dict[str, str]:
-    """Return the variables that matter for numbers, sorted by name, without secrets.
-
-    >>> relevant_variables({"HOME": "/home/ann", "OMP_NUM_THREADS": "2", "NCCL_TOKEN": "abc", "ACL_NEW_SWITCH": "1"})
-    {'ACL_NEW_SWITCH': '1', 'NCCL_TOKEN': '(redacted)', 'OMP_NUM_THREADS': '2'}
-    """
-    return {
-        name: redaction.text(variables[name])
-        if name in VARIABLES
-        else variables[name]
-        if _SWITCH.fullmatch(variables[name]) and not redaction.is_secret(name)
-        else redaction.REDACTED
-        for name in sorted(variables)
-        if name in VARIABLES or name.startswith(VARIABLE_PREFIXES)
-    }

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from precflow.agent import contract
+from precflow.agent.variables import SETTABLE, is_switch_value
 from precflow.config import shape
 from precflow.config.documents import Document, DottedPath, Mark, dotted, read, scalars
 from precflow.config.interpolation import KEY, REFERENCE
 from precflow.config.layers import COMMAND_LINE
 from precflow.config.search_path import OF_MACHINES, OPEN_GROUPS, user_folder
 from precflow.config.suggestions import did_you_mean
-from precflow.config.switches import SWITCHES, is_plain
 from precflow.errors import ConfigError, Problem
 from precflow.metrics import LIMITED
 
@@ -199,9 +199,9 @@ def refusal(path: DottedPath, value: Any) -> str:
     parts = tuple(part for part in path if not part.isdigit())
     if parts[1:2] == ("variables",):
         name = path[2] if len(path) > 2 else ""
-        if name not in SWITCHES:
+        if name not in SETTABLE:
             return f"is no switch that a recipe may set (they are in docs/recipe-safety.md): {ELSEWHERE}"
-        if isinstance(value, str) and not is_plain(value):
+        if isinstance(value, str) and not is_switch_value(value):
             return (
                 f"is {_short(value)}: a recipe gives a switch a number or plain words, at most 100 characters. Else {ELSEWHERE}"
             )

@@ -11,16 +11,15 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from precflow.agent.contract import VARIABLES
+from precflow.agent.variables import RECORDED, SETTABLE
 from precflow.config.schema import RunConfig
-from precflow.config.switches import SWITCHES
 
 # Those that are recorded, those that a recipe may set, and a few that other libraries read: a misspelt one is silent as well.
 _OTHERS = (
     "HF_HOME HF_DATASETS_OFFLINE TORCHINDUCTOR_CACHE_DIR NVIDIA_VISIBLE_DEVICES NVIDIA_DRIVER_CAPABILITIES NVIDIA_REQUIRE_CUDA"
 )
 _RESEMBLED = {"LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH"}  # by what other systems have
-KNOWN = (VARIABLES | SWITCHES | frozenset(_OTHERS.split())) - _RESEMBLED
+KNOWN = (RECORDED | SETTABLE | frozenset(_OTHERS.split())) - _RESEMBLED
 _NEAR = 0.9  # similarity that a misspelling of ten letters and more still has
 _LONG = 8  # letters; shorter names are near one another by chance
 _DIGITS = re.compile(r"\d+")

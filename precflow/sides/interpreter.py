@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from precflow.agent.contract import relevant_variables
+from precflow.agent.variables import select_recorded
 from precflow.config.schema import Side
 from precflow.errors import SideError
 
@@ -67,7 +67,7 @@ def fingerprint(side: Side) -> dict[str, Any]:
         "accelerators": sorted(node.name for pattern in _NODES for node in Path("/dev").glob(pattern)),
         "drivers": drivers(everything),
         "machine": os.uname().machine,
-        "variables": relevant_variables(everything),
+        "variables": select_recorded(everything),
     }
 
 

@@ -18,7 +18,6 @@ from precflow.agent.contract import (
     module_text,
     operator_of,
     parse_identity,
-    relevant_variables,
 )
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
@@ -92,13 +91,3 @@ def test_element_types_have_one_name_on_disk_each():
 )
 def test_what_may_be_named_without_the_user_s_trust(key, target, expected):
     assert is_of_torch(key, target) is expected
-
-
-@pytest.mark.parametrize("name", ["NCCL_TOKEN", "HCCL_AUTH_FILE", "ASCEND_SECRET", "TORCH_API_KEY", "CUDA_PASSWORD"])
-def test_what_looks_secret_is_never_shown(name):
-    assert relevant_variables({name: "hush"}) == {name: "(redacted)"}
-
-
-def test_other_variables_are_nobody_s_business():
-    assert relevant_variables({"HOME": "/home/ann", "PATH": "/bin", "MY_TOKEN": "hush"}) == {}
-    assert list(relevant_variables({"TORCH_LOGS": "", "ACL_MODE": "1"})) == ["ACL_MODE", "TORCH_LOGS"]

@@ -8,7 +8,7 @@ import secrets
 import pytest
 
 from precflow.agent import redaction
-from precflow.agent.contract import VARIABLES, relevant_variables
+from precflow.agent.variables import RECORDED, select_recorded
 from precflow.errors import ConfigError
 
 CANARY = "C4n4ryB1rd"
@@ -142,9 +142,7 @@ def test_names_of_secrets(name):
     assert redaction.is_secret(name)
 
 
-@pytest.mark.parametrize(
-    "name", [*sorted(VARIABLES), *"pad_token token_ids key_dim keys author MONKEY KEYBOARD bypass".split()]
-)
+@pytest.mark.parametrize("name", [*sorted(RECORDED), *"pad_token token_ids key_dim keys author MONKEY KEYBOARD bypass".split()])
 def test_names_of_other_things(name):
     assert not redaction.is_secret(name)
 
@@ -186,7 +184,7 @@ def test_variables_are_recorded_where_they_matter_and_can_be_no_password():
         "NCCL_DEBUG_FILE": f"https://user:{CANARY}@host/log",
         "MY_TOKEN": "hush",
     }
-    assert relevant_variables(given) == {
+    assert select_recorded(given) == {
         "ACL_WHATEVER": "(redacted)",
         "HCCL_NEW_SWITCH": "true",
         "HCCL_PWD": "(redacted)",

@@ -12,10 +12,10 @@ import typing
 import pytest
 import yaml
 
+from precflow.agent.variables import SETTABLE
 from precflow.config import composition, shape, trust
 from precflow.config.schema import Numbers, RunConfig, Side
 from precflow.config.search_path import find
-from precflow.config.switches import SWITCHES
 from precflow.errors import ConfigError, TrustError
 
 VARIABLES = (  # that make an interpreter, a loader or a library run, read or write something
@@ -323,7 +323,7 @@ GOOD = {
     "paths of a site": "workload: {model: {weights: '${site.paths.models}/a', deep: ['${site.paths.models}']}, tokenizer: ''}",
     "a key of its own": "about: {title: x, owner: '${about.title}'}\nreference: {dtype: '${target.dtype}'}",
     "a section of its own": "emulate: {rules: [{operator: mm, rule: reverse}]}\nworkload: {model: {y: '${emulate.rules}'}}",
-    "switches": f"target: {{variables: {{{', '.join(f'{name}: 1' for name in sorted(SWITCHES))}}}}}",
+    "switches": f"target: {{variables: {{{', '.join(f'{name}: 1' for name in sorted(SETTABLE))}}}}}",
     "plain words": "target: {variables: {CUBLAS_WORKSPACE_CONFIG: ':4096:8', HCCL_ALGO: 'alltoall=level0:NA;level1:pipeline'}}",
     "ours and torch's": """
 workload:

@@ -5,9 +5,9 @@ import pytest
 
 from precflow import keys
 from precflow.agent import contract
+from precflow.agent.variables import SETTABLE
 from precflow.config import composition, documents, interpolation, search_path, trust, units
 from precflow.config.documents import read
-from precflow.config.switches import SWITCHES
 from precflow.errors import ConfigError
 
 FACTORY = "precflow.workloads.stable_diffusion.prompts"
@@ -149,7 +149,7 @@ def test_the_page_says_what_the_tables_say():
     page = PAGE.read_text(encoding="utf-8")
     assert rows(page, "section") == {section or "at the top": keys for section, keys in trust.RECIPES_MAY_SET.items()}
     listed = page.partition("## Environment variables")[2].partition("##")[0].rpartition("site file.\n")[2]
-    assert listed.replace("`", "").split() == sorted(SWITCHES)
+    assert listed.replace("`", "").split() == sorted(SETTABLE)
     assert all(f"precflow.workloads.{name}" in page for name in contract.FACTORIES)
 
 
@@ -171,5 +171,5 @@ def test_the_page_says_the_bounds():
 
 
 def test_no_switch_names_a_file_a_device_or_a_host():
-    words = {word for name in SWITCHES for word in name.split("_")}
+    words = {word for name in SETTABLE for word in name.split("_")}
     assert words.isdisjoint("PATH HOME DIR FILE HOST IP IFNAME DEVICES CACHEDIR PLUGIN LIB PRELOAD CONFIGFILE".split())

@@ -12,9 +12,9 @@ import sys
 from typing import Any, Dict
 
 from precflow.agent import redaction
-from precflow.agent.contract import relevant_variables
 from precflow.agent.devices.protocol import Device
 from precflow.agent.session import determinism
+from precflow.agent.variables import select_recorded
 
 _HOMES = re.compile(r"/(?:home|Users)/[^/:\s]+")
 
@@ -36,7 +36,7 @@ def collect(device: Device) -> Dict[str, Dict[str, Any]]:
         },
         "switches": {**determinism.effective(), **of_device.switches},
         "packages": packages(),
-        "variables": {name: without_homes(value) for name, value in relevant_variables(os.environ).items()},
+        "variables": {name: without_homes(value) for name, value in select_recorded(os.environ).items()},
     }
     return {section: {name: redaction.plain(value) for name, value in facts.items()} for section, facts in found.items()}
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from precflow.agent.contract import relevant_variables
 from precflow.agent.devices.cpu import Cpu
 from precflow.agent.session import environment
+from precflow.agent.variables import select_recorded
 
 
 @pytest.fixture(scope="module")
@@ -56,4 +56,4 @@ def test_nobody_is_named(monkeypatch):
 
 def test_only_variables_that_matter_are_kept():
     given = {"OMP_NUM_THREADS": "2", "ASCEND_RT_VISIBLE_DEVICES": "0", "PATH": "/bin", "USER": "ann", "NCCL_AUTH": "x"}
-    assert relevant_variables(given) == {"ASCEND_RT_VISIBLE_DEVICES": "0", "NCCL_AUTH": "(redacted)", "OMP_NUM_THREADS": "2"}
+    assert select_recorded(given) == {"ASCEND_RT_VISIBLE_DEVICES": "0", "NCCL_AUTH": "(redacted)", "OMP_NUM_THREADS": "2"}
