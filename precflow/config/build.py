@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -129,11 +128,6 @@ class Builder:
             return self.say(path, f"expected one value, got {_shown(value)}")
         if kind in units.PARSERS:
             return self._number(kind, value, path)
-        if isinstance(kind, types.UnionType):
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            bent = trap(value, self._raw(path)) if whole else ""
-            bent = bent or (_too_large(value) if whole else "")
-            return self.say(path, bent) if bent else value if whole else self._number_or_word(value, path, field)
         if kind is bool:
             bent = trap(value, self._raw(path))
             return (
@@ -142,8 +136,9 @@ class Builder:
                 else self.say(path, bent or f"expected true or false, got {_shown(value)}")
             )
         if kind is int:
-            whole = isinstance(value, int) and not isinstance(value, bool) and not trap(value, self._raw(path))
-            wrong = _too_large(value) if whole else f"expected a whole number, got {_written(value, self._raw(path))}"
+            if not isinstance(value, int) or isinstance(value, bool):
+                return self.say(path, f"expected a whole number, got {_written(value, self._raw(path))}")
+            wrong = trap(value, self._raw(path)) or _too_large(value)
             return self.say(path, wrong) if wrong else value
         return self._text(value, path, field)
 
@@ -155,14 +150,6 @@ class Builder:
             return units.PARSERS[kind](value)
         except ValueError as error:
             return self.say(path, f"{error}, got {_written(value, self._raw(path))}")
-
-    def _number_or_word(self, value: Any, path: DottedPath, field: str) -> Any:
-        words = known(field) or ()
-        if isinstance(value, str) and value not in words:
-            return self.say(
-                path, f"expected a whole number, or {', '.join(words)}, got {_shown(value)}.{did_you_mean(value, words)}"
-            )
-        return self._text(value, path, field)
 
     def _text(self, value: Any, path: DottedPath, field: str) -> Any:
         words, mark = known(field), self._mark(path)

@@ -17,7 +17,6 @@ from precflow.agent.contract import BACKWARD, FILLS, GRADIENT, HEADER_FILE, LARG
 from precflow.agent.sampling import parse_slices
 from precflow.config import emulation, factories, standards
 from precflow.config.documents import DottedPath, scalars
-from precflow.config.later import unavailable
 from precflow.config.plain import plain
 from precflow.config.schema import Accepted, Capture, CaptureRule, Limits, Rule, RunConfig, Side
 from precflow.config.suggestions import did_you_mean
@@ -50,7 +49,7 @@ def problems(config: RunConfig, data: Mapping[str, Any]) -> Found:
         data: As written, for what was left out.
     """
     yield from _secrets(data)
-    yield from _later(config)
+    yield from _object_stores(config)
     yield from _empty(config)
     yield from _fills(config)
     yield from _rules(config, data)
@@ -164,8 +163,7 @@ def _not_there(path: DottedPath, text: str, kind: str, expected: str, search: st
     yield path, f"{text} {found}; expected {expected}"
 
 
-def _later(config: RunConfig) -> Found:
-    yield from unavailable(plain(config))
+def _object_stores(config: RunConfig) -> Found:
     for key, address in (("store", config.store), ("site.store", config.site.store)):
         if "://" in address and not address.startswith("file://"):
             yield tuple(key.split(".")), f"object stores are not available in precflow {__version__}: name a folder"
@@ -377,10 +375,8 @@ def _slices(rule: CaptureRule, path: DottedPath) -> Iterator[tuple[DottedPath, s
 
 
 def _ranks(config: RunConfig) -> Iterator[tuple[DottedPath, str]]:
-    ranks = max(config.reference.ranks, config.target.ranks)
     named: list[tuple[DottedPath, tuple[int, ...]]] = [(("capture", "rank"), config.capture.rank)]
     named += [(("capture", "rules", str(number), "rank"), rule.rank) for number, rule in enumerate(config.capture.rules)]
     for path, wanted in named:
-        beyond = [rank for rank in wanted if rank >= ranks]
-        if beyond:
-            yield path, f"names rank {beyond[0]}; there are {ranks}, counted from 0"
+        if beyond := [rank for rank in wanted if rank > 0]:
+            yield path, f"names rank {beyond[0]}; a side is one process, rank 0"

@@ -5,8 +5,8 @@ numbers, and builds one :class:`RunConfig`; nothing behind it ever sees a ``Dict
 ``precflow explain`` and docs/keys.md say; the first line of a class is what they say about the section.
 
 Units: fields typed :class:`Share` hold a plain float (``1%`` -> 0.01, ``2^-10`` -> 0.0009765625); ``Ulp`` a number of units in
-the last place (``8ulp``); ``Bytes`` an int (``2GB`` -> 2_000_000_000); ``Seconds`` a float (``45m`` -> 2700.0); ``Factor`` a
-float (``3x`` -> 3.0); ``Numbers`` ascending ints (``"0-3"`` and ``[0, "2-3"]``). ``units.py`` reads them.
+the last place (``8ulp``); ``Bytes`` an int (``2GB`` -> 2_000_000_000); ``Seconds`` a float (``45m`` -> 2700.0); ``Numbers``
+ascending ints (``"0-3"`` and ``[0, "2-3"]``). ``units.py`` reads them.
 
 A field whose key is a word of Python ends in an underscore: ``class_`` is the key ``class``.
 """
@@ -23,10 +23,9 @@ Share = NewType("Share", float)
 Ulp = NewType("Ulp", float)
 Bytes = NewType("Bytes", int)
 Seconds = NewType("Seconds", float)
-Factor = NewType("Factor", float)
 Numbers = NewType("Numbers", tuple[int, ...])
 
-SIDES = ("reference", "target", "golden")
+SIDES = ("reference", "target")
 
 _Value = TypeVar("_Value")
 
@@ -106,11 +105,6 @@ class Workload:
         "{_target_: torch.optim.AdamW, lr: 0.001}",
     )
     mode: str = key("eval", "Whether the model is put into evaluation or training mode.", "train")
-    tokenizer: str = key("", "Folder of a tokenizer that is offered to the function of the inputs.", "/models/sd15/tokenizer")
-    script: str = key("", "A training script to run in place of model and inputs.", "${site.paths.code}/pretrain_gpt.py")
-    arguments: Mapping[str, Any] = key(
-        {}, "Arguments of the script: `--name value`; true is a bare flag.", "{num-layers: 4, bf16: true}"
-    )
 
 
 @dataclass(frozen=True)
@@ -153,21 +147,13 @@ class Side:
         "(docs/recipe-safety.md).",
         '{HCCL_DETERMINISTIC: "true"}',
     )
-    arguments: Mapping[str, Any] = key({}, "Arguments of the script on this side only.", "{use-fused-rmsnorm: true}")
-    migration: str = key(
-        "", "Module that is imported before the script, so that the script itself stays as it is.", "transfer_to_npu"
-    )
-    ranks: int = key(1, "Number of processes of this side.", "8")
-    layout: Mapping[str, int] = key({}, "How the processes share the model.", "{tensor: 2, pipeline: 2}")
 
 
 @dataclass(frozen=True)
 class Determinism:
     """Seeds and switches, applied on every side before the model is built."""
 
-    seed: int | str = key(
-        1234, "Seed of Python, NumPy, torch and the device; `script` keeps the seeds that the script sets.", "42"
-    )
+    seed: int = key(1234, "Seed of Python, NumPy, torch and the device.", "42")
     algorithms: str = key(
         "warn",
         "Deterministic algorithms: `strict` refuses operators that have none, `warn` names them, `native` leaves the switch as "
@@ -178,8 +164,6 @@ class Determinism:
         "cpu", "Where random numbers come from: `cpu` draws them there and moves them, the same for every device.", "device"
     )
     dropout: str = key("removed", "Whether dropout is taken out of the model.", "kept")
-    shuffle: str = key("kept", "Whether the shuffling of the data is taken out.", "kept")
-    data: str = key("own", "Whether the target reads its own data, or the batches that were recorded on the reference.", "own")
     repeat: bool = key(
         True,
         "Run each side once more and compare the two runs: what is not repeatable is named and proves nothing.",
@@ -242,7 +226,6 @@ class Capture:
         "Sketches resolve differences of 3e-8 of a tensor in place of 3e-7, and take twice the room.",
         "true",
     )
-    slowdown: Factor = key(Factor(0.0), "A step that is slower than this many times the plain one lowers the detail.", "3x")
     timeout: Seconds = key(Seconds(3600.0), "A side that takes longer than this is stopped; 0 is no limit.", "2h")
 
 
@@ -339,7 +322,6 @@ class Report:
     formats: tuple[str, ...] = key(
         ("html", "markdown", "json", "junit"), "Files that are written to `public/`.", "[markdown, json]"
     )
-    language: str = key("en", "Language of the report.", "en")
 
 
 @dataclass(frozen=True)
@@ -369,7 +351,6 @@ class Site:
 
     name: str = key("", "Name of the machine or place.", "guiyang_910b")
     store: str = key("", "Folder of the store for runs on this machine; `store` on the command line wins.", "/shared/alignment")
-    store_profile: str = key("", "Profile of the object store, with its endpoint and credentials.", "obs-guiyang")
     paths: Mapping[str, str] = key(
         {},
         "Folders that recipes may name, as `${site.paths.NAME}`. What is in them enters keys, where they are does not.",
@@ -388,12 +369,8 @@ class RunConfig:
     workload: Workload = field(default_factory=Workload)
     reference: Side = field(default_factory=Side)
     target: Side = field(default_factory=Side)
-    golden: Side | None = key(
-        None, "A third side in higher precision, on CPU, that both others are measured against.", "{dtype: float64}"
-    )
     determinism: Determinism = field(default_factory=Determinism)
     capture: Capture = field(default_factory=Capture)
-    curves: Mapping[str, Any] = key({}, "Curves that are compared, by name, such as the loss by step.", "{loss: {steps: 2000}}")
     metrics: Mapping[str, Mapping[str, Any]] = key(
         {},
         "Your own metrics by name: a class as `_target_` and its arguments (docs/metrics.md).",
@@ -422,4 +399,3 @@ class RunConfig:
     )
     runs: str = key("runs", "Folder of the run folders.", "/data/runs")
     output: str = key("auto", "How a run tells of itself: `ci` is plain lines with the verdict last.", "ci")
-    time_limit: Seconds = key(Seconds(0.0), "A run that takes longer ends in order; 0 is no limit.", "45m")

@@ -29,31 +29,28 @@ SHIPPED = contract.SHIPPED.rstrip(".")
 TARGET = "_target_"
 
 _LIMITS = f"{' '.join(LIMITED)} metrics.*"
-_SIDE = "device dtype ranks layout.* arguments.* migration variables.*"
+_SIDE = "device dtype variables.*"
 RECIPES_MAY_SET: Mapping[
     str, str
 ] = {  # section -> keys; `.*` is everything below a key. What is not here, a recipe may not set
     "about": "title owner needs",
     "environment": "same",
     "environment.require": "free_disk torch python",
-    "workload": "model.* inputs.* loss.* optimizer.* mode tokenizer script arguments.*",
+    "workload": "model.* inputs.* loss.* optimizer.* mode",
     "reference": _SIDE,
     "target": _SIDE,
-    "golden": _SIDE,
-    "determinism": "seed algorithms random_numbers dropout shuffle data repeat",
-    "capture": "level phase scope step rank detail budget keep_last compress fine slowdown timeout",
+    "determinism": "seed algorithms random_numbers dropout repeat",
+    "capture": "level phase scope step rank detail budget keep_last compress fine timeout",
     "capture.rules": "match class operator level phase step rank detail slices sample because",
-    "curves": "*",
     "metrics": "*",
     "tolerance": f"standards fills {_LIMITS}",
     "tolerance.rules": f"match phase because {_LIMITS}",
     "accepted": f"match phase because ticket until {_LIMITS}",
     "coverage": "minimum elements",
-    "report": "columns formats language",
+    "report": "columns formats",
     "emulate": "name title rules.*",
-    "": "stages time_limit",
+    "": "stages",
 }
-MIGRATIONS = ("", "transfer_to_npu")  # a module that is imported before a script, so a list of those that a recipe may name
 ELSEWHERE = "give it on the command line or in a site file"
 _LISTED = [tuple(f"{section}.{key}".strip(".").split(".")) for section, keys in RECIPES_MAY_SET.items() for key in keys.split()]
 _CLOSED = frozenset(path for path in _LISTED if path[-1] != "*")
@@ -62,9 +59,6 @@ _ABOVE = frozenset(path[:length] for path in _LISTED for length in range(len(pat
 
 _DOTTED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _DEFAULT_GROUPS = re.compile(r"override +/?(capture|emulate)")
-_SCRIPT = ("workload", "script")
-_SCRIPTS = f"is code: a recipe may say `${{site.paths.NAME}}/FILE`. Else {ELSEWHERE}"
-_OF_SITE_PATHS = re.compile(r"\$\{ *site\.paths\.[\w-]+ *\}(/[\w.-]+)+", re.ASCII)
 
 
 def may_set(path: DottedPath) -> bool:
@@ -97,8 +91,6 @@ def beyond_recipes(
         not_theirs = next((place for place in sorted(places - {path}) if not _is_site_path(place) and refusal(place, "")), None)
         if not said and not_theirs is not None:
             said = f"may not read {dotted(not_theirs)}: a recipe refers to keys that it may set and to ${{site.paths.NAME}}"
-        elif not said and path == _SCRIPT and not all(_is_site_path(place) for place in places - {path}):
-            said = _SCRIPTS
         if said and len(places) > 1:
             said += f". The value comes by a reference, from {mark(theirs[-1]).place}"
         if said and (_shortest(path), said) not in told:
@@ -154,9 +146,8 @@ def forbidden(document: Document) -> Iterator[Problem]:
         full = (*package, *path)
         message = _more_than_text(path, value)
         if not message and document.group not in OF_MACHINES and shape.is_known(full):
-            message = _SCRIPTS if full == _SCRIPT and not _is_of_site_paths(value) else ""
             path = _shortest(full)[len(package) :]  # noqa: PLW2901  the key that the message is about
-            message = message or refusal(full, "" if "${" in str(value) else value)
+            message = refusal(full, "" if "${" in str(value) else value)
         if message and (path, message) not in told:
             told.add((path, message))
             yield Problem(_place(document, path), dotted((*package, *path)), message)
@@ -205,8 +196,6 @@ def refusal(path: DottedPath, value: Any) -> str:
             return (
                 f"is {_short(value)}: a recipe gives a switch a number or plain words, at most 100 characters. Else {ELSEWHERE}"
             )
-    if parts[1:] == ("migration",) and value not in (*MIGRATIONS, None):
-        return f"names a module that is imported; a recipe may say {MIGRATIONS[1]}. Else {ELSEWHERE}"
     return ""
 
 
@@ -247,11 +236,6 @@ def _is_by_hand(mark: Mark) -> bool:
 
 def _is_site_path(path: DottedPath) -> bool:
     return path[:2] == ("site", "paths")
-
-
-def _is_of_site_paths(value: Any) -> bool:
-    text = str(value or "")
-    return not text or (_OF_SITE_PATHS.fullmatch(text) is not None and ".." not in text.split("/"))
 
 
 def _shortest(path: DottedPath) -> DottedPath:

@@ -1,4 +1,4 @@
-"""Numbers with their units, as people write them in recipes: ``1%``, ``2^-10``, ``8ulp``, ``2GB``, ``45m``, ``3x``.
+"""Numbers with their units, as people write them in recipes: ``1%``, ``2^-10``, ``8ulp``, ``2GB``, ``45m``.
 
 Each ``parse_*`` takes what YAML or the command line gave (text or a number) and raises ``ValueError`` with the units that
 are known. :func:`written` is the way back: ``parse(written(value)) == value``.
@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from precflow.config.schema import Bytes, Factor, Seconds, Share, Ulp
+from precflow.config.schema import Bytes, Seconds, Share, Ulp
 
 _BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
@@ -62,16 +62,6 @@ def parse_ulp(value: Any) -> float:
     """
     known = "expected units in the last place such as 8ulp"
     return _not_negative(_with_units(value, {"ulp": 1.0}, known), known)
-
-
-def parse_factor(value: Any) -> float:
-    """Return a factor: ``3.0`` for ``3x`` or ``3``.
-
-    Raises:
-        ValueError: It is not one.
-    """
-    known = "expected a factor such as 3x"
-    return _not_negative(_with_units(value, {"x": 1.0}, known), known)
 
 
 def parse_bytes(value: Any) -> int:
@@ -125,7 +115,6 @@ PARSERS: Mapping[Any, Callable[[Any], Any]] = {
     Ulp: parse_ulp,
     Bytes: parse_bytes,
     Seconds: parse_seconds,
-    Factor: parse_factor,
     float: parse_number,
 }
 
@@ -138,8 +127,7 @@ def written(kind: Any, value: float) -> Any:
     if kind is Seconds:
         unit = next((unit for unit in ("h", "m") if value and value % _SECONDS[unit] == 0), "s")
         return f"{_plain(value / _SECONDS[unit])}{unit}" if value else 0
-    suffix = {Ulp: "ulp", Factor: "x"}.get(kind, "")
-    return f"{_plain(value)}{suffix}" if suffix and value else value
+    return f"{_plain(value)}ulp" if kind is Ulp and value else value
 
 
 def _plain(value: float) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from precflow.agent.contract import DETAILS, LEVELS, NONE, PHASES
 from precflow.config import standards
+from precflow.config.schema import SIDES
 from precflow.metrics import LIMITED, METRICS
 
 ESCALATING = "escalating"
@@ -16,28 +17,15 @@ SEEDED = "seeded"  # what shipped workloads take in place of a file of weights
 _OF_FILES = frozenset("weights tokenizer path file folder directory dir checkpoint".split())
 
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
-_SIDES = ("reference", "target", "golden")
 _STAGES = ("environment", "dump", "determinism", "compare", "judge", "localize", "region", "advise", "report")
-_LATER_STANDARDS = (
-    "calibrated",
-    "cann_single",
-    "cann_dual",
-    "thousandth",
-    "mindformers_forward",
-    "mindformers_migration",
-    "onnx_conversion",
-)
 
 WORDS = {
     "Workload.mode": ("eval", "train"),
     "Side.device": ("cpu", "cuda", "npu", "emulated"),
     "Side.dtype": _DTYPES,
-    "Determinism.seed": ("script",),
-    "Determinism.algorithms": ("strict", "warn", "native", "when_needed"),
+    "Determinism.algorithms": ("strict", "warn", "native"),
     "Determinism.random_numbers": ("cpu", "device"),
     "Determinism.dropout": ("removed", "kept"),
-    "Determinism.shuffle": ("removed", "kept"),
-    "Determinism.data": ("own", "recorded"),
     "Capture.level": LEVELS,
     "Capture.phase": PHASES,
     "Capture.detail": (*DETAILS, ESCALATING),
@@ -47,10 +35,9 @@ WORDS = {
     "Rule.phase": ("", *PHASES),
     "Accepted.phase": ("", *PHASES),
     "Report.formats": ("html", "markdown", "json", "junit"),
-    "Report.language": ("en", "zh", "both"),
     "Executor.name": ("local", "dask"),
     "RunConfig.stages": _STAGES,
-    "RunConfig.sides": _SIDES,
+    "RunConfig.sides": SIDES,
     "RunConfig.output": ("auto", "terminal", "ci", "quiet"),
 }
 
@@ -64,9 +51,7 @@ MEANT = {
 
 def known(field: str) -> tuple[str, ...] | None:
     """Return the words that ``Dataclass.field`` may take, or ``None`` where any text will do."""
-    if field == "Tolerance.standards":
-        return (*standards.names(), *(name for name in _LATER_STANDARDS if name not in standards.names()))
-    return WORDS.get(field)
+    return standards.names() if field == "Tolerance.standards" else WORDS.get(field)
 
 
 def names_file(key: str) -> bool:

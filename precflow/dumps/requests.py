@@ -15,7 +15,7 @@ Rules = Sequence[Mapping[str, Any]]
 
 _OF_CAPTURE = tuple("level phase scope step rank detail rules budget keep_last compress fine".split())  # what changes a dump
 _FIRST_DETAIL, _SECOND_DETAIL = "sketch", "tensors"  # of everything, then of the region, where capture is escalating
-_OF_WORKLOAD = ("model", "inputs", "loss", "optimizer", "mode", "tokenizer")
+_OF_WORKLOAD = ("model", "inputs", "loss", "optimizer", "mode")
 _OF_DETERMINISM = ("seed", "algorithms", "random_numbers", "dropout", "repeat")
 
 
@@ -24,10 +24,10 @@ def declared(config: RunConfig, side: str, *, region: Rules | None = None) -> di
 
     Args:
         config: The composed recipe.
-        side: ``reference``, ``target`` or ``golden``. Faults of the emulation belong to the target alone.
+        side: ``reference`` or ``target``. Faults of the emulation belong to the target alone.
         region: Rules of a second pass: their calls are recorded with their tensors, and nothing else.
     """
-    settings = _side(config, side)
+    settings: Side = getattr(config, side)
     return {
         "schema": REQUEST_SCHEMA,
         "side": side,
@@ -64,7 +64,7 @@ def dump_request(  # noqa: PLR0913  each is a fact of its own, and all but three
 
     Args:
         config: The composed recipe.
-        side: ``reference``, ``target`` or ``golden``.
+        side: ``reference`` or ``target``.
         output: Folder that exists; the agent writes there.
         ci: Take an emulated device only where it is the single one named.
         declared_key: Hash of :func:`declared`.
@@ -106,9 +106,3 @@ def _emulate(config: RunConfig, side: str) -> dict[str, Any]:
 def _part(section: object, keys: Sequence[str]) -> dict[str, Any]:
     whole = plain(section)
     return {key: whole[key] for key in keys}
-
-
-def _side(config: RunConfig, side: str) -> Side:
-    settings: Side | None = getattr(config, side)
-    assert settings is not None, f"recipe without side {side}"
-    return settings

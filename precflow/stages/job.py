@@ -49,8 +49,7 @@ class Job:
 
     def side(self, name: str) -> Side:
         """Return the recipe's section of a side."""
-        side: Side | None = getattr(self.config, name)
-        assert side is not None, f"recipe without side {name}"
+        side: Side = getattr(self.config, name)
         return side
 
 

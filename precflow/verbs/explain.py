@@ -13,9 +13,9 @@ from typing import Any
 
 import yaml
 
-from precflow.config import later, quoting, shape, trust, units
+from precflow.config import quoting, shape, trust, units
 from precflow.config.plain import key_of, plain
-from precflow.config.schema import SIDES, Bytes, Factor, Limits, Numbers, RunConfig, Seconds, Share, Ulp
+from precflow.config.schema import SIDES, Bytes, Limits, Numbers, RunConfig, Seconds, Share, Ulp
 from precflow.config.vocabulary import known
 from precflow.errors import ConfigError
 from precflow.verbs import parser, print_json, table, write
@@ -30,7 +30,6 @@ _TYPES: Mapping[Any, str] = {
     Ulp: "units in the last place such as 8ulp",
     Bytes: "size with its unit such as 2GB",
     Seconds: "duration with its unit such as 45m",
-    Factor: "factor such as 3x",
     Numbers: 'whole numbers and ranges such as 0, [0, 2] or "0-3"',
 }
 _LIMITS = frozenset(key_of(field.name) for field in dataclasses.fields(Limits))
@@ -58,7 +57,6 @@ class Explained:
         set_by: Who may set it.
         meaning: In sentences.
         example: A value as YAML; ``""`` for a section.
-        note: What this version does not do yet.
         keys: Of a section, or of each entry of a list: its keys.
     """
 
@@ -68,7 +66,6 @@ class Explained:
     set_by: str
     meaning: str
     example: str
-    note: str = ""
     keys: tuple[Explained, ...] = ()
 
     @property
@@ -184,7 +181,7 @@ def _listed(one: Explained) -> list[Explained]:
 def _rows(found: list[Explained]) -> list[str]:
     lines = ["| key | takes | default | meaning |", "|---|---|---|---|"]
     for one in found:
-        told = [one.meaning, f"Set by: {one.set_by}." if one.set_by != _EVERYBODY else "", _sentence(one.note)]
+        told = [one.meaning, f"Set by: {one.set_by}." if one.set_by != _EVERYBODY else ""]
         example = f"Example: `{one.example}`" if one.example else ""
         default = f"`{one.default}`" if one.default else ""
         cells = (f"`{one.key}`", one.takes, default, " ".join(filter(None, [*told, example])))
@@ -195,7 +192,7 @@ def _rows(found: list[Explained]) -> list[str]:
 def _screen(one: Explained) -> str:
     if not one.takes:
         return "\n".join([f" {one.key}: {one.meaning}", "", _listing(one)])
-    facts = [("takes", one.takes), ("default", one.default or "none"), ("set by", one.set_by), ("note", one.note)]
+    facts = [("takes", one.takes), ("default", one.default or "none"), ("set by", one.set_by)]
     lines = [f" {one.key}", *(f"   {name:<8}  {text}" for name, text in facts if text), ""]
     lines += [f" {line}" for line in textwrap.wrap(one.meaning, _WIDTH)]
     lines += ["", *(f"   {line}" for line in one.in_recipe.splitlines())]
@@ -224,17 +221,13 @@ def _explained(kind: type, field: dataclasses.Field[Any], hint: Any, key: str) -
     name = f"{kind.__name__}.{key_of(field.name)}"
     default = {} if field.default is dataclasses.MISSING else field.default
     words = known(name) or ()
-    refused = later.refused_words(key, words)
-    note = "this version takes only the default" if later.is_later(key, plain(default)) else ""
-    note = note or (f"not in this version: {', '.join(refused)}" if refused else "")
     return Explained(
         key=key,
-        takes=_takes(inner, tuple(word for word in words if word not in refused)),
+        takes=_takes(inner, words),
         default=_default(inner, default),
         set_by=set_by,
         meaning=field.metadata["meaning"],
         example=field.metadata["example"],
-        note=note,
         keys=_keys(of_entry, f"{key}[]" if of_entry is item else key) if of_entry else (),
     )
 
@@ -251,9 +244,7 @@ def _takes(hint: Any, words: tuple[str, ...]) -> str:
         return "map of `name: value`" + ("" if item in (Any, str) or item not in _TYPES else f", each a {_TYPES[item]}")
     if shape.is_section(hint):
         return "section"
-    if hint in _TYPES:
-        return f"one of {one_of}" if words else _TYPES[hint]
-    return f"whole number, or {one_of}" if one_of else "whole number"  # int | str, where words are the text that it may be
+    return f"one of {one_of}" if words else _TYPES[hint]
 
 
 def _plural(item: Any) -> str:
@@ -286,10 +277,6 @@ def _name(one: Explained) -> str:
 def _meaning(kind: type) -> str:
     text = (kind.__doc__ or "").partition("\n\n")[0]
     return " ".join(text.split())
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def _first_sentence(text: str) -> str:

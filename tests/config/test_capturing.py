@@ -8,7 +8,7 @@ from precflow.errors import ConfigError
 
 def found(capture=None, **sides):
     config = RunConfig(capture=capture or Capture(), **sides)
-    return [(".".join(path), message) for path, message in problems(config)]
+    return [(".".join(path), message) for path, message in problems(config, {})]
 
 
 def with_rules(*rules):
@@ -89,7 +89,7 @@ def test_all_problems_of_a_rule_are_shown_at_once():
         (CaptureRule(match=("a",), sample=0.0), "capture.rules.0.sample", "above 0"),
         (CaptureRule(match=("a",), sample=1.5), "capture.rules.0.sample", "at most 1"),
         (CaptureRule(match=("a",), slices="[::-1]"), "capture.rules.0.slices", "expected an index such as"),
-        (CaptureRule(match=("a",), rank=(1,), detail="none"), "capture.rules.0.rank", "names rank 1; there are 1"),
+        (CaptureRule(match=("a",), rank=(1,), detail="none"), "capture.rules.0.rank", "names rank 1; a side is one process"),
     ],
 )
 def test_a_rule_that_cannot_be_meant_is_refused(rule, key, said):
@@ -105,10 +105,9 @@ def test_a_rule_behind_one_that_matches_everything_never_counts():
     assert "rules[0] matches everything" in message
 
 
-def test_ranks_are_those_of_the_side_that_has_more():
-    capture = Capture(rank=(0, 7))
-    assert found(capture, target=Side(ranks=8)) == []
-    assert found(capture)[0][0] == "capture.rank"
+def test_a_rank_that_no_side_has_is_refused():
+    assert found(Capture(rank=(0,))) == []
+    assert found(Capture(rank=(0, 7)))[0][0] == "capture.rank"
 
 
 def test_escalating_needs_two_sides_that_run():

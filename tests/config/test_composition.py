@@ -315,7 +315,7 @@ WORDS = st.sampled_from(
         "capture",
         "a b",
         "golden",
-        "curves",
+        "accepted",
         "hydra",
     ]
 )

@@ -48,7 +48,6 @@ def values_of(hint, path):
 HOSTILE = [(path, value) for path, value in keys_of(RunConfig) if not trust.may_set(path)]
 HOSTILE += [(("target", "variables", name), "1") for name in VARIABLES]
 HOSTILE += [(("target", "variables", "NCCL_ALGO"), value) for value in ("/tmp/x", "a b", "x" * 101, "http://x", "$(x)", "a\nb")]
-HOSTILE += [(("target", "migration"), "owned"), (("workload", "script"), "owned.py")]
 HOSTILE += [(("workload", part, "_target_"), "owned.build") for part in ("model", "inputs", "loss", "optimizer")]
 HOSTILE += [(("metrics", "mine", "_target_"), "owned.Metric"), (("workload", "model", "deep", "0", "_target_"), "owned.build")]
 HELPERS = ("extras.require", "resolve.resolve", "resolve.build", "weights.load", "stable_diffusion.require")
@@ -186,7 +185,7 @@ def test_what_a_recipe_may_not_say_it_cannot_say_by_any_way_round(team, form):
 
 def test_every_key_that_nobody_allowed_is_tried():
     tried = {trust.dotted(path) for path, _ in HOSTILE}
-    assert {"target.interpreter", "reference.launcher", "golden.setup", "site.trusted", "store", "executor.address"} <= tried
+    assert {"target.interpreter", "reference.launcher", "target.setup", "site.trusted", "store", "executor.address"} <= tried
     assert len(HOSTILE) > 60
 
 
@@ -242,7 +241,7 @@ MORE = {
         "target: {variables: {MY_TOKEN: secret}}",
         [],
     ),
-    "the other side's interpreter": ("golden: '${target}'", "target: {interpreter: /py}", []),
+    "the other side's interpreter": ("reference: '${target}'", "target: {interpreter: /py}", []),
     "the folder of runs": ("about: {title: '${runs}'}", "", ["runs=/secret"]),
     "an interpolated target": ("workload: {model: {_target_: '${about.owner}'}}\nabout: {owner: owned.build}", "", []),
     "half a target": ("workload: {model: {_target_: 'precflow.${about.owner}'}}\nabout: {owner: cli.main}", "", []),
@@ -264,17 +263,6 @@ MORE = {
     "a file outside of the folder": ("defaults: [../evil]", "", []),
     "a key taken away": ("target: {interpreter: null}", "", []),
     "an empty list of a machine": ("target: {setup: []}", "", []),
-    "a script behind a site's path": (
-        "workload: {script: '${site.paths.code}/../../owned.py'}",
-        "site: {paths: {code: /c}}",
-        [],
-    ),
-    "a script before a site's path": ("workload: {script: '/owned/${site.paths.code}'}", "site: {paths: {code: /c}}", []),
-    "a script by two references": (
-        "workload: {script: '${emulate.rules[0].x}'}\nemulate: {rules: [{x: '${site.paths.code}/a.py'}]}",
-        "site: {paths: {code: /c}}",
-        [],
-    ),
     "a switch that is set by reference": (
         "target: {variables: {NCCL_ALGO: '${emulate.rules[0].x}'}}\nemulate: {rules: [{x: /owned}]}",
         "",
@@ -320,7 +308,7 @@ def test_a_folder_of_recipes_brings_no_sites(tmp_path, monkeypatch, sites):
 
 
 GOOD = {
-    "paths of a site": "workload: {model: {weights: '${site.paths.models}/a', deep: ['${site.paths.models}']}, tokenizer: ''}",
+    "paths of a site": "workload: {model: {weights: '${site.paths.models}/a', deep: ['${site.paths.models}']}}",
     "a key of its own": "about: {title: x, owner: '${about.title}'}\nreference: {dtype: '${target.dtype}'}",
     "a section of its own": "emulate: {rules: [{operator: mm, rule: reverse}]}\nworkload: {model: {y: '${emulate.rules}'}}",
     "switches": f"target: {{variables: {{{', '.join(f'{name}: 1' for name in sorted(SETTABLE))}}}}}",
@@ -342,17 +330,25 @@ def test_what_recipes_do_say_goes_through(team, sites, name):
     assert composition.compose(["+recipe=evil", "+site=mine"], complete=False).config.recipe == "evil"
 
 
-def test_a_recipe_of_a_team_asks_for_later_keys_alone(team, sites):
-    """Scripts behind a site's path, curves, layouts, a migration: all of it allowed, and only not there yet."""
+def test_keys_of_a_later_version_are_no_breach_of_trust(team, sites):
+    """Scripts, curves, layouts, a migration: the recipe is refused because this version lacks them, and for nothing else."""
     team("base", "about: {owner: us}")
     team("evil", TEAM)
     sites("mine", "site: {paths: {code: /c, data: /d, models: /m}}\ntarget: {interpreter: /py, variables: {MY_OWN: x}}")
     with pytest.raises(ConfigError) as refused:
         composition.compose(["+recipe=evil", "+site=mine"], complete=False)
     assert not isinstance(refused.value, TrustError)
-    assert all("not available in precflow" in problem.message for problem in refused.value.problems)
+    lacking = {problem.key for problem in refused.value.problems if "does not have it yet" in problem.message}
+    words = {problem.key for problem in refused.value.problems if "is not one of" in problem.message}
+    assert lacking == set(LATER_KEYS)
+    assert {problem.key for problem in refused.value.problems} - lacking == {*words, "determinism.seed", "capture.rank"}
+    assert words == {"determinism.algorithms", "tolerance.standards[0]"}
 
 
+LATER_KEYS = (
+    "workload.script workload.arguments reference.ranks reference.layout target.ranks target.migration target.arguments "
+    "determinism.shuffle determinism.data capture.slowdown curves"
+).split()
 TEAM = """
 defaults: [base, override /capture: escalating, _self_]
 about: {title: 7B pre-training, owner: llm}
@@ -394,16 +390,17 @@ BOMBS = {
     ),
     "aliases that multiply": LINES(["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40))]),
     "an alias of itself": "about: &a {title: *a}",
-    "references that multiply": "curves:\n"
-    + LINES(f"  k{n}: '{f'${{curves.k{n + 1}}}' * 60}'" for n in range(8))
+    "references that multiply": "workload:\n model:\n"
+    + LINES(f"  k{n}: '{f'${{workload.model.k{n + 1}}}' * 60}'" for n in range(8))
     + "\n  k8: x",
     "references to lists": f"""
-curves:
-  a: [{times("'${curves.b}'", 900)}]
-  b: [{times("'${curves.c}'", 900)}]
-  c: [{times("x", 900)}]
+workload:
+  model:
+    a: [{times("'${workload.model.b}'", 900)}]
+    b: [{times("'${workload.model.c}'", 900)}]
+    c: [{times("x", 900)}]
 """,
-    "references in a circle": "curves: {a: ['${curves.a}', '${curves.a}', '${curves.a}']}",
+    "references in a circle": "workload: {model: {a: ['${workload.model.a}', '${workload.model.a}', '${workload.model.a}']}}",
     "2 000 ranges": f"capture: {{step: [{', '.join(f'{n}00000-{n}99999' for n in range(1, 2001))}]}}",
     "ranges of 2 000 rules": f"capture: {{rules: [{times('{match: a, step: 0-99999}', 2000)}]}}",
     "a range of two millions": "capture: {step: 0-2000000}",
@@ -418,7 +415,7 @@ curves:
     "depth by brackets": "about: " + "[" * 5000,
     "depth by braces": "{a: " * 400 + "1" + "}" * 400,
     "depth by indentation": LINES(" " * n + "a:" for n in range(400)),
-    "60 000 values": f"curves: {{x: [{'1, ' * 60_000}]}}",
+    "60 000 values": f"workload: {{model: {{x: [{'1, ' * 60_000}]}}}}",
     "5 000 keys that do not exist": LINES(f"k{n}: 1" for n in range(5000)),
     "5 000 variables": f"target: {{variables: {{{', '.join(f'HCCL_{n}: 1' for n in range(5000))}}}}}",
     "a tag that cannot be read": "about: {title: !!bool maybe}",

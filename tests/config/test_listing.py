@@ -44,10 +44,9 @@ def test_each_line_has_its_path():
 def test_defaults_are_filled_in_the_order_of_the_schema():
     data = effective({"target": {"dtype": "float16"}, "about": {"title": "t"}})
     assert list(data)[:2] == ["about", "environment"]
-    assert data["target"] == {"device": ["cpu"], "dtype": "float16", "ranks": 1}
+    assert data["target"] == {"device": ["cpu"], "dtype": "float16"}
     assert data["capture"]["timeout"] == "1h"
     assert "budget" not in data["capture"]
-    assert "golden" not in data
 
 
 def test_what_a_site_said_is_not_in_the_locked_recipe():
@@ -58,7 +57,7 @@ def test_what_a_site_said_is_not_in_the_locked_recipe():
     recipe = locked(data, mark)
     assert "site" not in recipe
     assert "store" not in recipe
-    assert recipe["target"] == {"device": ["cpu"], "dtype": "float16", "ranks": 1}
+    assert recipe["target"] == {"device": ["cpu"], "dtype": "float16"}
 
 
 def test_a_margin_is_the_place_of_the_line():

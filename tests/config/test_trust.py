@@ -90,7 +90,7 @@ def test_a_broken_user_configuration_is_named():
         ("target: {interpreter: /tmp/evil}", "target.interpreter"),
         ("target: {setup: [/tmp/evil.sh]}", "target.setup"),
         ("reference: {launcher: [bash, -c]}", "reference.launcher"),
-        ("golden: {dump: /a}", "golden.dump"),
+        ("target: {dump: /a}", "target.dump"),
         ("target: {variables: {LD_PRELOAD: /tmp/evil.so}}", "target.variables.LD_PRELOAD"),
         ("target: {variables: {PYTHONPATH: /tmp}}", "target.variables.PYTHONPATH"),
     ],

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precflow.config import units
-from precflow.config.schema import Bytes, Factor, Seconds, Share, Ulp
+from precflow.config.schema import Bytes, Seconds, Share, Ulp
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,6 @@ from precflow.config.schema import Bytes, Factor, Seconds, Share, Ulp
         (units.parse_seconds, "1h30m", 5400.0),
         (units.parse_seconds, "500ms", 0.5),
         (units.parse_seconds, "2d", 172800.0),
-        (units.parse_factor, "3x", 3.0),
         (units.parse_number, "2^-10", 2.0**-10),
         (units.parse_number, "-0.5", -0.5),
     ],
@@ -70,7 +69,6 @@ def test_a_unit_in_another_spelling_is_told_as_it_is_written(parse, text, meant)
         (units.parse_seconds, 45, "45m"),
         (units.parse_seconds, "45min", "45m"),
         (units.parse_seconds, "12:30", "45m"),
-        (units.parse_factor, "3%", "3x"),
         (units.parse_number, "1%", "2^-10"),
         (units.parse_number, "9^9999", "number"),
     ],
@@ -101,7 +99,7 @@ def test_seconds_come_back_as_they_were_written(seconds):
     assert math.isclose(units.parse_seconds(units.written(Seconds, seconds)), seconds, rel_tol=1e-12)
 
 
-@pytest.mark.parametrize(("kind", "parse"), [(Ulp, units.parse_ulp), (Factor, units.parse_factor), (Share, units.parse_share)])
+@pytest.mark.parametrize(("kind", "parse"), [(Ulp, units.parse_ulp), (Share, units.parse_share)])
 @given(value=st.floats(1e-9, 1e9, allow_nan=False))
 def test_numbers_come_back_as_they_were_written(kind, parse, value):
     assert math.isclose(parse(units.written(kind, value)), value, rel_tol=1e-12)

@@ -90,11 +90,6 @@ def test_an_agent_takes_the_environment_request(config, tmp_path):
     assert found.determinism == agents.parse(asked(config, "target", tmp_path)).determinism
 
 
-def test_the_golden_side_where_there_is_one(config):
-    golden = dataclasses.replace(config, golden=Side(dtype="float64"))
-    assert declared(golden, "golden")["dtype"] == "float64"
-
-
 def test_the_output_is_an_absolute_path(config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     from pathlib import Path
