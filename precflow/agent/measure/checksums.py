@@ -8,10 +8,11 @@ is tried once.
 
 from __future__ import annotations
 
-import threading
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
+
+from precflow.agent.measure.scratch import host_memory
 
 # A fixed hash of integers that every device computes alike: the weights of content ids and the signs of sketches.
 
@@ -78,7 +79,6 @@ class _Tables(NamedTuple):
 
 _tables: Dict[torch.device, _Tables] = {}
 _wrapping: Dict[torch.device, bool] = {}
-_local = threading.local()
 
 
 def lanes(tensor: torch.Tensor) -> torch.Tensor:
@@ -252,17 +252,5 @@ def _scratch(rows: int, length: int, device: torch.device) -> Tuple[torch.Tensor
     if device.type != "cpu":
         mixed = torch.empty((rows, length), dtype=torch.int32, device=device)
         return mixed, torch.empty_like(mixed)
-    if not hasattr(_local, "memory"):
-        with torch.inference_mode(mode=False):
-            _local.memory = torch.empty((2, _HOST_ROWS * BLOCK), dtype=torch.int32)
-        _local.whole = {}
-    whole: Dict[int, Tuple[torch.Tensor, torch.Tensor]] = _local.whole  # by number of rows, where they are whole blocks
-    known = whole.get(rows) if length == BLOCK else None
-    if known is None:
-        memory: torch.Tensor = _local.memory
-        with torch.inference_mode(mode=False):
-            taken = memory[:, : rows * length].view(2, rows, length)
-            known = taken[0], taken[1]
-        if length == BLOCK:
-            whole[rows] = known
-    return known
+    shape, room = (rows, length), _HOST_ROWS * BLOCK
+    return host_memory("mixed words", shape, torch.int32, room), host_memory("moved words", shape, torch.int32, room)

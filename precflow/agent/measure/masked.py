@@ -7,13 +7,13 @@ Sorting values into all the kinds that there are takes thirty passes.
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
 
 import torch
 
 from precflow.agent.contract import FILLS_FAR
 from precflow.agent.measure.checksums import BLOCK, mix32_of, place_weights, signed
+from precflow.agent.measure.scratch import host_memory
 
 if TYPE_CHECKING:
     from precflow.agent.measure.value_classes import Fills
@@ -22,7 +22,6 @@ MOST = 1 << 20  # values of a tensor that is looked at here
 
 _INFINITE = float("inf")
 _known_weights: List[torch.Tensor] = []  # of the most blocks that were asked for
-_local = threading.local()
 
 
 class Masked(NamedTuple):
@@ -134,8 +133,5 @@ def _memory(like: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor, torch.Tenso
     count = like.numel()
     if like.dtype != torch.float32:
         return like.new_empty(count), like.new_empty(count), like.new_empty(count)
-    known: Optional[torch.Tensor] = getattr(_local, "memory", None)
-    if known is None or known.shape[1] < count:
-        with torch.inference_mode(mode=False):
-            known = _local.memory = torch.empty((3, count), dtype=torch.float32)
-    return known[0, :count], known[1, :count], known[2, :count]
+    first, second, third = host_memory("marks and what is left", (3, count), torch.float32)
+    return first, second, third

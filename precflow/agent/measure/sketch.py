@@ -9,12 +9,12 @@ The signs are made of integers only and so are the same on every device.
 from __future__ import annotations
 
 import math
-import threading
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
 from precflow.agent.measure.checksums import mix32, mix32_of
+from precflow.agent.measure.scratch import host_memory
 from precflow.agent.measure.statistics import wide
 from precflow.agent.measure.transfer import to_hosts
 from precflow.agent.measure.value_classes import Cleaning
@@ -39,7 +39,6 @@ _MOST_JUDGED_ROWS = 1 << 20  # beyond it the judge takes neighbouring rows for o
 
 _signs: Dict[torch.device, torch.Tensor] = {}
 _stretches: Dict[Tuple[int, torch.device], torch.Tensor] = {}
-_local = threading.local()
 
 
 def sketch(values: torch.Tensor, clean: Optional[Cleaning] = None, *, largest: float = 0.0) -> torch.Tensor:
@@ -100,11 +99,7 @@ def _scratch(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tens
     """Return memory to work in; on the CPU the same each time, for fresh pages cost more."""
     if device.type != "cpu" or dtype != torch.float32:
         return torch.empty(count, dtype=dtype, device=device)
-    memory: Optional[torch.Tensor] = getattr(_local, "memory", None)
-    if memory is None:
-        with torch.inference_mode(mode=False):  # what is made in that mode cannot be used outside of it
-            memory = _local.memory = torch.empty(STRETCH + 2 * _ROWS_OF_PIECE * SUMS, dtype=torch.float32)
-    return memory[:count]
+    return host_memory("signed values", (count,), torch.float32, STRETCH + 2 * _ROWS_OF_PIECE * SUMS)
 
 
 def _signs_of(number: int, device: torch.device) -> torch.Tensor:

@@ -8,7 +8,6 @@ many tensors share one copy to the host.
 from __future__ import annotations
 
 import math
-import threading
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
@@ -16,6 +15,7 @@ import torch
 from precflow.agent.measure import masked
 from precflow.agent.measure.checksums import BLOCK, mix32_of, place_weights, signed
 from precflow.agent.measure.content_id import bytes_of
+from precflow.agent.measure.scratch import host_memory
 from precflow.agent.measure.value_classes import Cleaning, Fills, bands_in, fills_of, indicator, sort
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ _LEAST_ROW = 32  # of a tensor that has no tail of its own
 _LARGEST_WHOLE = 1 << 46  # magnitudes of which a block can be added up in 63 bits
 _WIDE = (torch.float32, torch.float64)
 _POSITIVE_INFINITY, _HIGH = 2, 3  # codes of places
-_local = threading.local()
 _SQUARES: Dict[torch.dtype, Tuple[float, float]] = {  # magnitudes whose squares a row can add up
     torch.float32: (2.0**-48, 2.0**50),
     torch.float64: (2.0**-400, 2.0**400),
@@ -180,12 +179,9 @@ def _scratch(like: torch.Tensor) -> torch.Tensor:
     """Return memory of a shape, float32; on the CPU the same each time, for fresh pages cost more."""
     if like.device.type != "cpu":
         return torch.empty(like.shape, dtype=torch.float32, device=like.device)
-    memory: Optional[torch.Tensor] = getattr(_local, "memory", None)
-    if memory is None:
-        with torch.inference_mode(mode=False):  # what is made in that mode cannot be used outside of it
-            memory = _local.memory = torch.empty(PIECE, dtype=torch.float32)
-    count = like.numel()
-    return memory[:count].view(like.shape) if count <= memory.numel() else torch.empty(like.shape, dtype=torch.float32)
+    if like.numel() > PIECE:
+        return torch.empty(like.shape, dtype=torch.float32)
+    return host_memory("widened values", tuple(like.shape), torch.float32, PIECE)
 
 
 def of_rows(rows: Rows) -> List[Optional[Statistics]]:

@@ -1,10 +1,9 @@
-import threading
-
 import numpy as np
 import pytest
 import torch
 
 from precflow.agent.measure import checksums as lanes_module
+from precflow.agent.measure import scratch
 from precflow.agent.measure.checksums import BLOCK, block_lanes, lanes, words_of, wraps
 
 
@@ -168,7 +167,7 @@ def test_words_share_memory_where_they_can():
 
 def test_what_is_kept_between_calls_serves_in_and_out_of_inference_mode(monkeypatch):
     monkeypatch.setattr(lanes_module, "_tables", {})
-    monkeypatch.setattr(lanes_module, "_local", threading.local())
+    monkeypatch.setattr(scratch, "_thread", scratch._Thread())
     tensor = torch.arange(4.0)
     with torch.inference_mode():
         inside = torch.arange(4.0)

@@ -1,5 +1,4 @@
 import math
-import threading
 
 import pytest
 import torch
@@ -7,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precflow.agent.measure import masked as one_fill
+from precflow.agent.measure import scratch
 from precflow.agent.measure.checksums import BLOCK
 from precflow.agent.measure.masked import masked
 from precflow.agent.measure.statistics import _of_kinds, of_any
@@ -99,7 +99,7 @@ def test_larger_tensors_are_left_to_sorting(monkeypatch):
 
 
 def test_memory_serves_every_size_in_and_out_of_inference_mode(monkeypatch):
-    monkeypatch.setattr(one_fill, "_local", threading.local())
+    monkeypatch.setattr(scratch, "_thread", scratch._Thread())
     monkeypatch.setattr(one_fill, "_known_weights", [])
     found = []
     for shape in [(2, 20, 20), (9, 60, 60), (1, 5, 5), (9, 60, 60)]:

@@ -1,5 +1,4 @@
 import math
-import threading
 
 import ml_dtypes
 import numpy as np
@@ -7,6 +6,7 @@ import pytest
 import torch
 
 from precflow.agent.contract import STATISTICS
+from precflow.agent.measure import scratch
 from precflow.agent.measure.statistics import ROW, at_once, in_rows, of_any, of_integers, of_rows, of_sums, row_of
 from precflow.comparison.estimated import bounds
 from precflow.comparison.estimated.bounds import ROUNDING
@@ -220,7 +220,7 @@ def test_rows_leave_a_rest_only_where_there_is_no_way_around(size):
 
 
 def test_what_is_kept_between_calls_serves_in_and_out_of_inference_mode(monkeypatch):
-    monkeypatch.setattr("precflow.agent.measure.statistics._local", threading.local())
+    monkeypatch.setattr(scratch, "_thread", scratch._Thread())
     values = torch.randn(1, 5000).bfloat16()
     with torch.inference_mode():
         inside = of_rows(in_rows(values))
