@@ -1,25 +1,33 @@
-"""Tolerance standards as far as the check of a recipe needs them: their names and their limits."""
+"""Tolerance standards as files: limits by element type, one YAML file each, shipped or of a team.
+
+The check of a recipe needs their names and limits before anything is compared; :mod:`precflow.judgement.standards` makes
+conditions of the same files.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from precflow import resources
-from precflow.config.documents import read
-from precflow.config.units import parse_number
-from precflow.errors import PrecflowError
+from precflow.config.documents import DottedPath, dotted, read, shown
+from precflow.config.suggestions import did_you_mean
+from precflow.config.units import parse_share
+from precflow.errors import PrecflowError, Problem
+from precflow.metrics import METRICS
 
+_KEYS = ("title", "source", "limits")
 _FINEST_FIRST = ("float64", "float32", "float16", "bfloat16")
 _TEAM: ContextVar[tuple[Path, ...]] = ContextVar("folders of a team's standards", default=())
 
 
 @contextmanager
 def searching(folders: Sequence[Path]) -> Iterator[None]:
-    """Know the standards in these folders too, while a recipe is checked."""
+    """Include the standards in these folders while a recipe is checked."""
     token = _TEAM.set(tuple(folders))
     try:
         yield
@@ -28,13 +36,13 @@ def searching(folders: Sequence[Path]) -> Iterator[None]:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of the standards that there are: the shipped ones, then those of a team."""
+    """Return the names of all standards: the shipped ones, then those of a team."""
     shipped = _shipped()
     return (*shipped, *sorted({file.stem for folder in _TEAM.get() for file in folder.glob("*.yaml")} - set(shipped)))
 
 
 def coarsest(*dtypes: str) -> str:
-    """Return the element type with the fewest digits: a standard judges by it.
+    """Return the element type with the fewest digits, whose limits a standard applies.
 
     >>> coarsest("float32", "float16")
     'float16'
@@ -43,18 +51,77 @@ def coarsest(*dtypes: str) -> str:
 
 
 def limits(name: str, dtype: str) -> Mapping[str, float]:
-    """Return metric -> limit of a standard for an element type; empty where it has none, or where there is no such standard.
+    """Return metric -> limit of a standard for an element type; empty if the standard has none, or is not known.
 
-    What is wrong with a team's file is told where it is read in full.
+    What is wrong with a team's file is reported where the file is checked in full, not here.
     """
-    file = next((file for folder in (*_TEAM.get(), _folder()) if (file := folder / f"{name}.yaml").is_file()), None)
-    demanded = read(file, "standard", name).data.get("limits") if file else None
-    of_type = demanded.get(dtype) if isinstance(demanded, Mapping) else None
-    found = {}
-    for metric, limit in of_type.items() if isinstance(of_type, Mapping) else ():
-        with suppress(ValueError):
-            found[metric] = parse_number(limit)
-    return found
+    path = find(name, _TEAM.get())
+    return StandardFile(path).limits.get(dtype, {}) if path else {}
+
+
+def find(name: str, folders: Sequence[Path] = ()) -> Path | None:
+    """Return the file of a standard, ``None`` if there is none; the folders are searched before the shipped one."""
+    return next((path for folder in (*folders, _folder()) if (path := folder / f"{name}.yaml").is_file()), None)
+
+
+class StandardFile:
+    """One standard as it is written, with everything that is wrong with its form.
+
+    Names of element types are not checked here: :mod:`precflow.judgement.standards` knows them.
+
+    Args:
+        path: The YAML file; its name without ending is the standard's name.
+
+    Attributes:
+        title: One line.
+        source: Where the numbers come from.
+        limits: Element type -> metric -> limit. What cannot be read is left out, with a problem.
+        problems: What is wrong so far.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._document = document = read(path, "standard", path.stem)
+        self.problems = list(document.problems)
+        for key in document.data.keys() - set(_KEYS):
+            self.report((key,), f"no such key; a standard has {', '.join(_KEYS)}")
+        self.title, self.source = self._line("title"), self._line("source")
+        demanded = document.data.get("limits")
+        if not isinstance(demanded, Mapping) or not demanded:
+            self.report(("limits",), "expected element types such as float32, each with metrics and their limits")
+            demanded = {}
+        self.limits = {str(dtype): self._of_type(str(dtype), metrics) for dtype, metrics in demanded.items()}
+
+    def report(self, key: DottedPath, message: str) -> None:
+        """Add a problem, at the line of the key or of the innermost key around it that has one."""
+        marks = self._document.marks
+        known = next((key[:length] for length in range(len(key), 0, -1) if key[:length] in marks), ())
+        self.problems.append(Problem(marks[known].place if known else shown(self.path), dotted(key), message))
+
+    def _line(self, key: str) -> str:
+        value = self._document.data.get(key)
+        if isinstance(value, str):
+            return value
+        self.report((key,), "expected one line of text")
+        return ""
+
+    def _of_type(self, dtype: str, metrics: Any) -> Mapping[str, float]:
+        """Return the limits for one element type."""
+        if not isinstance(metrics, Mapping) or not metrics:
+            self.report(("limits", dtype), "expected metrics and their limits, such as {relative_l2: 2^-8}")
+            return {}
+        for metric in metrics.keys() - METRICS.keys():
+            self.report(("limits", dtype, str(metric)), f"no such metric.{did_you_mean(str(metric), METRICS)}")
+        known = {metric: limit for metric, limit in metrics.items() if metric in METRICS}
+        numbers = {metric: self._number(("limits", dtype, metric), limit) for metric, limit in known.items()}
+        return {metric: number for metric, number in numbers.items() if number is not None}
+
+    def _number(self, key: DottedPath, limit: Any) -> float | None:
+        try:
+            return parse_share(limit)
+        except ValueError as error:
+            self.report(key, f"{error}, got `{str(limit)[:60]}`")
+            return None
 
 
 @lru_cache(maxsize=1)
