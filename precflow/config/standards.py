@@ -83,7 +83,7 @@ class StandardFile:
         self.path = path
         self._document = document = read(path, "standard", path.stem)
         self.problems = list(document.problems)
-        for key in document.data.keys() - set(_KEYS):
+        for key in (key for key in document.data if key not in _KEYS):
             self.report((key,), f"no such key; a standard has {', '.join(_KEYS)}")
         self.title, self.source = self._line("title"), self._line("source")
         demanded = document.data.get("limits")
@@ -110,7 +110,7 @@ class StandardFile:
         if not isinstance(metrics, Mapping) or not metrics:
             self.report(("limits", dtype), "expected metrics and their limits, such as {relative_l2: 2^-8}")
             return {}
-        for metric in metrics.keys() - METRICS.keys():
+        for metric in (metric for metric in metrics if metric not in METRICS):
             self.report(("limits", dtype, str(metric)), f"no such metric.{did_you_mean(str(metric), METRICS)}")
         known = {metric: limit for metric, limit in metrics.items() if metric in METRICS}
         numbers = {metric: self._number(("limits", dtype, metric), limit) for metric, limit in known.items()}

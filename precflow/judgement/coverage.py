@@ -1,4 +1,4 @@
-"""How much was compared, and how much of it could have failed."""
+"""How much was compared, how much of it could have failed, and what would decide the records that are undecided."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from precflow.judgement.verdicts import STATUSES, Judged
 
 COMPARED = frozenset({"pass", "fail", "blind", "accepted", "dtype", "nonfinite"})
 _MOSTLY = 0.5
+_REGION_STAGE = "region"  # chooses what the second pass looks into
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Tally:
 
     @property
     def coverage(self) -> float:
-        """Compared over total, 0 to 1; 0 where there is nothing to compare."""
+        """Compared over total, 0 to 1; 0 if there is nothing to compare."""
         return self.compared / self.total if self.total else 0.0
 
 
@@ -48,24 +49,40 @@ def tally(judged: Sequence[Judged]) -> Tally:
     return Tally(counts, len(judged) - counts.get("not_judged", 0), compared, compared - counts.get("blind", 0))
 
 
-def blind_phases(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[str]:
-    """Name the phases whose compared records are mostly blind, in words."""
+def count_estimated(measures: Sequence[Measure], judged: Sequence[Judged]) -> int:
+    """Count the compared records that differ and were judged by estimates or bounds, not by their tensors."""
+    return sum(bool(measure.ranges) and record.status in COMPARED for measure, record in zip(measures, judged, strict=True))
+
+
+def share_sampled(measures: Sequence[Measure], judged: Sequence[Judged]) -> float:
+    """Return the share of the elements of the compared records that was looked at.
+
+    A record with equal content counts as looked at in full: its content id covers every element.
+    """
+    compared = [measure for measure, record in zip(measures, judged, strict=True) if record.status in COMPARED]
+    sizes = [(math.prod(measure.reference_shape), 1.0 if measure.equal else measure.share) for measure in compared]
+    total = sum(size for size, _ in sizes)
+    return sum(size * share for size, share in sizes) / total if total else 1.0
+
+
+def describe_blind_phases(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[str]:
+    """Name the phases whose compared records are mostly blind."""
     compared: Counter[str] = Counter()
     blind: Counter[str] = Counter()
     for measure, record in zip(measures, judged, strict=True):
         compared[measure.phase] += record.status in COMPARED
         blind[measure.phase] += record.status == "blind"
     return [
-        f"{phase} is mostly blind: {blind[phase]} of {records(count)} could not have failed"
+        f"{phase} is mostly blind: {blind[phase]} of {records_in_words(count)} could not have failed"
         for phase, count in compared.items()
         if blind[phase] > _MOSTLY * count
     ]
 
 
-def empty_ends(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[str]:
-    """Name the outputs of the forward's last call that hold no ordinary number on both sides, in words.
+def describe_empty_ends(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[str]:
+    """Name the first output of a forward's last call that holds no ordinary number on either side.
 
-    The last call is the model itself, where it was recorded. What it computed is unknown then, however well everything before
+    The last call is the model itself, if it was recorded. What it computed is unknown then, however well everything before
     agrees.
     """
     compared = [
@@ -75,18 +92,21 @@ def empty_ends(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[st
     ]
     last: dict[str, int] = {}
     for measure, _ in compared:
-        last[_when(measure)] = max(measure.order, last.get(_when(measure), 0))
+        when = _step_and_rank(measure)
+        last[when] = max(measure.order, last.get(when, 0))
     ends = [
-        measure.name for measure, record in compared if measure.order == last[_when(measure)] and _is_empty(measure, record)
+        measure.name
+        for measure, record in compared
+        if measure.order == last[_step_and_rank(measure)] and _is_empty(measure, record)
     ]
     holds = "has no element, or only NaN, Inf and mask fill values, on both sides"
     return [f"nothing is known about the end, {ends[0]}: it {holds}"] if ends else []
 
 
-def other_types(measures: Sequence[Measure], reference_dtype: str, target_dtype: str) -> list[str]:
-    """Name the sides of which no record has the floating point type that the side was to run in, in words.
+def describe_other_types(measures: Sequence[Measure], reference_dtype: str, target_dtype: str) -> list[str]:
+    """Name the sides that have no record in the floating point type that the side was to run in.
 
-    A model that casts its inputs up by itself was never looked at in the type that the recipe is about.
+    A model that casts its inputs to float32 by itself, for example, was never looked at in the recipe's bfloat16.
     """
     found = {
         "reference": (reference_dtype, {measure.reference_dtype for measure in measures if measure.judged}),
@@ -99,36 +119,23 @@ def other_types(measures: Sequence[Measure], reference_dtype: str, target_dtype:
     ]
 
 
-def unjudged(measures: Sequence[Measure]) -> list[str]:
-    """Warn of what differs and is not judged: integers and booleans, and movement that nothing recorded comes after."""
+def describe_not_judged(measures: Sequence[Measure]) -> list[str]:
+    """Warn of differences that are not judged: integers and booleans, and data movement at the very end of the forward."""
     integers = [measure for measure in measures if not (measure.judged or measure.movement or measure.equal)]
     forward = (measure for measure in measures if measure.phase == "forward")
     end = max(forward, key=lambda measure: measure.order, default=None)
     texts = []
     if integers:
         differ = "differ and are" if len(integers) > 1 else "differs and is"
-        texts.append(f"{records(len(integers))} without fractions {differ} not judged, first {integers[0].name}")
+        texts.append(f"{records_in_words(len(integers))} without fractions {differ} not judged, first {integers[0].name}")
     if end is not None and end.movement and not end.equal:
         advice = "" if end.module == OUTSIDE else ": capture.level=[module,api] records its module"
         texts.append(f"the last call, {end.name}, moves values and is not judged{advice}")
     return texts
 
 
-def estimated(measures: Sequence[Measure], judged: Sequence[Judged]) -> int:
-    """Count the compared records that differ and whose numbers are estimates or bounds, not those of tensors."""
-    return sum(bool(measure.ranges) and record.status in COMPARED for measure, record in zip(measures, judged, strict=True))
-
-
-def sampled(measures: Sequence[Measure], judged: Sequence[Judged]) -> float:
-    """Return the share of the elements of the compared records that was looked at; equal content speaks of all of them."""
-    compared = [measure for measure, record in zip(measures, judged, strict=True) if record.status in COMPARED]
-    sizes = [(math.prod(measure.reference_shape), 1.0 if measure.equal else measure.share) for measure in compared]
-    total = sum(size for size, _ in sizes)
-    return sum(size * share for size, share in sizes) / total if total else 1.0
-
-
-def in_part(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[str]:
-    """Warn of records that were judged by a part of their elements, in words."""
+def describe_partly_judged(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[str]:
+    """Warn of records that were judged by a part of their elements."""
     found = [
         measure
         for measure, record in zip(measures, judged, strict=True)
@@ -138,68 +145,61 @@ def in_part(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[str]:
         return []
     least = min(found, key=lambda measure: measure.share)
     were = "were" if len(found) > 1 else "was"
-    told = f"{records(len(found))} {were} judged by a part of the elements, least {least.name}: {least.share:.3g} of them"
-    elsewhere = [measure for measure in found if _is_exactly_zero(measure)]
+    text = (
+        f"{records_in_words(len(found))} {were} judged by a part of the elements, least {least.name}: {least.share:.3g} of them"
+    )
+    # Content ids cover the whole tensor: if they differ and the part has no error, the difference is in the other elements.
+    elsewhere = [
+        measure for measure in found if measure.metrics.get("max_abs_error") == 0 and "max_abs_error" not in measure.ranges
+    ]
     if elsewhere:
         differ = "differ" if len(elsewhere) > 1 else "differs"
-        told += f"; {len(elsewhere)} of them {differ} in other elements only, first {elsewhere[0].name}"
-    return [told]
+        text += f"; {len(elsewhere)} of them {differ} in other elements only, first {elsewhere[0].name}"
+    return [text]
 
 
-def records(count: int) -> str:
+def records_in_words(count: int) -> str:
     """Return a number of records in words.
 
-    >>> records(1), records(2)
+    >>> records_in_words(1), records_in_words(2)
     ('1 record', '2 records')
     """
     return f"{count} record{'s' * (count != 1)}"
 
 
-def _when(measure: Measure) -> str:
-    """Return step and rank of a record, as the end of its identity writes them."""
-    return measure.record.rpartition("/")[2].partition("@")[2]
-
-
-def _is_exactly_zero(measure: Measure) -> bool:
-    """Tell whether the part of a record that was looked at has no error."""
-    return measure.metrics.get("max_abs_error") == 0 and "max_abs_error" not in measure.ranges
-
-
-def _is_empty(measure: Measure, record: Judged) -> bool:
-    ordinary = measure.counts.get("elements", 0) - measure.counts.get("sentinel", 0) - measure.counts.get("nonfinite", 0)
-    return record.status == "blind" and not ordinary
-
-
-# What would decide the records that what was kept of them leaves open.
-
-_TENSORS = "tensors"
-_ROOM = " as far as capture.budget has room"
-_CHOOSING = "region"  # the stage that chooses what the second pass looks into
-
-
-def remedy(undecided: Sequence[Measure], config: RunConfig, *, second_pass: bool) -> str:
-    """Return in words what would decide these records; ``""`` where more of them would not.
+def suggest_remedy(undecided: Sequence[Measure], config: RunConfig, *, second_pass: bool) -> str:
+    """Say what would decide the undecided records, so that nobody is told to do what was done already.
 
     Args:
-        undecided: Records that no limit could decide. Of those whose tensors were read, nothing more can be kept.
-        config: The recipe. Dumps that it was given cannot be recorded again by it.
+        undecided: Records that no limit could decide. If their tensors were read, nothing more can be kept of them.
+        config: The recipe. A dump that it was given cannot be recorded again by the same recipe.
         second_pass: The tensors of the suspect calls have been fetched already.
+
+    Returns:
+        The remedy in words; ``""`` if keeping more would not help.
     """
-    if all(measure.evidence == _TENSORS for measure in undecided):
+    if all(measure.evidence == "tensors" for measure in undecided):
         return ""
     capture = config.capture
     if config.reference.dump or config.target.dump:
         return "their tensors would: record both sides again with capture=tensors"
     if capture.detail != ESCALATING:
-        again = "capture=tensors" if capture.keep_last else "capture=escalating"  # which exclude each other
+        again = "capture=tensors" if capture.keep_last else "capture=escalating"  # escalating excludes keep_last
         return f"their tensors would: {again}"
-    if config.stages and _CHOOSING not in config.stages:
-        return f"the second pass would fetch their tensors, and stages leaves {_CHOOSING} out"
-    return _after(config) if second_pass else f"the second pass fetches their tensors{_ROOM if capture.budget else ''}"
+    if config.stages and _REGION_STAGE not in config.stages:
+        return f"the second pass would fetch their tensors, and stages leaves {_REGION_STAGE} out"
+    if not second_pass:
+        return f"the second pass fetches their tensors{' as far as capture.budget has room' if capture.budget else ''}"
+    no_room = "the second pass had no room for their tensors: a larger capture.budget"
+    not_fetched = "the second pass did not fetch their tensors: capture=tensors keeps those of every record"
+    return no_room if capture.budget else not_fetched
 
 
-def _after(config: RunConfig) -> str:
-    """Return what would decide records that a second pass was not about."""
-    if config.capture.budget:
-        return "the second pass had no room for their tensors: a larger capture.budget"
-    return "the second pass did not fetch their tensors: capture=tensors keeps those of every record"
+def _step_and_rank(measure: Measure) -> str:
+    """Return step and rank of a record as its identity ends: ``1.0`` of ``fc/forward.output.0@1.0``."""
+    return measure.record.rpartition("/")[2].partition("@")[2]
+
+
+def _is_empty(measure: Measure, record: Judged) -> bool:
+    ordinary = measure.counts.get("elements", 0) - measure.counts.get("sentinel", 0) - measure.counts.get("nonfinite", 0)
+    return record.status == "blind" and not ordinary

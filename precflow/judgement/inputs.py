@@ -1,4 +1,4 @@
-"""The status of an input: a comparison measures and judges outputs alone, and localization asks for some inputs too."""
+"""The status of an input: the comparison measures and judges outputs only, and localization needs some inputs too."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from precflow.judgement.accepted import AcceptedDifferences
 from precflow.judgement.decision import Terms, decide
 from precflow.judgement.verdicts import Judged
 
-Look = Callable[[Record, Record], Judged]
+JudgeInput = Callable[[Record, Record], Judged]
 """Takes an input of the reference and the same one of the target, and returns its status."""
 
 
-def look(  # noqa: PLR0913  each is a fact of its own, and half of them go by name
+def make_input_judge(  # noqa: PLR0913  each is a fact of its own, and half of them go by name
     reference: Evidence,
     target: Evidence,
     tolerance: Tolerance,
@@ -36,8 +36,8 @@ def look(  # noqa: PLR0913  each is a fact of its own, and half of them go by na
     reference_dtype: str,
     target_dtype: str,
     folders: Sequence[Path] = (),
-) -> Look:
-    """Return what judges an input as if it were an output, by the limits of the run.
+) -> JudgeInput:
+    """Return a function that judges an input as if it were an output, by the limits of the run.
 
     Args:
         reference: What the reference kept.
@@ -53,16 +53,16 @@ def look(  # noqa: PLR0913  each is a fact of its own, and half of them go by na
     loaded = [standards.load(name, folders) for name in tolerance.standards]
     terms = Terms(reference_dtype, target_dtype, loaded, tolerance)
 
-    def judged(left: Record, right: Record) -> Judged:
-        """Measure and judge one input; nothing is accepted, for an accepted difference is that of an output."""
-        measure = measured(left, right, reference, target)
+    def judge_input(left: Record, right: Record) -> Judged:
+        """Measure and judge one input; nothing is accepted, because accepted differences are those of outputs."""
+        measure = measure_input(left, right, reference, target)
         return decide(measure, terms, AcceptedDifferences((), datetime.date.max)).judged
 
-    return judged
+    return judge_input
 
 
-def measured(left: Record, right: Record, reference: Evidence, target: Evidence) -> Measure:
-    """Return the measure of two records with what was kept of them; the same as :func:`compare.compare` gives of outputs.
+def measure_input(left: Record, right: Record, reference: Evidence, target: Evidence) -> Measure:
+    """Measure two records by what was kept of them, as :func:`precflow.comparison.compare.compare` measures outputs.
 
     Args:
         left: Of the reference.

@@ -1,4 +1,8 @@
-"""One limit on one metric: how much of it a value uses, and when it is so wide that nothing could fail it."""
+"""One limit on one metric: how much of it a record uses, and when it is so wide that nothing could fail it.
+
+A record's metric is one number where its tensors were read, and a range where it is estimated from a sketch or only bounded by
+statistics. Within a range a record fails only if even the best value fails, and passes only if even the worst value passes.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +39,43 @@ class Condition:
         return f"{self.metric} {'>=' if find_metric(self.metric).at_least else '<='} {self.limit:.6g}"
 
 
-def ratio(metric: str, value: float, limit: float) -> float:
-    """Return how much of a limit a value uses: above 1 it fails.
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How much of one limit a record uses.
 
-    ``value / limit``, or ``(1 - value) / (1 - limit)`` where at least is asked. A value that is no number uses infinitely much.
+    Attributes:
+        condition: The limit.
+        value: The metric: exact, the best guess, or, if only bounds are known, the bound nearest to the perfect value.
+        share: Share of the limit that ``value`` uses; above 1 fails.
+        best: The least share that the true value may use.
+        worst: The largest share that the true value may use.
+        guessed: ``value`` is a best guess.
+        bounded: Only bounds are known.
+    """
+
+    condition: Condition
+    value: float
+    share: float
+    best: float
+    worst: float
+    guessed: bool = False
+    bounded: bool = False
+
+    @property
+    def fails(self) -> bool:
+        """It exceeds its limit, whatever the true value within the range is."""
+        return self.best > 1
+
+    @property
+    def is_undecided(self) -> bool:
+        """The limit is within the range, so the record may pass or fail."""
+        return self.best <= 1 < self.worst
+
+
+def ratio(metric: str, value: float, limit: float) -> float:
+    """Return the share of a limit that a value uses: above 1 it fails.
+
+    ``value / limit``, or ``(1 - value) / (1 - limit)`` for a metric whose limit means "at least". NaN uses infinitely much.
 
     >>> ratio("relative_l2", 0.5, 2.0), ratio("cosine_similarity", 0.75, 0.5), ratio("rmse", 0.0, 0.0)
     (0.25, 0.5, 0.0)
@@ -54,71 +91,38 @@ def ratio(metric: str, value: float, limit: float) -> float:
 
 
 def is_blind(metric: str, limit: float, dtype: str) -> bool:
-    """Say whether a limit is so wide that no plausible fault would fail it.
+    """Tell whether a limit is so wide that no plausible fault would fail it.
+
+    A clean float32 run has a relative L2 near 1e-6. A limit of 0.1 would pass an output that is wrong by 10 %, and whoever reads
+    "aligned" would be misled. So a record that has only such limits counts as blind, not as passed.
 
     Args:
         metric: Name in ``METRICS``.
         limit: The limit.
-        dtype: Floating point type that decides.
+        dtype: Floating point type whose limits apply.
     """
     return find_metric(metric).is_blind(limit, float_facts(dtype).digits)
 
 
-def conditions(limits: Limits, source: str, because: str = "") -> list[Condition]:
-    """Return the limits that are set in a part of a recipe."""
-    ours = {name: getattr(limits, name) for name in LIMITED}
-    values = {**ours, **limits.metrics}.items()
+def list_conditions(limits: Limits, source: str, because: str = "") -> list[Condition]:
+    """Return the limits that are set in a part of a recipe, those on the user's own metrics (``metrics``) last."""
+    shipped = {name: getattr(limits, name) for name in LIMITED}
+    values = {**shipped, **limits.metrics}.items()
     return [Condition(name, float(value), source, because) for name, value in values if value is not None]
 
 
-# How much of a limit a record uses: a number where its metric is exact, a range where it is estimated or only bounded.
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """One condition and what a record uses of it.
-
-    Attributes:
-        condition: The limit.
-        value: The metric: exact, the best guess, or, where only bounds are known, the bound nearest to the perfect value.
-        share: How much of the limit ``value`` uses; above 1 fails.
-        best: The least that it may use.
-        worst: The most that it may use.
-        guessed: ``value`` is a best guess.
-        bounded: Only bounds are known.
-    """
-
-    condition: Condition
-    value: float
-    share: float
-    best: float
-    worst: float
-    guessed: bool = False
-    bounded: bool = False
-
-    @property
-    def fails(self) -> bool:
-        """It exceeds its limit, whatever the truth within its range is."""
-        return self.best > 1
-
-    @property
-    def is_open(self) -> bool:
-        """Its range does not tell whether it exceeds its limit."""
-        return self.best <= 1 < self.worst
-
-
-def uses(measure: Measure, conditions: Iterable[Condition]) -> list[Use]:
-    """Return what a record uses of each condition whose metric is known of it, if only by bounds."""
+def measure_uses(measure: Measure, conditions: Iterable[Condition]) -> list[Use]:
+    """Return how much a record uses of each condition whose metric is known, even if only by bounds."""
     known = {*measure.metrics, *measure.ranges}
-    return [_use(measure, condition) for condition in conditions if condition.metric in known]
+    return [_measure_use(measure, condition) for condition in conditions if condition.metric in known]
 
 
-def lacking(measure: Measure, conditions: Iterable[Condition]) -> list[Condition]:
-    """Return the conditions whose metric has a meaning for a record and cannot be had from what was kept."""
+def find_unavailable(measure: Measure, conditions: Iterable[Condition]) -> list[Condition]:
+    """Return the conditions whose metric has a meaning for a record but cannot be computed from what was kept of it."""
     return [condition for condition in conditions if condition.metric in measure.absent]
 
 
-def _use(measure: Measure, condition: Condition) -> Use:
+def _measure_use(measure: Measure, condition: Condition) -> Use:
     name, limit = condition.metric, condition.limit
     if name not in measure.ranges:
         share = ratio(name, measure.metrics[name], limit)
@@ -130,8 +134,8 @@ def _use(measure: Measure, condition: Condition) -> Use:
     return Use(condition, value, ratio(name, value, limit), best, worst, guessed=guessed, bounded=not guessed)
 
 
-def described(use: Use, measure: Measure) -> str:
-    """Return in words what is known of an open condition, and why that does not decide it."""
+def describe_undecided(use: Use, measure: Measure) -> str:
+    """Say what is known of an undecided condition, and why that is not enough."""
     low, high = measure.ranges[use.condition.metric]
     limit = f"its limit {use.condition.limit:.3g} ({use.condition.source})"
     kept = DETAIL_FACTS[measure.evidence].kept

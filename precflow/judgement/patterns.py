@@ -1,4 +1,4 @@
-"""Which records a rule or an accepted difference speaks of."""
+"""Patterns over records: which records a tolerance rule or an accepted difference is about."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from precflow.comparison.measures import Measure
 
 
 def matches(measure: Measure, pattern: str, phase: str = "") -> bool:
-    """Say whether a pattern covers a record.
+    """Tell whether a pattern covers a record.
 
     Args:
         measure: The record.

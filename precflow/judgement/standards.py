@@ -48,7 +48,7 @@ def load(name: str, folders: Sequence[Path] = ()) -> Standard:
         known = sorted({path.stem for folder in searched for path in folder.glob("*.yaml")})
         raise ConfigError(f"there is no standard {name!r} (known: {', '.join(known)}).{did_you_mean(name, known)}")
     file = StandardFile(path)
-    for dtype in file.limits.keys() - set(FLOATS):
+    for dtype in (dtype for dtype in file.limits if dtype not in FLOATS):
         file.report(("limits", dtype), f"is no element type; known are {', '.join(FLOATS)}.{did_you_mean(dtype, FLOATS)}")
     if file.problems:
         raise ConfigError(

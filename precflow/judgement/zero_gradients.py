@@ -1,15 +1,19 @@
-"""Gradients that are nothing but rounding: no relative limit has a meaning for them.
+"""Gradients that are zero but for rounding: a relative limit has no meaning for them.
 
-A gradient that is zero in exact arithmetic (the bias of an attention's keys, for softmax does not see it) is what rounding
-leaves of a sum that cancels, and differs by its whole size between devices. It stands out by its norm, which is below the
-rounding of its module's other gradients: at most 0.4 epsilon of the weight's for keys, and 3.7 (bfloat16) to a million times
-epsilon (float32) for every other bias of a text encoder of six layers.
+Softmax does not change when a constant is added to all scores of a row, so the exact gradient of the bias of an attention's
+keys is zero. What a device computes is the rounding that is left of a sum that cancels, and two correct devices differ there
+by 100 %. Such a gradient can be recognised by its norm, which is below the rounding of the other gradients of its module: at
+most 0.4 epsilon of the weight's for keys, but 3.7 epsilon (bfloat16) to a million epsilon (float32) for every other bias of a
+text encoder of six layers.
 
-A bias and a weight are sums over the same arrivals, the weight's times the inputs. So in float32 and float64 a bias is never
-that small but by cancelling: rows of inputs would need a norm of four millions. Such a record is blind, where it is so small on
-*both* sides: a side that is not has a gradient that the other lacks, and fails. In low precision 64 is enough, which inputs do
-have; there it fails and is told. The same holds for an optimizer's state that is made of such gradients, and the weight behind
-them is blind with it: Adam makes whole steps of noise.
+Why this cannot hide a fault: a bias and a weight are sums over the same arriving gradients, the weight's times the inputs. So
+in float32 and float64 a bias is that small only if its sum cancels, otherwise rows of inputs would need a norm of four
+millions. Such a record is blind if it is so small on *both* sides; if only one side is, the other has a gradient that this one
+lacks, and the record fails. In low precision inputs with a norm of 64 are enough, and those are common: there the record
+fails, and its reason and a warning say that it may be zero but for rounding.
+
+The same holds for an optimizer's state that is made of such gradients. The weight behind them is blind with it: Adam divides by
+the gradient's own size, so it makes whole steps of noise.
 """
 
 from __future__ import annotations
@@ -22,76 +26,97 @@ from dataclasses import replace
 from precflow.agent.contract import GRADIENT, OPTIMIZER
 from precflow.comparison.measures import Measure
 from precflow.dumps.dtypes import coarsest, float_facts
-from precflow.judgement.decision import Decision, fails_by_class
-from precflow.judgement.verdicts import Judged
+from precflow.judgement.decision import Decision, ZeroGradient, find_class_failures
 from precflow.metrics import find_metric
 
-_EPSILONS = 2.0  # of the largest gradient of the module: two sides with half of it each
-_REMARK = "both sides are below the rounding of its module's largest gradient ({:.2g}, {:.2g} against {:.2g} times {:.2g})"
-_MAY_BE = "it may be zero but for rounding, as the bias of an attention's keys is: an accepted difference takes it"
-_IS = "it is zero but for rounding, as the bias of an attention's keys is"
-_STEPPED = "the optimizer steps by a gradient that is zero but for rounding"
+_EPSILONS = 2.0  # of the largest gradient of the module: half of it for each side
 _FINE_DIGITS = 24  # float32 and float64
+_NORMS = "both sides are below the rounding of its module's largest gradient ({:.2g}, {:.2g} against {:.2g} times {:.2g})"
+_EXAMPLE = "zero but for rounding, as the bias of an attention's keys is"
+_REASONS = {
+    ZeroGradient.CERTAIN: "{norms}; it is " + _EXAMPLE,
+    ZeroGradient.POSSIBLE: "{before}; {norms}; it may be " + _EXAMPLE + ": an accepted difference takes it",
+    ZeroGradient.STEP: "the optimizer steps by a gradient that is zero but for rounding",
+}
 
-Place = tuple[str, str, str]
-"""A module, step and rank, and the optimizer's state or ``""``: the gradients in one place are made of the same arrivals."""
+GradientGroup = tuple[str, str, str]
+"""Module, step and rank, and the optimizer's state or ``""``: gradients of one group are sums over the same arrivals."""
+ParameterKey = tuple[str, str, str]
+"""Module, name of the parameter, and step and rank: what a parameter's gradient, weight and state have in common."""
 
 
-Parameter = tuple[str, str, str]
-"""Module, name of the parameter, and step and rank."""
-
-
-def told_apart(measures: Sequence[Measure], decisions: Sequence[Decision]) -> list[Decision]:
-    """Return the decisions: failing gradients that are nothing but rounding are blind; those that may be fail and say so."""
-    largest = _largest(measures)
-    told = [_told(measure, one, largest) for measure, one in zip(measures, decisions, strict=True)]
-    noisy, failing = set[Parameter](), set[Parameter]()
-    for measure, one in zip(measures, told, strict=True):
-        if one.judged.status == "blind" and one.judged.reason.endswith(_IS):
+def mark_zero_gradients(measures: Sequence[Measure], decisions: Sequence[Decision]) -> list[Decision]:
+    """Return the decisions with failing gradients that are zero but for rounding blind, and those that may be marked."""
+    largest = _find_largest_norms(measures)
+    marked = [_mark(measure, decision, largest) for measure, decision in zip(measures, decisions, strict=True)]
+    noisy, failing = set[ParameterKey](), set[ParameterKey]()
+    for measure, decision in zip(measures, marked, strict=True):
+        if decision.zero_gradient is ZeroGradient.CERTAIN:
             noisy.add(_parameter(measure))
-        elif one.failed and _is_of_gradients(measure):
+        elif decision.failed and _is_of_gradients(measure):
             failing.add(_parameter(measure))
     noisy -= failing
-    return [_stepped(measure, one, noisy) for measure, one in zip(measures, told, strict=True)] if noisy else told
+    if not noisy:
+        return marked
+    return [_mark_step(measure, decision, noisy) for measure, decision in zip(measures, marked, strict=True)]
 
 
-def may_be_rounding(judged: Sequence[Judged]) -> list[str]:
-    """Return identities of the records that fail and may be nothing but rounding."""
-    return [one.record for one in judged if one.reason.endswith(_MAY_BE)]
-
-
-def _largest(measures: Sequence[Measure]) -> Mapping[Place, float]:
-    """Return the largest norm of a gradient by place: that which both sides have at least."""
-    found: dict[Place, float] = defaultdict(float)
-    for measure in measures:
-        if _is_of_gradients(measure) and (both := _norms(measure)):
-            reference, most = both
-            found[_place(measure)] = max(found[_place(measure)], 2 * reference - most)
-    return found
-
-
-def _told(measure: Measure, decision: Decision, largest: Mapping[Place, float]) -> Decision:
-    """Return the decision about one record; one that fails a limit in the tensor's own unit stays as it is."""
-    both = _norms(measure) if _is_of_gradients(measure) and _fails_relatively(decision) else None
+def _mark(measure: Measure, decision: Decision, largest: Mapping[GradientGroup, float]) -> Decision:
+    """Mark one gradient; one that fails a limit in the tensor's own unit stays as it is."""
+    norms = _bound_norms(measure) if _is_of_gradients(measure) and _fails_relatively(decision) else None
     dtype = coarsest([measure.reference_dtype, measure.target_dtype])
-    if both is None or not dtype or fails_by_class(measure):
+    if norms is None or not dtype or find_class_failures(measure):
         return decision
     digits = float_facts(dtype).digits
-    epsilon, norm = _EPSILONS * 2.0 ** (1 - digits), largest.get(_place(measure), 0.0)
-    if max(both) > epsilon * norm:
+    epsilon, norm = _EPSILONS * 2.0 ** (1 - digits), largest.get(_gradient_group(measure), 0.0)
+    if max(norms) > epsilon * norm:
         return decision
-    said = _REMARK.format(*both, epsilon, norm)
-    if digits < _FINE_DIGITS:
-        return replace(decision, judged=replace(decision.judged, reason=f"{decision.judged.reason}; {said}; {_MAY_BE}"))
-    return replace(decision, judged=replace(decision.judged, status="blind", reason=f"{said}; {_IS}"), failed=frozenset())
+    kind = ZeroGradient.POSSIBLE if digits < _FINE_DIGITS else ZeroGradient.CERTAIN
+    return _with_cause(decision, kind, _NORMS.format(*norms, epsilon, norm))
 
 
-def _stepped(measure: Measure, decision: Decision, noisy: Collection[Parameter]) -> Decision:
-    """Return the decision about a weight behind a step; blind where the step is one of noise."""
+def _mark_step(measure: Measure, decision: Decision, noisy: Collection[ParameterKey]) -> Decision:
+    """Mark a weight whose optimizer stepped by a gradient that is zero but for rounding."""
     is_weight = measure.phase == OPTIMIZER and not _state(measure)
     if not is_weight or _parameter(measure) not in noisy or not _fails_relatively(decision):
         return decision
-    return replace(decision, judged=replace(decision.judged, status="blind", reason=_STEPPED), failed=frozenset())
+    return _with_cause(decision, ZeroGradient.STEP)
+
+
+def _with_cause(decision: Decision, kind: ZeroGradient, norms: str = "") -> Decision:
+    """Return a decision with the status and the reason that a zero gradient gives it."""
+    judged = replace(decision.judged, reason=_REASONS[kind].format(before=decision.judged.reason, norms=norms))
+    if kind is ZeroGradient.POSSIBLE:
+        return replace(decision, judged=judged, zero_gradient=kind)
+    return replace(decision, judged=replace(judged, status="blind"), failed=frozenset(), zero_gradient=kind)
+
+
+def _find_largest_norms(measures: Sequence[Measure]) -> Mapping[GradientGroup, float]:
+    """Return the largest norm of a gradient in each group, counting for each the least that both sides have."""
+    largest: dict[GradientGroup, float] = defaultdict(float)
+    for measure in measures:
+        if _is_of_gradients(measure) and (norms := _bound_norms(measure)):
+            reference, most = norms
+            group = _gradient_group(measure)
+            largest[group] = max(
+                largest[group], 2 * reference - most
+            )  # the target has at least |y| - |d| = 2 |y| - (|y| + |d|)
+    return largest
+
+
+def _bound_norms(measure: Measure) -> tuple[float, float] | None:
+    """Return the norm of the reference and an upper bound of the target's; ``None`` if the measure does not give them.
+
+    No norm is kept. relative_l2 is ``|d| / |y|`` and rmse is ``|d| / sqrt(n)``, so ``|y| = rmse sqrt(n) / relative_l2``, and
+    ``|x| <= |y| + |d|``.
+    """
+    relative, error = measure.metrics.get("relative_l2"), measure.metrics.get("rmse")
+    if not relative or error is None or not math.isfinite(error):
+        return None
+    counts = measure.counts
+    root = math.sqrt(max(0, counts.get("elements", 0) - counts.get("sentinel", 0) - counts.get("nonfinite", 0)))
+    reference = error * root / relative  # 0 for a reference of zeros, whose relative error is infinite
+    return reference, reference + measure.ranges.get("rmse", (error, error))[1] * root
 
 
 def _fails_relatively(decision: Decision) -> bool:
@@ -103,33 +128,20 @@ def _is_of_gradients(measure: Measure) -> bool:
     return measure.phase == GRADIENT or (measure.phase == OPTIMIZER and bool(_state(measure)))
 
 
-def _norms(measure: Measure) -> tuple[float, float] | None:
-    """Return the norm of the reference and the most that the target's can be; ``None`` where the measure does not tell."""
-    relative, error = measure.metrics.get("relative_l2"), measure.metrics.get("rmse")
-    if not relative or error is None or not math.isfinite(error):
-        return None
-    counts = measure.counts
-    root = math.sqrt(max(0, counts.get("elements", 0) - counts.get("sentinel", 0) - counts.get("nonfinite", 0)))
-    reference = error * root / relative  # 0 for a reference of zeros, whose relative error is infinite
-    return reference, reference + measure.ranges.get("rmse", (error, error))[1] * root
-
-
-def _place(measure: Measure) -> Place:
-    """Return where a gradient belongs."""
+def _gradient_group(measure: Measure) -> GradientGroup:
     return measure.module, _parameter(measure)[2], _state(measure)
 
 
-def _parameter(measure: Measure) -> Parameter:
-    """Return what its gradient, its weight and its state have in common."""
+def _parameter(measure: Measure) -> ParameterKey:
     index, _, when = _index(measure).partition("@")
     return measure.module, index.partition(".")[0], when
 
 
 def _state(measure: Measure) -> str:
-    """Return the name of an optimizer's state, ``""`` for a weight and a gradient."""
+    """Return the name of an optimizer's state, ``""`` for a weight and a gradient: ``exp_avg`` of ``weight.exp_avg@1``."""
     return _index(measure).partition("@")[0].partition(".")[2]
 
 
 def _index(measure: Measure) -> str:
-    """Return the index of a record, with step and rank: the end of its identity."""
+    """Return the end of a record's identity: ``weight.exp_avg@1`` of ``layers.0/optimizer.output.weight.exp_avg@1``."""
     return measure.record.rpartition("/")[2].split(".", 2)[2]

@@ -8,7 +8,7 @@ from typing import Any
 
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.localize import localize
-from precflow.judgement.inputs import look
+from precflow.judgement.inputs import make_input_judge
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.compare import read_measures
 from precflow.stages.job import Job, Made, Stage
@@ -31,7 +31,7 @@ def _declare(job: Job) -> Mapping[str, Any]:
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     reference, target = (open_evidence(needs, side) for side in ("reference", "target"))
     measures = read_measures(latest(needs, "compare"))
-    inputs = look(
+    inputs = make_input_judge(
         reference,
         target,
         job.config.tolerance,

@@ -23,7 +23,7 @@ from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call
 from precflow.environment.differences import differences
 from precflow.environment.reproduction import copied
-from precflow.judgement.inputs import look
+from precflow.judgement.inputs import make_input_judge
 from precflow.judgement.judge import judge
 from precflow.judgement.verdicts import Judged, Verdict
 from precflow.metrics import METRICS
@@ -87,7 +87,7 @@ def comparison(  # noqa: PLR0913  each is a fact of its own, and all but two go 
     dtypes = _dtypes(reference, target, measures)
     copy = copied(reference.header, target.header)
     verdict = replace(verdict, warnings=(*([copy] if copy else []), *verdict.warnings))
-    inputs = look(reference, target, tolerance, reference_dtype=dtypes[0], target_dtype=dtypes[1])
+    inputs = make_input_judge(reference, target, tolerance, reference_dtype=dtypes[0], target_dtype=dtypes[1])
     region = localize(reference, target, measures, judged, inputs)
     findings = advice(reference, target, region=region, measures=measures, judged=judged, reproduction=reproduction, team=team)
     roles = region.roles or {}

@@ -12,7 +12,7 @@ from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import PairOfTensors, summarize
 from precflow.comparison.reading import counts
 from precflow.dumps.dtypes import NUMPY_DTYPES, float_facts
-from precflow.judgement.decision import OF_CLASSES
+from precflow.judgement.decision import CLASS_FAILURES
 from precflow.library import assert_aligned
 
 TYPES = ("float64", "float32", "bfloat16", "float16")
@@ -58,7 +58,7 @@ def plain_relative_l2(reference, target):
 
 
 def fails_by_class(summary):
-    return any(counts(summary)[name] for name in OF_CLASSES)
+    return any(counts(summary)[name] for name in CLASS_FAILURES)
 
 
 @settings(max_examples=400, deadline=None)

@@ -80,8 +80,8 @@ def test_entries_of_no_use_are_warned_of(measure, run):
     ("known", "words"),
     [
         ({"metrics": {"relative_l2": 1.0}, "ranges": {"relative_l2": (0.75, 1.34)}}, "exceeds what was accepted"),
-        ({"metrics": {"relative_l2": 0.1}, "ranges": {"relative_l2": (0.075, 0.134)}}, "does not show that it keeps"),
-        ({"metrics": {}, "absent": {"relative_l2": "needs single elements"}}, "does not show that it keeps"),
+        ({"metrics": {"relative_l2": 0.1}, "ranges": {"relative_l2": (0.075, 0.134)}}, "does not show that it stays within"),
+        ({"metrics": {}, "absent": {"relative_l2": "needs single elements"}}, "does not show that it stays within"),
         ({"metrics": {"relative_l2": 0.05}, "ranges": {"relative_l2": (0.0375, 0.067)}}, ""),
     ],
 )

@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 
 from precflow.config.schema import Capture, RunConfig, Side
-from precflow.judgement.coverage import blind_phases, empty_ends, other_types, remedy, tally, unjudged
+from precflow.judgement.coverage import (
+    describe_blind_phases,
+    describe_empty_ends,
+    describe_not_judged,
+    describe_other_types,
+    suggest_remedy,
+    tally,
+)
 from precflow.judgement.verdicts import STATUSES, Judged
 
 
@@ -25,22 +32,22 @@ def test_nothing_is_no_coverage():
 
 def test_half_blind_is_not_mostly_blind(measure):
     measures = [measure(), measure()]
-    assert blind_phases(measures, [Judged("r", "blind"), Judged("r", "pass")]) == []
-    assert blind_phases(measures, [Judged("r", "blind")] * 2) == [
+    assert describe_blind_phases(measures, [Judged("r", "blind"), Judged("r", "pass")]) == []
+    assert describe_blind_phases(measures, [Judged("r", "blind")] * 2) == [
         "forward is mostly blind: 2 of 2 records could not have failed"
     ]
-    assert blind_phases(measures, [Judged("r", "not_judged")] * 2) == []
+    assert describe_blind_phases(measures, [Judged("r", "not_judged")] * 2) == []
 
 
 def test_only_the_end_must_hold_numbers(measure):
     empty = {"elements": 4, "nonfinite": 1, "sentinel": 3}
     early, end = measure("a", counts=empty), measure("b", order=1)
     blind = [Judged("r", "blind"), Judged("r", "pass")]
-    assert empty_ends([early, end], blind) == []
-    assert len(empty_ends([end, early], blind[::-1])) == 0
-    assert "b / linear" in empty_ends([early, measure("b", order=1, counts=empty)], [Judged("r", "blind")] * 2)[0]
-    assert empty_ends([], []) == []
-    assert empty_ends([early], [Judged("r", "not_judged")]) == []
+    assert describe_empty_ends([early, end], blind) == []
+    assert len(describe_empty_ends([end, early], blind[::-1])) == 0
+    assert "b / linear" in describe_empty_ends([early, measure("b", order=1, counts=empty)], [Judged("r", "blind")] * 2)[0]
+    assert describe_empty_ends([], []) == []
+    assert describe_empty_ends([early], [Judged("r", "not_judged")]) == []
 
 
 def test_every_step_has_an_end_of_its_own(measure):
@@ -48,33 +55,33 @@ def test_every_step_has_an_end_of_its_own(measure):
     first = measure("a", order=7)
     second = measure("b", order=3, counts=empty, record="b/forward.output.0@1.0")
     judged = [Judged("r", "pass"), Judged("r", "blind")]
-    assert "b / linear" in empty_ends([first, second], judged)[0]
+    assert "b / linear" in describe_empty_ends([first, second], judged)[0]
 
 
 def test_a_type_that_no_record_has_was_never_looked_at(measure):
     half = measure(target_dtype="float16")
-    assert other_types([measure(), half], "float32", "float16") == []
-    assert other_types([measure()], "float32", "float16") == [
+    assert describe_other_types([measure(), half], "float32", "float16") == []
+    assert describe_other_types([measure()], "float32", "float16") == [
         "the target was to run in float16, and none of its records is: float32 only"
     ]
-    assert other_types([measure(reference_dtype="complex64")], "float32", "float32") == []
-    assert other_types([measure(judged=False)], "float32", "float16") == []
+    assert describe_other_types([measure(reference_dtype="complex64")], "float32", "float32") == []
+    assert describe_other_types([measure(judged=False)], "float32", "float16") == []
 
 
 def test_what_differs_and_is_not_judged_is_told(measure):
     integer = measure("(model)", "", judged=False, join="shape")
-    assert "1 record without fractions differs and is not judged, first (model)" in unjudged([measure(), integer])[0]
-    assert "2 records without fractions differ and are not judged" in unjudged([integer, integer])[0]
-    assert unjudged([measure(), measure(judged=False, equal=True)]) == []
+    assert "1 record without fractions differs and is not judged, first (model)" in describe_not_judged([measure(), integer])[0]
+    assert "2 records without fractions differ and are not judged" in describe_not_judged([integer, integer])[0]
+    assert describe_not_judged([measure(), measure(judged=False, equal=True)]) == []
     moved = measure("x", "getitem", judged=False, movement=True, order=9)
-    assert "x / getitem, moves values" in unjudged([measure(), moved])[0]
-    assert unjudged([moved])[0].endswith("capture.level=[module,api] records its module")
-    assert unjudged([moved, measure(order=10)]) == []
+    assert "x / getitem, moves values" in describe_not_judged([measure(), moved])[0]
+    assert describe_not_judged([moved])[0].endswith("capture.level=[module,api] records its module")
+    assert describe_not_judged([moved, measure(order=10)]) == []
 
 
 def test_movement_behind_the_model_has_no_module_to_record(measure):
     loose = measure("(outside)", "reshape", judged=False, movement=True, order=9)
-    assert unjudged([measure(), loose]) == ["the last call, (outside) / reshape, moves values and is not judged"]
+    assert describe_not_judged([measure(), loose]) == ["the last call, (outside) / reshape, moves values and is not judged"]
 
 
 def test_the_end_is_that_of_the_forward_and_not_the_optimizers_last_weight(measure):
@@ -82,15 +89,15 @@ def test_the_end_is_that_of_the_forward_and_not_the_optimizers_last_weight(measu
     end = measure(order=3)
     last = measure(record="head/optimizer.output.weight", phase="optimizer", order=9, counts=empty)
     judged = [Judged(end.record, "pass"), Judged(last.record, "blind")]
-    assert empty_ends([end, last], judged) == []
-    assert empty_ends([replace(end, counts=empty)], [Judged(end.record, "blind")])
+    assert describe_empty_ends([end, last], judged) == []
+    assert describe_empty_ends([replace(end, counts=empty)], [Judged(end.record, "blind")])
 
 
 def test_movement_at_the_end_of_backward_is_no_missing_end(measure):
     end = measure(order=3)
     moved = measure(record="a/aten.t.0/backward.output.0", phase="backward", order=9, movement=True, judged=False)
-    assert unjudged([end, moved]) == []
-    assert unjudged([end, replace(moved, phase="forward")])
+    assert describe_not_judged([end, moved]) == []
+    assert describe_not_judged([end, replace(moved, phase="forward")])
 
 
 ESCALATING = Capture(detail="escalating")
@@ -102,7 +109,7 @@ def advised(measure):
 
     def ask(*evidence, second_pass=False, **recipe):
         found = [measure(evidence=one) for one in evidence or ("sketch",)]
-        return remedy(found, RunConfig(**recipe), second_pass=second_pass)
+        return suggest_remedy(found, RunConfig(**recipe), second_pass=second_pass)
 
     return ask
 

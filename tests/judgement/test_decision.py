@@ -12,7 +12,7 @@ from precflow.comparison.measures import Measure
 from precflow.config.schema import Rule, Tolerance
 from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
-from precflow.judgement.decision import Terms, applicable, decide, deciding_dtype
+from precflow.judgement.decision import Terms, decide, deciding_dtype, find_conditions
 from precflow.judgement.limits import ratio
 
 
@@ -24,7 +24,7 @@ def test_the_coarsest_type_decides(measure):
     terms = Terms("float32", "float16", [standards.load("default")], Tolerance())
     record = measure(reference_dtype="float32", target_dtype="float32")
     assert deciding_dtype(record, terms) == "float16"
-    assert [condition.limit for condition in applicable(record, terms).conditions] == [2**-8]
+    assert [condition.limit for condition in find_conditions(record, terms).conditions] == [2**-8]
     assert deciding_dtype(measure(target_dtype="bfloat16"), terms) == "bfloat16"
 
 

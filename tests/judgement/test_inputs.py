@@ -9,7 +9,7 @@ import pytest
 
 from precflow.config.schema import Rule, Tolerance
 from precflow.errors import DumpError
-from precflow.judgement.inputs import look, measured
+from precflow.judgement.inputs import make_input_judge, measure_input
 
 _SPEC = importlib.util.spec_from_file_location("evidence", Path(__file__).parents[1] / "comparison" / "evidence.py")
 evidence = importlib.util.module_from_spec(_SPEC)
@@ -19,7 +19,7 @@ X = np.random.default_rng(3).standard_normal((40, 60)).astype(np.float32)
 
 def status(one, other, details=("tensors", "tensors"), tolerance=None, dtypes=("float32", "float32")):
     left, right = evidence.Dump(one, details[0], "c1"), evidence.Dump(other, details[1], "c2")
-    judged = look(left, right, tolerance or Tolerance(), reference_dtype=dtypes[0], target_dtype=dtypes[1])
+    judged = make_input_judge(left, right, tolerance or Tolerance(), reference_dtype=dtypes[0], target_dtype=dtypes[1])
     return judged(left.record, right.record)
 
 
@@ -57,5 +57,5 @@ def test_a_tensor_that_cannot_be_read_is_unreadable():
             raise DumpError(f"{record.text} is torn")
 
     left, right = (evidence.Dump(X, "tensors", content).record for content in ("c1", "c2"))
-    found = measured(left, right, Torn(), Torn())
+    found = measure_input(left, right, Torn(), Torn())
     assert (found.join, found.reason, found.name) == ("unreadable", "a/linear.0/forward.output.0 is torn", "a / linear")

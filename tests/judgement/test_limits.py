@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precflow.config.schema import Rule
-from precflow.judgement.limits import Condition, conditions, described, is_blind, lacking, ratio, uses
+from precflow.judgement.limits import (
+    Condition,
+    describe_undecided,
+    find_unavailable,
+    is_blind,
+    list_conditions,
+    measure_uses,
+    ratio,
+)
 from precflow.metrics import METRICS
 
 
@@ -62,11 +70,11 @@ def test_blind_limits(metric, limit, dtype, expected):
 
 def test_conditions_are_the_limits_that_are_set():
     rule = Rule(match="a", relative_l2=0.5, cosine_similarity=0.0, because="x")
-    assert conditions(rule, "a", "x") == [
+    assert list_conditions(rule, "a", "x") == [
         Condition("cosine_similarity", 0.0, "a", "x"),
         Condition("relative_l2", 0.5, "a", "x"),
     ]
-    assert conditions(Rule(), "a") == []
+    assert list_conditions(Rule(), "a") == []
 
 
 def test_a_condition_is_written_with_its_direction():
@@ -79,7 +87,7 @@ COSINE = Condition("cosine_similarity", 0.99, "tolerance")
 
 
 def only(measure, condition=LIMIT):
-    (use,) = uses(measure, [condition])
+    (use,) = measure_uses(measure, [condition])
     return use
 
 
@@ -89,12 +97,12 @@ def test_an_exact_number_is_its_own_range(measure):
 
 
 @pytest.mark.parametrize(
-    ("value", "fails", "is_open"),
+    ("value", "fails", "is_undecided"),
     [(0.74e-3, False, False), (0.76e-3, False, True), (1.32e-3, False, True), (1.34e-3, True, False)],
 )
-def test_an_estimate_decides_nothing_near_its_limit(measure, value, fails, is_open):
+def test_an_estimate_decides_nothing_near_its_limit(measure, value, fails, is_undecided):
     use = only(measure(relative_l2=value, ranges={"relative_l2": (0.75 * value, value / 0.75)}))
-    assert (use.fails, use.is_open, use.guessed, use.value) == (fails, is_open, True, value)
+    assert (use.fails, use.is_undecided, use.guessed, use.value) == (fails, is_undecided, True, value)
 
 
 def test_of_a_metric_that_is_only_bounded_the_better_end_is_told(measure):
@@ -107,25 +115,25 @@ def test_of_a_metric_that_is_only_bounded_the_better_end_is_told(measure):
 def test_at_least_metrics_are_worst_at_their_lower_end(measure):
     use = only(measure(metrics={"cosine_similarity": 0.995}, ranges={"cosine_similarity": (0.985, 0.999)}), COSINE)
     assert (use.best, use.worst) == pytest.approx((0.1, 1.5))
-    assert use.is_open
+    assert use.is_undecided
 
 
 def test_what_cannot_be_had_is_lacking_and_what_has_no_meaning_is_not(measure):
     record = measure(metrics={}, absent={"relative_l2": "needs single elements"})
-    assert uses(record, [LIMIT, COSINE]) == []
-    assert lacking(record, [LIMIT, COSINE]) == [LIMIT]
+    assert measure_uses(record, [LIMIT, COSINE]) == []
+    assert find_unavailable(record, [LIMIT, COSINE]) == [LIMIT]
 
 
 def test_an_open_condition_in_words(measure):
     near = measure(relative_l2=1e-3, evidence="sketch", ranges={"relative_l2": (7.5e-4, 1.3e-3)})
     assert (
-        described(only(near), near)
+        describe_undecided(only(near), near)
         == "relative_l2 is about 0.001 by its sketch, too near to its limit 0.001 (default) to decide"
     )
     wide = measure(metrics={}, evidence="statistics", share=0.5, ranges={"relative_l2": (0.0, 2.0)})
-    assert "between 0 and 2 by its statistics of 0.5 of its elements" in described(only(wide), wide)
+    assert "between 0 and 2 by its statistics of 0.5 of its elements" in describe_undecided(only(wide), wide)
 
 
 def test_a_range_without_an_upper_end_is_open(measure):
     use = only(measure(metrics={}, ranges={"relative_l2": (0.0, math.inf)}))
-    assert (use.best, use.worst, use.is_open) == (0.0, math.inf, True)
+    assert (use.best, use.worst, use.is_undecided) == (0.0, math.inf, True)
