@@ -93,7 +93,7 @@ def ratio(metric: str, value: float, limit: float) -> float:
 def is_blind(metric: str, limit: float, dtype: str) -> bool:
     """Tell whether a limit is so wide that no plausible fault would fail it.
 
-    A clean float32 run has a relative L2 near 1e-6. A limit of 0.1 would pass an output that is wrong by 10 %, and whoever reads
+    A clean float32 run has a relative L2 near 1e-6. A limit of 0.1 would pass an output that is wrong by 10 %, and who reads
     "aligned" would be misled. So a record that has only such limits counts as blind, not as passed.
 
     Args:
@@ -138,7 +138,7 @@ def describe_undecided(use: Use, measure: Measure) -> str:
     """Say what is known of an undecided condition, and why that is not enough."""
     low, high = measure.ranges[use.condition.metric]
     limit = f"its limit {use.condition.limit:.3g} ({use.condition.source})"
-    kept = DETAIL_FACTS[measure.evidence].kept
+    kept = DETAIL_FACTS[measure.evidence].kept if measure.evidence else "what was kept"
     part = f" of {measure.share:.3g} of its elements" if measure.share < 1 else ""
     if use.guessed:
         return f"{use.condition.metric} is about {use.value:.3g} by {kept}{part}, too near to {limit} to decide"
