@@ -37,7 +37,7 @@ import json, sys, time
 from pathlib import Path
 from precflow.config.composition import compose
 from precflow.dumps.collector import many_spared
-from precflow.report.terminal import summary
+from precflow.report.terminal import render_summary
 from precflow.run.jobs import make_job
 from precflow.stages.artifacts import reading_once
 from precflow.stages.registry import instances
@@ -63,7 +63,7 @@ with many_spared(), reading_once():
         done[stage.name].mkdir(parents=True)
         needs = {name: done[name] for name in stage.needs}
         measured(stage.name, lambda: stage.make(job, done[stage.name], needs))
-    measured("summary", lambda: summary(read_model(done["report"]), report_path="report.html", exit_code=1))
+    measured("summary", lambda: render_summary(read_model(done["report"]), report_path="report.html", exit_code=1))
 public = sum(path.stat().st_size for path in (done["report"] / "public").iterdir())
 lines = sum(1 for _ in (done["compare"] / "measures.jsonl").open())
 print(json.dumps({"stages": found, "public": public / 1e6, "measures": lines}))

@@ -143,7 +143,7 @@ def compare(
         raise TypeError("expected two folders of dumps, or two tensors; got one of each")
     if not all(folders):
         return compare_values(reference, target, tolerance)
-    from precflow.report.terminal import summary
+    from precflow.report.terminal import render_summary
     from precflow.run.evidence import one_dump
     from precflow.stages.two_dumps import comparison
 
@@ -155,7 +155,7 @@ def compare(
         records=tuple(_compared(row.judged, row.measure.metrics) for row in model.rows),
         start=model.region.start,
         findings=model.findings,
-        summary="\n".join(summary(model, report_path="", exit_code=0).split("\n")[:-2]),  # without "exit 0"
+        summary="\n".join(render_summary(model, report_path="", exit_code=0).split("\n")[:-2]),  # without "exit 0"
     )
 
 

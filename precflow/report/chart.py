@@ -1,4 +1,4 @@
-"""What the picture of the error along the network shows; the page draws it (reason for that: docs/report.md)."""
+"""The picture "Error along the network": its scale, its labels and its words. The page's script draws it."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from dataclasses import dataclass
 
 from precflow.metrics import find_metric
 from precflow.report import wording
-from precflow.report.highlights import roles
+from precflow.report.highlights import count_roles, is_judged
 from precflow.report.model import ReportModel, Row
-from precflow.report.tree import levels
+from precflow.report.tree import split_levels
 
 PREFERRED = "relative_l2"
-ENOUGH_GROUPS = 4  # fewer tell nothing, so that the next depth is shown however many it has
-MOST_GROUPS = 18
-MOST_LEVELS = 16  # of modules inside each other; nobody looks for a part of the network further in
-_UNDRAWN = frozenset({"not_judged", "sampled_out"})
+ENOUGH_GROUPS = 4  # with fewer labels the next depth is shown, however many it has
+MOST_GROUPS = 18  # labels below the picture
+MOST_LEVELS = 16  # of modules inside each other; labels do not go deeper
 
 
 @dataclass(frozen=True)
 class Chart:
-    """The picture, without its points: those are the rows.
+    """The frame of the picture; its points are the rows of the report.
 
     Attributes:
         metric: What is drawn upwards, on a logarithmic scale.
-        decades: Lowest and highest power of ten on the scale.
-        groups: ``(label, index of its first row)`` along the network.
+        decades: Lowest and highest exponent of ten on the scale.
+        groups: Labels along the network: ``(part of the model, index of its first row)``.
         summary: The picture in one sentence, for those who cannot see it.
     """
 
@@ -37,48 +36,46 @@ class Chart:
     summary: str
 
 
-def build(model: ReportModel) -> Chart:
+def build_chart(model: ReportModel) -> Chart:
     """Return the chart of a run."""
-    metric = chart_metric(model)
-    return Chart(metric, decades(model.rows, metric), groups(model.rows), summary(model, metric))
+    metric = choose_metric(model)
+    return Chart(metric, find_decades(model.rows, metric), choose_groups(model.rows), summarize(model, metric))
 
 
-def drawn(row: Row) -> bool:
-    """Tell whether a row is a point of the picture."""
-    return row.judged.status not in _UNDRAWN
-
-
-def chart_metric(model: ReportModel) -> str:
-    """Return the error to draw: ``relative_l2`` where there is one, else the first error among the shown columns."""
+def choose_metric(model: ReportModel) -> str:
+    """Return the error to draw: ``relative_l2`` if any row has it, else the first of the shown columns that is an error."""
     present = Counter(metric for row in model.rows for metric in row.measure.metrics)
     errors = [metric for metric in (PREFERRED, *model.columns, *sorted(present)) if not find_metric(metric).at_least]
     return next((metric for metric in errors if present[metric]), PREFERRED)
 
 
-def decades(rows: Sequence[Row], metric: str) -> tuple[int, int]:
-    """Return the powers of ten that hold every finite positive error and every limit; at least three of them."""
-    errors = [row.measure.metrics.get(metric, 0.0) for row in rows if drawn(row)]
+def find_decades(rows: Sequence[Row], metric: str) -> tuple[int, int]:
+    """Return the exponents of ten between which every finite positive error and every limit lies; at least three apart."""
+    errors = [row.measure.metrics.get(metric, 0.0) for row in rows if is_judged(row)]
     limits = [row.judged.limit for row in rows if row.judged.metric == metric]
     sizes = [math.log10(value) for value in (*errors, *limits) if 0 < value < math.inf]
     low, high = (math.floor(min(sizes)), math.ceil(max(sizes))) if sizes else (-6, 0)
     return low - max(0, 3 - (high - low)), high
 
 
-def groups(rows: Sequence[Row]) -> tuple[tuple[str, int], ...]:
-    """Return the parts of the network under the picture: as deep as there is room for, or as zooming in will make room."""
-    path_of = {module: levels(module)[:MOST_LEVELS] for module in {row.measure.module for row in rows}}
+def choose_groups(rows: Sequence[Row]) -> tuple[tuple[str, int], ...]:
+    """Return the labels below the picture: parts of the model, as deep as their number stays readable.
+
+    For example ``encoder.layers.0``, ``encoder.layers.1``...: the next depth (``self_attn``, ``mlp``) would be too many.
+    """
+    path_of = {module: split_levels(module)[:MOST_LEVELS] for module in {row.measure.module for row in rows}}
     paths = [path_of[row.measure.module] for row in rows]
-    found = _runs(paths, 1)
+    starts = _find_starts(paths, 1)
     for depth in range(2, max((len(path) for path in paths), default=0) + 1):
-        deeper = _runs(paths, depth)
-        if len(deeper) > MOST_GROUPS and len(found) >= ENOUGH_GROUPS:
+        deeper = _find_starts(paths, depth)
+        if len(deeper) > MOST_GROUPS and len(starts) >= ENOUGH_GROUPS:
             break
-        found = deeper
-    return tuple(found)
+        starts = deeper
+    return tuple(starts)
 
 
-def _runs(paths: Sequence[Sequence[str]], depth: int) -> list[tuple[str, int]]:
-    """Return where the part of this depth changes; rows that stand above this depth belong to what runs around them."""
+def _find_starts(paths: Sequence[Sequence[str]], depth: int) -> list[tuple[str, int]]:
+    """Return where the part of the model at this depth changes; a row of a module above this depth starts no new part."""
     runs: list[tuple[str, int]] = []
     previous: Sequence[str] = ()
     for index, path in enumerate(paths):
@@ -89,10 +86,10 @@ def _runs(paths: Sequence[Sequence[str]], depth: int) -> list[tuple[str, int]]:
     return runs
 
 
-def summary(model: ReportModel, metric: str) -> str:
-    """Return the picture in words."""
-    counted = roles(model)
-    told = ", ".join(f"{wording.count(counted[role])} {role}" for role in wording.ROLE_MEANINGS if counted[role])
+def summarize(model: ReportModel, metric: str) -> str:
+    """Return the picture in one sentence, for readers who cannot see it."""
+    counted = count_roles(model)
+    listed = ", ".join(f"{wording.count(counted[role])} {role}" for role in wording.ROLE_MEANINGS if counted[role])
     return (
-        f"{metric} of {wording.plural(sum(counted.values()), 'record')} in order of the network: {told or 'nothing to show'}."
+        f"{metric} of {wording.plural(sum(counted.values()), 'record')} in order of the network: {listed or 'nothing to show'}."
     )

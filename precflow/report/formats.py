@@ -1,4 +1,4 @@
-"""Writing the reports of a run into a folder."""
+"""The files that a run's report can be written as, and writing them into a folder."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from precflow.report import html, junit, markdown, result_json
 from precflow.report.model import ReportModel
 
 FORMATS: Mapping[str, tuple[str, Callable[[ReportModel], str]]] = {
-    "html": ("report.html", html.text),
-    "markdown": ("report.md", markdown.text),
-    "json": ("result.json", result_json.text),
-    "junit": ("junit.xml", junit.text),
+    "html": ("report.html", html.render),
+    "markdown": ("report.md", markdown.render),
+    "json": ("result.json", result_json.render),
+    "junit": ("junit.xml", junit.render),
 }
 
 

@@ -1,28 +1,27 @@
-"""``report.html``: one file that opens offline. The verdict, the advice and the coverage stand in it without any script."""
+"""``report.html``: one file that opens offline. Verdict, advice and coverage are readable without JavaScript."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jinja2
 from markupsafe import Markup
 
-from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES
+from precflow.judgement.verdicts import MISALIGNED_STATUSES
 from precflow.report import chart, highlights, page_data, record_details, wording
 from precflow.report.model import ReportModel
-from precflow.report.templating import environment
+from precflow.report.templating import load_templates
 
-FIRST_ROWS = 50  # that stand in the page itself, for print and for readers without script; the script's table shows as many
+FIRST_ROWS = 50  # rows written into the page, for print and without JavaScript; the script's table shows as many at a time
 STYLES = ("base.css", "sections.css", "records.css", "record_details.css", "print.css")
 SCRIPTS = ("format.js", "page.js", "records.js", "chart.js", "table.js", "tree.js", "detail.js", "start.js")
 
 
 @dataclass(frozen=True)
 class Fact:
-    """One line of the environment: its name, both values, and whether the run calls them different."""
+    """One line of the section Environment: its name, both values, and whether they count as different."""
 
     name: str
     reference: str
@@ -30,63 +29,63 @@ class Fact:
     differs: bool
 
 
-def text(model: ReportModel) -> str:
-    """Return the HTML report."""
-    templates, verdict = environment(), model.verdict
-    page, data = page_data.fitted(model)
-    style, script = inlined(templates, "css", STYLES), inlined(templates, "js", SCRIPTS)
+def render(model: ReportModel) -> str:
+    """Return the page: every section is a template in ``templates/html``, listed in ``templates/report.html.j2``."""
+    templates, verdict = load_templates(), model.verdict
+    page, data = page_data.fit_into_page(model)
+    style, script = inline_sources(templates, "css", STYLES), inline_sources(templates, "js", SCRIPTS)
     return templates.get_template("report.html.j2").render(
         model=page,
         style=style,
         script=script,
-        policy=policy(style, script),
+        policy=build_policy(style, script),
         data=Markup(data),  # noqa: S704 - neither its JSON (<, > and & are escaped) nor base64 can end the element
         symbol=wording.VERDICT_SYMBOLS[verdict.verdict],
-        headline=headline(model),
+        headline=describe_verdict(model),
         emulated=wording.EMULATED,
-        unpaired=highlights.unpaired(model),
-        roles=highlights.roles(model),
-        closest=highlights.closest_row(page),
+        unpaired=highlights.count_unpaired(model),
+        roles=highlights.count_roles(model),
+        closest=highlights.find_closest_row(page),
         closest_records=record_details.render(page, templates),
         failing=sum(verdict.counts.get(status, 0) for status in MISALIGNED_STATUSES),
-        first_rows=highlights.first_rows(page, FIRST_ROWS),
-        picture=chart.build(page),
-        left_out=wording.left_out(len(page.rows), page.rows_left_out, page.recipe),
-        facts=facts(model),
+        first_rows=highlights.find_first_rows(page, FIRST_ROWS),
+        picture=chart.build_chart(page),
+        left_out=wording.describe_left_out(len(page.rows), page.rows_left_out, page.recipe),
+        facts=list_facts(model),
         status_symbols=wording.STATUS_SYMBOLS,
         status_meanings=wording.STATUS_MEANINGS,
         role_meanings=wording.ROLE_MEANINGS,
         severity=highlights.SEVERITY,
-        kinds=kinds(),
+        kinds=wording.STATUS_COLOURS,
     )
 
 
-def inlined(templates: jinja2.Environment, folder: str, names: tuple[str, ...]) -> Markup:
-    """Return style sheets or scripts as one text, in order.
+def inline_sources(templates: jinja2.Environment, folder: str, names: tuple[str, ...]) -> Markup:
+    """Return style sheets or scripts, joined in this order.
 
     Raises:
-        jinja2.TemplateNotFound: The installation lacks one of them.
+        jinja2.TemplateNotFound: One of them is missing from the installation.
     """
     loader = templates.loader
     assert loader is not None, "the report's environment always has a loader"
     text = "".join(loader.get_source(templates, f"{folder}/{name}")[0] for name in names)
     whole = f'"use strict";\n(async () => {{\n{text}}})();\n' if folder == "js" else text
-    assert "</s" not in whole.lower(), "our own sources never close their element"
+    assert "</s" not in whole.lower(), "none of our sources may end the <style> or <script> element around it"
     return Markup("\n" + whole)  # noqa: S704 - shipped with precflow, holds nothing of the run
 
 
-def policy(style: str, script: str) -> str:
-    """Return the content security policy: no network at all, and no style or script but these two."""
+def build_policy(style: str, script: str) -> str:
+    """Return the content security policy of the page: no network, and only this style and this script."""
     allowed = {"style-src": style, "script-src": script}
-    hashes = [f"{name} 'sha256-{_digest(source)}'" for name, source in allowed.items()]
+    hashes = [f"{name} 'sha256-{_hash(source)}'" for name, source in allowed.items()]
     return "; ".join(["default-src 'none'", *hashes, "base-uri 'none'", "form-action 'none'"])
 
 
-def _digest(text: str) -> str:
+def _hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def headline(model: ReportModel) -> str:
+def describe_verdict(model: ReportModel) -> str:
     """Return the verdict as one sentence."""
     if model.verdict.verdict == "misaligned":
         return "The two sides part at" if model.region.start else "Records are over their limits; no single start was found."
@@ -95,25 +94,10 @@ def headline(model: ReportModel) -> str:
     return "Every record that was compared stays within its limits."
 
 
-def facts(model: ReportModel) -> list[Fact]:
-    """Return the environment of both sides, what differs first; a difference without a fact is shown all the same."""
+def list_facts(model: ReportModel) -> list[Fact]:
+    """Return the facts of both sides, those that differ first; a difference is listed even if neither side has such a fact."""
     by_side = {view.side: view.facts for view in model.sides}
     reference, target = by_side.get("reference", {}), by_side.get("target", {})
-    names = dict.fromkeys([*model.differences, *sorted({*reference, *target})])
-    return [_fact(name, model.differences, reference, target) for name in names]
-
-
-def _fact(
-    name: str, differences: Mapping[str, tuple[str, str]], reference: Mapping[str, str], target: Mapping[str, str]
-) -> Fact:
-    pair = differences.get(name)
-    if pair is not None:
-        return Fact(name, pair[0], pair[1], differs=True)
-    return Fact(name, reference.get(name, ""), target.get(name, ""), differs=False)
-
-
-def kinds() -> Mapping[str, str]:
-    """Return status -> the class of colour that it is shown in: ``bad``, ``doubt``, ``known``, ``good`` or ``quiet``."""
-    bad = dict.fromkeys(MISALIGNED_STATUSES, "bad")
-    doubt = dict.fromkeys(INCOMPLETE_STATUSES | {"blind"}, "doubt")
-    return dict.fromkeys(highlights.SEVERITY, "quiet") | {"pass": "good", "accepted": "known"} | doubt | bad
+    different = [Fact(name, *values, differs=True) for name, values in model.differences.items()]
+    others = sorted({*reference, *target} - model.differences.keys())
+    return different + [Fact(name, reference.get(name, ""), target.get(name, ""), differs=False) for name in others]

@@ -1,4 +1,4 @@
-"""JUnit XML for build servers: one case for the verdict, one a stage, one a module of the first two levels."""
+"""``junit.xml`` for build servers: a case for the verdict, for each stage, and for each module of the first two levels."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
-from precflow import streams
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES
 from precflow.report import highlights, wording
 from precflow.report.model import ReportModel, Row, StageView
-from precflow.report.tree import levels
+from precflow.report.tree import split_levels
+from precflow.streams import printable_lines  # XML cannot hold control characters: they become visible escapes
 
-MOST_CASES = 1000  # of modules; more than a build server shows, and a model of 200 000 modules would make a file of 30 MB
-LEVELS = 2  # `encoder` and `encoder.layers.0`: a list that people can read
+MOST_CASES = 1000  # of modules; a model with 200 000 modules would make a file of 30 MB
+LEVELS = 2  # of module names: `encoder`, `encoder.layers.0`; more make a list that nobody reads
 _IN_WORDS = {"failure": "failed", "error": "without evidence", "skipped": "skipped", "passed": "passed"}
 _WORST_FIRST = tuple(_IN_WORDS)
-_SHOWN = 10  # records told in the message of a failing case
+_SHOWN = 10  # records listed in a failing case
 
 
 @dataclass(frozen=True)
@@ -41,42 +41,44 @@ class Case:
     seconds: float = 0.0
 
 
-def text(model: ReportModel) -> str:
+def render(model: ReportModel) -> str:
     """Return the run as JUnit XML."""
-    every = cases(model)
-    root = ET.Element("testsuites", _totals(model.recipe, every))
+    every = list_cases(model)
+    root = ET.Element("testsuites", _count_outcomes(model.recipe, every))
     for suite in dict.fromkeys(case.suite for case in every):
         inside = [case for case in every if case.suite == suite]
-        part = ET.SubElement(root, "testsuite", _totals(f"{model.recipe}.{suite}", inside))
+        part = ET.SubElement(root, "testsuite", _count_outcomes(f"{model.recipe}.{suite}", inside))
         for case in inside:
-            _append(part, model.recipe, case)
+            _append_case(part, model.recipe, case)
     ET.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def cases(model: ReportModel) -> list[Case]:
-    """Return every case: the verdict first, because a run can be inconclusive although each module passes."""
-    name_of = {module: ".".join(levels(module)[:LEVELS]) or "(model)" for module in {row.measure.module for row in model.rows}}
+def list_cases(model: ReportModel) -> list[Case]:
+    """Return every case. The verdict is one of them, because a run can be inconclusive although each module passes."""
+    name_of = {
+        module: ".".join(split_levels(module)[:LEVELS]) or "(model)" for module in {row.measure.module for row in model.rows}
+    }
     grouped: dict[str, list[Row]] = {}
     for row in model.rows:
         grouped.setdefault(name_of[row.measure.module], []).append(row)
-    modules = [_module(name, rows) for name, rows in grouped.items()]
-    return [_verdict(model), *(_stage(stage) for stage in model.stages), *_bounded(modules)]
+    modules = [_make_module_case(name, rows) for name, rows in grouped.items()]
+    return [_make_verdict_case(model), *(_make_stage_case(stage) for stage in model.stages), *_keep_worst(modules)]
 
 
-def _bounded(modules: Sequence[Case]) -> list[Case]:
-    """Return the cases of modules, the worst where there are too many; one case then stands for all others, and counts them."""
+def _keep_worst(modules: Sequence[Case]) -> list[Case]:
+    """Return the cases of modules; if there are too many, only the worst, and one last case that counts the others."""
     if len(modules) <= MOST_CASES:
         return list(modules)
     ranked = sorted(range(len(modules)), key=lambda number: _WORST_FIRST.index(modules[number].outcome))
     kept, others = sorted(ranked[: MOST_CASES - 1]), [modules[number] for number in ranked[MOST_CASES - 1 :]]
     counted = Counter(case.outcome for case in others)
-    told = ", ".join(f"{wording.count(many)} {_IN_WORDS[outcome]}" for outcome, many in counted.items())
-    name = f"({wording.plural(len(others), 'other module')}: {told})"
-    return [*(modules[number] for number in kept), Case("modules", name, others[0].outcome, told)]
+    listed = ", ".join(f"{wording.count(many)} {_IN_WORDS[outcome]}" for outcome, many in counted.items())
+    name = f"({wording.plural(len(others), 'other module')}: {listed})"
+    return [*(modules[number] for number in kept), Case("modules", name, others[0].outcome, listed)]
 
 
-def _verdict(model: ReportModel) -> Case:
+def _make_verdict_case(model: ReportModel) -> Case:
     verdict = model.verdict
     outcome = {"aligned": "passed", "misaligned": "failure", "inconclusive": "error"}[verdict.verdict]
     starts = f"starts at {model.region.start}" if model.region.start else ""
@@ -87,62 +89,58 @@ def _verdict(model: ReportModel) -> Case:
     return Case("verdict", f"verdict ({name})", outcome, message, "\n".join([reasons, *findings]), model.seconds)
 
 
-def _stage(stage: StageView) -> Case:
+def _make_stage_case(stage: StageView) -> Case:
     outcomes = {"kept": "passed", "run": "passed", "skipped": "skipped"}
     return Case("stages", stage.name, outcomes.get(stage.state, "failure"), stage.note or stage.state, seconds=stage.seconds)
 
 
-def _module(name: str, rows: Sequence[Row]) -> Case:
-    """Return the case of one module: wrong beats missing, missing beats nothing to judge, and only then it passed."""
+def _make_module_case(name: str, rows: Sequence[Row]) -> Case:
+    """Return the case of one module: failure if a record is wrong, else error if one is missing, else skipped or passed."""
     for outcome, statuses in (("failure", MISALIGNED_STATUSES), ("error", INCOMPLETE_STATUSES)):
         found = [row for row in rows if row.judged.status in statuses]
         if found:
-            return Case("modules", name, outcome, _message(found, rows), "\n".join(_details(found)))
+            return Case("modules", name, outcome, _describe_records(found, rows), "\n".join(_list_reasons(found)))
     if not any(row.judged.status in {"pass", "accepted"} for row in rows):
-        return Case("modules", name, "skipped", "no record here could have failed")
-    taken = sum(row.judged.status == "accepted" for row in rows)
-    return Case("modules", name, "passed", wording.plural(taken, "accepted difference") if taken else "")
+        return Case("modules", name, "skipped", "no record of this module could have failed")
+    accepted = sum(row.judged.status == "accepted" for row in rows)
+    return Case("modules", name, "passed", wording.plural(accepted, "accepted difference") if accepted else "")
 
 
-def _message(found: Sequence[Row], rows: Sequence[Row]) -> str:
-    worst = highlights.worst_status([row.judged.status for row in found])
+def _describe_records(found: Sequence[Row], rows: Sequence[Row]) -> str:
+    worst = highlights.find_worst_status([row.judged.status for row in found])
     starts = " (the error starts here)" if any(row.role == "introduces" for row in found) else ""
     return f"{wording.count(len(found))} of {wording.plural(len(rows), 'record')}, worst: {wording.words(worst)}{starts}"
 
 
-def _details(found: Sequence[Row]) -> Iterable[str]:
+def _list_reasons(found: Sequence[Row]) -> Iterable[str]:
     for row in sorted(found, key=lambda row: row.role != "introduces")[:_SHOWN]:
         yield f"{row.measure.record}: {wording.words(row.judged.status)}, {row.judged.reason or row.measure.reason or row.role}"
     if len(found) > _SHOWN:
         yield f"and {wording.count(len(found) - _SHOWN)} more in the report"
 
 
-def _totals(name: str, inside: Sequence[Case]) -> dict[str, str]:
-    def having(outcome: str) -> str:
-        """Return how many cases ended so, as an attribute."""
+def _count_outcomes(name: str, inside: Sequence[Case]) -> dict[str, str]:
+    def count(outcome: str) -> str:
+        """Return the number of cases with this outcome, as text of an attribute."""
         return str(sum(case.outcome == outcome for case in inside))
 
     return {
-        "name": _clean(name),
+        "name": printable_lines(name),
         "tests": str(len(inside)),
-        "failures": having("failure"),
-        "errors": having("error"),
-        "skipped": having("skipped"),
+        "failures": count("failure"),
+        "errors": count("error"),
+        "skipped": count("skipped"),
         "time": f"{sum(case.seconds for case in inside if case.suite == 'stages'):.3f}",
     }
 
 
-def _append(suite: ET.Element, recipe: str, case: Case) -> None:
-    facts = {"classname": _clean(f"{recipe}.{case.suite}"), "name": _clean(case.name), "time": f"{case.seconds:.3f}"}
+def _append_case(suite: ET.Element, recipe: str, case: Case) -> None:
+    classname, name = printable_lines(f"{recipe}.{case.suite}"), printable_lines(case.name)
+    facts = {"classname": classname, "name": name, "time": f"{case.seconds:.3f}"}
     element = ET.SubElement(suite, "testcase", facts)
     if case.outcome == "passed":
         if case.suite == "modules" and case.message:
-            ET.SubElement(element, "system-out").text = _clean(case.message)
+            ET.SubElement(element, "system-out").text = printable_lines(case.message)
         return
-    told = ET.SubElement(element, case.outcome, {"message": _clean(case.message)})
-    told.text = _clean(case.detail) or None
-
-
-def _clean(text: str) -> str:
-    """Return text that XML can hold and that a build server shows as it is read; other letters become visible escapes."""
-    return streams.printable_lines(text)
+    outcome = ET.SubElement(element, case.outcome, {"message": printable_lines(case.message)})
+    outcome.text = printable_lines(case.detail) or None

@@ -1,27 +1,27 @@
-"""``report.md``: the letter for a pull request. Verdict, what to do, worst records, coverage, differences."""
+"""``report.md``: a short report for a pull request. Verdict, what to do, the worst records, coverage, differences."""
 
 from __future__ import annotations
 
 from precflow.report import highlights, terminal, wording
 from precflow.report.model import ReportModel
-from precflow.report.templating import environment
+from precflow.report.templating import load_templates
 
-WORST = 10
-DIFFERENCES = 30
+WORST = 10  # records
+DIFFERENCES = 30  # lines of the environment
 
 
-def text(model: ReportModel) -> str:
-    """Return the Markdown report; names are escaped, and it stays short whatever the size of the model."""
-    template = environment().get_template("report.md.j2")
+def render(model: ReportModel) -> str:
+    """Return the Markdown report; every table in it has a largest number of rows."""
+    template = load_templates().get_template("report.md.j2")
     return template.render(
         model=model,
         symbol=wording.VERDICT_SYMBOLS[model.verdict.verdict],
         emulated=wording.EMULATED,
-        coverage=terminal.coverage(model),
-        standards=terminal.standards(model),
-        worst=highlights.worst_rows(model, WORST),
-        missing=highlights.incomplete_rows(model, WORST),
-        closest=highlights.closest_row(model),
+        coverage=terminal.describe_coverage(model),
+        standards=terminal.describe_standards(model),
+        worst=highlights.find_worst_rows(model, WORST),
+        missing=highlights.find_incomplete_rows(model, WORST),
+        closest=highlights.find_closest_row(model),
         differences=list(model.differences.items())[:DIFFERENCES],
         hidden_differences=max(0, len(model.differences) - DIFFERENCES),
     )

@@ -1,10 +1,9 @@
-"""The one typed model from which HTML, Markdown, JSON and JUnit are made."""
+"""Everything that a report says, as one typed value. Page, Markdown, JSON, JUnit and terminal only render it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from precflow.comparison.detail.record import RecordDetail
 from precflow.comparison.measures import Measure
@@ -101,6 +100,5 @@ class ReportModel:
     emulated: bool
     emulation: str = ""
     details: tuple[RecordDetail, ...] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict)
     rows_left_out: int = 0
     roles_left_out: Mapping[str, int] = field(default_factory=dict)

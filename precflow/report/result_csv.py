@@ -1,4 +1,4 @@
-"""``result.csv``: one line a record with its status and every metric, for spreadsheets and pandas."""
+"""``result.csv``: one line for each record with its status and every metric, for spreadsheets and pandas."""
 
 from __future__ import annotations
 
@@ -11,36 +11,39 @@ from precflow.report.model import ReportModel, Row
 
 _HEAD = "record name level phase order status role metric value limit ratio standard".split()
 _ENDS = "equal reference_dtype target_dtype reference_shape target_shape reason".split()
-_FORMULAS = ("=", "+", "-", "@")  # a spreadsheet would compute a text that starts so
+_FORMULAS = ("=", "+", "-", "@")  # a spreadsheet computes a text that starts with one of these
 
 
-def text(model: ReportModel) -> str:
-    """Return the table; a metric that a record lacks is an empty cell, NaN and infinity are ``nan`` and ``inf``."""
-    metrics = highlights.metrics_of(model)
+def render(model: ReportModel) -> str:
+    """Return the table. A missing metric is an empty cell; NaN and infinity are ``nan`` and ``inf``."""
+    metrics = highlights.list_metrics(model)
     target = io.StringIO()
     writer = csv.writer(target, lineterminator="\n")
     writer.writerow([*_HEAD, *metrics, *_ENDS])
     for row in model.rows:
-        writer.writerow(_cells(row, metrics))
+        writer.writerow(_list_cells(row, metrics))
     return target.getvalue()
 
 
-def _cells(row: Row, metrics: Sequence[str]) -> list[str]:
+def _list_cells(row: Row, metrics: Sequence[str]) -> list[str]:
     measure, judged = row.measure, row.judged
     decided = [judged.metric, *(map(repr, (judged.value, judged.limit, judged.ratio)) if judged.metric else ("", "", ""))]
     names = [measure.record, measure.name, measure.level, measure.phase, str(measure.order), judged.status, row.role]
     numbers = [repr(float(measure.metrics[metric])) if metric in measure.metrics else "" for metric in metrics]
-    shapes = [_sizes(measure.reference_shape, measure.reference_dtype), _sizes(measure.target_shape, measure.target_dtype)]
+    shapes = [
+        _format_shape(measure.reference_shape, measure.reference_dtype),
+        _format_shape(measure.target_shape, measure.target_dtype),
+    ]
     ends = [str(int(measure.equal)), measure.reference_dtype, measure.target_dtype, *shapes, judged.reason or measure.reason]
-    return [*map(_word, [*names, *decided, judged.standard]), *numbers, *map(_word, ends)]
+    return [*map(_escape_formula, [*names, *decided, judged.standard]), *numbers, *map(_escape_formula, ends)]
 
 
-def _sizes(shape: Sequence[int], dtype: str) -> str:
+def _format_shape(shape: Sequence[int], dtype: str) -> str:
     return "x".join(map(str, shape)) if dtype else ""
 
 
-def _word(text: str) -> str:
-    """Return a text as a cell that no spreadsheet takes for a formula."""
+def _escape_formula(text: str) -> str:
+    """Return a text as a cell: with an apostrophe in front if a spreadsheet would take it for a formula."""
     plain = wording.printable(text)
     return f"'{plain}" if plain.startswith(_FORMULAS) and not _is_number(plain) else plain
 

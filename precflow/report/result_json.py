@@ -1,4 +1,4 @@
-"""``result.json``: the whole outcome for machines, as strict JSON with a versioned schema (docs/result.schema.json)."""
+"""``result.json``: the whole outcome for programs, as strict JSON with a versioned schema (docs/result.schema.json)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from precflow.report.model import RESULT_SCHEMA, ReportModel, Row
 from precflow.streams import printable_json
 
 FORMAT = "precflow-result"
-MOST_BYTES = 6_000_000  # of rows: the folder that is kept as an artifact stays below 10 MB
-_DIGITS = 6  # of an error; no limit is stated more exactly
-_DIGITS_NEAR_ONE = 12  # a cosine similarity of 1 - 1e-11 stays apart from 1
+MOST_BYTES = 6_000_000  # of rows, so that the folder `public/` stays below 10 MB
+_DIGITS = 6  # of a number; limits are not stated more exactly
+_DIGITS_NEAR_ONE = 12  # so that a cosine similarity of 1 - 1e-11 differs from 1
 
 
-def document(model: ReportModel) -> dict[str, Any]:
-    """Return the outcome as plain data that ``json`` writes strictly: no NaN, no infinity, text keys only.
+def build_document(model: ReportModel) -> dict[str, Any]:
+    """Return the outcome as plain data: no NaN, no infinity, only text as keys.
 
-    Of a run with very many records, those that matter least are counted and left out.
+    If a run has too many records, the least important ones are left out and counted.
     """
-    kept = _bounded(model)
+    kept = _keep_most_important(model)
     return {
         "format": FORMAT,
         "schema": RESULT_SCHEMA,
@@ -33,19 +33,19 @@ def document(model: ReportModel) -> dict[str, Any]:
         "title": model.title,
         "run": model.run,
         "finished": model.finished,
-        "seconds": strict(model.seconds),
+        "seconds": make_strict(model.seconds),
         "command": model.command,
         "exit_code": EXIT_CODES[model.verdict.verdict],
         "emulated": model.emulated,
         "emulation": model.emulation,
-        "verdict": strict(model.verdict),
-        "region": {key: value for key, value in strict(model.region).items() if key != "roles"},
-        "findings": [_finding(strict(finding)) for finding in model.findings],
-        "sides": strict(model.sides),
+        "verdict": make_strict(model.verdict),
+        "region": {key: value for key, value in make_strict(model.region).items() if key != "roles"},
+        "findings": [_build_finding(make_strict(finding)) for finding in model.findings],
+        "sides": make_strict(model.sides),
         "differences": {
             name: {"reference": reference, "target": target} for name, (reference, target) in model.differences.items()
         },
-        "stages": strict(model.stages),
+        "stages": make_strict(model.stages),
         "columns": list(model.columns),
         "rows": kept,
         "rows_left_out": model.rows_left_out + len(model.rows) - len(kept),
@@ -53,48 +53,48 @@ def document(model: ReportModel) -> dict[str, Any]:
     }
 
 
-def text(model: ReportModel) -> str:
-    """Return ``result.json``: one record a line, so that two results can be compared by eye.
+def render(model: ReportModel) -> str:
+    """Return ``result.json``, with one record on a line, so that ``diff`` of two results is readable.
 
-    Letters that would act on the screen of who looks at it (bidirectional marks, control characters) are escapes.
+    Control characters and marks of writing direction are written as escapes: the file may be shown in a terminal.
     """
-    whole = document(model)
-    rows = ",\n  ".join(_line(row) for row in whole.pop("rows"))
+    whole = build_document(model)
+    rows = ",\n  ".join(_format_line(row) for row in whole.pop("rows"))
     head = json.dumps(whole, ensure_ascii=False, allow_nan=False, indent=1)
     records = f"[\n  {rows}\n ]" if rows else "[]"
     return printable_json(f'{head[:-2]},\n "rows": {records}\n}}\n')
 
 
-def _bounded(model: ReportModel) -> Sequence[dict[str, Any]]:
-    """Return the rows that fit, in their order: those that matter most to a reader."""
+def _keep_most_important(model: ReportModel) -> Sequence[dict[str, Any]]:
+    """Return the most important rows, as many as fit, in order of the graph."""
     room, kept = MOST_BYTES, {}
     for number in sorted(range(len(model.rows)), key=lambda number: highlights.importance(model.rows[number])):
-        row = _row(model.rows[number], model.columns)
-        room -= len(_line(row).encode("utf-8", "backslashreplace"))
+        row = _build_row(model.rows[number], model.columns)
+        room -= len(_format_line(row).encode("utf-8", "backslashreplace"))
         if room < 0:
             break
         kept[number] = row
     return [kept[number] for number in sorted(kept)]
 
 
-def strict(value: Any) -> Any:
-    """Return a value as JSON has it: dataclasses become objects, tuples lists, and NaN and infinity words.
+def make_strict(value: Any) -> Any:
+    """Return a value with only what JSON has: dataclasses become objects, tuples become lists, NaN and infinity become words.
 
-    >>> strict({"a": (1.0, float("nan"), float("-inf"))})
+    >>> make_strict({"a": (1.0, float("nan"), float("-inf"))})
     {'a': [1.0, 'NaN', '-Infinity']}
     """
     if isinstance(value, float):
-        return _number(value)
+        return _round(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: strict(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: make_strict(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): strict(inner) for key, inner in value.items()}
+        return {str(key): make_strict(inner) for key, inner in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [strict(inner) for inner in value]
+        return [make_strict(inner) for inner in value]
     return value
 
 
-def _number(value: float) -> float | str:
+def _round(value: float) -> float | str:
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -103,8 +103,8 @@ def _number(value: float) -> float | str:
     return float(f"{value:.{digits}g}")
 
 
-def _row(row: Row, columns: Sequence[str]) -> dict[str, Any]:
-    """Return one record: who it is, how it was judged, and the metrics that the recipe shows."""
+def _build_row(row: Row, columns: Sequence[str]) -> dict[str, Any]:
+    """Return one record: its name, how it was judged, and the metrics that the recipe shows."""
     measure, judged = row.measure, row.judged
     fields: dict[str, Any] = {
         "record": measure.record,
@@ -116,31 +116,31 @@ def _row(row: Row, columns: Sequence[str]) -> dict[str, Any]:
     if judged.metric:
         fields |= {
             "metric": judged.metric,
-            "value": strict(judged.value),
-            "limit": strict(judged.limit),
-            "ratio": strict(judged.ratio),
+            "value": make_strict(judged.value),
+            "limit": make_strict(judged.limit),
+            "ratio": make_strict(judged.ratio),
             "standard": judged.standard,
         }
-    shown = {metric: strict(measure.metrics[metric]) for metric in columns if metric in measure.metrics}
-    optional = {"metrics": shown, "reason": judged.reason or measure.reason, **_evidence(row)}
+    shown = {metric: make_strict(measure.metrics[metric]) for metric in columns if metric in measure.metrics}
+    optional = {"metrics": shown, "reason": judged.reason or measure.reason, **_build_evidence(row)}
     return fields | {key: value for key, value in optional.items() if value}
 
 
-def _evidence(row: Row) -> dict[str, Any]:
-    """Return what was kept of a record where it was not the whole tensor, and how far its metric is known."""
+def _build_evidence(row: Row) -> dict[str, Any]:
+    """Return what was kept of a record if it was not the whole tensor, and the range of its metric if that is estimated."""
     measure = row.measure
     limits = measure.ranges.get(row.judged.metric)
     return {
         "evidence": "" if measure.evidence == "tensors" else measure.evidence,
         "share": measure.share if measure.share < 1 else None,
-        "range": strict(limits) if limits else None,
+        "range": make_strict(limits) if limits else None,
     }
 
 
-def _finding(finding: dict[str, Any]) -> dict[str, Any]:
+def _build_finding(finding: dict[str, Any]) -> dict[str, Any]:
     pairs = [{"what": what, "value": value} for what, value in finding["evidence"]]
     return finding | {"evidence": pairs}
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def _format_line(row: Mapping[str, Any]) -> str:
     return json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

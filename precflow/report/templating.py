@@ -1,4 +1,4 @@
-"""Jinja for the report: escaping by format, and no undefined name passes silently."""
+"""The Jinja environment of the report: its filters, escaping for HTML and for Markdown, and an error for undefined names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from precflow.resources import directory
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]#|~!])")
 
 
-def environment() -> jinja2.Environment:
-    """Return the environment that reads the shipped templates; all is escaped but Markdown, which has its own filters."""
+def load_templates() -> jinja2.Environment:
+    """Return the environment of the shipped templates; HTML is escaped automatically, Markdown by its own filters."""
     loader = jinja2.FileSystemLoader(directory("templates"))
-    found = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=loader,
         autoescape=_is_html,  # noqa: S701 - HTML is escaped; in Markdown entities would show
         undefined=jinja2.StrictUndefined,
@@ -25,7 +25,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.filters |= {
+    environment.filters |= {
         "number": wording.number,
         "count": wording.count,
         "plural": wording.plural,
@@ -35,41 +35,41 @@ def environment() -> jinja2.Environment:
         "duration": wording.duration,
         "words": wording.words,
         "printable": wording.printable,
-        "shortened": wording.shortened,
-        "breakable": breakable,
-        "prose": markdown_prose,
-        "code": markdown_code,
+        "shortened": wording.shorten,
+        "breakable": make_breakable,
+        "prose": escape_prose,
+        "code": escape_code,
     }
-    return found
+    return environment
 
 
 def _is_html(name: str | None) -> bool:
-    """Tell whether a template is escaped as HTML: all are, but Markdown."""
+    """Tell whether a template is escaped as HTML: every one but Markdown."""
     return name is None or not name.endswith(".md.j2")
 
 
-def breakable(text: str, letters: str = "./") -> Markup:
-    """Return a name that HTML may break behind these letters: it is never cut, however narrow the page is.
+def make_breakable(text: str, letters: str = "./") -> Markup:
+    """Return a name that a browser may break behind these letters, so that a long one is broken and not cut.
 
-    >>> breakable("layers.0 / <x>"), breakable("relative_l2", "_")
+    >>> make_breakable("layers.0 / <x>"), make_breakable("relative_l2", "_")
     (Markup('layers.<wbr>0 /<wbr> &lt;x&gt;'), Markup('relative_<wbr>l2'))
     """
     return Markup("<wbr>").join(re.split(f"(?<=[{re.escape(letters)}])", wording.printable(text)))
 
 
-def markdown_prose(text: str) -> str:
+def escape_prose(text: str) -> str:
     r"""Return text that Markdown shows as it is, on one line, with no HTML in it.
 
-    >>> markdown_prose("a|b <i>c</i> *d*")
+    >>> escape_prose("a|b <i>c</i> *d*")
     'a\\|b &lt;i&gt;c&lt;/i&gt; \\*d\\*'
     """
     return html_escapes.escape(_MARKDOWN.sub(r"\\\1", wording.printable(text)), quote=False)
 
 
-def markdown_code(text: str) -> str:
-    """Return text as inline code that also stands in a table: as HTML where Markdown's own cannot hold a bar or a backtick.
+def escape_code(text: str) -> str:
+    """Return text as inline code. With a bar or a backtick in it, it becomes HTML: Markdown's own code breaks in a table.
 
-    >>> markdown_code("a_b <c>"), markdown_code("a|b`c<d")
+    >>> escape_code("a_b <c>"), escape_code("a|b`c<d")
     ('`a_b <c>`', '<code>a&#124;b&#96;c&lt;d</code>')
     """
     plain = wording.printable(text)

@@ -1,4 +1,4 @@
-"""The module tree: which part of the model holds records that went wrong."""
+"""The tree of modules: how many records of each part of the model went wrong."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES
-from precflow.report.highlights import worst_status
+from precflow.report.highlights import find_worst_status, is_judged
 from precflow.report.model import Row
 from precflow.report.wording import printable
 
 _CALL = re.compile(r"~\d+$")
-_UNCOUNTED = frozenset({"not_judged", "sampled_out"})
 
 
 @dataclass
-class Node:
-    """One module with everything inside it.
+class ModuleNode:
+    """One module and everything inside it.
 
     Attributes:
         name: Last part of the module's path.
-        statuses: Status -> records here and below, those that are judged only.
+        statuses: Status -> judged records here and below.
         introduces: Records here and below that introduce the error.
         children: Modules directly inside, in order of first appearance.
     """
@@ -30,12 +29,12 @@ class Node:
     name: str
     statuses: Counter[str] = field(default_factory=Counter)
     introduces: int = 0
-    children: dict[str, Node] = field(default_factory=dict)
+    children: dict[str, ModuleNode] = field(default_factory=dict)
 
     @property
     def worst(self) -> str:
-        """The worst status here and below."""
-        return worst_status(list(self.statuses))
+        """The worst status of the records here and below."""
+        return find_worst_status(list(self.statuses))
 
     @property
     def judged(self) -> int:
@@ -48,27 +47,27 @@ class Node:
         return sum(number for status, number in self.statuses.items() if status in MISALIGNED_STATUSES | INCOMPLETE_STATUSES)
 
 
-def build(rows: Iterable[Row]) -> Node:
-    """Return the tree of all modules that have rows; counts of a module include what is inside it.
+def build_tree(rows: Iterable[Row]) -> ModuleNode:
+    """Return the tree of all modules that have rows; the counts of a module include those of the modules inside it.
 
-    Each row is counted at its own module, and the sums are passed upwards once, so that a model may be nested as deeply as it
-    likes.
+    Rows are counted at their own module first, then every count is added to the module around it, from the inside out. No
+    recursion: models with 900 modules inside each other exist.
     """
-    root = Node("(model)")
-    around: list[tuple[Node, Node]] = []  # a module and the one around it; outer ones come first
-    known: dict[str, Node] = {}
+    root = ModuleNode("(model)")
+    around: list[tuple[ModuleNode, ModuleNode]] = []  # (module, the one around it); outer ones come first
+    known: dict[str, ModuleNode] = {}
     for row in rows:
         node = known.get(row.measure.module)
         if node is None:
             node = root
-            for part in parts(row.measure.module):
+            for part in split_path(row.measure.module):
                 inner = node.children.get(part)
                 if inner is None:
-                    inner = node.children[part] = Node(part)
+                    inner = node.children[part] = ModuleNode(part)
                     around.append((inner, node))
                 node = inner
             known[row.measure.module] = node
-        if row.judged.status not in _UNCOUNTED:
+        if is_judged(row):
             node.statuses[row.judged.status] += 1
             node.introduces += row.role == "introduces"
     for inner, outer in reversed(around):
@@ -77,24 +76,24 @@ def build(rows: Iterable[Row]) -> Node:
     return root
 
 
-def parts(module: str) -> list[str]:
+def split_path(module: str) -> list[str]:
     """Return the parts of a module's path; none for the model itself.
 
-    >>> parts("encoder.layers.0.mlp"), parts(""), parts("(model)"), parts("encoder.mlp~1")
+    >>> split_path("encoder.layers.0.mlp"), split_path(""), split_path("(model)"), split_path("encoder.mlp~1")
     (['encoder', 'layers', '0', 'mlp'], [], [], ['encoder', 'mlp'])
     """
     plain = _CALL.sub("", module)
     return [] if plain in {"", "(model)"} else plain.split(".")
 
 
-def levels(module: str) -> list[str]:
-    """Return the parts of a module's path as people count them: the number of a layer belongs to its list.
+def split_levels(module: str) -> list[str]:
+    """Return the parts of a module's path as people count them: ``layers.0`` is one part.
 
-    >>> levels("encoder.layers.0.mlp.fc1")
+    >>> split_levels("encoder.layers.0.mlp.fc1")
     ['encoder', 'layers.0', 'mlp', 'fc1']
     """
     merged: list[str] = []
-    for part in parts(module):
+    for part in split_path(module):
         if part.isdigit() and merged:
             merged[-1] += "." + part
         else:
@@ -102,16 +101,16 @@ def levels(module: str) -> list[str]:
     return merged
 
 
-def plain(root: Node) -> list[list[object]]:
-    """Return a tree as a list for the page, each module before what is inside it.
+def flatten_tree(root: ModuleNode) -> list[list[object]]:
+    """Return a tree as a flat list for the page, each module before the modules inside it.
 
-    One module is its name, worst status, wrong, judged, introduces, and how many modules are around it: nested lists of a
-    deeply nested model are more than JSON's writers and readers can follow.
+    An entry is the name, the worst status, the numbers wrong, judged and introduces, and the depth. Flat, because Python's and
+    the browser's JSON give up on lists nested by the hundred.
     """
-    found: list[list[object]] = []
+    entries: list[list[object]] = []
     waiting = [(root, 0)]
     while waiting:
         node, depth = waiting.pop()
-        found.append([printable(node.name), node.worst, node.wrong, node.judged, node.introduces, depth])
+        entries.append([printable(node.name), node.worst, node.wrong, node.judged, node.introduces, depth])
         waiting += [(child, depth + 1) for child in reversed(node.children.values())]
-    return found
+    return entries

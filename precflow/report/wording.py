@@ -1,4 +1,7 @@
-"""Words, symbols and number formats that every report shares, so that all of them say the same."""
+"""Words, symbols and number formats that every report shares, so that all of them say the same.
+
+The functions that format a value are named as the filters of Jinja are, by what they give: ``{{ ratio | share }}``.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import math
 from collections.abc import Mapping
 
 from precflow import streams
+from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES
 from precflow.report.model import Row
 
 VERDICT_SYMBOLS: Mapping[str, str] = {"aligned": "✓", "misaligned": "✗", "inconclusive": "?"}
@@ -30,34 +34,41 @@ STATUS_MEANINGS: Mapping[str, str] = {
     "pass": "Compared, and within every limit that applies to it.",
     "fail": "Compared, and over at least one limit.",
     "blind": "Compared, but its limit is so wide that nothing could have failed. Never evidence for aligned.",
-    "accepted": "Over its limit, and listed in the recipe as a known difference whose last day has not passed.",
+    "accepted": "Over its limit, and listed in the recipe as a known difference that has not expired.",
     "unpaired_reference": "Only the reference has this record; the target never computed it.",
     "unpaired_target": "Only the target has this record; the reference never computed it.",
     "shape": "The two sides have different shapes, so that no error can be stated.",
     "dtype": "An element type that the recipe does not imply.",
     "nonfinite": "NaN or infinity on one side only, or at different places.",
     "unreadable": "The evidence of one side is damaged or was never stored.",
-    "undecided": "What was kept of it (a sketch, statistics, a sample) does not tell whether it keeps its limits.",
+    "undecided": "What was kept of it (a sketch, statistics, a sample) does not show whether it is within its limits.",
     "sampled_out": "Left out on purpose by sampling.",
     "not_judged": "Inputs, integers and pure data movement: shown, never counted.",
+}
+STATUS_COLOURS: Mapping[str, str] = {  # status -> CSS class
+    **dict.fromkeys(STATUS_SYMBOLS, "quiet"),
+    **dict.fromkeys(MISALIGNED_STATUSES, "bad"),
+    **dict.fromkeys(INCOMPLETE_STATUSES | {"blind"}, "doubt"),
+    "pass": "good",
+    "accepted": "known",
 }
 ROLE_MEANINGS: Mapping[str, str] = {
     "introduces": "its inputs agree, its output does not: the error starts here",
     "inherits": "differs, and so did what it was given",
     "agrees": "within its limits",
-    "accepted": "over its limits, and taken for a known difference by the recipe",
+    "accepted": "over its limits, and listed in the recipe as a known difference",
     "unknown": "not enough evidence to say",
 }
 printable = streams.printable  # every report escapes as the terminal does
 _TIMES = "\u00d7"
 
 
-def left_out(shown: int, out: int, recipe: str) -> str:
-    """Say that a page has not all records, which it has, and where the others are; ``""`` where it has all.
+def describe_left_out(shown: int, out: int, recipe: str) -> str:
+    """Return the sentence that says which records a page lacks and where they are; ``""`` if it has all.
 
     Args:
         shown: Records on the page.
-        out: Records that are not.
+        out: Records that are not on it.
         recipe: Name of the run.
     """
     if not out:
@@ -79,34 +90,34 @@ def number(value: float) -> str:
     ('0', 'NaN', '-infinity', '1.5e-5')
     """
     if not math.isfinite(value):
-        return _nonfinite(value)
+        return _format_nonfinite(value)
     if 0.99 < value < 1:
-        return _just_below_one(value)
+        return _format_just_below_one(value)
     size = abs(value)
     if 999.5 <= size < 1e7:
         return count(round(value))
     if size == 0 or 0.1 <= size < 999.5:
         return f"{value + 0.0:.3g}"
-    return _scientific(value)
+    return _format_scientific(value)
 
 
-def _nonfinite(value: float) -> str:
+def _format_nonfinite(value: float) -> str:
     if math.isnan(value):
         return "NaN"
     return "infinity" if value > 0 else "-infinity"
 
 
-def _just_below_one(value: float) -> str:
-    """Return 0.99..., cut after the second digit that is not 9; ``1`` where doubles end.
+def _format_just_below_one(value: float) -> str:
+    """Return 0.99... with two digits behind the nines, as many as a double has.
 
-    >>> _just_below_one(0.9999987), _just_below_one(0.995), _just_below_one(1 - 2e-16)
+    >>> _format_just_below_one(0.9999987), _format_just_below_one(0.995), _format_just_below_one(1 - 2e-16)
     ('0.9999987', '0.995', '0.9999999999999998')
     """
     digits = 1 - math.floor(math.log10(1 - value))
     return f"{value:.{min(digits, 16)}f}".rstrip("0")
 
 
-def _scientific(value: float) -> str:
+def _format_scientific(value: float) -> str:
     mantissa, exponent = f"{value:.2e}".split("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 
@@ -121,7 +132,7 @@ def count(value: int) -> str:
 
 
 def plural(value: int, one: str, many: str = "") -> str:
-    """Return a count with its noun.
+    """Return a count with its noun, in the singular or the plural.
 
     >>> plural(1, "record"), plural(1214, "record"), plural(0, "entry", "entries")
     ('1 record', '1 214 records', '0 entries')
@@ -130,7 +141,7 @@ def plural(value: int, one: str, many: str = "") -> str:
 
 
 def share(value: float) -> str:
-    """Return a share as percent; never rounded up to 100 % or down to 0 %.
+    """Return a share in percent; only 1 is shown as 100 %, and only 0 as 0 %.
 
     >>> share(1.0), share(0.62), share(0.99996), share(0.00004), share(0.0)
     ('100 %', '62 %', '99.9 %', '0.1 %', '0 %')
@@ -146,7 +157,7 @@ def share(value: float) -> str:
 
 
 def factor(ratio: float) -> str:
-    r"""Return how much of a limit is used, for a table: a share up to the double, a factor beyond.
+    r"""Return how much of a limit is used, for a table: in percent up to twice the limit, as a factor above.
 
     >>> factor(0.62), factor(1.5), factor(1836.2) == "1 836 \u00d7", factor(math.inf)
     ('62 %', '150 %', True, 'infinity')
@@ -157,7 +168,7 @@ def factor(ratio: float) -> str:
 
 
 def used(ratio: float) -> str:
-    """Return how much of a limit is used, in words.
+    """Return how much of a limit is used, as part of a sentence.
 
     >>> used(0.62), used(1836.2), used(math.nan)
     ('62 % of its limit', '1 836 times its limit', 'NaN of its limit')
@@ -168,7 +179,7 @@ def used(ratio: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time in the unit that people would use.
+    """Return a length of time in seconds, minutes or hours.
 
     >>> duration(0.44), duration(38.2), duration(260), duration(7500), duration(0)
     ('0.4 s', '38 s', '4 min', '2 h 5 min', '0 s')
@@ -186,10 +197,10 @@ def duration(seconds: float) -> str:
     return f"{hours} h {rest} min" if rest else f"{hours} h"
 
 
-def shortened(text: str, width: int) -> str:
-    """Return text of at most ``width`` letters, cut before its middle: the end of a module path tells most.
+def shorten(text: str, width: int) -> str:
+    """Return text of at most ``width`` letters, cut before its middle, because the end of a module's path says most.
 
-    >>> shortened("encoder.layers.0.self_attn.q_proj", 20), shortened("short", 20)
+    >>> shorten("encoder.layers.0.self_attn.q_proj", 20), shorten("short", 20)
     ('enco…elf_attn.q_proj', 'short')
     """
     if len(text) <= width:
@@ -198,8 +209,8 @@ def shortened(text: str, width: int) -> str:
     return text[:head] + "…" + text[len(text) - (width - 1 - head) :]
 
 
-def estimated(row: Row) -> list[str]:
-    """Return how far the deciding metric of a record is known, where it is no exact number."""
+def describe_estimate(row: Row) -> list[str]:
+    """Return between which values the deciding metric lies if it is only estimated, as a list of one text or none."""
     limits = row.measure.ranges.get(row.judged.metric)
     if not limits:
         return []
@@ -208,5 +219,5 @@ def estimated(row: Row) -> list[str]:
 
 
 def words(name: str) -> str:
-    """Return a name of ours as words: ``unpaired_target`` -> ``unpaired target``."""
+    """Return a name from the code as words: ``unpaired_target`` -> ``unpaired target``."""
     return name.replace("_", " ")

@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from precflow import streams
 from precflow.agent import redaction
-from precflow.report.ci import stage_line
+from precflow.report.ci import format_stage
 from precflow.streams import printable
 
 HEARTBEAT_SECONDS = 60.0
@@ -83,7 +83,7 @@ class Lines:
         self._line(stage, side, state if state in {"kept", "skipped"} else "done", seconds)
 
     def _line(self, stage: str, side: str, state: str, seconds: float) -> None:
-        streams.say(stage_line(self._recipe, stage, side=side, state=state, seconds=seconds))
+        streams.say(format_stage(self._recipe, stage, side=side, state=state, seconds=seconds))
 
 
 class Quiet:

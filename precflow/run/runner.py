@@ -18,9 +18,9 @@ from precflow.errors import ConfigError, PrecflowError, SideError
 from precflow.files import replacing
 from precflow.judgement.verdicts import EXIT_CODES
 from precflow.report import wording
-from precflow.report.ci import ci_line
-from precflow.report.highlights import furthest_row
-from precflow.report.terminal import columns_of, summary
+from precflow.report.ci import format_outcome
+from precflow.report.highlights import find_furthest_row
+from precflow.report.terminal import count_columns, render_summary
 from precflow.run import progress, steps
 from precflow.run.agenda import Agenda
 from precflow.run.jobs import make_job
@@ -168,14 +168,18 @@ def _close(job: Job, where: steps.Place, done: Mapping[str, Sealed], due: Sequen
     if "report" in done:
         shown = _publish(where.folder, done["report"].folder)
         model = read_model(done["report"].folder)
-        row = furthest_row(model)
+        row = find_furthest_row(model)
         furthest = wording.used(row.judged.ratio) if row is not None and model.verdict.verdict == "misaligned" else ""
         if job.ci:
-            say(ci_line(model, report_path=shown))
+            say(format_outcome(model, report_path=shown))
         else:
             model = model if kept is None else replace(model, seconds=kept)  # those of the run that made it are its own
-            columns, plain = columns_of(sys.stderr), not is_unicode(sys.stderr)
-            say(summary(model, report_path=shown, exit_code=code, columns=columns, ascii_only=plain, kept=kept is not None))
+            columns, plain = count_columns(sys.stderr), not is_unicode(sys.stderr)
+            say(
+                render_summary(
+                    model, report_path=shown, exit_code=code, columns=columns, ascii_only=plain, kept=kept is not None
+                )
+            )
     if due:
         say(_second_half(job, where, done, due))
     return Outcome(verdict.verdict, code, where.folder, done["report"].folder if "report" in done else None, furthest)

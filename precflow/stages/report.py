@@ -15,7 +15,7 @@ from precflow.diagnosis.findings import Finding
 from precflow.dumps.header import Header
 from precflow.environment.differences import differences
 from precflow.report.formats import write
-from precflow.report.highlights import bounded
+from precflow.report.highlights import keep_most_important
 from precflow.report.model import ReportModel, Row, SideView, StageView
 from precflow.stages.advise import read_findings
 from precflow.stages.artifacts import read_value, write_value
@@ -50,7 +50,7 @@ def _declare(job: Job) -> Mapping[str, Any]:
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     model = _model(job, needs)
-    write_value(folder / MODEL_FILE, bounded(replace(model, region=replace(model.region, roles=None)), ROWS_KEPT))
+    write_value(folder / MODEL_FILE, keep_most_important(replace(model, region=replace(model.region, roles=None)), ROWS_KEPT))
     (folder / PUBLIC).mkdir()
     written = write(model, folder / PUBLIC, job.config.report.formats)
     return Made(note=", ".join(path.name for path in written))

@@ -66,7 +66,7 @@ def _write(model: ReportModel, folder: Path) -> list[Path]:
     """Write the result into a folder, each file whole or not at all."""
     from precflow.report import result_csv, result_json
 
-    texts = {_RESULT: result_json.text(model), _TABLE: result_csv.text(model)}
+    texts = {_RESULT: result_json.render(model), _TABLE: result_csv.render(model)}
     folder = folder.expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -81,14 +81,16 @@ def _write(model: ReportModel, folder: Path) -> list[Path]:
 
 def _say(model: ReportModel, written: Sequence[Path], code: int, *, as_json: bool) -> None:
     from precflow.report import result_json
-    from precflow.report.terminal import columns_of, summary
+    from precflow.report.terminal import count_columns, render_summary
 
     if as_json:
         outcome = {"verdict": model.verdict.verdict, "exit_code": code, "start": model.region.start, "result": str(written[0])}
-        print_json({**outcome, "counts": dict(model.verdict.counts), "reasons": result_json.strict(model.verdict.reasons)})
+        print_json({**outcome, "counts": dict(model.verdict.counts), "reasons": result_json.make_strict(model.verdict.reasons)})
         return
     plain = not is_unicode(sys.stdout)
-    told = summary(model, report_path="", exit_code=code, columns=columns_of(sys.stdout), ascii_only=plain).split("\n")
+    told = render_summary(model, report_path="", exit_code=code, columns=count_columns(sys.stdout), ascii_only=plain).split(
+        "\n"
+    )
     lines = [*told[:-1], f"   result      {written[0]}   {written[1].name}", told[-1]]
     write("\n".join(lines))
 

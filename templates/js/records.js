@@ -6,11 +6,7 @@ const metric = (name, row) => {
   const value = data.metrics[name]?.[row];
   return value === null || value === undefined ? null : Number(value);
 };
-const kinds = Object.fromEntries(data.severity.map((status) => [status, "quiet"]));
-for (const status of ["fail", "nonfinite", "shape", "dtype"]) kinds[status] = "bad";
-for (const status of ["unreadable", "undecided", "unpaired_reference", "unpaired_target", "blind"]) kinds[status] = "doubt";
-kinds.accepted = "known";
-kinds.pass = "good";
+const kinds = data.colours;
 
 const statusTag = (status) => element("span", { class: "tag " + kinds[status] }, `${data.symbols[status]} ${words(status)}`);
 const drawn = (row) => !["not_judged", "sampled_out"].includes(word("status", row));
@@ -36,7 +32,7 @@ const sortKey = (column) => {
   return (row) => { const value = metric(column, row); return value === null ? null : order(value); };
 };
 
-// What is wrong comes first, as selection.importance has it: introduces, fails, in doubt, passes, not judged.
+// The order of `importance` in precflow/report/highlights.py: introduces, fails, in doubt, passes, not judged.
 const importance = (row) => {
   const status = word("status", row);
   const ratio = figure("ratio", row);

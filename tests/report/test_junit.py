@@ -10,7 +10,7 @@ from precflow.report.model import StageView
 
 @pytest.mark.parametrize("name", ["aligned", "misaligned", "inconclusive", "nasty", "empty"])
 def test_it_is_valid_xml_whose_totals_hold(name, request):
-    root = ET.fromstring(junit.text(request.getfixturevalue(name)).encode("utf-8", "backslashreplace"))
+    root = ET.fromstring(junit.render(request.getfixturevalue(name)).encode("utf-8", "backslashreplace"))
     assert root.tag == "testsuites"
     assert int(root.get("tests")) == len(root.findall(".//testcase"))
     assert int(root.get("failures")) == len(root.findall(".//failure"))
@@ -19,7 +19,7 @@ def test_it_is_valid_xml_whose_totals_hold(name, request):
 
 
 def outcomes(model):
-    return {case.name: case.outcome for case in junit.cases(model) if case.suite == "modules"}
+    return {case.name: case.outcome for case in junit.list_cases(model) if case.suite == "modules"}
 
 
 def test_one_case_a_module_of_two_levels(misaligned):
@@ -31,7 +31,7 @@ def test_one_case_a_module_of_two_levels(misaligned):
 
 
 def test_the_failing_module_where_it_starts_says_so(misaligned):
-    case = next(case for case in junit.cases(misaligned) if case.name == "encoder.layers.4")
+    case = next(case for case in junit.list_cases(misaligned) if case.name == "encoder.layers.4")
     assert "the error starts here" in case.message
     assert case.detail.startswith("encoder.layers.4.layer_norm1/layer_norm.0/forward.output.0")
     assert case.detail.endswith("more in the report")
@@ -46,7 +46,9 @@ def test_missing_evidence_is_an_error_and_never_passes(inconclusive):
 def test_a_run_that_is_inconclusive_for_other_reasons_is_not_green(aligned):
     model = dataclasses.replace(aligned, verdict=Verdict("inconclusive", ("the target does not repeat itself",)))
     assert set(outcomes(model).values()) == {"passed"}
-    assert ET.fromstring(junit.text(model)).find(".//error").get("message") == "inconclusive: the target does not repeat itself"
+    assert (
+        ET.fromstring(junit.render(model)).find(".//error").get("message") == "inconclusive: the target does not repeat itself"
+    )
 
 
 def test_a_module_where_nothing_could_fail_is_skipped(misaligned):
@@ -62,26 +64,26 @@ def test_a_module_where_nothing_could_fail_is_skipped(misaligned):
 )
 def test_stages(state, outcome, aligned):
     model = dataclasses.replace(aligned, stages=(StageView("dump.target", state, 2.5),))
-    case = next(case for case in junit.cases(model) if case.suite == "stages")
+    case = next(case for case in junit.list_cases(model) if case.suite == "stages")
     assert (case.outcome, case.seconds) == (outcome, 2.5)
 
 
-def test_control_characters_and_lone_surrogates_become_visible():
-    assert junit._clean("a\x00\x1b\ud800b\tc\nd") == "a\\x00\\x1b\\ud800b\\tc\nd"
-    assert junit._clean("\u202ea\u2067b\x9bc") == "\\u202ea\\u2067b\\x9bc"
+def test_control_characters_and_lone_surrogates_become_visible(aligned):
+    text = junit.render(dataclasses.replace(aligned, recipe="a\x00\x1b\ud800b\u202ec\u2067\x9bd"))
+    assert 'name="a\\x00\\x1b\\ud800b\\u202ec\\u2067\\x9bd"' in text
 
 
 def test_a_module_with_an_undecided_record_has_no_evidence(estimated):
     row = dataclasses.replace(estimated.rows[0], judged=dataclasses.replace(estimated.rows[0].judged, status="undecided"))
-    cases = junit.cases(dataclasses.replace(estimated, rows=(row,)))
+    cases = junit.list_cases(dataclasses.replace(estimated, rows=(row,)))
     assert [case.outcome for case in cases if case.suite == "modules"] == ["error"]
     assert "undecided" in cases[-1].message
 
 
 def test_very_many_modules_are_bounded_the_worst_first_and_counted(large, monkeypatch):
-    every = [case for case in junit.cases(large) if case.suite == "modules"]
+    every = [case for case in junit.list_cases(large) if case.suite == "modules"]
     monkeypatch.setattr(junit, "MOST_CASES", 20)
-    modules = [case for case in junit.cases(large) if case.suite == "modules"]
+    modules = [case for case in junit.list_cases(large) if case.suite == "modules"]
     assert len(every) > 800
     assert len(modules) == 20
     assert modules[:-1] == [case for case in every if case.outcome == "failure"][:19]
@@ -92,6 +94,6 @@ def test_very_many_modules_are_bounded_the_worst_first_and_counted(large, monkey
 def test_a_module_passes_with_accepted_records_and_says_how_many(inconclusive):
     taken = next(row for row in inconclusive.rows if row.judged.status == "accepted")
     only = dataclasses.replace(inconclusive, rows=(taken,))
-    module = ET.fromstring(junit.text(only)).findall("testsuite")[-1].find("testcase")
+    module = ET.fromstring(junit.render(only)).findall("testsuite")[-1].find("testcase")
     assert module.findtext("system-out") == "1 accepted difference"
     assert module.find("failure") is None

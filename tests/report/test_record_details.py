@@ -11,7 +11,7 @@ from precflow.comparison.detail.detail import examine
 from precflow.comparison.detail.record import Input, RecordDetail
 from precflow.report import html, record_details
 from precflow.report.record_details import HEIGHT, WIDTH, draw_bars, draw_outline
-from precflow.report.templating import environment
+from precflow.report.templating import load_templates
 
 NASTY = "</script><img src=x onerror=alert(2)>"
 X = np.random.default_rng(0).standard_normal((3, 7, 16)).astype(np.float32)
@@ -23,7 +23,7 @@ def detail_of(record, target, **changes):
 
 
 def cards(model):
-    return [card for cards in record_details.render(model, environment()).values() for card in cards]
+    return [card for cards in record_details.render(model, load_templates()).values() for card in cards]
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def detailed(misaligned, column):
 
 
 def test_records_are_shown_in_full(detailed):
-    page = html.text(detailed)
+    page = html.render(detailed)
     assert page.count('class="card closest-record ') == 3
     assert "one position (index 5 of axis 2) carries 100 %" in page
     assert "equal bits" in page
@@ -50,7 +50,7 @@ def test_records_are_shown_in_full(detailed):
 
 
 def test_without_details_there_is_no_section(misaligned):
-    page = html.text(misaligned)
+    page = html.render(misaligned)
     assert 'id="closer"' not in page
     assert 'href="#closer"' not in page
 

@@ -6,7 +6,7 @@ from precflow.report import result_csv
 
 
 def rows_of(model):
-    return list(csv.DictReader(io.StringIO(result_csv.text(model))))
+    return list(csv.DictReader(io.StringIO(result_csv.render(model))))
 
 
 def test_every_record_and_every_metric(misaligned):
@@ -43,4 +43,4 @@ def test_a_formula_is_defused(misaligned):
 
 def test_nothing_compared_is_a_head_alone(empty):
     assert rows_of(empty) == []
-    assert result_csv.text(empty).startswith("record,name,level")
+    assert result_csv.render(empty).startswith("record,name,level")

@@ -61,7 +61,7 @@ def refuse(word):
 
 
 def parsed(model):
-    return json.loads(result_json.text(model), parse_constant=refuse)
+    return json.loads(result_json.render(model), parse_constant=refuse)
 
 
 @pytest.mark.parametrize("name", ["aligned", "misaligned", "inconclusive", "nasty", "empty"])
@@ -79,7 +79,7 @@ def test_the_schema_notices_what_is_wrong(misaligned):
 
 
 def test_text_and_document_agree(misaligned):
-    assert parsed(misaligned) == json.loads(json.dumps(result_json.document(misaligned)))
+    assert parsed(misaligned) == json.loads(json.dumps(result_json.build_document(misaligned)))
 
 
 def test_numbers_that_json_lacks_become_words(nasty):
@@ -88,7 +88,7 @@ def test_numbers_that_json_lacks_become_words(nasty):
 
 
 def test_a_cosine_next_to_one_is_not_rounded_to_one():
-    assert result_json.strict(1 - 1e-11) < 1
+    assert result_json.make_strict(1 - 1e-11) < 1
 
 
 def test_schema_version_and_exit_code(misaligned, aligned, inconclusive):
@@ -108,7 +108,7 @@ def test_the_error_s_start_is_one_row(misaligned):
 
 
 def test_each_record_stands_on_a_line_of_its_own(misaligned):
-    lines = [line for line in result_json.text(misaligned).splitlines() if '"record":' in line and '"order":' in line]
+    lines = [line for line in result_json.render(misaligned).splitlines() if '"record":' in line and '"order":' in line]
     assert len(lines) == len(misaligned.rows)
 
 
@@ -118,7 +118,7 @@ def test_very_many_records_are_bounded_and_counted(large):
     assert len(large.rows) >= 20_000
     assert len(kept) + whole["rows_left_out"] == len(large.rows)
     assert whole["rows_left_out"] > 0
-    assert len(result_json.text(large).encode()) < result_json.MOST_BYTES + 500_000
+    assert len(result_json.render(large).encode()) < result_json.MOST_BYTES + 500_000
     places = {row.measure.record: place for place, row in enumerate(large.rows)}
     assert kept == sorted(kept, key=places.__getitem__)
 
@@ -137,15 +137,15 @@ def test_what_matters_least_is_left_out_first(misaligned, monkeypatch):
 
 
 def test_an_estimate_carries_its_range_and_what_was_kept(estimated):
-    row = result_json.document(estimated)["rows"][0]
+    row = result_json.build_document(estimated)["rows"][0]
     assert (row["evidence"], row["share"], row["range"]) == ("sketch", 0.5, [7.5e-08, "Infinity"])
     assert violations(row, SCHEMA["$defs"]["row"]) == []
-    exact = result_json.document(estimated)["rows"][1]
+    exact = result_json.build_document(estimated)["rows"][1]
     assert {"evidence", "share", "range"}.isdisjoint(exact)
 
 
 def test_names_from_the_net_act_on_no_screen(nasty):
-    for text in (result_json.text(nasty), junit.text(nasty)):
+    for text in (result_json.render(nasty), junit.render(nasty)):
         assert [letter for letter in text if not letter.isprintable() and letter not in "\n\u00a0\u202f"] == []
     names = [row.measure.record.encode("utf-8", "backslashreplace").decode() for row in nasty.rows]
     assert [row["record"].encode("utf-8", "backslashreplace").decode() for row in parsed(nasty)["rows"]] == names

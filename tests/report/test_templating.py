@@ -13,7 +13,7 @@ def test_html_is_escaped_and_markdown_is_not():
 
 @given(st.text())
 def test_prose_never_holds_markup_or_a_second_line(text):
-    prose = templating.markdown_prose(text)
+    prose = templating.escape_prose(text)
     assert "<" not in prose
     assert "\n" not in prose
     assert "|" not in prose.replace("\\|", "")
@@ -21,7 +21,7 @@ def test_prose_never_holds_markup_or_a_second_line(text):
 
 @given(st.text())
 def test_code_never_ends_early(text):
-    code = templating.markdown_code(text)
+    code = templating.escape_code(text)
     assert "\n" not in code
     assert "|" not in code
     if code.startswith("`"):
@@ -31,7 +31,7 @@ def test_code_never_ends_early(text):
 
 
 def test_filters_say_what_the_other_formats_say():
-    render = templating.environment().from_string(
+    render = templating.load_templates().from_string(
         "{{ 0.0140 | number }} {{ 1214 | count }} {{ 0.62 | share }} {{ 38 | duration }}"
     )
     assert render.render() == "1.4e-2 1 214 62 % 38 s"

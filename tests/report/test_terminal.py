@@ -19,7 +19,7 @@ WIDTHS = [60, 80, 88]
 
 
 def shown(model, exit_code=0, *, report_path="runs/sd_text_encoder/report.html", **options):
-    return terminal.summary(model, report_path=report_path, exit_code=exit_code, **options)
+    return terminal.render_summary(model, report_path=report_path, exit_code=exit_code, **options)
 
 
 def proposing(model, command, change="last=1"):
@@ -115,30 +115,34 @@ def test_wide_letters_count_twice():
 
 
 def test_a_line_breaks_at_wide_gaps_first():
-    assert terminal._broken("one two   three four   five six", 16, 3) == ["one two", "three four", "five six"]
+    assert terminal._break_lines("one two   three four   five six", 16, 3) == ["one two", "three four", "five six"]
 
 
 def test_a_misaligned_run_tells_what_was_estimated_and_what_is_open(misaligned):
     counts = dict(misaligned.verdict.counts) | {"undecided": 3}
     verdict = dataclasses.replace(misaligned.verdict, counts=counts, estimated=7)
-    text = terminal.summary(dataclasses.replace(misaligned, verdict=verdict), report_path="r", exit_code=1, ascii_only=False)
+    text = terminal.render_summary(
+        dataclasses.replace(misaligned, verdict=verdict), report_path="r", exit_code=1, ascii_only=False
+    )
     assert "3 undecided" in text
     assert "7 by estimate" in text
 
 
 def test_a_standard_that_nothing_failed_is_open(undecided, misaligned):
-    assert terminal.standards(undecided) == "default ?"
-    assert "✗" in terminal.standards(misaligned)
+    assert terminal.describe_standards(undecided) == "default ?"
+    assert "✗" in terminal.describe_standards(misaligned)
 
 
 def test_what_was_estimated_sampled_or_not_decided_is_told(estimated):
     counts = dict(estimated.verdict.counts) | {"undecided": 2}
     verdict = dataclasses.replace(estimated.verdict, counts=counts, estimated=7, sampled=0.25)
-    line = terminal.coverage(dataclasses.replace(estimated, verdict=verdict))
+    line = terminal.describe_coverage(dataclasses.replace(estimated, verdict=verdict))
     assert "compared (25 % of their elements)" in line
     assert "   2 undecided   " in line
     assert line.endswith("   7 by estimate")
-    assert "undecided" not in terminal.coverage(dataclasses.replace(estimated, verdict=dataclasses.replace(verdict, counts={})))
+    assert "undecided" not in terminal.describe_coverage(
+        dataclasses.replace(estimated, verdict=dataclasses.replace(verdict, counts={}))
+    )
 
 
 OPTIONS = [f"workload.model.option_{number}={number}" for number in range(6)]
@@ -218,16 +222,16 @@ def test_a_summary_is_as_wide_as_the_terminal_within_bounds(wide, columns, monke
     os.set_blocking(main, False)
     with os.fdopen(terminal_end, "w") as stream:
         fcntl.ioctl(stream.fileno(), termios.TIOCSWINSZ, struct.pack("4H", 24, wide, 0, 0))
-        assert terminal.columns_of(stream) == columns
+        assert terminal.count_columns(stream) == columns
         monkeypatch.setenv("COLUMNS", "66")
-        assert terminal.columns_of(stream) == 66
+        assert terminal.count_columns(stream) == 66
     os.close(main)
 
 
 def test_where_nobody_looks_on_a_summary_has_its_full_width(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
     with (tmp_path / "log").open("w") as stream:
-        assert terminal.columns_of(stream) == 88
+        assert terminal.count_columns(stream) == 88
 
 
 def test_accepted_records_are_told_beside_those_that_agree(misaligned):

@@ -59,7 +59,7 @@ def test_text_that_turns_the_reading_direction_becomes_visible():
 
 @given(st.text(), st.integers(min_value=4, max_value=60))
 def test_shortened_text_keeps_its_end_and_its_width(text, width):
-    short = wording.shortened(text, width)
+    short = wording.shorten(text, width)
     assert len(short) <= width
     assert short == text or (len(text) > width and short.endswith(text[-1]))
 
@@ -71,7 +71,7 @@ def test_a_ratio_that_cannot_be_had_is_said_so():
 
 def test_a_sample_is_told_by_its_share(estimated):
     row = estimated.rows[0]
-    assert wording.estimated(row) == ["relative_l2 between 7.5e-8 and infinity, by its sketch of 50 % of its elements"]
+    assert wording.describe_estimate(row) == ["relative_l2 between 7.5e-8 and infinity, by its sketch of 50 % of its elements"]
     whole = dataclasses.replace(row, measure=dataclasses.replace(row.measure, share=1.0))
-    assert wording.estimated(whole) == ["relative_l2 between 7.5e-8 and infinity, by its sketch"]
-    assert wording.estimated(estimated.rows[1]) == []
+    assert wording.describe_estimate(whole) == ["relative_l2 between 7.5e-8 and infinity, by its sketch"]
+    assert wording.describe_estimate(estimated.rows[1]) == []

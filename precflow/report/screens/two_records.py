@@ -35,7 +35,7 @@ def show_pair(row: Row, pair: RecordDetail, blockers: Sequence[str] = ()) -> Pap
     status = f"{wording.STATUS_SYMBOLS.get(judged.status, '')} {wording.words(judged.status)}{_describe_limit(row)}"
     paper.fact("status", status, "" if judged.status in {"pass", "accepted", "not_judged"} else "red")
     paper.fact("reason", "" if judged.metric and judged.status == "fail" else judged.reason or measure.reason)
-    paper.facts("estimate", [] if judged.status == "undecided" else wording.estimated(row))
+    paper.facts("estimate", [] if judged.status == "undecided" else wording.describe_estimate(row))
     paper.facts("doubt", list(blockers), "yellow")
     paper.fact("where", pair.detail.where if pair.detail else "", "bold")
     paper.fact("no detail", pair.reason, "yellow")

@@ -153,7 +153,7 @@ def show(chromium, tmp_path):
 
     def opened(model, address="", **options):
         path = tmp_path / "report.html"
-        path.write_text(html.text(model), encoding="utf-8", errors="backslashreplace")
+        path.write_text(html.render(model), encoding="utf-8", errors="backslashreplace")
         chromium.open(path.as_uri() + (f"#{address}" if address else ""), **options)
         return chromium
 

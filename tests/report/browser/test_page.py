@@ -65,7 +65,7 @@ def rows_of(page):
 
 
 def most_important(model):
-    return [row.measure.name for _, row in highlights.first_rows(model, 50)]
+    return [row.measure.name for _, row in highlights.find_first_rows(model, 50)]
 
 
 @pytest.mark.parametrize("name", ["aligned", "misaligned", "inconclusive", "undecided"])
@@ -96,7 +96,7 @@ def test_paper_has_every_name_that_the_page_has(name, request, show):
     page = show(model, width=720, media="print")
     told = page.text("body").replace("\xa0", " ")
     missing = [
-        row.measure.name for _, row in highlights.first_rows(model, 50) if wording.printable(row.measure.name) not in told
+        row.measure.name for _, row in highlights.find_first_rows(model, 50) if wording.printable(row.measure.name) not in told
     ]
     assert missing == []
     modules = page.run("[...document.querySelectorAll('#tree .name')].map((one) => one.textContent)")
@@ -319,7 +319,7 @@ def test_numbers_read_the_same_in_the_page_and_elsewhere(misaligned, show):
     special = (
         f"(() => {{{source}; return [number(NaN), number(Infinity), number(-Infinity), shortened('a'.repeat(40), 21)]}})()"
     )
-    assert page.run(special) == ["NaN", "infinity", "-infinity", wording.shortened("a" * 40, 21)]
+    assert page.run(special) == ["NaN", "infinity", "-infinity", wording.shorten("a" * 40, 21)]
 
 
 def test_twenty_thousand_records_stay_light(large, show):
