@@ -30,7 +30,7 @@ _A_CALL = 4  # records of one call
 _READING = """
 import json, sys, time
 from pathlib import Path
-from precflow.dumps.collector import many_spared
+from precflow.dumps.garbage import many_spared
 from precflow.dumps.reader import Dump
 
 def memory():  # not ru_maxrss, which begins with the peak of the process that started this one

@@ -36,7 +36,7 @@ _STAGES = """
 import json, sys, time
 from pathlib import Path
 from precflow.config.composition import compose
-from precflow.dumps.collector import many_spared
+from precflow.dumps.garbage import many_spared
 from precflow.report.terminal import render_summary
 from precflow.run.jobs import make_job
 from precflow.stages.artifacts import reading_once

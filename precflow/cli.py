@@ -21,8 +21,8 @@ from precflow import __version__, streams
 from precflow.agent import redaction
 from precflow.config import flags
 from precflow.config.suggestions import did_you_mean
-from precflow.dumps import cut_files
-from precflow.dumps.collector import many_spared
+from precflow.dumps import bus_errors
+from precflow.dumps.garbage import many_spared
 from precflow.errors import ConfigError, PrecflowError, StoreError
 from precflow.verbs import VERBS, json_error
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     redaction.learn(os.environ)
     for word in arguments:
         redaction.learn(word.partition("=")[2], name=word.partition("=")[0].lstrip("+~-"))
-    cut_files.explain()
+    bus_errors.explain()
     with many_spared():
         return guarded(lambda: _dispatch(arguments), as_json="--json" in arguments)
 

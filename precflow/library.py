@@ -18,7 +18,7 @@ import numpy.typing as npt
 from precflow.agent.contract import FILLS
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import summarize
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.comparison.reading import counts
 from precflow.config.schema import Tolerance
 from precflow.diagnosis.findings import Finding

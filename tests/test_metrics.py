@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from precflow.comparison import formulas
-from precflow.comparison.fused.ladder import RUNGS
+from precflow.comparison.fused.close_tolerances import RUNGS
 from precflow.config.checks import COLUMNS
 from precflow.config.schema import Limits, Ulp
 from precflow.config.shape import fields, without_none

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from precflow.comparison.batches import Batch, Finished, batches, elements
 from precflow.comparison.estimated import estimates
-from precflow.comparison.estimated.evidence import constants_of
+from precflow.comparison.estimated.kept_evidence import constants_of
 from precflow.comparison.executors.choose import Executor
 from precflow.comparison.executors.threads import Threads
 from precflow.comparison.fused.summarize import DEFAULT_BLOCK, worth_compiling
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.comparison.pairing import Pair, described, owners_of, pair
 from precflow.comparison.reading import Found, Reading, Terms
 from precflow.comparison.user_metrics import Makers
-from precflow.dumps.collector import collector_off, many_spared
+from precflow.dumps.garbage import collector_off, many_spared
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Record
 

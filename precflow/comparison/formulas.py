@@ -18,7 +18,7 @@ from typing import cast
 from msgspec.structs import replace
 
 from precflow.comparison.fused.kl_divergence import divergence
-from precflow.comparison.fused.scaled import Scaled, mean, ratio
+from precflow.comparison.fused.scaled_float import Scaled, mean, ratio
 from precflow.comparison.fused.summary import Summary
 from precflow.metrics import METRICS, Domain, Metric
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from precflow.agent.contract import Identity
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.dumps.dtypes import is_floating
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record

@@ -20,7 +20,7 @@ from precflow.comparison.fused.summarize import DEFAULT_BLOCK, PairOfTensors
 from precflow.comparison.fused.summary import Summary
 from precflow.comparison.user_metrics import Makers, Tally
 from precflow.dumps.digest import Words, content_of
-from precflow.dumps.pages import release
+from precflow.dumps.mapped_pages import release
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Record
 from precflow.errors import DumpError

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.diagnosis.nodes import CallKey, CallNode, Edge, OutputKey
 from precflow.diagnosis.unrecorded import Change, Look, Outputs, Search, change, outputs_of
 from precflow.dumps.records import Call, Record

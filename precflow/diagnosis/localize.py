@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from precflow.agent.contract import module_text, parse_identity
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.flow import Flow, Tracer
 from precflow.diagnosis.graph import build

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from precflow.agent.contract import DIGEST_SIZE
 from precflow.dumps.dtypes import name_of
-from precflow.dumps.pages import address, release
+from precflow.dumps.mapped_pages import address, release
 
 Words = npt.NDArray[np.uint32]
 

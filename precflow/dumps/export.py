@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precflow.dumps.dtypes import name_of
-from precflow.dumps.pages import release
+from precflow.dumps.mapped_pages import release
 from precflow.errors import StoreError
 from precflow.files import replacing
 

@@ -19,7 +19,7 @@ from precflow.dumps.record_files import read_records
 from precflow.dumps.records import Call, Record
 from precflow.dumps.shards import Shard
 from precflow.dumps.tensors import Tensors
-from precflow.dumps.unsealed import Steps, read_steps
+from precflow.dumps.unfinished import Steps, read_steps
 from precflow.errors import DumpError
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from precflow.agent import intake
 from precflow.agent.contract import ROLES, Level, Phase, operator_of
-from precflow.dumps.collector import collector_off
+from precflow.dumps.garbage import collector_off
 from precflow.dumps.header import FileSeal
 from precflow.dumps.layout import place_of
 from precflow.dumps.records import Call, CallRole, Count, Record

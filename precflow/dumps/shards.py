@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from precflow.agent import intake
 from precflow.agent.contract import DTYPE_OF_SAFETENSORS, PADDING
-from precflow.dumps.collector import collector_off
 from precflow.dumps.dtypes import NUMPY_DTYPES
+from precflow.dumps.garbage import collector_off
 from precflow.dumps.header import FileSeal, reason_of
 from precflow.errors import DumpError
 

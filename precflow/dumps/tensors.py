@@ -17,7 +17,7 @@ import numpy.typing as npt
 from precflow.agent.contract import COMPRESSED, COMPRESSED_BLOCK
 from precflow.dumps.digest import content_of, lanes
 from precflow.dumps.dtypes import NUMPY_DTYPES, name_of
-from precflow.dumps.pages import release
+from precflow.dumps.mapped_pages import release
 from precflow.dumps.records import Record
 from precflow.dumps.shards import Shard
 from precflow.errors import DumpError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Collection, Iterator, Sequence
 
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.config.schema import Accepted
 from precflow.judgement.limits import find_unavailable, list_conditions, measure_uses
 from precflow.judgement.patterns import matches

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from precflow.agent.contract import OUTSIDE
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.config.schema import RunConfig
 from precflow.config.vocabulary import ESCALATING
 from precflow.dumps.dtypes import real_part

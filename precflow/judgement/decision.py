@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.config.schema import Tolerance
 from precflow.dumps.dtypes import coarsest
 from precflow.judgement.accepted import AcceptedDifferences

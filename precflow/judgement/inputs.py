@@ -9,10 +9,10 @@ from pathlib import Path
 
 from precflow.agent.contract import level_of, module_text
 from precflow.comparison.estimated import estimates
-from precflow.comparison.estimated.evidence import Evidence, constants_of
+from precflow.comparison.estimated.kept_evidence import Evidence, constants_of
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import summarize
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.comparison.pairing import joined_by
 from precflow.comparison.reading import counts, warnings
 from precflow.config.schema import Tolerance

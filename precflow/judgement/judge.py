@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.config.schema import Rule as ToleranceRule
 from precflow.config.schema import RunConfig
 from precflow.judgement import standards

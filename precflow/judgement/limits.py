@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from precflow.agent.contract import DETAIL_FACTS
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.config.schema import Limits
 from precflow.dumps.dtypes import float_facts
 from precflow.metrics import LIMITED, find_metric

@@ -7,7 +7,7 @@ import re
 from fnmatch import translate
 
 from precflow.agent.contract import ROOT_MODULE, module_text
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 
 
 def matches(measure: Measure, pattern: str, phase: str = "") -> bool:

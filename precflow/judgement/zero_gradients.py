@@ -24,7 +24,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from precflow.agent.contract import GRADIENT, OPTIMIZER
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.dumps.dtypes import coarsest, float_facts
 from precflow.judgement.decision import Decision, ZeroGradient, find_class_failures
 from precflow.metrics import find_metric

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from precflow.comparison.detail.record import RecordDetail
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.diagnosis.findings import Finding, Region
 from precflow.judgement.verdicts import Judged, Verdict
 

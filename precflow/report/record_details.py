@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import jinja2
 from markupsafe import Markup
 
+from precflow.comparison.detail.axis_patterns import percent
 from precflow.comparison.detail.description import Description
 from precflow.comparison.detail.detail import Detail, Element
 from precflow.comparison.detail.record import RecordDetail
-from precflow.comparison.detail.whereabouts import percent
 from precflow.report import wording
 from precflow.report.model import ReportModel, Row
 from precflow.report.screens.two_records import compare_facts, describe_median

@@ -19,7 +19,7 @@ import msgspec
 
 from precflow.agent import intake
 from precflow.agent.contract import CHECKSUM, DIGEST_SIZE, checksum_of
-from precflow.dumps.collector import collector_off
+from precflow.dumps.garbage import collector_off
 from precflow.dumps.header import reason_of
 from precflow.errors import StoreError
 from precflow.files import replacing

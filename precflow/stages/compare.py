@@ -12,7 +12,7 @@ from precflow.agent.contract import FILLS
 from precflow.comparison.compare import compare
 from precflow.comparison.executors.choose import choose
 from precflow.comparison.fused.summary import SUMMARY_VERSION
-from precflow.comparison.measures import Measure, merged, set_aside
+from precflow.comparison.measure import Measure, merged, set_aside
 from precflow.comparison.user_metrics import Declared
 from precflow.config.plain import plain
 from precflow.config.trust import TARGET

@@ -12,7 +12,7 @@ import msgspec
 
 from precflow import __version__, resources
 from precflow.comparison.compare import compare
-from precflow.comparison.measures import Measure, set_aside
+from precflow.comparison.measure import Measure, set_aside
 from precflow.config.schema import RunConfig, Side, Tolerance
 from precflow.diagnosis import rules
 from precflow.diagnosis.evidence.collect import collect

@@ -96,7 +96,7 @@ def _say(model: ReportModel, written: Sequence[Path], code: int, *, as_json: boo
 
 
 def _record(reference: Dump, target: Dump, chosen: argparse.Namespace) -> int:
-    from precflow.comparison.detail.plain import plain, plain_record
+    from precflow.comparison.detail.as_json import plain, plain_record
     from precflow.comparison.detail.record import detail_of
     from precflow.report.screens.two_records import show_pair
     from precflow.stages.determinism import reproduce

@@ -178,7 +178,7 @@ def _sketch(dump: Dump, found: Found) -> str:
 
 
 def _plain_record(view: RecordView) -> dict[str, Any]:
-    from precflow.comparison.detail.plain import plain_description
+    from precflow.comparison.detail.as_json import plain_description
 
     call, record = view.found.call, view.found.record
     statistics = record.statistics

@@ -7,8 +7,8 @@ import numpy as np
 
 from precflow.agent.contract import DETAILS, FILLS, Identity
 from precflow.comparison.estimated import estimates
-from precflow.comparison.estimated.evidence import Kept, of_tensor
-from precflow.comparison.measures import Measure
+from precflow.comparison.estimated.kept_evidence import Kept, of_tensor
+from precflow.comparison.measure import Measure
 from precflow.dumps.records import Record
 
 WHO = Identity("a", 0, "linear", 0, "forward", "output", "0", 0, 0)

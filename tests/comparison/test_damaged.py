@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from precflow.comparison.compare import compare
-from precflow.comparison.measures import set_aside
+from precflow.comparison.measure import set_aside
 from precflow.dumps.reader import Dump
 
 X = np.random.default_rng(4).standard_normal((8, 200)).astype(np.float32)

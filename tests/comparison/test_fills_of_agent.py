@@ -14,7 +14,7 @@ from precflow.agent.measure import statistics as agent_statistics
 from precflow.comparison.estimated import estimates
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import summarize
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.comparison.reading import counts
 from precflow.config.schema import Tolerance
 from precflow.dumps.dtypes import NUMPY_DTYPES

@@ -12,7 +12,7 @@ from scipy.spatial import distance
 from scipy.stats import gmean
 
 from precflow.comparison.formulas import measure_all
-from precflow.comparison.fused.ladder import RUNGS
+from precflow.comparison.fused.close_tolerances import RUNGS
 from precflow.comparison.fused.summarize import summarize
 from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES, coarsest, float_facts
 

@@ -7,7 +7,7 @@ import torch
 from precflow.agent.contract import LARGEST, STATISTICS
 from precflow.agent.measure import sketch as agent_sketch
 from precflow.agent.measure import statistics as agent_statistics
-from precflow.comparison.estimated.evidence import Kept, group_length, of_tensor
+from precflow.comparison.estimated.kept_evidence import Kept, group_length, of_tensor
 from precflow.comparison.estimated.sketch import BLOCK, BUCKETS
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.records import Statistics

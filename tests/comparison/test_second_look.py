@@ -1,4 +1,4 @@
-from precflow.comparison.measures import Measure, merged
+from precflow.comparison.measure import Measure, merged
 
 
 def measure(record, **given):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from precflow.agent.contract import Identity
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.dumps.header import Header, Repeat
 from precflow.dumps.records import Call, Record
 from precflow.judgement.verdicts import Judged

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from precflow.agent.contract import Identity
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.diagnosis.graph import build, key_of
 from precflow.diagnosis.localize import localize
 from precflow.dumps.header import Header, Repeat

@@ -13,7 +13,7 @@ from precflow.agent.dump.shard import Entry
 from precflow.agent.dump.writer import Writer
 from precflow.agent.measure.content_id import content_id
 from precflow.dumps.digest import content_id as content_of
-from precflow.dumps.pages import mapping_of
+from precflow.dumps.mapped_pages import mapping_of
 from precflow.dumps.reader import Dump
 from precflow.dumps.tensors import restored
 from precflow.errors import DumpError

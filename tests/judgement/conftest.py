@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.config.schema import Limits, RunConfig, Tolerance
 from precflow.judgement.judge import judge
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.config.schema import Rule, Tolerance
 from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from precflow.comparison.fused.ladder import RUNGS
+from precflow.comparison.fused.close_tolerances import RUNGS
 from precflow.dumps.dtypes import FLOATS
 from precflow.errors import ConfigError
 from precflow.judgement import standards

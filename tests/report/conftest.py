@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.diagnosis.findings import Finding, Region, Suspect
 from precflow.judgement.verdicts import Judged, Verdict
 from precflow.report.model import ReportModel, Row, SideView, StageView

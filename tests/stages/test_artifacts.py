@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.errors import StoreError
 from precflow.judgement.verdicts import Verdict
 from precflow.stages import artifacts

@@ -34,14 +34,14 @@ from precflow.comparison.compiled.layout import (
     UNEQUAL,
 )
 from precflow.comparison.compiled.selftest import problem_of
-from precflow.comparison.fused import ladder
+from precflow.comparison.fused import close_tolerances
 from precflow.comparison.fused.kernel import PairFacts, pair_facts
 from precflow.comparison.fused.row_norms import RowNorms
-from precflow.comparison.fused.scaled import Scaled
+from precflow.comparison.fused.scaled_float import Scaled
 from precflow.comparison.fused.summary import Summary
 from precflow.comparison.fused.value_classes import Sides
 from precflow.dumps.digest import BLOCK_BYTES, Words, add_last, weights, words
-from precflow.dumps.pages import release
+from precflow.dumps.mapped_pages import release
 
 Bits = npt.NDArray[Any]
 Lanes = tuple[Words, Words]  # of the reference and of the target, uint32 [blocks, 2]
@@ -96,7 +96,7 @@ def _tested(reference: str, target: str, constants: tuple[float, ...]) -> Range 
 
 
 def _kernel() -> Callable[..., None]:
-    from precflow.comparison.compiled.ranges import measure_range  # noqa: PLC0415  imports numba, which takes 0.2 s
+    from precflow.comparison.compiled.measure_range import measure_range  # noqa: PLC0415  imports numba, which takes 0.2 s
 
     return measure_range
 
@@ -212,7 +212,7 @@ def _constants(facts: PairFacts) -> tuple[Any, ...]:
     types = np.array([(*fills.ends, fills.largest, fills.slack, fills.plain) for fills in facts.fills])
     plain = np.float32(min(fills.plain for fills in facts.fills)).view(np.int32)
     bounds = plain, np.float32(facts.reference.smallest_normal).view(np.int32), facts.target.smallest
-    rungs = [ladder.RUNGS[name] for name in facts.rungs]
+    rungs = [close_tolerances.RUNGS[name] for name in facts.rungs]
     three = np.array((rungs + rungs[-1:] * RUNGS)[:RUNGS])
     for array in (bands, types, three):
         array.flags.writeable = False

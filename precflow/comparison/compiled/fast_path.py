@@ -40,7 +40,14 @@ from precflow.comparison.compiled.layout import (
     TARGET_SUM,
     UNEQUAL,
 )
-from precflow.comparison.compiled.passes import add_close, add_row_squares, add_within, distances, exact_quotients, extremes
+from precflow.comparison.compiled.segment_sums import (
+    add_close,
+    add_row_squares,
+    add_within,
+    distances,
+    exact_quotients,
+    extremes,
+)
 
 NEARLY = 1.0 - 1e-9  # far more than the estimates of quotients are off
 _THOUSANDTH = 0.001 * NEARLY

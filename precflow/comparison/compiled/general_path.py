@@ -35,7 +35,7 @@ from precflow.comparison.compiled.layout import (
     TARGET_SUM,
     UNEQUAL,
 )
-from precflow.comparison.compiled.passes import (
+from precflow.comparison.compiled.segment_sums import (
     add_close,
     add_row_squares,
     differing_bits,

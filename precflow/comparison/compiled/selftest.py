@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from precflow.agent.contract import LARGEST
 from precflow.comparison.fused.kernel import PairFacts, float_block
 from precflow.comparison.fused.row_norms import pieces
-from precflow.comparison.fused.scaled import Scaled
+from precflow.comparison.fused.scaled_float import Scaled
 from precflow.comparison.fused.summary import Summary, merge
 from precflow.dumps.dtypes import NUMPY_DTYPES
 

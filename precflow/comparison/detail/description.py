@@ -13,10 +13,10 @@ from precflow.comparison.detail import extent as extents
 from precflow.comparison.detail.boxes import BLOCK
 from precflow.comparison.detail.extent import Extent, extent
 from precflow.comparison.detail.histogram import Histogram, histogram
-from precflow.comparison.estimated.evidence import floor_of
+from precflow.comparison.estimated.kept_evidence import floor_of
 from precflow.comparison.fused.value_classes import widen
 from precflow.dumps.dtypes import NUMPY_DTYPES, name_of, real_part
-from precflow.dumps.pages import release
+from precflow.dumps.mapped_pages import release
 
 ENDS = 6  # values shown at either end
 _ENOUGH_DIGITS = 7  # tell all bfloat16 and float8 apart

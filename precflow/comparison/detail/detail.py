@@ -12,14 +12,14 @@ from typing import Any
 import numpy.typing as npt
 
 from precflow.comparison.detail.axes import Axis, AxisSums
+from precflow.comparison.detail.axis_patterns import Place, places, verdict
 from precflow.comparison.detail.boxes import BLOCK, Box, boxes, unravel
 from precflow.comparison.detail.description import Description, describe, scalar
 from precflow.comparison.detail.errors import Errors, box_errors, differences, equal_errors
-from precflow.comparison.detail.whereabouts import Place, places, verdict
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import PairOfTensors, summarize
 from precflow.comparison.fused.summary import Summary
-from precflow.dumps.pages import release
+from precflow.dumps.mapped_pages import release
 
 _TASK = 64  # boxes that a thread takes at a time
 

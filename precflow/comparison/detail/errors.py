@@ -14,7 +14,7 @@ from precflow.comparison.detail.boxes import Box
 from precflow.comparison.detail.histogram import Magnitudes, magnitudes
 from precflow.comparison.fused.integers import distance
 from precflow.comparison.fused.kernel import PairFacts, pair_facts
-from precflow.comparison.fused.ulp import distances
+from precflow.comparison.fused.ulp_distance import distances
 from precflow.comparison.fused.value_classes import Floats, Mask, Sides, classify, widen
 
 # How many elements are how many units in the last place apart, in classes that double in width.

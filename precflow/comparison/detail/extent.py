@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precflow.comparison.fused.scaled import Scaled
+from precflow.comparison.fused.scaled_float import Scaled
 from precflow.comparison.fused.value_classes import (
     INFINITY,
     MINUS_INFINITY,

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from precflow.comparison.estimated.evidence import MOST_ROWS, Kept
+from precflow.comparison.estimated.kept_evidence import MOST_ROWS, Kept
 from precflow.comparison.estimated.sketch import DECISIVE, norm
-from precflow.comparison.fused.ladder import RUNGS, rungs_from
+from precflow.comparison.fused.close_tolerances import RUNGS, rungs_from
 from precflow.comparison.fused.row_norms import MOST_ROWS as MOST_MEASURED_ROWS
 from precflow.comparison.fused.value_classes import Floats
 from precflow.dumps.dtypes import coarsest

@@ -13,12 +13,12 @@ from dataclasses import replace
 
 from precflow.agent.contract import DETAILS, FILLS
 from precflow.comparison.estimated import bounds
-from precflow.comparison.estimated.evidence import Evidence, Kept, kept
 from precflow.comparison.estimated.exclusions import Places, places
+from precflow.comparison.estimated.kept_evidence import Evidence, Kept, kept
 from precflow.comparison.formulas import measure_all
-from precflow.comparison.fused.ladder import rungs_from
+from precflow.comparison.fused.close_tolerances import rungs_from
 from precflow.comparison.fused.summary import Summary
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.dumps.dtypes import coarsest, is_floating
 from precflow.dumps.records import Record, Statistics
 from precflow.errors import DumpError

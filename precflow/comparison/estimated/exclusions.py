@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from precflow.agent.contract import FILLS
-from precflow.comparison.estimated.evidence import Kept
+from precflow.comparison.estimated.kept_evidence import Kept
 from precflow.comparison.fused.value_classes import CLOSE, FIRST_FILL, Fills, fills_of, sort
 from precflow.dumps.dtypes import FLOATS, float_facts, real_part
 from precflow.dumps.records import Statistics

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from precflow.comparison.batches import Batch
 from precflow.comparison.reading import Found, OpenPair, Part, Reading, Terms
-from precflow.dumps.collector import collector_off
-from precflow.dumps.pages import release
+from precflow.dumps.garbage import collector_off
+from precflow.dumps.mapped_pages import release
 from precflow.dumps.reader import Dump
 from precflow.errors import DumpError
 

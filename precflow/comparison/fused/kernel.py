@@ -11,12 +11,12 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from precflow.agent.contract import FILLS
+from precflow.comparison.fused.close_tolerances import count_close, rungs_from
 from precflow.comparison.fused.kl_divergence import divergence_sum
-from precflow.comparison.fused.ladder import count_close, rungs_from
 from precflow.comparison.fused.row_norms import RowNorms
-from precflow.comparison.fused.scaled import Scaled
+from precflow.comparison.fused.scaled_float import Scaled
 from precflow.comparison.fused.summary import Summary, merge
-from precflow.comparison.fused.ulp import distances
+from precflow.comparison.fused.ulp_distance import distances
 from precflow.comparison.fused.value_classes import Fills, Floats, PairClasses, Sides, classify, fills_of, widen
 from precflow.dumps.dtypes import FloatFacts, coarsest, float_facts
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from precflow.comparison.fused.scaled import Scaled, ratio
+from precflow.comparison.fused.scaled_float import Scaled, ratio
 from precflow.comparison.fused.value_classes import Floats
 
 SERIES = (1 / 3, 1 / 5, 1 / 7, 1 / 9, 1 / 11)  # of the inverse hyperbolic tangent, behind its first term

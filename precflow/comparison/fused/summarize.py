@@ -22,7 +22,7 @@ from precflow.comparison.fused.summary import Summary, merge
 from precflow.comparison.fused.value_classes import Sides
 from precflow.dumps.digest import Words, lanes, no_lanes
 from precflow.dumps.dtypes import NUMPY_DTYPES, is_floating, name_of, real_part
-from precflow.dumps.pages import release
+from precflow.dumps.mapped_pages import release
 
 Data = npt.NDArray[np.uint8]
 Lanes = tuple[Words, Words]

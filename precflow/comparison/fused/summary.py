@@ -16,7 +16,7 @@ import msgspec
 
 from precflow.agent.contract import FILLS_FAR
 from precflow.comparison.fused.row_norms import RowNorms
-from precflow.comparison.fused.scaled import Scaled
+from precflow.comparison.fused.scaled_float import Scaled
 
 SUMMARY_VERSION = 4  # 4: fills are known constants, measured by themselves
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.config.schema import RunConfig
 from precflow.config.vocabulary import ESCALATING
 from precflow.diagnosis.evidence import operator_families, overflow, run, skipped_steps, suspect

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from precflow.agent.contract import parse_identity
-from precflow.comparison.estimated.evidence import Kept, of_tensor
-from precflow.comparison.measures import Measure
+from precflow.comparison.estimated.kept_evidence import Kept, of_tensor
+from precflow.comparison.measure import Measure
 from precflow.diagnosis.evidence.tensors import Readable
 from precflow.dumps.dtypes import real_part
 from precflow.dumps.records import Call, Record, Statistics

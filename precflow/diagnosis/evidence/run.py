@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from precflow.comparison.measures import Measure
+from precflow.comparison.measure import Measure
 from precflow.dumps.header import Header, Holdings
 from precflow.environment import differences, reproduction, variables
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged

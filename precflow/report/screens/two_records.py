@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from precflow.comparison.detail.axis_patterns import percent
 from precflow.comparison.detail.description import Description
 from precflow.comparison.detail.detail import Detail, Element
 from precflow.comparison.detail.extent import mean, norm
 from precflow.comparison.detail.record import RecordDetail
-from precflow.comparison.detail.whereabouts import percent
 from precflow.report import wording
 from precflow.report.model import Row
 from precflow.report.screens.paper import Paper, draw_bars, format_shape

@@ -12,7 +12,7 @@ from precflow.agent.measure.batching import SMALL_BYTES, WAITING_TICKETS, Measur
 from precflow.agent.measure.content_id import content_id
 from precflow.agent.measure.parts import kept_of, taken
 from precflow.agent.measure.sketch import STORED_WHOLE, SUMS, row_length, row_norms
-from precflow.comparison.estimated.evidence import Kept, of_tensor
+from precflow.comparison.estimated.kept_evidence import Kept, of_tensor
 
 SIZES = [(), (1,), (0,), (3, 0), (5,), (7, 11), (STORED_WHOLE,), (STORED_WHOLE + 1,), (33, 77), (3, 77, 100), (70001,)]
 TYPES = ["float32", "float64", "float16", "bfloat16", "int64", "uint8", "bool", "complex64"]

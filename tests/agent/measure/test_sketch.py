@@ -12,7 +12,7 @@ from precflow.agent.measure.checksums import mix32, mix32_of
 from precflow.agent.measure.sketch import BLOCK, MOST_ROWS, STRETCH, SUMS, added, joined, row_length, row_norms, sized, sketch
 from precflow.agent.measure.statistics import cleaning, of_any
 from precflow.agent.measure.value_classes import Cleaning
-from precflow.comparison.estimated.evidence import Kept, group_length, of_tensor
+from precflow.comparison.estimated.kept_evidence import Kept, group_length, of_tensor
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks/sketch.py"
 SPEC = importlib.util.spec_from_file_location("sketch_benchmark", SCRIPT)

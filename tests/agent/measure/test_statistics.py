@@ -10,7 +10,7 @@ from precflow.agent.measure import scratch
 from precflow.agent.measure.statistics import ROW, at_once, in_rows, of_any, of_integers, of_rows, of_sums, row_of
 from precflow.comparison.estimated import bounds
 from precflow.comparison.estimated.bounds import ROUNDING
-from precflow.comparison.estimated.evidence import Kept, of_tensor
+from precflow.comparison.estimated.kept_evidence import Kept, of_tensor
 from precflow.dumps.records import Statistics
 
 FLOATS = ["float32", "float64", "float16", "bfloat16"]

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from precflow.comparison.compiled.selftest import disagreements
 from precflow.comparison.fused.row_norms import RowNorms
-from precflow.comparison.fused.scaled import Scaled
+from precflow.comparison.fused.scaled_float import Scaled
 from precflow.comparison.fused.summary import Summary
 
 WHOLE = Summary(

@@ -8,7 +8,7 @@ from precflow.comparison.compiled import fast_path
 from precflow.comparison.compiled.kl_terms import NEARBY
 from precflow.comparison.compiled.layout import LONG_ROW, OFFSET, SEGMENT
 from precflow.comparison.fused.kl_divergence import divergence_sum
-from precflow.comparison.fused.ulp import distances
+from precflow.comparison.fused.ulp_distance import distances
 
 Y = np.array([1.5, -2.0, 3.0, 0.25], np.float32)
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from precflow.comparison.compiled import selftest
 from precflow.comparison.compiled.selftest import SIZE, by_numpy, pair_of, problem_of
 from precflow.comparison.fused.kernel import pair_facts
-from precflow.comparison.fused.scaled import Scaled
+from precflow.comparison.fused.scaled_float import Scaled
 
 FACTS = pair_facts("float32", "float16")
 

@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 from msgspec import structs
 
 from precflow.comparison.estimated import bounds
-from precflow.comparison.estimated.evidence import Kept, of_tensor
+from precflow.comparison.estimated.kept_evidence import Kept, of_tensor
 from precflow.comparison.estimated.sketch import DECISIVE
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import summarize

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precflow.comparison.estimated.evidence import Kept, of_tensor
 from precflow.comparison.estimated.exclusions import places
+from precflow.comparison.estimated.kept_evidence import Kept, of_tensor
 from precflow.comparison.fused.value_classes import classify, fills_of, sort, widen
 from precflow.dumps.dtypes import NUMPY_DTYPES, float_facts
 

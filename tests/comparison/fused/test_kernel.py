@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from precflow.comparison.fused.kernel import float_block, pair_facts
-from precflow.comparison.fused.scaled import ratio
+from precflow.comparison.fused.scaled_float import ratio
 from precflow.comparison.fused.summary import merge
 
 RNG = np.random.default_rng(7)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precflow.comparison.formulas import measure_all
-from precflow.comparison.fused.scaled import Scaled
+from precflow.comparison.fused.scaled_float import Scaled
 from precflow.comparison.fused.summarize import PairOfTensors, summarize
 from precflow.comparison.fused.summary import Summary, merge
 from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES

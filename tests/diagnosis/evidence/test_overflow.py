@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from precflow import resources
-from precflow.comparison.estimated.evidence import Kept, of_tensor
+from precflow.comparison.estimated.kept_evidence import Kept, of_tensor
 from precflow.config.schema import RunConfig
 from precflow.diagnosis.evidence import overflow
 from precflow.diagnosis.evidence.collect import collect

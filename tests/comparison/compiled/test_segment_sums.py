@@ -4,10 +4,10 @@ import numba
 import numpy as np
 import pytest
 
-from precflow.comparison.compiled import passes
+from precflow.comparison.compiled import segment_sums
 from precflow.comparison.compiled.layout import FIRST_RUNG, OFFSET, TALLIES
-from precflow.comparison.fused.ladder import RUNGS, count_close
-from precflow.comparison.fused.ulp import distances as ulps
+from precflow.comparison.fused.close_tolerances import RUNGS, count_close
+from precflow.comparison.fused.ulp_distance import distances as ulps
 
 NORMAL = np.finfo(np.float32).smallest_normal.view(np.int32)
 RNG = np.random.default_rng(12)
@@ -18,37 +18,37 @@ LADDER = np.array([RUNGS[name] for name in ("float32", "float16", "bfloat16")])
 
 @numba.njit
 def extremes(y, x):
-    return passes.extremes(y, x)
+    return segment_sums.extremes(y, x)
 
 
 @numba.njit
 def differing(y, x):
-    return passes.differing_bits(y, x)
+    return segment_sums.differing_bits(y, x)
 
 
 @numba.njit
 def distances(y, x, normal):
-    return passes.distances(y, x, normal)
+    return segment_sums.distances(y, x, normal)
 
 
 @numba.njit
 def quotients(y, x, normal):
-    return passes.exact_quotients(y, x, normal)
+    return segment_sums.exact_quotients(y, x, normal)
 
 
 @numba.njit
 def within(y, x, counts):
-    passes.add_within(y, x, counts)
+    segment_sums.add_within(y, x, counts)
 
 
 @numba.njit
 def close(y, x, rungs, counts):
-    passes.add_close(y, x, rungs, counts)
+    segment_sums.add_close(y, x, rungs, counts)
 
 
 @numba.njit
 def row_squares(y, x, first, length, squares):
-    passes.add_row_squares(y, x, first, length, squares)
+    segment_sums.add_row_squares(y, x, first, length, squares)
 
 
 def bits(values):

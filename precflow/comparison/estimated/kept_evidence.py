@@ -29,7 +29,7 @@ from precflow.comparison.fused.value_classes import (
     widen,
 )
 from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES, float_facts, name_of, real_part
-from precflow.dumps.pages import release
+from precflow.dumps.mapped_pages import release
 from precflow.dumps.records import Record, Statistics
 
 MOST_ROWS = 1024  # norms that an agent keeps of one tensor; of more rows, equal groups of neighbours

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precflow.comparison.fused.ulp import distances
+from precflow.comparison.fused.ulp_distance import distances
 from precflow.dumps.dtypes import NUMPY_DTYPES
 
 

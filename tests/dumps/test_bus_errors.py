@@ -5,16 +5,16 @@ import sys
 
 import pytest
 
-from precflow.dumps import cut_files
+from precflow.dumps import bus_errors
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="says so on Linux")
 SCRIPT = """
 import os, sys, threading
 import numpy as np
 {before}
-from precflow.dumps import cut_files
+from precflow.dumps import bus_errors
 
-cut_files.explain()
+bus_errors.explain()
 mapped = np.memmap(sys.argv[1], dtype=np.uint8, mode="r")
 os.truncate(sys.argv[1], 4096)
 
@@ -44,9 +44,9 @@ def ended(tmp_path):
 @pytest.mark.parametrize("read", ["read()", THREAD])
 def test_it_says_so_and_leaves(ended, read):
     done = ended(read)
-    assert done.returncode == cut_files.EXIT_CODE
+    assert done.returncode == bus_errors.EXIT_CODE
     assert done.stdout == "0\n"  # what is there can be read
-    assert done.stderr == cut_files.MESSAGE
+    assert done.stderr == bus_errors.MESSAGE
 
 
 def test_what_is_whole_is_read_on(ended):

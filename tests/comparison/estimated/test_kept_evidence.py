@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from precflow.agent.contract import FILLS, Identity
-from precflow.comparison.estimated.evidence import Kept, group_length, kept, of_tensor, places
+from precflow.comparison.estimated.kept_evidence import Kept, group_length, kept, of_tensor, places
 from precflow.comparison.estimated.sketch import BLOCK, BUCKETS, mixed, norm, sketch
 from precflow.comparison.fused.value_classes import FIRST_FILL, MINUS_INFINITY, NOT_A_NUMBER, ORDINARY, fills_of
 from precflow.dumps.dtypes import NUMPY_DTYPES, float_facts

@@ -8,7 +8,7 @@ import pytest
 
 from precflow.agent.contract import checksum_of
 from precflow.dumps.reader import Dump
-from precflow.dumps.unsealed import read_steps
+from precflow.dumps.unfinished import read_steps
 from precflow.errors import DumpError
 
 RECORDS, SHARD, SEAL = (f"rank0/step1/{name}" for name in ("records-0.jsonl", "tensors-0.safetensors", "step.json"))

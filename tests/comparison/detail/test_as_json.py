@@ -2,9 +2,9 @@ import json
 
 import numpy as np
 
+from precflow.comparison.detail.as_json import plain_description, plain_detail, plain_record
 from precflow.comparison.detail.description import describe
 from precflow.comparison.detail.detail import examine
-from precflow.comparison.detail.plain import plain_description, plain_detail, plain_record
 from precflow.comparison.detail.record import RecordDetail
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from precflow.comparison.fused.summarize import PairOfTensors
-from precflow.dumps.pages import mapping_of, release
+from precflow.dumps.mapped_pages import mapping_of, release
 
 
 def resident():
@@ -94,7 +94,9 @@ def test_many_small_views_leave_nothing_behind(written):
 def test_neighbours_that_are_given_back_together_are_told_to_the_system_once(written, monkeypatch):
     values = np.memmap(written, np.float32, "r").view(np.ndarray)
     told = []
-    monkeypatch.setattr("precflow.dumps.pages._Stretch.release", lambda stretch: told.append((stretch.first, stretch.last)))
+    monkeypatch.setattr(
+        "precflow.dumps.mapped_pages._Stretch.release", lambda stretch: told.append((stretch.first, stretch.last))
+    )
     quarter = 1 << 20  # elements, 4 MiB
     release(*(values[start : start + quarter] for start in (0, quarter, 2 * quarter, 8 * quarter)), np.zeros(3))
     windows = sorted(told)

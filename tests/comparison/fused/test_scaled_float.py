@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precflow.comparison.fused.scaled import Scaled, mean, ratio
+from precflow.comparison.fused.scaled_float import Scaled, mean, ratio
 
 numbers = st.builds(Scaled.of, st.floats(allow_nan=False, allow_infinity=False), st.integers(-3000, 3000))
 

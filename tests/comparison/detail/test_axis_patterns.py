@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precflow.comparison.detail.axes import AxisSums
+from precflow.comparison.detail.axis_patterns import percent, places, verdict
 from precflow.comparison.detail.boxes import boxes
-from precflow.comparison.detail.whereabouts import percent, places, verdict
 
 SHAPE = (3, 77, 768)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from precflow.comparison.formulas import measure_all
-from precflow.comparison.fused.ladder import RUNGS, count_close, rungs_from
+from precflow.comparison.fused.close_tolerances import RUNGS, count_close, rungs_from
 from precflow.comparison.fused.summarize import summarize
 
 

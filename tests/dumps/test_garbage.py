@@ -6,8 +6,8 @@ import pytest
 
 from precflow.cli import main
 from precflow.comparison.compare import compare
-from precflow.dumps import collector
-from precflow.dumps.collector import MANY, collector_off, many_spared
+from precflow.dumps import garbage
+from precflow.dumps.garbage import MANY, collector_off, many_spared
 from precflow.dumps.reader import Dump
 
 
@@ -100,7 +100,7 @@ def frozen(monkeypatch):
     """Return how often the collector was told to leave out what is there; a few values count as many."""
     times = []
     freeze = gc.freeze
-    monkeypatch.setattr(collector, "MANY", 1)
+    monkeypatch.setattr(garbage, "MANY", 1)
     monkeypatch.setattr(gc, "freeze", lambda: times.append(freeze()))
     return times
 
