@@ -1,9 +1,11 @@
 """Pairing by identity."""
 
+import numpy as np
 import pytest
 
 from precflow.agent.contract import Identity
-from precflow.comparison.pairing import pair
+from precflow.comparison.pairing import ABSENT, Pair, described, owners_of, pair
+from precflow.dumps.reader import Dump
 from precflow.dumps.records import Record
 
 
@@ -74,3 +76,73 @@ def test_the_longest_prefix_is_taken():
 
 def test_nothing_against_nothing():
     assert pair([], []) == []
+
+
+ONE, TWO = np.ones((2, 3), np.float32), np.full((2, 3), 2, np.float32)
+
+
+@pytest.fixture
+def measure(build):
+    """Return a function that describes the outputs of two dumps of one call each; ``None`` is a side without it."""
+
+    def made(reference, target):
+        dumps = []
+        for side, given in (("reference", reference), ("target", target)):
+            array, options = given or (ONE, {})
+            dumps.append(Dump.open(build(side, side=side).call("a", "linear", [array], [ONE], **options).write()))
+        records = [dump.calls()[0].outputs[0] for dump in dumps]
+        both = [record if given else None for record, given in zip(records, (reference, target), strict=True)]
+        return described(Pair(*both), owners_of(*dumps))
+
+    return made
+
+
+def call(array, **options):
+    return array, options
+
+
+def test_equal_content_ids_are_equal_bits(measure):
+    found = measure(call(ONE), call(ONE))
+    assert (found.join, found.equal, found.judged, found.metrics) == ("paired", True, True, {})
+    assert (found.record, found.name, found.level) == ("a/linear.0/forward.output.0", "a / linear", "api")
+
+
+def test_other_bits_are_not_equal(measure):
+    found = measure(call(ONE), call(TWO))
+    assert (found.join, found.equal) == ("paired", False)
+
+
+def test_equal_numbers_of_another_type_are_not_equal_bits(measure):
+    found = measure(call(ONE), call(ONE.astype(np.float16)))
+    assert (found.reference_dtype, found.target_dtype, found.equal) == ("float32", "float16", False)
+
+
+def test_another_shape_is_no_pair_to_be_measured(measure):
+    found = measure(call(ONE), call(ONE.T.copy()))
+    assert (found.join, found.reason) == ("shape", "[2, 3] on the reference, [3, 2] on the target")
+
+
+@pytest.mark.parametrize("side", ["reference", "target"])
+def test_who_is_alone_says_on_which_side(measure, side):
+    alone = {"reference": None, "target": None, side: call(ONE)}
+    found = measure(**alone)
+    assert found.join == f"unpaired_{side}"
+    assert found.reason.startswith(f"only the {side} has it: ")
+    assert (found.reference_dtype, found.target_dtype) == (("float32", "") if side == "reference" else ("", "float32"))
+    assert (found.site, found.target_site)[side == "target"] == "model.py:3 in forward <- run.py:1"
+
+
+def test_movement_on_either_side_and_integers_are_not_judged(measure):
+    assert not measure(call(ONE, movement=True), call(TWO)).judged
+    assert not measure(call(ONE), call(TWO, movement=True)).judged
+    assert not measure(call(ONE.astype(np.int64)), call(TWO.astype(np.int64))).judged
+    assert measure(call(ONE.astype(np.int64)), call(TWO)).judged, "one side has floating point numbers"
+    assert not measure(call(ONE, movement=True), None).judged
+
+
+def test_arguments_that_differ_are_told_with_those_that_one_side_lacks(measure):
+    found = measure(
+        call(ONE, arguments={"eps": "1e-05", "bias": "True", "only": "1"}),
+        call(TWO, arguments={"eps": "1e-06", "bias": "True", "other": "2"}),
+    )
+    assert found.arguments == {"eps": ("1e-05", "1e-06"), "only": ("1", ABSENT), "other": (ABSENT, "2")}
