@@ -1,4 +1,4 @@
-"""The agent's door: ``python precflow-agent.pyz request.json``."""
+"""The agent's command line: ``python precflow-agent.pyz request.json``."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ USAGE = """precflow-agent %s: runs one side's workload and writes its dump
 Needs Python 3.8+ and torch 2.1+, nothing else. Progress is on stdout as JSON lines, text for people on stderr.
 Leaves with 0, or with 2 where something could not be done.""" % (__version__,)
 
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Do one request and return the exit code: 0, or 2 where something could not be done."""
+    """Handle one command line and return the exit code: 0, or 2 if something could not be done."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words == ["--version"]:
         sys.stdout.write("precflow-agent %s\n" % __version__)
         return 0
     if len(words) == 2 and words[0] == "--stay" and words[1].isdigit():
-        return _stay(int(words[1]))
+        return _serve_many(int(words[1]))
     if len(words) != 1 or words[0].startswith("-"):
         sys.stderr.write(USAGE + "\n")
         return 0 if words in (["-h"], ["--help"]) else 2
@@ -44,33 +46,26 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 
 def _serve(path: str, events: Events, started_by: Optional[int] = None) -> int:
-    """Do one request; ``started_by`` is the process to end with where that is not the judge."""
-    faulthandler.enable()  # a crash below Python leaves the line of the workload in the log
-    faulthandler.register(signal.SIGTERM, all_threads=False, chain=True)  # and so does one that hung until it was stopped
+    """Handle one request; ``started_by`` is the process to die with if that is not the judge itself."""
+    faulthandler.enable()  # a crash below Python (a segmentation fault) still leaves the workload's line in the log
+    faulthandler.register(signal.SIGTERM, all_threads=False, chain=True)  # and so does a workload stopped for hanging
     try:
-        asked = request.read(path)
-        if asked.parent is not None:
-            die_with(started_by or asked.parent)
-        worker.run(asked, events)
+        checked = request.read(path)
+        if checked.parent is not None:
+            die_with(started_by or checked.parent)
+        worker.run(checked, events)
     except AgentError as error:
-        return _failed(error, events)
+        return _report_failure(error, events)
     return 0
 
 
-def _failed(error: AgentError, events: Events) -> int:
-    events.failed(error)
-    with suppress(OSError):  # the log may be on the disk that is full
-        sys.stderr.write(error.trace or "precflow-agent: %s\n%s\n" % (error.message, error.next_step))
-        sys.stderr.flush()
-    return 2
+def _serve_many(judge: int) -> int:
+    """Handle requests from stdin, each in a forked child that already has torch imported.
 
-
-def _stay(judge: int) -> int:
-    """Do requests one after another, each in a child that finds torch imported: that takes longer than many a request.
-
-    A child begins where a process of its own would stand after that import, so nothing of one request reaches the next. Each
-    line on stdin is JSON: the path of a request, and whether another may follow; a line on stdout tells that one is done.
-    Where a child crashes, this process ends as the child did, for the judge to see.
+    Importing torch takes longer than many a request. A child starts where a process of its own would stand after that
+    import, so nothing of one request reaches the next. Each line on stdin is JSON: the path of a request, and whether
+    another request may follow. A ``done`` event on stdout reports the end of each. If a child crashes, this process
+    ends in the same way, so that the judge sees the signal or the exit code.
     """
     faulthandler.enable()
     stream = claim_stdout()
@@ -80,21 +75,22 @@ def _stay(judge: int) -> int:
     try:
         worker.import_torch(events)
     except AgentError as error:
-        return _failed(error, events)
-    _write_to(os.devnull)  # what follows belongs to the log of each request
+        return _report_failure(error, events)
+    _redirect_output(os.devnull)  # each child redirects its own output into the log of its request
     myself = os.getpid()
     while line:
         path, more = json.loads(line)
-        before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent to both: the child is to leave its stack, then we end too
+        # The judge sends SIGTERM to both processes: the child shall print its stack, and only then do we end too.
+        before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # newer Pythons warn of threads; those of NumPy's BLAS know about forks
+            warnings.simplefilter("ignore")  # newer Pythons warn of forks with threads; those of NumPy's BLAS survive a fork
             child = os.fork()
         if child == 0:
             signal.signal(signal.SIGTERM, before)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            _write_to(os.path.join(os.path.dirname(path), LOG_FILE))
+            _redirect_output(os.path.join(os.path.dirname(path), LOG_FILE))
             code = _serve(path, Events(stream), started_by=myself)
-            if more:  # a request for facts: nothing of the user's ran, and taking torch apart takes half a second
+            if more:  # a request for facts: no user code ran, so nothing has to be torn down, and torch takes half a second for it
                 _flush()
                 os._exit(code)
             return code
@@ -103,13 +99,22 @@ def _stay(judge: int) -> int:
         code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
         if code not in (0, 2):
             return code
-        events.done(code)
+        events.report_done(code)
         line = sys.stdin.readline()
     return 0
 
 
-def _write_to(path: str) -> None:
-    """Append to a file from now on what anything here prints."""
+def _report_failure(error: AgentError, events: Events) -> int:
+    """Tell judge and user why a request failed, and return the exit code."""
+    events.report_failure(error)
+    with suppress(OSError):  # the log may be on the disk that is full
+        sys.stderr.write(error.trace or "precflow-agent: %s\n%s\n" % (error.message, error.next_step))
+        sys.stderr.flush()
+    return 2
+
+
+def _redirect_output(path: str) -> None:
+    """Append everything that this process prints from now on to a file."""
     _flush()
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     os.dup2(file, 1)
@@ -123,27 +128,22 @@ def _flush() -> None:
         sys.stderr.flush()
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
-# Not outliving the judge: an agent whose judge was killed would keep a device busy for a result that nobody reads.
-
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
 def die_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends; end now if that has happened already.
+    """Ask the kernel to kill this process when its parent ends; exit now if the parent is gone already.
 
-    Only what the judge started directly can be bound: behind a launcher the parent is the launcher, and the judge passes
-    no number.
+    An agent whose judge was killed would keep a device busy for a result that nobody reads. Only a direct child of the
+    judge can be bound in this way: behind a launcher the parent is the launcher, and the judge sends no process id.
 
     Args:
         parent: Process id of the judge.
     """
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    except (OSError, AttributeError):  # not Linux: the judge's own clean-up has to do
+    except (OSError, AttributeError):  # not Linux: the judge has to clean up by itself
         return
     if os.getppid() != parent:
         raise SystemExit(2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""What an agent tells the judge while it works: JSON lines on stdout. Everything meant for people goes to stderr."""
+"""Events that an agent sends to the judge while it works: JSON lines on stdout. Text for people goes to stderr."""
 
 from __future__ import annotations
 
@@ -14,32 +14,35 @@ from precflow.agent.failures import AgentError
 
 
 class Events:
-    """Sends events, and measures how long each part took.
+    """Sends events, and measures how long each part of the work takes.
 
     Args:
         stream: Where the lines go.
+
+    Attributes:
+        seconds: Time that each part took, by name.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self.seconds: Dict[str, float] = {}
         self._stream = stream
 
-    def progress(self, step: str, text: str) -> None:
-        """Say what is being done."""
+    def report_progress(self, step: str, text: str) -> None:
+        """Report what is being done now."""
         self._send({"event": "progress", "step": step, "text": redaction.text(text)})
 
-    def failed(self, error: AgentError) -> None:
-        """Say why the agent stops."""
+    def report_failure(self, error: AgentError) -> None:
+        """Report why the agent stops."""
         self._send({"event": "error", "kind": error.kind, "message": error.message, "next_step": error.next_step})
 
-    def done(self, code: int) -> None:
-        """Say that a request is done, and that this process waits for another one."""
+    def report_done(self, code: int) -> None:
+        """Report that a request is done and that this process waits for the next one."""
         self._send({"event": "done", "code": str(code)})
 
     @contextmanager
-    def part(self, name: str, text: str) -> Iterator[None]:
-        """Announce one part of the work and measure it."""
-        self.progress(name, text)
+    def time_part(self, name: str, text: str) -> Iterator[None]:
+        """Announce one part of the work and measure its time; parts of one name add up in ``seconds``."""
+        self.report_progress(name, text)
         started = time.perf_counter()
         try:
             yield
@@ -52,7 +55,11 @@ class Events:
 
 
 def claim_stdout() -> TextIO:
-    """Return the process's stdout for events alone; what anything else prints there goes to stderr from now on."""
+    """Return the process's stdout for events only; whatever else is printed goes to stderr from now on.
+
+    The file descriptor itself is redirected, not just ``sys.stdout``: libraries and child processes print too, and their
+    lines would break the stream of JSON.
+    """
     sys.stdout.flush()
     stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

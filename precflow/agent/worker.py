@@ -34,10 +34,10 @@ def run(request: Request, events: Events) -> None:
         return
     from precflow.agent.devices.choose import choose
 
-    with events.part("device", "starting the device"):
+    with events.time_part("device", "starting the device"):
         device = choose(request.device, ci=request.ci, side=request.side)
         where = _start(request, device)
-    events.progress("device", "%s of %s" % (device.kind, ", ".join(request.device)))
+    events.report_progress("device", "%s of %s" % (device.kind, ", ".join(request.device)))
     if request.action == "environment":
         _environment(request, device)
     else:
@@ -52,7 +52,7 @@ def import_torch(events: Events) -> None:
     Raises:
         AgentError: ``workload``: it cannot be imported. ``unsupported``: it is too old.
     """
-    with events.part("torch", "importing torch"):
+    with events.time_part("torch", "importing torch"):
         try:
             import torch
         except ImportError as error:

@@ -7,27 +7,27 @@ from precflow.agent.failures import AgentError
 
 
 def test_parts_are_announced_and_measured(events):
-    with events.part("model", "building"):
+    with events.time_part("model", "building"):
         pass
     assert events.lines() == [{"event": "progress", "step": "model", "text": "building"}]
     assert events.seconds["model"] >= 0
 
 
 def test_a_part_that_fails_is_measured_too(events):
-    with pytest.raises(ValueError, match="no"), events.part("model", "building"):
+    with pytest.raises(ValueError, match="no"), events.time_part("model", "building"):
         raise ValueError("no")
     assert "model" in events.seconds
 
 
 def test_the_same_part_adds_up(events):
     events.seconds["forward"] = 10.0
-    with events.part("forward", "again"):
+    with events.time_part("forward", "again"):
         pass
     assert events.seconds["forward"] >= 10.0
 
 
 def test_a_failure_is_one_line(events):
-    events.failed(AgentError("workload", "line one\nline two", "do this"))
+    events.report_failure(AgentError("workload", "line one\nline two", "do this"))
     expected = {"event": "error", "kind": "workload", "message": "line one\nline two", "next_step": "do this"}
     assert events.lines() == [expected]
 
@@ -35,7 +35,7 @@ def test_a_failure_is_one_line(events):
 def test_what_others_print_goes_to_stderr():
     script = (
         "import os; from precflow.agent.events import Events, claim_stdout; e = Events(claim_stdout());"
-        "print('from a model'); os.system('echo from a process'); e.progress('a', 'b')"
+        "print('from a model'); os.system('echo from a process'); e.report_progress('a', 'b')"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == '{"event": "progress", "step": "a", "text": "b"}\n'

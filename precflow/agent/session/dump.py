@@ -57,7 +57,7 @@ def dump(request: Request, device: Device, where: torch.device, events: Events) 
         extend_path(request.import_paths, request.workload)
         with _explained():
             described = _recorded(Run(request, device, where, events, numbers), writer)
-        events.progress("seal", "writing the header")
+        events.report_progress("seal", "writing the header")
         writer.seal({**described, "seconds": dict(events.seconds)})
     except AgentError as error:
         writer.abandon(_plain_error(error))
@@ -76,7 +76,7 @@ def _recorded(run: Run, writer: Writer) -> Dict[str, Any]:
         contents = _steps(run, subject, training, recorder, writer)
         faults.check_acted(run.request)
         repeat = _repeat(run, subject, contents)
-    with run.events.part("facts", "reading the environment"):
+    with run.events.time_part("facts", "reading the environment"):
         sites = list(recorder.sites)
         draws = [_plain_draw(draw, sites) for draw in run.numbers.draws]
         asked = {**capture.plain(), "unmatched": [] if run.request.resume else selection.unmatched}  # of steps recorded here
@@ -106,7 +106,7 @@ def _steps(
     determinism.reseed(run.request.determinism, run.device)
     subject.restore()
     part = ("repeat", "running the model once more") if writer is None else ("forward", "running the model")
-    with run.events.part(*part):
+    with run.events.time_part(*part):
         for number in range(max(steps) + 1):
             arguments = subject.arguments(element_type(run.request.dtype), run.where)
             finished = writer is not None and writer.complete(number, _RANK)

@@ -118,7 +118,7 @@ def _record(request: Request, events: Events) -> None:
     Where code looks into a tensor that has no values, it is run once more on fake tensors, which some libraries know and do
     not look into.
     """
-    with events.part("model", "building the model without values"):
+    with events.time_part("model", "building the model without values"):
         determinism.reseed(request.determinism, Cpu())
         model = _model(request)
         inputs = placed(build_inputs(request, model), element_type(request.dtype), _META)
@@ -126,7 +126,7 @@ def _record(request: Request, events: Events) -> None:
         if request.determinism.dropout == "removed":
             determinism.remove_dropout(model)
         place_model(model, element_type(request.dtype), _META)
-    with events.part("forward", "running the model without values"):
+    with events.time_part("forward", "running the model without values"):
         try:
             _step(request, model, inputs)
         except Exception:

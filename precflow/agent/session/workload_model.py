@@ -139,13 +139,13 @@ def prepare(run: Run) -> Subject:
     request, events = run.request, run.events
     dtype = element_type(request.dtype)
     determinism.reseed(request.determinism, run.device)
-    with events.part("model", "building the model"), run.numbers:
+    with events.time_part("model", "building the model"), run.numbers:
         model = _on_cpu(build_model(request), request)
         inputs = build_inputs(request, model)
-    with events.part("weights", "reading the weights"):
+    with events.time_part("weights", "reading the weights"):
         redrawn = faults.redraw(request, model)
         weights, given = of_model(model), of_inputs(inputs)
-    with events.part("move", "casting to %s and moving to %s" % (request.dtype, run.device.kind)):
+    with events.time_part("move", "casting to %s and moving to %s" % (request.dtype, run.device.kind)):
         model.train(request.workload.get("mode", "eval") == "train")
         dropouts = determinism.remove_dropout(model) if request.determinism.dropout == "removed" else []
         place_model(model, dtype, run.where)
