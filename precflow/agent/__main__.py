@@ -90,7 +90,7 @@ def _serve_many(judge: int) -> int:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             _redirect_output(os.path.join(os.path.dirname(path), LOG_FILE))
             code = _serve(path, Events(stream), started_by=myself)
-            if more:  # a request for facts: no user code ran, so nothing has to be torn down, and torch takes half a second for it
+            if more:  # a request for facts: no user code ran, and tearing torch down properly takes half a second
                 _flush()
                 os._exit(code)
             return code

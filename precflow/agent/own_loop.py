@@ -47,7 +47,7 @@ def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the
     compress: bool = False,
     fine: bool = False,
     overwrite: bool = False,
-) -> Capture:
+) -> Recording:
     """Return a context manager that records what a model computes, and seals it as a dump when its block is left.
 
     Call ``step()`` of what it gives behind each step of the loop. In a group of processes every rank calls this with the same
@@ -113,10 +113,10 @@ def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the
     )
     check_capture(request)
     check_scope(request.capture.scope, model, request.capture.rules)
-    return Capture(model, optimizer, request, device, overwrite=overwrite)
+    return Recording(model, optimizer, request, device, overwrite=overwrite)
 
 
-class Capture:
+class Recording:
     """A context manager that :func:`capture` makes; it can be entered once.
 
     Attributes:
@@ -154,7 +154,7 @@ class Capture:
         """Every step that was asked for has been recorded, so that the loop may end."""
         return self.number > max(self._wanted)
 
-    def __enter__(self) -> Capture:  # noqa: PYI034  Self came with Python 3.11
+    def __enter__(self) -> Recording:  # noqa: PYI034  Self came with Python 3.11
         """Begin step 0.
 
         Raises:
@@ -230,7 +230,7 @@ class Capture:
             return
         self._calls = 0
         self._watching.callback(self._model.register_forward_pre_hook(self._note_inputs, with_kwargs=True).remove)
-        self._recorder.step(self.number)
+        self._recorder.begin_step(self.number)
         self._watching.enter_context(self._recorder.watch(self._model, self._optimizer))
 
     def _end_step(self) -> None:
@@ -248,7 +248,7 @@ class Capture:
             given = {**{str(place): value for place, value in enumerate(arguments)}, **keywords}
         place = "rank%d." % self._rank if self._rank else ""
         place += "step%d" % self.number + (".call%d" % self._calls if self._calls else "")
-        with self._recorder.unseen():
+        with self._recorder.without_recording():
             self._inputs.update(holdings.of_inputs({place: given})["entries"])
         self._calls += 1
 
@@ -274,7 +274,7 @@ class Capture:
         if self._rank:
             return
         described = header(self._request, self._device, weights=self._weights, inputs=holdings.joined(inputs))
-        described["capture"] = {**self._request.capture.plain(), "unmatched": self._selection.unmatched}
+        described["capture"] = {**self._request.capture.to_plain(), "unmatched": self._selection.unmatched}
         described["sites"] = [redaction.text(site) for site in self._recorder.sites]
         self._writer.seal(described, ranks=range(1, self._ranks))
 

@@ -1,4 +1,4 @@
-"""The request: what the judge (or a person with an editor) asks an agent to do, checked before torch is imported."""
+"""The request: a JSON file in which the judge (or a person) says what an agent shall do; checked before torch is imported."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from precflow.agent import intake, redaction
 from precflow.agent.contract import DETAIL_FACTS, DETAILS, LARGEST, LEVELS, NONE, PHASES, REQUEST_SCHEMA
 from precflow.agent.failures import AgentError
 from precflow.agent.sampling import parse_slices
-from precflow.agent.selection import Rule, Scope
+from precflow.agent.selection import DetailRule, Selection
 
 ACTIONS = ("environment", "dump", "rehearse")
 ALGORITHMS = ("strict", "warn", "native")
-_SHOWN = 200  # letters of a wrong value that a message repeats
+_SHOWN = 200  # characters of a wrong value that a message repeats
 
 
-class Determinism(NamedTuple):
-    """Seeds and switches; ``seed`` is ``None`` where the workload seeds itself."""
+class DeterminismSection(NamedTuple):
+    """Section ``determinism``: seeds and switches; ``seed`` is ``None`` if the workload seeds itself."""
 
     seed: Optional[int]
     algorithms: str
@@ -27,22 +27,22 @@ class Determinism(NamedTuple):
     repeat: bool
 
 
-class Capture(NamedTuple):
-    """What is recorded.
+class CaptureSection(NamedTuple):
+    """Section ``capture``: what is recorded.
 
     Attributes:
         level: Levels.
         phase: Phases.
         scope: Patterns of module names; nothing outside of them is recorded.
         step: Numbers of the steps.
-        rank: Ranks; none given is every one.
-        detail: What is kept where no rule says otherwise.
-        rules: First match wins.
-        budget: Most bytes that the dump may take, 0 is no limit.
-        keep_last: How many steps are kept at most, the last ones; 0 keeps all.
-        compress: Compress shards where it pays.
+        rank: Ranks; empty means all.
+        detail: What is kept of a call unless a rule says otherwise.
+        rules: The first rule that matches a call counts.
+        budget: Largest size of the dump in bytes; 0 means no limit.
+        keep_last: Number of steps that are kept, the last ones; 0 keeps all.
+        compress: Compress shards if that makes them smaller.
         fine: Sketches keep the high and the low part of every value apart.
-        fills: Further constants that masks are made of, beside ``contract.FILLS``.
+        fills: Constants that masks are filled with, besides those of ``contract.FILLS``.
     """
 
     level: Tuple[str, ...]
@@ -51,36 +51,39 @@ class Capture(NamedTuple):
     step: Tuple[int, ...]
     rank: Tuple[int, ...]
     detail: str
-    rules: Tuple[Rule, ...]
+    rules: Tuple[DetailRule, ...]
     budget: int
     keep_last: int
     compress: bool
     fine: bool
     fills: Tuple[float, ...]
 
-    def selection(self, *, again: bool = False) -> Scope:
-        """Return what answers for every call; ``again`` asks for no more than tells equal bits from others.
+    def selection(self, *, repeat: bool = False) -> Selection:
+        """Return what decides about every call.
 
-        Beside statistics a sketch stays one: it answers for the statistics of the same tensor, the first time and again.
+        Args:
+            repeat: For the second run, which only has to show whether the bits are the same: tensors need no more than a
+                digest then. If some calls have ``statistics`` (which are compared by their marks), sketches stay too: a tensor
+                in both details is measured once, as a sketch, and its mark must come from the same measurement both times.
         """
         details = {self.detail, *[rule.detail for rule in self.rules]}
-        same = {NONE}
+        unchanged = {NONE}
         if "statistics" in details:
-            same |= {"statistics", *[name for name, detail in DETAIL_FACTS.items() if "statistics" in detail.covers]}
-        brief = {detail: detail if detail in same or not again else "digest" for detail in details}
-        return Scope(
+            unchanged |= {"statistics", *[name for name, detail in DETAIL_FACTS.items() if "statistics" in detail.covers]}
+        wanted = {detail: detail if detail in unchanged or not repeat else "digest" for detail in details}
+        return Selection(
             self.scope,
-            detail=brief[self.detail],
-            rules=[rule._replace(detail=brief[rule.detail]) if rule.detail else rule for rule in self.rules],
+            detail=wanted[self.detail],
+            rules=[rule._replace(detail=wanted[rule.detail]) if rule.detail else rule for rule in self.rules],
             level=self.level,
             phase=self.phase,
             step=self.step,
             rank=self.rank,
         )
 
-    def plain(self) -> Dict[str, Any]:
-        """Return what a header says about it."""
-        return {**self._asdict(), "rules": [rule.plain() for rule in self.rules]}
+    def to_plain(self) -> Dict[str, Any]:
+        """Return the section as plain data for the header of a dump."""
+        return {**self._asdict(), "rules": [rule.to_plain() for rule in self.rules]}
 
 
 class Request(NamedTuple):
@@ -96,8 +99,8 @@ class Request(NamedTuple):
     dtype: str
     emulate: Dict[str, Any]
     workload: Dict[str, Any]
-    determinism: Determinism
-    capture: Capture
+    determinism: DeterminismSection
+    capture: CaptureSection
     trusted: Tuple[str, ...]
     import_paths: Tuple[str, ...]
     parent: Optional[int]
@@ -108,8 +111,8 @@ def read(path: str) -> Request:
     """Read and check a request file.
 
     Raises:
-        AgentError: ``bad_request``: the file cannot be read, is not JSON, is of a newer schema, or has wrong values; all
-            problems are named at once.
+        AgentError: ``bad_request``: the file cannot be read, is not JSON, has a newer schema, or wrong values; lists all
+            problems at once.
     """
     try:
         plain = intake.read_json(path)
@@ -119,24 +122,26 @@ def read(path: str) -> Request:
         raise AgentError("bad_request", "%s is not JSON: %s" % (path, error)) from error
     if not isinstance(plain, dict):
         raise AgentError("bad_request", "%s holds a JSON %s; expected an object" % (path, type(plain).__name__))
-    return parse(_with_secrets(plain, path))
+    return parse(_insert_secrets(plain, path))
 
 
-def _with_secrets(plain: Dict[str, Any], path: str) -> Dict[str, Any]:
-    """Return the request with the secrets that the judge handed over beside it; from now on they are written nowhere.
+def _insert_secrets(plain: Dict[str, Any], path: str) -> Dict[str, Any]:
+    """Return the request with its secrets, and make sure that they are never written anywhere.
+
+    A secret is not in the request file: there stands a placeholder, and the judge passes the values in an environment variable.
 
     Raises:
-        AgentError: ``bad_request``: one of them is missing.
+        AgentError: ``bad_request``: a secret is missing.
     """
     secrets = redaction.handed_over(os.environ)
-    os.environ.pop(redaction.VARIABLE, None)  # what the workload starts needs none of it
+    os.environ.pop(redaction.VARIABLE, None)  # processes that the workload starts must not inherit them
     redaction.learn(os.environ)
     for secret in secrets.values():
-        redaction.learn(secret, name="SECRET" if redaction.text(secret) == secret else "")  # of an address only its part
+        redaction.learn(secret, name="SECRET" if redaction.text(secret) == secret else "")  # of a URL only the secret part
     workload = redaction.put_back(plain.get("workload"), secrets, "workload")
     missing = list(redaction.placeholders(workload, "workload"))
     if missing:
-        message = "%s has no %s: a secret is not written down" % (path, ", ".join(missing))
+        message = "%s has no %s: secrets are not stored in a request" % (path, ", ".join(missing))
         example = json.dumps(dict.fromkeys(missing, "..."))
         raise AgentError("bad_request", message, "set the variable %s='%s'" % (redaction.VARIABLE, example))
     return {**plain, "workload": workload} if "workload" in plain else plain
@@ -146,7 +151,7 @@ def parse(plain: Mapping[str, Any]) -> Request:
     """Check plain data and return it as a :class:`Request`.
 
     Raises:
-        AgentError: ``bad_request``, with every problem.
+        AgentError: ``bad_request``; lists all problems at once.
     """
     schema = plain.get("schema")
     if schema != REQUEST_SCHEMA:
@@ -154,14 +159,7 @@ def parse(plain: Mapping[str, Any]) -> Request:
         step = "pack the agent again with the precflow that wrote the request: precflow agent" if newer else ""
         raise AgentError("bad_request", "request schema %r; this agent reads schema %d" % (schema, REQUEST_SCHEMA), step)
     reader = _Reader(plain)
-    request = _whole(reader)
-    if reader.problems:
-        raise AgentError("bad_request", "the request is not usable: " + "; ".join(reader.problems))
-    return request
-
-
-def _whole(reader: _Reader) -> Request:
-    return Request(
+    request = Request(
         action=reader.choice("action", "", ACTIONS),
         side=reader.value("side", "target", str),
         recipe=reader.value("recipe", "", str),
@@ -172,18 +170,21 @@ def _whole(reader: _Reader) -> Request:
         dtype=reader.value("dtype", "float32", str),
         emulate=reader.value("emulate", {"name": "", "rules": []}, dict),
         workload=reader.value("workload", {}, dict),
-        determinism=_determinism(reader.section("determinism")),
-        capture=_capture(reader.section("capture")),
+        determinism=_parse_determinism(reader.section("determinism")),
+        capture=_parse_capture(reader.section("capture")),
         trusted=reader.texts("trusted", ()),
         import_paths=reader.texts("import_paths", ()),
         parent=reader.optional("parent", int),
         resume=reader.flag("resume", default=False),
     )
+    if reader.problems:
+        raise AgentError("bad_request", "the request is not usable: " + "; ".join(reader.problems))
+    return request
 
 
-def _determinism(reader: _Reader) -> Determinism:
+def _parse_determinism(reader: _Reader) -> DeterminismSection:
     seed = reader.plain.get("seed", 1234)
-    return Determinism(
+    return DeterminismSection(
         seed=None if seed == "script" else reader.value("seed", 1234, int),
         algorithms=reader.choice("algorithms", "warn", ALGORITHMS),
         random_numbers=reader.choice("random_numbers", "cpu", ("cpu", "device")),
@@ -192,15 +193,15 @@ def _determinism(reader: _Reader) -> Determinism:
     )
 
 
-def _capture(reader: _Reader) -> Capture:
-    return Capture(
+def _parse_capture(reader: _Reader) -> CaptureSection:
+    return CaptureSection(
         level=reader.texts("level", ("module", "api"), LEVELS),
         phase=reader.texts("phase", ("forward",), PHASES),
         scope=reader.texts("scope", ("*",)),
-        step=reader.listed("step", (0,), int),
-        rank=reader.listed("rank", (), int),
+        step=reader.list_of("step", (0,), int),
+        rank=reader.list_of("rank", (), int),
         detail=reader.choice("detail", "tensors", DETAILS),
-        rules=tuple(_rule(each) for each in reader.sections("rules")),
+        rules=tuple(_parse_rule(each) for each in reader.sections("rules")),
         budget=reader.value("budget", 0, int),
         keep_last=reader.value("keep_last", 0, int),
         compress=reader.flag("compress", default=False),
@@ -209,15 +210,15 @@ def _capture(reader: _Reader) -> Capture:
     )
 
 
-def _rule(reader: _Reader) -> Rule:
-    return Rule(
+def _parse_rule(reader: _Reader) -> DetailRule:
+    return DetailRule(
         match=reader.texts("match", ()),
         class_name=reader.texts("class", ()),
         operator=reader.texts("operator", ()),
         level=reader.texts("level", (), LEVELS),
         phase=reader.texts("phase", (), PHASES),
-        step=reader.listed("step", (), int),
-        rank=reader.listed("rank", (), int),
+        step=reader.list_of("step", (), int),
+        rank=reader.list_of("rank", (), int),
         detail=reader.choice("detail", "", ("", NONE, *DETAILS)),
         slices=reader.index("slices"),
         sample=reader.share("sample"),
@@ -225,7 +226,13 @@ def _rule(reader: _Reader) -> Rule:
 
 
 class _Reader:
-    """Takes typed values out of plain data and collects what is wrong with them."""
+    """Reads typed values from plain data and collects all problems, instead of stopping at the first.
+
+    Args:
+        plain: The data of one section.
+        place: Where the section stands in the request, such as ``capture.rules[0].``.
+        problems: List that the problems are added to.
+    """
 
     def __init__(self, plain: Mapping[str, Any], place: str = "", problems: Optional[List[str]] = None) -> None:
         self.plain = plain
@@ -238,27 +245,27 @@ class _Reader:
 
     def sections(self, key: str) -> List[_Reader]:
         """Return a reader of each object of a list."""
-        found = self.listed(key, (), dict)
+        found = self.list_of(key, (), dict)
         return [_Reader(each, "%s%s[%d]." % (self.place, key, number), self.problems) for number, each in enumerate(found)]
 
     def index(self, key: str) -> str:
-        """Return an index into a tensor, as text; ``""`` where there is none."""
+        """Return an index into a tensor, as text; ``""`` if there is none."""
         found = str(self.value(key, "", str))
         try:
             return found if not found or parse_slices(found) else ""
         except ValueError:
-            return str(self._wrong(key, found, "an index such as [0, :, -1]", ""))
+            return str(self._note_problem(key, found, "an index such as [0, :, -1]", ""))
 
     def share(self, key: str) -> float:
         """Return a share above 0 and at most 1."""
         found = self.plain.get(key, 1.0)
         good = isinstance(found, (int, float)) and not isinstance(found, bool) and 0 < found <= 1
-        return float(found if good else self._wrong(key, found, "a share above 0 and at most 1", 1.0))
+        return float(found if good else self._note_problem(key, found, "a share above 0 and at most 1", 1.0))
 
     def value(self, key: str, default: Any, kind: type) -> Any:
-        """Return the value of a key; ``None`` as default means that it must be there."""
+        """Return the value of a key; with ``None`` as default, the key is required."""
         found = self.plain.get(key, default)
-        return found if _fits(found, kind) else self._wrong(key, found, kind.__name__, kind())
+        return found if _fits(found, kind) else self._note_problem(key, found, kind.__name__, kind())
 
     def flag(self, key: str, *, default: bool) -> bool:
         """Return a boolean."""
@@ -271,7 +278,7 @@ class _Reader:
     def choice(self, key: str, default: str, allowed: Tuple[str, ...]) -> str:
         """Return one of the allowed words."""
         found = self.plain.get(key, default)
-        return str(found if found in allowed else self._wrong(key, found, "one of " + ", ".join(allowed), default))
+        return str(found if found in allowed else self._note_problem(key, found, "one of " + ", ".join(allowed), default))
 
     def numbers(self, key: str) -> Tuple[float, ...]:
         """Return a tuple of finite numbers that are not 0."""
@@ -280,29 +287,30 @@ class _Reader:
             isinstance(item, (int, float)) and not isinstance(item, bool) and item and abs(item) <= LARGEST["float64"]
             for item in found
         )
-        return tuple(map(float, found)) if good else self._wrong(key, found, "a list of finite numbers other than 0", ())
+        return tuple(map(float, found)) if good else self._note_problem(key, found, "a list of finite numbers other than 0", ())
 
     def texts(self, key: str, default: Tuple[str, ...], allowed: Tuple[str, ...] = ()) -> Tuple[str, ...]:
         """Return a tuple of words, each of them allowed."""
-        found = self.listed(key, default, str)
+        found = self.list_of(key, default, str)
         unknown = [word for word in found if allowed and word not in allowed]
-        return self._wrong(key, unknown, "some of " + ", ".join(allowed), default) if unknown else found
+        return self._note_problem(key, unknown, "some of " + ", ".join(allowed), default) if unknown else found
 
-    def listed(self, key: str, default: Tuple[Any, ...], kind: type) -> Tuple[Any, ...]:
+    def list_of(self, key: str, default: Tuple[Any, ...], kind: type) -> Tuple[Any, ...]:
         """Return a tuple of values of one type."""
         found = self.plain.get(key, default)
         good = isinstance(found, (list, tuple)) and all(_fits(item, kind) for item in found)
-        return tuple(found) if good else self._wrong(key, found, "a list of " + kind.__name__, default)
+        return tuple(found) if good else self._note_problem(key, found, "a list of " + kind.__name__, default)
 
-    def _wrong(self, key: str, found: Any, expected: str, instead: Any) -> Any:
-        shown = repr(found)
+    def _note_problem(self, key: str, value: Any, expected: str, instead: Any) -> Any:
+        """Note a problem and return what stands in for the wrong value, so that the other keys can be checked too."""
+        shown = repr(value)
         shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
         self.problems.append("%s%s is %s, expected %s" % (self.place, key, shown, expected))
         return instead
 
 
 def _fits(value: Any, kind: type) -> bool:
-    """Tell whether a value is of a type; an integer has to be one that 64 bits hold."""
+    """Tell whether a value has a type. ``True`` is no integer here, and integers must fit into 64 bits."""
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
     return isinstance(value, kind)

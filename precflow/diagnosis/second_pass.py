@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from precflow.agent.contract import DETAIL_FACTS, module_text
-from precflow.agent.selection import Rule, Scope, literal_pattern
+from precflow.agent.selection import DetailRule, Selection, literal_pattern
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.graph import build
 from precflow.diagnosis.localize import Graphed
@@ -74,7 +74,7 @@ def choose(  # noqa: PLR0913  two dumps, what was made of them, and two settings
     judged: Sequence[Judged],
     region: Region,
     budget: int = 0,
-    rules: Sequence[Rule] = (),
+    rules: Sequence[DetailRule] = (),
 ) -> SecondPass:
     """Choose the calls of a second pass.
 
@@ -100,7 +100,7 @@ def choose(  # noqa: PLR0913  two dumps, what was made of them, and two settings
         for side in sides:
             side.take(kind)
     return SecondPass(
-        rules=tuple(_rules(taken, Scope(rules=rules), sides[0])),
+        rules=tuple(_rules(taken, Selection(rules=rules), sides[0])),
         dumps={"reference": reference.header.content, "target": target.header.content},
         calls=sum(len(sides[0].calls[kind]) for kind in taken),
         undecided=sum(one.status == UNDECIDED for one in judged),
@@ -169,13 +169,13 @@ def _wanted(nodes: Mapping[CallKey, CallNode], judged: Sequence[Judged], region:
     yield from (kind_of(owners[one.record].call) for one in statuses if one.status in MISALIGNED_STATUSES)
 
 
-def _rules(taken: Iterable[Kind], scope: Scope, side: _Side) -> Iterator[Mapping[str, Any]]:
+def _rules(taken: Iterable[Kind], scope: Selection, side: _Side) -> Iterator[Mapping[str, Any]]:
     """Yield rules that match these kinds: modules with the same operators share one."""
     operators: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for kind in taken:
         level, module, operator, phase, step, rank = kind
         class_name = side.calls[kind][0].class_name
-        part = scope.choice(level, module, class_name, operator, phase, step, rank).part
+        part = scope.choose(level, module, class_name, operator, phase, step, rank).part
         operators[(level, phase, step, rank, part, module)].append(operator)
     modules: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for (level, phase, step, rank, part, module), names in operators.items():

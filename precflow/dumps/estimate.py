@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from precflow.agent.contract import DETAIL_FACTS, NONE
-from precflow.agent.selection import Rule, Scope
+from precflow.agent.selection import DetailRule, Selection
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
@@ -81,7 +81,9 @@ def estimate_calls(calls: Sequence[Call], capture: Mapping[str, Any], dtype: str
     if not calls:
         return None
     step, rank = calls[0].step, calls[0].rank
-    scope = Scope(capture["scope"], detail=capture["detail"], rules=[Rule.from_plain(rule) for rule in capture["rules"]])
+    scope = Selection(
+        capture["scope"], detail=capture["detail"], rules=[DetailRule.from_plain(rule) for rule in capture["rules"]]
+    )
     wider = element_bytes(dtype) / element_bytes(ran_in or dtype)
     parts = 2 if capture.get("fine") else 1
     lines, sizes = 0, dict[str, int]()

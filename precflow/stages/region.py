@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from precflow.agent.selection import Rule
+from precflow.agent.selection import DetailRule
 from precflow.config.plain import plain
 from precflow.diagnosis.second_pass import SecondPass, choose
 from precflow.stages.artifacts import read_value, write_value
@@ -41,7 +41,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
         judged=read_judged(needs["judge"]),
         region=read_region(needs["localize"]),
         budget=job.config.capture.budget,
-        rules=[Rule.from_plain(plain(rule)) for rule in job.config.capture.rules],
+        rules=[DetailRule.from_plain(plain(rule)) for rule in job.config.capture.rules],
     )
     write_value(folder / SCOPE_FILE, scope)
     return Made(note=scope.why)

@@ -5,7 +5,7 @@ import pytest
 
 from precflow.agent import request
 from precflow.agent.failures import KINDS, AgentError
-from precflow.agent.selection import Rule
+from precflow.agent.selection import DetailRule
 
 SMALLEST = {"schema": 1, "action": "environment", "output": "/tmp"}
 
@@ -134,7 +134,7 @@ def captured(**capture):
 
 def test_rules_are_read_with_what_matches_everything_left_out():
     (rule,) = captured(rules=[{"match": ["a.*"], "class": ["B"], "detail": "digest", "sample": 0.5, "slices": "[0]"}]).rules
-    assert rule == Rule(match=("a.*",), class_name=("B",), detail="digest", sample=0.5, slices="[0]")
+    assert rule == DetailRule(match=("a.*",), class_name=("B",), detail="digest", sample=0.5, slices="[0]")
 
 
 def test_everything_wrong_in_rules_is_named_with_its_number():
@@ -176,13 +176,13 @@ def test_beside_statistics_a_repeat_has_sketches_for_the_first_run_took_statisti
 
 
 def details_of_a_repeat(capture):
-    selection = capture.selection(again=True)
+    selection = capture.selection(repeat=True)
     names = ("head", "encoder", "decoder", "other")
     return [selection.detail_of("api", name, "C", "add", "forward", 0, 0) for name in names]
 
 
 def test_a_header_says_capture_as_json():
     capture = captured(rules=[{"match": ["a"], "detail": "digest"}])
-    plain = json.loads(json.dumps(capture.plain()))
+    plain = json.loads(json.dumps(capture.to_plain()))
     assert plain["rules"] == [{"match": ["a"], "detail": "digest"}]
     assert plain["detail"] == "tensors"

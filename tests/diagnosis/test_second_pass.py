@@ -3,7 +3,7 @@
 import pytest
 
 from precflow.agent.contract import DETAIL_FACTS
-from precflow.agent.selection import Rule, Scope
+from precflow.agent.selection import DetailRule, Selection
 from precflow.diagnosis.localize import localize
 from precflow.diagnosis.second_pass import SecondPass, choose
 
@@ -32,7 +32,7 @@ def chosen(dump, judge_calls, statuses, *, target=None, **options):
 
 def taken(found, dump):
     """Return the names of the calls that the rules let through, as an agent would answer."""
-    scope = Scope(detail="none", rules=[Rule.from_plain({**rule, "detail": "tensors"}) for rule in found.rules])
+    scope = Selection(detail="none", rules=[DetailRule.from_plain({**rule, "detail": "tensors"}) for rule in found.rules])
     asked = [
         (call, (call.level, call.module, call.class_name, call.operator, call.phase, call.step, call.rank))
         for call in dump.made
@@ -124,7 +124,7 @@ def test_what_is_kept_already_is_not_recorded_again(hand_made, judge_calls):
 
 
 def test_parts_of_tensors_that_the_recipe_keeps_stay_parts(chain, judge_calls):
-    rules = [Rule(operator=("gelu",), sample=0.01), Rule(match=("layers.3.fc",), slices="[0]")]
+    rules = [DetailRule(operator=("gelu",), sample=0.01), DetailRule(match=("layers.3.fc",), slices="[0]")]
     found = chosen(chain, judge_calls, {"layers.3.fc / linear": "undecided", "layers.3": "undecided"}, rules=rules)
     parts = {tuple(rule["match"]): (rule.get("slices"), rule.get("sample")) for rule in found.rules}
     assert parts == {("layers.3.fc",): ("[0]", 1.0), ("layers.3",): (None, None)}

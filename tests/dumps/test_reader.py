@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from precflow.agent.capture.call_stack import Frames
+from precflow.agent.capture.call_stack import CallStack
 from precflow.agent.capture.record_lines import Heading, Lines
 from precflow.agent.capture.weights import Weights
 from precflow.agent.dump.writer import Writer
-from precflow.agent.selection import Scope
+from precflow.agent.selection import Selection
 from precflow.dumps import tensors
 from precflow.dumps.digest import content_id, lanes
 from precflow.dumps.reader import Dump
@@ -254,7 +254,7 @@ def summed_up(tmp_path, plain_header):
     writer = Writer(str(tmp_path))
     lines = Lines(writer, Weights(), detail="statistics", rank=0)
     lines.begin(0)
-    heading = Heading("api", Frames(Scope(("*",))).outside, "add", 0, 0, movement=False, arguments={})
+    heading = Heading("api", CallStack(Selection(("*",))).outside, "add", 0, 0, movement=False, arguments={})
     lines.emit(heading, [], lines.describe([(str(number), each) for number, each in enumerate(tensors)], store=True))
     lines.flush()
     writer.seal(plain_header)

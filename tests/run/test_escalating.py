@@ -64,7 +64,7 @@ class Agents:
                 if not again:
                     self._keep_outputs_alone(dump)
             stream = made
-        capture = json.loads(json.dumps(asked.capture.plain()))
+        capture = json.loads(json.dumps(asked.capture.to_plain()))
         evidence = f"{asked.side} {self.factor}"
         dump.header_changes = {"recipe": asked.recipe, "capture": capture, "content": evidence}
         dump.write()

@@ -1,116 +1,139 @@
-"""What autograd tells about its graph; the part that has no public name is named here and nowhere else.
+"""What torch tells about the autograd graph; torch's private names for it are used here and nowhere else.
 
-``tests/agent/capture/test_autograd.py`` pins the behaviour of each on every torch that the agent runs on.
+``tests/agent/capture/test_autograd.py`` checks the behaviour of each of them on every torch that the agent runs on.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 
-Node = Any  # torch.autograd.graph.Node
+if TYPE_CHECKING:
+    from precflow.agent.capture.nesting import TensorWithPath
+
+GraphNode = Any  # torch.autograd.graph.Node
 Gradients = Tuple[Optional[torch.Tensor], ...]
 
-OUTERMOST = 1 << 62  # leaves have a sequence number above this: they belong to no call
+LEAVES_ABOVE = 1 << 62  # sequence numbers above this belong to leaves, which no module call has made
 
-_NO_TASK = -1
+_NO_PASS = -1
 _core: Any = sys.modules["torch._C"]
-_task: Optional[Callable[[], int]] = getattr(_core, "_current_graph_task_id", None)
-_current: Optional[Callable[[], Node]] = getattr(_core, "_current_autograd_node", None)
+_pass_number: Optional[Callable[[], int]] = getattr(_core, "_current_graph_task_id", None)
+_running_node: Optional[Callable[[], GraphNode]] = getattr(_core, "_current_autograd_node", None)
 _counter: Optional[Callable[[], int]] = getattr(getattr(_core, "_autograd", None), "_get_sequence_nr", None)
-_will_run: Optional[Callable[[Node], bool]] = getattr(_core, "_will_engine_execute_node", None)
+_will_run: Optional[Callable[[GraphNode], bool]] = getattr(_core, "_will_engine_execute_node", None)
 
 
-class Edge(NamedTuple):
-    """Where the gradient of a tensor goes: the node that made it, and the number of its output there."""
+class GradientEdge(NamedTuple):
+    """Where the gradient of a tensor goes: the node that made the tensor, and the number of the output there."""
 
-    node: Node
+    node: GraphNode
     output: int
 
 
-class Use(NamedTuple):
-    """One way by which a gradient leaves a part of the graph.
+class InputUse(NamedTuple):
+    """One node by which the gradient of an input leaves a module call.
 
     Attributes:
         node: The node.
-        place: Of the gradient in what the node returns.
-        index: Of the input that it is the gradient of.
+        place: Position of the gradient in the tuple that the node returns.
+        index: Index of the input that it is the gradient of.
     """
 
-    node: Node
+    node: GraphNode
     place: int
     index: str  # type: ignore[assignment]  # hides tuple.index, which nobody calls here
 
 
-def usable() -> bool:
-    """Tell whether this torch shows what the phase backward needs."""
-    return None not in (_task, _current, _counter)
+class InputEdges:
+    """The inputs of one module call as places in the autograd graph.
+
+    Args:
+        tensors: Tensor arguments of the call, before its forward runs.
+
+    Attributes:
+        edges: Index of an input -> where its gradient goes. A tensor that is given twice counts once, by its first index.
+        targets: ``(id of a node, output)`` -> index of the input. The ids stay valid because ``edges`` holds the nodes.
+        since: Sequence number of the first node that the call can make.
+    """
+
+    __slots__ = ("edges", "since", "targets")
+
+    def __init__(self, tensors: Iterable[TensorWithPath]) -> None:
+        self.edges: Dict[str, GradientEdge] = {}
+        self.targets: Dict[Tuple[int, int], str] = {}
+        for index, tensor in tensors:
+            edge = edge_of(tensor)
+            if edge is not None and (id(edge.node), edge.output) not in self.targets:
+                self.edges[index] = edge
+                self.targets[(id(edge.node), edge.output)] = index
+        self.since = next_sequence()
 
 
-def running_task() -> int:
-    """Return the number of the backward pass that runs in this thread, -1 where none does."""
-    return _NO_TASK if _task is None else _task()
+def shows_graph() -> bool:
+    """Tell whether this torch has all the functions that recording the phase ``backward`` needs."""
+    return None not in (_pass_number, _running_node, _counter)
 
 
-def in_backward() -> bool:
+def current_pass() -> int:
+    """Return the number of the backward pass that runs in this thread, -1 if there is none."""
+    return _NO_PASS if _pass_number is None else _pass_number()
+
+
+def is_in_backward() -> bool:
     """Tell whether a backward pass runs in this thread."""
-    return _task is not None and _task() != _NO_TASK
+    return _pass_number is not None and _pass_number() != _NO_PASS
 
 
-def recomputing() -> bool:
+def is_recomputing() -> bool:
     """Tell whether a forward runs again inside backward, as checkpoints do: only then are gradients enabled there."""
-    return grad_enabled() and in_backward()
-
-
-def grad_enabled() -> bool:
-    """Tell whether what runs now builds a graph."""
-    return torch.is_grad_enabled()
+    return torch.is_grad_enabled() and is_in_backward()
 
 
 def next_sequence() -> int:
-    """Return the sequence number that the next node made in this thread will have; they only ever grow."""
+    """Return the sequence number of the next node that this thread will make; the numbers only ever grow."""
     return 0 if _counter is None else _counter()
 
 
-def sequence_of(node: Node) -> int:
-    """Return the sequence number of a node; that of a leaf is above ``OUTERMOST``."""
+def sequence_of(node: GraphNode) -> int:
+    """Return the sequence number of a node; that of a leaf is above ``LEAVES_ABOVE``."""
     return int(node._sequence_nr())  # noqa: SLF001  it has no public name
 
 
 def current_sequence() -> int:
-    """Return the sequence number of the node that runs in this thread, -1 where none does."""
-    node = None if _current is None else _current()
+    """Return the sequence number of the node that runs in this thread, -1 if there is none."""
+    node = None if _running_node is None else _running_node()
     return -1 if node is None else sequence_of(node)
 
 
-def will_run(node: Node) -> bool:
-    """Tell whether the backward pass that is running comes to a node; yes where torch does not tell."""
+def will_run(node: GraphNode) -> bool:
+    """Tell whether the running backward pass will reach a node; yes if this torch cannot tell."""
     return True if _will_run is None else _will_run(node)
 
 
-def edge_of(tensor: torch.Tensor) -> Optional[Edge]:
-    """Return where the tensor's gradient goes, or ``None`` where it has none; call it without torch functions listening."""
+def edge_of(tensor: torch.Tensor) -> Optional[GradientEdge]:
+    """Return where the gradient of a tensor goes, ``None`` if it has none; no function mode may be active."""
     if not tensor.requires_grad or tensor.is_inference():
         return None
     if tensor.grad_fn is not None:
-        return Edge(tensor.grad_fn, tensor.output_nr)
-    with torch.enable_grad():  # a leaf: only what is made from it knows its node
-        return Edge(*tensor.view_as(tensor).grad_fn.next_functions[0])  # type: ignore[union-attr]  # it requires a gradient
+        return GradientEdge(tensor.grad_fn, tensor.output_nr)
+    # A leaf has no grad_fn. Its node, AccumulateGrad, can only be reached from a tensor that is made of it:
+    # weight <- view_as: the next function of view_as is AccumulateGrad of weight.
+    with torch.enable_grad():
+        return GradientEdge(*tensor.view_as(tensor).grad_fn.next_functions[0])  # type: ignore[union-attr]  # it requires a gradient
 
 
-def uses(starts: Iterable[Node], since: int, targets: Dict[Tuple[int, int], str]) -> List[Use]:
-    """Return the uses of inputs in the part of a graph that one module call made, below some of its nodes.
+def find_uses(starts: Iterable[GraphNode], inputs: InputEdges) -> List[InputUse]:
+    """Return every use of a call's inputs in its part of the graph, at or below the given nodes.
 
-    Args:
-        starts: The nodes.
-        since: First sequence number of the call: older nodes belong to others.
-        targets: ``(id of a node that is kept alive, output)`` of every input -> its index.
+    Nodes older than the call belong to others and are not entered.
     """
-    waiting: List[Node] = list(starts)
-    seen: Set[Node] = set(waiting)  # holds them: an id of a node is good only as long as somebody holds it
-    found: List[Use] = []
+    since, targets = inputs.since, inputs.targets
+    waiting: List[GraphNode] = list(starts)
+    visited: Set[GraphNode] = set(waiting)  # keeps the nodes alive: the id of a node is only valid while it lives
+    uses: List[InputUse] = []
     while waiting:
         node = waiting.pop()
         for place, (to, output) in enumerate(node.next_functions):
@@ -118,20 +141,20 @@ def uses(starts: Iterable[Node], since: int, targets: Dict[Tuple[int, int], str]
                 continue
             index = targets.get((id(to), output))
             if index is not None:
-                found.append(Use(node, place, index))
-            elif to not in seen and since <= to._sequence_nr() < OUTERMOST:  # noqa: SLF001  as in sequence_of, which costs a call each
-                seen.add(to)
+                uses.append(InputUse(node, place, index))
+            elif to not in visited and since <= to._sequence_nr() < LEAVES_ABOVE:  # noqa: SLF001  sequence_of, without the call
+                visited.add(to)
                 waiting.append(to)
-    return found
+    return uses
 
 
-def uses_of(node: Node, targets: Dict[Tuple[int, int], str]) -> List[Use]:
-    """Return the uses of inputs by one node; arguments as of :func:`uses`."""
-    found = [(place, targets.get((id(to), output))) for place, (to, output) in enumerate(node.next_functions)]
-    return [Use(node, place, index) for place, index in found if index is not None]
+def find_direct_uses(node: GraphNode, inputs: InputEdges) -> List[InputUse]:
+    """Return the uses of a call's inputs by one of its nodes alone."""
+    found = [(place, inputs.targets.get((id(to), output))) for place, (to, output) in enumerate(node.next_functions)]
+    return [InputUse(node, place, index) for place, index in found if index is not None]
 
 
-def inside(node: Node, since: int, targets: Dict[Tuple[int, int], str]) -> List[Node]:
-    """Return the nodes next to one that the same call made; arguments as of :func:`uses`."""
-    following = [to for to, output in node.next_functions if to is not None and (id(to), output) not in targets]
-    return [to for to in following if since <= sequence_of(to) < OUTERMOST]
+def find_next_nodes(node: GraphNode, inputs: InputEdges) -> List[GraphNode]:
+    """Return the nodes right below one that the same call made."""
+    following = [to for to, output in node.next_functions if to is not None and (id(to), output) not in inputs.targets]
+    return [to for to in following if inputs.since <= sequence_of(to) < LEAVES_ABOVE]

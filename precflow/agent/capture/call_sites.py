@@ -1,4 +1,4 @@
-"""Call sites: which lines of the user's code a call came from."""
+"""Call sites: the lines of user code that a call came from, such as ``model.py:12 in forward <- train.py:40 in main``."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import sys
 from types import CodeType, FrameType
 from typing import Dict, List, Optional, Sequence, Tuple
 
-DEPTH = 6  # frames of one site
+DEPTH = 6  # frames of one call site
 
-_SKIPPED = ("torch", "torch_npu")
+_SKIPPED_PACKAGES = ("torch", "torch_npu")
 _CAPTURE = "precflow.agent.capture"
 _AGENT = "precflow.agent"
 _WORKLOADS = "precflow.agent.workloads"
-_OF_USER, _PASSED_OVER, _END = "user", "passed over", "end"
+_USER, _SKIP, _END = "user", "skip", "end"
 
 
-class Above:
-    """The part of a site that all calls inside one module call have in common: it is looked at once.
+class ModuleCaller:
+    """Where a module call came from: all operators inside it share these frames, so they are walked only once.
 
-    Whoever has it lets it go when the module is left, because a frame keeps everything that its function and its callers hold.
+    Drop it when the module is left: a frame keeps alive all variables of its function and of the callers.
 
     Args:
-        frame: Of torch's code that runs the module.
+        frame: Frame of torch's code that runs the module.
 
     Attributes:
         frame: The same.
-        places: User code above it, once it was looked at: ids of code and places in it, frame by frame.
+        places: The user code from there on outwards, once it was walked: id of the code and place in it, frame by frame.
     """
 
     __slots__ = ("frame", "places")
@@ -36,100 +36,102 @@ class Above:
         self.places: Optional[Tuple[int, ...]] = None
 
 
-class Sites:
-    """Call sites of a run, each text once.
+class CallSites:
+    """The call sites of a run: each text is stored once, and records refer to it by number.
 
     Args:
-        roots: Folders that packages are imported from; file names are given relative to the deepest one that holds them,
-            or to an entry of ``sys.path`` or the working directory. No absolute path leaves this machine.
-        texts: List that the sites are added to, with those that have numbers already.
+        roots: Folders that packages are imported from. File names are relative to the deepest of these, of ``sys.path`` and of
+            the working directory that holds the file: no absolute path leaves this machine.
+        texts: List that new sites are appended to; those that are in it already keep their numbers.
     """
 
     def __init__(self, roots: Sequence[str] = (), texts: Optional[List[str]] = None) -> None:
         self.texts: List[str] = [] if texts is None else texts
         self._roots = [str(root) for root in roots]
-        self._kinds: Dict[int, Tuple[CodeType, str]] = {}  # holds the code, so that its id stays its own
-        self._places: Dict[int, Tuple[CodeType, str]] = {}  # holds the code, so that its id stays its own
-        self._numbers: Dict[Tuple[int, ...], int] = {}  # ids of code and places in it, frame by frame
+        self._kinds: Dict[int, Tuple[CodeType, str]] = {}  # holds the code object, so that its id stays valid
+        self._paths: Dict[int, Tuple[CodeType, str]] = {}  # the same
+        self._numbers: Dict[Tuple[int, ...], int] = {}  # id of the code and place in it, frame by frame -> number
         self._known: Dict[str, int] = {text: number for number, text in enumerate(self.texts)}
 
-    def here(self, above: Optional[Above] = None) -> int:
-        """Return the number of the site that is running: up to ``DEPTH`` frames of user code, the innermost first.
+    def find_number(self, caller: Optional[ModuleCaller] = None) -> int:
+        """Return the number of the site that runs now: up to ``DEPTH`` frames of user code, the innermost first.
 
         Args:
-            above: Of the module call that is running.
+            caller: Caller of the module that is running.
         """
         frame = sys._getframe(1)  # noqa: SLF001  inspect.stack reads source files and takes milliseconds
-        places = self._user_code(frame, above)
+        places = self._walk(frame, caller)
         number = self._numbers.get(places)
         if number is None:
-            number = self._numbers[places] = self._number(self._text(frame))
+            number = self._numbers[places] = self._add(self._format_site(frame))
         return number
 
-    def _user_code(self, start: Optional[FrameType], above: Optional[Above]) -> Tuple[int, ...]:
-        """Return ids of user code and places in it; to find their lines would take longer."""
+    def _walk(self, start: Optional[FrameType], caller: Optional[ModuleCaller]) -> Tuple[int, ...]:
+        """Return id of the code and place in it for each frame of user code.
+
+        This runs for every record. The text is made only for sites that are new, since finding line numbers takes longer.
+        """
         places: List[int] = []
-        kinds, boundary = self._kinds, None if above is None else above.frame
+        kinds, boundary = self._kinds, None if caller is None else caller.frame
         frame = start
         while frame is not None and len(places) < 2 * DEPTH:
             code = frame.f_code
-            known = kinds.get(id(code)) or self._learn(frame)
-            if known[1] is _OF_USER:
+            known = kinds.get(id(code)) or self._classify(frame)
+            if known[1] is _USER:
                 places += (id(code), frame.f_lasti)
-            elif above is not None and frame is boundary:
-                if above.places is None:
-                    above.places = self._user_code(frame.f_back, None)
-                places += above.places[: 2 * DEPTH - len(places)]
+            elif caller is not None and frame is boundary:
+                if caller.places is None:
+                    caller.places = self._walk(frame.f_back, None)
+                places += caller.places[: 2 * DEPTH - len(places)]
                 break
             elif known[1] is _END:
                 break
             frame = frame.f_back
         return tuple(places)
 
-    def _text(self, start: Optional[FrameType]) -> str:
-        """Return the text of the site that a frame is in."""
+    def _format_site(self, start: Optional[FrameType]) -> str:
+        """Return the text of the site that a frame belongs to."""
         texts: List[str] = []
         frame = start
         while frame is not None and len(texts) < DEPTH:
-            _, kind = self._kinds.get(id(frame.f_code)) or self._learn(frame)
+            _, kind = self._kinds.get(id(frame.f_code)) or self._classify(frame)
             if kind is _END:
                 break
-            if kind is _OF_USER:
-                texts.append(self._frame_text(frame))
+            if kind is _USER:
+                texts.append(self._format_frame(frame))
             frame = frame.f_back
         return " <- ".join(texts)
 
-    def _learn(self, frame: FrameType) -> Tuple[CodeType, str]:
-        """Find out what kind of code a frame runs; the worker that called the model ends the search for user code."""
-        found = self._kinds[id(frame.f_code)] = (frame.f_code, _kind(frame))
-        return found
+    def _classify(self, frame: FrameType) -> Tuple[CodeType, str]:
+        """Find out once what kind of code a frame runs."""
+        known = self._kinds[id(frame.f_code)] = (frame.f_code, _kind_of_code(frame))
+        return known
 
-    def _number(self, text: str) -> int:
+    def _add(self, text: str) -> int:
+        """Return the number of a site's text; frames at other places of the same lines share it."""
         if text not in self._known:
             self._known[text] = len(self.texts)
             self.texts.append(text)
         return self._known[text]
 
-    def _frame_text(self, frame: FrameType) -> str:
+    def _format_frame(self, frame: FrameType) -> str:
         code = frame.f_code
-        if id(code) not in self._places:
-            self._places[id(code)] = (code, relative_path(code.co_filename, self._all_roots()))
-        return "%s:%d in %s" % (self._places[id(code)][1], frame.f_lineno, code.co_name)
-
-    def _all_roots(self) -> List[str]:
-        return [*self._roots, *sys.path, os.getcwd()]
+        if id(code) not in self._paths:
+            self._paths[id(code)] = (code, relative_path(code.co_filename, [*self._roots, *sys.path, os.getcwd()]))
+        return "%s:%d in %s" % (self._paths[id(code)][1], frame.f_lineno, code.co_name)
 
 
-def _kind(frame: FrameType) -> str:
-    """Tell whether a frame runs code of the user, of what is passed over, or of the worker that called the model."""
+def _kind_of_code(frame: FrameType) -> str:
+    """Tell user code from code that is skipped (torch, capture), and from the agent's worker, where the walk ends."""
     name = frame.f_globals.get("__name__", "")
-    if _within(name, _AGENT) and not _within(name, _CAPTURE) and not _within(name, _WORKLOADS):
+    if _is_within(name, _AGENT) and not _is_within(name, _CAPTURE) and not _is_within(name, _WORKLOADS):
         return _END
-    skipped = name.partition(".")[0] in _SKIPPED or _within(name, _CAPTURE) or frame.f_code.co_filename.startswith("<")
-    return _PASSED_OVER if skipped else _OF_USER
+    made_up = frame.f_code.co_filename.startswith("<")  # such as <string> and <frozen importlib._bootstrap>
+    skipped = made_up or name.partition(".")[0] in _SKIPPED_PACKAGES or _is_within(name, _CAPTURE)
+    return _SKIP if skipped else _USER
 
 
-def _within(name: str, package: str) -> bool:
+def _is_within(name: str, package: str) -> bool:
     return name == package or name.startswith(package + ".")
 
 

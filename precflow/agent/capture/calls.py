@@ -1,4 +1,4 @@
-"""Calls of operators as records: what is known before one runs, and what it has made of that."""
+"""Records of operator calls: reads the inputs before a call runs and the outputs after it. Both operator modes use it."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence, Tup
 
 import torch
 
-from precflow.agent.capture.lineage import is_new, storages_of
-from precflow.agent.capture.nesting import Placed, output_tensors
+from precflow.agent.capture.lineage import has_own_memory, storages_of
+from precflow.agent.capture.nesting import TensorWithPath, output_tensors
 
 if TYPE_CHECKING:
-    from precflow.agent.capture.lineage import Seen
+    from precflow.agent.capture.lineage import TensorState
     from precflow.agent.capture.record_lines import Heading, Lines, Record
     from precflow.agent.selection import Choice
 
 
-class Begun(NamedTuple):
-    """A call that runs: its heading, what is kept of its tensors, and these as they were before."""
+class RunningCall(NamedTuple):
+    """A call that runs: its heading, what is kept of its tensors, the input tensors, and their records from before the call."""
 
     heading: Heading
     choice: Choice
-    tensors: List[Placed]
+    tensors: List[TensorWithPath]
     inputs: List[Record]
 
 
-class Calls:
-    """Writes the lines of operator calls, whichever mode has seen them.
+class OperatorCalls:
+    """Writes the lines of operator calls.
 
     Args:
         lines: Where records go.
@@ -34,65 +34,67 @@ class Calls:
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
 
-    def begin(self, heading: Heading, choice: Choice, tensors: List[Placed]) -> Begun:
-        """Read what goes into a call.
+    def begin(self, heading: Heading, choice: Choice, tensors: List[TensorWithPath]) -> RunningCall:
+        """Read the inputs of a call before it runs: an in-place operator such as ``x.add_(1)`` overwrites them.
 
         Raises:
             WriteError: A tensor cannot be stored.
         """
-        return Begun(heading, choice, tensors, self._lines.describe(tensors, store=not heading.movement, choice=choice))
+        return RunningCall(heading, choice, tensors, self._lines.describe(tensors, store=not heading.movement, choice=choice))
 
-    def end(self, begun: Begun, result: Any, written: List[Placed]) -> Optional[int]:
-        """Write a call's line and return its order; ``None`` where it returned nothing new.
+    def end(self, running: RunningCall, result: Any, written: List[TensorWithPath]) -> Optional[int]:
+        """Write the line of a call and return its order; ``None`` if the call neither returned nor wrote anything new.
 
         Args:
-            begun: From before.
+            running: What :meth:`begin` returned.
             result: What the call returned.
-            written: The inputs that it wrote to: what it has made where it returned nothing.
+            written: The inputs that it wrote to. They are its outputs if it returned nothing.
 
         Raises:
             WriteError: The line cannot be written.
         """
         returned = output_tensors(result)
-        given = {id(tensor) for _, tensor in begun.tensors}
-        if not written and all(id(tensor) in given for _, tensor in returned):  # no tensor, or the very same
+        given = {id(tensor) for _, tensor in running.tensors}
+        if not written and all(id(tensor) in given for _, tensor in returned):  # no tensor, or an input as it was
             return None
         for _, tensor in written:
-            self._lines.written(tensor)
-        produced = returned or _numbered(written)
-        outputs = self._lines.describe(produced, store=not begun.heading.movement, choice=begun.choice)
+            self._lines.note_write(tensor)
+        produced = returned
+        if not produced:  # as of aten's `_foreach_add_`; like a single returned tensor, a single one has the path 0
+            produced = [("0", written[0][1])] if len(written) == 1 else written
+        outputs = self._lines.describe(produced, store=not running.heading.movement, choice=running.choice)
         for record in outputs:
             record["source"] = None
-        order = self._lines.emit(begun.heading, begun.inputs, outputs)
-        self._note_sources(begun, order, list(zip(produced, outputs)), written)
+        order = self._lines.emit(running.heading, running.inputs, outputs)
+        self._note_sources(running, order, list(zip(produced, outputs)), written)
         return order
 
-    def doubt(self, tensors: List[Placed]) -> None:
-        """Read tensors anew when they come again: a call that writes in place has counted no write to any of them."""
+    def note_possible_writes(self, tensors: List[TensorWithPath]) -> None:
+        """Measure tensors anew when they come again: the call writes in place, and no version counter says to which of them."""
         for _, tensor in tensors:
-            self._lines.written(tensor)
+            self._lines.note_write(tensor)
 
-    def carry(self, positional: Sequence[Any], result: Any) -> None:
-        """Give what a cast, a move to a device or an attribute returns the source of what it was made from."""
+    def pass_source_on(self, positional: Sequence[Any], result: Any) -> None:
+        """Give the result of a cast, a move to a device or an attribute access the source of the tensor it was made from."""
         if not positional or not isinstance(result, torch.Tensor) or not isinstance(positional[0], torch.Tensor):
             return
         source = self._lines.sources.find(positional[0])
         if source is not None and result is not positional[0]:
-            self._lines.sources.produced(result, source, made=is_new(result, storages_of(positional[:1])))
+            wrote = has_own_memory(result, storages_of(positional[:1]))
+            self._lines.sources.note_output(result, source, wrote=wrote)
 
-    def _note_sources(self, begun: Begun, order: int, produced: List[Tuple[Placed, Record]], written: List[Placed]) -> None:
-        given = (
-            storages_of(tensor for _, tensor in begun.tensors) if written else {each["seen"].address for each in begun.inputs}
-        )
-        changed = {id(tensor) for _, tensor in written}
+    def _note_sources(
+        self, running: RunningCall, order: int, produced: List[Tuple[TensorWithPath, Record]], written: List[TensorWithPath]
+    ) -> None:
+        """Note which tensors this call has made. After a write the inputs' states from before no longer hold."""
+        if written:
+            given = storages_of(tensor for _, tensor in running.tensors)
+        else:
+            given = {each["state"].address for each in running.inputs}
+        written_ids = {id(tensor) for _, tensor in written}
         for _, tensor in written:
-            self._lines.sources.produced(tensor, (order, produced[0][0][0]), made=True)
+            self._lines.sources.note_output(tensor, (order, produced[0][0][0]), wrote=True)
         for (index, tensor), record in produced:
-            now: Seen = record["seen"]
-            made = id(tensor) in changed or now.address not in given
-            self._lines.sources.produced(tensor, (order, index), made=made, now=now)
-
-
-def _numbered(written: List[Placed]) -> List[Placed]:
-    """Return what a call without a result wrote, as its outputs: a single one is ``0``."""
-    return [("0", written[0][1])] if len(written) == 1 else written
+            state: TensorState = record["state"]
+            wrote = id(tensor) in written_ids or state.address not in given
+            self._lines.sources.note_output(tensor, (order, index), wrote=wrote, state=state)

@@ -1,53 +1,65 @@
-"""The guard: capture's own torch calls are nobody's operators, and threads of autograd wait for each other."""
+"""The guard around capture's own work: its torch calls are not recorded, and only one thread works at a time."""
 
 from __future__ import annotations
 
 import threading
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Type
+from typing import Any, List, Optional, Protocol, Sequence, Type
 
 from torch._C import DisableTorchFunction
 
-if TYPE_CHECKING:
-    from precflow.agent.capture.module_hooks import Mode
+
+class Mode(Protocol):
+    """A mode of torch that records operators and can leave torch's stack of modes for a while."""
+
+    def start(self) -> None:
+        """Begin to listen."""
+
+    def step_aside(self) -> bool:
+        """Leave the stack for code that must run unrecorded; return whether it did."""
 
 
 class Guard:
-    """While it is held, function modes are off, our own modes have stepped aside, and other threads wait.
+    """A context manager that capture holds while it reads tensors.
 
-    Backward runs hooks in a thread of each device, so two of them may come at once. The same thread may enter again.
+    Describing a tensor calls torch itself (``detach``, ``view``, sums). Without the guard our own modes would see these
+    calls and record them, which calls torch again, and so on. Inside, torch functions are off and our dispatch modes have
+    left the stack.
+
+    Backward runs hooks in one thread for each device, so two of them may arrive at once: the guard is also a lock. The same
+    thread may enter it again.
 
     Attributes:
-        modes: What steps aside.
+        modes: The modes that step aside.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._owner: Optional[int] = None
-        self._entered: List[Any] = []  # of DisableTorchFunction
+        self._disabled: List[Any] = []  # of DisableTorchFunction, one for each time the guard was entered
         self._aside: List[Mode] = []
         self.modes: Sequence[Mode] = ()
 
     @property
-    def busy(self) -> bool:
+    def is_held(self) -> bool:
         """This thread is inside."""
         return self._owner == threading.get_ident()
 
     def __enter__(self) -> None:
         self._lock.acquire()
-        if not self._entered:
+        if not self._disabled:
             self._owner = threading.get_ident()
             if self.modes:
                 self._aside = [mode for mode in self.modes if mode.step_aside()]
         disabled: Any = DisableTorchFunction()
         disabled.__enter__()
-        self._entered.append(disabled)
+        self._disabled.append(disabled)
 
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        self._entered.pop().__exit__(kind, error, trace)
-        if not self._entered:
+        self._disabled.pop().__exit__(kind, error, trace)
+        if not self._disabled:
             self._owner = None
             aside, self._aside = self._aside, []
             for mode in aside:

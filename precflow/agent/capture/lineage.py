@@ -1,30 +1,34 @@
-"""Data-flow edges: which call's output a tensor is."""
+"""Data flow between calls: which call's output a tensor is, found by its storage and its version.
+
+Every tensor has a storage (the memory), and views share it. torch counts in-place writes in a version counter that all views
+of one base share. Together they tell where a value came from::
+
+    y = a @ b       # y's storage was filled by matmul
+    z = y[0]        # a view: same storage, so z comes from matmul too
+    y.add_(1)       # version 0 -> 1: now both come from add_
+"""
 
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from precflow.agent.measure.content_id import readable
 
-if TYPE_CHECKING:
-    import torch
-
-# Memory behind tensors: which tensors share it, and whether it was written to.
-
-Layout = Tuple[Any, ...]
+Layout = Tuple[Any, ...]  # what layout_of returns
+Source = Tuple[int, str]  # order of the call in its step, index of its output
 
 
-class Seen(NamedTuple):
-    """What a tensor looks like at one moment; it is told once, because every record of it asks for it several times.
+class TensorState(NamedTuple):
+    """A tensor's memory at one moment. It is read once for each record, because several places ask for it.
 
     Attributes:
-        address: Of its storage, which it names only as long as that lives; ``None`` where there are no plain bytes.
-        version: Counter of in-place writes; ``None`` for inference tensors.
-        layout: What makes its values of the storage's.
+        address: Of its storage, valid only as long as that lives; ``None`` if the tensor has no plain bytes.
+        version: Counter of in-place writes; ``None`` for inference tensors, which have none.
+        layout: Which values of the storage belong to the tensor.
     """
 
     address: Optional[int]
@@ -32,36 +36,12 @@ class Seen(NamedTuple):
     layout: Layout
 
 
-def seen(tensor: torch.Tensor) -> Seen:
-    """Return what a tensor looks like now."""
+def read_state(tensor: torch.Tensor) -> TensorState:
+    """Return the tensor's memory as it is now."""
     version = None if tensor.is_inference() else tensor._version  # noqa: SLF001  as in version_of; this runs for every record
     if not readable(tensor):
-        return Seen(None, version, ())
-    return Seen(tensor.untyped_storage()._cdata, version, layout_of(tensor))  # noqa: SLF001  as in address_of
-
-
-class Storages:
-    """Storages that somebody knows something of, by address; held weakly, so that none of the addresses names a later one."""
-
-    def __init__(self) -> None:
-        self._held: Dict[int, StorageWeakRef] = {}
-        self._known: List[Dict[int, Any]] = []
-
-    def follow(self, known: Dict[int, Any]) -> None:
-        """Drop from a dictionary, by address, what is known of storages that are gone."""
-        self._known.append(known)
-
-    def hold(self, tensor: torch.Tensor, address: int) -> None:
-        """Keep the address of a tensor's storage from naming another one until the next purge."""
-        if address not in self._held:
-            self._held[address] = StorageWeakRef(tensor.untyped_storage())
-
-    def purge(self) -> None:
-        """Forget storages that are gone, so that what is known does not grow with the length of a step."""
-        for address in [address for address, storage in self._held.items() if storage.expired()]:
-            del self._held[address]
-            for known in self._known:
-                known.pop(address, None)
+        return TensorState(None, version, ())
+    return TensorState(tensor.untyped_storage()._cdata, version, layout_of(tensor))  # noqa: SLF001  as in address_of
 
 
 def version_of(tensor: torch.Tensor) -> Optional[int]:
@@ -70,7 +50,7 @@ def version_of(tensor: torch.Tensor) -> Optional[int]:
 
 
 def address_of(tensor: torch.Tensor) -> Optional[int]:
-    """Return what names a tensor's storage for a moment's use, or ``None`` where it has none; see :class:`Storages`."""
+    """Return the address of a tensor's storage, ``None`` if it has none; valid only as long as the storage lives."""
     if not readable(tensor):
         return None
     address: int = tensor.untyped_storage()._cdata  # noqa: SLF001  a weak reference has the same, and takes three times as long
@@ -78,18 +58,18 @@ def address_of(tensor: torch.Tensor) -> Optional[int]:
 
 
 def storages_of(tensors: Iterable[torch.Tensor]) -> Set[int]:
-    """Return the addresses of the tensors' storages; they name them as long as the tensors live."""
-    found = {address_of(tensor) for tensor in tensors}
-    return {address for address in found if address is not None}
+    """Return the addresses of the tensors' storages; they are valid as long as the tensors live."""
+    addresses = {address_of(tensor) for tensor in tensors}
+    return {address for address in addresses if address is not None}
 
 
-def is_new(tensor: torch.Tensor, given: Set[int]) -> bool:
+def has_own_memory(tensor: torch.Tensor, given: Set[int]) -> bool:
     """Tell whether a tensor that a call returned has memory of its own, not that of one of the storages it was given."""
     return address_of(tensor) not in given
 
 
 def layout_of(tensor: torch.Tensor) -> Layout:
-    """Return what, besides the storage and its version, makes the tensor's values: two equal layouts read the same."""
+    """Return what selects the tensor's values from its storage: at equal storage and version, equal layouts read the same."""
     return (
         tensor.data_ptr(),
         tensor.dtype,
@@ -100,138 +80,174 @@ def layout_of(tensor: torch.Tensor) -> Layout:
     )
 
 
-def apart(one: Layout, other: Layout, tensor: torch.Tensor) -> bool:
+def are_disjoint(first: Layout, second: Layout, tensor: torch.Tensor) -> bool:
     """Tell whether two tensors of one storage surely share no element: one behind the other, or side by side in rows.
 
+    For example ``x[:3]`` and ``x[3:]``, or ``x[:, :4]`` and ``x[:, 4:]``.
+
     Args:
-        one: Layout of a tensor.
-        other: Layout of ``tensor``.
-        tensor: One of them.
+        first: Layout of a tensor.
+        second: Layout of ``tensor``.
+        tensor: Gives the size of an element.
     """
-    if one == other or not one or not other or one[1] != other[1]:
+    if first == second or not first or not second or first[1] != second[1]:
         return False
-    (start, _, shape, stride), (behind, _, shape_behind, stride_behind) = one[:4], other[:4]
-    step, rest = divmod(behind - start, tensor.element_size())
-    if rest or stride != stride_behind:
+    (start, _, shape, stride), (other_start, _, other_shape, other_stride) = first[:4], second[:4]
+    distance, rest = divmod(other_start - start, tensor.element_size())
+    if rest or stride != other_stride:
         return False
-    if step >= _reach(shape, stride) or -step >= _reach(shape_behind, stride):
+    if distance >= _span(shape, stride) or -distance >= _span(other_shape, stride):
         return True
-    return any(_in_lanes(step, (shape, shape_behind), stride, width) for width in set(stride))
+    return any(_use_different_columns(distance, (shape, other_shape), stride, width) for width in set(stride))
 
 
-def _reach(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """Return how many places of memory lie between the first element and behind the last one."""
+def _span(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """Return the number of elements of memory from the first to the last element of a tensor."""
     return sum((size - 1) * width for size, width in zip(shape, stride)) + 1
 
 
-def _in_lanes(step: int, shapes: Sequence[Sequence[int]], stride: Sequence[int], width: int) -> bool:
-    """Tell whether two tensors take different parts of rows of a width, the second beginning ``step`` places behind."""
+def _use_different_columns(distance: int, shapes: Sequence[Sequence[int]], stride: Sequence[int], width: int) -> bool:
+    """Tell whether two tensors use different columns of rows of ``width`` elements; the second begins ``distance`` later."""
     if width <= 1 or any(each >= width and each % width for each in stride):
         return False
-    inner = [place for place, each in enumerate(stride) if each < width]
-    first, second = (_reach([shape[place] for place in inner], [stride[place] for place in inner]) for shape in shapes)
-    return first <= step % width and step % width + second <= width
+    inner = [axis for axis, each in enumerate(stride) if each < width]
+    first, second = (_span([shape[axis] for axis in inner], [stride[axis] for axis in inner]) for shape in shapes)
+    return first <= distance % width and distance % width + second <= width
 
 
-Source = Tuple[int, str]  # order of the call in its step, index of its output
+class Storages:
+    """Storages that capture knows something about, by address.
+
+    They are held weakly: capture keeps no memory of the model alive. A weak reference does keep the address from being used
+    again, so that what is known of one storage is never taken for another's.
+    """
+
+    def __init__(self) -> None:
+        self._references: Dict[int, StorageWeakRef] = {}
+        self._tables: List[Dict[int, Any]] = []
+
+    def register(self, table: Dict[int, Any]) -> None:
+        """Let :meth:`purge` delete the entries of storages that are gone from a dictionary with addresses as keys."""
+        self._tables.append(table)
+
+    def hold(self, tensor: torch.Tensor, address: int) -> None:
+        """Keep the address of a tensor's storage from being used again until the next purge."""
+        if address not in self._references:
+            self._references[address] = StorageWeakRef(tensor.untyped_storage())
+
+    def purge(self) -> None:
+        """Forget storages that are gone, so that the tables do not grow with the length of a step."""
+        for address in [address for address, storage in self._references.items() if storage.expired()]:
+            del self._references[address]
+            for table in self._tables:
+                table.pop(address, None)
 
 
-class _Object(NamedTuple):
+class _ReturnedTensor(NamedTuple):
+    """A tensor object that a call returned."""
+
     tensor: weakref.ReferenceType[torch.Tensor]
     version: Optional[int]
     source: Source
 
 
-class _Storage(NamedTuple):
+class _StorageWrite(NamedTuple):
+    """The last write to a storage: by which call, to which part, and the write before if it is the only one known."""
+
     version: Optional[int]
     source: Source
-    layout: Layout  # of what was written
-    before: Optional[Tuple[int, Source, Layout]]  # the write before, where this was the only one since
+    layout: Layout  # of the part that was written
+    before: Optional[Tuple[int, Source, Layout]]
 
 
 class Sources:
-    """The last writer of every tensor of a step.
+    """The call that last wrote each tensor of a step.
 
-    A tensor is looked up as an object first, then by its storage: a view that no recorded call returned has the writer of
-    its base, and a write through a view counts for all that shares memory with it, not for what lies beside it. A tensor
-    whose memory was written to by an unknown hand has no source.
+    A tensor is looked up as an object first, then by its storage: a view that no recorded call returned has the source of its
+    base. A write through a view counts for every tensor that shares elements with it, not for those beside it. A tensor has no
+    source if its version shows a write that no recorded call has made.
 
     Args:
         storages: Holds the storages that are known here.
     """
 
     def __init__(self, storages: Storages) -> None:
-        self._objects: Dict[int, _Object] = {}
-        self._held = storages
-        self._storages: Dict[int, _Storage] = {}
-        storages.follow(self._storages)
+        self._objects: Dict[int, _ReturnedTensor] = {}
+        self._storages = storages
+        self._writes: Dict[int, _StorageWrite] = {}
+        storages.register(self._writes)
 
-    def forget(self) -> None:
-        """Begin a new step: what is left from before comes from outside."""
+    def clear(self) -> None:
+        """Begin a new step: tensors from before have no source in it."""
         self._objects.clear()
-        self._storages.clear()
+        self._writes.clear()
 
     def purge(self) -> None:
-        """Forget tensors that are gone, so that what is known does not grow with the length of a step."""
+        """Forget tensors that are gone, so that the table does not grow with the length of a step."""
         for key in [key for key, known in self._objects.items() if known.tensor() is None]:
             del self._objects[key]
 
-    def find(self, tensor: torch.Tensor, now: Optional[Seen] = None) -> Optional[Source]:
+    def find(self, tensor: torch.Tensor, state: Optional[TensorState] = None) -> Optional[Source]:
         """Return the call whose output this tensor is, or ``None``.
 
         Args:
-            tensor: Any.
-            now: What it looks like, where that is known.
+            tensor: Any tensor.
+            state: Its state, if that was read already.
         """
-        address, version, layout = now or seen(tensor)
+        address, version, layout = state or read_state(tensor)
         known = self._objects.get(id(tensor))
-        if known is not None and known.tensor() is not tensor:  # an id is used again after its object's death
+        if known is not None and known.tensor() is not tensor:  # Python reuses the id of an object that is gone
             known = None
-        shared = self._storages.get(address or 0)
+        shared = self._writes.get(address or 0)
         latest = _later(known, shared)
         if latest is None or latest.version != version:
             return None
-        if latest is shared and latest is not None and apart(shared.layout, layout, tensor):
-            return _earlier(known, shared, layout, tensor)
+        if latest is shared and latest is not None and are_disjoint(shared.layout, layout, tensor):
+            return _source_before_write(known, shared, layout, tensor)
         return latest.source
 
-    def produced(self, tensor: torch.Tensor, source: Source, *, made: bool, now: Optional[Seen] = None) -> None:
-        """Note that a call returned this tensor; ``made`` when it filled the memory, which a view of an input does not.
+    def note_output(self, tensor: torch.Tensor, source: Source, *, wrote: bool, state: Optional[TensorState] = None) -> None:
+        """Note that a call returned a tensor.
 
         Args:
-            tensor: Any.
+            tensor: The tensor.
             source: The call.
-            made: Whether it filled the memory.
-            now: What the tensor looks like, where that is known.
+            wrote: The call filled the memory. A view of an input is returned without being written.
+            state: State of the tensor, if that was read already.
         """
-        address, version, layout = now or seen(tensor)
-        self._objects[id(tensor)] = _Object(weakref.ref(tensor), version, source)
-        if made and address is not None:
-            self._held.hold(tensor, address)
-            self._storages[address] = _Storage(version, source, layout, _before(self._storages.get(address), version, source))
+        address, version, layout = state or read_state(tensor)
+        self._objects[id(tensor)] = _ReturnedTensor(weakref.ref(tensor), version, source)
+        if wrote and address is not None:
+            self._storages.hold(tensor, address)
+            before = _previous_write(self._writes.get(address), version, source)
+            self._writes[address] = _StorageWrite(version, source, layout, before)
 
 
-def _before(known: Optional[_Storage], version: Optional[int], source: Source) -> Optional[Tuple[int, Source, Layout]]:
-    """Return the write before one that leaves this version, where nothing else was written in between."""
+def _previous_write(
+    known: Optional[_StorageWrite], version: Optional[int], source: Source
+) -> Optional[Tuple[int, Source, Layout]]:
+    """Return the write before the one that led to this version, ``None`` if another one lies in between."""
     if known is None or known.version is None or version is None:
         return None
-    if known.version == version and known.source[0] == source[0]:  # the same write, noted once more
+    if known.version == version and known.source[0] == source[0]:  # the same write, noted for a second output
         return known.before
     return (known.version, known.source, known.layout) if known.version + 1 == version else None
 
 
-def _earlier(known: Optional[_Object], shared: _Storage, layout: Layout, tensor: torch.Tensor) -> Optional[Source]:
-    """Return where a tensor comes from that the last write to its memory has left alone; ``None`` where that is not known."""
+def _source_before_write(
+    known: Optional[_ReturnedTensor], shared: _StorageWrite, layout: Layout, tensor: torch.Tensor
+) -> Optional[Source]:
+    """Return the source of a tensor whose elements the last write to its storage did not touch; ``None`` if unknown."""
     if shared.version is None:
         return None
     if known is not None and known.version is not None and known.version + 1 == shared.version:
         return known.source
-    if known is None and shared.before is not None and not apart(shared.before[2], layout, tensor):
+    if known is None and shared.before is not None and not are_disjoint(shared.before[2], layout, tensor):
         return shared.before[1]
     return None
 
 
-def _later(known: Optional[_Object], shared: Optional[_Storage]) -> Union[_Object, _Storage, None]:
+def _later(known: Optional[_ReturnedTensor], shared: Optional[_StorageWrite]) -> Union[_ReturnedTensor, _StorageWrite, None]:
     if known is None or shared is None:
         return shared if known is None else known
     return shared if shared.source[0] > known.source[0] else known

@@ -1,27 +1,31 @@
-"""Modules: hooks on each module of a model, and the boundary of those that are compiled."""
+"""Level ``module``: hooks before and after the forward of every module of a model, down to compiled ones.
+
+The hooks keep the stack of running modules for all of capture. A compiled module is watched from outside only: its inside is
+no Python code any more, and capture's modes would make the compiler compile it anew.
+"""
 
 from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
 
 from precflow.agent.capture import autograd
 from precflow.agent.capture.arguments import Signatures, split_arguments
-from precflow.agent.capture.call_sites import Above
-from precflow.agent.capture.lineage import is_new, storages_of, version_of
-from precflow.agent.capture.nesting import Placed, output_tensors
+from precflow.agent.capture.call_sites import ModuleCaller
+from precflow.agent.capture.lineage import has_own_memory, storages_of, version_of
+from precflow.agent.capture.nesting import TensorWithPath, output_tensors
 from precflow.agent.capture.record_lines import Heading
 from precflow.agent.contract import OUTSIDE
 
 if TYPE_CHECKING:
-    from precflow.agent.capture.call_sites import Sites
-    from precflow.agent.capture.call_stack import Frame, Frames
+    from precflow.agent.capture.call_sites import CallSites
+    from precflow.agent.capture.call_stack import CallStack, ModuleCall
     from precflow.agent.capture.graph import Graph
-    from precflow.agent.capture.guard import Guard
+    from precflow.agent.capture.guard import Guard, Mode
     from precflow.agent.capture.record_lines import Lines
 
     _Partial = partial[None]
@@ -30,22 +34,11 @@ else:
 
 Undo = Callable[[], None]
 
-
-class Mode(Protocol):
-    """A mode of torch that listens to operators."""
-
-    def start(self) -> None:
-        """Begin to listen."""
-
-    def step_aside(self) -> bool:
-        """Leave for code that must run as if nobody listened; return whether it did."""
-
-
 _COMPILED_CALL = "_compiled_call_impl"  # what nn.Module calls instead of its forward; set by Module.compile()
 
 
-class Boundary(NamedTuple):
-    """A module that is watched from outside: its name, the module, and whether its inside is compiled."""
+class WatchedModule(NamedTuple):
+    """A module to watch: its name, the module, and whether its inside is compiled."""
 
     name: str
     module: torch.nn.Module
@@ -53,41 +46,45 @@ class Boundary(NamedTuple):
 
 
 class _Hook(_Partial):
-    """A hook of one module alone: in a copy of it, and in what is loaded where nothing of ours is, it does nothing."""
+    """A hook that only works on the module it was made for.
+
+    Hooks are copied and pickled with their module (``copy.deepcopy(model)``, ``torch.save(model)``). The copy must not record,
+    and must load where precflow is not installed, so a function of the standard library takes the hook's place in it.
+    """
 
     def __reduce__(self) -> Tuple[Callable[..., Any], Tuple[Any, ...]]:
-        """Return what is copied and pickled in its place: a function that takes everything and returns ``None``."""
+        """Return what is copied in its place: ``nullcontext().__exit__``, which takes any arguments and returns ``None``."""
         return getattr, (nullcontext(), "__exit__")
 
 
-class Modules:
+class ModuleRecorder:
     """Records module calls and keeps the stack of running modules.
 
     Args:
         lines: Where records go.
-        frames: The running modules.
+        stack: The running modules.
         sites: Call sites.
-        listening: Tells whether calls are to be recorded just now.
-        guard: Held while anything is looked at.
-        recorded: Whether module calls are records; if not, only the stack is kept.
-        graph: Follows the autograd graph, where gradients are to be recorded.
+        is_listening: Tells whether calls are to be recorded just now.
+        guard: Held while capture reads tensors.
+        recorded: Module calls are records; if not, only the stack is kept.
+        graph: Follows the autograd graph; ``None`` if gradients are not recorded.
     """
 
     def __init__(  # noqa: PLR0913  the parts of capture that meet here
         self,
         lines: Lines,
-        frames: Frames,
-        sites: Sites,
-        listening: Callable[[], bool],
+        stack: CallStack,
+        sites: CallSites,
+        is_listening: Callable[[], bool],
         guard: Guard,
         *,
         recorded: bool,
         graph: Optional[Graph] = None,
     ) -> None:
         self._lines = lines
-        self._frames = frames
+        self._stack = stack
         self._sites = sites
-        self._listening = listening
+        self._is_listening = is_listening
         self._guard = guard
         self._recorded = recorded
         self._graph = graph
@@ -95,139 +92,152 @@ class Modules:
         self._modes: Sequence[Mode] = ()
 
     def attach(self, model: torch.nn.Module, modes: Sequence[Mode]) -> List[Undo]:
-        """Watch every module of the model, down to compiled ones; return what takes it all off again.
+        """Watch every module of the model, down to compiled ones; return functions that take everything off again.
 
         Args:
             model: The model.
-            modes: What steps aside while compiled code runs, the last one entered first.
+            modes: Modes that step aside while compiled code runs, the last one entered first.
         """
         self._modes = modes
         undo: List[Undo] = []
-        for boundary in boundaries(model):
-            undo.extend([self._wrap(boundary)] if _calls_past_hooks(boundary.module) else self._hook(boundary))
+        for watched in find_watched_modules(model):
+            undo.extend([self._wrap(watched)] if _bypasses_hooks(watched.module) else self._hook(watched))
         return undo
 
-    def _hook(self, boundary: Boundary) -> List[Undo]:
-        entered, left = _Hook(self._entered, boundary), _Hook(self._left, boundary)
+    def _hook(self, watched: WatchedModule) -> List[Undo]:
+        before, after = _Hook(self._before_forward, watched), _Hook(self._after_forward, watched)
         return [
-            boundary.module.register_forward_pre_hook(entered, with_kwargs=True).remove,
-            boundary.module.register_forward_hook(left, with_kwargs=True, always_call=True).remove,
+            watched.module.register_forward_pre_hook(before, with_kwargs=True).remove,
+            watched.module.register_forward_hook(after, with_kwargs=True, always_call=True).remove,
         ]
 
-    def _wrap(self, boundary: Boundary) -> Undo:
-        """Stand in for the compiled call of a module: a hook would be compiled into it, or is refused (TorchScript)."""
-        module = boundary.module
-        before = module.__dict__.get(_COMPILED_CALL)
-        call = before or module._call_impl  # noqa: SLF001  what nn.Module itself calls
+    def _wrap(self, watched: WatchedModule) -> Undo:
+        """Replace the compiled call of a module: a hook would be compiled into it, or be refused (TorchScript)."""
+        module = watched.module
+        original = module.__dict__.get(_COMPILED_CALL)
+        call = original or module._call_impl  # noqa: SLF001  what nn.Module itself calls
 
-        def watched(*positional: Any, **keywords: Any) -> Any:
-            """Call the compiled code between what the hooks of another module would do."""
-            self._entered(boundary, module, positional, keywords)
+        def run_watched(*positional: Any, **keywords: Any) -> Any:
+            """Run the compiled code between what the hooks of another module would do."""
+            self._before_forward(watched, module, positional, keywords)
             result = None
             try:
                 result = call(*positional, **keywords)
             finally:
-                self._left(boundary, module, positional, keywords, result)
+                self._after_forward(watched, module, positional, keywords, result)
             return result
 
         def restore() -> None:
-            """Put back what was called before."""
+            """Put the original call back."""
             module.__dict__.pop(_COMPILED_CALL, None)
-            if before is not None:
-                module.__dict__[_COMPILED_CALL] = before
+            if original is not None:
+                module.__dict__[_COMPILED_CALL] = original
 
-        module.__dict__[_COMPILED_CALL] = watched
+        module.__dict__[_COMPILED_CALL] = run_watched
         return restore
 
-    def _entered(
-        self, boundary: Boundary, module: torch.nn.Module, positional: Sequence[Any], keywords: Dict[str, Any]
+    def _before_forward(
+        self, watched: WatchedModule, module: torch.nn.Module, positional: Sequence[Any], keywords: Dict[str, Any]
     ) -> None:
-        if not self._listening():
-            self._again(boundary, module, positional, keywords)
+        if not self._is_listening():
+            self._before_recomputation(watched, module, positional, keywords)
             return
-        if self._graph is not None and not self._frames.running:
+        if self._graph is not None and not self._stack.is_in_module:
             self._graph.flush()
-        frame = self._frames.enter(boundary.name, class_name(module), compiled=boundary.compiled)
-        frame.raising = sys.exc_info()[1]
-        frame.above = Above(sys._getframe(1))  # noqa: SLF001  what runs the module: nothing else tells, and it costs nothing
-        if self._graph is not None or (self._recorded and frame.in_scope):
+        module_call = self._stack.enter(watched.name, class_name_of(module), compiled=watched.compiled)
+        module_call.exception_at_entry = sys.exc_info()[1]
+        module_call.caller = ModuleCaller(sys._getframe(1))  # noqa: SLF001  the frame of torch that runs this hook; it costs nothing
+        if self._graph is not None or (self._recorded and module_call.in_scope):
             with self._guard:
-                self._describe_inputs(frame, module, positional, keywords)
-        if boundary.compiled:
-            frame.resume = [mode for mode in self._modes if mode.step_aside()]
+                self._describe_inputs(module_call, module, positional, keywords)
+        if watched.compiled:
+            module_call.paused_modes = [mode for mode in self._modes if mode.step_aside()]
 
     def _describe_inputs(
-        self, frame: Frame, module: torch.nn.Module, positional: Sequence[Any], keywords: Dict[str, Any]
+        self, module_call: ModuleCall, module: torch.nn.Module, positional: Sequence[Any], keywords: Dict[str, Any]
     ) -> None:
-        tensors: List[Placed] = []
-        if frame.in_scope:
-            names = self._signatures.names(module.forward)[1:]
-            tensors, frame.arguments = split_arguments(positional, keywords, names)
-            frame.site = self._sites.here(frame.above)
-        if frame.in_scope and self._recorded:
-            frame.choice = self._frames.choice("module", frame.module, frame.class_name)
-        if frame.recorded:
-            frame.given = [(tensor, version_of(tensor)) for _, tensor in tensors]
-            frame.inputs = self._lines.describe(tensors, store=True, choice=frame.choice)
+        tensors: List[TensorWithPath] = []
+        if module_call.in_scope:
+            names = self._signatures.parameter_names(module.forward)[1:]  # without `self`
+            tensors, module_call.arguments = split_arguments(positional, keywords, names)
+            module_call.site = self._sites.find_number(module_call.caller)
+        if module_call.in_scope and self._recorded:
+            module_call.choice = self._stack.choose("module", module_call.module, module_call.class_name)
+        if module_call.is_recorded:
+            module_call.given_versions = [(tensor, version_of(tensor)) for _, tensor in tensors]
+            module_call.inputs = self._lines.describe(tensors, store=True, choice=module_call.choice)
         if self._graph is not None:
-            self._graph.entered(frame, tensors)
+            self._graph.enter(module_call, tensors)
 
-    def _left(
-        self, boundary: Boundary, module: torch.nn.Module, positional: Sequence[Any], keywords: Dict[str, Any], result: Any
+    def _after_forward(
+        self,
+        watched: WatchedModule,
+        module: torch.nn.Module,
+        positional: Sequence[Any],
+        keywords: Dict[str, Any],
+        result: Any,
     ) -> None:
         del module, positional, keywords
-        if not self._listening():
-            self._left_again(boundary, result)
+        if not self._is_listening():
+            self._after_recomputation(watched, result)
             return
-        taken = self._frames.leave(boundary.name)
-        for mode in [mode for frame in taken for mode in reversed(frame.resume)]:
+        ended = self._stack.leave(watched.name)
+        for mode in [mode for module_call in ended for mode in reversed(module_call.paused_modes)]:
             mode.start()
-        if not taken:
+        if not ended:
             return
-        frame = taken[-1]
-        returned = sys.exc_info()[1] is frame.raising  # otherwise the forward was left by an exception and returned nothing
+        module_call = ended[-1]
+        # torch calls this hook after an exception too, with no result. Another exception than the one that was being handled
+        # when the module was entered has ended this forward.
+        returned = sys.exc_info()[1] is module_call.exception_at_entry
         with self._guard:
-            if frame.resume:
-                self._lines.unsure()
+            if module_call.paused_modes:
+                self._lines.forget_contents()
             outputs = output_tensors(result) if returned else []
-            if returned and frame.recorded:
-                self._record(frame, outputs)
+            if returned and module_call.is_recorded:
+                self._record(module_call, outputs)
             if self._graph is not None:
-                self._graph.left(frame, outputs, self._frames.innermost)
-        for each in taken:
+                self._graph.leave(module_call, outputs, self._stack.innermost)
+        for each in ended:
             each.close()
 
-    def _again(self, boundary: Boundary, module: torch.nn.Module, positional: Sequence[Any], keywords: Dict[str, Any]) -> None:
-        """Follow a module that backward computes once more."""
-        if self._graph is not None and autograd.recomputing() and not self._lines.failed:
+    def _before_recomputation(
+        self, watched: WatchedModule, module: torch.nn.Module, positional: Sequence[Any], keywords: Dict[str, Any]
+    ) -> None:
+        """Follow a module that a checkpoint runs again inside backward."""
+        if self._graph is not None and autograd.is_recomputing() and not self._lines.failed:
             with self._guard:
-                tensors, _ = split_arguments(positional, keywords, self._signatures.names(module.forward)[1:])
-                self._graph.entered_again(boundary.name, class_name(module), tensors)
+                tensors, _ = split_arguments(positional, keywords, self._signatures.parameter_names(module.forward)[1:])
+                self._graph.enter_again(watched.name, class_name_of(module), tensors)
 
-    def _left_again(self, boundary: Boundary, result: Any) -> None:
-        if self._graph is not None and autograd.recomputing() and not self._lines.failed:
+    def _after_recomputation(self, watched: WatchedModule, result: Any) -> None:
+        if self._graph is not None and autograd.is_recomputing() and not self._lines.failed:
             with self._guard:
-                self._graph.left_again(boundary.name, output_tensors(result))
+                self._graph.leave_again(watched.name, output_tensors(result))
 
-    def _record(self, frame: Frame, outputs: List[Placed]) -> None:
-        heading = Heading("module", frame, "", 0, frame.site, False, frame.arguments)  # noqa: FBT003  a named tuple's field
-        if self._frames.innermost.module == OUTSIDE or not self._frames.innermost.recorded:
-            for _, tensor in outputs:  # the end is read anew: NumPy and kernels of other libraries write without being counted
-                self._lines.written(tensor)
-        described = self._lines.describe(outputs, store=True, returned=True, choice=frame.choice)
-        order = frame.order = self._lines.emit(heading, frame.inputs, described)
-        passed: Optional[Set[int]] = None
+    def _record(self, module_call: ModuleCall, outputs: List[TensorWithPath]) -> None:
+        """Write the line of a module call, and note it as the source of outputs that no recorded operator has made."""
+        heading = Heading("module", module_call, "", 0, module_call.site, False, module_call.arguments)  # noqa: FBT003  a tuple's field
+        if self._stack.innermost.module == OUTSIDE or not self._stack.innermost.is_recorded:
+            # Outputs of the outermost module are measured anew: NumPy and kernels of other libraries write without raising
+            # the version counter, so what is known of a tensor from its operator may be out of date.
+            for _, tensor in outputs:
+                self._lines.note_write(tensor)
+        records = self._lines.describe(outputs, store=True, returned=True, choice=module_call.choice)
+        order = module_call.order = self._lines.emit(heading, module_call.inputs, records)
+        unchanged: Optional[Set[int]] = None  # inputs that nobody wrote to
         for index, tensor in outputs:
             if self._lines.sources.find(tensor) is not None:  # also the second of two outputs that are one tensor
                 continue
-            if passed is None:
-                passed = {id(given) for given, version in frame.given if version_of(given) == version}
-            if id(tensor) not in passed:  # made by what is not recorded
-                views = storages_of(given for given, _ in frame.given if id(given) in passed)
-                self._lines.sources.produced(tensor, (order, index), made=is_new(tensor, views))
+            if unchanged is None:
+                given_versions = module_call.given_versions
+                unchanged = {id(given) for given, version in given_versions if version_of(given) == version}
+            if id(tensor) not in unchanged:
+                views = storages_of(given for given, _ in module_call.given_versions if id(given) in unchanged)
+                self._lines.sources.note_output(tensor, (order, index), wrote=has_own_memory(tensor, views))
 
 
-def boundaries(model: torch.nn.Module) -> Iterator[Boundary]:
+def find_watched_modules(model: torch.nn.Module) -> Iterator[WatchedModule]:
     """Yield every module by its first name, without those inside compiled ones."""
     inside: Set[int] = set()
     for name, module in model.named_modules():
@@ -236,24 +246,24 @@ def boundaries(model: torch.nn.Module) -> Iterator[Boundary]:
         compiled = is_compiled(module)
         if compiled:
             inside.update(id(each) for each in module.modules())
-        yield Boundary(name, module, compiled)
+        yield WatchedModule(name, module, compiled)
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
     """Tell whether calling the module runs compiled code: ``torch.compile``, ``Module.compile()`` or TorchScript."""
-    return _calls_past_hooks(module) or _is_optimized(module)
+    return _bypasses_hooks(module) or _is_optimized(module)
 
 
 def _is_optimized(module: torch.nn.Module) -> bool:
-    return type(module).__name__ == "OptimizedModule"  # by name: importing it would import the whole compiler
+    return type(module).__name__ == "OptimizedModule"  # by name: importing the class would import the whole compiler
 
 
-def _calls_past_hooks(module: torch.nn.Module) -> bool:
+def _bypasses_hooks(module: torch.nn.Module) -> bool:
     return isinstance(module, torch.jit.ScriptModule) or module.__dict__.get(_COMPILED_CALL) is not None
 
 
-def class_name(module: torch.nn.Module) -> str:
-    """Return the name of the class that the author wrote, also where compilation has wrapped it."""
+def class_name_of(module: torch.nn.Module) -> str:
+    """Return the name of the class that the author wrote, also if compilation has wrapped it."""
     if isinstance(module, torch.jit.ScriptModule):
         return str(module.original_name)
     written = getattr(module, "_orig_mod", module) if _is_optimized(module) else module

@@ -8,14 +8,14 @@ from typing import Any, Iterable, Iterator, List, Optional, Tuple
 
 import torch
 
-LARGEST = 4096  # containers with more entries are one value: nobody nests that many tensors, and walking them costs
+LARGEST = 4096  # larger containers count as one value: nobody nests that many tensors, and walking them takes time
 
-Placed = Tuple[str, torch.Tensor]
+TensorWithPath = Tuple[str, torch.Tensor]  # ("past.0.key", tensor)
 
 _PLAIN = (int, float, str, bool, type(None), torch.dtype, torch.device, torch.Size, torch.Tensor)
 
 
-def output_tensors(result: Any) -> List[Placed]:
+def output_tensors(result: Any) -> List[TensorWithPath]:
     """Return ``(path, tensor)`` of every tensor in what a call returned; a single tensor has the path ``0``."""
     if isinstance(result, torch.Tensor):
         return [("0", result)]
@@ -23,29 +23,34 @@ def output_tensors(result: Any) -> List[Placed]:
 
 
 def leaves(value: Any, path: str = "") -> Iterator[Tuple[str, Any]]:
-    """Yield ``(path, value)`` of everything that is no container, in order, however deep the containers lie in each other.
+    """Yield ``(path, value)`` of everything that is not a container, in order and at any depth.
 
     Containers are lists, tuples, mappings (so a transformers ``ModelOutput``) and dataclass instances. A container that
     holds itself is yielded as a value where it comes up again.
+
+    >>> list(leaves({"mask": None, "past": [1, 2]}))
+    [('mask', None), ('past.0', 1), ('past.1', 2)]
     """
-    around: List[int] = []  # ids of the containers that are walked through, outermost first
+    # A stack instead of recursion: users nest deeper than Python recurses.
+    enclosing: List[int] = []  # ids of the containers around the current value, outermost first
     walks = [iter([(path, value)])]
     while walks:
         entry = next(walks[-1], None)
         if entry is None:
             walks.pop()
-            del around[-1:]
+            del enclosing[-1:]
             continue
         place, child = entry
-        inner = None if id(child) in around else _children(child)
+        inner = None if id(child) in enclosing else _children(child)
         if inner is None:
             yield place or "0", child
         else:
-            around.append(id(child))
+            enclosing.append(id(child))
             walks.append(iter([("%s.%s" % (place, key) if place else key, within) for key, within in inner]))
 
 
 def _children(value: Any) -> Optional[Iterable[Tuple[str, Any]]]:
+    """Return the named entries of a container, ``None`` for anything else."""
     if isinstance(value, _PLAIN):
         return None
     if isinstance(value, Mapping):

@@ -1,16 +1,18 @@
-"""Canonical names of operators, the same however an operator was reached."""
+"""Canonical names of operators: the same name however an operator was called."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import Any, FrozenSet
 
+from precflow.agent.contract import MOVEMENT
+
 _BINARY = "add sub mul matmul div truediv floordiv mod pow and or xor lshift rshift".split()
 _REFLECTED: FrozenSet[str] = frozenset("r" + name for name in _BINARY)
 _IN_PLACE: FrozenSet[str] = frozenset("i" + name for name in _BINARY)
 _ACCESS = frozenset(["__get__", "__set__", "__delete__"])
 
-# Python's words for what torch calls otherwise: which of the two a mode sees depends on torch's version.
+# Python's names for what torch calls otherwise: which of the two a mode sees depends on torch's version.
 _SPELLINGS = {
     "truediv": "div",
     "floordiv": "floor_divide",
@@ -37,19 +39,26 @@ def aten_name(overload: Any) -> str:
 
 @lru_cache(maxsize=4096)
 def canonical_name(name: str) -> str:
-    """Return a name without what depends on the way of calling.
+    """Return a name without the parts that depend on how the operator was called.
 
     >>> [canonical_name(name) for name in ("__radd__", "__iadd__", "add_", "add.Tensor", "_softmax", "__getitem__")]
     ['add', 'add_', 'add_', 'add', 'softmax', 'getitem']
     """
     if name.startswith("__") and name.endswith("__"):
-        return _python_operator(name.strip("_"))
+        return _translate_dunder(name.strip("_"))
     return name.partition(".")[0].lstrip("_")
 
 
-def _python_operator(word: str) -> str:
+def _translate_dunder(word: str) -> str:
+    """Return torch's name for one of Python's operators, given without its underscores."""
     if word in _IN_PLACE:
         return _SPELLINGS.get(word[1:], word[1:]) + "_"
     if word in _REFLECTED:
         word = word[1:]
     return _SPELLINGS.get(word, word)
+
+
+@lru_cache(maxsize=4096)
+def is_movement(name: str) -> bool:
+    """Tell whether an operator only moves values, such as ``transpose`` or ``cat``."""
+    return name.rstrip("_") in MOVEMENT or name in MOVEMENT

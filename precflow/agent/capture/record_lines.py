@@ -1,4 +1,8 @@
-"""Record lines: a call and its tensors as they stand in the dump, in order of completion."""
+"""Record lines: each call with its tensors as one line of JSON in the dump, in the order in which calls end.
+
+A line is built in two steps. While the model runs, a call becomes a :class:`Heading` and a list of tensor records whose tickets
+are still empty. Once enough tensors wait, they are measured together, the tickets are filled in, and the lines become text.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,8 @@ import json
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from precflow.agent.capture.lineage import Sources, Storages, seen
-from precflow.agent.capture.tickets import NOTHING, Contents
+from precflow.agent.capture.lineage import Sources, Storages, read_state
+from precflow.agent.capture.measurement_cache import NO_CONTENT, MeasurementCache
 from precflow.agent.contract import NONE, Identity, identity_text, operator_of
 from precflow.agent.measure.content_id import dtype_name
 from precflow.agent.measure.parts import kept_of
@@ -16,140 +20,20 @@ from precflow.agent.selection import Choice
 if TYPE_CHECKING:
     import torch
 
-    from precflow.agent.capture.call_stack import Frame
-    from precflow.agent.capture.nesting import Placed
-    from precflow.agent.capture.tickets import Tickets
+    from precflow.agent.capture.call_stack import ModuleCall
+    from precflow.agent.capture.measurement_cache import Measurer
+    from precflow.agent.capture.nesting import TensorWithPath
     from precflow.agent.capture.weights import Weights
     from precflow.agent.dump.writer import Writer
     from precflow.agent.measure.batching import Ticket
 
-# Record lines as text: what ``json.dumps`` would write, put together from parts that come again and again.
-
-_LINE = (
-    '{"order": %d, "level": %s, "module": %s, "class": %s, "call": %d, "operator": %s, "ordinal": %d, "phase": %s, "step": %d, '
-    '"rank": %d, "site": %d, "forward": [%s], "movement": %s, "compiled": %s, "arguments": {%s}, "inputs": [%s], '
-    '"outputs": [%s]}\n'
-)
-_OWN = 4  # statistics that are a tensor's own: extremes and sums
-_TENSOR = '{"index": %s, "source": %s, "weight": %s, %s}'
-_MEASURED = '"dtype": "%s", "shape": %s, "content": "%s", "stored": %s%s'
-
-
-def line_text(order: int, heading: Heading, when: Tuple[int, int], inputs: Sequence[Record], outputs: Sequence[Record]) -> str:
-    """Return the line of a call, with the newline.
-
-    Args:
-        order: Its number in the step.
-        heading: What it says besides the tensors.
-        when: Step and rank.
-        inputs: Tensors that went in, their tickets filled in.
-        outputs: Tensors that came out, the same.
-    """
-    frame = heading.frame
-    return _LINE % (
-        order,
-        quoted(heading.level),
-        quoted(frame.module),
-        quoted(frame.class_name),
-        frame.call,
-        quoted(heading.operator),
-        heading.ordinal,
-        quoted(heading.phase),
-        when[0],
-        when[1],
-        heading.site,
-        ", ".join(map(str, heading.forward)) if heading.forward else "",
-        "true" if heading.movement else "false",
-        "true" if frame.compiled else "false",
-        _arguments_text(heading.arguments) if heading.arguments else "",
-        ", ".join([tensor_text(record) for record in inputs]),
-        ", ".join([tensor_text(record) for record in outputs]),
-    )
-
-
-def tensor_text(record: Record) -> str:
-    """Return one tensor of a line; what its record's detail does not ask for is left out."""
-    source, weight = record["source"], record["weight"]
-    return _TENSOR % (
-        quoted(record["index"]),
-        "null" if source is None else "[%d, %s]" % (source[0], quoted(source[1])),
-        quoted(weight) if weight else '""',
-        _measured_text(record),
-    )
-
-
-def _measured_text(record: Record) -> str:
-    """Return what a ticket knows, made once a detail: a tensor that goes from call to call has several records."""
-    ticket: Ticket = record["ticket"]
-    detail = record["detail"]
-    if ticket.text[0] == detail:
-        return ticket.text[1]
-    only_content = detail in ("digest", NONE)
-    text = _MEASURED % (
-        record["dtype"],
-        shape_text(record["shape"]),
-        ticket.content,
-        "true" if ticket.stored and not only_content else "false",
-        "" if only_content else _kept_text(ticket, detail),
-    )
-    if ticket.known:  # otherwise it may be that of several tensors
-        ticket.text = (detail, text)
-    return text
-
-
-def _kept_text(ticket: Ticket, detail: str) -> str:
-    """Return the statistics and the part of a tensor, where they belong to its line."""
-    text = ""
-    if ticket.statistics is not None and detail != "tensors":
-        text = _statistics_text(ticket)
-    if ticket.kept is not None:
-        text += ', "share": %r, "part": %s' % (ticket.kept.part.share, quoted(ticket.kept.name))
-    return text
-
-
-def _statistics_text(ticket: Ticket) -> str:
-    known: Sequence[Optional[float]] = ticket.statistics or ()
-    numbers = ", ".join(map(_number_text, known[:_OWN]))
-    text = ', "statistics": [%s, %s]' % (numbers, _counts_text(tuple(known[_OWN:])))
-    if ticket.mark:
-        text += ', "mark": "%s"' % ticket.mark
-    if ticket.row_norms is not None:
-        text += ', "row_norms": ["%s", %d, %d]' % ticket.row_norms
-    return text
-
-
-@lru_cache(maxsize=1024)
-def _counts_text(counts: Tuple[Optional[float], ...]) -> str:
-    """Return the numbers that nearly all tensors have in common: how many of their values are special."""
-    return ", ".join(map(_number_text, counts))
-
-
-def _number_text(number: Optional[float]) -> str:
-    return "null" if number is None else repr(number)
-
-
-def _arguments_text(arguments: Mapping[str, str]) -> str:
-    return ", ".join(["%s: %s" % (quoted(name), quoted(text)) for name, text in arguments.items()])
-
-
-@lru_cache(maxsize=8192)
-def quoted(text: str) -> str:
-    """Return a text as JSON has it."""
-    return json.dumps(text, ensure_ascii=False)
-
-
-@lru_cache(maxsize=8192)
-def shape_text(shape: Tuple[Any, ...]) -> str:
-    """Return sizes as JSON has them."""
-    return "[%s]" % ", ".join(map(str, shape))
-
-
-MOST_LINES = 512  # that wait for their tensors to be measured
+MOST_LINES = 512  # lines that wait for their tensors to be measured, at most
 
 _CONTENT_ONLY = Choice("digest", None)
-_NO_CONTENT = Choice(NONE, None)
+_SHAPE_ONLY = Choice(NONE, None)
+_OWN = 4  # the first statistics (extremes and sums) differ from tensor to tensor; the others are counts
 
-Record = Dict[str, Any]  # a tensor as a line shows it, but for what its ticket will say
+Record = Dict[str, Any]  # one tensor of a line, with the ticket of its measurement
 
 
 class Heading(NamedTuple):
@@ -157,7 +41,7 @@ class Heading(NamedTuple):
 
     Attributes:
         level: ``module``, ``api`` or ``operator``.
-        frame: The module call that it belongs to.
+        module_call: The module call that it belongs to.
         operator: Canonical name, ``""`` for the module itself.
         ordinal: How often the operator ran before in this module call.
         site: Number of the call site.
@@ -168,7 +52,7 @@ class Heading(NamedTuple):
     """
 
     level: str
-    frame: Frame
+    module_call: ModuleCall
     operator: str
     ordinal: int
     site: int
@@ -178,24 +62,28 @@ class Heading(NamedTuple):
     forward: Sequence[int] = ()
 
 
-_Pending = Tuple[int, Heading, Sequence[Record], Sequence[Record]]  # order, what it says, what went in and came out
+_Pending = Tuple[int, Heading, Sequence[Record], Sequence[Record]]  # order, heading, inputs, outputs
 
 
 class Lines:
-    """Makes the lines of a run and hands them to the writer, in order of completion.
+    """Builds the lines of a run and hands them to the writer.
 
-    Lines wait until their tensors are measured, many at once: :meth:`flush`.
+    Lines wait until their tensors are measured, many at once: see :meth:`flush`.
 
     Args:
-        writer: Where lines go; ``None`` where nothing is written.
+        writer: Where lines go; ``None`` writes nothing.
         weights: The weights of the model.
-        detail: What is kept of tensors where no choice says otherwise: one of ``contract.DETAILS``.
+        detail: What is kept of tensors unless a choice says otherwise: one of ``contract.DETAILS``.
         rank: Rank of this process.
         fine: Sketches keep high and low parts apart.
-        contents: What measures tensors, where it is not made here.
+        measurer: What measures tensors; a :class:`MeasurementCache` if not given.
+
+    Attributes:
+        sources: Which call's output a tensor is.
+        records: Number of tensor records so far, in all steps.
     """
 
-    def __init__(  # noqa: PLR0913  what a recorder was asked for
+    def __init__(  # noqa: PLR0913  the options of a recorder
         self,
         writer: Optional[Writer],
         weights: Weights,
@@ -203,22 +91,22 @@ class Lines:
         detail: str,
         rank: int,
         fine: bool = False,
-        contents: Optional[Tickets] = None,
+        measurer: Optional[Measurer] = None,
     ) -> None:
         self._storages = Storages()
         self.sources = Sources(self._storages)
         self.records = 0
         self._writer = writer
         self._weights = weights
-        self._contents: Tickets = contents or Contents(writer, self._storages, fine=fine)
-        self._general = Choice(detail, None)
+        self._measurer: Measurer = measurer or MeasurementCache(writer, self._storages, fine=fine)
+        self._default = Choice(detail, None)
         self._rank = rank
         self._step = 0
         self._order = 0
         self._pending: List[_Pending] = []
-        self._outputs: Dict[str, str] = {}
+        self._output_contents: Dict[str, str] = {}
 
-    def begin(self, step: int) -> None:
+    def begin_step(self, step: int) -> None:
         """Begin a step.
 
         Raises:
@@ -227,56 +115,56 @@ class Lines:
         self.flush()
         self._step = step
         self._order = 0
-        self._outputs = {}
-        self.sources.forget()
-        self._contents.forget()
+        self._output_contents = {}
+        self.sources.clear()
+        self._measurer.clear()
         if self._writer is not None:
             self._writer.open_step(step, self._rank)
 
     @property
     def failed(self) -> bool:
-        """The writer cannot go on: from here on nothing is recorded."""
+        """The writer cannot go on: nothing is recorded from here on."""
         return self._writer is not None and self._writer.failure is not None
 
     @property
-    def outputs(self) -> Dict[str, str]:
+    def output_contents(self) -> Dict[str, str]:
         """Content id of every output of this step, by identity text.
 
         Raises:
-            WriteError: What waits cannot be written.
+            WriteError: Waiting lines cannot be written.
         """
         self.flush()
-        return self._outputs
+        return self._output_contents
 
     def describe(
-        self, tensors: Sequence[Placed], *, store: bool, returned: bool = False, choice: Optional[Choice] = None
+        self, tensors: Sequence[TensorWithPath], *, store: bool, returned: bool = False, choice: Optional[Choice] = None
     ) -> List[Record]:
-        """Return the tensors as they are now: source and name, and a ticket for their content, which is read now or copied.
+        """Return a record of each tensor as it is now. Its content is read at once or copied: the model may overwrite it.
 
         Args:
-            tensors: With their places.
-            store: More is kept of them than the content id; where that is not taken, no more than type and shape.
-            returned: Weights have content too.
-            choice: What is kept, where a rule says it; else the general detail.
+            tensors: With their paths.
+            store: ``False`` keeps no more than the content id; with detail ``statistics``, no more than type and shape.
+            returned: The call returned the tensors. Weights get a content id only then: the header has those they started with.
+            choice: What is kept of the call; the general detail if not given.
 
         Raises:
             WriteError: A tensor cannot be stored.
         """
-        chosen = choice or self._general
+        chosen = choice or self._default
         if not store:
-            chosen = _NO_CONTENT if chosen.detail == "statistics" else _CONTENT_ONLY
-        return [self._record(index, tensor, chosen, returned=returned) for index, tensor in tensors]
+            chosen = _SHAPE_ONLY if chosen.detail == "statistics" else _CONTENT_ONLY
+        return [self._describe_one(index, tensor, chosen, returned=returned) for index, tensor in tensors]
 
-    def written(self, tensor: torch.Tensor) -> None:
-        """Note that a call wrote to memory that was there before."""
-        self._contents.written(tensor)
+    def note_write(self, tensor: torch.Tensor) -> None:
+        """Note that a call wrote to the tensor's memory: it is measured anew when it comes again."""
+        self._measurer.note_write(tensor)
 
-    def unsure(self) -> None:
-        """Note that code ran that may have written anywhere unseen: what memory holds is read anew."""
-        self._contents.forget()
+    def forget_contents(self) -> None:
+        """Note that code ran whose writes nobody has seen: every tensor is measured anew when it comes again."""
+        self._measurer.clear()
 
     def emit(self, heading: Heading, inputs: Sequence[Record], outputs: Sequence[Record]) -> int:
-        """Take a call's line, and the lists with it, and return its order.
+        """Queue the line of a call and return its order. The lists belong to the line from now on.
 
         Raises:
             WriteError: Lines cannot be written.
@@ -285,12 +173,12 @@ class Lines:
         self._order += 1
         self.records += len(inputs) + len(outputs)
         self._pending.append((order, heading, inputs, outputs))
-        if self._contents.full or len(self._pending) >= MOST_LINES:
+        if self._measurer.full or len(self._pending) >= MOST_LINES:
             self.flush()
         return order
 
     def flush(self) -> None:
-        """Write everything that waits; nothing happens once the writer has failed.
+        """Measure the waiting tensors and write the waiting lines; nothing happens once the writer has failed.
 
         Raises:
             WriteError: A line or a tensor cannot be written.
@@ -298,50 +186,167 @@ class Lines:
         pending, self._pending = self._pending, []
         if self.failed:
             return
-        self._contents.flush()
+        self._measurer.flush()
         self.sources.purge()
         self._storages.purge()
         when = (self._step, self._rank)
         for _, heading, _, outputs in pending:
             for record in outputs:
-                self._outputs[self._identity(heading, record["index"])] = record["ticket"].known
+                self._output_contents[self._identity(heading, record["index"])] = record["ticket"].known
         if self._writer is not None and pending:
-            lines = [line_text(order, heading, when, inputs, outputs) for order, heading, inputs, outputs in pending]
+            lines = [format_line(order, heading, when, inputs, outputs) for order, heading, inputs, outputs in pending]
             records = sum([len(inputs) + len(outputs) for _, _, inputs, outputs in pending])
             self._writer.append("".join(lines).encode("utf-8", "backslashreplace"), len(lines), records)
 
-    def _record(self, index: str, tensor: torch.Tensor, chosen: Choice, *, returned: bool) -> Record:
-        now = seen(tensor)
-        weight = self._weights.name(tensor, now)
+    def _describe_one(self, index: str, tensor: torch.Tensor, chosen: Choice, *, returned: bool) -> Record:
+        state = read_state(tensor)
+        weight = self._weights.find_name(tensor, state)
         kept = None if chosen.part is None else kept_of(tuple(tensor.shape), chosen.part.slices, chosen.part.sample)
-        unknown = chosen is _NO_CONTENT or (weight and not returned)
-        ticket = NOTHING if unknown else self._contents.of(tensor, chosen.detail, kept, now)
-        source = None if weight else self.sources.find(tensor, now)
+        skipped = chosen is _SHAPE_ONLY or (weight and not returned)
+        ticket = NO_CONTENT if skipped else self._measurer.measure(tensor, chosen.detail, kept, state)
+        source = None if weight else self.sources.find(tensor, state)
         return {
             "index": index,
             "dtype": dtype_name(tensor.dtype),
-            "shape": () if tensor.is_nested else tuple(tensor.shape),  # which has rows of different lengths
+            "shape": () if tensor.is_nested else tuple(tensor.shape),  # the rows of a nested tensor differ in length
             "source": source,
             "weight": weight,
             "detail": chosen.detail,
             "ticket": ticket,
-            "seen": now,
+            "state": state,
         }
 
     def _identity(self, heading: Heading, index: str) -> str:
-        frame = heading.frame
+        """Return the identity text of an output, put together from parts that calls of the same operator share."""
+        module_call = heading.module_call
         operator = operator_of(heading.level, heading.operator)
-        head, tail = _identity_parts(frame.module, frame.call, operator, heading.phase, index, self._step, self._rank)
+        head, tail = _identity_parts(
+            module_call.module, module_call.number, operator, heading.phase, index, self._step, self._rank
+        )
         return head + str(heading.ordinal) + tail if operator else head
 
 
 @lru_cache(maxsize=8192)
-def _identity_parts(  # noqa: PLR0913, PLR0917  who a record is
-    module: str, call: int, operator: str, phase: str, index: str, step: int, rank: int
+def _identity_parts(  # noqa: PLR0913, PLR0917  the fields of an identity
+    module: str, number: int, operator: str, phase: str, index: str, step: int, rank: int
 ) -> Tuple[str, str]:
     """Return the identity of an output in two parts, between which the ordinal of its operator belongs."""
-    text = identity_text(Identity(module, call, operator, 0, phase, "output", index, step, rank))
+    text = identity_text(Identity(module, number, operator, 0, phase, "output", index, step, rank))
     if not operator:
         return text, ""
     place = text.rindex(".0/%s.output." % phase) + 1
     return text[:place], text[place + 1 :]
+
+
+# The text of a line. ``json.dumps`` of the whole would write the same characters, but it took a good part of the time of a
+# capture. Here the parts that lines share (names, shapes, measurements of a tensor) are quoted once and kept.
+
+_LINE = (
+    '{"order": %d, "level": %s, "module": %s, "class": %s, "call": %d, "operator": %s, "ordinal": %d, "phase": %s, "step": %d, '
+    '"rank": %d, "site": %d, "forward": [%s], "movement": %s, "compiled": %s, "arguments": {%s}, "inputs": [%s], '
+    '"outputs": [%s]}\n'
+)
+_TENSOR = '{"index": %s, "source": %s, "weight": %s, %s}'
+_MEASURED = '"dtype": "%s", "shape": %s, "content": "%s", "stored": %s%s'
+
+
+def format_line(
+    order: int, heading: Heading, when: Tuple[int, int], inputs: Sequence[Record], outputs: Sequence[Record]
+) -> str:
+    """Return the line of a call, with the newline.
+
+    Args:
+        order: Its number in the step.
+        heading: What it says besides the tensors.
+        when: Step and rank.
+        inputs: Tensors that went in, their tickets filled in.
+        outputs: Tensors that came out, the same.
+    """
+    module_call = heading.module_call
+    arguments = ", ".join(["%s: %s" % (quote(name), quote(text)) for name, text in heading.arguments.items()])
+    return _LINE % (
+        order,
+        quote(heading.level),
+        quote(module_call.module),
+        quote(module_call.class_name),
+        module_call.number,
+        quote(heading.operator),
+        heading.ordinal,
+        quote(heading.phase),
+        when[0],
+        when[1],
+        heading.site,
+        ", ".join(map(str, heading.forward)) if heading.forward else "",
+        "true" if heading.movement else "false",
+        "true" if module_call.compiled else "false",
+        arguments,
+        ", ".join([format_tensor(record) for record in inputs]),
+        ", ".join([format_tensor(record) for record in outputs]),
+    )
+
+
+def format_tensor(record: Record) -> str:
+    """Return one tensor of a line; what its detail does not ask for is left out."""
+    source, weight = record["source"], record["weight"]
+    return _TENSOR % (
+        quote(record["index"]),
+        "null" if source is None else "[%d, %s]" % (source[0], quote(source[1])),
+        quote(weight) if weight else '""',
+        _format_measurement(record),
+    )
+
+
+def _format_measurement(record: Record) -> str:
+    """Return what the ticket knows. The ticket keeps the text: a tensor that goes from call to call has several records."""
+    ticket: Ticket = record["ticket"]
+    detail = record["detail"]
+    if ticket.text[0] == detail:
+        return ticket.text[1]
+    only_content = detail in ("digest", NONE)
+    text = _MEASURED % (
+        record["dtype"],
+        format_shape(record["shape"]),
+        ticket.content,
+        "true" if ticket.stored and not only_content else "false",
+        "" if only_content else _format_values(ticket, detail),
+    )
+    if ticket.known:  # NO_CONTENT is the ticket of many tensors, each with its own dtype and shape
+        ticket.text = (detail, text)
+    return text
+
+
+def _format_values(ticket: Ticket, detail: str) -> str:
+    """Return the statistics and the kept part of a tensor, as far as its line shows them."""
+    text = ""
+    if ticket.statistics is not None and detail != "tensors":
+        numbers = ", ".join(map(_format_number, ticket.statistics[:_OWN]))
+        text = ', "statistics": [%s, %s]' % (numbers, _format_counts(tuple(ticket.statistics[_OWN:])))
+        if ticket.mark:
+            text += ', "mark": "%s"' % ticket.mark
+        if ticket.row_norms is not None:
+            text += ', "row_norms": ["%s", %d, %d]' % ticket.row_norms
+    if ticket.kept is not None:
+        text += ', "share": %r, "part": %s' % (ticket.kept.part.share, quote(ticket.kept.name))
+    return text
+
+
+@lru_cache(maxsize=1024)
+def _format_counts(counts: Tuple[Optional[float], ...]) -> str:
+    """Return the counts of special values, which are 0 for nearly all tensors."""
+    return ", ".join(map(_format_number, counts))
+
+
+def _format_number(number: Optional[float]) -> str:
+    return "null" if number is None else repr(number)
+
+
+@lru_cache(maxsize=8192)
+def quote(text: str) -> str:
+    """Return a text as JSON."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+@lru_cache(maxsize=8192)
+def format_shape(shape: Tuple[Any, ...]) -> str:
+    """Return sizes as JSON."""
+    return "[%s]" % ", ".join(map(str, shape))

@@ -1,4 +1,14 @@
-"""The recorder: watches a model, step by step, and leaves nothing behind."""
+"""The recorder: watches a model, step by step, and leaves no hook behind.
+
+It puts the parts of capture together::
+
+    module_hooks       forward of modules, and the call stack        level module
+    torch_functions    torch's Python functions                      level api
+    aten_operators     aten operators, in forward and backward       level operator
+    module_gradients   gradients at modules (by way of graph)        phase backward
+    parameters         gradients of parameters, optimizer steps      phases gradient, optimizer
+      all of them -> record_lines (lines of JSON, tensors measured in batches) -> the writer of the dump
+"""
 
 from __future__ import annotations
 
@@ -7,23 +17,23 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
 from precflow.agent.capture import autograd
-from precflow.agent.capture.aten import AtenMode, AtenOperators
-from precflow.agent.capture.call_sites import Sites
-from precflow.agent.capture.call_stack import Frames
-from precflow.agent.capture.functions import OperatorMode, Operators
+from precflow.agent.capture.aten_operators import AtenMode, AtenRecorder
+from precflow.agent.capture.call_sites import CallSites
+from precflow.agent.capture.call_stack import CallStack
 from precflow.agent.capture.graph import Graph
 from precflow.agent.capture.guard import Guard
-from precflow.agent.capture.module_hooks import Modules
-from precflow.agent.capture.parameters import Parameters
+from precflow.agent.capture.module_hooks import ModuleRecorder
+from precflow.agent.capture.parameters import ParameterRecorder
 from precflow.agent.capture.record_lines import Lines
+from precflow.agent.capture.torch_functions import FunctionMode, FunctionRecorder
 from precflow.agent.capture.weights import Weights
 from precflow.agent.contract import DETAILS, LEVELS, PHASES
-from precflow.agent.selection import Scope
+from precflow.agent.selection import Selection
 
 if TYPE_CHECKING:
     import torch
 
-    from precflow.agent.capture.tickets import Tickets
+    from precflow.agent.capture.measurement_cache import Measurer
     from precflow.agent.dump.writer import WriteError, Writer
 
 
@@ -34,15 +44,15 @@ class Recorder:
         writer: Where records and tensors go; ``None`` keeps content ids in memory only.
         levels: Which calls are records: some of ``module``, ``api``, ``operator``.
         phases: When: some of ``forward``, ``backward``, ``gradient``, ``optimizer``. Level ``api`` has ``forward`` only.
-        scope: Patterns of module names; ``(model)`` is the model itself, ``(outside)`` what runs in no module.
+        scope: Patterns of module names; ``(model)`` is the model itself, ``(outside)`` is what runs in no module.
         detail: ``tensors`` stores the tensors; ``digest`` computes their content ids, ``statistics`` adds sums and counts, and
-            ``sketch`` what the norm of a difference can be told from.
+            ``sketch`` adds a sketch, from which the norm of a difference can be estimated.
         package_roots: Folders that call sites are given relative to.
-        weights: ``id(parameter) -> name`` where records are to name weights otherwise than the model does.
+        weights: ``id(parameter) -> name`` for weights that shall not have the model's own names in records.
         rank: Rank of this process.
-        selection: What answers for each call instead of ``scope`` and ``detail``.
+        selection: What decides about each call, instead of ``scope`` and ``detail``.
         fine: Sketches keep the high and the low part of every value apart.
-        contents: What measures tensors, the one part of capture that needs values; made here where none is given.
+        measurer: What measures tensors, the only part of capture that reads values; made here if not given.
 
     Raises:
         ValueError: An unknown level, phase or detail.
@@ -60,30 +70,30 @@ class Recorder:
         package_roots: Sequence[str] = (),
         weights: Optional[Mapping[int, str]] = None,
         rank: int = 0,
-        selection: Optional[Scope] = None,
+        selection: Optional[Selection] = None,
         fine: bool = False,
-        contents: Optional[Tickets] = None,
+        measurer: Optional[Measurer] = None,
     ) -> None:
         if detail not in DETAILS or not set(levels) <= set(LEVELS) or not set(phases) <= set(PHASES):
             expected = "expected some of %s, some of %s, one of %s" % (LEVELS, PHASES, DETAILS)
             raise ValueError("%s; got %r, %r, %r" % (expected, levels, phases, detail))
-        if "backward" in phases and not autograd.usable():
+        if "backward" in phases and not autograd.shows_graph():
             raise RuntimeError("this torch does not show the graph of autograd: phase backward cannot be recorded")
         self._writer = writer
         self._weights = Weights(weights)
-        self._lines = Lines(writer, self._weights, detail=detail, rank=rank, fine=fine, contents=contents)
-        self._frames = Frames(selection or Scope(scope, detail=detail), rank)
-        self._sites = Sites(package_roots, None if writer is None else writer.sites)
+        self._lines = Lines(writer, self._weights, detail=detail, rank=rank, fine=fine, measurer=measurer)
+        self._stack = CallStack(selection or Selection(scope, detail=detail), rank)
+        self._sites = CallSites(package_roots, None if writer is None else writer.sites)
         self._guard = Guard()
         at_modules, forward = "module" in levels, "forward" in phases
-        self._graph = Graph(self._lines, self._guard, self._frames, modules=at_modules) if "backward" in phases else None
-        parts = (self._lines, self._frames, self._sites, self._listening, self._guard)
-        self._modules = Modules(*parts, recorded=at_modules and forward, graph=self._graph)
-        self._operators = Operators(*parts) if "api" in levels and forward else None
-        self._aten = AtenOperators(*parts, phases=phases, graph=self._graph) if "operator" in levels else None
-        self._parameters = Parameters(self._lines, self._frames, self._guard, phases=tuple(phases))
-        self._thread: Optional[int] = None
-        self._begun = False
+        self._graph = Graph(self._lines, self._guard, self._stack, modules=at_modules) if "backward" in phases else None
+        parts = (self._lines, self._stack, self._sites, self._is_listening, self._guard)
+        self._modules = ModuleRecorder(*parts, recorded=at_modules and forward, graph=self._graph)
+        self._functions = FunctionRecorder(*parts) if "api" in levels and forward else None
+        self._aten = AtenRecorder(*parts, phases=phases, graph=self._graph) if "operator" in levels else None
+        self._parameters = ParameterRecorder(self._lines, self._stack, self._guard, phases=tuple(phases))
+        self._thread: Optional[int] = None  # the watching thread; None while paused
+        self._has_begun = False
 
     @property
     def records(self) -> int:
@@ -92,16 +102,16 @@ class Recorder:
 
     @property
     def contents(self) -> Dict[str, str]:
-        """Content id of every output of this step, by identity text; ``""`` where it is a weight or has no plain bytes."""
+        """Content id of every output of this step, by identity text; ``""`` for weights and tensors without plain bytes."""
         with self._guard:
-            return self._lines.outputs
+            return self._lines.output_contents
 
     @property
     def sites(self) -> List[str]:
         """Call sites so far, as the header lists them."""
         return self._sites.texts
 
-    def step(self, number: int) -> None:
+    def begin_step(self, number: int) -> None:
         """Begin a step: counters, sources and ``contents`` start anew.
 
         Raises:
@@ -109,66 +119,67 @@ class Recorder:
         """
         with self._guard:  # a step may begin while the modes listen
             if self._graph is not None:
-                self._graph.end()
-            self._frames.begin(number)
+                self._graph.end_step()
+            self._stack.begin_step(number)
             self._weights.renew()
-            self._lines.begin(number)
-            self._parameters.begin()
+            self._lines.begin_step(number)
+            self._parameters.begin_step()
             if self._graph is not None:
-                self._graph.begin(self._frames.outside)
-        self._begun = True
+                self._graph.begin_step(self._stack.outside)
+        self._has_begun = True
 
-    def unseen(self) -> Guard:
-        """Return a context manager: what this thread runs inside its block is nobody's operator."""
+    def without_recording(self) -> Guard:
+        """Return a context manager: operators that this thread runs inside its block are not recorded."""
         return self._guard
 
     @contextmanager
     def watch(self, model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer] = None) -> Iterator[Recorder]:
-        """Record what the model does in this thread until the block is left; then every hook and mode is off again.
+        """Record what the model does in this thread until the block ends; then every hook and mode is off again.
 
-        Exceptions of the model pass through unchanged. Step 0 begins here unless :meth:`step` was called before.
+        Exceptions of the model pass through unchanged. Step 0 begins here unless :meth:`begin_step` was called before.
 
         Args:
             model: The model.
-            optimizer: Its steps are records in phase ``optimizer``; what it runs inside them is none in any case.
+            optimizer: Its steps are records in phase ``optimizer``. The operators that it runs are never recorded.
 
         Raises:
-            WriteError: The dump could not be written, also where the model's code swallowed the exception itself.
+            WriteError: The dump could not be written, even if the model's code has caught the exception itself.
         """
         try:
             with ExitStack() as undo:
-                self._begin(model, optimizer, undo)
+                self._attach(model, optimizer, undo)
                 yield self
         except Exception as error:
-            if self._failure is not None and error is not self._failure:  # what the model made of it
+            if self._failure is not None and error is not self._failure:  # the model turned our exception into its own
                 raise self._failure from error
             raise
         if self._failure is not None:
             raise self._failure
 
-    def _begin(self, model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer], undo: ExitStack) -> None:
-        """Put everything on, each with what takes it off."""
-        if not self._begun:
-            self.step(0)
+    def _attach(self, model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer], undo: ExitStack) -> None:
+        """Set all hooks and modes, each together with what removes it; they are removed in the opposite order."""
+        if not self._has_begun:
+            self.begin_step(0)
         self._weights.learn(model)
         undo.callback(self._flush)
-        undo.callback(self._frames.abandon)
-        undo.callback(self._weights.forget)
+        undo.callback(self._stack.abandon)
+        undo.callback(self._weights.clear)
         if self._graph is not None:
-            undo.callback(self._graph.end)
-        modes: List[Union[OperatorMode, AtenMode]] = []
+            undo.callback(self._graph.end_step)
+        modes: List[Union[FunctionMode, AtenMode]] = []
         if self._aten is not None:
             modes.append(AtenMode(self._aten))
             self._guard.modes = tuple(modes)
             undo.callback(setattr, self._guard, "modes", ())
-        if self._operators is not None:
-            modes.append(OperatorMode(self._operators))
+        if self._functions is not None:
+            modes.append(FunctionMode(self._functions))
         hooks = [*self._modules.attach(model, modes), *self._parameters.attach(model)]
-        hooks += [self._parameters.follow(optimizer, self._rest, self._go_on)] if optimizer is not None else []
-        for take_off in hooks:
-            undo.callback(take_off)
-        self._go_on()
-        undo.callback(self._rest)
+        if optimizer is not None:
+            hooks.append(self._parameters.watch_optimizer(optimizer, self._pause, self._resume))
+        for remove in hooks:
+            undo.callback(remove)
+        self._resume()
+        undo.callback(self._pause)
         for mode in modes:
             mode.start()
             undo.callback(mode.stop)
@@ -181,14 +192,17 @@ class Recorder:
     def _failure(self) -> Optional[WriteError]:
         return None if self._writer is None else self._writer.failure
 
-    def _rest(self) -> None:
+    def _pause(self) -> None:
         self._thread = None
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._thread = threading.get_ident()
 
-    def _listening(self) -> bool:
-        """Record in the watching thread only, not in backward (what a checkpoint computes again), not after a failure."""
-        if self._thread != threading.get_ident() or autograd.in_backward():
+    def _is_listening(self) -> bool:
+        """Tell whether the forward is recorded now: in the watching thread, outside of backward, unless writing has failed.
+
+        A forward inside backward is one that a checkpoint computes again; it was recorded the first time.
+        """
+        if self._thread != threading.get_ident() or autograd.is_in_backward():
             return False
         return self._writer is None or self._writer.failure is None

@@ -1,11 +1,11 @@
-"""Weights of the model under capture: parameters and buffers by name, as long as nobody has written to them."""
+"""Weights of the recorded model: parameters and buffers by name, as long as nobody writes to them."""
 
 from __future__ import annotations
 
 from itertools import chain
 from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Optional
 
-from precflow.agent.capture.lineage import Layout, Seen, layout_of, seen, version_of
+from precflow.agent.capture.lineage import Layout, TensorState, layout_of, read_state, version_of
 from precflow.agent.measure.content_id import readable
 
 if TYPE_CHECKING:
@@ -21,11 +21,12 @@ class _Weight(NamedTuple):
 class Weights:
     """Names of parameters and buffers.
 
-    A weight is known as an object and by its memory, so that ``weight.detach()`` is still the weight; a transposed weight
-    is not. A buffer that the forward writes to (running statistics, a cache) is state from then on, until the next step.
+    A weight is known both as an object and by its memory, so that ``weight.detach()`` is still the weight; a transposed
+    weight is not. A buffer that the forward writes to (running statistics, a cache) is no weight from then on, until the next
+    step begins.
 
     Args:
-        names: ``id(parameter) -> name`` where other names are wanted than the model's own.
+        names: ``id(parameter) -> name`` for weights that shall not have the model's own names.
     """
 
     def __init__(self, names: Optional[Mapping[int, str]] = None) -> None:
@@ -35,33 +36,33 @@ class Weights:
 
     def learn(self, model: torch.nn.Module) -> None:
         """Take the names of a model's parameters and buffers; a tied weight has its first name."""
-        self.forget()
+        self.clear()
         for name, tensor in chain(model.named_parameters(), model.named_buffers()):
             self._add(_Weight(tensor, self._given.get(id(tensor), name), version_of(tensor)))
 
     def renew(self) -> None:
-        """Begin a new step: what the weights hold now is what they are."""
-        kept: List[_Weight] = list(self._objects.values())
-        self.forget()
-        for weight in kept:
+        """Begin a new step: buffers that the last one wrote to are weights again, with their values of now."""
+        weights: List[_Weight] = list(self._objects.values())
+        self.clear()
+        for weight in weights:
             self._add(weight._replace(version=version_of(weight.tensor)))
 
-    def forget(self) -> None:
-        """Let the model go."""
+    def clear(self) -> None:
+        """Forget all weights, so that the model can be freed."""
         self._objects.clear()
         self._memory.clear()
 
-    def name(self, tensor: torch.Tensor, now: Optional[Seen] = None) -> str:
-        """Return the weight's name, or ``""``.
+    def find_name(self, tensor: torch.Tensor, state: Optional[TensorState] = None) -> str:
+        """Return the name of a weight, ``""`` for any other tensor.
 
         Args:
-            tensor: Any.
-            now: What it looks like, where that is known.
+            tensor: Any tensor.
+            state: Its state, if that was read already.
         """
         weight = self._objects.get(id(tensor))
         if weight is None and self._memory:
-            now = now or seen(tensor)
-            weight = None if now.address is None else self._memory.get(now.layout)
+            state = state or read_state(tensor)
+            weight = None if state.address is None else self._memory.get(state.layout)
         if weight is None or version_of(weight.tensor) != weight.version:
             return ""
         return weight.name

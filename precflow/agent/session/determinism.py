@@ -10,7 +10,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Dict, List
 
 from precflow.agent.devices.protocol import Device
-from precflow.agent.request import Determinism
+from precflow.agent.request import DeterminismSection
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,7 @@ _COMPILER, _OF_COMPILER = "torch._inductor.config", "TORCHINDUCTOR_DETERMINISTIC
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"  # cuBLAS reads it once; without it, strict mode refuses matrix products on CUDA
 
 
-def apply(settings: Determinism, device: Device) -> None:
+def apply(settings: DeterminismSection, device: Device) -> None:
     """Set algorithms and seeds for Python, NumPy (where it is installed), torch and the device.
 
     Args:
@@ -33,7 +33,7 @@ def apply(settings: Determinism, device: Device) -> None:
     reseed(settings, device)
 
 
-def reseed(settings: Determinism, device: Device) -> None:
+def reseed(settings: DeterminismSection, device: Device) -> None:
     """Seed every generator, unless the workload seeds itself."""
     if settings.seed is None:
         return

@@ -79,7 +79,7 @@ def _recorded(run: Run, writer: Writer) -> Dict[str, Any]:
     with run.events.time_part("facts", "reading the environment"):
         sites = list(recorder.sites)
         draws = [_plain_draw(draw, sites) for draw in run.numbers.draws]
-        asked = {**capture.plain(), "unmatched": [] if run.request.resume else selection.unmatched}  # of steps recorded here
+        asked = {**capture.to_plain(), "unmatched": [] if run.request.resume else selection.unmatched}  # of steps recorded here
         seen = {"capture": asked, "losses": training.losses, "repeat": repeat, "draws": draws}
         seen["sites"] = [redaction.text(site) for site in sites]
         described = header(
@@ -129,7 +129,7 @@ def _step(
     if recorder is None:
         training.step(arguments)
         return {}
-    recorder.step(number)
+    recorder.begin_step(number)
     with recorder.watch(model, training.optimizer):
         training.step(arguments)
     return recorder.contents
@@ -143,7 +143,7 @@ def _repeat(run: Run, subject: Subject, first: Dict[str, str]) -> Dict[str, Any]
     if not run.request.determinism.repeat:
         return {"checked": False, "records": 0, "by": [], "different": []}
     capture = run.request.capture
-    selection = capture.selection(again=True)
+    selection = capture.selection(repeat=True)
     recorder = Recorder(None, levels=capture.level, phases=capture.phase, selection=selection)
     second = _steps(run, subject, Training(run.request, subject.model, run.where), recorder)
     everything = {**first, **second}
@@ -172,7 +172,7 @@ def check_capture(request: Request) -> None:
     Raises:
         AgentError: ``unsupported``: this torch does not show its graph. ``bad_request``: no step, or a negative one.
     """
-    if "backward" in request.capture.phase and not autograd.usable():
+    if "backward" in request.capture.phase and not autograd.shows_graph():
         message = "torch %s does not show its autograd graph: phase backward cannot be recorded" % torch.__version__
         raise AgentError("unsupported", message, "capture.phase=[forward,gradient,optimizer]")
     if not request.capture.step or min(request.capture.step) < 0:
@@ -203,7 +203,7 @@ def header(  # noqa: PLR0913  each a fact of the run, by name
     found = environment.collect(device)
     shown = ("name", "kind", "description", "emulated")
     nothing_seen: Dict[str, Any] = {
-        "capture": {**request.capture.plain(), "unmatched": []},
+        "capture": {**request.capture.to_plain(), "unmatched": []},
         "losses": [],
         "repeat": {"checked": False, "records": 0, "by": [], "different": []},
         "draws": [],

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional, Tuple
 
 import torch
 
+from precflow.agent.capture.measurement_cache import NO_CONTENT
 from precflow.agent.capture.recorder import Recorder
-from precflow.agent.capture.tickets import NOTHING
 from precflow.agent.contract import REHEARSAL_FILE
 from precflow.agent.devices.cpu import Cpu
 from precflow.agent.dump.step_files import write_json
@@ -33,7 +33,7 @@ from precflow.agent.session.workload_model import build_inputs, build_model, ele
 from precflow.agent.workloads.resolve import extend_path
 
 if TYPE_CHECKING:
-    from precflow.agent.capture.lineage import Seen
+    from precflow.agent.capture.lineage import TensorState
     from precflow.agent.events import Events
     from precflow.agent.measure.parts import Kept
     from precflow.agent.request import Request
@@ -66,33 +66,35 @@ def rehearse(request: Request, events: Events) -> None:
         raise write_error(error, request.output, 0) from error
 
 
-class Numbered:
-    """Numbers in place of content ids: each tensor has its own, as long as nobody writes to its memory.
+class NumberingMeasurer:
+    """A measurer that gives each tensor a number instead of a content id; writing to its memory makes it a new one.
 
-    It stands where the contents of a run are measured. Meta tensors have no bytes, but storages, whose identity is what a
-    tensor shares with its views; they are kept, which costs no memory, so that no address names two of them.
+    Meta tensors have no bytes, but they do have storages, which views share. Holding the storages costs no memory and keeps
+    their addresses unique.
     """
 
     def __init__(self) -> None:
-        self._held: Dict[int, Any] = {}
-        self._numbers: Dict[Tuple[object, ...], Ticket] = {}
+        self._storages: Dict[int, Any] = {}
+        self._tickets: Dict[Tuple[object, ...], Ticket] = {}
 
-    def forget(self) -> None:
-        """Keep everything: there is one step."""
+    def clear(self) -> None:
+        """Keep everything: there is only one step."""
 
-    def written(self, tensor: torch.Tensor) -> None:
-        """Do nothing: the version of a tensor that was written to is another one."""
+    def note_write(self, tensor: torch.Tensor) -> None:
+        """Do nothing: a write changes the tensor's version, and with it the key."""
 
-    def of(self, tensor: torch.Tensor, detail: str, kept: Optional[Kept] = None, now: Optional[Seen] = None) -> Ticket:
+    def measure(
+        self, tensor: torch.Tensor, detail: str, kept: Optional[Kept] = None, state: Optional[TensorState] = None
+    ) -> Ticket:
         """Return the ticket of a tensor as it is now, with its number as content."""
-        del detail, kept, now
+        del detail, kept, state
         if tensor.layout is not torch.strided:
-            return NOTHING
+            return NO_CONTENT
         key = self._key(tensor)
-        ticket = self._numbers.get(key)
+        ticket = self._tickets.get(key)
         if ticket is None:
-            ticket = self._numbers[key] = Ticket("digest", None)
-            ticket.content = "number %d" % len(self._numbers)
+            ticket = self._tickets[key] = Ticket("digest", None)
+            ticket.content = "number %d" % len(self._tickets)
         return ticket
 
     @property
@@ -105,8 +107,8 @@ class Numbered:
 
     def _key(self, tensor: torch.Tensor) -> Tuple[object, ...]:
         storage = tensor.untyped_storage()
-        address = storage._cdata  # noqa: SLF001  what names a storage; it has no data pointer
-        self._held[address] = storage
+        address = storage._cdata  # noqa: SLF001  identifies the storage; a meta storage has no data pointer
+        self._storages[address] = storage
         version = None if tensor.is_inference() else tensor._version  # noqa: SLF001  documented for autograd's checks
         place = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg())
         return (address, version, *place)
@@ -151,11 +153,11 @@ def _step(request: Request, model: torch.nn.Module, inputs: Dict[str, Any]) -> N
     """Write the lines of one step."""
     writer = Writer(request.output, declared=request.declared)
     capture = request.capture
-    recorder = Recorder(writer, levels=capture.level, phases=capture.phase, detail="digest", contents=Numbered())
+    recorder = Recorder(writer, levels=capture.level, phases=capture.phase, detail="digest", measurer=NumberingMeasurer())
     try:
         training = Training(request, model, _META)
         training.begin_step()
-        recorder.step(0)
+        recorder.begin_step(0)
         numbers = RandomNumbers(move=False, remove_dropout=request.determinism.dropout == "removed")
         with numbers, recorder.watch(model, training.optimizer):
             training.step(inputs)

@@ -1,7 +1,7 @@
 import torch
 from torch.nn import functional
 
-from precflow.agent.capture.arguments import LONGEST, Signatures, argument_text, split_arguments
+from precflow.agent.capture.arguments import LONGEST, Signatures, format_argument, split_arguments
 
 ONE, TWO = torch.zeros(1), torch.zeros(2)
 
@@ -24,16 +24,16 @@ def test_containers_without_tensors_are_one_argument():
 
 
 def test_addresses_are_masked():
-    assert argument_text(object()) == "<object object at 0x>"
-    assert argument_text(torch.Generator()) == argument_text(torch.Generator())
-    assert "0x>" in argument_text(iter(()))
+    assert format_argument(object()) == "<object object at 0x>"
+    assert format_argument(torch.Generator()) == format_argument(torch.Generator())
+    assert "0x>" in format_argument(iter(()))
 
 
 def test_long_texts_are_cut_and_stay_different():
-    one, other = argument_text("a" * 500 + "b"), argument_text("a" * 500 + "c")
+    one, other = format_argument("a" * 500 + "b"), format_argument("a" * 500 + "c")
     assert len(one) == len(other) == LONGEST
     assert one != other
-    assert argument_text(list(range(10**5))) == "list of 100000"
+    assert format_argument(list(range(10**5))) == "list of 100000"
 
 
 def test_a_failing_repr_is_no_failure():
@@ -45,8 +45,8 @@ def test_a_failing_repr_is_no_failure():
         def __repr__(self):
             return 3
 
-    assert argument_text(Hostile()).endswith("Hostile without repr: RuntimeError>")
-    assert argument_text(Wrong()).endswith("Wrong without repr: TypeError>")
+    assert format_argument(Hostile()).endswith("Hostile without repr: RuntimeError>")
+    assert format_argument(Wrong()).endswith("Wrong without repr: TypeError>")
 
 
 def test_names_come_from_python_functions_only():

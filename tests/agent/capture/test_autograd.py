@@ -12,7 +12,7 @@ def leaf():
 
 
 def test_this_torch_shows_what_is_needed():
-    assert autograd.usable()
+    assert autograd.shows_graph()
 
 
 def test_sequence_numbers_grow_with_every_node_of_this_thread():
@@ -34,7 +34,7 @@ def test_without_gradients_no_node_is_made():
 
 def test_leaves_stand_above_all_numbers():
     (accumulate, _) = leaf().sin().grad_fn.next_functions[0]
-    assert autograd.sequence_of(accumulate) > autograd.OUTERMOST
+    assert autograd.sequence_of(accumulate) > autograd.LEAVES_ABOVE
 
 
 def test_the_running_node_and_pass_are_known_inside_backward_only():
@@ -47,19 +47,19 @@ def test_the_running_node_and_pass_are_known_inside_backward_only():
 
         @staticmethod
         def backward(ctx, gradient):
-            seen.append((autograd.current_sequence(), autograd.running_task(), autograd.recomputing()))
+            seen.append((autograd.current_sequence(), autograd.current_pass(), autograd.is_recomputing()))
             with torch.enable_grad():
-                seen.append(autograd.recomputing())
+                seen.append(autograd.is_recomputing())
             return gradient
 
     y = Look.apply(leaf())
-    assert (autograd.current_sequence(), autograd.in_backward()) == (-1, False)
+    assert (autograd.current_sequence(), autograd.is_in_backward()) == (-1, False)
     y.sum().backward()
     (number, task, recomputing), again = seen
     assert number == autograd.sequence_of(y.grad_fn)
     assert task >= 0
     assert (recomputing, again) == (False, True)
-    assert not autograd.in_backward()
+    assert not autograd.is_in_backward()
 
 
 def test_edges_of_leaves_results_and_constants():
@@ -104,6 +104,6 @@ def test_a_node_that_no_pass_comes_to_is_known():
 @pytest.mark.parametrize("missing", ["_task", "_current", "_counter"])
 def test_a_torch_that_does_not_show_it_is_not_usable(missing, monkeypatch):
     monkeypatch.setattr(autograd, missing, None)
-    assert not autograd.usable()
+    assert not autograd.shows_graph()
     assert autograd.next_sequence() >= 0
     assert autograd.current_sequence() == -1

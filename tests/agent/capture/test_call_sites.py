@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from precflow.agent.capture.call_sites import DEPTH, Above, Sites, relative_path
+from precflow.agent.capture.call_sites import DEPTH, CallSites, ModuleCaller, relative_path
 
 
 def inner(sites):
@@ -26,7 +26,7 @@ def run(source, name, filename, **names):
 
 
 def test_frames_go_from_the_caller_outwards():
-    sites = Sites()
+    sites = CallSites()
     text = sites.texts[outer(sites)]
     assert text.startswith(("tests/agent/capture/test_sites.py:", "test_sites.py:"))
     assert [part.split(" in ")[1] for part in text.split(" <- ")][:3] == [
@@ -37,7 +37,7 @@ def test_frames_go_from_the_caller_outwards():
 
 
 def test_equal_sites_are_one():
-    sites = Sites()
+    sites = CallSites()
     numbers = [outer(sites) for _ in range(3)]
     assert numbers == [0, 0, 0]
     assert inner(sites) == 1
@@ -45,16 +45,16 @@ def test_equal_sites_are_one():
 
 
 def test_depth_is_bounded_and_no_path_is_absolute():
-    sites = Sites()
+    sites = CallSites()
     parts = sites.texts[deep(sites, 20)].split(" <- ")
     assert len(parts) == DEPTH
     assert not any(part.startswith(os.sep) for part in parts)
 
 
 def test_frames_of_torch_and_of_capture_are_skipped():
-    sites = Sites()
+    sites = CallSites()
     hidden = run("def f(g): return g()", "torch.nn.modules.linear", "/x/torch/linear.py")
-    mode = run("def f(g): return g()", "precflow.agent.capture.functions", "/x/operators.py")
+    mode = run("def f(g): return g()", "precflow.agent.capture.torch_functions", "/x/operators.py")
     text = sites.texts[hidden["f"](lambda: mode["f"](sites.here))]
     assert "linear.py" not in text
     assert "operators.py" not in text
@@ -62,7 +62,7 @@ def test_frames_of_torch_and_of_capture_are_skipped():
 
 
 def test_the_worker_ends_the_search_and_shipped_workloads_count():
-    sites = Sites(["/x"])
+    sites = CallSites(["/x"])
     worker = run("def f(g): return g()", "precflow.agent.worker", "/x/worker.py")
     factory = run("def f(g): return g()", "precflow.agent.workloads.demo", "/x/demo.py")
     assert sites.texts[worker["f"](lambda: factory["f"](sites.here))].startswith("demo.py:1 in f <- ")
@@ -70,13 +70,13 @@ def test_the_worker_ends_the_search_and_shipped_workloads_count():
 
 
 def test_outside_of_any_user_code_the_site_is_empty():
-    sites = Sites()
+    sites = CallSites()
     hidden = run("def f(g): return g()", "precflow.agent.worker", "/x/worker.py")
     assert sites.texts[hidden["f"](sites.here)] == ""
 
 
 def test_code_without_a_file_is_skipped():
-    sites = Sites()
+    sites = CallSites()
     odd = run("def f(g): return g()", "user", "<string>")
     assert "<string>" not in sites.texts[odd["f"](sites.here)]
 
@@ -95,7 +95,7 @@ def test_paths_are_relative_to_the_deepest_root(path, roots, relative):
 
 
 def test_roots_that_come_later_count(monkeypatch):
-    sites = Sites()
+    sites = CallSites()
     monkeypatch.setattr(sys, "path", [*sys.path, "/later"])
     made = run("def f(g): return g()", "user.model", "/later/user/model.py")
     assert sites.texts[made["f"](sites.here)].startswith("user/model.py:1 in f")
@@ -115,10 +115,10 @@ def down(left, action):
 @pytest.mark.parametrize("inside", [0, 1, DEPTH - 1, DEPTH, DEPTH + 3])
 @pytest.mark.parametrize("outside", [0, 2, DEPTH + 3])
 def test_what_is_above_a_module_is_looked_at_once_and_told_the_same(inside, outside):
-    sites = Sites()
+    sites = CallSites()
 
     def called(frame):
-        above = Above(frame)
+        above = ModuleCaller(frame)
         given = [None, above, above]
         return [down(inside, lambda: sites.here(given.pop())) for _ in range(3)], above.places
 
@@ -130,10 +130,10 @@ def test_what_is_above_a_module_is_looked_at_once_and_told_the_same(inside, outs
 
 
 def test_calls_from_two_lines_inside_one_module_stay_two():
-    sites = Sites()
+    sites = CallSites()
 
     def called(frame):
-        above = Above(frame)
+        above = ModuleCaller(frame)
         first = sites.here(above)
         return first, sites.here(above)
 

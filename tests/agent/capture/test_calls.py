@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from precflow.agent.capture.calls import Calls
-from precflow.agent.capture.lineage import seen
+from precflow.agent.capture.lineage import read_state
 
 
 class Noted:
@@ -22,7 +22,7 @@ class Noted:
 
     def describe(self, tensors, *, store, choice):
         self.stored.append((store, choice))
-        return [{"index": index, "source": self.find(tensor), "seen": seen(tensor)} for index, tensor in tensors]
+        return [{"index": index, "source": self.find(tensor), "seen": read_state(tensor)} for index, tensor in tensors]
 
     def written(self, tensor):
         self.wrote.append(tensor)

@@ -26,7 +26,7 @@ PROGRAM = """
         writer = Writer(sys.argv[1]) if device == "npu" else None
         recorder = Recorder(writer)
         with recorder.watch(model.to(device)), torch.no_grad():
-            recorder.step(0)
+            recorder.begin_step(0)
             model(x.to(device).t())
         found.append(recorder.contents)
     writer.seal({})

@@ -2,12 +2,12 @@ import pytest
 import torch
 
 from precflow.agent.capture import autograd
-from precflow.agent.capture.call_stack import Frames
+from precflow.agent.capture.call_stack import CallStack
 from precflow.agent.capture.graph import Graph
 from precflow.agent.capture.guard import Guard
 from precflow.agent.capture.record_lines import Heading, Lines
 from precflow.agent.capture.weights import Weights
-from precflow.agent.selection import Scope
+from precflow.agent.selection import Selection
 
 
 class Emitted(Lines):
@@ -29,7 +29,7 @@ def lines():
 
 @pytest.fixture
 def frames():
-    return Frames(Scope(("*",), detail="digest"))
+    return CallStack(Selection(("*",), detail="digest"))
 
 
 def graph(lines, frames, *, modules=True):

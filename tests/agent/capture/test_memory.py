@@ -2,7 +2,16 @@ import gc
 
 import torch
 
-from precflow.agent.capture.lineage import Storages, address_of, apart, is_new, layout_of, seen, storages_of, version_of
+from precflow.agent.capture.lineage import (
+    Storages,
+    address_of,
+    are_disjoint,
+    has_own_memory,
+    layout_of,
+    read_state,
+    storages_of,
+    version_of,
+)
 
 
 def test_writes_raise_the_version_for_all_views():
@@ -22,8 +31,8 @@ def test_views_share_their_storage_and_copies_do_not():
     base = torch.zeros(4)
     assert address_of(base[1:]) == address_of(base)
     assert address_of(base.clone()) != address_of(base)
-    assert not is_new(base.view(2, 2), storages_of([base]))
-    assert is_new(base + 1, storages_of([base]))
+    assert not has_own_memory(base.view(2, 2), storages_of([base]))
+    assert has_own_memory(base + 1, storages_of([base]))
 
 
 def test_a_storage_that_is_held_keeps_its_name_after_its_death():
@@ -54,12 +63,12 @@ def test_what_is_known_of_storages_goes_with_them():
 def test_a_look_at_a_tensor_has_all_that_records_ask_for():
     base = torch.zeros(4)
     view = base[1:]
-    assert seen(view) == (address_of(base), version_of(base), layout_of(view))
+    assert read_state(view) == (address_of(base), version_of(base), layout_of(view))
     base.add_(1)
-    assert seen(view).version == version_of(base)
+    assert read_state(view).version == version_of(base)
     with torch.inference_mode():
-        assert seen(torch.zeros(2)).version is None
-    assert seen(torch.empty(2, device="meta"))[0] is None
+        assert read_state(torch.zeros(2)).version is None
+    assert read_state(torch.empty(2, device="meta"))[0] is None
 
 
 def test_tensors_without_bytes_have_no_storage():
@@ -105,7 +114,7 @@ def test_tensors_that_are_said_to_be_apart_share_no_element():
     several = [view for view in views(base) if address_of(view) == address_of(base)]
     for one in several:
         for other in several:
-            if apart(layout_of(one), layout_of(other), other):
+            if are_disjoint(layout_of(one), layout_of(other), other):
                 told += 1
                 assert not set(one.flatten().tolist()) & set(other.flatten().tolist())
     assert told > 100
@@ -115,7 +124,7 @@ def test_halves_along_any_axis_are_apart_and_a_whole_is_not_from_its_half():
     base = torch.zeros(2, 4, 6)
     for axis in range(3):
         first, second = base.chunk(2, axis)
-        assert apart(layout_of(first), layout_of(second), second)
-        assert apart(layout_of(second), layout_of(first), first)
-        assert not apart(layout_of(first), layout_of(base), base)
-        assert not apart(layout_of(base), layout_of(second), second)
+        assert are_disjoint(layout_of(first), layout_of(second), second)
+        assert are_disjoint(layout_of(second), layout_of(first), first)
+        assert not are_disjoint(layout_of(first), layout_of(base), base)
+        assert not are_disjoint(layout_of(base), layout_of(second), second)

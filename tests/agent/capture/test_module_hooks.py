@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from precflow.agent.capture.module_hooks import boundaries, class_name, is_compiled
+from precflow.agent.capture.module_hooks import class_name, find_watched_modules, is_compiled
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.dump.writer import Writer
 
@@ -18,7 +18,7 @@ def scripted():
 
 
 def names(model):
-    return [(boundary.name, boundary.compiled) for boundary in boundaries(model)]
+    return [(boundary.name, boundary.compiled) for boundary in find_watched_modules(model)]
 
 
 def test_every_module_is_watched_once():

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from precflow.agent.capture.parameters import owners
+from precflow.agent.capture.parameters import find_owners
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.measure.content_id import content_id
 
@@ -70,7 +70,7 @@ def test_frozen_and_unused_parameters_have_no_gradient(recorded):
 def test_a_shared_parameter_is_recorded_once_at_its_first_name(recorded):
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     model[1].weight = model[0].weight
-    assert owners(model)[id(model[1].weight)][:1] == ("0",)
+    assert find_owners(model)[id(model[1].weight)][:1] == ("0",)
     run = trained(recorded, model, torch.optim.SGD(model.parameters(), lr=0.1))
     for phase in ("gradient", "optimizer"):
         names = [(line["module"], line["outputs"][0]["index"]) for line in run.of(phase)]
@@ -177,7 +177,7 @@ def test_weights_are_trained_to_the_same_bits():
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
         recorder = Recorder(None, levels=("module", "api", "operator"), phases=PHASES)
         for number in range(3):
-            recorder.step(number)
+            recorder.begin_step(number)
             with recorder.watch(model, optimizer) if watch else contextlib.nullcontext():
                 train(optimizer)(model)
         return [each.detach() for each in model.parameters()]

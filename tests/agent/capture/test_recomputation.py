@@ -1,9 +1,8 @@
 import pytest
 
 from precflow.agent.capture import autograd
-from precflow.agent.capture.call_stack import Frame
-from precflow.agent.capture.recomputation import Reruns
-from precflow.agent.capture.timeline import Timeline
+from precflow.agent.capture.call_stack import ModuleCall
+from precflow.agent.capture.graph import Recomputations, Timeline
 
 
 @pytest.fixture
@@ -11,13 +10,13 @@ def reruns(monkeypatch):
     """Return reruns, with ``node(number)`` to say which node of backward runs."""
     running = [-1]
     monkeypatch.setattr(autograd, "current_sequence", lambda: running[0])
-    made = Reruns(Timeline())
+    made = Recomputations(Timeline())
     made.node = lambda number: running.__setitem__(0, number)
     return made
 
 
 def call(reruns, module, number):
-    frame = Frame(module, "Block", number, in_scope=True, compiled=False)
+    frame = ModuleCall(module, "Block", number, in_scope=True, compiled=False)
     frame.order = 100 + number
     reruns.without_graph(frame)
     return frame

@@ -4,19 +4,19 @@ import pytest
 import torch
 
 from precflow.agent.capture import record_lines as lines_module
-from precflow.agent.capture.call_stack import Frames
-from precflow.agent.capture.record_lines import Heading, Lines, tensor_text
+from precflow.agent.capture.call_stack import CallStack
+from precflow.agent.capture.record_lines import Heading, Lines, format_tensor
 from precflow.agent.capture.weights import Weights
 from precflow.agent.dump.writer import WriteError, Writer
 from precflow.agent.measure.content_id import content_id
-from precflow.agent.selection import Choice, Rule, Scope
+from precflow.agent.selection import Choice, DetailRule, Selection
 
 KEYS = "order level module class call operator ordinal phase step rank site forward movement compiled arguments inputs outputs"
 KEYS = KEYS.split()
 
 
 def heading(operator="add"):
-    frame = Frames(Scope()).enter("layers.0", "Block", compiled=False)
+    frame = CallStack(Selection()).enter("layers.0", "Block", compiled=False)
     return Heading("api", frame, operator, 2, 5, movement=False, arguments={"alpha": "1"})
 
 
@@ -79,7 +79,7 @@ def shown(lines, tensor, **options):
     """Return a tensor as a line shows it."""
     (record,) = lines.describe([("0", tensor)], store=options.pop("store", True), **options)
     lines.flush()
-    return json.loads(tensor_text(record))
+    return json.loads(format_tensor(record))
 
 
 LARGE = torch.randn(3, 20000)
@@ -118,13 +118,13 @@ def test_a_rule_decides_for_its_calls(tmp_path):
 def test_a_part_is_kept_and_named(tmp_path):
     writer = Writer(str(tmp_path))
     lines = made(writer)
-    found = shown(lines, LARGE, choice=Choice("tensors", Rule(slices="[1]")))
+    found = shown(lines, LARGE, choice=Choice("tensors", DetailRule(slices="[1]")))
     assert found["content"] == content_id(LARGE)
     assert found["share"] == pytest.approx(1 / 3)
     assert writer.stored(f"{found['content']}.{found['part']}")
     assert not writer.stored(found["content"])
     assert "share" not in shown(lines, LARGE)
-    assert "share" not in shown(lines, LARGE, choice=Choice("tensors", Rule(sample=0.5)))  # small enough to be kept whole
+    assert "share" not in shown(lines, LARGE, choice=Choice("tensors", DetailRule(sample=0.5)))  # small enough to be kept whole
 
 
 def test_lines_wait_and_are_written_in_order(tmp_path):

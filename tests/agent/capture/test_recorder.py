@@ -40,7 +40,7 @@ def recorded(folder, watched, *steps, **options):
     recorder = Recorder(writer, **options)
     with recorder.watch(watched):
         for number in steps or (0,):
-            recorder.step(number)
+            recorder.begin_step(number)
             watched(X)
     writer.seal({"sites": recorder.sites})
     return recorder
@@ -188,8 +188,8 @@ def test_a_repeat_by_digests_has_the_same_contents(tmp_path):
 def test_beginning_a_step_under_the_mode_records_nothing(tmp_path):
     writer, watched = Writer(str(tmp_path)), model()
     with Recorder(writer).watch(watched) as recorder:
-        recorder.step(0)
-        recorder.step(1)
+        recorder.begin_step(0)
+        recorder.begin_step(1)
     assert recorder.records == 0
     assert writer.counts == {"calls": 0, "records": 0, "tensors": 0, "bytes": 0}
 

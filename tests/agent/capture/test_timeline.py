@@ -1,12 +1,12 @@
 import torch
 
 from precflow.agent.capture import autograd
-from precflow.agent.capture.call_stack import Frame
-from precflow.agent.capture.timeline import Timeline
+from precflow.agent.capture.call_stack import ModuleCall
+from precflow.agent.capture.graph import Timeline
 
 
 def frame(name):
-    return Frame(name, "Block", 0, in_scope=True, compiled=False)
+    return ModuleCall(name, "Block", 0, in_scope=True, compiled=False)
 
 
 def made(x):

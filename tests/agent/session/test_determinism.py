@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from precflow.agent.devices.cpu import Cpu
-from precflow.agent.request import Determinism
+from precflow.agent.request import DeterminismSection
 from precflow.agent.session import determinism
 
 pytestmark = pytest.mark.usefixtures("restored")
 
 
 def settings(**changes):
-    return Determinism(1234, "warn", "cpu", "removed", repeat=True)._replace(**changes)
+    return DeterminismSection(1234, "warn", "cpu", "removed", repeat=True)._replace(**changes)
 
 
 def drawn():
@@ -68,8 +68,8 @@ def test_the_compiler_is_not_imported_for_its_switch_and_finds_it_set():
 import sys, torch
 from precflow.agent import determinism
 from precflow.agent.devices.cpu import Cpu
-from precflow.agent.request import Determinism
-determinism.apply(Determinism(1, sys.argv[1], "cpu", "removed", repeat=True), Cpu())
+from precflow.agent.request import DeterminismSection
+determinism.apply(DeterminismSection(1, sys.argv[1], "cpu", "removed", repeat=True), Cpu())
 light = "torch._inductor.config" not in sys.modules
 import torch._inductor.config as compiler
 here = getattr(compiler, "deterministic", None)

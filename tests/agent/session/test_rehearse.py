@@ -13,7 +13,7 @@ from precflow.agent.dump.write_errors import WriteError
 from precflow.agent.failures import AgentError
 from precflow.agent.session import rehearse as rehearsal
 from precflow.agent.session.dump import dump
-from precflow.agent.session.rehearse import Numbered, rehearse
+from precflow.agent.session.rehearse import NumberingMeasurer, rehearse
 
 pytestmark = pytest.mark.usefixtures("restored", "forgotten")
 
@@ -175,14 +175,16 @@ def refuse_budget():
 
 
 def test_views_have_numbers_of_their_own_and_sparse_tensors_none():
-    numbered, tensor = Numbered(), torch.empty(4, 4, device="meta")
-    whole = numbered.of(tensor, "digest").content
-    assert numbered.of(tensor.view(4, 4), "digest").content == whole
-    parts = {numbered.of(part, "digest").content for part in (tensor[:2], tensor[2:], tensor.t(), torch.empty_like(tensor))}
+    numbered, tensor = NumberingMeasurer(), torch.empty(4, 4, device="meta")
+    whole = numbered.measure(tensor, "digest").content
+    assert numbered.measure(tensor.view(4, 4), "digest").content == whole
+    parts = {
+        numbered.measure(part, "digest").content for part in (tensor[:2], tensor[2:], tensor.t(), torch.empty_like(tensor))
+    }
     assert len(parts | {whole}) == 5
-    assert numbered.of(torch.eye(2).to_sparse(), "digest").content == ""
-    numbered.written(tensor)
-    numbered.forget()
+    assert numbered.measure(torch.eye(2).to_sparse(), "digest").content == ""
+    numbered.note_write(tensor)
+    numbered.clear()
     numbered.flush()
     assert not numbered.full
-    assert numbered.of(tensor, "digest").content == whole
+    assert numbered.measure(tensor, "digest").content == whole

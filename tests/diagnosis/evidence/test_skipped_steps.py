@@ -105,7 +105,7 @@ def trained(tmp_path_factory, plain_header):
         writer = Writer(str(folder))
         recorder = Recorder(writer, levels=("module",), phases=PHASES, detail="sketch")
         for step in range(3):
-            recorder.step(step)
+            recorder.begin_step(step)
             with recorder.watch(model, optimizer):
                 optimizer.zero_grad()
                 loss = model(inputs).square().mean()

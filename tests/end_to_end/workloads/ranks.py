@@ -49,7 +49,7 @@ def record(folder, factor):
     writer = Writer(folder, rank=rank, declared="ranks")
     recorder = Recorder(writer, rank=rank)
     for step in range(STEPS):
-        recorder.step(step)
+        recorder.begin_step(step)
         with recorder.watch(model):
             model(inputs["hidden"] * (step + 1))
     if rank:

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from precflow.agent.capture.lineage import Storages
-from precflow.agent.capture.tickets import Contents
+from precflow.agent.capture.measurement_cache import MeasurementCache
 from precflow.agent.dump.writer import Writer
 from precflow.agent.measure.batching import Measuring
 from precflow.agent.measure.content_id import content_id
@@ -29,7 +29,7 @@ def of(contents, tensor, detail="digest"):
 
 
 def test_a_tensor_is_measured_once(measured):
-    contents, tensor = Contents(None, Storages()), torch.ones(3)
+    contents, tensor = MeasurementCache(None, Storages()), torch.ones(3)
     assert of(contents, tensor) == of(contents, tensor) == of(contents, tensor.detach()) == content_id(tensor)
     assert len(measured) == 1
 
@@ -38,7 +38,7 @@ def test_in_a_group_of_processes_every_look_is_a_new_one(measured, tmp_path):
     """Collectives write in place without being counted, as ``data`` does here."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
     try:
-        contents, tensor = Contents(None, Storages()), torch.ones(3)
+        contents, tensor = MeasurementCache(None, Storages()), torch.ones(3)
         before = of(contents, tensor)
         tensor.data.add_(1)
         assert of(contents, tensor) == content_id(tensor) != before
@@ -50,7 +50,7 @@ def test_in_a_group_of_processes_every_look_is_a_new_one(measured, tmp_path):
 
 
 def test_a_write_through_any_view_is_seen(measured):
-    contents, tensor = Contents(None, Storages()), torch.ones(2, 3)
+    contents, tensor = MeasurementCache(None, Storages()), torch.ones(2, 3)
     of(contents, tensor)
     tensor[0].mul_(2)
     assert of(contents, tensor) == content_id(tensor)
@@ -60,7 +60,7 @@ def test_a_write_through_any_view_is_seen(measured):
 
 
 def test_a_write_past_the_version_counter_is_seen_when_it_is_reported():
-    contents, tensor = Contents(None, Storages()), torch.ones(3)
+    contents, tensor = MeasurementCache(None, Storages()), torch.ones(3)
     of(contents, tensor)
     alias = tensor.data
     alias.add_(1)
@@ -69,14 +69,14 @@ def test_a_write_past_the_version_counter_is_seen_when_it_is_reported():
 
 
 def test_views_are_told_apart(measured):
-    contents, tensor = Contents(None, Storages()), torch.arange(6.0).reshape(2, 3)
+    contents, tensor = MeasurementCache(None, Storages()), torch.arange(6.0).reshape(2, 3)
     views = [tensor, tensor.t(), tensor[0], tensor[1], tensor.view(6)]
     assert [of(contents, view) for view in views] == [content_id(view) for view in views]
     assert len(measured) == 5
 
 
 def test_memory_that_is_used_again_is_hashed_again():
-    contents = Contents(None, Storages())
+    contents = MeasurementCache(None, Storages())
     for value in range(20):
         tensor = torch.full((1000,), float(value))
         assert of(contents, tensor) == content_id(tensor)
@@ -84,7 +84,7 @@ def test_memory_that_is_used_again_is_hashed_again():
 
 
 def test_inference_tensors_are_never_remembered(measured):
-    contents = Contents(None, Storages())
+    contents = MeasurementCache(None, Storages())
     with torch.inference_mode():
         tensor = torch.ones(2)
         of(contents, tensor)
@@ -96,7 +96,7 @@ def test_inference_tensors_are_never_remembered(measured):
 def test_tensors_are_stored_when_asked_and_once(tmp_path):
     writer = Writer(str(tmp_path))
     writer.open_step(0, 0)
-    contents, tensor = Contents(writer, Storages()), torch.arange(6.0).reshape(2, 3).t()
+    contents, tensor = MeasurementCache(writer, Storages()), torch.arange(6.0).reshape(2, 3).t()
     content = of(contents, tensor)
     assert not writer.stored(content)
     assert of(contents, tensor, "tensors") == content
@@ -105,7 +105,7 @@ def test_tensors_are_stored_when_asked_and_once(tmp_path):
 
 
 def test_a_tensor_is_measured_again_where_more_is_asked_for(measured):
-    contents, tensor = Contents(None, Storages()), torch.arange(6.0)
+    contents, tensor = MeasurementCache(None, Storages()), torch.arange(6.0)
     details = ("statistics", "digest", "statistics", "sketch", "statistics", "tensors")
     for detail, times in zip(details, (1, 2, 2, 3, 3, 4), strict=True):
         contents.of(tensor, detail)
@@ -113,12 +113,12 @@ def test_a_tensor_is_measured_again_where_more_is_asked_for(measured):
 
 
 def test_tensors_without_bytes_are_described_and_no_more(measured):
-    assert of(Contents(None, Storages()), torch.empty(3, device="meta"), "tensors") == ""
+    assert of(MeasurementCache(None, Storages()), torch.empty(3, device="meta"), "tensors") == ""
     assert measured == []
 
 
 def test_forgetting_changes_no_answer(measured):
-    contents, tensor = Contents(None, Storages()), torch.ones(3)
+    contents, tensor = MeasurementCache(None, Storages()), torch.ones(3)
     first = of(contents, tensor)
     contents.forget()
     assert of(contents, tensor) == first
@@ -127,7 +127,7 @@ def test_forgetting_changes_no_answer(measured):
 
 def test_storages_that_are_gone_are_forgotten():
     storages, kept = Storages(), torch.ones(3)
-    contents = Contents(None, storages)
+    contents = MeasurementCache(None, storages)
     of(contents, kept)
     for value in range(50):
         contents.of(torch.full((3,), float(value)), "digest")

@@ -1,0 +1,254 @@
+"""Level ``operator``: aten operators below autograd, in forward and inside backward, recorded by a dispatch mode.
+
+A function of torch's Python interface runs one or more aten operators. While a ``TorchDispatchMode`` is active, torch hands it
+each of them, below autograd::
+
+    F.linear(x, weight)    ->    mode.__torch_dispatch__(aten.t.default, ...), then aten.mm.default
+
+The operators that autograd runs in backward come in the same way. Each is tied to the module call whose forward has made the
+autograd node that runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode  # documented to users of torch_dispatch, only its module is private
+
+from precflow.agent.capture import autograd
+from precflow.agent.capture.arguments import split_arguments
+from precflow.agent.capture.calls import OperatorCalls
+from precflow.agent.capture.operator_names import aten_name, is_movement
+from precflow.agent.capture.record_lines import Heading
+from precflow.agent.contract import ALLOCATION, NONE, PLACEMENT
+
+if TYPE_CHECKING:
+    from precflow.agent.capture.call_sites import CallSites
+    from precflow.agent.capture.call_stack import CallStack, ModuleCall
+    from precflow.agent.capture.graph import Graph
+    from precflow.agent.capture.guard import Guard
+    from precflow.agent.capture.nesting import TensorWithPath
+    from precflow.agent.capture.record_lines import Lines
+
+_NUMBERS = (bool, int, float, complex)
+_OF_AUTOGRAD = frozenset(["detach", "alias"])  # autograd inserts these on its own, at places that differ between versions
+
+# Operator -> outputs that only its backward reads: seeds, and workspace of which parts are memory that nobody has written.
+# Their values differ from run to run, so they are not recorded.
+_SCRATCH = {
+    "mkldnn_rnn_layer": (3,),
+    "cudnn_rnn": (3,),
+    "miopen_rnn": (3,),
+    "cudnn_batch_norm": (3,),
+    "batch_norm_with_update": (3,),
+    "ctc_loss": (1,),
+    "scaled_dot_product_flash_attention": (2, 3, 6, 7, 8),
+    "scaled_dot_product_cudnn_attention": (2, 3, 6, 7, 8),
+    "scaled_dot_product_efficient_attention": (2, 3),
+    "flash_attention_forward": (2, 3, 4),
+    "efficient_attention_forward": (2, 3),
+}
+
+
+class _Location(NamedTuple):
+    """Where an operator runs: module call, phase, autograd node (-1 in forward), and call site (-1 if not known yet)."""
+
+    module_call: ModuleCall
+    phase: str
+    node: int
+    site: int
+
+
+class AtenRecorder:
+    """Records aten operators: inputs before, outputs after.
+
+    Args:
+        lines: Where records go.
+        stack: The running modules.
+        sites: Call sites.
+        is_listening: Tells whether the forward is to be recorded just now.
+        guard: Held while capture reads tensors.
+        phases: Which of ``forward`` and ``backward`` are recorded.
+        graph: Knows which module call made a node; needed for backward.
+    """
+
+    def __init__(  # noqa: PLR0913  the parts of capture that meet here
+        self,
+        lines: Lines,
+        stack: CallStack,
+        sites: CallSites,
+        is_listening: Callable[[], bool],
+        guard: Guard,
+        *,
+        phases: Sequence[str],
+        graph: Optional[Graph],
+    ) -> None:
+        self._lines = lines
+        self._calls = OperatorCalls(lines)
+        self._stack = stack
+        self._sites = sites
+        self._is_listening = is_listening
+        self._guard = guard
+        self._phases = frozenset(phases)
+        self._graph = graph
+        self._schemas: Dict[Any, _OperatorSchema] = {}
+
+    def call(self, function: Any, positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:
+        """Run an aten operator and record it; its result and its exceptions reach the caller unchanged.
+
+        Raises:
+            WriteError: The dump cannot be written.
+        """
+        location = None if self._guard.is_held or self._lines.failed else self._locate()
+        schema = self._schemas.get(function)
+        if schema is None:
+            schema = self._schemas[function] = _OperatorSchema(function)
+        if location is None or not location.module_call.records_operators:
+            return self._run_unrecorded(schema, positional, keywords)
+        if schema.name in PLACEMENT or schema.name in _OF_AUTOGRAD:
+            result = schema.run(positional, keywords)
+            if schema.name not in ALLOCATION:
+                with self._guard:
+                    self._calls.pass_source_on(positional, result)
+            return result
+        module_call = location.module_call
+        choice = self._stack.choose("operator", module_call.module, module_call.class_name, schema.name, location.phase)
+        if choice.detail == NONE:
+            _count_run(location, schema.name)
+            return self._run_unrecorded(schema, positional, keywords)
+        with self._guard:
+            # autograd has made its node before it calls the operator
+            node = self._graph.timeline.take_new_node() if self._graph is not None and location.phase == "forward" else None
+            tensors, arguments = split_arguments(positional, keywords, schema.parameters)
+            running = self._calls.begin(self._heading(location, schema.name, arguments), choice, tensors)
+        result = schema.run(positional, keywords)
+        with self._guard:
+            order = self._calls.end(running, _drop_scratch(schema.name, result), schema.select_written(tensors))
+            if self._graph is not None and order is not None and node is not None:
+                self._graph.timeline.note_forward_line(node, order)
+        return result
+
+    def _run_unrecorded(self, schema: _OperatorSchema, positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:
+        """Run an operator that is no record. What it writes is measured anew: below autograd, versions are not counted yet."""
+        result = schema.run(positional, keywords)
+        if schema.writes and not self._guard.is_held:
+            with self._guard:
+                for _, tensor in schema.select_written(split_arguments(positional, keywords)[0]):
+                    self._lines.note_write(tensor)
+        return result
+
+    def _locate(self) -> Optional[_Location]:
+        """Return where the running operator belongs, ``None`` if it is not recorded."""
+        if not autograd.is_in_backward():
+            listening = "forward" in self._phases and self._is_listening()
+            return _Location(self._stack.innermost, "forward", -1, -1) if listening else None
+        # Gradients are enabled inside backward only while a checkpoint computes its forward again, which is no record.
+        if "backward" not in self._phases or self._graph is None or torch.is_grad_enabled():
+            return None
+        self._graph.recomputations.resolve()
+        node = autograd.current_sequence()
+        module_call = self._graph.timeline.find_call(node)
+        if module_call is None:
+            return _Location(self._stack.outside, "backward", node, -1)
+        return _Location(module_call, "backward", node, module_call.site)
+
+    def _heading(self, location: _Location, name: str, arguments: Dict[str, str]) -> Heading:
+        forward = location.phase == "forward"
+        ordinal = _count_run(location, name)
+        site = self._sites.find_number() if forward else location.site
+        lines = [] if forward or self._graph is None else self._graph.timeline.forward_lines(location.node)
+        return Heading(
+            "operator", location.module_call, name, ordinal, site, is_movement(name), arguments, location.phase, lines
+        )
+
+
+def _drop_scratch(name: str, result: Any) -> Any:
+    """Return the outputs of an operator with ``None`` in place of those that are scratch memory."""
+    scratch = _SCRATCH.get(name)
+    if scratch is None or not isinstance(result, (tuple, list)):
+        return result
+    return [None if place in scratch else each for place, each in enumerate(result)]
+
+
+def _count_run(location: _Location, name: str) -> int:
+    """Count one run of an operator in its module call and phase; return how often it ran there before."""
+    return location.module_call.count_run("aten.%s %s" % (name, location.phase))
+
+
+class _OperatorSchema:
+    """What torch declares about an aten operator.
+
+    Attributes:
+        name: Canonical name.
+        parameters: Names of its parameters.
+        writes: The operator writes to some of its arguments.
+    """
+
+    def __init__(self, function: Any) -> None:
+        schema = function._schema  # noqa: SLF001  the declaration has no public name
+        self._function = function
+        self._tensors = frozenset(place for place, each in enumerate(schema.arguments) if str(each.type) == "Tensor")
+        self.name = aten_name(function)
+        self.parameters = tuple(argument.name for argument in schema.arguments)
+        self._written = frozenset(
+            name
+            for place, argument in enumerate(schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+            for name in (str(place), argument.name)
+        )
+        self.writes = bool(self._written)
+
+    def run(self, positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:
+        """Run the operator.
+
+        ``x & 3`` arrives here as the overload for two tensors, which refuses a number: torch has to choose the overload again.
+        """
+        number = any(place in self._tensors and isinstance(value, _NUMBERS) for place, value in enumerate(positional))
+        return (self._function.overloadpacket if number else self._function)(*positional, **keywords)
+
+    def select_written(self, tensors: List[TensorWithPath]) -> List[TensorWithPath]:
+        """Return the tensors that the operator writes to; version counters are raised above this level and say nothing yet."""
+        return [each for each in tensors if each[0].partition(".")[0] in self._written]
+
+
+class AtenMode(TorchDispatchMode):
+    """Hands the aten operators of this thread, and of the backward passes that it starts, to a recorder."""
+
+    def __init__(self, recorder: AtenRecorder) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+        self._recorder = recorder
+        self._active = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Tuple[type, ...], args: Sequence[Any] = (), kwargs: Optional[Dict[str, Any]] = None
+    ) -> Any:
+        """Run an operator on behalf of torch."""
+        del types
+        return self._recorder.call(func, args, kwargs or {})
+
+    def start(self) -> None:
+        """Begin to listen."""
+        if not self._active:
+            self.__enter__()  # type: ignore[no-untyped-call]  # the same
+            self._active = True
+
+    def stop(self) -> None:
+        """Stop listening; does nothing while the mode has stepped aside."""
+        if self._active:
+            self._active = False
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # the same
+
+    def step_aside(self) -> bool:
+        """Leave torch's stack of modes for code that must run unrecorded; return whether it did: only from the top."""
+        if self._active and _top_mode() is self:
+            self.stop()
+            return True
+        return False
+
+
+def _top_mode() -> Any:
+    """Return the mode on top of torch's stack, ``None`` on a torch that does not show it."""
+    look = getattr(importlib.import_module("torch.utils._python_dispatch"), "_get_current_dispatch_mode", None)
+    return None if look is None else look()

@@ -1,0 +1,155 @@
+"""Level ``api``: calls of torch's Python functions (``torch.add``, ``F.linear``, ``x + y``), recorded by a function mode.
+
+While a ``TorchFunctionMode`` is active, torch hands it every function of its Python interface before running it::
+
+    F.linear(x, weight)    ->    mode.__torch_function__(F.linear, (), (x, weight), {})
+
+Only the outermost function is recorded. While the mode handles a call, torch takes it off its stack, so that the functions that
+``F.linear`` calls inside are not seen. What runs below Python is recorded by :mod:`precflow.agent.capture.aten_operators`.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from precflow.agent.capture.arguments import Signatures, split_arguments
+from precflow.agent.capture.calls import OperatorCalls
+from precflow.agent.capture.lineage import version_of
+from precflow.agent.capture.operator_names import is_movement, operator_name
+from precflow.agent.capture.record_lines import Heading
+from precflow.agent.contract import ALLOCATION, NONE, PLACEMENT
+
+if TYPE_CHECKING:
+    from precflow.agent.capture.call_sites import CallSites
+    from precflow.agent.capture.call_stack import CallStack
+    from precflow.agent.capture.guard import Guard
+    from precflow.agent.capture.nesting import TensorWithPath
+    from precflow.agent.capture.record_lines import Lines
+
+Function = Callable[..., Any]
+
+_GRADIENT = torch.Tensor.grad  # the one attribute whose value is not made from its tensor
+
+
+class FunctionRecorder:
+    """Records calls of torch functions: inputs before, outputs after.
+
+    Args:
+        lines: Where records go.
+        stack: The running modules.
+        sites: Call sites.
+        is_listening: Tells whether calls are to be recorded just now.
+        guard: Held while capture reads tensors.
+    """
+
+    def __init__(
+        self, lines: Lines, stack: CallStack, sites: CallSites, is_listening: Callable[[], bool], guard: Guard
+    ) -> None:
+        self._calls = OperatorCalls(lines)
+        self._stack = stack
+        self._sites = sites
+        self._is_listening = is_listening
+        self._guard = guard
+        self._signatures = Signatures()
+
+    def call(self, function: Function, positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:
+        """Run a torch function and record it; its result and its exceptions reach the caller unchanged.
+
+        Raises:
+            WriteError: The dump cannot be written.
+        """
+        if not self._stack.innermost.records_operators or not self._is_listening():
+            return function(*positional, **keywords)
+        name = operator_name(function)
+        if not name or name in PLACEMENT:  # an attribute, or an operator that only casts, moves or allocates
+            result = function(*positional, **keywords)
+            if name not in ALLOCATION and getattr(function, "__self__", None) is not _GRADIENT:
+                with self._guard:
+                    self._calls.pass_source_on(positional, result)
+            return result
+        module_call = self._stack.innermost
+        choice = self._stack.choose("api", module_call.module, module_call.class_name, name)
+        if choice.detail == NONE:
+            module_call.count_run(name)  # the ordinals of records must not depend on what else is recorded
+            return function(*positional, **keywords)
+        with self._guard:
+            tensors, arguments = split_arguments(positional, keywords, self._signatures.parameter_names(function))
+            ordinal, site = module_call.count_run(name), self._sites.find_number(module_call.caller)
+            heading = Heading("api", module_call, name, ordinal, site, is_movement(name), arguments)
+            running = self._calls.begin(heading, choice, tensors)
+            versions = [version_of(tensor) for _, tensor in tensors]
+        result = function(*positional, **keywords)
+        with self._guard:
+            in_place = name.endswith("_") or name == "setitem" or "out" in keywords or keywords.get("inplace") is True
+            written = _find_written(tensors, versions, in_place=in_place)
+            self._calls.end(running, result, written)
+            if in_place and not written:  # such as the operators of a gradient scaler, which count no version
+                self._calls.note_possible_writes(tensors)
+        return result
+
+
+def _find_written(tensors: List[TensorWithPath], versions: List[Optional[int]], *, in_place: bool) -> List[TensorWithPath]:
+    """Return the inputs that a call wrote to.
+
+    These are the inputs whose version has grown. Inference tensors have no version; of those, an in-place operator is taken to
+    have written to ``out``, or else to the first.
+
+    Args:
+        tensors: The inputs.
+        versions: Their versions before the call.
+        in_place: Name or arguments of the call say that it writes.
+    """
+    written = [each for each, version in zip(tensors, versions) if version_of(each[1]) != version]
+    if not in_place or None not in versions:
+        return written
+    unversioned = [each for each, version in zip(tensors, versions) if version is None]
+    return written + ([each for each in unversioned if each[0] == "out"] or unversioned[:1])
+
+
+class FunctionMode(TorchFunctionMode):
+    """Hands the outermost torch functions of this thread to a recorder."""
+
+    def __init__(self, recorder: FunctionRecorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._active = False
+
+    def __torch_function__(
+        self, func: Function, types: Tuple[type, ...], args: Sequence[Any] = (), kwargs: Optional[Dict[str, Any]] = None
+    ) -> Any:
+        """Run a function on behalf of torch."""
+        del types
+        return self._recorder.call(func, args, kwargs or {})
+
+    def start(self) -> None:
+        """Begin to listen."""
+        if not self._active:
+            self.__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+            self._active = True
+
+    def stop(self) -> None:
+        """Stop listening; does nothing while the mode has stepped aside."""
+        if self._active:
+            self._active = False
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # the same
+
+    def step_aside(self) -> bool:
+        """Leave torch's stack of modes for code that must run unrecorded; return whether it did.
+
+        torch removes modes only from the top: if the model has entered another mode since, this one stays.
+        """
+        if self._active and _top_mode() is self:
+            self.stop()
+            return True
+        return False
+
+
+def _top_mode() -> Optional[TorchFunctionMode]:
+    """Return the mode on top of torch's stack, ``None`` on a torch that does not show it."""
+    look = getattr(sys.modules["torch.overrides"], "_get_current_function_mode", None)
+    mode: Optional[TorchFunctionMode] = None if look is None else look()
+    return mode
