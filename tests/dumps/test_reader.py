@@ -253,7 +253,7 @@ def summed_up(tmp_path, plain_header):
     tensors = [torch.randn(4, 77, 512), torch.randn(3, 2048), torch.ones(2, 3), torch.randn(70, 33)]
     writer = Writer(str(tmp_path))
     lines = Lines(writer, Weights(), detail="statistics", rank=0)
-    lines.begin(0)
+    lines.begin_step(0)
     heading = Heading("api", CallStack(Selection(("*",))).outside, "add", 0, 0, movement=False, arguments={})
     lines.emit(heading, [], lines.describe([(str(number), each) for number, each in enumerate(tensors)], store=True))
     lines.flush()

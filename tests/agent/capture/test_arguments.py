@@ -51,15 +51,15 @@ def test_a_failing_repr_is_no_failure():
 
 def test_names_come_from_python_functions_only():
     signatures = Signatures()
-    assert signatures.names(functional.softmax)[:2] == ("input", "dim")
-    assert signatures.names(torch.softmax) == ()
-    assert signatures.names(torch.Tensor.__getitem__) == ()
-    assert signatures.names(torch.Tensor.__pow__) == (), "a wrapper in Python around what is in C"
-    assert signatures.names(lambda x, *rest, flag=1: x) == ("x",)
+    assert signatures.parameter_names(functional.softmax)[:2] == ("input", "dim")
+    assert signatures.parameter_names(torch.softmax) == ()
+    assert signatures.parameter_names(torch.Tensor.__getitem__) == ()
+    assert signatures.parameter_names(torch.Tensor.__pow__) == (), "a wrapper in Python around what is in C"
+    assert signatures.parameter_names(lambda x, *rest, flag=1: x) == ("x",)
 
 
 def test_names_are_looked_up_once_for_a_method():
     signatures, linear = Signatures(), torch.nn.Linear(1, 1)
-    assert signatures.names(linear.forward) == ("input",)
-    assert signatures.names(torch.nn.Linear(2, 2).forward) == ("input",)
+    assert signatures.parameter_names(linear.forward) == ("input",)
+    assert signatures.parameter_names(torch.nn.Linear(2, 2).forward) == ("input",)
     assert len(signatures._names) == 1

@@ -81,14 +81,13 @@ def test_edges_stay_with_the_value_before_an_in_place_write():
 
 def test_uses_are_found_inside_the_part_and_not_outside():
     x = leaf().sin()
-    edge = autograd.edge_of(x)
     other = leaf().cos()
-    since = autograd.next_sequence()
+    inputs, nothing = autograd.InputEdges([("0", x)]), autograd.InputEdges([])
     y = (x * 2 + x) * other  # two uses of x; the other factor is not part of it
-    found = list(autograd.uses([y.grad_fn], since, {(id(edge.node), edge.output): "0"}))
+    found = autograd.find_uses([y.grad_fn], inputs)
     assert [use.index for use in found] == ["0", "0"]
     assert {use.node.name() for use in found} == {"MulBackward0", "AddBackward0"}
-    assert not list(autograd.uses([y.grad_fn], since, {}))
+    assert autograd.find_uses([y.grad_fn], nothing) == []
 
 
 def test_a_node_that_no_pass_comes_to_is_known():
@@ -101,7 +100,7 @@ def test_a_node_that_no_pass_comes_to_is_known():
     assert seen == [(True, False)]
 
 
-@pytest.mark.parametrize("missing", ["_task", "_current", "_counter"])
+@pytest.mark.parametrize("missing", ["_pass_number", "_running_node", "_counter"])
 def test_a_torch_that_does_not_show_it_is_not_usable(missing, monkeypatch):
     monkeypatch.setattr(autograd, missing, None)
     assert not autograd.shows_graph()

@@ -7,7 +7,7 @@ from precflow.agent.capture.call_sites import DEPTH, CallSites, ModuleCaller, re
 
 
 def inner(sites):
-    return sites.here()
+    return sites.find_number()
 
 
 def outer(sites):
@@ -15,7 +15,7 @@ def outer(sites):
 
 
 def deep(sites, left):
-    return sites.here() if not left else deep(sites, left - 1)
+    return sites.find_number() if not left else deep(sites, left - 1)
 
 
 def run(source, name, filename, **names):
@@ -28,7 +28,7 @@ def run(source, name, filename, **names):
 def test_frames_go_from_the_caller_outwards():
     sites = CallSites()
     text = sites.texts[outer(sites)]
-    assert text.startswith(("tests/agent/capture/test_sites.py:", "test_sites.py:"))
+    assert text.startswith(("tests/agent/capture/test_call_sites.py:", "test_call_sites.py:"))
     assert [part.split(" in ")[1] for part in text.split(" <- ")][:3] == [
         "inner",
         "outer",
@@ -55,7 +55,7 @@ def test_frames_of_torch_and_of_capture_are_skipped():
     sites = CallSites()
     hidden = run("def f(g): return g()", "torch.nn.modules.linear", "/x/torch/linear.py")
     mode = run("def f(g): return g()", "precflow.agent.capture.torch_functions", "/x/operators.py")
-    text = sites.texts[hidden["f"](lambda: mode["f"](sites.here))]
+    text = sites.texts[hidden["f"](lambda: mode["f"](sites.find_number))]
     assert "linear.py" not in text
     assert "operators.py" not in text
     assert "<lambda>" in text
@@ -65,20 +65,20 @@ def test_the_worker_ends_the_search_and_shipped_workloads_count():
     sites = CallSites(["/x"])
     worker = run("def f(g): return g()", "precflow.agent.worker", "/x/worker.py")
     factory = run("def f(g): return g()", "precflow.agent.workloads.demo", "/x/demo.py")
-    assert sites.texts[worker["f"](lambda: factory["f"](sites.here))].startswith("demo.py:1 in f <- ")
-    assert "test_the_worker" not in sites.texts[worker["f"](lambda: factory["f"](sites.here))]
+    assert sites.texts[worker["f"](lambda: factory["f"](sites.find_number))].startswith("demo.py:1 in f <- ")
+    assert "test_the_worker" not in sites.texts[worker["f"](lambda: factory["f"](sites.find_number))]
 
 
 def test_outside_of_any_user_code_the_site_is_empty():
     sites = CallSites()
     hidden = run("def f(g): return g()", "precflow.agent.worker", "/x/worker.py")
-    assert sites.texts[hidden["f"](sites.here)] == ""
+    assert sites.texts[hidden["f"](sites.find_number)] == ""
 
 
 def test_code_without_a_file_is_skipped():
     sites = CallSites()
     odd = run("def f(g): return g()", "user", "<string>")
-    assert "<string>" not in sites.texts[odd["f"](sites.here)]
+    assert "<string>" not in sites.texts[odd["f"](sites.find_number)]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_roots_that_come_later_count(monkeypatch):
     sites = CallSites()
     monkeypatch.setattr(sys, "path", [*sys.path, "/later"])
     made = run("def f(g): return g()", "user.model", "/later/user/model.py")
-    assert sites.texts[made["f"](sites.here)].startswith("user/model.py:1 in f")
+    assert sites.texts[made["f"](sites.find_number)].startswith("user/model.py:1 in f")
 
 
 def torch_runs(action):
@@ -120,7 +120,7 @@ def test_what_is_above_a_module_is_looked_at_once_and_told_the_same(inside, outs
     def called(frame):
         above = ModuleCaller(frame)
         given = [None, above, above]
-        return [down(inside, lambda: sites.here(given.pop())) for _ in range(3)], above.places
+        return [down(inside, lambda: sites.find_number(given.pop())) for _ in range(3)], above.places
 
     found, places = down(outside, lambda: torch_runs(called))
     assert len(set(found)) == 1
@@ -134,7 +134,7 @@ def test_calls_from_two_lines_inside_one_module_stay_two():
 
     def called(frame):
         above = ModuleCaller(frame)
-        first = sites.here(above)
-        return first, sites.here(above)
+        first = sites.find_number(above)
+        return first, sites.find_number(above)
 
     assert torch_runs(called) == (0, 1)

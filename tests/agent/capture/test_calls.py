@@ -1,11 +1,11 @@
-"""What a call of an operator has made: told from what it was given, whichever mode saw it."""
+"""What a call of an operator has wrote: told from what it was given, whichever mode saw it."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from precflow.agent.capture.calls import Calls
+from precflow.agent.capture.calls import OperatorCalls
 from precflow.agent.capture.lineage import read_state
 
 
@@ -16,16 +16,16 @@ class Noted:
         self.sources = self
         self.known = {}
         self.stored = []
-        self.wrote = []
+        self.written = []
         self.emitted = []
         self.noted = []
 
     def describe(self, tensors, *, store, choice):
         self.stored.append((store, choice))
-        return [{"index": index, "source": self.find(tensor), "seen": read_state(tensor)} for index, tensor in tensors]
+        return [{"index": index, "source": self.find(tensor), "state": read_state(tensor)} for index, tensor in tensors]
 
-    def written(self, tensor):
-        self.wrote.append(tensor)
+    def note_write(self, tensor):
+        self.written.append(tensor)
 
     def emit(self, heading, inputs, outputs):
         self.emitted.append((heading, [each["index"] for each in inputs], outputs))
@@ -34,9 +34,9 @@ class Noted:
     def find(self, tensor):
         return self.known.get(id(tensor))
 
-    def produced(self, tensor, source, *, made, now=None):
+    def note_output(self, tensor, source, *, wrote, state=None):
         self.known[id(tensor)] = source
-        self.noted.append((tensor.data_ptr(), source, made, now is not None))
+        self.noted.append((tensor.data_ptr(), source, wrote, state is not None))
 
 
 @pytest.fixture
@@ -49,11 +49,11 @@ def ended(lines):
     """Return a function that begins and ends a call, and returns its order."""
 
     def run(given, result, written=(), *, movement=False):
-        calls = Calls(lines)
+        calls = OperatorCalls(lines)
         tensors = [(str(number), tensor) for number, tensor in enumerate(given)]
-        begun = calls.begin(SimpleNamespace(movement=movement), "choice", tensors)
+        running = calls.begin(SimpleNamespace(movement=movement), "choice", tensors)
         chosen = [(index, tensor) for index, tensor in tensors if any(tensor is one for one in written)]
-        return calls.end(begun, result, chosen)
+        return calls.end(running, result, chosen)
 
     return run
 
@@ -92,8 +92,8 @@ def test_an_operator_in_place_returns_what_it_was_given_and_is_a_record(lines, e
     x = torch.ones(3)
     assert ended([x], x, written=[x]) == 7
     assert indices(lines) == (["0"], ["0"])
-    assert lines.wrote[0] is x
-    assert all(made for _, _, made, _ in lines.noted)
+    assert lines.written[0] is x
+    assert all(wrote for _, _, wrote, _ in lines.noted)
 
 
 def test_of_a_call_without_a_result_what_it_wrote_to_is_the_output(lines, ended):
@@ -121,23 +121,23 @@ def test_a_view_is_not_said_to_be_new_memory(lines, ended):
     x = torch.ones(3, 2)
     view, copy = x.t(), x.clone()
     ended([x], [view, copy])
-    assert [(address == x.data_ptr(), made) for address, _, made, _ in lines.noted] == [(True, False), (False, True)]
+    assert [(address == x.data_ptr(), wrote) for address, _, wrote, _ in lines.noted] == [(True, False), (False, True)]
 
 
 def test_a_view_of_what_was_written_to_is_known_by_both(lines, ended):
     x = torch.ones(3, 2)
     order = ended([x], x.t(), written=[x])
     assert lines.known[id(x)] == (order, "0")
-    assert [(source, made) for _, source, made, _ in lines.noted] == [((order, "0"), True), ((order, "0"), False)]
+    assert [(source, wrote) for _, source, wrote, _ in lines.noted] == [((order, "0"), True), ((order, "0"), False)]
 
 
 def test_a_cast_carries_the_source_of_what_it_was_made_from(lines):
     x = torch.ones(3)
     half, same = x.half(), x.view(3)
     lines.known[id(x)] = (4, "0")
-    Calls(lines).carry([x], half)
-    Calls(lines).carry([x], same)
-    assert [(source, made) for _, source, made, _ in lines.noted] == [((4, "0"), True), ((4, "0"), False)]
+    OperatorCalls(lines).pass_source_on([x], half)
+    OperatorCalls(lines).pass_source_on([x], same)
+    assert [(source, wrote) for _, source, wrote, _ in lines.noted] == [((4, "0"), True), ((4, "0"), False)]
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -146,11 +146,11 @@ def test_what_is_no_other_tensor_carries_nothing(lines, known):
     if known:
         lines.known[id(x)] = (4, "0")
     for positional, result in (([], x), ([x], x), ([x], "float32"), (["cpu"], x), ([x], None)):
-        Calls(lines).carry(positional, result)
+        OperatorCalls(lines).pass_source_on(positional, result)
     assert lines.noted == []
 
 
 def test_what_came_from_outside_leaves_no_source_behind(lines):
     x = torch.ones(3)
-    Calls(lines).carry([x], x.half())
+    OperatorCalls(lines).pass_source_on([x], x.half())
     assert lines.noted == []

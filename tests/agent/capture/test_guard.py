@@ -45,17 +45,17 @@ def test_own_modes_step_aside_once_and_come_back_last():
     guard.modes = (mode,)
     with guard:
         with guard:
-            assert guard.busy
+            assert guard.is_held
         assert mode.log == ["aside"]
     assert mode.log == ["aside", "back"]
-    assert not guard.busy
+    assert not guard.is_held
 
 
 def test_an_exception_gives_it_free():
     guard = Guard()
     with pytest.raises(ValueError, match="of ours"), guard:
         raise ValueError("of ours")
-    assert not guard.busy
+    assert not guard.is_held
     with Seen() as mode:
         torch.ones(2).sin()
     assert "sin" in mode.names

@@ -23,7 +23,7 @@ def measured(monkeypatch):
 
 
 def of(contents, tensor, detail="digest"):
-    ticket = contents.of(tensor, detail)
+    ticket = contents.measure(tensor, detail)
     contents.flush()
     return ticket.content
 
@@ -44,7 +44,7 @@ def test_in_a_group_of_processes_every_look_is_a_new_one(measured, tmp_path):
         assert of(contents, tensor) == content_id(tensor) != before
     finally:
         torch.distributed.destroy_process_group()
-    contents.forget()
+    contents.clear()
     assert of(contents, tensor) == of(contents, tensor)
     assert len(measured) == 3
 
@@ -64,7 +64,7 @@ def test_a_write_past_the_version_counter_is_seen_when_it_is_reported():
     of(contents, tensor)
     alias = tensor.data
     alias.add_(1)
-    contents.written(alias)
+    contents.note_write(alias)
     assert of(contents, tensor) == content_id(tensor)
 
 
@@ -108,7 +108,7 @@ def test_a_tensor_is_measured_again_where_more_is_asked_for(measured):
     contents, tensor = MeasurementCache(None, Storages()), torch.arange(6.0)
     details = ("statistics", "digest", "statistics", "sketch", "statistics", "tensors")
     for detail, times in zip(details, (1, 2, 2, 3, 3, 4), strict=True):
-        contents.of(tensor, detail)
+        contents.measure(tensor, detail)
         assert len(measured) == times, detail
 
 
@@ -120,7 +120,7 @@ def test_tensors_without_bytes_are_described_and_no_more(measured):
 def test_forgetting_changes_no_answer(measured):
     contents, tensor = MeasurementCache(None, Storages()), torch.ones(3)
     first = of(contents, tensor)
-    contents.forget()
+    contents.clear()
     assert of(contents, tensor) == first
     assert len(measured) == 2
 
@@ -130,7 +130,7 @@ def test_storages_that_are_gone_are_forgotten():
     contents = MeasurementCache(None, storages)
     of(contents, kept)
     for value in range(50):
-        contents.of(torch.full((3,), float(value)), "digest")
+        contents.measure(torch.full((3,), float(value)), "digest")
     contents.flush()
     storages.purge()
-    assert len(contents._known) == 1
+    assert len(contents._tickets) == 1

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from precflow.agent.capture.module_hooks import class_name, find_watched_modules, is_compiled
+from precflow.agent.capture.module_hooks import class_name_of, find_watched_modules, is_compiled
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.dump.writer import Writer
 
@@ -35,9 +35,9 @@ def test_the_inside_of_compiled_modules_is_not_watched():
 
 
 def test_compiled_modules_are_known_by_the_class_of_their_author():
-    assert class_name(scripted()) == "Sequential"
-    assert class_name(torch.compile(nn.Linear(2, 2))) == "Linear"
-    assert class_name(nn.ReLU()) == "ReLU"
+    assert class_name_of(scripted()) == "Sequential"
+    assert class_name_of(torch.compile(nn.Linear(2, 2))) == "Linear"
+    assert class_name_of(nn.ReLU()) == "ReLU"
     assert not is_compiled(nn.ReLU())
 
 

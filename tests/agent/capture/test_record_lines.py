@@ -4,11 +4,13 @@ import pytest
 import torch
 
 from precflow.agent.capture import record_lines as lines_module
-from precflow.agent.capture.call_stack import CallStack
-from precflow.agent.capture.record_lines import Heading, Lines, format_tensor
+from precflow.agent.capture.call_stack import CallStack, ModuleCall
+from precflow.agent.capture.record_lines import Heading, Lines, format_line, format_shape, format_tensor, quote
 from precflow.agent.capture.weights import Weights
 from precflow.agent.dump.writer import WriteError, Writer
+from precflow.agent.measure.batching import Ticket
 from precflow.agent.measure.content_id import content_id
+from precflow.agent.measure.parts import kept_of
 from precflow.agent.selection import Choice, DetailRule, Selection
 
 KEYS = "order level module class call operator ordinal phase step rank site forward movement compiled arguments inputs outputs"
@@ -22,7 +24,7 @@ def heading(operator="add"):
 
 def made(writer=None, *, detail="tensors", rank=0):
     lines = Lines(writer, Weights(), detail=detail, rank=rank)
-    lines.begin(4)
+    lines.begin_step(4)
     return lines
 
 
@@ -51,17 +53,17 @@ def test_a_line_has_the_keys_of_the_contract_in_order(tmp_path):
 def test_order_counts_lines_and_starts_anew_with_a_step():
     lines = made()
     assert [lines.emit(heading(), [], []) for _ in range(3)] == [0, 1, 2]
-    lines.begin(5)
+    lines.begin_step(5)
     assert lines.emit(heading(), [], []) == 0
 
 
 def test_outputs_are_kept_by_identity():
     lines = made()
     lines.emit(heading(), [], lines.describe([("0", torch.ones(1))], store=False))
-    assert lines.outputs == {"layers.0/add.2/forward.output.0@4.0": content_id(torch.ones(1))}
+    assert lines.output_contents == {"layers.0/add.2/forward.output.0@4.0": content_id(torch.ones(1))}
     assert lines.records == 1
-    lines.begin(5)
-    assert lines.outputs == {}
+    lines.begin_step(5)
+    assert lines.output_contents == {}
     assert lines.records == 1
 
 
@@ -156,3 +158,88 @@ def test_nothing_is_written_after_a_failure(tmp_path):
     lines.emit(heading(), [], [])
     lines.flush()
     assert writer.counts["calls"] == 0
+
+
+ODD = ["", "plain", 'a "quote" \\ name', "new\nline\tand \x00", "ünïcödé 漢字", "\ud800", "</script>"]
+
+
+def ticket(detail, *, content="9f1c", stored=False, statistics=None, kept=None):
+    made = Ticket(detail, kept)
+    made.content, made.stored, made.statistics = content, stored, statistics
+    return made
+
+
+def record(detail="tensors", **changes):
+    known = {"index": "0", "dtype": "float32", "shape": (2, 3), "source": (4, "1.key"), "weight": "", "detail": detail}
+    return {**known, "ticket": ticket(detail), **changes}
+
+
+def call_heading(**changes):
+    module_call = ModuleCall("layers.0", "Block", 2, in_scope=True, compiled=False)
+    return Heading("api", module_call, "add", 3, 5, movement=False, arguments={"alpha": "1"})._replace(**changes)
+
+
+def test_a_line_is_json_with_every_key():
+    text = format_line(7, call_heading(forward=[1, 2]), (4, 1), [record()], [record(source=None), record(index="1")])
+    assert text.endswith("}\n")
+    found = json.loads(text)
+    tensors = [found.pop("inputs"), found.pop("outputs")]
+    assert [len(each) for each in tensors] == [1, 2]
+    assert found == {
+        "order": 7,
+        "level": "api",
+        "module": "layers.0",
+        "class": "Block",
+        "call": 2,
+        "operator": "add",
+        "ordinal": 3,
+        "phase": "forward",
+        "step": 4,
+        "rank": 1,
+        "site": 5,
+        "forward": [1, 2],
+        "movement": False,
+        "compiled": False,
+        "arguments": {"alpha": "1"},
+    }
+
+
+def test_it_is_the_text_that_json_would_write():
+    text = format_line(0, call_heading(arguments={}), (0, 0), [record()], [])
+    assert text == json.dumps(json.loads(text)) + "\n"
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_names_and_arguments_may_hold_anything(name):
+    module_call = ModuleCall(name, name, 0, in_scope=True, compiled=True)
+    described = call_heading(module_call=module_call, arguments={name: name})
+    line = json.loads(format_line(0, described, (0, 0), [record(index=name, weight=name)], []))
+    assert (line["module"], line["class"], line["arguments"], line["compiled"]) == (name, name, {name: name}, True)
+    assert (line["inputs"][0]["index"], line["inputs"][0]["weight"]) == (name, name)
+
+
+def test_a_tensor_shows_what_its_ticket_says():
+    statistics = [-1.5, 2e-45, 1.7976931348623157e308, None, 0, 1, 2, 3, 4, 5, 6, 4294967295]
+    known = ticket("sketch", stored=True, statistics=statistics)
+    found = json.loads(format_tensor(record("sketch", ticket=known)))
+    assert found["statistics"] == statistics
+    assert (found["content"], found["stored"], found["source"], found["shape"]) == ("9f1c", True, [4, "1.key"], [2, 3])
+
+
+@pytest.mark.parametrize(("detail", "keys"), [("digest", set()), ("statistics", {"statistics"}), ("tensors", set())])
+def test_a_record_shows_what_its_own_detail_asks_for(detail, keys):
+    known = ticket("sketch", stored=True, statistics=[0] * 12)
+    found = json.loads(format_tensor(record(detail, ticket=known)))
+    assert set(found) - {"index", "dtype", "shape", "content", "stored", "source", "weight"} == keys
+    assert found["stored"] == (detail != "digest")
+
+
+def test_a_part_is_named_with_its_share():
+    kept = kept_of((300, 1000), "[:3]", 1.0)
+    found = json.loads(format_tensor(record(ticket=ticket("tensors", kept=kept))))
+    assert (found["share"], found["part"]) == (0.01, kept.name)
+
+
+def test_shapes_and_texts():
+    assert [json.loads(format_shape(shape)) for shape in [(), (1,), (2, 0, 3)]] == [[], [1], [2, 0, 3]]
+    assert [json.loads(quote(text)) for text in ODD] == ODD

@@ -13,47 +13,52 @@ def learned(model, names=None):
 def test_parameters_and_buffers_have_their_names():
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     weights = learned(model)
-    assert weights.name(model[0].weight) == "0.weight"
-    assert weights.name(model[1].running_mean) == "1.running_mean"
-    assert weights.name(torch.zeros(2)) == ""
+    assert weights.find_name(model[0].weight) == "0.weight"
+    assert weights.find_name(model[1].running_mean) == "1.running_mean"
+    assert weights.find_name(torch.zeros(2)) == ""
 
 
 def test_the_same_memory_is_the_weight_and_a_view_is_not():
     model = nn.Linear(3, 2)
     weights = learned(model)
-    assert weights.name(model.weight.detach()) == weights.name(model.weight.data) == "weight"
-    assert weights.name(model.weight.t()) == weights.name(model.weight[0]) == weights.name(model.weight.clone()) == ""
+    assert weights.find_name(model.weight.detach()) == weights.find_name(model.weight.data) == "weight"
+    assert (
+        weights.find_name(model.weight.t())
+        == weights.find_name(model.weight[0])
+        == weights.find_name(model.weight.clone())
+        == ""
+    )
 
 
 def test_a_tied_weight_has_its_first_name():
     model = nn.ModuleDict({"first": nn.Linear(2, 2), "second": nn.Linear(2, 2)})
     model["second"].weight = model["first"].weight
-    assert learned(model).name(model["second"].weight) == "first.weight"
+    assert learned(model).find_name(model["second"].weight) == "first.weight"
 
 
 def test_given_names_win():
     model = nn.Linear(2, 2)
-    assert learned(model, {id(model.bias): "old.bias"}).name(model.bias) == "old.bias"
+    assert learned(model, {id(model.bias): "old.bias"}).find_name(model.bias) == "old.bias"
 
 
 def test_a_buffer_that_is_written_to_is_state_until_the_next_step():
     model = nn.BatchNorm1d(2)
     weights = learned(model)
     model.running_mean.add_(1)
-    assert weights.name(model.running_mean) == weights.name(model.running_mean.detach()) == ""
+    assert weights.find_name(model.running_mean) == weights.find_name(model.running_mean.detach()) == ""
     weights.renew()
-    assert weights.name(model.running_mean) == "running_mean"
+    assert weights.find_name(model.running_mean) == "running_mean"
 
 
 def test_forgetting_lets_the_model_go():
     model = nn.Linear(2, 2)
     weights = learned(model)
-    weights.forget()
-    assert weights.name(model.weight) == ""
+    weights.clear()
+    assert weights.find_name(model.weight) == ""
 
 
 def test_meta_and_empty_weights_are_known_as_objects_only():
     model = nn.ParameterList([nn.Parameter(torch.empty(2, device="meta")), nn.Parameter(torch.empty(0))])
     weights = learned(model)
-    assert [weights.name(weight) for weight in model] == ["0", "1"]
-    assert weights.name(torch.empty(0)) == ""
+    assert [weights.find_name(weight) for weight in model] == ["0", "1"]
+    assert weights.find_name(torch.empty(0)) == ""

@@ -66,7 +66,7 @@ def test_algorithms(algorithms, enabled, warns):
 def test_the_compiler_is_not_imported_for_its_switch_and_finds_it_set():
     code = """
 import sys, torch
-from precflow.agent import determinism
+from precflow.agent.session import determinism
 from precflow.agent.devices.cpu import Cpu
 from precflow.agent.request import DeterminismSection
 determinism.apply(DeterminismSection(1, sys.argv[1], "cpu", "removed", repeat=True), Cpu())

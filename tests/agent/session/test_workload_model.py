@@ -1,4 +1,5 @@
 import sys
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -6,8 +7,10 @@ import torch
 from precflow.agent import request as requests
 from precflow.agent.devices.cpu import Cpu
 from precflow.agent.failures import AgentError
+from precflow.agent.measure.content_id import content_id
+from precflow.agent.session import workload_model
 from precflow.agent.session.random_numbers import RandomNumbers
-from precflow.agent.session.workload_model import Run, prepare
+from precflow.agent.session.workload_model import Run, element_type, place_model, placed, prepare
 
 
 @pytest.fixture(autouse=True)
@@ -131,3 +134,90 @@ def test_buffers_that_a_forward_adds_or_grows_are_put_back(prepared):
 def test_buffers_are_remembered_with_those_that_are_none(prepared):
     subject = prepared()
     assert subject.state.keys() == {name for name, _ in subject.model.named_buffers()}
+
+
+CPU = torch.device("cpu")
+
+
+class Pair(NamedTuple):
+    left: torch.Tensor
+    right: str
+
+
+def test_known_types():
+    assert element_type("bfloat16") is torch.bfloat16
+
+
+@pytest.mark.parametrize("name", ["int8", "float8_e4m3fn", "half", "nn"])
+def test_a_type_that_no_model_runs_in_is_refused(name):
+    with pytest.raises(AgentError, match="float64, float32, float16, bfloat16") as caught:
+        element_type(name)
+    assert caught.value.kind == "unsupported"
+
+
+def test_only_floating_weights_are_cast():
+    model = torch.nn.BatchNorm1d(3)
+    place_model(model, torch.float16, CPU)
+    assert model.weight.dtype is torch.float16
+    assert model.running_mean.dtype is torch.float16
+    assert model.num_batches_tracked.dtype is torch.int64
+
+
+def test_inputs_are_copies_and_keep_their_structure():
+    given = {"x": torch.ones(2), "ids": torch.ones(2, dtype=torch.int64), "rest": [Pair(torch.zeros(1), "word"), (None, 3)]}
+    found = placed(given, torch.float32, CPU)
+    assert found["x"].data_ptr() != given["x"].data_ptr()
+    assert found["ids"].data_ptr() != given["ids"].data_ptr()
+    assert found["ids"].dtype is torch.int64
+    assert isinstance(found["rest"][0], Pair)
+    assert found["rest"][0].right == "word"
+    assert found["rest"][1] == (None, 3)
+
+
+def test_floating_inputs_are_cast():
+    assert placed(torch.ones(2), torch.bfloat16, CPU).dtype is torch.bfloat16
+
+
+def test_parameters_and_buffers_by_name():
+    model = torch.nn.BatchNorm1d(3)
+    found = workload_model.of_model(model)
+    assert list(found["entries"]) == ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"]
+    assert found["entries"]["weight"] == {"content": content_id(model.weight), "dtype": "float32", "shape": [3]}
+
+
+def test_the_digest_does_not_depend_on_the_order_of_registration():
+    first, second = torch.nn.Module(), torch.nn.Module()
+    for name in ("a", "b"):
+        first.register_buffer(name, torch.full((2,), float(ord(name))))
+    for name in ("b", "a"):
+        second.register_buffer(name, torch.full((2,), float(ord(name))))
+    assert workload_model.of_model(first)["digest"] == workload_model.of_model(second)["digest"]
+
+
+def test_one_bit_changes_the_digest():
+    model = torch.nn.Linear(2, 2)
+    before = workload_model.of_model(model)["digest"]
+    with torch.no_grad():
+        model.weight[0, 0] = torch.nextafter(model.weight[0, 0], torch.tensor(9.0))
+    assert workload_model.of_model(model)["digest"] != before
+
+
+def test_swapped_names_change_the_digest():
+    one, two = torch.zeros(2), torch.ones(2)
+    assert workload_model.of_inputs({"a": one, "b": two})["digest"] != workload_model.of_inputs({"a": two, "b": one})["digest"]
+
+
+def test_nested_inputs_have_paths():
+    found = workload_model.of_inputs(
+        {"ids": torch.zeros(2, dtype=torch.int64), "images": [torch.zeros(1), {"mask": torch.ones(1)}], "n": 3}
+    )
+    assert list(found["entries"]) == ["ids", "images.0", "images.1.mask"]
+    assert found["entries"]["ids"]["dtype"] == "int64"
+
+
+def test_a_tied_weight_has_its_first_name():
+    model = torch.nn.Module()
+    model.first = torch.nn.Linear(2, 2, bias=False)
+    model.second = torch.nn.Linear(2, 2, bias=False)
+    model.second.weight = model.first.weight
+    assert list(workload_model.of_model(model)["entries"]) == ["first.weight"]
