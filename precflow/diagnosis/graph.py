@@ -1,7 +1,8 @@
 """The data-flow graph of one side: which call's output went into which call, and which calls a module made.
 
-Edges come from the ``source`` that the agent recorded. Where one is missing (an operator that was not recorded stands
-between), the same content seen earlier is taken, and then the latest earlier output of the same shape: execution order.
+Edges come from the ``source`` that the agent recorded. If it is missing, because an operator in between was not recorded, an
+earlier output with the same content is taken. If there is none either, the latest earlier output of the same shape is taken as
+a guess: most often the call before made the input.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from dataclasses import dataclass, field
 
 from precflow.agent.contract import BACKWARD, FORWARD, OUTSIDE, ROOT_MODULE
 from precflow.diagnosis.nodes import CallKey, CallNode, Edge, OutputKey, key_of
-from precflow.diagnosis.phases import Phases
+from precflow.diagnosis.phases import PhaseEdges
 from precflow.dumps.records import Call, Record
 
 _NESTED = frozenset({FORWARD, BACKWARD})  # phases in which a module's call is around those of its children
 
 
 @dataclass
-class _Seen:
-    """Outputs so far, by what an input without an edge can be recognised by."""
+class _SeenOutputs:
+    """The outputs so far, by everything that an input without a recorded source can be recognised by."""
 
     outputs: set[OutputKey] = field(default_factory=set)
     by_content: dict[str, list[OutputKey]] = field(default_factory=lambda: defaultdict(list))
@@ -38,7 +39,7 @@ class _Seen:
                 self.by_content[record.known].append(place)
 
 
-def build(calls: Iterable[Call], *, outside: frozenset[str] = frozenset()) -> dict[CallKey, CallNode]:
+def build_graph(calls: Iterable[Call], *, outside: frozenset[str] = frozenset()) -> dict[CallKey, CallNode]:
     """Return every call as a node, in order of completion.
 
     Args:
@@ -47,16 +48,16 @@ def build(calls: Iterable[Call], *, outside: frozenset[str] = frozenset()) -> di
     """
     ordered = sorted(((key_of(call), call) for call in calls), key=lambda pair: pair[0])
     inside = _inside(ordered)
-    seen = _Seen()
+    seen = _SeenOutputs()
     nodes: dict[CallKey, CallNode] = {}
-    phases = Phases(nodes, (call for _, call in ordered))
+    phases = PhaseEdges(nodes, (call for _, call in ordered))
     for key, call in ordered:
         children = inside.get(key, ())
         start = children[0] if children else key
-        edges = [*_edges(call, start, seen, outside, phases), *phases.edges(call)]
-        around = phases.under_way(call)
+        edges = [*_find_edges(call, start, seen, outside, phases), *phases.edges(call)]
+        around = phases.find_unfinished_backward(call)
         if around is not None:
-            edges += [*_edges(around, start, seen, outside, phases), *phases.edges(around)]
+            edges += [*_find_edges(around, start, seen, outside, phases), *phases.edges(around)]
         nodes[key] = CallNode(key, call, tuple(edges), children)
         seen.add(key, call)
         phases.note(call)
@@ -64,7 +65,10 @@ def build(calls: Iterable[Call], *, outside: frozenset[str] = frozenset()) -> di
 
 
 def _inside(ordered: list[tuple[CallKey, Call]]) -> Mapping[CallKey, tuple[CallKey, ...]]:
-    """Give each module call the calls of itself and its children that completed in its phase since it was last done."""
+    """Return, for each module call, the calls that it and its children made in its phase since the module's last call.
+
+    A call that completes is kept waiting for every module around it; the next call of such a module to complete takes it.
+    """
     waiting: dict[tuple[int, int, str], dict[str, list[CallKey]]] = defaultdict(lambda: defaultdict(list))
     inside: dict[CallKey, tuple[CallKey, ...]] = {}
     outer: dict[str, str] = {}
@@ -84,7 +88,7 @@ def _enclosing(call: Call, outer: dict[str, str]) -> Iterator[str]:
 
     Args:
         call: The call.
-        outer: Module -> the one around it, as far as they came up; the same texts again and again need no new hashes.
+        outer: Module -> the one around it, filled in here. It hands out the same text objects, whose hashes are known already.
 
     >>> from types import SimpleNamespace as Stub
     >>> list(_enclosing(Stub(module="layers.0", operator="add"), {}))
@@ -103,35 +107,35 @@ def _enclosing(call: Call, outer: dict[str, str]) -> Iterator[str]:
         yield module
 
 
-def _edges(call: Call, start: CallKey, seen: _Seen, outside: frozenset[str], phases: Phases) -> Iterator[Edge]:
-    given = call.outputs if call.phase == "gradient" else call.inputs  # a gradient is what arrived
-    sources = [_recorded(record, start, seen) or _same_content(record, start, seen) for record in given]
+def _find_edges(call: Call, start: CallKey, seen: _SeenOutputs, outside: frozenset[str], phases: PhaseEdges) -> Iterator[Edge]:
+    given = call.outputs if call.phase == "gradient" else call.inputs  # a gradient's record is what arrived at the parameter
+    sources = [_find_recorded(record, start, seen) or _find_same_content(record, start, seen) for record in given]
     anything = any(source is not None for source in sources)
     for record, source in zip(given, sources, strict=True):
         from_outside = bool(record.content) and record.content in outside
         if record.weight:
-            yield Edge(record, source or phases.weight(call, record))
+            yield Edge(record, source or phases.find_weight(call, record))
         elif source is not None or (call.phase == "forward" and (anything or from_outside)):
             yield Edge(record, source)
         elif call.phase in _NESTED and not anything:
-            guess = _latest(seen.by_shape.get((call.phase, record.shape), []), start)
+            guess = _find_latest(seen.by_shape.get((call.phase, record.shape), []), start)
             if guess is not None or call.phase == "forward":
                 yield Edge(record, guess, guessed=guess is not None)
 
 
-def _recorded(record: Record, start: CallKey, seen: _Seen) -> OutputKey | None:
+def _find_recorded(record: Record, start: CallKey, seen: _SeenOutputs) -> OutputKey | None:
     if record.source is None:
         return None
     place = ((start[0], start[1], record.source[0]), record.source[1])
     return place if place in seen.outputs and place[0] < start else None
 
 
-def _same_content(record: Record, start: CallKey, seen: _Seen) -> OutputKey | None:
-    return None if record.weight else _latest(seen.by_content.get(record.known, []), start)
+def _find_same_content(record: Record, start: CallKey, seen: _SeenOutputs) -> OutputKey | None:
+    return None if record.weight else _find_latest(seen.by_content.get(record.known, []), start)
 
 
-def _latest(places: list[OutputKey], start: CallKey) -> OutputKey | None:
-    """Return the last place before ``start`` in the same rank and step."""
+def _find_latest(places: list[OutputKey], start: CallKey) -> OutputKey | None:
+    """Return the last output before ``start`` in the same rank and step; ``places`` are sorted."""
     position = bisect.bisect_left(places, (start, ""))
     found = places[position - 1] if position else None
     return found if found and found[0][:2] == start[:2] else None

@@ -1,8 +1,21 @@
 """Where two sides part: which calls introduce an error, and which records only inherit one.
 
-A failing record *introduces* where nothing that goes into its call fails; otherwise it *inherits*. Records that are not
-judged (movement, integers, what could not be compared) hand on what went into them. One pass in order of completion
-decides, because every source of a call completed before it.
+A failing record *introduces* an error if nothing that goes into its call fails; otherwise it *inherits* one. For example, with
+the status of each call's output beside it::
+
+      pass      fail        fail       (not judged)     fail
+    linear -> softmax -> matmul ---------> view ------> linear
+                  |
+                  +----> dropout -> norm
+                           pass     fail
+
+``softmax`` introduces: its input passes. ``matmul`` inherits from it. ``view`` moves values and is not judged, so it hands on
+what went into it, and the last ``linear`` inherits too. ``dropout`` passes, so ``norm`` introduces an error of its own, unless
+it is just above its limit and ``dropout`` just below: then the error of ``softmax`` only fell below its limit in between
+(:func:`_drifts`). The region is the list of calls that introduce, in order of the graph.
+
+One pass over the calls in order of completion is enough, because everything that goes into a call completed before it.
+:mod:`precflow.diagnosis.flow` carries along what each output hands on.
 """
 
 from __future__ import annotations
@@ -14,24 +27,24 @@ from precflow.agent.contract import module_text, parse_identity
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.flow import Flow, Tracer
-from precflow.diagnosis.graph import build
+from precflow.diagnosis.graph import build_graph
 from precflow.diagnosis.nodes import CallKey, CallNode
-from precflow.diagnosis.unrecorded import Change, Look
-from precflow.dumps.header import Entry, Header
+from precflow.diagnosis.unrecorded import TensorChange
+from precflow.dumps.header import Header
 from precflow.dumps.records import Call
+from precflow.judgement.inputs import JudgeInput
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
 
 ACCUMULATED = 0.5
 """Share of their limit that inputs may use before a failing output counts as accumulated rounding."""
+AMPLIFIED = 4.0
+"""How many times over its limit an output is from which on it is more than the accumulated rounding of its inputs."""
 
 _EQUAL = "its inputs are equal bit for bit"
 
-AMPLIFIED = 4.0
-"""Times its limit from which a failing output is more than the drift of inputs that use most of theirs."""
 
-
-class Graphed(Protocol):
-    """What is needed of a dump: its calls and its header."""
+class DumpWithCalls(Protocol):
+    """What localization needs of a dump: its calls and its header."""
 
     @property
     def header(self) -> Header:
@@ -42,11 +55,11 @@ class Graphed(Protocol):
 
 
 def localize(
-    reference: Graphed,
-    target: Graphed,
+    reference: DumpWithCalls,
+    target: DumpWithCalls,
     measures: Sequence[Measure],
     judged: Sequence[Judged],
-    look: Look | None = None,
+    judge_input: JudgeInput | None = None,
 ) -> Region:
     """Return where the sides part.
 
@@ -58,27 +71,41 @@ def localize(
         target: Dump of the side under test.
         measures: Every measured pair.
         judged: Their statuses.
-        look: Judges an input that no recorded call made; without it such an input counts as one that agrees.
+        judge_input: Judges an input that no recorded call made; without it such an input counts as one that agrees.
     """
-    nodes = build(reference.calls(), outside=_contents(reference.header.inputs.entries))
-    worst_last = sorted(judged, key=lambda one: one.status in MISALIGNED_STATUSES)  # of records that share an identity
-    tracer = Tracer(nodes, target.calls(), {one.record: one for one in measures}, {one.record: one for one in worst_last}, look)
-    search = _Search(nodes, tracer)
+    outside = frozenset(entry.content for entry in reference.header.inputs.entries.values())
+    nodes = build_graph(reference.calls(), outside=outside)
+    worst_last = sorted(judged, key=lambda one: one.status in MISALIGNED_STATUSES)  # of equal identities the worst wins
+    statuses = {one.record: one for one in worst_last}
+    tracer = Tracer(nodes, target.calls(), {one.record: one for one in measures}, statuses, judge_input)
+    search = _SuspectSearch(nodes, tracer)
     for node in nodes.values():
         search.visit(node)
     roles = {one.record: search.roles.get(one.record, "unknown") for one in judged}
-    suspects = search.ranked() or _earliest(nodes, tracer)
+    suspects = search.rank() or _find_earliest(nodes, tracer)
     return Region(
         start=suspects[0].name if suspects else "",
         suspects=suspects,
         roles=roles,
-        unrepeatable=(*_unrepeatable("reference", reference.header), *_unrepeatable("target", target.header)),
-        notes=(*_differ_already(reference.header, target.header), *_notes(judged, roles, suspects, search)),
+        unrepeatable=(*_name_unrepeatable("reference", reference.header), *_name_unrepeatable("target", target.header)),
+        notes=(*_describe_starts(reference.header, target.header), *_write_notes(judged, roles, suspects, search)),
     )
 
 
-class _Search:
-    """One pass over the nodes; collects roles and suspects."""
+class _SuspectSearch:
+    """One pass over the nodes; collects roles and suspects.
+
+    Args:
+        nodes: The reference's graph.
+        tracer: Carries along what each output hands on.
+
+    Attributes:
+        roles: Identity text of a judged record -> its role.
+        clear: Suspects whose inputs agree, by call.
+        accumulated: Suspects whose inputs already use more than half of their limit, by call.
+        drifting: Failing records whose error was below its limit in between.
+        guessed: Edges that were taken from execution order.
+    """
 
     def __init__(self, nodes: Mapping[CallKey, CallNode], tracer: Tracer) -> None:
         self.nodes = nodes
@@ -114,32 +141,33 @@ class _Search:
                 self.roles[record] = "inherits"
             else:
                 self.roles[record] = "introduces"
-                self._suspect(node, status, arriving)
+                self._add_suspect(node, status, arriving)
 
-    def ranked(self) -> tuple[Suspect, ...]:
+    def rank(self) -> tuple[Suspect, ...]:
         """Return the suspects, clear ones first, each part in order of the graph.
 
-        One that a collective may have brought its error to comes behind the clear ones of other ranks.
+        A suspect whose error may have come from another rank by a collective comes after the clear ones of other ranks.
         """
-        clear = sorted(self.clear, key=lambda key: (self._from_elsewhere(key), key))
+        clear = sorted(self.clear, key=lambda key: (self._may_come_from_another_rank(key), key))
         return (*(self.clear[key] for key in clear), *(self.accumulated[key] for key in sorted(self.accumulated)))
 
-    def _from_elsewhere(self, key: CallKey) -> bool:
+    def _may_come_from_another_rank(self, key: CallKey) -> bool:
         rank, step, _ = key
         others = [other for other in self.clear if other[0] != rank and other[1] <= step] if self.clear[key].changed else []
         return any(not self.clear[other].changed for other in others)
 
-    def _suspect(self, node: CallNode, status: Judged, arriving: Flow) -> None:
+    def _add_suspect(self, node: CallNode, status: Judged, arriving: Flow) -> None:
+        """Suspect a call for its failing output; of several outputs the one furthest over its limit counts."""
         part = self.accumulated if arriving.use > ACCUMULATED else self.clear
         earlier = part.get(node.key)
         if earlier is None or status.ratio > earlier.ratio:
-            changed = self.tracer.changed(node)
-            why = _why(node, status, arriving, self.tracer, changed)
-            part[node.key] = _suspect(node, status, why, use=arriving.use, changed=changed.text if changed else "")
+            changed = self.tracer.find_change(node)
+            why = _explain(node, status, arriving, self.tracer, changed)
+            part[node.key] = _make_suspect(node, status, why, use=arriving.use, changed=changed.text if changed else "")
 
     def _comes_from_around(self, node: CallNode) -> bool:
         """Tell whether the error is that of an input that a module's own code made, and blame that module."""
-        found = self.tracer.unrecorded.arriving(node)
+        found = self.tracer.unrecorded.find_failing(node)
         if found is None or found.module is None:
             return False
         if self.tracer.fails_before(found.module, node):
@@ -148,24 +176,28 @@ class _Search:
         failing = next((one for one in statuses if one is not None and one.status in MISALIGNED_STATUSES), None)
         if failing is not None:
             why = f"what it computes itself was not recorded, and {found.text} does not agree, though all before that does"
-            self.clear.setdefault(found.module.key, _suspect(found.module, failing, why))
+            self.clear.setdefault(found.module.key, _make_suspect(found.module, failing, why))
         return failing is not None
 
     def _blame_movement(self, arriving: Flow) -> None:
+        """Suspect the movement that changed values; it is not judged itself, so only what comes after it fails."""
         if arriving.failing or arriving.moved is None:
             return
         key, text = arriving.moved
         why = "its inputs are equal bit for bit, and it puts the values elsewhere on the target"
-        self.clear.setdefault(key, _suspect(self.nodes[key], Judged(record=text, status="not_judged", ratio=1.0), why))
+        self.clear.setdefault(key, _make_suspect(self.nodes[key], Judged(record=text, status="not_judged", ratio=1.0), why))
 
 
 def _drifts(status: Judged, arriving: Flow) -> bool:
-    """Tell whether an error from a suspect before fell below its limit in between, and rises above it again here."""
+    """Tell whether the error of an earlier suspect fell below its limit in between, and only rises above it again here.
+
+    Example: softmax fails at 8 times its limit, the projection after it passes at 0.9, the next call fails at 1.1.
+    """
     near = 1.0 < status.ratio < AMPLIFIED  # a ratio below 1 fails for another reason, such as a mask
     return status.status == "fail" and near and arriving.behind and arriving.use > ACCUMULATED
 
 
-def _suspect(node: CallNode, status: Judged, why: str, *, use: float = 0.0, changed: str = "") -> Suspect:
+def _make_suspect(node: CallNode, status: Judged, why: str, *, use: float = 0.0, changed: str = "") -> Suspect:
     call = node.call
     return Suspect(
         record=status.record,
@@ -181,11 +213,11 @@ def _suspect(node: CallNode, status: Judged, why: str, *, use: float = 0.0, chan
     )
 
 
-def _why(node: CallNode, status: Judged, arriving: Flow, tracer: Tracer, changed: Change | None) -> str:
-    """Say in words why a call is under suspicion."""
+def _explain(node: CallNode, status: Judged, arriving: Flow, tracer: Tracer, changed: TensorChange | None) -> str:
+    """Say why a call is under suspicion."""
     if changed is not None:
         return f"something that is not recorded changed its {changed.text}, so that the error may come from there"
-    agree = _inputs_in_words(node, arriving, tracer)
+    agree = _describe_wrong_inputs(node, arriving, tracer) or _describe_right_inputs(node, arriving, tracer)
     if not node.call.operator:
         agree += ", nothing recorded inside it fails" if node.inside else ", nothing inside it was recorded"
     differs = {
@@ -197,53 +229,49 @@ def _why(node: CallNode, status: Judged, arriving: Flow, tracer: Tracer, changed
     return f"{agree}, {differs}{doubt}"
 
 
-def _inputs_in_words(node: CallNode, arriving: Flow, tracer: Tracer) -> str:
-    return _wrong_in_words(node, arriving, tracer) or _right_in_words(node, arriving, tracer)
-
-
-def _wrong_in_words(node: CallNode, arriving: Flow, tracer: Tracer) -> str:
-    """Say which inputs are known to differ, or may; ``""`` where there is none."""
+def _describe_wrong_inputs(node: CallNode, arriving: Flow, tracer: Tracer) -> str:
+    """Say which inputs differ or may differ; ``""`` if none does."""
     unrecorded = tracer.unrecorded
-    if (found := unrecorded.arriving(node)) is not None:
+    if (found := unrecorded.find_failing(node)) is not None:
         return f"{found.text}, which nothing recorded made, does not agree"
-    if index := unrecorded.doubtful(node):
+    if index := unrecorded.find_undecided(node):
         return f"its input {index}, which nothing recorded made, cannot be compared"
-    if arriving.outside and not unrecorded.agree(node):
+    if arriving.outside and not unrecorded.all_agree(node):
         return f"its {arriving.outside} differs between the sides before any operator ran"
-    return f"its inputs carry the accepted difference of {arriving.accepted}" if arriving.accepted else ""
+    return f"its inputs already differ because of the accepted difference at {arriving.accepted}" if arriving.accepted else ""
 
 
-def _right_in_words(node: CallNode, arriving: Flow, tracer: Tracer) -> str:
+def _describe_right_inputs(node: CallNode, arriving: Flow, tracer: Tracer) -> str:
     """Say how well the inputs are known to agree."""
     if not node.edges:
         return "it has no inputs"
     if arriving.use > ACCUMULATED:
         return f"its inputs use {arriving.use:.0%} of their limit ({arriving.via}): accumulated"
-    if all(tracer.equal_input(edge.record) for edge in node.edges):
+    if all(tracer.is_equal_input(edge.record) for edge in node.edges):
         return _EQUAL
     if arriving.unknown:
         return "its inputs may agree"
     return "its inputs agree"
 
 
-def _earliest(nodes: Mapping[CallKey, CallNode], tracer: Tracer) -> tuple[Suspect, ...]:
-    """Return the first failing call, where every failing record seems to inherit."""
+def _find_earliest(nodes: Mapping[CallKey, CallNode], tracer: Tracer) -> tuple[Suspect, ...]:
+    """Return the first failing call in execution order, for the case that every failing record seems to inherit."""
     for node in nodes.values():
         for record in node.call.outputs:
             status = tracer.status(record.text)
             if status is not None and status.status in MISALIGNED_STATUSES:
                 why = "the first failing record in execution order; what goes into it could not be told apart"
-                return (_suspect(node, status, why),)
+                return (_make_suspect(node, status, why),)
     return ()
 
 
-def _unrepeatable(side: str, header: Header) -> list[str]:
-    names = [f"{side}: {_name(text)}" for text in header.repeat.different]
-    return list(dict.fromkeys(names))
+def _name_unrepeatable(side: str, header: Header) -> list[str]:
+    """Return ``side: module / operator`` of the records of a side that changed between two equal runs."""
+    return list(dict.fromkeys(f"{side}: {_name_call(text)}" for text in header.repeat.different))
 
 
-def _name(text: str) -> str:
-    """Return ``module / operator`` of an identity's text; the text itself where it is none."""
+def _name_call(text: str) -> str:
+    """Return ``module / operator`` of an identity's text; the text itself if it is not an identity."""
     try:
         identity = parse_identity(text)
     except ValueError:
@@ -252,12 +280,8 @@ def _name(text: str) -> str:
     return f"{place} / {identity.operator}" if identity.operator else place
 
 
-def _contents(entries: Mapping[str, Entry]) -> frozenset[str]:
-    """Return the content ids of a header's entries."""
-    return frozenset(entry.content for entry in entries.values())
-
-
-def _differ_already(reference: Header, target: Header) -> list[str]:
+def _describe_starts(reference: Header, target: Header) -> list[str]:
+    """Say that the two sides did not start from the same weights or inputs."""
     parts = (("weights", reference.weights, target.weights), ("inputs", reference.inputs, target.inputs))
     return [
         f"the {part} of the two sides differ already"
@@ -266,7 +290,9 @@ def _differ_already(reference: Header, target: Header) -> list[str]:
     ]
 
 
-def _notes(judged: Sequence[Judged], roles: Mapping[str, str], suspects: Sequence[Suspect], search: _Search) -> list[str]:
+def _write_notes(
+    judged: Sequence[Judged], roles: Mapping[str, str], suspects: Sequence[Suspect], search: _SuspectSearch
+) -> list[str]:
     failing = [one.record for one in judged if one.status in MISALIGNED_STATUSES]
     lost = sum(roles[record] == "unknown" for record in failing)
     notes = []
@@ -274,7 +300,7 @@ def _notes(judged: Sequence[Judged], roles: Mapping[str, str], suspects: Sequenc
         notes.append(f"{len(suspects)} calls introduce an error of their own; the first in the graph is shown first")
     if search.accumulated:
         notes.append(f"{len(search.accumulated)} of them start from inputs that already use most of their limit")
-    if len(failing) > lost and not search.ranked():
+    if len(failing) > lost and not search.rank():
         notes.append("no failing record introduces its error by the graph: the first in execution order is shown")
     if search.drifting:
         notes.append(f"{search.drifting} records fail again by an error that was below its limit in between")

@@ -1,7 +1,8 @@
-"""What the phases of training depend on beside their inputs: forward, weights and gradients that came before.
+"""Edges between the phases of training: what a call depends on besides its inputs.
 
-Backward uses what its forward kept; a gradient is made of what arrived at its module; the optimizer makes the next step's
-weights. Without these edges everything after the first difference would seem to start anew in every phase and every step.
+Backward uses what its forward kept; a parameter's gradient is made of what arrived at its module; the optimizer makes the
+weights of the next step. Without these edges an error would seem to start anew in every phase and every step, and each of them
+would have a suspect of its own.
 """
 
 from __future__ import annotations
@@ -13,31 +14,32 @@ from precflow.agent.contract import OUTSIDE, ROOT_MODULE
 from precflow.diagnosis.nodes import CallKey, CallNode, Edge, OutputKey, key_of
 from precflow.dumps.records import Call, Record
 
-Source = tuple[Record, OutputKey]
-_Place = tuple[int, int, str]
-_Weights = dict[tuple[int, str], dict[tuple[str, str], list[Source]]]
+_Source = tuple[Record, OutputKey]
+_ModuleKey = tuple[int, int, str]  # rank, step and module
+_ParameterKey = tuple[int, int, str, str]  # rank, step, module and parameter
+_Weights = dict[tuple[int, str], dict[tuple[str, str], list[_Source]]]
 
 
-class Phases:
-    """Remembers what later phases depend on; calls come in order of completion.
+class PhaseEdges:
+    """Finds the edges between phases; calls come in order of completion.
 
     Args:
-        nodes: The graph so far.
+        nodes: The graph so far, which grows while calls are noted.
         calls: All calls in order of completion, those that are not in the graph yet as well.
     """
 
     def __init__(self, nodes: Mapping[CallKey, CallNode], calls: Iterable[Call] = ()) -> None:
         self._nodes = nodes
-        self._forward: dict[_Place, dict[int, CallKey]] = defaultdict(dict)  # rank, step and module -> call -> its own forward
+        self._forward: dict[_ModuleKey, dict[int, CallKey]] = defaultdict(dict)  # number of the call -> its own forward
         self._end: dict[tuple[int, int], CallKey] = {}  # rank and step -> the last call of the forward
-        self._lines: dict[_Place, list[Call]] = defaultdict(list)  # rank, step and module -> all its backwards
-        self._backward: dict[_Place, list[CallKey]] = defaultdict(list)  # those of them that are over
-        self._gradients: dict[tuple[int, int, str, str], Source] = {}  # rank, step, module and parameter -> its gradient
+        self._all_backwards: dict[_ModuleKey, list[Call]] = defaultdict(list)  # those that are still to come as well
+        self._done_backwards: dict[_ModuleKey, list[CallKey]] = defaultdict(list)
+        self._gradients: dict[_ParameterKey, _Source] = {}
         self._weights: _Weights = defaultdict(dict)  # rank and module -> weight and phase -> what was last made of it
-        self._added: Counter[tuple[int, int, str, str]] = Counter()  # how often backward adds to a parameter's gradient
+        self._added: Counter[_ParameterKey] = Counter()  # how often backward adds to a parameter's gradient
         for call in calls:
             if call.phase == "backward" and not call.operator:
-                self._lines[call.rank, call.step, call.module].append(call)
+                self._all_backwards[call.rank, call.step, call.module].append(call)
             elif call.phase == "gradient":
                 self._added[_parameter(call)] += 1
 
@@ -49,7 +51,7 @@ class Phases:
             if not call.operator:
                 self._forward[(*key[:2], call.module)][call.call] = key
         elif call.phase == "backward" and not call.operator:
-            self._backward[(*key[:2], call.module)].append(key)
+            self._done_backwards[(*key[:2], call.module)].append(key)
         elif call.phase in {"gradient", "optimizer"} and call.outputs:
             name = call.outputs[0].index
             sources = [(record, (key, record.index)) for record in call.outputs]
@@ -57,34 +59,35 @@ class Phases:
             if call.phase == "gradient":
                 self._gradients[(*key[:2], call.module, name)] = sources[0]
 
-    def weight(self, call: Call, record: Record) -> OutputKey | None:
-        """Return what made a weight in an earlier step."""
+    def find_weight(self, call: Call, record: Record) -> OutputKey | None:
+        """Return the optimizer's call that made a weight in an earlier step."""
         module, _, name = record.weight.rpartition(".")
         made = self._weights.get((call.rank, module), {}).get((name, "optimizer"), ())
         return next((place for _, place in made if place[0] < (call.rank, call.step, 0)), None)
 
-    def under_way(self, call: Call) -> Call | None:
-        """Return the backward of the module that a gradient belongs to, where its line is only written afterwards.
+    def find_unfinished_backward(self, call: Call) -> Call | None:
+        """Return the backward that a gradient comes from, if that backward completes only after the gradient.
 
-        A linear layer has the gradient of its weights before that of its input.
+        A linear layer has the gradient of its weights before that of its input, so the record of its backward comes later.
         """
         if call.phase != "gradient":
             return None
-        over = len(self._backward.get(self._runs(call), ()))
-        return next((line for number, line in self._summed_up(call) if number >= over), None)
+        done = len(self._done_backwards.get(self._find_user(call), ()))
+        return next((backward for number, backward in self._summed_backwards(call) if number >= done), None)
 
-    def _summed_up(self, call: Call) -> Iterator[tuple[int, Call]]:
+    def _summed_backwards(self, call: Call) -> Iterator[tuple[int, Call]]:
         """Yield the backwards of a module that a gradient is the sum of, numbered in the step.
 
-        A module that ran several times has its gradient once, when all of them are added up; a step of several backwards has
-        it once for each, which ``call`` counts.
+        A module that ran three times in one forward has three backwards and one gradient, their sum. A step that accumulates
+        over two batches has such a sum for each of them, and ``call`` counts these: with six backwards in all, call 0 is the
+        sum of the backwards 0 to 2, call 1 of 3 to 5.
         """
-        lines = self._lines.get(self._runs(call), [])
-        each = max(1, len(lines) // max(1, self._added[_parameter(call)]))
-        return ((number, line) for number, line in enumerate(lines) if number // each == call.call)
+        backwards = self._all_backwards.get(self._find_user(call), [])
+        each = max(1, len(backwards) // max(1, self._added[_parameter(call)]))
+        return ((number, backward) for number, backward in enumerate(backwards) if number // each == call.call)
 
     def edges(self, call: Call) -> Iterator[Edge]:
-        """Yield the edges of a call beside those of its inputs."""
+        """Yield the edges of a call besides those of its inputs."""
         if call.phase == "forward":
             yield from () if call.operator else self._own_weights(call)
         elif call.phase == "backward":
@@ -102,7 +105,7 @@ class Phases:
                     yield Edge(record, place)
 
     def _of_forward(self, call: Call) -> Iterator[Edge]:
-        """Yield what a module's forward was given and has made; where that is not there, the end of the forward."""
+        """Yield what a module's forward was given and made; if it was not recorded, what the whole forward made last."""
         when = (call.rank, call.step)
         key = self._forward.get((*when, call.module), {}).get(call.call)
         if key is not None:
@@ -114,43 +117,46 @@ class Phases:
 
     def _of_gradient(self, call: Call) -> Iterator[Edge]:
         """Yield what arrived at the module that holds a parameter, and the gradient that was there before."""
-        over = self._backward.get(self._runs(call), ())
-        done = [over[number] for number, _ in self._summed_up(call) if number < len(over)]
+        backwards = self._done_backwards.get(self._find_user(call), ())
+        done = [backwards[number] for number, _ in self._summed_backwards(call) if number < len(backwards)]
         for key in done:
             yield from self._nodes[key].edges
-        if not done and self.under_way(call) is None:
+        if not done and self.find_unfinished_backward(call) is None:
             yield from self._arrived(call)
         for record in call.outputs:
-            yield from self._before(call, record)
+            yield from self._earlier_gradient(call, record)
 
     def _arrived(self, call: Call) -> Iterator[Edge]:
-        """Yield what its last backward was given; where no backward was recorded, what its forward and the whole one made."""
-        place = self._runs(call)
-        over = self._backward.get(place)
-        if over:
-            yield from self._nodes[over[-1]].edges
+        """Yield what the module's last backward was given; if none was recorded, what its forward and the whole one made."""
+        user = self._find_user(call)
+        backwards = self._done_backwards.get(user)
+        if backwards:
+            yield from self._nodes[backwards[-1]].edges
             return
-        made = [*self._forward.get(place, {}).values(), self._end.get(place[:2])]
+        made = [*self._forward.get(user, {}).values(), self._end.get(user[:2])]
         for key in (key for key in made if key is not None):
             yield from (edge for edge in self._nodes[key].edges if edge.source is not None)
             yield from self._outputs(self._nodes[key].call)
 
-    def _runs(self, call: Call) -> _Place:
-        """Return where a parameter is used: its module, or the one around it if that never ran itself (as in attention)."""
+    def _find_user(self, call: Call) -> _ModuleKey:
+        """Return the module that uses a parameter: its own, or the innermost around it that ran.
+
+        ``nn.MultiheadAttention`` reads the weight of its ``out_proj`` and never calls it.
+        """
         module = call.module
         while module not in {ROOT_MODULE, OUTSIDE}:
-            place = (call.rank, call.step, module)
-            if place in self._lines or place in self._forward:
-                return place
+            user = (call.rank, call.step, module)
+            if user in self._all_backwards or user in self._forward:
+                return user
             module = module.rpartition(".")[0]
         return (call.rank, call.step, module)
 
     def _of_optimizer(self, call: Call) -> Iterator[Edge]:
-        before = [edge for record in call.outputs[:1] for edge in self._before(call, record)]
-        yield from before or self._arrived(call)  # gradients may not have been asked for
+        before = [edge for record in call.outputs[:1] for edge in self._earlier_gradient(call, record)]
+        yield from before or self._arrived(call)  # gradients may not have been recorded
         yield from self._own_weights(call)
 
-    def _before(self, call: Call, record: Record) -> Iterator[Edge]:
+    def _earlier_gradient(self, call: Call, record: Record) -> Iterator[Edge]:
         known = self._gradients.get((call.rank, call.step, call.module, record.index))
         if known is not None:
             yield Edge(*known)
@@ -160,6 +166,5 @@ class Phases:
         return (Edge(record, (key_of(call), record.index)) for record in call.outputs)
 
 
-def _parameter(call: Call) -> tuple[int, int, str, str]:
-    """Return rank, step, module and parameter of a gradient."""
+def _parameter(call: Call) -> _ParameterKey:
     return call.rank, call.step, call.module, call.outputs[0].index if call.outputs else ""

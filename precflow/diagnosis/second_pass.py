@@ -14,8 +14,8 @@ from typing import Any
 from precflow.agent.contract import DETAIL_FACTS, module_text
 from precflow.agent.selection import DetailRule, Selection, literal_pattern
 from precflow.diagnosis.findings import Region
-from precflow.diagnosis.graph import build
-from precflow.diagnosis.localize import Graphed
+from precflow.diagnosis.graph import build_graph
+from precflow.diagnosis.localize import DumpWithCalls
 from precflow.diagnosis.nodes import CallKey, CallNode, key_of
 from precflow.dumps.estimate import holds_tensor, tensor_bytes
 from precflow.dumps.records import Call, Record
@@ -68,8 +68,8 @@ class SecondPass:
 
 
 def choose(  # noqa: PLR0913  two dumps, what was made of them, and two settings of the recipe, all by name
-    reference: Graphed,
-    target: Graphed,
+    reference: DumpWithCalls,
+    target: DumpWithCalls,
     *,
     judged: Sequence[Judged],
     region: Region,
@@ -86,7 +86,7 @@ def choose(  # noqa: PLR0913  two dumps, what was made of them, and two settings
         budget: Most bytes that a side's dump may take; 0 sets no bound.
         rules: ``capture.rules`` of the recipe: parts of tensors that it keeps stay parts.
     """
-    nodes = build(reference.calls())
+    nodes = build_graph(reference.calls())
     sides = (_Side(reference.calls()), _Side(target.calls()))
     taken: list[Kind] = []
     left_out = 0

@@ -1,33 +1,41 @@
-"""Inputs that no recorded call is known to have made, and the module whose own code must have.
+"""What no recorded call did: inputs that a module's own code made, and tensors that changed on their way to a call.
 
-Where modules alone are recorded, what a module computes between its children is not: an attention's scores reach the output
-projection out of nowhere. If such an input is over its limit already, who takes it is innocent, however wrong its output is.
+*Inputs without a maker.* If only modules are recorded, what a module computes between its children is not: an attention's
+scores reach the output projection out of nowhere. If such an input is over its limit already, the call that takes it is
+innocent, however wrong its output is, and the innermost module around it is to blame (:class:`UnrecordedInputs`).
+
+*Changed tensors.* The agent knows which call made a tensor by its memory, and whether the memory was written to since by
+torch's counter of in-place writes. Collectives in place (``all_reduce``), kernels of other libraries and NumPy write without
+counting: the record of whoever takes the tensor then names its maker but has another content. One dump is enough to see that,
+so no rounding is in the way (:func:`find_change`).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from precflow.agent.contract import Identity
 from precflow.diagnosis.nodes import CallKey, CallNode, OutputKey, key_of
 from precflow.dumps.records import Call, Record
+from precflow.judgement.inputs import JudgeInput
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Judged
 
-Look = Callable[[Record, Record], Judged]
-_FINE = frozenset({"pass", "blind"})
+Outputs = Mapping[OutputKey, tuple[Call, Record]]
+"""Every output of a dump, with its call."""
+_WITHIN_LIMITS = frozenset({"pass", "blind"})
 
 
 @dataclass(frozen=True, slots=True)
-class Unrecorded:
-    """An input that does not agree and was made by something that is not recorded.
+class UnrecordedInput:
+    """An input that is over its limit and was made by something that was not recorded.
 
     Attributes:
         record: The input, of the reference.
         judged: Its status, by the limits of outputs.
         taker: Name of the call that takes it.
-        module: The innermost recorded module that it was made in; ``None`` where it came from outside of all of them.
+        module: The innermost recorded module that it was made in; ``None`` if it came from outside of all of them.
     """
 
     record: Record
@@ -41,56 +49,58 @@ class Unrecorded:
         return f"input {self.record.index} of {self.taker}"
 
 
-class Search:
-    """Looks for such inputs.
+class UnrecordedInputs:
+    """Finds and judges the inputs of calls that no recorded call made.
 
     Args:
         nodes: The reference's graph.
         target: Every record of the target.
-        look: Judges an input; ``None`` where nothing but content ids is at hand: then nothing is found.
+        judge_input: Judges an input; ``None`` if only content ids were kept: then nothing is found.
     """
 
-    def __init__(self, nodes: Mapping[CallKey, CallNode], target: Mapping[Identity, Record], look: Look | None) -> None:
+    def __init__(
+        self, nodes: Mapping[CallKey, CallNode], target: Mapping[Identity, Record], judge_input: JudgeInput | None
+    ) -> None:
         self._nodes = nodes
         self._target = target
-        self._look = look
-        self._seen: dict[int, Judged] = {}
+        self._judge_input = judge_input
+        self._known: dict[int, Judged] = {}  # by id of the record: an input is read and judged once
 
-    def arriving(self, node: CallNode) -> Unrecorded | None:
-        """Return the first such input among those that a call depends on, ``None`` where none is known to be over its limit."""
-        for record, judged in self._judged(node):
+    def find_failing(self, node: CallNode) -> UnrecordedInput | None:
+        """Return the first input without a maker that is over its limit, of those that a call depends on."""
+        for record, judged in self._judge_inputs(node):
             if judged.status in MISALIGNED_STATUSES:
                 taker = self._takers[id(record)]
-                return Unrecorded(record, judged, taker.call.name, self._module(taker, record))
+                return UnrecordedInput(record, judged, taker.call.name, self._find_module(taker, record))
         return None
 
-    def doubtful(self, node: CallNode) -> str:
-        """Return the index of an input that no recorded call made and that cannot be judged, ``""`` where there is none."""
-        open_ = (record for record, judged in self._judged(node) if judged.status in INCOMPLETE_STATUSES)
-        return next((record.index for record in open_), "")
+    def find_undecided(self, node: CallNode) -> str:
+        """Return the index of an input without a maker that cannot be judged, ``""`` if there is none."""
+        undecided = (record for record, judged in self._judge_inputs(node) if judged.status in INCOMPLETE_STATUSES)
+        return next((record.index for record in undecided), "")
 
-    def agree(self, node: CallNode) -> bool:
-        """Tell whether there are such inputs that differ in bits, and all of them keep the limits of outputs."""
-        statuses = [judged.status for _, judged in self._judged(node)]
-        return bool(statuses) and set(statuses) <= _FINE
+    def all_agree(self, node: CallNode) -> bool:
+        """Tell whether there are inputs without a maker that differ in bits, and all of them keep the limits of outputs."""
+        statuses = {judged.status for _, judged in self._judge_inputs(node)}
+        return bool(statuses) and statuses <= _WITHIN_LIMITS
 
-    def _judged(self, node: CallNode) -> Iterator[tuple[Record, Judged]]:
+    def _judge_inputs(self, node: CallNode) -> Iterator[tuple[Record, Judged]]:
         """Yield the inputs without a maker whose bits are not known to be equal, each with its status."""
-        for edge in node.edges if self._look is not None else ():
+        if self._judge_input is None:
+            return
+        for edge in node.edges:
             record, other = edge.record, self._target.get(edge.record.identity)
-            made = edge.source is not None and not edge.guessed and record.source is not None  # else taken for equal bits
-            if made or record.weight or other is None or self._look is None or id(record) not in self._takers:
+            # A source that was not recorded was only found by equal content: it tells nothing about who made the input.
+            has_maker = edge.source is not None and not edge.guessed and record.source is not None
+            if has_maker or record.weight or other is None or id(record) not in self._takers:
                 continue
             if not record.content or record.content != other.content:
-                yield record, self._status(record, other, self._look)
+                if id(record) not in self._known:
+                    self._known[id(record)] = self._judge_input(record, other)
+                yield record, self._known[id(record)]
 
-    def _status(self, record: Record, other: Record, look: Look) -> Judged:
-        if id(record) not in self._seen:
-            self._seen[id(record)] = look(record, other)
-        return self._seen[id(record)]
-
-    def _module(self, taker: CallNode, record: Record) -> CallNode | None:
-        """Return the module around a call that was not given this input itself."""
+    def _find_module(self, taker: CallNode, record: Record) -> CallNode | None:
+        """Return the innermost module around a call that was not given this input itself, so that its own code made it."""
         around = self._around.get(taker.key)
         while around is not None and record.known and any(one.known == record.known for one in around.call.inputs):
             around = self._around.get(around.key)
@@ -111,23 +121,14 @@ class Search:
         return found
 
 
-# Tensors that are not what their maker returned: something that is not recorded wrote to them in between.
-#
-# An agent knows which call made a tensor by its memory, and that memory was written to by torch's counter of in-place writes.
-# Collectives in place (``all_reduce``), kernels of other libraries and NumPy write without being counted: the record of whoever
-# takes the tensor then names its maker, and has another content. One dump shows that by itself, free of any noise.
-
-Outputs = Mapping[OutputKey, tuple[Call, Record]]
-
-
 @dataclass(frozen=True)
-class Change:
-    """A tensor that changed on its way to a call.
+class TensorChange:
+    """A tensor that changed between the call that made it and the call that takes it.
 
     Attributes:
         record: What arrived, or what a module returned.
-        maker: The call that made it, by name.
-        site: Where that was called, ``""`` where unknown.
+        maker: Name of the call that made it.
+        site: Where that was called, ``""`` if unknown.
     """
 
     record: Record
@@ -136,18 +137,18 @@ class Change:
 
     @property
     def text(self) -> str:
-        """Which tensor, who made it, and the innermost line of where."""
-        what, line = f"{self.record.whose.role} {self.record.index}", self.site.partition(" <- ")[0]
-        return f"{what} after {self.maker} returned it{f' ({line})' if line else ''}"
+        """Which tensor, which call made it, and the innermost line of where that was called."""
+        tensor, line = f"{self.record.whose.role} {self.record.index}", self.site.partition(" <- ")[0]
+        return f"{tensor} after {self.maker} returned it{f' ({line})' if line else ''}"
 
 
-def outputs_of(calls: Iterable[Call]) -> Outputs:
-    """Return every output of a dump by its place."""
+def index_outputs(calls: Iterable[Call]) -> Outputs:
+    """Return every output of a dump by its key."""
     return {(key_of(call), record.index): (call, record) for call in calls for record in call.outputs}
 
 
-def change(record: Record, outputs: Outputs) -> Change | None:
-    """Return how a record differs from the output that it is; ``None`` where it does not, or nothing tells.
+def find_change(record: Record, outputs: Outputs) -> TensorChange | None:
+    """Return how a record differs from the output that it should be; ``None`` if it is the same, or too little was kept.
 
     Args:
         record: Of a call in the same dump.
@@ -161,18 +162,18 @@ def change(record: Record, outputs: Outputs) -> Change | None:
         return None
     call, made = found
     alike = (made.dtype, made.shape, made.part) == (record.dtype, record.shape, record.part)
-    if not alike or _equal(made, record):
+    if not alike or _is_same(made, record):
         return None
-    return Change(record, call.name, call.site)
+    return TensorChange(record, call.name, call.site)
 
 
-def _equal(one: Record, other: Record) -> bool:
-    """Tell whether two records have the same bits, as far as what was kept tells."""
+def _is_same(one: Record, other: Record) -> bool:
+    """Tell whether two records have the same bits, as far as can be seen: two unknown contents count as the same."""
     if one.content and other.content:
         return one.content == other.content
     return not (one.mark and other.mark) or one.mark == other.mark
 
 
 def _is_transposable(shape: tuple[int, ...]) -> bool:
-    """Tell whether a transposed view, which is no call where it is an attribute (``x.T``), has the same shape."""
+    """Tell whether a transposed view has the same shape: ``x.T`` is an attribute and not a call, so it is not recorded."""
     return len(shape) > 1 and (shape == shape[::-1] or shape[-1] == shape[-2])

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from precflow.agent.contract import Identity
 from precflow.comparison.measure import Measure
-from precflow.diagnosis.graph import build, key_of
+from precflow.diagnosis.graph import build_graph, key_of
 from precflow.diagnosis.localize import localize
 from precflow.dumps.header import Header, Repeat
 from precflow.dumps.records import Call, Record
@@ -66,7 +66,7 @@ class Training:
         return order
 
     def node(self, module, phase, step=0):
-        nodes = build(self.calls())
+        nodes = build_graph(self.calls())
         (found,) = [
             node for node in nodes.values() if (node.call.module, node.call.phase, node.call.step) == (module, phase, step)
         ]
@@ -184,7 +184,7 @@ def test_a_gradient_of_the_first_of_two_backwards_waits_for_no_later_one():
         dump.add(0, "norm", "backward", [("0", (arrived[-1], "0"))])
         dump.add(0, "norm", "gradient", [], outputs=("weight",))
         dump.made[-1] = remade(dump.made[-1], call=len(arrived) - 1)
-    first, second = [node for node in build(dump.calls()).values() if node.call.phase == "gradient"]
+    first, second = [node for node in build_graph(dump.calls()).values() if node.call.phase == "gradient"]
     assert (0, arrived[0], "0") in sources(first)
     assert (0, arrived[1], "0") not in sources(first)
     assert (0, arrived[1], "0") in sources(second)
@@ -212,12 +212,12 @@ def test_weights_of_operators_come_from_the_optimizer_too():
     dump = Training()
     weight = remade(dump.made[0].inputs[0], weight="first.weight", source=None, content="")
     operator = remade(dump.made[10], order=-1, level="operator", operator="addmm", inputs=(weight,), step=1)
-    nodes = build([*dump.calls(), operator])
+    nodes = build_graph([*dump.calls(), operator])
     assert sources(nodes[key_of(operator)])[0] == (0, 8, "weight")
 
 
 def test_phases_do_not_contain_each_other():
-    for node in build(Training().calls()).values():
+    for node in build_graph(Training().calls()).values():
         assert all(key[1] == node.call.step for key in node.inside)
         inside = {call.phase for call in Training().calls() if (call.rank, call.step, call.order) in node.inside}
         assert inside <= {node.call.phase}
@@ -246,7 +246,7 @@ def test_what_comes_after_the_first_difference_inherits_it(start, name):
 
 def reached(dump, start):
     """Return every output that depends on one, by the graph."""
-    nodes = build(dump.calls())
+    nodes = build_graph(dump.calls())
     hit = {}
     for node in nodes.values():
         arrives = any(hit.get(edge.source) for edge in node.edges if edge.source)

@@ -11,7 +11,7 @@ from precflow.agent.capture.recorder import Recorder
 from precflow.agent.dump.writer import Writer
 from precflow.comparison.compare import compare
 from precflow.diagnosis.localize import localize
-from precflow.diagnosis.unrecorded import Change, change, outputs_of
+from precflow.diagnosis.unrecorded import TensorChange, find_change, index_outputs
 from precflow.dumps.reader import Dump
 from precflow.judgement.verdicts import Judged
 
@@ -124,7 +124,7 @@ def test_inputs_of_what_could_not_be_compared_may_agree(hand_made, judge_calls):
 
 
 def found(dump, record):
-    return change(record, outputs_of(dump.made))
+    return find_change(record, index_outputs(dump.made))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_transposed_view_may_be_meant(hand_made, shape):
 )
 def test_the_innermost_line_is_named(hand_made, site, text):
     record = hand_made().operator("b", "tanh", {"content": "b"}).inputs[0]
-    assert Change(record, "a", site).text == text
+    assert TensorChange(record, "a", site).text == text
 
 
 def reduced(hand_made, factor):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from precflow.agent.contract import Identity
 from precflow.comparison.fused.value_classes import MINUS_INFINITY, Fills, Sorted, classify, fills_of, sort, widen
 from precflow.diagnosis.findings import Suspect
-from precflow.diagnosis.localize import Graphed
+from precflow.diagnosis.localize import DumpWithCalls
 from precflow.dumps.dtypes import FLOATS, FloatFacts, float_facts
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
@@ -24,7 +24,7 @@ Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 
-class Readable(Graphed, Protocol):
+class Readable(DumpWithCalls, Protocol):
     """A dump whose tensors can be read."""
 
     def tensor(self, record: Record) -> npt.NDArray[Any]:
