@@ -6,11 +6,20 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import warm
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has what it starts in the background ignore interrupts
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if "PYTEST_XDIST_WORKER" in os.environ:  # threads of several tests on the same cores wait for each other at every operator
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="session")
+def warm_server():
+    """Return a server that runs ``precflow`` and its agents in forks of a process that has imported everything."""
+    server = warm.Warm()
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,7 @@
-"""Runs the real program as its users do: a process of its own, in a working directory shared by the session."""
+"""Runs the real program as its users do: a process of its own, in a working directory shared by the session.
+
+The process is a fork of one that has imported everything, see ``support/warm.py``; ``cold=True`` starts an interpreter.
+"""
 
 import json
 import os
@@ -40,15 +43,18 @@ class Ended:
 
 
 @pytest.fixture(scope="session")
-def precflow(workplace):
+def precflow(workplace, warm_server):
     """Return a function that runs ``precflow`` with the given words."""
 
-    def run(*words, recipe="sd_text_encoder", cwd=workplace, timeout=300, **variables):
+    def run(*words, recipe="sd_text_encoder", cwd=workplace, timeout=300, cold=False, **variables):
         environment = {name: value for name, value in os.environ.items() if name != "CI"}
         environment.update(variables)
+        folder = Path(cwd) / "runs" / recipe
+        if not cold and warm_server.serves(environment):
+            return Ended(*warm_server.run(words, cwd=cwd, env=environment, timeout=timeout), folder)
         command = [sys.executable, "-m", "precflow", *words]
         done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout)
-        return Ended(done.returncode, done.stdout, done.stderr, Path(cwd) / "runs" / recipe)
+        return Ended(done.returncode, done.stdout, done.stderr, folder)
 
     return run
 

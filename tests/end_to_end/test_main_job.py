@@ -17,7 +17,7 @@ def states(ended):
 
 
 def test_demo_is_aligned_and_says_that_it_is_emulated(precflow):
-    ended = precflow("+recipe=sd_text_encoder", *SMALL)
+    ended = precflow("+recipe=sd_text_encoder", *SMALL, cold=True)
     assert ended.code == 0, ended.err
     assert ended.result["verdict"]["verdict"] == "aligned"
     assert "EMULATED" in ended.err.upper()

@@ -1,0 +1,423 @@
+"""Runs `precflow` and its agents in processes forked from one that has imported everything already.
+
+A cold run of two sides spends most of its time importing torch and transformers three times. A test that is not about that
+asks a `Warm` server instead. The server (this file, run as a program) imports the libraries once and forks for each command:
+
+    pytest ---socket---> server ---fork---> precflow ...                (the judge)
+                                                +---fork---> spare      (becomes the reference's agent)
+                                                +---fork---> spare      (becomes the target's agent)
+
+A judge is forked from the server before the server has done anything, and makes its spares before it has begun itself, so
+each process starts with nothing of another run in it but imported modules. What an interpreter reads as it starts (PYTHONPATH,
+OMP_NUM_THREADS, another interpreter, a launcher) cannot be had of a fork: such a judge or agent is started as ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+AT_START = ("PYTHON", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "LD_", "LC_", "LANG", "TORCH_", "MALLOC_")  # read by interpreters
+AT_LIBERTY = {"PYTHONUNBUFFERED", "PYTHONHASHSEED", "TORCH_DEVICE_BACKEND_AUTOLOAD"}
+HASH_SEED = "1234"  # determinism.seed of the recipes: agents of another seed are started as ever
+OF_SERVER = {
+    "PYTHONHASHSEED": HASH_SEED,
+    "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+}
+LIBRARIES = (
+    "torch",
+    "torch.utils._python_dispatch",
+    "transformers.models.clip.modeling_clip",
+    "transformers.models.bert.modeling_bert",
+    "transformers",
+    "numba",
+    "pandas",
+)
+_LONGEST = 1 << 20  # bytes of a message
+
+
+class Warm:
+    """The tests' end: starts the server at the first command, ends it with `close`."""
+
+    def __init__(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="warm-"))
+        self.address = self.folder / "socket"
+        self._server = None
+
+    def serves(self, environment):
+        """Return whether a fork can stand in for an interpreter started with these variables."""
+        return _at_start(environment) == _at_start(os.environ)
+
+    def start(self):
+        """Start the server, unless it runs, and wait until it answers."""
+        if self._server is None:
+            self._server = subprocess.Popen(
+                [sys.executable, __file__, str(self.address)],
+                env={**os.environ, **OF_SERVER},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+            assert self._server.stdout.readline() == b"ready\n", "the warm server did not start"
+
+    def popen(self, words, *, cwd, env, out, err):
+        """Start ``python -m precflow WORDS``; return its end of a socket as a ``Started``."""
+        self.start()
+        return Started(self.address, words, cwd=cwd, env=env, files=(_null(), out, err))
+
+    def run(self, words, *, cwd, env, timeout):
+        """Run ``python -m precflow WORDS`` to its end and return exit code, stdout and stderr."""
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            started = self.popen(words, cwd=cwd, env=env, out=out.fileno(), err=err.fileno())
+            code = started.wait(timeout)
+            texts = []
+            for file in (out, err):
+                file.seek(0)
+                texts.append(file.read().decode("utf-8").replace("\r\n", "\n"))
+        return code, *texts
+
+    def shim(self):
+        """Return a folder with a command ``precflow`` that a shell may call in place of the real one."""
+        self.start()
+        path = self.folder / "bin" / "precflow"
+        if not path.exists():
+            path.parent.mkdir()
+            path.write_text(
+                f"#!{sys.executable} -IS\n{_SHIM.format(file=__file__, address=str(self.address))}", encoding="utf-8"
+            )
+            path.chmod(0o755)
+        return path.parent
+
+    def close(self):
+        """End the server and what it forked."""
+        if self._server is not None:
+            self._server.stdin.close()
+            self._server.wait()
+            self._server.stdout.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+_SHIM = """
+import importlib.util, os, sys
+spec = importlib.util.spec_from_file_location("warm", {file!r})
+warm = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(warm)
+sys.exit(warm.Started({address!r}, sys.argv[1:], cwd=os.getcwd(), env=dict(os.environ), files=(0, 1, 2)).wait(None))
+"""
+
+
+class Started:
+    """A command that the server runs: its process id, and its exit code once it has ended."""
+
+    def __init__(self, address, words, *, cwd, env, files):
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(str(address))
+        job = {"words": list(words), "cwd": str(cwd), "env": env}
+        _send(self._socket, job, files)
+        self._lines = self._socket.makefile("r")
+        self.pid = int(self._lines.readline())
+
+    def wait(self, timeout):
+        """Return the exit code, negative for a signal as `subprocess` has it; a command that takes longer is killed."""
+        self._socket.settimeout(timeout)
+        try:
+            return int(self._lines.readline())
+        except TimeoutError:
+            raise subprocess.TimeoutExpired("precflow", timeout) from None
+        finally:
+            self._socket.close()  # the server kills what nobody waits for
+            self._lines.close()
+
+
+def _null():
+    if not _NULL:
+        _NULL.append(os.open(os.devnull, os.O_RDWR))
+    return _NULL[0]
+
+
+_NULL: list[int] = []
+
+
+def _at_start(environment):
+    return {name: value for name, value in environment.items() if name.startswith(AT_START) and name not in AT_LIBERTY}
+
+
+def _send(connection, message, files):
+    data = json.dumps(message).encode()
+    assert len(data) < _LONGEST
+    socket.send_fds(connection, [len(data).to_bytes(8, "little")], list(files))
+    connection.sendall(data)
+
+
+def _receive(connection):
+    """Return a message and the files sent with it; ``None`` where the other end has closed."""
+    head, files, *_ = socket.recv_fds(connection, 8, 3)
+    if not head:
+        return None, []
+    size, data = int.from_bytes(head, "little"), b""
+    while len(data) < size:
+        data += connection.recv(size - len(data))
+    return json.loads(data), files
+
+
+# ------------------------------------------------------------------ the server's end
+
+
+def serve(address):
+    """Fork a judge for each message until stdin is closed."""
+    _import_everything()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen()
+    told, tells = os.pipe()
+    os.set_blocking(tells, False)
+    signal.set_wakeup_fd(tells)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    _adopt_orphans()
+    watched = selectors.DefaultSelector()
+    for source in (0, told, listener):
+        watched.register(source, selectors.EVENT_READ)
+    judges = {}  # process id -> connection of who waits for it
+    gc.freeze()  # or each child copies the pages of every object as it collects garbage
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    while True:
+        for key, _ in watched.select():
+            if key.fileobj == 0:
+                for pid in judges:
+                    os.kill(pid, signal.SIGKILL)
+                return
+            if key.fileobj == told:
+                os.read(told, 4096)
+                _reap(judges, watched)
+            elif key.fileobj is listener:
+                connection, _ = listener.accept()
+                pid = _fork(connection, [*judges.values(), connection, listener], (told, tells), watched)
+                judges[pid] = connection
+                connection.sendall(b"%d\n" % pid)
+                watched.register(connection, selectors.EVENT_READ)
+            else:
+                _kill_unwanted(key.fileobj, judges, watched)
+
+
+def _fork(connection, sockets, pipes, watched):
+    """Return the process id of a judge, after reading from the connection what it is to do."""
+    job, files = _receive(connection)
+    pid = os.fork()
+    if pid == 0:  # the child forgets what belongs to the server
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        watched.close()
+        for each in sockets:
+            each.close()
+        for file in pipes:
+            os.close(file)
+        _judge(job, files)
+    for file in files:
+        os.close(file)
+    return pid
+
+
+def _kill_unwanted(connection, judges, watched):
+    """Kill the judge of a connection whose other end has gone."""
+    watched.unregister(connection)
+    for pid in [pid for pid, other in judges.items() if other is connection]:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _import_everything():
+    for name in LIBRARIES:
+        with contextlib.suppress(ImportError):  # an extra that is not installed
+            importlib.import_module(name)
+    for module in pkgutil.walk_packages(importlib.import_module("precflow").__path__, "precflow."):
+        if not module.name.endswith("precflow.__main__"):
+            importlib.import_module(module.name)
+
+
+def _adopt_orphans():
+    import ctypes
+
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: agents of a judge that was killed end as our children
+
+
+def _reap(judges, watched):
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        connection = judges.pop(pid, None)
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+            with contextlib.suppress(KeyError):
+                watched.unregister(connection)
+            connection.close()
+
+
+def _become(files, environment, cwd, name):
+    """Take on streams, variables and directory, as an interpreter that is started does."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    for file in files:
+        if file > 2:
+            os.close(file)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    sys.argv[0] = name
+    sys.path[0] = cwd if name.endswith("__main__.py") else name  # of a server it is the folder of this file
+
+
+def _judge(job, files):
+    """Be ``python -m precflow``, with some spare processes at hand that become its agents."""
+    from precflow.sides import launch
+    from precflow.verbs import VERBS
+
+    words = job["words"]
+    several = 2 * ("-m" in words or "capture=escalating" in words)
+    spares = [] if words and words[0] in VERBS else _spares(2 + several, files)
+    launch.subprocess = _Subprocess(spares)
+    _become(files, job["env"], job["cwd"], str(Path(launch.__file__).parents[1] / "__main__.py"))
+    sys.argv[1:] = words
+
+    def run():
+        runpy.run_module("precflow", run_name="__main__")
+
+    _leave(run)
+
+
+def _leave(run):
+    """End this process as Python would, but for taking its modules apart."""
+    code = 0
+    try:
+        run()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+        code = 1
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def _spares(count, files):
+    """Return the processes that wait to become agents: (process id, socket); the judge's files are not theirs."""
+    spares = []
+    for _ in range(count):
+        here, there = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            here.close()
+            for _, other in spares:
+                other.close()
+            for file in files:
+                os.close(file)
+            os.setsid()  # a group of its own, which the judge ends
+            _agent(there)
+        there.close()
+        spares.append((pid, here))
+    return spares
+
+
+def _agent(connection):
+    """Wait, then be ``python precflow-agent.pyz ...``."""
+    from precflow.agent import __main__ as door
+
+    job, files = _receive(connection)
+    connection.close()
+    if job is None:  # the judge has ended without need of this process
+        os._exit(0)
+    _become(files, job["env"], job["cwd"], job["words"][1])
+    sys.argv[1:] = job["words"][2:]
+    sys.stdout.reconfigure(write_through=True)
+    sys.stderr.reconfigure(write_through=True)
+    _leave(lambda: sys.exit(door.main(sys.argv[1:])))
+
+
+class _Subprocess:
+    """The module `subprocess`, as `precflow.sides.launch` sees it here: agents are spares as long as there are some."""
+
+    def __init__(self, spares):
+        self._spares = spares
+
+    def __getattr__(self, name):
+        return getattr(subprocess, name)
+
+    def Popen(self, words, **options):  # noqa: N802
+        same = words[0] == sys.executable and _at_start(options["env"]) == _at_start(os.environ)
+        agent = len(words) > 2 and words[1].endswith(".pyz") and options["env"].get("PYTHONHASHSEED") == HASH_SEED
+        if not (self._spares and same and agent):
+            return subprocess.Popen(words, **options)
+        return _Forked(*self._spares.pop(0), words, **options)
+
+
+class _Forked:
+    """What `subprocess.Popen` offers, of a spare."""
+
+    def __init__(self, pid, connection, words, *, env, stdin, stdout, stderr, start_new_session):
+        assert stdout == subprocess.PIPE
+        assert start_new_session
+        self.pid, self.returncode, self.stdin = pid, None, None
+        theirs, self.args = _null(), words
+        if stdin == subprocess.PIPE:
+            theirs, ours = os.pipe()
+            self.stdin = os.fdopen(ours, "wb", buffering=0)
+        read, write = os.pipe()
+        self.stdout = os.fdopen(read, "rb")
+        _send(connection, {"words": words, "env": dict(env), "cwd": str(Path.cwd())}, (theirs, write, stderr.fileno()))
+        connection.close()
+        os.close(write)
+        if theirs != _null():
+            os.close(theirs)
+
+    def poll(self):
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout=None):
+        if self.returncode is None:
+            if timeout is not None and not _ends_within(self.pid, timeout):
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+
+def _ends_within(pid, seconds):
+    descriptor = os.pidfd_open(pid)
+    with selectors.DefaultSelector() as watched:
+        watched.register(descriptor, selectors.EVENT_READ)
+        ended = bool(watched.select(seconds))
+    os.close(descriptor)
+    return ended
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
