@@ -12,6 +12,18 @@ pytest.importorskip("numba")  # extra `fast`
 
 from precflow import compiling
 
+pytestmark = pytest.mark.xdist_group("compiled")  # the kernel is compiled once
+SMALL = """
+import json
+from precflow import compiling
+
+def double(value):
+    return 2 * value
+
+form = compiling.storing(double)
+doubled = form(5.0)
+print(json.dumps([sum(form.stats.cache_hits.values()), sum(form.stats.cache_misses.values()), doubled]))
+"""
 SCRIPT = """
 import json
 import numpy as np
@@ -27,23 +39,37 @@ else:
 """
 
 
-def run(**variables):
+def run(*script, **variables):
+    words = script or ("-c", SCRIPT)
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env={**os.environ, **variables}, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, *words], env={**os.environ, **variables}, capture_output=True, text=True, check=True, timeout=120
     )
     return done.stdout.strip(), done.stderr
 
 
-def test_the_second_process_loads_what_the_first_compiled(tmp_path):
-    assert run(NUMBA_CACHE_DIR=str(tmp_path))[0] == "[0, 1, 10.0]"
-    assert run(NUMBA_CACHE_DIR=str(tmp_path))[0] == "[1, 0, 10.0]"
-    assert [path.name for path in tmp_path.iterdir()] == [f"kernel-{compiling.fingerprint()}"]
+@pytest.fixture
+def small(tmp_path):
+    """Return a script that compiles a function of one line; the kernel takes half a minute."""
+    (tmp_path / "small.py").write_text(SMALL)
+    return str(tmp_path / "small.py")
 
 
-def test_where_nothing_can_be_kept_it_is_compiled_each_time(tmp_path):
+def test_the_second_process_loads_the_kernel_that_an_earlier_one_compiled():
+    run()
+    assert run()[0] == "[1, 0, 10.0]"
+
+
+def test_what_is_compiled_is_kept_in_the_folder_that_is_named(tmp_path, small):
+    cache = tmp_path / "cache"
+    assert run(small, NUMBA_CACHE_DIR=str(cache))[0] == "[0, 1, 10.0]"
+    assert run(small, NUMBA_CACHE_DIR=str(cache))[0] == "[1, 0, 10.0]"
+    assert [path.name for path in cache.iterdir()] == [f"kernel-{compiling.fingerprint()}"]
+
+
+def test_where_nothing_can_be_kept_it_is_compiled_each_time(tmp_path, small):
     (tmp_path / "file").write_text("")
     nowhere = str(tmp_path / "file" / "folder")
-    assert [run(NUMBA_CACHE_DIR=nowhere)[0] for _ in range(2)] == ["[0, 1, 10.0]"] * 2
+    assert [run(small, NUMBA_CACHE_DIR=nowhere)[0] for _ in range(2)] == ["[0, 1, 10.0]"] * 2
 
 
 def test_without_a_compiler_numpy_does_it():

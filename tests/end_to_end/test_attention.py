@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.slow, pytest.mark.npu, pytest.mark.xdist_group("training")]
 ATTENTION = (
     "workload.model._target_=attended.build",
     "workload.inputs._target_=attended.inputs",

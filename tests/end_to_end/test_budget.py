@@ -9,6 +9,7 @@ from recipes_of_tests import TRAINED
 
 from precflow.dumps.reader import Dump
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("budget")]
 ALONE = "sides=[reference]"
 WORKLOAD = ("workload.model._target_=hostile.build", "workload.inputs._target_=hostile.inputs", "reference.device=cpu")
 
@@ -66,7 +67,6 @@ CASES = {"sd_text_encoder": ("workload.model.layers=2",), "minilm": TRAINED}
 FACTOR = 1.3  # docs/capture.md states it
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("recipe", CASES)
 def test_the_first_plan_tells_what_each_detail_takes(precflow, tmp_path, recipe):
     shutil.copy(Path(__file__).parent / "workloads" / "trained.py", tmp_path)

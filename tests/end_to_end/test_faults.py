@@ -34,14 +34,14 @@ def planted(fault):
     return f"+emulate={fault}", "emulate.rules=" + re.sub(r'"(\w+)":', r"\1:", json.dumps(rules))  # Hydra quotes no key
 
 
-@pytest.mark.xdist_group("float32")
+@pytest.mark.xdist_group("text encoder")  # the README runs the same
 def test_fault_is_found_in_the_whole_encoder(precflow):
-    ended = precflow(RECIPE, "target.dtype=float32", "+emulate=mask_dropped", cold=True)
+    ended = precflow(RECIPE, "target.dtype=float32", "+emulate=mask_dropped")
     assert ended.code == 1, ended.err
     assert ended.result["region"]["start"] == "encoder.layers.4.self_attn / add"
 
 
-@pytest.mark.xdist_group("float32")
+@pytest.mark.xdist_group("small encoder")
 @pytest.mark.parametrize(("fault", "name"), FAULTS.items())
 def test_fault_is_found_in_float32(precflow, fault, name):
     ended = precflow(*SMALL, "target.dtype=float32", *planted(fault))
@@ -52,7 +52,7 @@ def test_fault_is_found_in_float32(precflow, fault, name):
     assert ended.result["region"]["start"] in first_screen
 
 
-@pytest.mark.xdist_group("float16")
+@pytest.mark.xdist_group("small encoder")
 @pytest.mark.parametrize("fault", VISIBLE_IN_HALF)
 def test_visible_fault_is_found_in_float16(precflow, fault):
     ended = precflow(*SMALL, "target.dtype=float16", *planted(fault))
@@ -60,15 +60,15 @@ def test_visible_fault_is_found_in_float16(precflow, fault):
     assert ended.result["region"]["start"].endswith(FAULTS[fault])
 
 
+@pytest.mark.xdist_group("small encoder")
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("words", [(), ("+emulate=reorder",)], ids=["exact", "reorder"])
-def test_clean_run_is_aligned(precflow, dtype, words, request):
-    request.applymarker(pytest.mark.xdist_group(dtype))
+def test_clean_run_is_aligned(precflow, dtype, words):
     ended = precflow(*SMALL, f"target.dtype={dtype}", *words)
     assert ended.code == 0, ended.err
 
 
-@pytest.mark.xdist_group("float32")
+@pytest.mark.xdist_group("small encoder")
 def test_drift_that_stays_is_inconclusive_and_named(precflow):
     ended = precflow(*SMALL, "target.dtype=float32", *planted("nondeterministic_op"))
     assert ended.code == 3, ended.err
@@ -76,7 +76,7 @@ def test_drift_that_stays_is_inconclusive_and_named(precflow):
     assert ended.result["region"]["unrepeatable"][0].split(" ")[1] in ended.err
 
 
-@pytest.mark.xdist_group("float32")
+@pytest.mark.xdist_group("small encoder")
 def test_weights_drawn_on_the_device_are_inconclusive_and_named(precflow):
     ended = precflow(*SMALL, "target.dtype=float32", *planted("weights_from_device_rng"))
     assert ended.code == 3, ended.err
@@ -88,7 +88,7 @@ def test_weights_drawn_on_the_device_are_inconclusive_and_named(precflow):
 SKETCHES = ("target.dtype=float32", "capture.detail=sketch")
 
 
-@pytest.mark.xdist_group("sketch")
+@pytest.mark.xdist_group("small encoder")
 def test_several_harmless_differences_are_aligned_by_sketches(precflow):
     ended = precflow(RECIPE, *SKETCHES, "+emulate=ascend_like")
     assert ended.code == 0, ended.err
@@ -97,7 +97,7 @@ def test_several_harmless_differences_are_aligned_by_sketches(precflow):
     assert "over the 385 outputs" in (ROOT / "docs" / "emulation.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.xdist_group("sketch")
+@pytest.mark.xdist_group("small encoder")
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [

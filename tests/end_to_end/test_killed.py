@@ -1,4 +1,7 @@
-"""kill -9 at any moment; the same command then gives the same report."""
+"""kill -9 at any moment; the same command then gives the same report.
+
+At two moments each; at as many as PRECFLOW_KILL_MOMENTS says.
+"""
 
 import json
 import os
@@ -15,15 +18,20 @@ WORDS = ("+recipe=sd_text_encoder", "workload.model.layers=1", "target.dtype=flo
 MOMENTS = int(os.environ.get("PRECFLOW_KILL_MOMENTS", "2"))
 
 
-def start(cwd, capture):
-    environment = {name: value for name, value in os.environ.items() if name != "CI"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "precflow", *WORDS, f"capture={capture}"],
-        cwd=cwd,
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def environment():
+    return {name: value for name, value in os.environ.items() if name != "CI"}
+
+
+@pytest.fixture
+def start(warm_server, tmp_path):
+    """Return a function that starts the run in a folder."""
+
+    def started(cwd, capture):
+        with (tmp_path / "err").open("wb") as err, (tmp_path / "out").open("wb") as out:
+            words = (*WORDS, f"capture={capture}")
+            return warm_server.popen(words, cwd=cwd, env=environment(), out=out.fileno(), err=err.fileno())
+
+    return started
 
 
 def report(cwd):
@@ -34,25 +42,41 @@ def report(cwd):
     return result
 
 
+def finishes(started, tmp_path):
+    assert started.wait(300) == 1, (tmp_path / "err").read_text()
+
+
 @pytest.mark.parametrize("capture", ["tensors", "escalating"])
-def test_killed_at_random_moments(tmp_path, capture):
+def test_killed_at_random_moments(start, tmp_path, capture):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
     began = time.monotonic()
-    process = start(whole, capture)
-    _, err = process.communicate(timeout=300)
+    finishes(start(whole, capture), tmp_path)
     length = time.monotonic() - began
-    assert process.returncode == 1, err
     chance = random.Random(20261121)
     for moment in range(MOMENTS):
         cwd = killed / str(moment)
         cwd.mkdir(parents=True)
         process = start(cwd, capture)
         time.sleep(chance.uniform(0, length))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stderr.close()
-        again = start(cwd, capture)
-        _, err = again.communicate(timeout=300)
-        assert again.returncode == 1, err
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait(60) in {1, -signal.SIGKILL}
+        finishes(start(cwd, capture), tmp_path)
         assert report(cwd) == report(whole)
+
+
+def test_interpreters_killed_while_the_first_dump_is_written(start, tmp_path):
+    """Judge and agent are interpreters of their own, as users start them."""
+    words = [sys.executable, "-m", "precflow", *WORDS, "capture=tensors"]
+    process = subprocess.Popen(words, cwd=tmp_path, env=environment(), stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    making = tmp_path / "runs" / "sd_text_encoder" / "store" / ".making"
+    while not list(making.glob("dump.reference-*/rank0")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert not list(making.parent.glob("dump.reference-*"))
+    finishes(start(tmp_path, "tensors"), tmp_path)
+    states = json.loads((tmp_path / "runs" / "sd_text_encoder" / "run.json").read_text())["runs"][-1]["states"]
+    assert (states["environment.reference"], states["dump.reference"]) == ("kept", "run")

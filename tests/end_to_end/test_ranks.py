@@ -10,7 +10,7 @@ import pytest
 from precflow.comparison.compare import compare
 from precflow.dumps.reader import Dump
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ranks")]  # both dumps are made once
 SCRIPT = Path(__file__).parent / "workloads" / "ranks.py"
 
 

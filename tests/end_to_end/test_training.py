@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from recipes_of_tests import TRAINED
 
+pytestmark = [pytest.mark.slow, pytest.mark.npu, pytest.mark.xdist_group("training")]  # the reference's dump is made once
 TRAINING = (*TRAINED, "reference.device=cpu", "target.device=emulated")
 
 

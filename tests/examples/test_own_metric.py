@@ -5,8 +5,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -51,21 +49,16 @@ def test_the_class_of_the_documentation_works():
 
 
 @pytest.mark.slow
-def test_a_metric_that_raises_leaves_the_run_inconclusive(tmp_path):
+def test_a_metric_that_raises_leaves_the_run_inconclusive(tmp_path, warm_server):
     for file in EXAMPLE.glob("*.*"):
         shutil.copy(file, tmp_path)
     text = (tmp_path / "our_metrics.py").read_text()
     (tmp_path / "our_metrics.py").write_text(
         text.replace("        told =", '        raise OSError("no licence")\n        told =')
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "precflow", "+recipe=two_layers.yaml"],
-        cwd=tmp_path,
-        env={**os.environ, "PRECFLOW_TRUST": "our_metrics,our_workload"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 3, done.stderr
-    assert "sign_flips cannot be had: it raised OSError: no licence" in done.stderr
+    environment = {**os.environ, "PRECFLOW_TRUST": "our_metrics,our_workload"}
+    code, _, said = warm_server.run(["+recipe=two_layers.yaml"], cwd=tmp_path, env=environment, timeout=300)
+    assert code == 3, said
+    assert "sign_flips cannot be had: it raised OSError: no licence" in said
     result = json.loads((tmp_path / "runs" / "two_layers" / "public" / "result.json").read_text())
     assert result["verdict"]["verdict"] == "inconclusive"

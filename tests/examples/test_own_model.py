@@ -1,7 +1,6 @@
 import ast
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ def test_the_readme_names_the_recipe_and_the_functions():
 
 
 @pytest.mark.slow
-def test_an_agent_dumps_the_pretrained_model(tmp_path):
+def test_an_agent_dumps_the_pretrained_model(tmp_path, warm_server):
     request = {
         "schema": 1,
         "action": "dump",
@@ -37,8 +36,8 @@ def test_an_agent_dumps_the_pretrained_model(tmp_path):
     }
     path = tmp_path / "request.json"
     path.write_text(json.dumps(request))
-    done = subprocess.run([sys.executable, "-m", "precflow.agent", str(path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    code, _, said = warm_server.run([path], module="precflow.agent", cwd=tmp_path, env=dict(os.environ), timeout=300)
+    assert code == 0, said
     header = json.loads((tmp_path / "dump.json").read_text())
     assert list(header["inputs"]["entries"]) == ["input_ids", "attention_mask"]
     assert header["inputs"]["entries"]["input_ids"]["shape"][0] == 2

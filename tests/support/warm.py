@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import pkgutil
@@ -76,15 +77,15 @@ class Warm:
             )
             assert self._server.stdout.readline() == b"ready\n", "the warm server did not start"
 
-    def popen(self, words, *, cwd, env, out, err):
-        """Start ``python -m precflow WORDS``; return its end of a socket as a ``Started``."""
+    def popen(self, words, *, cwd, env, out, err, module="precflow"):
+        """Start ``python -m MODULE WORDS``, the judge or ``precflow.agent``."""
         self.start()
-        return Started(self.address, words, cwd=cwd, env=env, files=(_null(), out, err))
+        return Started(self.address, words, cwd=cwd, env=env, files=(_null(), out, err), module=module)
 
-    def run(self, words, *, cwd, env, timeout):
-        """Run ``python -m precflow WORDS`` to its end and return exit code, stdout and stderr."""
+    def run(self, words, *, cwd, env, timeout, module="precflow"):
+        """Run ``python -m MODULE WORDS`` to its end and return exit code, stdout and stderr."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            started = self.popen(words, cwd=cwd, env=env, out=out.fileno(), err=err.fileno())
+            started = self.popen(words, cwd=cwd, env=env, out=out.fileno(), err=err.fileno(), module=module)
             code = started.wait(timeout)
             texts = []
             for file in (out, err):
@@ -125,10 +126,10 @@ sys.exit(warm.Started({address!r}, sys.argv[1:], cwd=os.getcwd(), env=dict(os.en
 class Started:
     """A command that the server runs: its process id, and its exit code once it has ended."""
 
-    def __init__(self, address, words, *, cwd, env, files):
+    def __init__(self, address, words, *, cwd, env, files, module="precflow"):
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(str(address))
-        job = {"words": list(words), "cwd": str(cwd), "env": env}
+        job = {"words": [str(word) for word in words], "cwd": str(cwd), "env": env, "module": module}
         _send(self._socket, job, files)
         self._lines = self._socket.makefile("r")
         self.pid = int(self._lines.readline())
@@ -295,15 +296,15 @@ def _judge(job, files):
     from precflow.sides import launch
     from precflow.verbs import VERBS
 
-    words = job["words"]
-    several = 2 * ("-m" in words or "capture=escalating" in words)
-    spares = [] if words and words[0] in VERBS else _spares(2 + several, files)
+    words, module = job["words"], job["module"]
+    runs = 2 * ("capture=escalating" in words) + 10 * ("-m" in words)
+    spares = [] if module != "precflow" or (words and words[0] in VERBS) else _spares(2 + runs, files)
     launch.subprocess = _Subprocess(spares)
-    _become(files, job["env"], job["cwd"], str(Path(launch.__file__).parents[1] / "__main__.py"))
+    _become(files, job["env"], job["cwd"], importlib.util.find_spec(module + ".__main__").origin)
     sys.argv[1:] = words
 
     def run():
-        runpy.run_module("precflow", run_name="__main__")
+        runpy.run_module(module, run_name="__main__")
 
     _leave(run)
 

@@ -1,8 +1,8 @@
-"""Faults need the emulated device, which stays in its process: each dump is an agent's."""
+"""Faults need the emulated device, which stays in its process: each dump is an agent's, in a process of its own."""
 
 import json
-import subprocess
-import sys
+import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,12 +13,13 @@ REDRAWN = {"rule": "redraw", "parameter": "linear.weight"}
 
 
 @pytest.fixture
-def dumped(written, tmp_path):
+def dumped(written, tmp_path, warm_server):
     """Return a function that lets an agent dump the toy and returns the finished process and the header."""
 
     def make(**changes):
         path = written(determinism={"algorithms": "native", "repeat": False}, **changes)
-        done = subprocess.run([sys.executable, "-m", "precflow.agent", str(path)], capture_output=True, text=True, check=False)
+        ended = warm_server.run([path], module="precflow.agent", cwd=tmp_path, env=dict(os.environ), timeout=120)
+        done = SimpleNamespace(**dict(zip(("returncode", "stdout", "stderr"), ended, strict=True)))
         header = tmp_path / "output" / "dump.json"
         return done, json.loads(header.read_text()) if header.exists() else {}
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from amounts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from precflow.comparison.fused.summarize import PairOfTensors
 from precflow.comparison.fused.summary import Summary, merge
 from precflow.dumps.dtypes import NUMPY_DTYPES
 
+pytestmark = pytest.mark.xdist_group("compiled")  # each form is compiled once
 COMPILED = ("float32", "bfloat16", "float16")
 SHAPES = [
     (),
@@ -58,7 +60,7 @@ def both(pair, **place):
     return tensors.summary(**place, compiled=True), tensors.summary(**place)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(pairs())
 def test_it_agrees_with_numpy(pair):
     compiled, oracle = both(pair)
@@ -69,7 +71,7 @@ def test_it_agrees_with_numpy(pair):
     assert ours == pytest.approx(theirs, rel=1e-11, abs=1e-15)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(pairs(), st.lists(st.integers(0, 9001), min_size=1, max_size=5), st.randoms())
 def test_any_cut_and_any_order_of_merging_give_the_same(pair, cuts, shuffler):
     tensors = PairOfTensors(*pair)
