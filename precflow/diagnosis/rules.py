@@ -1,7 +1,7 @@
-"""Rules: what is known about causes, as YAML files, and the engine that turns evidence into findings.
+"""The engine that turns evidence into findings by rules.
 
-A rule says ``when`` it applies in a sandboxed Jinja expression over named evidence, and explains itself in templates over
-the same names. Evidence that could not be had leaves its name undefined: then the expression is not met.
+A rule says ``when`` it applies in a Jinja expression over named evidence, and explains itself in templates over the same names.
+Evidence that could not be measured leaves its name undefined, and an expression that needs it does not hold.
 """
 
 from __future__ import annotations
@@ -14,58 +14,60 @@ from jinja2 import UndefinedError
 
 from precflow.diagnosis.evidence.names import EVIDENCE, shown
 from precflow.diagnosis.findings import CERTAINTIES, Finding
-from precflow.diagnosis.rule_files import RANKS, Rule, expression, load, template
+from precflow.diagnosis.rule_files import RANKS, AdviceRule
+from precflow.diagnosis.rule_templates import compile_condition, compile_text
 from precflow.errors import ConfigError, Problem
-
-__all__ = ["Rule", "advise", "load"]
 
 
 @dataclass(frozen=True)
 class _Match:
-    """A rule that applies, with the names that it applies to."""
+    """A rule that applies, with the evidence that it applies to."""
 
-    rule: Rule
+    rule: AdviceRule
     certainty: str
     order: int  # position of the suspect; -1 for the whole run
-    names: Mapping[str, Any]
+    evidence: Mapping[str, Any]
 
 
-def advise(evidence: Mapping[str, Any], rules: Sequence[Rule]) -> list[Finding]:
+def advise(evidence: Mapping[str, Any], rules: Sequence[AdviceRule]) -> list[Finding]:
     """Return findings, best first: by certainty, then the rule's rank, then order of the graph.
 
     Args:
         evidence: Named evidence as ``collect`` returns it: names of the run, and under ``suspects`` one mapping for each
             suspect, whose names are added to those of the run.
-        rules: As :func:`load` returns them.
+        rules: As :func:`precflow.diagnosis.rule_files.load_rules` returns them.
     """
     run = {name: value for name, value in evidence.items() if name != "suspects"}
     suspects = [{**run, **suspect} for suspect in evidence.get("suspects", ())]
-    matches = [match for rule in rules if rule.about == "run" for match in _matches(rule, [(-1, run)])]
-    matches += [match for rule in rules if rule.about == "suspect" for match in _matches(rule, enumerate(suspects))]
+    matches = [match for rule in rules if rule.about == "run" for match in _match(rule, [(-1, run)])]
+    matches += [match for rule in rules if rule.about == "suspect" for match in _match(rule, enumerate(suspects))]
     explained = {match.order for match in matches if match.rule.explains}
-    open_ = [(number, suspect) for number, suspect in enumerate(suspects) if number not in explained]
-    matches += [match for rule in rules if rule.about == "unexplained" for match in _matches(rule, open_)]
-    best = sorted(matches, key=lambda match: (*_standing(match), match.order, match.rule.id))
-    return [_finding(same) for same in _by_rule(best)]
+    unexplained = [(number, suspect) for number, suspect in enumerate(suspects) if number not in explained]
+    matches += [match for rule in rules if rule.about == "unexplained" for match in _match(rule, unexplained)]
+    by_rule: dict[str, list[_Match]] = {}
+    for match in sorted(matches, key=_standing):
+        by_rule.setdefault(match.rule.id, []).append(match)
+    return [_write_finding(same) for same in by_rule.values()]
 
 
-def _matches(rule: Rule, places: Iterable[tuple[int, Mapping[str, Any]]]) -> list[_Match]:
-    found = [(number, names) for number, names in places if _holds(rule, rule.when, names)]
-    return [_Match(rule, _certainty(rule, names), number, names) for number, names in found]
+def _match(rule: AdviceRule, subjects: Iterable[tuple[int, Mapping[str, Any]]]) -> list[_Match]:
+    """Return a match for each subject (suspect or run) that the rule applies to."""
+    matches = []
+    for order, evidence in subjects:
+        if _holds(rule, rule.when, evidence):
+            is_certain = bool(rule.certain_when) and _holds(rule, rule.certain_when, evidence)
+            matches.append(_Match(rule, "certain" if is_certain else rule.certainty, order, evidence))
+    return matches
 
 
-def _certainty(rule: Rule, names: Mapping[str, Any]) -> str:
-    return "certain" if rule.certain_when and _holds(rule, rule.certain_when, names) else rule.certainty
-
-
-def _holds(rule: Rule, condition: str, names: Mapping[str, Any]) -> bool:
-    """Evaluate a condition; evidence that could not be had makes it false.
+def _holds(rule: AdviceRule, condition: str, evidence: Mapping[str, Any]) -> bool:
+    """Evaluate a condition; evidence that could not be measured makes it false.
 
     Raises:
         ConfigError: The condition is wrong for another reason, such as a text that is compared with a number.
     """
     try:
-        return bool(expression(condition)(**names))
+        return bool(compile_condition(condition)(**evidence))
     except UndefinedError:
         return False
     except Exception as error:
@@ -75,54 +77,45 @@ def _holds(rule: Rule, condition: str, names: Mapping[str, Any]) -> bool:
         ) from error
 
 
-def _standing(match: _Match) -> tuple[int, int]:
-    return CERTAINTIES.index(match.certainty), RANKS.index(match.rule.rank)
+def _standing(match: _Match) -> tuple[int, int, int, str]:
+    """Return what matches are sorted by: best first."""
+    return CERTAINTIES.index(match.certainty), RANKS.index(match.rule.rank), match.order, match.rule.id
 
 
-def _by_rule(matches: Iterable[_Match]) -> list[list[_Match]]:
-    grouped: dict[str, list[_Match]] = {}
-    for match in matches:
-        grouped.setdefault(match.rule.id, []).append(match)
-    return list(grouped.values())
-
-
-def _finding(same: Sequence[_Match]) -> Finding:
+def _write_finding(same: Sequence[_Match]) -> Finding:
     """Turn the matches of one rule into one finding: the first in full, the others by name."""
     first = same[0]
-    rule, names = first.rule, first.names
-    others = [_text(match.rule.where, match.names) for match in same[1:]]
+    rule, evidence = first.rule, first.evidence
+    others = [_fill_in(match.rule.where, match.evidence) for match in same[1:]]
     also = (("also at", ", ".join(others)),) if others else ()
     return Finding(
         rule=rule.id,
-        title=_text(rule.title, names),
+        title=_fill_in(rule.title, evidence),
         certainty=first.certainty,
-        where=_text(rule.where, names),
-        site=str(names.get("site", "")) if rule.about != "run" else "",
-        evidence=(*_shown(rule.evidence, names), *also),
-        why=_text(rule.why, names),
-        fix=_text(rule.fix, names),
-        try_it=_text(rule.try_it, names),
+        where=_fill_in(rule.where, evidence),
+        site=str(evidence.get("site", "")) if rule.about != "run" else "",
+        evidence=(*_list_evidence(rule.evidence, evidence), *also),
+        why=_fill_in(rule.why, evidence),
+        fix=_fill_in(rule.fix, evidence),
+        try_it=_fill_in(rule.try_it, evidence),
         sources=rule.sources,
     )
 
 
-def _shown(names: Iterable[str], values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    known = [(name, values[name]) for name in names if name in values]
-    return [(EVIDENCE[name].label, shown(value)) for name, value in known if not _is_empty(value)]
+def _list_evidence(names: Iterable[str], evidence: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return label and value of the evidence that a rule shows; empty texts and lists are left out, 0 and "no" are not."""
+    known = [(name, evidence[name]) for name in names if name in evidence]
+    return [(EVIDENCE[name].label, shown(value)) for name, value in known if value not in ("", [], ())]
 
 
-def _is_empty(value: Any) -> bool:
-    return isinstance(value, (str, list, tuple)) and not value
-
-
-def _text(source: str, names: Mapping[str, Any]) -> str:
-    """Fill a text in.
+def _fill_in(source: str, evidence: Mapping[str, Any]) -> str:
+    """Fill in a text of a rule.
 
     Raises:
         ConfigError: It cannot be filled in, or would be longer than any finding.
     """
     try:
-        return " ".join(template(source).render(**names).split())
+        return " ".join(compile_text(source).render(**evidence).split())
     except Exception as error:
         problem = Problem("", "", f"{source[:100]}: {error}")
         raise ConfigError("a text of a rule cannot be filled in", problems=[problem], next_step="correct its file") from error

@@ -1,7 +1,7 @@
-"""What a second pass looks into: the calls that the first one could not clear, as rules of capture, within a budget.
+"""What a second pass records: the calls that the first pass could not clear, as rules of capture, within a budget.
 
-Most suspect first: the calls that introduce an error with those around them, then what a sketch could not decide, then
-everything else that fails. Inputs *and* outputs of a call are recorded, on both sides.
+The most suspect calls come first: those that introduce an error and the ones around them, then those that a sketch could not
+decide, then all others that fail. Inputs *and* outputs of a call are recorded, on both sides.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
 
 UNDECIDED = "undecided"
 
-Kind = tuple[str, str, str, str, int, int]
-"""What a rule can tell apart: level, module, operator, phase, step, rank."""
+CallKind = tuple[str, str, str, str, int, int]
+"""Level, module, operator, phase, step, rank: what a capture rule can match. It cannot pick one of several equal calls."""
 
 
 @dataclass(frozen=True)
 class SecondPass:
-    """The scope of a second pass; a file that travels to where the sides run.
+    """What a second pass records; a file that travels to where the sides run.
 
     Attributes:
         rules: Entries of ``capture.rules``: these calls, with their tensors.
@@ -51,23 +51,23 @@ class SecondPass:
 
     @property
     def needed(self) -> bool:
-        """There is something to look into."""
+        """There is something to record."""
         return bool(self.rules)
 
     @property
     def why(self) -> str:
-        """In words: what is looked into, or why nothing is."""
+        """In words: what is recorded, or why nothing is."""
         if not (self.undecided or self.failing):
             return "no second pass: nothing is suspect or undecided"
         counts = ((self.failing, "failing record"), (self.undecided, "undecided record"))
-        found = " and ".join(_some(count, what) for count, what in counts if count)
-        left = f", {_some(self.left_out, 'call')} left out by capture.budget" if self.left_out else ""
+        found = " and ".join(_count(count, what) for count, what in counts if count)
+        left = f", {_count(self.left_out, 'call')} left out by capture.budget" if self.left_out else ""
         if not self.rules:
             return f"no second pass: {found}{left or ', and every tensor of them is kept already'}"
-        return f"{_some(self.calls, 'call')} to look into ({found}){left}"
+        return f"{_count(self.calls, 'call')} to look into ({found}){left}"
 
 
-def choose(  # noqa: PLR0913  two dumps, what was made of them, and two settings of the recipe, all by name
+def choose_calls(  # noqa: PLR0913  two dumps, what was made of them, and two settings of the recipe, all by name
     reference: DumpWithCalls,
     target: DumpWithCalls,
     *,
@@ -87,20 +87,20 @@ def choose(  # noqa: PLR0913  two dumps, what was made of them, and two settings
         rules: ``capture.rules`` of the recipe: parts of tensors that it keeps stay parts.
     """
     nodes = build_graph(reference.calls())
-    sides = (_Side(reference.calls()), _Side(target.calls()))
-    taken: list[Kind] = []
+    sides = (_SideBudget(reference.calls()), _SideBudget(target.calls()))
+    taken: list[CallKind] = []
     left_out = 0
-    for kind in dict.fromkeys(_wanted(nodes, judged, region)):
-        if not all(side.calls[kind] for side in sides) or not any(side.lacks(kind) for side in sides):
+    for kind in dict.fromkeys(_rank_kinds(nodes, judged, region)):
+        if not all(side.calls[kind] for side in sides) or not any(side.lacks_tensor(kind) for side in sides):
             continue
-        if budget and max(side.with_also(kind) for side in sides) > budget:
-            left_out += len(sides[0].calls[kind])
+        if budget and max(side.size_with(kind) for side in sides) > budget:
+            left_out += len(sides[0].calls[kind])  # smaller ones that come later may still fit
             continue
         taken.append(kind)
         for side in sides:
             side.take(kind)
     return SecondPass(
-        rules=tuple(_rules(taken, Selection(rules=rules), sides[0])),
+        rules=tuple(_write_rules(taken, Selection(rules=rules), sides[0])),
         dumps={"reference": reference.header.content, "target": target.header.content},
         calls=sum(len(sides[0].calls[kind]) for kind in taken),
         undecided=sum(one.status == UNDECIDED for one in judged),
@@ -110,49 +110,49 @@ def choose(  # noqa: PLR0913  two dumps, what was made of them, and two settings
     )
 
 
-def _some(count: int, what: str) -> str:
+def _count(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
-def kind_of(call: Call) -> Kind:
-    """Return what a rule can tell of a call: not how often it ran before."""
+def kind_of(call: Call) -> CallKind:
+    """Return what a capture rule can match of a call."""
     return (call.level, call.module, call.operator, call.phase, call.step, call.rank)
 
 
-class _Side:
-    """The calls of one side by kind, and what a dump of those taken so far takes: lines, and each content once."""
+class _SideBudget:
+    """The calls of one side by kind, and how many bytes a dump of those taken so far needs: lines, and each content once."""
 
     def __init__(self, calls: Iterable[Call]) -> None:
-        self.calls: dict[Kind, list[Call]] = defaultdict(list)
+        self.calls: dict[CallKind, list[Call]] = defaultdict(list)
         self.bytes = 0
         self._contents: set[str] = set()
         for call in calls:
             self.calls[kind_of(call)].append(call)
 
-    def lacks(self, kind: Kind) -> bool:
+    def lacks_tensor(self, kind: CallKind) -> bool:
         """Tell whether a tensor of these calls is not kept yet."""
-        return any(not record.stored for call in self.calls[kind] for record in _records(call))
+        return any(not record.stored for call in self.calls[kind] for record in _stored_records(call))
 
-    def with_also(self, kind: Kind) -> int:
-        """Return what the dump takes if it has these calls too."""
+    def size_with(self, kind: CallKind) -> int:
+        """Return how many bytes the dump needs if it has these calls too."""
         found = self.calls[kind]
-        new = {one.key: tensor_bytes(one) for call in found for one in _records(call) if one.key not in self._contents}
+        new = {one.key: tensor_bytes(one) for call in found for one in _stored_records(call) if one.key not in self._contents}
         lines = sum(len(call.inputs) + len(call.outputs) for call in found)
         return self.bytes + sum(new.values()) + DETAIL_FACTS["tensors"].line_bytes * lines
 
-    def take(self, kind: Kind) -> None:
+    def take(self, kind: CallKind) -> None:
         """Take these calls too."""
-        self.bytes = self.with_also(kind)
-        self._contents.update(record.key for call in self.calls[kind] for record in _records(call))
+        self.bytes = self.size_with(kind)
+        self._contents.update(record.key for call in self.calls[kind] for record in _stored_records(call))
 
 
-def _records(call: Call) -> Iterator[Record]:
+def _stored_records(call: Call) -> Iterator[Record]:
     """Yield the records of a call whose tensors a second pass would store."""
     return (record for record in (*call.inputs, *call.outputs) if holds_tensor(record, movement=call.movement))
 
 
-def _wanted(nodes: Mapping[CallKey, CallNode], judged: Sequence[Judged], region: Region) -> Iterator[Kind]:
-    """Yield kinds of calls, most suspect first; the same one several times."""
+def _rank_kinds(nodes: Mapping[CallKey, CallNode], judged: Sequence[Judged], region: Region) -> Iterator[CallKind]:
+    """Yield kinds of calls, most suspect first; the same one may come several times."""
     owners = {record.text: node for node in nodes.values() for record in node.call.outputs}
     consumers: dict[CallKey, list[CallNode]] = defaultdict(list)
     for node in nodes.values():
@@ -169,13 +169,13 @@ def _wanted(nodes: Mapping[CallKey, CallNode], judged: Sequence[Judged], region:
     yield from (kind_of(owners[one.record].call) for one in statuses if one.status in MISALIGNED_STATUSES)
 
 
-def _rules(taken: Iterable[Kind], scope: Selection, side: _Side) -> Iterator[Mapping[str, Any]]:
-    """Yield rules that match these kinds: modules with the same operators share one."""
+def _write_rules(taken: Iterable[CallKind], selection: Selection, side: _SideBudget) -> Iterator[Mapping[str, Any]]:
+    """Yield capture rules that match these kinds: modules with the same operators share one."""
     operators: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for kind in taken:
         level, module, operator, phase, step, rank = kind
         class_name = side.calls[kind][0].class_name
-        part = scope.choose(level, module, class_name, operator, phase, step, rank).part
+        part = selection.choose(level, module, class_name, operator, phase, step, rank).part
         operators[(level, phase, step, rank, part, module)].append(operator)
     modules: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for (level, phase, step, rank, part, module), names in operators.items():

@@ -12,7 +12,7 @@ from precflow import resources
 from precflow.agent import redaction
 from precflow.config.schema import RunConfig
 from precflow.config.trust import trusted
-from precflow.diagnosis import rules
+from precflow.diagnosis import rule_files
 from precflow.judgement import standards
 from precflow.stages.job import Job
 
@@ -29,7 +29,7 @@ def make_job(composed: Composed, *, command: str) -> Job:
     for name in composed.config.tolerance.standards if composed.team.get("standard") else ():
         standards.load(name, composed.team["standard"])
     if composed.team.get("rule"):
-        rules.load([resources.directory("conf") / "rule"], composed.team["rule"])
+        rule_files.load_rules([resources.directory("conf") / "rule"], composed.team["rule"])
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "precflow"
     return Job(
         config=composed.config,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow import keys, resources
-from precflow.diagnosis import rules
+from precflow.diagnosis import rule_files, rules
 from precflow.diagnosis.evidence.collect import collect, keep_tensors
 from precflow.diagnosis.findings import Finding
 from precflow.stages.artifacts import read_lines, write_lines
@@ -64,7 +64,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     )
     if _pending(needs):
         evidence["keep_tensors"] = ""
-    findings = rules.advise(evidence, rules.load([_rule_folder()], _of_team(job)))
+    findings = rules.advise(evidence, rule_files.load_rules([_rule_folder()], _of_team(job)))
     if job.config.reference.dump and job.config.target.dump:  # nothing runs, so there is nothing to try
         findings = [replace(finding, try_it="") for finding in findings]
     write_lines(folder / FINDINGS_FILE, findings)

@@ -8,7 +8,7 @@ from typing import Any
 
 from precflow.agent.selection import DetailRule
 from precflow.config.plain import plain
-from precflow.diagnosis.second_pass import SecondPass, choose
+from precflow.diagnosis.second_pass import SecondPass, choose_calls
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Made, Stage
@@ -35,7 +35,7 @@ def _declare(job: Job) -> Mapping[str, Any]:
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
-    scope = choose(
+    scope = choose_calls(
         open_dump(needs["dump.reference"]),
         open_dump(needs["dump.target"]),
         judged=read_judged(needs["judge"]),

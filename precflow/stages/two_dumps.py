@@ -14,7 +14,7 @@ from precflow import __version__, resources
 from precflow.comparison.compare import compare
 from precflow.comparison.measure import Measure, set_aside
 from precflow.config.schema import RunConfig, Side, Tolerance
-from precflow.diagnosis import rules
+from precflow.diagnosis import rule_files, rules
 from precflow.diagnosis.evidence.collect import collect
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.localize import localize
@@ -137,7 +137,7 @@ def advice(  # noqa: PLR0913  the evidence that rules are about, each by its own
         blockers=reproduction.blockers,
         incomplete=reproduction.incomplete,
     )
-    known = rules.load([resources.directory("conf") / "rule"], team)
+    known = rule_files.load_rules([resources.directory("conf") / "rule"], team)
     return [replace(finding, try_it="") for finding in rules.advise(evidence, known)]
 
 

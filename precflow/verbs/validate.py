@@ -100,7 +100,7 @@ def _check_file(place: Place, name: str, within: Sequence[Place]) -> Checked:
         if place.group == "standard":
             standards.load(name, [place.folder])
         elif place.group == "rule":
-            problems += rule_files.check(file, of_team=place.origin != SHIPPED)[0]
+            problems += rule_files.check_file(file, of_team=place.origin != SHIPPED)[0]
         else:
             document = read(file, place.group, name)
             problems += [*document.problems, *trust.forbidden(document)]

@@ -3,7 +3,8 @@
 import pytest
 from jinja2.exceptions import SecurityError
 
-from precflow.diagnosis.rule_files import expression, load, template
+from precflow.diagnosis.rule_files import load_rules
+from precflow.diagnosis.rule_templates import compile_condition, compile_text
 from precflow.errors import ConfigError
 
 GOOD = "id: PF901\ntitle: t\nwhen: failing > 0\nwhy: w\nfix: f\nabout: run\nwhere: here\n"
@@ -21,12 +22,12 @@ def folder(tmp_path):
 
 def problems(folder):
     with pytest.raises(ConfigError) as caught:
-        load([folder])
+        load_rules([folder])
     return [(problem.key, problem.message) for problem in caught.value.problems]
 
 
 def test_a_good_file_is_a_rule_with_defaults(folder):
-    (rule,) = load([folder(PF901_good=GOOD)])
+    (rule,) = load_rules([folder(PF901_good=GOOD)])
     assert (rule.id, rule.certainty, rule.rank, rule.evidence, rule.explains) == ("PF901", "possible", "normal", (), True)
 
 
@@ -34,7 +35,7 @@ def test_rules_come_sorted_by_id_over_all_folders(folder, tmp_path):
     second = tmp_path / "second"
     second.mkdir()
     (second / "PF100_first.yaml").write_text(GOOD.replace("PF901", "PF100"), encoding="utf-8")
-    assert [rule.id for rule in load([folder(PF901_good=GOOD), second])] == ["PF100", "PF901"]
+    assert [rule.id for rule in load_rules([folder(PF901_good=GOOD), second])] == ["PF100", "PF901"]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ def test_rules_come_sorted_by_id_over_all_folders(folder, tmp_path):
         (GOOD.replace("title: t", "title: 3"), "title", "expected text"),
         (GOOD + "evidence: [scale_slop]\n", "evidence", "did you mean scale_slope?"),
         (GOOD + "sources: one\n", "sources", "expected a list of texts"),
-        (GOOD.replace("failing > 0", "scale_slope > 0"), "when", "known of a suspect only"),
+        (GOOD.replace("failing > 0", "scale_slope > 0"), "when", "known only of a suspect"),
     ],
 )
 def test_what_is_wrong_is_said(folder, text, key, words):
@@ -97,22 +98,22 @@ def test_what_could_take_any_time_or_room_is_no_rule(folder, hostile):
 )
 def test_what_grows_is_stopped(hostile):
     with pytest.raises(SecurityError):
-        expression(hostile)(names=["a" * 1000] * 900, long="x" * 1000)
+        compile_condition(hostile)(names=["a" * 1000] * 900, long="x" * 1000)
 
 
 def test_rounding_to_any_number_of_digits_ends():
-    assert expression("1.26 | round(1)")() == 1.3
-    assert expression("1.26 | round(999999999)")() == 1.26
+    assert compile_condition("1.26 | round(1)")() == 1.3
+    assert compile_condition("1.26 | round(999999999)")() == 1.26
 
 
 @pytest.mark.parametrize("attack", ["''.__class__.__mro__", "names.append(1)", "cycler.__init__.__globals__"])
 def test_conditions_stay_in_the_sandbox(attack):
     names = ["a"]
     with pytest.raises(SecurityError):
-        bool(expression(f"({attack}).x")(names=names))
+        bool(compile_condition(f"({attack}).x")(names=names))
     assert names == ["a"]
 
 
 def test_texts_stay_in_the_sandbox():
     with pytest.raises(SecurityError):
-        template("{{ ''.__class__.__mro__[1] }}").render()
+        compile_text("{{ ''.__class__.__mro__[1] }}").render()

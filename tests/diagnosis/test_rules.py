@@ -4,11 +4,11 @@ import pytest
 
 from precflow import resources
 from precflow.diagnosis.evidence.names import EVIDENCE
-from precflow.diagnosis.rule_files import Rule
-from precflow.diagnosis.rules import advise, load
+from precflow.diagnosis.rule_files import AdviceRule, load_rules
+from precflow.diagnosis.rules import advise
 from precflow.errors import ConfigError
 
-SHIPPED = {rule.id: rule for rule in load([resources.directory("conf") / "rule"])}
+SHIPPED = {rule.id: rule for rule in load_rules([resources.directory("conf") / "rule"])}
 RUN = {
     "recipe": "demo",
     "keep_tensors": "capture=escalating",
@@ -189,7 +189,7 @@ def test_the_wording_of_a_finding():
 
 
 def rule(identifier, **options):
-    return Rule(**{"id": identifier, "title": "{{ name }}", "when": "true", "why": "w", "fix": "f", **options})
+    return AdviceRule(**{"id": identifier, "title": "{{ name }}", "when": "true", "why": "w", "fix": "f", **options})
 
 
 def test_order_is_certainty_then_rank_then_the_graph():

@@ -5,7 +5,7 @@ import pytest
 from precflow.agent.contract import DETAIL_FACTS
 from precflow.agent.selection import DetailRule, Selection
 from precflow.diagnosis.localize import localize
-from precflow.diagnosis.second_pass import SecondPass, choose
+from precflow.diagnosis.second_pass import SecondPass, choose_calls
 
 TENSOR = 2 * 3 * 4  # bytes of a hand-made record
 
@@ -27,7 +27,7 @@ def chain(hand_made):
 def chosen(dump, judge_calls, statuses, *, target=None, **options):
     measures, judged = judge_calls(dump, statuses, equal=[call.name for call in dump.made if call.movement])
     region = localize(dump, dump, measures, judged)
-    return choose(dump, target or dump, judged=judged, region=region, **options)
+    return choose_calls(dump, target or dump, judged=judged, region=region, **options)
 
 
 def taken(found, dump):
@@ -59,7 +59,7 @@ def test_around_movement_that_went_wrong_the_tensors_before_and_behind_it_are_ke
     measures, judged = judge_calls(chain, {"layers.2 / gelu": "fail"})
     region = localize(chain, chain, measures, judged)
     assert region.start == "layers.2.fc / transpose"
-    assert taken(choose(chain, chain, judged=judged, region=region), chain) == ["layers.2.fc / linear", "layers.2 / gelu"]
+    assert taken(choose_calls(chain, chain, judged=judged, region=region), chain) == ["layers.2.fc / linear", "layers.2 / gelu"]
 
 
 def test_the_operator_before_a_suspect_is_looked_into_and_pure_movement_never(chain, judge_calls):

@@ -8,7 +8,7 @@ import pytest
 from precflow import resources
 from precflow.config.composition import compose
 from precflow.config.flags import parse
-from precflow.diagnosis.rules import load
+from precflow.diagnosis.rule_files import load_rules
 from precflow.run.jobs import make_job
 from precflow.stages.commands import changed, config_dirs, difference, environment, key_of
 
@@ -22,7 +22,7 @@ WORDS = (
     "workload.model.weights=/models/sd 15/a=b",
     "store=evidence",
 )
-TRIED = [rule.try_it for rule in load([resources.directory("conf") / "rule"]) if rule.try_it]
+TRIED = [rule.try_it for rule in load_rules([resources.directory("conf") / "rule"]) if rule.try_it]
 
 
 @pytest.fixture

@@ -12,9 +12,10 @@ from precflow.diagnosis.evidence.collect import SUSPECTS, collect, keep_tensors
 from precflow.diagnosis.evidence.names import EVIDENCE
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.localize import localize
-from precflow.diagnosis.rules import advise, load
+from precflow.diagnosis.rule_files import load_rules
+from precflow.diagnosis.rules import advise
 
-RULES = load([resources.directory("conf") / "rule"])
+RULES = load_rules([resources.directory("conf") / "rule"])
 CONFIG = RunConfig(recipe="demo")
 torch.manual_seed(0)
 INPUT = torch.randn(96, 64) * torch.rand(96, 1) * 0.1

@@ -10,9 +10,10 @@ from precflow.config.schema import RunConfig
 from precflow.diagnosis.evidence import overflow
 from precflow.diagnosis.evidence.collect import collect
 from precflow.diagnosis.localize import localize
-from precflow.diagnosis.rules import advise, load
+from precflow.diagnosis.rule_files import load_rules
+from precflow.diagnosis.rules import advise
 
-RULES = load([resources.directory("conf") / "rule"])
+RULES = load_rules([resources.directory("conf") / "rule"])
 FINE = np.ones((2, 3), np.float16)
 LARGE = np.full((2, 3), 7e4, np.float32)
 FULL = np.array([[1, 65504, 2], [3, 4, 5]], np.float16)

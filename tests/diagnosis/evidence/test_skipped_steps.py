@@ -15,12 +15,13 @@ from precflow.config.schema import RunConfig
 from precflow.diagnosis.evidence.collect import collect
 from precflow.diagnosis.evidence.skipped_steps import NOTHING, LeftOut, find
 from precflow.diagnosis.localize import localize
-from precflow.diagnosis.rules import advise, load
+from precflow.diagnosis.rule_files import load_rules
+from precflow.diagnosis.rules import advise
 from precflow.dumps.reader import Dump
 from precflow.stages.determinism import reproduce
 from precflow.stages.two_dumps import SAME, judged_by
 
-RULES = load([resources.directory("conf") / "rule"])
+RULES = load_rules([resources.directory("conf") / "rule"])
 PHASES = ("forward", "backward", "gradient", "optimizer")
 
 

@@ -1,0 +1,128 @@
+"""The templates of rules: Jinja in a sandbox, with what could run for ever refused before anything is computed.
+
+A team's rules are data from somebody else. Their templates may contain names, comparisons, sums, ``if`` and a few filters, but
+no loops, calls or powers, and what they add and join is bounded. So each takes no more time and memory than its text and
+evidence.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from jinja2 import Template, TemplateSyntaxError, meta, nodes
+from jinja2.environment import TemplateExpression
+from jinja2.exceptions import SecurityError
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from precflow.diagnosis.evidence.names import shown
+
+_LONGEST = 4000  # characters of a template
+_LONGEST_MADE = 1_000_000  # characters of what one join or sum makes
+_FILTERS = frozenset(
+    "abs capitalize default first float int join last length lower max min round shown sort string sum unique upper".split()
+)
+_METHODS = frozenset("endswith split startswith".split())
+_ALLOWED_NODES = (
+    *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.If, nodes.CondExpr, nodes.Const, nodes.Name, nodes.List),
+    *(nodes.Compare, nodes.Operand, nodes.And, nodes.Or, nodes.Not, nodes.Neg, nodes.Getattr, nodes.Getitem, nodes.Slice),
+    *(nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Filter, nodes.Test, nodes.Call, nodes.Tuple),
+    *(nodes.Concat,),
+)
+
+
+@functools.lru_cache(maxsize=512)
+def compile_condition(condition: str) -> TemplateExpression:
+    """Return a compiled condition."""
+    return _sandbox().compile_expression(condition)
+
+
+@functools.lru_cache(maxsize=1024)
+def compile_text(source: str) -> Template:
+    """Return a compiled text."""
+    return _sandbox().from_string(source)
+
+
+def check_template(source: str, *, condition: bool) -> tuple[list[str], list[str]]:
+    """Check one text or condition of a rule.
+
+    Args:
+        source: The template, or the expression of a condition.
+        condition: It is a condition.
+
+    Returns:
+        What is wrong with it, and the names that it uses (none if something is wrong).
+    """
+    if len(source) > _LONGEST:
+        return [f"has {len(source)} characters; at most {_LONGEST}"], []
+    try:
+        tree = _sandbox().parse("{{ (" + source + ") }}" if condition else source)
+        refused = list(_find_refused(tree))
+        if refused:  # do not compile it: Jinja computes constants such as 9**9**9 as soon as it compiles
+            return refused, []
+        _ = compile_condition(source) if condition else compile_text(source)
+        return [], sorted(meta.find_undeclared_variables(tree))
+    except TemplateSyntaxError as error:
+        return [f"cannot be read: {error.message}"], []
+    except RecursionError:
+        return ["is nested too deep"], []
+    except SecurityError as error:
+        return [str(error)], []
+
+
+def _find_refused(tree: nodes.Template) -> Iterator[str]:
+    """Yield what a template contains that no rule needs and that could take any amount of time or memory."""
+    for node in tree.find_all(nodes.Node):
+        if not isinstance(node, _ALLOWED_NODES):
+            yield f"has {type(node).__name__.lower()}; rules may only have names, comparisons, sums, if and filters"
+        elif isinstance(node, nodes.Filter) and node.name not in _FILTERS:
+            yield f"has the filter {node.name}; filters of rules are {', '.join(sorted(_FILTERS))}"
+        elif isinstance(node, nodes.Call) and not (isinstance(node.node, nodes.Getattr) and node.node.attr in _METHODS):
+            yield f"calls something; rules may only call {', '.join(sorted(_METHODS))} of a text"
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """A Jinja sandbox in which no value grows beyond what a sentence needs."""
+
+    intercepted_binops = frozenset(["*", "%", "+"])
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Compute one operation.
+
+        Raises:
+            SecurityError: A text or list is multiplied or formatted, or a sum of them is too long.
+        """
+        grown = [value for value in (left, right) if isinstance(value, (str, bytes, list, tuple))]
+        if grown and operator != "+":
+            raise SecurityError(f"{operator} is for numbers")
+        if sum(len(value) for value in grown) > _LONGEST_MADE:
+            raise SecurityError(f"+ makes more than {_LONGEST_MADE} characters")
+        return super().call_binop(context, operator, left, right)
+
+
+def _join(values: Sequence[Any], between: str = "") -> str:
+    """Join texts as Jinja's filter does.
+
+    Raises:
+        SecurityError: The result would be longer than any finding.
+    """
+    texts = [str(value) for value in values]
+    if sum(map(len, texts)) + len(between) * len(texts) > _LONGEST_MADE:
+        raise SecurityError(f"join makes more than {_LONGEST_MADE} characters")
+    return between.join(texts)
+
+
+def _round(value: float, digits: int = 0) -> float:
+    """Round as Jinja's filter does; a huge number of digits would take Python very long."""
+    return round(value, min(max(digits, -300), 300))
+
+
+@functools.lru_cache(maxsize=1)
+def _sandbox() -> _Sandbox:
+    sandbox = _Sandbox(autoescape=False)  # plain text; the report escapes what it shows
+    sandbox.filters["shown"] = shown
+    sandbox.filters["join"] = _join
+    sandbox.filters["round"] = _round
+    return sandbox
