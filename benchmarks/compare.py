@@ -30,7 +30,7 @@ from capturing.curves import curve
 from comparing import dumps, kernels, peer, tables
 from comparing.pairs import pair, warm
 
-from precflow.comparison.compiled.engine import compiled_range
+from precflow.comparison.compiled.engine import find_compiled_pass
 
 _FEW = 100  # records that take no time worth speaking of beside the start
 _HERE = Path(__file__).parent
@@ -42,7 +42,7 @@ def kernel(python: Path, folder: Path, *, quick: bool) -> dict[str, Any]:
     reference, target = (side.reshape(-1, kernels.ROW) for side in pair(size))
     for name, side in (("reference", reference), ("target", target)):
         np.save(folder / f"{name}.npy", side)
-    compiled_range("float32", "float32")
+    find_compiled_pass("float32", "float32")
     runners = {
         "read": lambda: kernels.read_only(reference, target),
         "fused": lambda: kernels.fused(reference, target),

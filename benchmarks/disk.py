@@ -100,11 +100,11 @@ def compared(folder: Path, gigabytes: float, rounds: int) -> dict[str, Any]:
         read takes of the time of a cold comparison.
     """
     from precflow.comparison.compare import compare  # noqa: PLC0415  a benchmark of capture alone needs none of it
-    from precflow.comparison.compiled.engine import compiled_range  # noqa: PLC0415  the same
+    from precflow.comparison.compiled.engine import find_compiled_pass  # noqa: PLC0415  the same
     from precflow.dumps.reader import Dump  # noqa: PLC0415  the same
 
     dumps.write_ours(folder, gigabytes)
-    compiled_range("float32", "float32")  # once a process, whatever it compares
+    find_compiled_pass("float32", "float32")  # once a process, whatever it compares
     left: list[float] = []
 
     def both() -> None:

@@ -30,7 +30,7 @@ _A_CALL = 4  # records of one call
 _READING = """
 import json, sys, time
 from pathlib import Path
-from precflow.dumps.garbage import many_spared
+from precflow.dumps.garbage import freezing_allowed
 from precflow.dumps.reader import Dump
 
 def memory():  # not ru_maxrss, which begins with the peak of the process that started this one
@@ -39,7 +39,7 @@ def memory():  # not ru_maxrss, which begins with the peak of the process that s
 
 clock = time.perf_counter
 before, began, spent = memory(), clock(), time.process_time()
-with many_spared():  # as a command does
+with freezing_allowed():  # as a command does
     dump = Dump.open(Path(sys.argv[1]))
     calls = dump.calls()
     read = clock()

@@ -22,7 +22,7 @@ from precflow.agent import redaction
 from precflow.config import flags
 from precflow.config.suggestions import did_you_mean
 from precflow.dumps import bus_errors
-from precflow.dumps.garbage import many_spared
+from precflow.dumps.garbage import freezing_allowed
 from precflow.errors import ConfigError, PrecflowError, StoreError
 from precflow.verbs import VERBS, json_error
 
@@ -42,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     redaction.learn(os.environ)
     for word in arguments:
         redaction.learn(word.partition("=")[2], name=word.partition("=")[0].lstrip("+~-"))
-    bus_errors.explain()
-    with many_spared():
+    bus_errors.explain_bus_errors()
+    with freezing_allowed():
         return guarded(lambda: _dispatch(arguments), as_json="--json" in arguments)
 
 

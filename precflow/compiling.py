@@ -64,7 +64,7 @@ def fingerprint() -> str:
     return digest.hexdigest()
 
 
-def storing(function: Function) -> Function:
+def compile_cached(function: Function) -> Function:
     """Compile a function so that it holds no lock of the interpreter, and keep the outcome for other processes.
 
     It may allocate nothing, so that numba counts no references: where blocks are short that took a third of the time.

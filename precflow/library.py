@@ -19,7 +19,7 @@ from precflow.agent.contract import FILLS
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import summarize
 from precflow.comparison.measure import Measure
-from precflow.comparison.reading import counts
+from precflow.comparison.reading import count_classes
 from precflow.config.schema import Tolerance
 from precflow.diagnosis.findings import Finding
 from precflow.dumps.dtypes import NUMPY_DTYPES, is_floating, name_of
@@ -152,7 +152,7 @@ def compare(
     return Comparison(
         verdict=model.verdict.verdict,
         reasons=model.verdict.reasons,
-        records=tuple(_compared(row.judged, row.measure.metrics) for row in model.rows),
+        records=tuple(_make_compared(row.judged, row.measure.metrics) for row in model.rows),
         start=model.region.start,
         findings=model.findings,
         summary="\n".join(render_summary(model, report_path="", exit_code=0).split("\n")[:-2]),  # without "exit 0"
@@ -191,7 +191,7 @@ def compare_values(reference: Any, target: Any, tolerance: Tolerance) -> Compari
         TypeError: An element type cannot be compared.
     """
     loaded = [standards.load(name) for name in tolerance.standards]
-    left, right = dict(_tensors(reference, "")), dict(_tensors(target, ""))
+    left, right = dict(_find_tensors(reference, "")), dict(_find_tensors(target, ""))
     records = []
     for name in dict.fromkeys([*left, *right]):
         if name not in right:
@@ -199,7 +199,7 @@ def compare_values(reference: Any, target: Any, tolerance: Tolerance) -> Compari
         elif name not in left:
             records.append(Compared(name, "unpaired_target", "only the target has it"))
         else:
-            records.append(_pair(name, left[name], right[name], loaded, tolerance))
+            records.append(_compare_tensors(name, left[name], right[name], loaded, tolerance))
     return _verdict(records)
 
 
@@ -220,14 +220,14 @@ def _verdict(records: Sequence[Compared]) -> Comparison:
     return Comparison(verdict, tuple(reasons), tuple(records), summary=said)
 
 
-def _tensors(value: Any, path: str) -> Iterator[tuple[str, Array]]:
+def _find_tensors(value: Any, path: str) -> Iterator[tuple[str, Array]]:
     """Yield every tensor of nested values with its path; a list of plain numbers is one tensor, ``None`` is nothing."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _tensors(item, f"{path}.{key}" if path else str(key))
+            yield from _find_tensors(item, f"{path}.{key}" if path else str(key))
     elif isinstance(value, (list, tuple)) and any(_is_nested(item) for item in value):
         for place, item in enumerate(value):
-            yield from _tensors(item, f"{path}.{place}" if path else str(place))
+            yield from _find_tensors(item, f"{path}.{place}" if path else str(place))
     elif value is not None:
         yield path or "value", as_array(value)
 
@@ -238,12 +238,14 @@ def _is_nested(item: Any) -> bool:
     return item is None or isinstance(item, Mapping) or (hasattr(item, "shape") and hasattr(item, "dtype"))
 
 
-def _pair(name: str, reference: Array, target: Array, loaded: Sequence[standards.Standard], tolerance: Tolerance) -> Compared:
+def _compare_tensors(
+    name: str, reference: Array, target: Array, loaded: Sequence[standards.Standard], tolerance: Tolerance
+) -> Compared:
     if reference.shape != target.shape:
         return Compared(name, "shape", f"shape {list(target.shape)}, expected {list(reference.shape)}")
     left, right = name_of(reference.dtype), name_of(target.dtype)
     if not is_floating(left) or not is_floating(right):
-        return _equal(name, reference, target)
+        return _compare_exactly(name, reference, target)
     summary = summarize(reference, target, constants=(*FILLS, *tolerance.fills))
     measure = Measure(
         record=name,
@@ -259,13 +261,13 @@ def _pair(name: str, reference: Array, target: Array, loaded: Sequence[standards
         reference_shape=reference.shape,
         target_shape=target.shape,
         metrics=measure_all(summary),
-        counts=counts(summary),
+        counts=count_classes(summary),
     )
     accepted = AcceptedDifferences((), datetime.date.max)
-    return _compared(decide(measure, Terms(left, right, loaded, tolerance), accepted).judged, measure.metrics)
+    return _make_compared(decide(measure, Terms(left, right, loaded, tolerance), accepted).judged, measure.metrics)
 
 
-def _equal(name: str, reference: Array, target: Array) -> Compared:
+def _compare_exactly(name: str, reference: Array, target: Array) -> Compared:
     """Compare where one side at least has integers or booleans: they must be equal and of one type."""
     left, right = name_of(reference.dtype), name_of(target.dtype)
     if left != right:
@@ -280,7 +282,7 @@ def _equal(name: str, reference: Array, target: Array) -> Compared:
     return Compared(name, "pass", metric="bitwise_equal", value=1.0, limit=1.0, metrics=metrics)
 
 
-def _compared(judged: Judged, metrics: Mapping[str, float]) -> Compared:
+def _make_compared(judged: Judged, metrics: Mapping[str, float]) -> Compared:
     return Compared(
         judged.record, judged.status, judged.reason, judged.metric, judged.value, judged.limit, judged.ratio, dict(metrics)
     )

@@ -103,7 +103,7 @@ def test_any_change_of_the_source_is_another_folder(monkeypatch, tmp_path, chang
 def test_other_users_of_numba_keep_their_folder():
     numba = pytest.importorskip("numba")
     before = numba.config.CACHE_DIR
-    assert compiling.storing(lambda value: value + 1)(1) == 2
+    assert compiling.compile_cached(lambda value: value + 1)(1) == 2
     assert before == numba.config.CACHE_DIR
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from comparing.pairs import Array, apart, pair
-from precflow.comparison.compiled.engine import compiled_range
+from precflow.comparison.compiled.engine import find_compiled_pass
 from precflow.comparison.fused.summarize import PairOfTensors
 from precflow.comparison.reading import PART
 
@@ -98,7 +98,7 @@ def variants(size: int, rounds: int) -> list[dict[str, Any]]:
     for name, dtype in (("float32", np.float32), ("bfloat16", ml_dtypes.bfloat16), ("float16", np.float16)):
         for label, error in (("noise of 1e-6", 1e-6), ("noise of 1e-3", 1e-3), ("unrelated", 1e3)):
             sides = [side.reshape(-1, ROW) for side in apart(*(side.astype(dtype) for side in pair(size, error)))]
-            compiled_range(name, name)
+            find_compiled_pass(name, name)
             times = race({"read": lambda s=sides: read_only(*s), "fused": lambda s=sides: fused(*s)}, rounds)
             rate = size / times["fused"][0] / 1e9
             share = times["read"][0] / times["fused"][0]

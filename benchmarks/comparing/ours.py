@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from precflow.comparison.compare import compare
-from precflow.comparison.compiled.engine import compiled_range
+from precflow.comparison.compiled.engine import find_compiled_pass
 from precflow.config.schema import RunConfig
 from precflow.dumps.digest import WORTH_COMPILING
 from precflow.dumps.reader import Dump
@@ -27,7 +27,7 @@ def main(folder: Path, table: Path) -> None:
     sides = [Dump.open(folder / name) for name in ("reference", "target")]
     records = sum(len(side.calls()) for side in sides)
     if records < 10_000 or sum(path.stat().st_size for path in folder.rglob("*.safetensors")) > WORTH_COMPILING:
-        compiled_range("float32", "float32")  # loaded anyway; memory is counted from here
+        find_compiled_pass("float32", "float32")  # loaded anyway; memory is counted from here
     baseline = high_water("VmHWM")
     measures = compare(*sides)
     judged, verdict = judge(

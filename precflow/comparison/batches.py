@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from precflow.comparison.fused.summary import SUMMARY_VERSION
-from precflow.comparison.reading import Found, Reading, Terms
+from precflow.comparison.reading import PairResult, Reading, ReadOptions
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.files import write_bytes
 
@@ -30,25 +30,25 @@ class Batch(msgspec.Struct, frozen=True):
     readings: tuple[Reading, ...]
 
 
-def batches(readings: Sequence[Reading], terms: Terms) -> Iterator[Batch]:
+def make_batches(readings: Sequence[Reading], terms: ReadOptions) -> Iterator[Batch]:
     """Cut readings into batches of some 300 MB, in order."""
     waiting: list[Reading] = []
     size = 0
     for reading in readings:
         waiting.append(reading)
-        size += _bytes(reading)
+        size += _count_bytes(reading)
         if size >= BYTES or len(waiting) >= READINGS:
-            yield _batch(waiting, terms)
+            yield _make_batch(waiting, terms)
             waiting, size = [], 0
     if waiting:
-        yield _batch(waiting, terms)
+        yield _make_batch(waiting, terms)
 
 
-def _bytes(reading: Reading) -> int:
-    return sum(elements(record.shape) * _width(record.dtype) for record in (reading.reference, reading.target))
+def _count_bytes(reading: Reading) -> int:
+    return sum(count_elements(record.shape) * _element_bytes(record.dtype) for record in (reading.reference, reading.target))
 
 
-def elements(shape: Sequence[int]) -> int:
+def count_elements(shape: Sequence[int]) -> int:
     """Return how many elements a shape has."""
     size = 1
     for length in shape:
@@ -56,11 +56,11 @@ def elements(shape: Sequence[int]) -> int:
     return size
 
 
-def _width(dtype: str) -> int:
+def _element_bytes(dtype: str) -> int:
     return NUMPY_DTYPES[dtype].itemsize if dtype in NUMPY_DTYPES else 1
 
 
-def _batch(readings: Sequence[Reading], terms: Terms) -> Batch:
+def _make_batch(readings: Sequence[Reading], terms: ReadOptions) -> Batch:
     state = hashlib.blake2b(f"{SUMMARY_VERSION} {sorted(terms.own)} {terms.constants}".encode(), digest_size=16)
     for reading in readings:
         for record in (reading.reference, reading.target):
@@ -68,7 +68,7 @@ def _batch(readings: Sequence[Reading], terms: Terms) -> Batch:
     return Batch(state.hexdigest(), tuple(readings))
 
 
-class Finished:
+class FinishedBatches:
     """Finished batches in a folder, one file each, whole or not there; a file that is not what was written is passed over.
 
     Args:
@@ -79,19 +79,19 @@ class Finished:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
-    def read(self, batch: Batch) -> list[Found] | None:
+    def read(self, batch: Batch) -> list[PairResult] | None:
         """Return what a batch gave in an earlier run, ``None`` where it did not finish, or could not read all of it."""
         if self._folder is None:
             return None
         try:
             data = self._path(self._folder, batch).read_bytes()
-            found = msgspec.msgpack.decode(data[_SUM:], type=list[Found]) if _sum(data[_SUM:]) == data[:_SUM] else []
+            found = msgspec.msgpack.decode(data[_SUM:], type=list[PairResult]) if _checksum(data[_SUM:]) == data[:_SUM] else []
         except (OSError, msgspec.MsgspecError):
             return None
         whole = len(found) == len(batch.readings) and not any(one.problem for one in found)
         return found if whole else None
 
-    def write(self, batch: Batch, found: Sequence[Found]) -> None:
+    def write(self, batch: Batch, found: Sequence[PairResult]) -> None:
         """Keep what a batch gave.
 
         Raises:
@@ -101,12 +101,12 @@ class Finished:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         data = msgspec.msgpack.encode(list(found))
-        write_bytes(self._path(self._folder, batch), _sum(data) + data)
+        write_bytes(self._path(self._folder, batch), _checksum(data) + data)
 
     @staticmethod
     def _path(folder: Path, batch: Batch) -> Path:
         return folder / f"{batch.key}.msgpack"
 
 
-def _sum(data: bytes) -> bytes:
+def _checksum(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=_SUM).digest()

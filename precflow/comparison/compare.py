@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from precflow.comparison.batches import Batch, Finished, batches, elements
+from precflow.comparison.batches import Batch, FinishedBatches, count_elements, make_batches
 from precflow.comparison.estimated import estimates
-from precflow.comparison.estimated.kept_evidence import constants_of
+from precflow.comparison.estimated.kept_evidence import common_constants
 from precflow.comparison.executors.choose import Executor
 from precflow.comparison.executors.threads import Threads
 from precflow.comparison.fused.summarize import DEFAULT_BLOCK, worth_compiling
 from precflow.comparison.measure import Measure
-from precflow.comparison.pairing import Pair, described, owners_of, pair
-from precflow.comparison.reading import Found, Reading, Terms
-from precflow.comparison.user_metrics import Makers
-from precflow.dumps.garbage import collector_off, many_spared
+from precflow.comparison.pairing import Pair, describe_pair, find_calls, pair_records
+from precflow.comparison.reading import PairResult, Reading, ReadOptions
+from precflow.comparison.user_metrics import MetricMakers
+from precflow.dumps.garbage import collector_off, freezing_allowed
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Record
 
@@ -24,13 +24,13 @@ _WHOLE = "needs the tensors of both sides"
 Contents = tuple[str, str]
 
 
-@many_spared()
+@freezing_allowed()
 def compare(  # noqa: PLR0913  each is a thing of its own, named at the call
     reference: Dump,
     target: Dump,
     *,
     executor: Executor | None = None,
-    own: Makers | None = None,
+    own: MetricMakers | None = None,
     kept: Path | None = None,
     block: int = DEFAULT_BLOCK,
     constants: tuple[float, ...] | None = None,
@@ -51,11 +51,11 @@ def compare(  # noqa: PLR0913  each is a thing of its own, named at the call
     Returns:
         Measures in the reference's order, then records that only the target has.
     """
-    owners = owners_of(reference, target)
-    known = constants or constants_of(reference, target)
+    owners = find_calls(reference, target)
+    known = constants or common_constants(reference, target)
     with collector_off():  # it would look through all records again and again
-        pairs = pair(_outputs(reference), _outputs(target))
-        measures = [described(joined, owners) for joined in pairs]
+        pairs = pair_records(_list_outputs(reference), _list_outputs(target))
+        measures = [describe_pair(joined, owners) for joined in pairs]
     readings: dict[Contents, Reading] = {}
     waiting: dict[int, Contents] = {}
     for place, (measure, joined) in enumerate(zip(measures, pairs, strict=True)):
@@ -63,51 +63,53 @@ def compare(  # noqa: PLR0913  each is a thing of its own, named at the call
         if reading is not None:
             waiting[place] = reading.contents
             readings.setdefault(reading.contents, reading)
-    terms = Terms(worth_compiling(elements(one.reference.shape) for one in readings.values()), block, own or {}, known)
-    work, finished = list(batches(list(readings.values()), terms)), Finished(kept)
-    found = _earlier(work, finished)
+    terms = ReadOptions(
+        worth_compiling(count_elements(one.reference.shape) for one in readings.values()), block, own or {}, known
+    )
+    work, finished = list(make_batches(list(readings.values()), terms)), FinishedBatches(kept)
+    found = _read_finished(work, finished)
     left = [batch for batch in work if batch.readings[0].contents not in found]
     for batch, results in (executor or Threads()).run(left, reference, target, terms):
         finished.write(batch, results)
-        found.update(_by_contents(batch, results))
+        found.update(_index_by_contents(batch, results))
     with collector_off():
         return [
-            _measured(measure, found[waiting[place]])
+            _add_result(measure, found[waiting[place]])
             if place in waiting
-            else _without_tensors(measure, pairs[place], reference, target, terms)
+            else _estimate(measure, pairs[place], reference, target, terms)
             for place, measure in enumerate(measures)
         ]
 
 
-def _outputs(dump: Dump) -> Iterator[Record]:
+def _list_outputs(dump: Dump) -> Iterator[Record]:
     return (record for call in dump.calls() for record in call.outputs)
 
 
-def _compared(measure: Measure) -> bool:
+def _is_compared(measure: Measure) -> bool:
     return not measure.movement and measure.join == "paired"
 
 
 def _reading(measure: Measure, joined: Pair) -> Reading | None:
     """Return what is to be read of a pair, ``None`` where its tensors are not needed or not there."""
     left, right = joined.reference, joined.target
-    if left is None or right is None or not _compared(measure) or estimates.are_needed(measure, left, right):
+    if left is None or right is None or not _is_compared(measure) or estimates.needs_estimate(measure, left, right):
         return None
     return Reading(left, right)
 
 
-def _earlier(work: Sequence[Batch], finished: Finished) -> dict[Contents, Found]:
+def _read_finished(work: Sequence[Batch], finished: FinishedBatches) -> dict[Contents, PairResult]:
     """Return what an earlier run has read."""
-    found: dict[Contents, Found] = {}
+    found: dict[Contents, PairResult] = {}
     for batch in work:
-        found.update(_by_contents(batch, finished.read(batch) or ()))
+        found.update(_index_by_contents(batch, finished.read(batch) or ()))
     return found
 
 
-def _by_contents(batch: Batch, results: Sequence[Found]) -> Iterator[tuple[Contents, Found]]:
+def _index_by_contents(batch: Batch, results: Sequence[PairResult]) -> Iterator[tuple[Contents, PairResult]]:
     return zip((reading.contents for reading in batch.readings), results, strict=False)
 
 
-def _measured(measure: Measure, found: Found) -> Measure:
+def _add_result(measure: Measure, found: PairResult) -> Measure:
     """Put numbers into a measure; of a part that was read they are those of the part, and the bits are those of the whole."""
     if found.problem:
         return replace(measure, join="unreadable", reason=found.problem)
@@ -117,16 +119,16 @@ def _measured(measure: Measure, found: Found) -> Measure:
     )
 
 
-def _without_tensors(measure: Measure, joined: Pair, reference: Dump, target: Dump, terms: Terms) -> Measure:
+def _estimate(measure: Measure, joined: Pair, reference: Dump, target: Dump, terms: ReadOptions) -> Measure:
     """Return the measure of a pair that is not read: what was kept may tell its numbers, or bound them."""
-    if joined.reference is None or joined.target is None or not _compared(measure):
+    if joined.reference is None or joined.target is None or not _is_compared(measure):
         return measure
     own = terms.own
-    measured = estimates.measured(measure, joined.reference, joined.target, reference, target, terms.constants)
+    measured = estimates.estimate_pair(measure, joined.reference, joined.target, reference, target, terms.constants)
     if measured.join == "paired" and measured.equal:
         return replace(measured, metrics={**measured.metrics, **dict.fromkeys(own, 0.0)}) if own else measured
     return _without(measured, own, _WHOLE) if measured.join == "paired" else measured
 
 
-def _without(measure: Measure, own: Makers, reason: str) -> Measure:
+def _without(measure: Measure, own: MetricMakers, reason: str) -> Measure:
     return replace(measure, absent={**measure.absent, **dict.fromkeys(own, reason)}) if own else measure

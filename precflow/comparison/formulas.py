@@ -17,8 +17,8 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from precflow.comparison.fused.kl_divergence import divergence
-from precflow.comparison.fused.scaled_float import Scaled, mean, ratio
+from precflow.comparison.fused.kl_divergence import combine_divergence
+from precflow.comparison.fused.scaled_float import ScaledFloat, divide, divide_by_count
 from precflow.comparison.fused.summary import Summary
 from precflow.metrics import METRICS, Domain, Metric
 
@@ -31,8 +31,8 @@ def cosine_similarity(summary: Summary) -> float:
     y_norm, x_norm = summary.reference_square, summary.target_square
     if not y_norm.mantissa or not x_norm.mantissa:
         return 1.0 if y_norm.mantissa == x_norm.mantissa else 0.0
-    scale = ratio(x_norm, y_norm, root=True)
-    error = ratio(summary.difference_square, y_norm, root=True)
+    scale = divide(x_norm, y_norm, root=True)
+    error = divide(summary.difference_square, y_norm, root=True)
     if error < 0.5:
         return min(1.0, 1.0 - max(0.0, (error - (scale - 1)) * (error + (scale - 1))) / (2 * scale))
     return max(-1.0, min(1.0, _normalised_product(summary)))
@@ -42,13 +42,15 @@ def _normalised_product(summary: Summary) -> float:
     y_root, x_root = _root(summary.reference_square), _root(summary.target_square)
     product = summary.product
     return float(
-        Scaled.of(product.mantissa / (y_root.mantissa * x_root.mantissa), product.exponent - y_root.exponent - x_root.exponent)
+        ScaledFloat.of(
+            product.mantissa / (y_root.mantissa * x_root.mantissa), product.exponent - y_root.exponent - x_root.exponent
+        )
     )
 
 
-def _root(square: Scaled) -> Scaled:
+def _root(square: ScaledFloat) -> ScaledFloat:
     odd = square.exponent % 2
-    return Scaled.of(math.sqrt(math.ldexp(square.mantissa, odd)), (square.exponent - odd) // 2)
+    return ScaledFloat.of(math.sqrt(math.ldexp(square.mantissa, odd)), (square.exponent - odd) // 2)
 
 
 def max_abs_error(summary: Summary) -> float:
@@ -58,7 +60,7 @@ def max_abs_error(summary: Summary) -> float:
 
 def mean_abs_error(summary: Summary) -> float:
     """Return ``sum |d| / n``, in the tensor's own unit."""
-    return mean(summary.difference_sum, summary.compared)
+    return divide_by_count(summary.difference_sum, summary.compared)
 
 
 def max_rel_error(summary: Summary) -> float:
@@ -68,17 +70,17 @@ def max_rel_error(summary: Summary) -> float:
 
 def mean_rel_error(summary: Summary) -> float:
     """Return the mean of ``|d| / |y|``; elements with a small reference are left out."""
-    return mean(summary.relative_sum, summary.ordinary)
+    return divide_by_count(summary.relative_sum, summary.ordinary)
 
 
 def relative_l2(summary: Summary) -> float:
     """Return the relative Euclidean distance ``|d| / |y|``."""
-    return ratio(summary.difference_square, summary.reference_square, root=True)
+    return divide(summary.difference_square, summary.reference_square, root=True)
 
 
 def accumulated_relative_error(summary: Summary) -> float:
     """Return ``sum |d| / sum |y|``."""
-    return ratio(summary.difference_sum, summary.reference_sum)
+    return divide(summary.difference_sum, summary.reference_sum)
 
 
 def kl_divergence(summary: Summary) -> float:
@@ -87,12 +89,12 @@ def kl_divergence(summary: Summary) -> float:
     Only for tensors without negative values. A target of 0 where the reference is not counts as the smallest positive
     number of the target's type.
     """
-    return divergence(summary.divergence, summary.reference_sum, summary.target_sum)
+    return combine_divergence(summary.divergence, summary.reference_sum, summary.target_sum)
 
 
 def rmse(summary: Summary) -> float:
     """Return the root mean square of d, in the tensor's own unit."""
-    return mean(summary.difference_square, summary.compared, root=True)
+    return divide_by_count(summary.difference_square, summary.compared, root=True)
 
 
 def mare(summary: Summary) -> float:
@@ -102,7 +104,7 @@ def mare(summary: Summary) -> float:
 
 def mere(summary: Summary) -> float:
     """Return CANN's mean relative error: the mean of ``|d| / (|y| + 1e-7)``."""
-    return mean(summary.offset_relative_sum, summary.compared)
+    return divide_by_count(summary.offset_relative_sum, summary.compared)
 
 
 def share_within_one_thousandth(summary: Summary) -> float:
@@ -127,13 +129,13 @@ def ulp_distance(summary: Summary) -> float:
 
 def mean_ulp_distance(summary: Summary) -> float:
     """Return the mean distance in units in the last place; elements with a small reference are left out."""
-    return mean(summary.ulp_sum, summary.ordinary)
+    return divide_by_count(summary.ulp_sum, summary.ordinary)
 
 
 def max_rms_error(summary: Summary) -> float:
     """Return the largest ``|d|`` over the root mean square of y."""
-    reference = mean(summary.reference_square, summary.compared, root=True)
-    return ratio(Scaled.of(summary.difference_max), Scaled.of(reference))
+    reference = divide_by_count(summary.reference_square, summary.compared, root=True)
+    return divide(ScaledFloat.of(summary.difference_max), ScaledFloat.of(reference))
 
 
 def worst_row_error(summary: Summary) -> float:

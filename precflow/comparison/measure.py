@@ -80,7 +80,7 @@ Place = tuple[int, int]
 """Rank and step."""
 
 
-def set_aside(measures: Sequence[Measure], reference: Dump, target: Dump) -> list[Measure]:
+def mark_altered_unreadable(measures: Sequence[Measure], reference: Dump, target: Dump) -> list[Measure]:
     """Return the measures, those that rest on a line of an altered file as ``unreadable``, with the reason.
 
     What was computed from tensors stays, and that both sides have equal bits: content ids vouch for those.
@@ -92,10 +92,10 @@ def set_aside(measures: Sequence[Measure], reference: Dump, target: Dump) -> lis
     """
     sides = (("reference", reference), ("target", target))
     altered = {place: f"{side}: {problem}" for side, dump in sides for place, problem in dump.altered.items()}
-    return [_without_numbers(measure, altered) for measure in measures] if altered else list(measures)
+    return [_mark_unreadable(measure, altered) for measure in measures] if altered else list(measures)
 
 
-def _without_numbers(measure: Measure, altered: Mapping[Place, str]) -> Measure:
+def _mark_unreadable(measure: Measure, altered: Mapping[Place, str]) -> Measure:
     if measure.join not in {"paired", "shape"} or measure.equal or measure.evidence == "tensors":
         return measure
     who = parse_identity(measure.record)
@@ -110,17 +110,17 @@ def _without_numbers(measure: Measure, altered: Mapping[Place, str]) -> Measure:
 # Measures of two passes over the same records: what the second one could measure takes the place of an estimate.
 
 
-def merged(first: Sequence[Measure], second: Sequence[Measure]) -> list[Measure]:
+def merge_passes(first: Sequence[Measure], second: Sequence[Measure]) -> list[Measure]:
     """Return the first pass's measures, in their order, each replaced by the second pass's where that has metrics.
 
     A record that the second pass has on one side only, or could not read, keeps its estimate. Where a call stands in the
     graph is what the first pass says: the second numbers only what it recorded.
     """
     again = {measure.record: measure for measure in second if measure.join == "paired" and measure.metrics}
-    return [_replaced(measure, again.get(measure.record)) for measure in first]
+    return [_replace_estimate(measure, again.get(measure.record)) for measure in first]
 
 
-def _replaced(first: Measure, second: Measure | None) -> Measure:
+def _replace_estimate(first: Measure, second: Measure | None) -> Measure:
     if second is None:
         return first
     return replace(second, order=first.order, site=first.site, target_site=first.target_site, arguments=first.arguments)

@@ -25,7 +25,7 @@ class Pair:
     target: Record | None
 
 
-def pair(reference: Iterable[Record], target: Iterable[Record], renames: Mapping[str, str] = _NONE) -> list[Pair]:
+def pair_records(reference: Iterable[Record], target: Iterable[Record], renames: Mapping[str, str] = _NONE) -> list[Pair]:
     """Join records of both sides by identity.
 
     Records that share an identity on one side are joined in their order, and what is left over stays alone.
@@ -43,16 +43,16 @@ def pair(reference: Iterable[Record], target: Iterable[Record], renames: Mapping
     waiting: dict[Identity, deque[Record]] = defaultdict(deque)
     targets = list(target)
     for record in targets:
-        waiting[_renamed(record.identity, prefixes)].append(record)
+        waiting[_rename(record.identity, prefixes)].append(record)
     pairs = []
     for record in reference:
-        partners = waiting.get(_renamed(record.identity, prefixes))
+        partners = waiting.get(_rename(record.identity, prefixes))
         pairs.append(Pair(record, partners.popleft() if partners else None))
     alone = {id(record) for partners in waiting.values() for record in partners}
     return pairs + [Pair(None, record) for record in targets if id(record) in alone]
 
 
-def _renamed(identity: Identity, prefixes: list[tuple[str, str]]) -> Identity:
+def _rename(identity: Identity, prefixes: list[tuple[str, str]]) -> Identity:
     for prefix, other in prefixes:
         if identity.module.startswith(prefix):
             return identity._replace(module=other + identity.module[len(prefix) :])
@@ -65,26 +65,26 @@ def _renamed(identity: Identity, prefixes: list[tuple[str, str]]) -> Identity:
 
 ABSENT = "(absent)"  # an argument that only the other side was given
 
-Owners = Mapping[int, Call]  # id() of an output record -> its call
+CallsOfRecords = Mapping[int, Call]  # id() of an output record -> its call
 
 
-def owners_of(*dumps: Dump) -> Owners:
+def find_calls(*dumps: Dump) -> CallsOfRecords:
     """Return the call of every output record of some dumps."""
     return {id(record): call for dump in dumps for call in dump.calls() for record in call.outputs}
 
 
-def described(joined: Pair, owners: Owners) -> Measure:
+def describe_pair(joined: Pair, owners: CallsOfRecords) -> Measure:
     """Return the measure of a pair without its numbers; of a record that found no partner, the whole measure."""
     left, right = joined.reference, joined.target
     if left is None or right is None:
-        return _only_reference(left, owners) if left else _only_target(right, owners)
-    return _paired(left, right, owners[id(left)], owners[id(right)])
+        return _describe_unpaired_reference(left, owners) if left else _describe_unpaired_target(right, owners)
+    return _describe_paired(left, right, owners[id(left)], owners[id(right)])
 
 
-def _only_reference(record: Record, owners: Owners) -> Measure:
+def _describe_unpaired_reference(record: Record, owners: CallsOfRecords) -> Measure:
     call = owners[id(record)]
     return Measure(
-        **_named(record, call),
+        **_name_record(record, call),
         join="unpaired_reference",
         reason="only the reference has it: the target ran no such call, or got no such output from it",
         movement=call.movement,
@@ -95,11 +95,11 @@ def _only_reference(record: Record, owners: Owners) -> Measure:
     )
 
 
-def _only_target(record: Record | None, owners: Owners) -> Measure:
+def _describe_unpaired_target(record: Record | None, owners: CallsOfRecords) -> Measure:
     assert record is not None
     call = owners[id(record)]
     return Measure(
-        **_named(record, call),
+        **_name_record(record, call),
         join="unpaired_target",
         reason="only the target has it: the reference ran no such call, or got no such output from it",
         movement=call.movement,
@@ -110,7 +110,7 @@ def _only_target(record: Record | None, owners: Owners) -> Measure:
     )
 
 
-def _named(record: Record, call: Call) -> dict[str, Any]:
+def _name_record(record: Record, call: Call) -> dict[str, Any]:
     """Return which record it is, and of which call."""
     return {
         "record": record.text,
@@ -123,20 +123,20 @@ def _named(record: Record, call: Call) -> dict[str, Any]:
     }
 
 
-def _paired(left: Record, right: Record, call: Call, other: Call) -> Measure:
+def _describe_paired(left: Record, right: Record, call: Call, other: Call) -> Measure:
     movement = call.movement or other.movement
     return Measure(
-        **_named(left, call),
-        **joined_by(left, right),
+        **_name_record(left, call),
+        **compare_facts(left, right),
         movement=movement,
         judged=not movement and (is_floating(left.dtype) or is_floating(right.dtype)),
         site=call.site,
         target_site=other.site,
-        arguments=_different(call.arguments, other.arguments),
+        arguments=_find_different_arguments(call.arguments, other.arguments),
     )
 
 
-def joined_by(left: Record, right: Record) -> dict[str, Any]:
+def compare_facts(left: Record, right: Record) -> dict[str, Any]:
     """Return what two records tell of each other by themselves: attributes of a :class:`Measure`."""
     shapes = "" if left.shape == right.shape else f"{list(left.shape)} on the reference, {list(right.shape)} on the target"
     return {
@@ -151,7 +151,7 @@ def joined_by(left: Record, right: Record) -> dict[str, Any]:
     }
 
 
-def _different(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+def _find_different_arguments(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Return the non-tensor arguments that differ: name -> (reference, target)."""
     values = {name: (first.get(name, ABSENT), second.get(name, ABSENT)) for name in {**first, **second}}
     return {name: both for name, both in values.items() if both[0] != both[1]}

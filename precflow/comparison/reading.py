@@ -18,8 +18,8 @@ from precflow.agent.contract import FILLS
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import DEFAULT_BLOCK, PairOfTensors
 from precflow.comparison.fused.summary import Summary
-from precflow.comparison.user_metrics import Makers, Tally
-from precflow.dumps.digest import Words, content_of
+from precflow.comparison.user_metrics import MetricMakers, MetricTally
+from precflow.dumps.digest import Words, id_of_lanes
 from precflow.dumps.mapped_pages import release
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Record
@@ -28,7 +28,7 @@ from precflow.errors import DumpError
 # What a reader of the metrics should know beside them: how many elements of which class, and what the metrics leave out.
 
 
-def counts(summary: Summary) -> dict[str, int]:
+def count_classes(summary: Summary) -> dict[str, int]:
     """Return how many elements fell into each class of values, and how many found no partner of their class."""
     names = (
         "elements ordinary small sentinel nonfinite sentinel_mismatch other_fill saturated_mismatch nonfinite_mismatch "
@@ -59,7 +59,7 @@ _WARNINGS: tuple[tuple[Callable[[Summary], int], str], ...] = (
 )
 
 
-def warnings(summary: Summary) -> tuple[str, ...]:
+def list_warnings(summary: Summary) -> tuple[str, ...]:
     """Return what a reader of the metrics should know about the elements that they leave out."""
     return tuple(text.format(count) for counted, text in _WARNINGS if (count := counted(summary)))
 
@@ -84,7 +84,7 @@ class Reading(msgspec.Struct, frozen=True):
         return self.reference.key, self.target.key
 
 
-class Found(msgspec.Struct, frozen=True):
+class PairResult(msgspec.Struct, frozen=True):
     """What reading a pair gave: plain data, which travels between processes and is kept in files.
 
     Attributes:
@@ -103,7 +103,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Terms:
+class ReadOptions:
     """How pairs are read.
 
     Attributes:
@@ -115,17 +115,17 @@ class Terms:
 
     compiled: bool = False
     block: int = DEFAULT_BLOCK
-    own: Makers = field(default_factory=dict)
+    own: MetricMakers = field(default_factory=dict)
     constants: tuple[float, ...] = FILLS
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartResult:
     """What one range of a pair gave: its summary, the lanes of both sides where they are checked, the user's metrics."""
 
     summary: Summary
     lanes: tuple[Words, Words] | None
-    tally: Tally
+    tally: MetricTally
 
 
 class OpenPair:
@@ -141,7 +141,7 @@ class OpenPair:
         DumpError: A tensor cannot be had.
     """
 
-    def __init__(self, reading: Reading, reference: Dump, target: Dump, terms: Terms) -> None:
+    def __init__(self, reading: Reading, reference: Dump, target: Dump, terms: ReadOptions) -> None:
         self._terms = terms
         self._sides = (("reference", reference, reading.reference), ("target", target, reading.target))
         self._whole = not (reading.reference.part or reading.target.part)
@@ -158,31 +158,31 @@ class OpenPair:
         """Return the ranges to read, in order; one without elements where there are none, so that it has a summary too."""
         return [(start, min(start + PART, self.size)) for start in range(0, self.size, PART)] or [(0, 0)]
 
-    def read(self, start: int, stop: int) -> Part:
+    def read(self, start: int, stop: int) -> PartResult:
         """Read one range."""
-        terms, tally = self._terms, Tally(self._terms.own)
+        terms, tally = self._terms, MetricTally(self._terms.own)
         tally.read(self._tensors.reference[start:stop], self._tensors.target[start:stop])
         data = tuple(side[self._place(side, start) : self._place(side, stop)] for side in self._bytes) if self._whole else None
         summary, lanes = self._tensors.checked(start, stop, data, block=terms.block, compiled=terms.compiled)
-        return Part(summary, lanes, tally)
+        return PartResult(summary, lanes, tally)
 
     def views(self, start: int, stop: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Return a range of both sides, for who gives back their pages when it is read: see :func:`pages.release`."""
         return self._tensors.reference[start:stop], self._tensors.target[start:stop]
 
-    def found(self, parts: Sequence[Part]) -> Found:
+    def found(self, parts: Sequence[PartResult]) -> PairResult:
         """Put all ranges together, in order, and make sure that what was read is what was recorded."""
         try:
             for number, side in enumerate(self._sides if self._whole else ()):
                 self._check(*side, np.concatenate([part.lanes[number] for part in parts if part.lanes]))
         except DumpError as error:
-            return Found(problem=error.message)
+            return PairResult(problem=error.message)
         summaries = [(*span, part.summary) for span, part in zip(self.ranges(), parts, strict=True)]
         summary, tally = self._tensors.settled(summaries, compiled=self._terms.compiled), parts[0].tally
         for part in parts[1:]:
             tally.merge(part.tally)
         own, absent = tally.values()
-        return Found({**measure_all(summary), **own}, counts(summary), warnings(summary), absent)
+        return PairResult({**measure_all(summary), **own}, count_classes(summary), list_warnings(summary), absent)
 
     def _opened(self, side: str, dump: Dump, record: Record) -> npt.NDArray[Any]:
         """Return a tensor, a kept part of one checked; an error says on which side it is."""
@@ -193,7 +193,7 @@ class OpenPair:
 
     def _check(self, side: str, dump: Dump, record: Record, lanes: Words) -> None:
         try:
-            dump.check(record, content_of(record.dtype, record.shape, lanes))
+            dump.check(record, id_of_lanes(record.dtype, record.shape, lanes))
         except DumpError as error:
             raise DumpError(f"{side}: {error.message}") from error
 
@@ -201,12 +201,12 @@ class OpenPair:
         return data.size * element // self.size if self.size else 0
 
 
-def read_all(reading: Reading, sides: Mapping[str, Dump], terms: Terms) -> Found:
+def read_pair(reading: Reading, sides: Mapping[str, Dump], terms: ReadOptions) -> PairResult:
     """Read one pair in this thread."""
     try:
         pair = OpenPair(reading, sides["reference"], sides["target"], terms)
     except DumpError as error:
-        return Found(problem=error.message)
+        return PairResult(problem=error.message)
     parts = [pair.read(start, stop) for start, stop in pair.ranges()]
     release(*pair.views(0, pair.size))
     return pair.found(parts)

@@ -46,11 +46,11 @@ class BlockMetric(Protocol):
         """Return the metric of all that was seen: 0 is perfect, more is worse."""
 
 
-Makers = Mapping[str, Callable[[], BlockMetric]]
+MetricMakers = Mapping[str, Callable[[], BlockMetric]]
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredMetrics:
     """The user's metrics as a recipe has them; plain data, which travels to other processes.
 
     Attributes:
@@ -63,7 +63,7 @@ class Declared:
     trusted: tuple[str, ...] = ()
     import_paths: tuple[str, ...] = ()
 
-    def load(self) -> Makers:
+    def load(self) -> MetricMakers:
         """Return name -> what makes an object of the class.
 
         Raises:
@@ -78,18 +78,18 @@ class Declared:
             next_step = f"if you trust {target.partition('.')[0]}:  PRECFLOW_TRUST={target.partition('.')[0]}"
             raise TrustError(f"metrics.{name}: {target} is not trusted", next_step=next_step)
         arguments = {key: value for key, value in declared.items() if key != _TARGET}
-        kind = _found(name, target, self.import_paths)
+        kind = _import_class(name, target, self.import_paths)
         try:
             made = kind(**arguments)
         except Exception as error:
-            raise ConfigError(f"metrics.{name}: {target} cannot be made: {_told(error)}") from error
+            raise ConfigError(f"metrics.{name}: {target} cannot be made: {_describe_error(error)}") from error
         missing = [method for method in ("update", "merge", "value") if not callable(getattr(made, method, None))]
         if missing:
             raise ConfigError(f"metrics.{name}: {target} lacks {', '.join(missing)}", next_step="see docs/metrics.md")
         return functools.partial(kind, **arguments)
 
 
-def _found(name: str, target: str, import_paths: Sequence[str]) -> Any:
+def _import_class(name: str, target: str, import_paths: Sequence[str]) -> Any:
     module, _, attribute = target.rpartition(".")
     sys.path += [path for path in import_paths if path not in sys.path]
     try:
@@ -100,14 +100,14 @@ def _found(name: str, target: str, import_paths: Sequence[str]) -> Any:
         ) from error
 
 
-class Tally:
+class MetricTally:
     """The user's metrics over a part of one pair; a class that raises is left out, and the others go on.
 
     Args:
-        makers: What :meth:`Declared.load` returned.
+        makers: What :meth:`DeclaredMetrics.load` returned.
     """
 
-    def __init__(self, makers: Makers) -> None:
+    def __init__(self, makers: MetricMakers) -> None:
         self._failed: dict[str, str] = {}
         self._objects: dict[str, BlockMetric] = {}
         for name, make in makers.items():
@@ -117,12 +117,12 @@ class Tally:
     def read(self, reference: Values, target: Values) -> None:
         """Take a range of both sides, flat, of one length, block by block."""
         for start in range(0, reference.size if self._objects else 0, BLOCK):
-            block = [_seen(side[start : start + BLOCK]) for side in (reference, target)]
+            block = [_prepare_block(side[start : start + BLOCK]) for side in (reference, target)]
             for name, metric in tuple(self._objects.items()):
                 with self._guarded(name):
                     metric.update(*block)
 
-    def merge(self, other: Tally) -> None:
+    def merge(self, other: MetricTally) -> None:
         """Add what was seen of a later part."""
         for name, metric in tuple(self._objects.items()):
             if name in other._failed:
@@ -144,18 +144,18 @@ class Tally:
         try:
             yield
         except Exception as error:  # noqa: BLE001  it is the user's code, and one metric of many
-            self._fail(name, f"it raised {_told(error)}")
+            self._fail(name, f"it raised {_describe_error(error)}")
 
     def _fail(self, name: str, reason: str) -> None:
         self._objects.pop(name, None)
         self._failed[name] = reason
 
 
-def _seen(block: Values) -> Values:
+def _prepare_block(block: Values) -> Values:
     values = widen(block) if is_floating(name_of(block.dtype)) else block.view()
     values.flags.writeable = False
     return values
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -25,7 +25,7 @@ _handlers: list[Any] = []  # the C library has only their addresses
 
 
 @functools.cache
-def explain() -> None:
+def explain_bus_errors() -> None:
     """From now on, leave with a message and exit code 2 where a mapped file ends before what is read of it; Linux only.
 
     A process in which ``faulthandler`` is on has its own way of telling, and keeps it.

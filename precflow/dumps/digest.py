@@ -41,10 +41,10 @@ def content_id(array: npt.NDArray[Any]) -> str:
     '824087d03562cbda6502751f0c07382a'
     """
     flat = np.ascontiguousarray(array).reshape(-1)
-    return content_of(name_of(array.dtype), array.shape, lanes(flat.view(np.uint8)))
+    return id_of_lanes(name_of(array.dtype), array.shape, lanes(flat.view(np.uint8)))
 
 
-def content_of(dtype: str, shape: Iterable[int], blocks: Words) -> str:
+def id_of_lanes(dtype: str, shape: Iterable[int], blocks: Words) -> str:
     """Return the content id of a tensor whose lanes are known.
 
     Args:
@@ -65,7 +65,7 @@ def lanes(data: npt.NDArray[np.uint8], *, compiled: bool | None = None) -> Words
         compiled: Read them by the compiled form where there is one; by default once this process has much to read.
     """
     wanted = _reads_much(data.size) if compiled is None else compiled
-    measure = (_compiled() if wanted else None) or _by_numpy
+    measure = (_find_compiled() if wanted else None) or _add_lanes_by_numpy
     blocks = no_lanes(data.size)
     for start in range(0, len(blocks), _STRETCH):
         part, mine = data[start * BLOCK_BYTES : (start + _STRETCH) * BLOCK_BYTES], blocks[start : start + _STRETCH]
@@ -112,19 +112,19 @@ def weights() -> Words:
     Words are mixed with the first; made odd, it is the weight of the first lane. The second is that of the second lane.
     """
     places = np.arange(BLOCK_WORDS, dtype=np.uint32)
-    made = np.stack([_mixed(places + np.uint32(seed)) for seed in SEEDS])
+    made = np.stack([_mix(places + np.uint32(seed)) for seed in SEEDS])
     made.flags.writeable = False
     return made
 
 
-def _mixed(values: Words) -> Words:
+def _mix(values: Words) -> Words:
     """Return the agents' ``mix32`` of each value."""
     values = (values ^ values >> _HALF) * np.uint32(0x7FEB352D)
     values = (values ^ values >> np.uint32(15)) * np.uint32(0x846CA68B)
     return values ^ values >> _HALF
 
 
-def _by_numpy(seen: Words, weight: Words, blocks: Words) -> None:
+def _add_lanes_by_numpy(seen: Words, weight: Words, blocks: Words) -> None:
     """Do what the compiled form does: set the lanes of every block."""
     for number in range(len(blocks)):
         block = seen[number * BLOCK_WORDS : (number + 1) * BLOCK_WORDS]
@@ -148,13 +148,13 @@ def _reads_much(size: int) -> bool:
         return _read >= WORTH_COMPILING
 
 
-def _compiled() -> Callable[..., None] | None:
+def _find_compiled() -> Callable[..., None] | None:
     with _LOCK:
-        return _tested()
+        return _load_and_test()
 
 
 @functools.cache
-def _tested() -> Callable[..., None] | None:
+def _load_and_test() -> Callable[..., None] | None:
     """Return the compiled form where numba is there and it gives what NumPy gives."""
     if importlib.util.find_spec("numba") is None:
         return None
@@ -165,5 +165,5 @@ def _tested() -> Callable[..., None] | None:
         measure_lanes(sample, weights(), blocks)
     except Exception:  # noqa: BLE001  numba and LLVM fail in many ways, and NumPy can do all of this
         return None
-    _by_numpy(sample, weights(), expected)
+    _add_lanes_by_numpy(sample, weights(), expected)
     return measure_lanes if np.array_equal(blocks, expected) else None

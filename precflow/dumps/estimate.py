@@ -56,7 +56,7 @@ def holds_tensor(record: Record, *, movement: bool) -> bool:
     return bool(record.known) and not record.weight and not movement
 
 
-def estimate(dump: Dump, capture: Mapping[str, Any], dtype: str) -> int | None:
+def estimate_dump(dump: Dump, capture: Mapping[str, Any], dtype: str) -> int | None:
     """Return the bytes that a dump of the same workload will take, about; ``None`` where this one cannot tell.
 
     Args:
@@ -97,12 +97,12 @@ def estimate_calls(calls: Sequence[Call], capture: Mapping[str, Any], dtype: str
             lines += DETAIL_FACTS[detail].line_bytes
             if holds_tensor(record, movement=call.movement):
                 factor = wider if record.dtype == ran_in else 1.0
-                sizes[record.key] = max(sizes.get(record.key, 0), _bytes(record, detail, factor, parts))
+                sizes[record.key] = max(sizes.get(record.key, 0), _evidence_bytes(record, detail, factor, parts))
     steps = len(capture["step"])
     return (lines + sum(sizes.values())) * min(steps, capture.get("keep_last") or steps)
 
 
-def _bytes(record: Record, detail: str, factor: float, parts: int) -> int:
+def _evidence_bytes(record: Record, detail: str, factor: float, parts: int) -> int:
     if detail == "tensors":
         return round(tensor_bytes(record) * factor)
     if detail == "sketch":

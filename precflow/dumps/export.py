@@ -94,17 +94,17 @@ def file_names(texts: Sequence[str], ending: str) -> list[str]:
     >>> file_names(["encoder.0/linear.0/forward.output.0"], ".npy")
     ['encoder.0__linear.0__forward.output.0.npy']
     """
-    names = [_safe(text) for text in texts]
+    names = [_make_safe(text) for text in texts]
     folded = [_folded(name) for name in names]
     often = {name for name in folded if folded.count(name) > 1} if len(set(folded)) < len(folded) else set()
     given: set[str] = set()
     chosen = []
     for text, name, key in zip(texts, names, folded, strict=True):
-        different = _hashed(name, text) if key in often else name
+        different = _shorten_by_hash(name, text) if key in often else name
         number = 1
         while _folded(different) in given:  # the same text twice
             number += 1
-            different = _hashed(name, f"{text}#{number}")
+            different = _shorten_by_hash(name, f"{text}#{number}")
         given.add(_folded(different))
         chosen.append(different + ending)
     return chosen
@@ -124,17 +124,17 @@ def room_for(folder: Path, needed: int) -> None:
         )
 
 
-def _safe(text: str) -> str:
+def _make_safe(text: str) -> str:
     plain = unicodedata.normalize("NFC", text).replace("/", "__")
     safe = "".join(letter if letter.isalnum() or letter in _PLAIN else "_" for letter in plain).strip(".") or "_"
     changed = safe != plain or safe.partition(".")[0].casefold() in _RESERVED or safe.startswith("-")
     if len(os.fsencode(safe)) > _LONGEST:
         safe = os.fsencode(safe)[:_LONGEST].decode("utf-8", "ignore")
         changed = True
-    return _hashed(safe, text) if changed else safe
+    return _shorten_by_hash(safe, text) if changed else safe
 
 
-def _hashed(name: str, text: str) -> str:
+def _shorten_by_hash(name: str, text: str) -> str:
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGITS // 2).hexdigest()
     return f"_{name}-{digest}" if name.startswith("-") or name.partition(".")[0].casefold() in _RESERVED else f"{name}-{digest}"
 

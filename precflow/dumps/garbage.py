@@ -1,4 +1,8 @@
-"""Reading a million values at a stretch without the garbage collector looking through them again and again."""
+"""Keeps Python's garbage collector from walking over millions of values that are no garbage, again and again.
+
+The collector looks at every container that was made since its last pass, and now and then at all of them. A dump of a million
+records is all containers and holds no cycle, so each of these passes finds nothing and takes as long as reading did.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,15 @@ from contextlib import contextmanager
 MANY = 50_000  # calls, or tensors of a shard
 
 _LOCK = threading.Lock()
-_blocks: list[bool] = []  # of `many_spared` that run now: whether the program had frozen objects of its own before
+_blocks: list[bool] = []  # one for each block of `freezing_allowed` that runs: had the program frozen objects of its own?
 
 
 @contextmanager
-def many_spared() -> Iterator[None]:
-    """Let values that come in numbers be left out of collections until the outermost such block is left.
+def freezing_allowed() -> Iterator[None]:
+    """Allow :func:`collector_off` to freeze what it made, until the outermost such block is left.
 
-    They are frozen together with everything else that is there then, so who only reads a dump outside of such a block keeps a
-    collector that sees all. Nothing is frozen, or thawed, in a program that has frozen objects of its own.
+    Freezing takes everything that exists at that time out of collections, so it is not done for a program that reads a dump
+    outside of such a block, nor for one that has frozen objects of its own: thawing ours would thaw those.
     """
     with _LOCK:
         _blocks.append(_blocks[0] if _blocks else gc.get_freeze_count() > 0)
@@ -33,12 +37,12 @@ def many_spared() -> Iterator[None]:
 
 @contextmanager
 def collector_off() -> Iterator[list[int]]:
-    """Keep the garbage collector off while values are made that are in no cycle; it is on again behind it, where it was.
+    """Switch the garbage collector off while values are made that are in no cycle.
 
     Yields:
-        A list that takes numbers of values. Where they are ``MANY``, and :func:`many_spared` is around, the collector does not
-        look at them: they are freed by their count of references as any value is, and one pass over a million takes as long as
-        a third of reading them.
+        A list that takes how many values were made. From ``MANY`` on, and inside of :func:`freezing_allowed`, they are frozen:
+        reference counts free them as they free any value, but collections skip them. One pass over a million values takes a
+        third of the time that reading them took.
     """
     was_on = gc.isenabled()
     made: list[int] = []

@@ -177,7 +177,7 @@ class Header:
 
 
 @dataclass(frozen=True)
-class _Capture:
+class _CaptureSection:
     """What a header says of capture, for its types alone; a writer of one's own may say nothing."""
 
     level: tuple[str, ...] = ()
@@ -213,7 +213,7 @@ def read(path: Path) -> Header:
     try:
         plain = intake.read_json(path)
     except (OSError, ValueError) as error:
-        raise DumpError(f"{path} cannot be read as JSON: {reason_of(error)}", next_step=_AGAIN) from error
+        raise DumpError(f"{path} cannot be read as JSON: {describe_error(error)}", next_step=_AGAIN) from error
     if not isinstance(plain, dict) or plain.get("format") != DUMP_FORMAT:
         found = plain.get("format") if isinstance(plain, dict) else type(plain).__name__
         raise DumpError(
@@ -224,7 +224,7 @@ def read(path: Path) -> Header:
     if plain.get(CHECKSUM) != checksum_of(plain):
         raise DumpError(f"{path} is damaged: it does not have the checksum that it was sealed with", next_step=_AGAIN)
     try:
-        header = _typed(plain)
+        header = _convert(plain)
     except (TypeError, ValueError, OverflowError) as error:
         raise DumpError(f"{path} is not a whole {HEADER_FILE}: {error}", next_step=_AGAIN) from error
     outside = [name for name in header.files if not is_inside(name)]
@@ -236,7 +236,7 @@ def read(path: Path) -> Header:
     return header
 
 
-def reason_of(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return what an error says, for people: of the system its words alone."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
@@ -258,7 +258,7 @@ def _check_schema(path: Path, plain: Mapping[str, Any]) -> None:
         )
 
 
-def _typed(plain: Mapping[str, Any]) -> Header:
+def _convert(plain: Mapping[str, Any]) -> Header:
     """Return the header of plain data, once every key is there and each value is of its type.
 
     Raises:
@@ -277,9 +277,9 @@ def _typed(plain: Mapping[str, Any]) -> Header:
         for name, entry in dict(plain[key]["entries"]).items():
             _check_keys(entry, {one.name for one in fields(Entry)}, f"{key}.entries.{name}.")
     _check_keys(plain["counts"], set(EMPTY_HEADER["counts"]), "counts.")
-    msgspec.convert(plain["capture"], _Capture)
+    msgspec.convert(plain["capture"], _CaptureSection)
     msgspec.convert(plain["emulate"], _Emulated)
-    header = replace(msgspec.convert({**plain, "files": {}}, Header, str_keys=True), files=seals(plain["files"]))
+    header = replace(msgspec.convert({**plain, "files": {}}, Header, str_keys=True), files=parse_seals(plain["files"]))
     if header.side not in _SIDES:
         raise ValueError(f"side is {header.side!r}, expected one of {', '.join(_SIDES)}")
     if not is_floating(header.dtype):
@@ -303,7 +303,7 @@ def _check_keys(plain: Any, wanted: Collection[str], place: str = "") -> None:
         raise ValueError(f"it has keys that this precflow does not know, as a newer one may write: {', '.join(unknown)}")
 
 
-def seals(plain: Any) -> dict[str, FileSeal]:
+def parse_seals(plain: Any) -> dict[str, FileSeal]:
     """Return the seals of files by name, as a header or the seal of a step has them.
 
     Raises:

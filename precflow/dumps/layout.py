@@ -9,10 +9,10 @@ _STEP = re.compile(r"rank([0-9]{1,9})/step([0-9]{1,9})")
 _OWN = re.compile(r"(records-[0-9]+\.jsonl|tensors-[0-9]+\.safetensors)")
 
 
-def place_of(name: str) -> tuple[int, int] | None:
+def rank_and_step_of(name: str) -> tuple[int, int] | None:
     """Return rank and step of a file by the name of its folder, ``None`` where that is no step's.
 
-    >>> place_of("rank0/step12/records-0.jsonl"), place_of("notes.jsonl")
+    >>> rank_and_step_of("rank0/step12/records-0.jsonl"), rank_and_step_of("notes.jsonl")
     ((0, 12), None)
     """
     found = _STEP.fullmatch(str(PurePosixPath(name).parent))
@@ -25,12 +25,14 @@ def is_own(name: str) -> bool:
     >>> is_own("rank0/step12/records-0.jsonl"), is_own("rank0/step12/step.json")
     (True, False)
     """
-    return place_of(name) is not None and _OWN.fullmatch(PurePosixPath(name).name) is not None
+    return rank_and_step_of(name) is not None and _OWN.fullmatch(PurePosixPath(name).name) is not None
 
 
 def step_folders(dump: Path) -> list[Path]:
     """Return the folders of steps, by rank and step; what else lies in the dump is not its own."""
-    found = {place_of(f"{path.relative_to(dump).as_posix()}/x"): path for path in dump.glob("rank*/step*") if path.is_dir()}
+    found = {
+        rank_and_step_of(f"{path.relative_to(dump).as_posix()}/x"): path for path in dump.glob("rank*/step*") if path.is_dir()
+    }
     return [path for place, path in sorted((place, path) for place, path in found.items() if place is not None)]
 
 

@@ -41,7 +41,7 @@ class Recorded(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRecord:
     """One record and the call that it belongs to."""
 
     call: Call
@@ -60,12 +60,12 @@ class Found:
         return f"{head}@{when}" if when else head
 
 
-def every(dump: Recorded) -> Iterator[Found]:
+def list_records(dump: Recorded) -> Iterator[FoundRecord]:
     """Return every record in order: of each call what went in, then what came out."""
-    return (Found(call, record) for call in dump.calls() for record in (*call.inputs, *call.outputs))
+    return (FoundRecord(call, record) for call in dump.calls() for record in (*call.inputs, *call.outputs))
 
 
-def matching(dump: Dump, pattern: str) -> list[Found]:
+def find_matching(dump: Dump, pattern: str) -> list[FoundRecord]:
     """Return the records that a shell pattern covers, in order.
 
     Args:
@@ -74,7 +74,7 @@ def matching(dump: Dump, pattern: str) -> list[Found]:
             A text without such letters is looked for anywhere in the identity.
     """
     covers = re.compile(translate(pattern if is_pattern(pattern) else f"*{pattern}*")).match
-    return [found for found in every(dump) if covers(found.text) or covers(found.call.name)]
+    return [found for found in list_records(dump) if covers(found.text) or covers(found.call.name)]
 
 
 def is_pattern(text: str) -> bool:
@@ -86,7 +86,7 @@ def is_pattern(text: str) -> bool:
     return any(letter in text for letter in "*?[")
 
 
-def find(dump: Dump, text: str) -> Found:
+def find(dump: Dump, text: str) -> FoundRecord:
     """Return the one record that a text means.
 
     A text is an identity, or short for one: ``encoder.mlp/linear.0`` or ``encoder.mlp / linear`` for the one output of that
@@ -96,7 +96,7 @@ def find(dump: Dump, text: str) -> Found:
     Raises:
         DumpError: No record is meant, or several are; names the nearest, or those.
     """
-    records = list(every(dump))
+    records = list(list_records(dump))
     for meant in (_exact, _numbered, _short, _inside, _covered):
         found = meant(records, text)
         if len(found) == 1:
@@ -106,7 +106,7 @@ def find(dump: Dump, text: str) -> Found:
     raise _unknown(dump, records, text)
 
 
-def users(dump: Recorded, of: Found) -> list[Found]:
+def find_users(dump: Recorded, of: FoundRecord) -> list[FoundRecord]:
     """Return where an output went: inputs of later calls whose source it is.
 
     What a module returns has the operator that made it as its source, and so have the inputs that it became.
@@ -116,21 +116,25 @@ def users(dump: Recorded, of: Found) -> list[Found]:
     made = {(of.call.order, of.record.index), of.record.source}
     calls = dump.calls(step=of.call.step, rank=of.call.rank)
     return [
-        Found(call, one) for call in calls if call.order > of.call.order for one in call.inputs if one.source in made - {None}
+        FoundRecord(call, one)
+        for call in calls
+        if call.order > of.call.order
+        for one in call.inputs
+        if one.source in made - {None}
     ]
 
 
-def source(dump: Recorded, of: Found) -> Found | None:
+def find_source(dump: Recorded, of: FoundRecord) -> FoundRecord | None:
     """Return the output that a record came from, ``None`` where it comes from outside."""
     if of.record.source is None:
         return None
     order, index = of.record.source
     calls = dump.calls(step=of.call.step, rank=of.call.rank)
-    found = (Found(call, record) for call in calls if call.order == order for record in call.outputs)
+    found = (FoundRecord(call, record) for call in calls if call.order == order for record in call.outputs)
     return next((one for one in found if one.record.index == index), None)
 
 
-def same(dump: Recorded, of: Found, *, among: Recorded) -> Found | None:
+def find_same(dump: Recorded, of: FoundRecord, *, among: Recorded) -> FoundRecord | None:
     """Return the record of another dump that has the identity of one; of several the one in the same place among them.
 
     Args:
@@ -139,12 +143,14 @@ def same(dump: Recorded, of: Found, *, among: Recorded) -> Found | None:
         among: The dump that it is of.
     """
     identity = of.record.identity
-    before = [found.record for found in every(among) if found.record.identity == identity]
+    before = [found.record for found in list_records(among) if found.record.identity == identity]
     place = next(number for number, record in enumerate(before) if record is of.record)
-    return next(itertools.islice((found for found in every(dump) if found.record.identity == identity), place, None), None)
+    return next(
+        itertools.islice((found for found in list_records(dump) if found.record.identity == identity), place, None), None
+    )
 
 
-def numbered(records: Sequence[Found]) -> list[str]:
+def numbered(records: Sequence[FoundRecord]) -> list[str]:
     """Return the text that means each record: its identity, with ``#2`` behind it where it is the second of that identity."""
     seen: Counter[str] = Counter()
     texts = []
@@ -154,17 +160,17 @@ def numbered(records: Sequence[Found]) -> list[str]:
     return texts
 
 
-def _exact(records: Sequence[Found], text: str) -> list[Found]:
+def _exact(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
     return _identical(records, text)[:1]
 
 
-def _numbered(records: Sequence[Found], text: str) -> list[Found]:
+def _numbered(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
     name, _, number = text.rpartition("#")
     place = int(number) if number.isdecimal() and len(number) < _DIGITS else 0
     return _identical(records, name)[place - 1 : place] if place else []
 
 
-def _identical(records: Sequence[Found], text: str) -> list[Found]:
+def _identical(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
     """Return the records whose identity a text is; a million of them are compared without being written out."""
     try:
         identity = parse_identity(text)
@@ -173,7 +179,7 @@ def _identical(records: Sequence[Found], text: str) -> list[Found]:
     return [found for found in records if found.record.identity == identity and found.text == text]
 
 
-def _short(records: Sequence[Found], text: str) -> list[Found]:
+def _short(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
     """Return the outputs of the call that a text names; inputs only of a call that has no output of that name."""
     near = _in_module(records, text)
     called = [found for found in near if text in _names(found)]
@@ -182,20 +188,20 @@ def _short(records: Sequence[Found], text: str) -> list[Found]:
     return forward or outputs or called
 
 
-def _names(found: Found) -> set[str]:
+def _names(found: FoundRecord) -> set[str]:
     """Return what a call may be called: with or without ordinal, with or without its phase."""
     place = module_text(found.call.module, found.call.call)
     plain = f"{place} / {found.call.operator}" if found.call.operator else place
     return {found.name, found.call.name, plain, plain.replace(" / ", "/")}
 
 
-def _inside(records: Sequence[Found], text: str) -> list[Found]:
+def _inside(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
     """Return what came out of the operators of a module that is no record itself."""
     near = (found for found in _in_module(records, text) if found.record.whose.role == "output")
     return [found for found in near if module_text(found.call.module, found.call.call) == text]
 
 
-def _in_module(records: Sequence[Found], text: str) -> list[Found]:
+def _in_module(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
     """Return the records of modules whose name a text begins with: few, of which alone the whole name is written out."""
     begins: dict[tuple[str, int], bool] = {}
     for found in records:
@@ -205,20 +211,20 @@ def _in_module(records: Sequence[Found], text: str) -> list[Found]:
     return [found for found in records if begins[found.call.module, found.call.call]]
 
 
-def _covered(records: Sequence[Found], text: str) -> list[Found]:
+def _covered(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
     if not is_pattern(text):
         return []
     covers = re.compile(translate(text)).match
     return [found for found in records if covers(found.text)]
 
 
-def _ambiguous(text: str, found: Sequence[Found]) -> DumpError:
+def _ambiguous(text: str, found: Sequence[FoundRecord]) -> DumpError:
     listed = "".join(f"\n      {one.text}" for one in found[:_SHOWN])
     more = f"\n      and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return DumpError(f"{text} means {len(found)} records:{listed}{more}", next_step="name one of them")
 
 
-def _unknown(dump: Dump, records: Sequence[Found], text: str) -> DumpError:
+def _unknown(dump: Dump, records: Sequence[FoundRecord], text: str) -> DumpError:
     if not records:
         return DumpError(f"{dump.path} holds no record", next_step=f"precflow inspect {dump.path}   says what it holds")
     like = near(text, [found.text for found in records])

@@ -20,14 +20,14 @@ def release(*views: npt.NDArray[Any]) -> None:
     one that lies within one window is left to the one that reaches the window's end: of ten thousand small tensors few are
     asked for. Any other array is left alone: of a writable mapping this would throw changes away.
     """
-    waiting: dict[int, _Stretch] = {}
+    waiting: dict[int, _MappedStretch] = {}
     for values in views:
         stretch = None if values.nbytes <= _SMALL and _is_inside(address(values), values.nbytes) else _around(values)
         if stretch is None:
             continue
         before = waiting.get(id(stretch.mapping))
         if before is not None and before.first <= stretch.first <= before.last:
-            stretch = _Stretch(stretch.mapping, before.first, max(before.last, stretch.last))
+            stretch = _MappedStretch(stretch.mapping, before.first, max(before.last, stretch.last))
         elif before is not None:
             before.release()
         waiting[id(stretch.mapping)] = stretch
@@ -35,7 +35,7 @@ def release(*views: npt.NDArray[Any]) -> None:
         stretch.release()
 
 
-class _Stretch(NamedTuple):
+class _MappedStretch(NamedTuple):
     """A part of a mapped file, in bytes from its beginning."""
 
     mapping: mmap.mmap
@@ -48,7 +48,7 @@ class _Stretch(NamedTuple):
             self.mapping.madvise(_ADVICE, self.first, self.last - self.first)
 
 
-def _around(values: npt.NDArray[Any]) -> _Stretch | None:
+def _around(values: npt.NDArray[Any]) -> _MappedStretch | None:
     """Return the windows that a view touches, ``None`` where it is not one of a file mapped for reading."""
     mapping = None if values.flags.writeable else mapping_of(values)
     if mapping is None:
@@ -57,7 +57,7 @@ def _around(values: npt.NDArray[Any]) -> _Stretch | None:
     window = max(_AROUND, mmap.PAGESIZE)
     first = max(begin // window * window, base)
     last = min(-(-(begin + values.nbytes) // window) * window, base + len(mapping))
-    return _Stretch(mapping, first - base, last - base)
+    return _MappedStretch(mapping, first - base, last - base)
 
 
 def _is_inside(begin: int, size: int) -> bool:

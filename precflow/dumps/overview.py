@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from precflow.agent.contract import STEP_FILE
-from precflow.dumps.layout import own_files, place_of, step_folders
-from precflow.dumps.lookup import Found, every
+from precflow.dumps.layout import own_files, rank_and_step_of, step_folders
+from precflow.dumps.lookup import FoundRecord, list_records
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Record
 
@@ -53,27 +53,27 @@ class Overview:
     damage: tuple[str, ...]
 
 
-def overview(dump: Dump) -> Overview:
+def summarize_dump(dump: Dump) -> Overview:
     """Count what a dump holds; records are read, tensors are not."""
-    records = list(every(dump))
+    records = list(list_records(dump))
     calls = dump.calls()
     folders = step_folders(dump.path)
     files = [file for folder in folders for file in _files(folder)]
-    places = {folder: place for folder in folders if (place := place_of(f"{folder.parent.name}/{folder.name}/x"))}
-    kept = Counter(kept_of(found.record) for found in records)
+    places = {folder: place for folder in folders if (place := rank_and_step_of(f"{folder.parent.name}/{folder.name}/x"))}
+    kept = Counter(describe_kept(found.record) for found in records)
     return Overview(
         steps=tuple(places.values()),
         unfinished=()
         if dump.sealed
         else tuple(place for folder, place in places.items() if not (folder / STEP_FILE).is_file()),
         calls=len(calls),
-        levels=_counted(call.level for call in calls),
-        phases=_counted(call.phase for call in calls),
-        operators=_counted(call.operator for call in calls if call.operator),
+        levels=_count(call.level for call in calls),
+        phases=_count(call.phase for call in calls),
+        operators=_count(call.operator for call in calls if call.operator),
         inputs=sum(found.record.whose.role == "input" for found in records),
         outputs=sum(found.record.whose.role == "output" for found in records),
         kept={what: kept[what] for what in KEPT if kept[what]},
-        dtypes=_counted(found.record.dtype for found in records),
+        dtypes=_count(found.record.dtype for found in records),
         tensors=len({found.record.key for found in records if found.record.stored}),
         bytes=sum(file.lstat().st_size for file in files),
         shards=sum(file.suffix == ".safetensors" for file in files),
@@ -89,7 +89,7 @@ def _files(folder: Path) -> list[Path]:
         return []
 
 
-def kept_of(record: Record) -> str:
+def describe_kept(record: Record) -> str:
     """Return what is kept of a record, one of ``KEPT``; a sketch beside the statistics is not looked for."""
     if record.stored:
         return "part" if record.part else "tensor"
@@ -107,11 +107,11 @@ def complete_until(seen: Overview) -> Mapping[int, int]:
     return {rank: max(steps, default=-1) for rank, steps in whole.items()}
 
 
-def _counted(values: Iterable[str]) -> Mapping[str, int]:
+def _count(values: Iterable[str]) -> Mapping[str, int]:
     return dict(Counter(values).most_common())
 
 
-def listed(records: Sequence[Found]) -> list[dict[str, object]]:
+def listed(records: Sequence[FoundRecord]) -> list[dict[str, object]]:
     """Return records as plain data, one object each."""
     return [
         {
@@ -120,7 +120,7 @@ def listed(records: Sequence[Found]) -> list[dict[str, object]]:
             "dtype": found.record.dtype,
             "shape": list(found.record.shape),
             "content": found.record.content,
-            "kept": kept_of(found.record),
+            "kept": describe_kept(found.record),
             "share": found.record.share,
         }
         for found in records

@@ -14,12 +14,12 @@ from precflow.agent.contract import ERROR_FILE, FILLS_VERSION, HEADER_FILE
 from precflow.dumps import header as headers
 from precflow.dumps.dtypes import FLOATS, real_part
 from precflow.dumps.header import Header
-from precflow.dumps.layout import place_of, step_folders
+from precflow.dumps.layout import rank_and_step_of, step_folders
 from precflow.dumps.record_files import read_records
 from precflow.dumps.records import Call, Record
 from precflow.dumps.shards import Shard
 from precflow.dumps.tensors import Tensors
-from precflow.dumps.unfinished import Steps, read_steps
+from precflow.dumps.unfinished import UnfinishedSteps, read_steps
 from precflow.errors import DumpError
 
 
@@ -62,7 +62,7 @@ class Dump:
         if header_is_there:
             return cls(path, headers.read(path / HEADER_FILE), sealed=True)
         if not allow_unsealed:
-            raise _unsealed(path)
+            raise _read_unfinished(path)
         if not step_folders(path):
             raise DumpError(
                 f"there is no dump in {path}: expected {HEADER_FILE} and rank*/step*",
@@ -187,18 +187,18 @@ class Dump:
             raise error.within(f"in {record.text}") from error
 
     @functools.cached_property
-    def _steps(self) -> Steps:
+    def _steps(self) -> UnfinishedSteps:
         """All files of the dump: those of the header, or those of its steps where no header is."""
         if not self.sealed:
             return read_steps(self.path)
         header = self.header
-        ranks = {place[0] for name in header.files if (place := place_of(name))}
-        return Steps(header.files, {rank: header.sites_of_ranks.get(rank, header.sites) for rank in ranks}, ())
+        ranks = {place[0] for name in header.files if (place := rank_and_step_of(name))}
+        return UnfinishedSteps(header.files, {rank: header.sites_of_ranks.get(rank, header.sites) for rank in ranks}, ())
 
     @functools.cached_property
     def _contradictions(self) -> tuple[str, ...]:
         """Where a header says something else of the run than its records do; they are all there, and whole."""
-        return tuple(contradictions(self.header, self._read[0])) if self.sealed else ()
+        return tuple(find_contradictions(self.header, self._read[0])) if self.sealed else ()
 
     @functools.cached_property
     def _tensors(self) -> Tensors:
@@ -212,7 +212,7 @@ class Dump:
         damage: list[str] = []
         changed: dict[tuple[int, int], str] = {}
         for name in self._named(".jsonl"):
-            place = place_of(name)
+            place = rank_and_step_of(name)
             sites = self._steps.sites.get(place[0], ()) if place else ()
             found = read_records(self.path, name, self._steps.files[name], sites)
             calls += found.calls
@@ -225,10 +225,10 @@ class Dump:
     def _named(self, suffix: str) -> list[str]:
         """Return the names of files of one kind by rank, step and name."""
         names = [name for name in self._steps.files if name.endswith(suffix)]
-        return sorted(names, key=lambda name: (place_of(name) or (-1, -1), name))
+        return sorted(names, key=lambda name: (rank_and_step_of(name) or (-1, -1), name))
 
 
-def contradictions(header: Header, calls: Sequence[Call]) -> list[str]:
+def find_contradictions(header: Header, calls: Sequence[Call]) -> list[str]:
     """Return where a header says something else of the run than its records do, in words.
 
     Args:
@@ -237,7 +237,7 @@ def contradictions(header: Header, calls: Sequence[Call]) -> list[str]:
     """
     records = [record for call in calls for record in (*call.inputs, *call.outputs)]
     counts, said = header.counts, header.capture
-    places = sorted({place for name in header.files if (place := place_of(name))})
+    places = sorted({place for name in header.files if (place := rank_and_step_of(name))})
     ranks = sorted({rank for rank, _ in places})
     pairs: list[tuple[str, Any, Any]] = [
         ("the number of calls", counts["calls"], len(calls)),
@@ -259,7 +259,7 @@ def contradictions(header: Header, calls: Sequence[Call]) -> list[str]:
     ]
 
 
-def _unsealed(path: Path) -> DumpError:
+def _read_unfinished(path: Path) -> DumpError:
     raised = path / ERROR_FILE
     reason = "its writer was stopped before it finished"
     if raised.is_file():

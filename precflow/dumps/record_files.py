@@ -18,7 +18,7 @@ from precflow.agent import intake
 from precflow.agent.contract import ROLES, Level, Phase, operator_of
 from precflow.dumps.garbage import collector_off
 from precflow.dumps.header import FileSeal
-from precflow.dumps.layout import place_of
+from precflow.dumps.layout import rank_and_step_of
 from precflow.dumps.records import Call, CallRole, Count, Record
 
 # Lines of record files as :class:`Call` values: many at a time where all are whole, one by one where one is not.
@@ -29,7 +29,7 @@ _MOST_ELEMENTS = 1 << 62
 _NOBODY = CallRole("", 0, "", 0, "", "", 0, 0, 0)
 
 
-class _Tensor(Record, frozen=True, gc=False, kw_only=True):
+class _LineRecord(Record, frozen=True, gc=False, kw_only=True):
     """A record as it stands in a line. Whose it is stands in the line around it, and is filled in once that is read."""
 
     whose: CallRole = _NOBODY
@@ -50,8 +50,8 @@ class _Line(msgspec.Struct, gc=False, rename={"class_name": "class"}):
     step: Count
     rank: Count
     movement: bool
-    inputs: tuple[_Tensor, ...]
-    outputs: tuple[_Tensor, ...]
+    inputs: tuple[_LineRecord, ...]
+    outputs: tuple[_LineRecord, ...]
     class_name: str = ""
     site: int | None = None
     compiled: bool = False
@@ -74,7 +74,7 @@ def parse_calls(lines: bytes | memoryview, sites: Sequence[str], place: tuple[in
     Raises:
         ValueError: A line is torn, or a value is not what it should be: read them one by one then, with :func:`parse_call`.
     """
-    return [_call(line, sites, place, _arguments(line.arguments)) for line in _DECODER.decode_lines(lines)]
+    return [_make_call(line, sites, place, _parse_arguments(line.arguments)) for line in _DECODER.decode_lines(lines)]
 
 
 def parse_call(line: bytes | str, sites: Sequence[str], place: tuple[int, int] | None = None) -> Call:
@@ -85,13 +85,13 @@ def parse_call(line: bytes | str, sites: Sequence[str], place: tuple[int, int] |
     """
     plain = intake.parse_json(line)
     arguments = plain.pop("arguments", None) if isinstance(plain, dict) else None
-    return _call(msgspec.convert(plain, _Line), sites, place, _texts(arguments))
+    return _make_call(msgspec.convert(plain, _Line), sites, place, _convert_arguments(arguments))
 
 
-def _call(line: _Line, sites: Sequence[str], place: tuple[int, int] | None, arguments: Mapping[str, str]) -> Call:
+def _make_call(line: _Line, sites: Sequence[str], place: tuple[int, int] | None, arguments: Mapping[str, str]) -> Call:
     if place is not None and (line.rank, line.step) != place:
         raise ValueError(f"it is of rank {line.rank} and step {line.step}, in a file of rank {place[0]} and step {place[1]}")
-    _identify(line)
+    _attach_identity(line)
     intern, site = sys.intern, line.site
     return Call(
         order=line.order,
@@ -114,7 +114,7 @@ def _call(line: _Line, sites: Sequence[str], place: tuple[int, int] | None, argu
     )
 
 
-def _identify(line: _Line) -> None:
+def _attach_identity(line: _Line) -> None:
     """Tell the records of a line whose they are: those that the decoder made are completed, not made anew."""
     module, operator = sys.intern(line.module), sys.intern(operator_of(line.level, line.operator))
     call, ordinal, phase, step, rank, order = line.call, line.ordinal, line.phase, line.step, line.rank, line.order
@@ -126,7 +126,7 @@ def _identify(line: _Line) -> None:
             msgspec.structs.force_setattr(one, "whose", whose)
 
 
-def _arguments(raw: msgspec.Raw) -> dict[str, str]:
+def _parse_arguments(raw: msgspec.Raw) -> dict[str, str]:
     """Return the arguments of a line: the same value for the same text.
 
     Raises:
@@ -137,11 +137,11 @@ def _arguments(raw: msgspec.Raw) -> dict[str, str]:
     if known is None:
         if len(_known) > _ARGUMENTS_KEPT:
             _known.clear()
-        known = _known[text] = _texts(msgspec.json.decode(text))
+        known = _known[text] = _convert_arguments(msgspec.json.decode(text))
     return known
 
 
-def _texts(plain: object) -> dict[str, str]:
+def _convert_arguments(plain: object) -> dict[str, str]:
     try:
         return msgspec.convert(plain, dict[str, str] | None) or {}
     except msgspec.ValidationError as error:
@@ -182,7 +182,7 @@ def read_records(folder: Path, name: str, seal: FileSeal | None, sites: Sequence
     number = 0
     try:
         with collector_off() as made, ThreadPoolExecutor(1) as beside:  # which needs no turn of this thread
-            problem = beside.submit(_seal_problem, folder / name, name, seal)
+            problem = beside.submit(_find_seal_problem, folder / name, name, seal)
             for piece in _pieces(folder / name):
                 number = _read_piece(piece, name, number, calls, torn, sites)
             told, trusted = problem.result()
@@ -214,7 +214,7 @@ def _read_piece(  # noqa: PLR0913, PLR0917  it goes on where the piece before it
     piece: bytes, name: str, number: int, calls: list[Call], torn: list[str], sites: Sequence[str]
 ) -> int:
     """Read the lines of a piece, which start behind line ``number``, and return the number of the last one."""
-    place = place_of(name)
+    place = rank_and_step_of(name)
     lines = piece.count(b"\n") + (not piece.endswith(b"\n"))
     try:
         found = parse_calls(piece, sites, place)
@@ -237,7 +237,7 @@ def _read_line(  # noqa: PLR0913, PLR0917  the same, for one line
         torn.append(f"{where} is torn: {error}")
 
 
-def _seal_problem(path: Path, name: str, seal: FileSeal | None) -> tuple[str, bool]:
+def _find_seal_problem(path: Path, name: str, seal: FileSeal | None) -> tuple[str, bool]:
     """Return what is wrong with a file by its seal, ``""`` where nothing is, and whether its lines can be trusted.
 
     Raises:

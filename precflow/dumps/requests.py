@@ -11,7 +11,7 @@ from precflow.config.plain import plain
 from precflow.config.schema import RunConfig, Side
 from precflow.config.vocabulary import ESCALATING
 
-Rules = Sequence[Mapping[str, Any]]
+CaptureRules = Sequence[Mapping[str, Any]]
 
 _OF_CAPTURE = tuple("level phase scope step rank detail rules budget keep_last compress fine".split())  # what changes a dump
 _FIRST_DETAIL, _SECOND_DETAIL = "sketch", "tensors"  # of everything, then of the region, where capture is escalating
@@ -19,7 +19,7 @@ _OF_WORKLOAD = ("model", "inputs", "loss", "optimizer", "mode")
 _OF_DETERMINISM = ("seed", "algorithms", "random_numbers", "dropout", "repeat")
 
 
-def declared(config: RunConfig, side: str, *, region: Rules | None = None) -> dict[str, Any]:
+def describe_side(config: RunConfig, side: str, *, region: CaptureRules | None = None) -> dict[str, Any]:
     """Return what a dump of this side depends on by declaration: no paths of the run, nothing of the site.
 
     Args:
@@ -57,7 +57,7 @@ def dump_request(  # noqa: PLR0913  each is a fact of its own, and all but three
     declared_key: str,
     trusted: Sequence[str],
     import_paths: Sequence[str],
-    region: Rules | None = None,
+    region: CaptureRules | None = None,
     resume: bool = False,
 ) -> dict[str, Any]:
     """Return the request for a dump of a side.
@@ -67,7 +67,7 @@ def dump_request(  # noqa: PLR0913  each is a fact of its own, and all but three
         side: ``reference`` or ``target``.
         output: Folder that exists; the agent writes there.
         ci: Take an emulated device only where it is the single one named.
-        declared_key: Hash of :func:`declared`.
+        declared_key: Hash of :func:`describe_side`.
         trusted: Packages whose functions the workload may name.
         import_paths: Folders where they are looked for, after the interpreter's own.
         region: Rules of a second pass.
@@ -75,7 +75,7 @@ def dump_request(  # noqa: PLR0913  each is a fact of its own, and all but three
     """
     return {
         **_common(config, side, output, ci=ci),
-        **declared(config, side, region=region),
+        **describe_side(config, side, region=region),
         "action": "dump",
         "declared": declared_key,
         "resume": resume,
@@ -85,10 +85,10 @@ def dump_request(  # noqa: PLR0913  each is a fact of its own, and all but three
 
 
 def _common(config: RunConfig, side: str, output: Path, *, ci: bool) -> dict[str, Any]:
-    return {**declared(config, side), "recipe": config.recipe, "output": str(output.resolve()), "ci": ci, "parent": None}
+    return {**describe_side(config, side), "recipe": config.recipe, "output": str(output.resolve()), "ci": ci, "parent": None}
 
 
-def _capture(config: RunConfig, region: Rules | None) -> dict[str, Any]:
+def _capture(config: RunConfig, region: CaptureRules | None) -> dict[str, Any]:
     capture = _part(config.capture, _OF_CAPTURE)
     capture["fills"] = [float(constant) for constant in config.tolerance.fills]
     rules = [{key: value for key, value in rule.items() if key != "because"} for rule in capture["rules"]]

@@ -20,7 +20,7 @@ from precflow.agent import intake
 from precflow.agent.contract import DTYPE_OF_SAFETENSORS, PADDING
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.garbage import collector_off
-from precflow.dumps.header import FileSeal, reason_of
+from precflow.dumps.header import FileSeal, describe_error
 from precflow.errors import DumpError
 
 _LENGTH_BYTES = 8  # little-endian length of the JSON that follows
@@ -41,7 +41,7 @@ class _Attached(msgspec.Struct, rename={"checksums": _METADATA}):
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class ShardIndex:
     """What a shard says about itself.
 
     Attributes:
@@ -77,7 +77,7 @@ class Shard:
         self._bytes: npt.NDArray[np.uint8] | None = None
 
     @functools.cached_property
-    def index(self) -> Index:
+    def index(self) -> ShardIndex:
         """Keys and places of the tensors; nothing else of the file is read.
 
         Raises:
@@ -86,7 +86,7 @@ class Shard:
         try:
             return _read_index(self.path, self.name, self._seal)
         except (OSError, ValueError, RecursionError) as error:
-            raise DumpError(f"{self.name} cannot be read: {_reason(error)}") from error
+            raise DumpError(f"{self.name} cannot be read: {_describe_error(error)}") from error
 
     def view(self, key: str) -> npt.NDArray[Any]:
         """Return a tensor as a read-only view of the mapped file; its bytes have not been looked at.
@@ -118,7 +118,7 @@ class Shard:
         try:
             return self.path.stat().st_size
         except OSError as error:
-            raise DumpError(f"{self.name} cannot be read: {_reason(error)}") from error
+            raise DumpError(f"{self.name} cannot be read: {_describe_error(error)}") from error
 
     def _map(self) -> npt.NDArray[np.uint8]:
         with self._lock:
@@ -127,12 +127,12 @@ class Shard:
                     with intake.open_regular(self.path) as file:
                         mapped = np.memmap(file, dtype=np.uint8, mode="r")
                 except (OSError, ValueError) as error:
-                    raise DumpError(f"{self.name} cannot be mapped: {_reason(error)}") from error
+                    raise DumpError(f"{self.name} cannot be mapped: {_describe_error(error)}") from error
                 self._bytes = mapped.view(np.ndarray)
             return self._bytes
 
 
-def _read_index(path: Path, name: str, seal: FileSeal | None) -> Index:
+def _read_index(path: Path, name: str, seal: FileSeal | None) -> ShardIndex:
     with intake.open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(_LENGTH_BYTES)
@@ -149,7 +149,7 @@ def _read_index(path: Path, name: str, seal: FileSeal | None) -> Index:
     if PADDING.encode() in text:  # which takes a hundredth of the time of asking each key
         for key in [key for key in slots if key.startswith(PADDING)]:
             del slots[key]
-    return Index(slots, checksums, _LENGTH_BYTES + length, _wrong_size(name, size, seal))
+    return ShardIndex(slots, checksums, _LENGTH_BYTES + length, _wrong_size(name, size, seal))
 
 
 def _is_checksum(sealed: str, *pieces: bytes) -> bool:
@@ -168,7 +168,7 @@ def _sealed_size(seal: FileSeal | None, size: int) -> str:
     return f" and was sealed with {seal.bytes}" if seal is not None and seal.bytes != size else ""
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return "the file is missing"
-    return reason_of(error)
+    return describe_error(error)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precflow.agent.contract import COMPRESSED, COMPRESSED_BLOCK
-from precflow.dumps.digest import content_of, lanes
+from precflow.dumps.digest import id_of_lanes, lanes
 from precflow.dumps.dtypes import NUMPY_DTYPES, name_of
 from precflow.dumps.mapped_pages import release
 from precflow.dumps.records import Record
@@ -32,7 +32,7 @@ _MOST_DENSE = 1032  # bytes that one byte of a zlib stream can stand for at the 
 _TAKEN = 1 << 16  # compressed bytes that are looked at in one go
 
 
-def restored(data: npt.NDArray[np.uint8], dtype: str, shape: tuple[int, ...], name: str) -> npt.NDArray[Any]:
+def decompress(data: npt.NDArray[np.uint8], dtype: str, shape: tuple[int, ...], name: str) -> npt.NDArray[Any]:
     """Return the tensor that was compressed, read-only.
 
     Args:
@@ -52,7 +52,7 @@ def restored(data: npt.NDArray[np.uint8], dtype: str, shape: tuple[int, ...], na
     if size > _MOST_DENSE * (data.nbytes + 1):  # no room is made for what cannot be
         raise other
     try:
-        elements = (block.reshape(kind.itemsize, -1).T.reshape(-1) for block in _blocks(data, size, other))
+        elements = (block.reshape(kind.itemsize, -1).T.reshape(-1) for block in _decompress_blocks(data, size, other))
         if size <= IN_MEMORY:
             whole = np.concatenate([np.empty(0, np.uint8), *elements])
             whole.flags.writeable = False
@@ -71,7 +71,7 @@ def restored(data: npt.NDArray[np.uint8], dtype: str, shape: tuple[int, ...], na
         ) from error
 
 
-def _blocks(data: npt.NDArray[np.uint8], size: int, other: DumpError) -> Iterator[npt.NDArray[np.uint8]]:
+def _decompress_blocks(data: npt.NDArray[np.uint8], size: int, other: DumpError) -> Iterator[npt.NDArray[np.uint8]]:
     """Yield what was compressed in blocks of ``COMPRESSED_BLOCK`` bytes; raise ``other`` unless it has ``size`` bytes.
 
     Raises:
@@ -150,7 +150,7 @@ class Tensors:
         if shard is None:
             raise DumpError("; ".join(("no shard holds its tensor", *problems)))
         if key not in index:
-            return restored(self.attached(key + COMPRESSED), record.dtype, record.shape, shard.name)
+            return decompress(self.attached(key + COMPRESSED), record.dtype, record.shape, shard.name)
         array = shard.view(key)
         dtype, shape = name_of(array.dtype), array.shape
         if dtype != record.dtype or (shape != record.shape and not record.part):
@@ -174,7 +174,7 @@ class Tensors:
             return
         with self._turn(record.key):
             if record.key not in self._found:
-                seen = found or _content(self.view(record) if array is None else array)
+                seen = found or _compute_content_id(self.view(record) if array is None else array)
                 self._found[record.key] = "" if seen == record.content else self._damage(record.key)
         self._told(record.key)
 
@@ -221,7 +221,7 @@ class Tensors:
                 return ""
             with self._turn(key):
                 if key not in self._found:
-                    self._found[key] = "" if _content(shard.view(key)) == key else self._damage(key)
+                    self._found[key] = "" if _compute_content_id(shard.view(key)) == key else self._damage(key)
         except DumpError as error:
             return error.message
         return self._found[key]
@@ -241,7 +241,7 @@ class Tensors:
         return f"{shard.name} is damaged: the bytes of {key} are not those that were written"
 
 
-def _content(array: npt.NDArray[Any]) -> str:
+def _compute_content_id(array: npt.NDArray[Any]) -> str:
     """Return the content id of a tensor; of a mapped one no more than ``_PIECE`` is kept in memory."""
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     parts = []
@@ -250,4 +250,4 @@ def _content(array: npt.NDArray[Any]) -> str:
         parts.append(lanes(piece))
         release(piece)
     blocks = np.concatenate(parts) if parts else np.empty((0, 2), np.uint32)
-    return content_of(name_of(array.dtype), array.shape, blocks)
+    return id_of_lanes(name_of(array.dtype), array.shape, blocks)

@@ -79,25 +79,27 @@ class TwoPasses:
     def _again(self, record: Record) -> Record | None:
         """Return the same record of the second pass, if it stored the same content, or nobody knows what it was before."""
         found = self._kept.get(record.identity)
-        return found if found is not None and (found.key == record.key or _only_marked(record)) else None
+        return found if found is not None and (found.key == record.key or _has_statistics_only(record)) else None
 
     @functools.cached_property
     def _kept(self) -> dict[Identity, Record]:
         return {record.identity: record for record in _records(self.second) if record.stored}
 
 
-def not_repeated(first: Dump, second: Dump) -> list[str]:
+def find_unrepeated(first: Dump, second: Dump) -> list[str]:
     """Return the identities of the second pass's records whose bits are not those of the first, in order of completion.
 
     A record that the first pass does not have is one of them: the second time something else was run. One of which the first
-    kept statistics alone is none: :func:`unknown_before`.
+    kept statistics alone is none: :func:`count_unknown`.
     """
     return [record.text for before, record in _pairs(first, second) if record.content and not _repeats(before, record)]
 
 
-def unknown_before(first: Dump, second: Dump) -> int:
+def count_unknown(first: Dump, second: Dump) -> int:
     """Return how many records of the second pass the first kept statistics of alone: nobody can tell whether bits repeat."""
-    return sum(before is not None and _only_marked(before) for before, record in _pairs(first, second) if record.content)
+    return sum(
+        before is not None and _has_statistics_only(before) for before, record in _pairs(first, second) if record.content
+    )
 
 
 def _pairs(first: Dump, second: Dump) -> Iterator[tuple[Record | None, Record]]:
@@ -111,9 +113,9 @@ def _records(dump: Dump) -> Iterator[Record]:
 
 
 def _repeats(before: Record | None, record: Record) -> bool:
-    return before is not None and (before.content == record.content or _only_marked(before))
+    return before is not None and (before.content == record.content or _has_statistics_only(before))
 
 
-def _only_marked(record: Record) -> bool:
+def _has_statistics_only(record: Record) -> bool:
     """Tell whether statistics are all that was kept, so that no content id can be compared."""
     return bool(record.mark and not record.content)

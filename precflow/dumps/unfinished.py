@@ -11,12 +11,12 @@ import msgspec
 
 from precflow.agent import intake
 from precflow.agent.contract import CHECKSUM, DUMP_SCHEMA, STEP_FILE, checksum_of
-from precflow.dumps.header import FileSeal, is_inside, reason_of, seals
-from precflow.dumps.layout import own_files, place_of, step_folders
+from precflow.dumps.header import FileSeal, describe_error, is_inside, parse_seals
+from precflow.dumps.layout import own_files, rank_and_step_of, step_folders
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class UnfinishedSteps:
     """What a folder without a header holds.
 
     Attributes:
@@ -30,7 +30,7 @@ class Steps:
     damage: tuple[str, ...]
 
 
-def read_steps(dump: Path) -> Steps:
+def read_steps(dump: Path) -> UnfinishedSteps:
     """Return the steps of a dump by their own seals."""
     files: dict[str, FileSeal | None] = {}
     sites: dict[int, tuple[str, ...]] = {}
@@ -38,30 +38,30 @@ def read_steps(dump: Path) -> Steps:
     for folder in step_folders(dump):
         name = folder.relative_to(dump).as_posix()
         try:
-            plain = _seal(folder / STEP_FILE, name)
-            files.update(_files(plain, name))
+            plain = _read_seal(folder / STEP_FILE, name)
+            files.update(_read_file_seals(plain, name))
             known = msgspec.convert(plain["sites"], tuple[str, ...])
             sites[plain["rank"]] = max(sites.get(plain["rank"], ()), known, key=len)
         except FileNotFoundError:
             damage.append(f"{name} was not finished: its writer was stopped; what is whole of it is read")
-            files.update(dict.fromkeys(_left(folder, name, damage)))
+            files.update(dict.fromkeys(_list_files(folder, name, damage)))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            reason = f"{error} is missing" if isinstance(error, KeyError) else reason_of(error)
+            reason = f"{error} is missing" if isinstance(error, KeyError) else describe_error(error)
             damage.append(f"{name}/{STEP_FILE} is not usable: {reason}; what is whole of the step is read")
-            files.update(dict.fromkeys(_left(folder, name, damage)))
-    return Steps(files, sites, tuple(damage))
+            files.update(dict.fromkeys(_list_files(folder, name, damage)))
+    return UnfinishedSteps(files, sites, tuple(damage))
 
 
-def _left(folder: Path, name: str, damage: list[str]) -> list[str]:
+def _list_files(folder: Path, name: str, damage: list[str]) -> list[str]:
     """Return the files of a step that has no usable seal."""
     try:
         return [f"{name}/{own}" for own in own_files(folder)]
     except OSError as error:
-        damage.append(f"{name} cannot be read: {reason_of(error)}")
+        damage.append(f"{name} cannot be read: {describe_error(error)}")
         return []
 
 
-def _seal(path: Path, name: str) -> dict[str, Any]:
+def _read_seal(path: Path, name: str) -> dict[str, Any]:
     """Return the seal of a step as plain data, once it is clear that it is one, and of this place."""
     plain = intake.read_json(path)
     if not isinstance(plain, dict):
@@ -71,13 +71,13 @@ def _seal(path: Path, name: str) -> dict[str, Any]:
         raise ValueError(f"it is of schema {schema!r}; this precflow reads schema {DUMP_SCHEMA}")
     if plain[CHECKSUM] != checksum_of(plain):
         raise ValueError("it does not have the checksum that it was sealed with")
-    if (plain["rank"], plain["step"]) != place_of(f"{name}/{STEP_FILE}"):
+    if (plain["rank"], plain["step"]) != rank_and_step_of(f"{name}/{STEP_FILE}"):
         raise ValueError(f"it is of rank {plain['rank']} and step {plain['step']}")
     return plain
 
 
-def _files(plain: Mapping[str, Any], name: str) -> dict[str, FileSeal]:
-    files = seals(plain["files"])
+def _read_file_seals(plain: Mapping[str, Any], name: str) -> dict[str, FileSeal]:
+    files = parse_seals(plain["files"])
     foreign = [file for file in files if not is_inside(file) or not file.startswith(f"{name}/")]
     if foreign:
         raise ValueError(f"it names files of another folder: {', '.join(foreign)}")

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from precflow.agent.contract import level_of, module_text
 from precflow.comparison.estimated import estimates
-from precflow.comparison.estimated.kept_evidence import Evidence, constants_of
+from precflow.comparison.estimated.kept_evidence import EvidenceSource, common_constants
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import summarize
 from precflow.comparison.measure import Measure
-from precflow.comparison.pairing import joined_by
-from precflow.comparison.reading import counts, warnings
+from precflow.comparison.pairing import compare_facts
+from precflow.comparison.reading import count_classes, list_warnings
 from precflow.config.schema import Tolerance
 from precflow.dumps.dtypes import is_floating
 from precflow.dumps.records import Record
@@ -29,8 +29,8 @@ JudgeInput = Callable[[Record, Record], Judged]
 
 
 def make_input_judge(  # noqa: PLR0913  each is a fact of its own, and half of them go by name
-    reference: Evidence,
-    target: Evidence,
+    reference: EvidenceSource,
+    target: EvidenceSource,
     tolerance: Tolerance,
     *,
     reference_dtype: str,
@@ -61,7 +61,7 @@ def make_input_judge(  # noqa: PLR0913  each is a fact of its own, and half of t
     return judge_input
 
 
-def measure_input(left: Record, right: Record, reference: Evidence, target: Evidence) -> Measure:
+def measure_input(left: Record, right: Record, reference: EvidenceSource, target: EvidenceSource) -> Measure:
     """Measure two records by what was kept of them, as :func:`precflow.comparison.compare.compare` measures outputs.
 
     Args:
@@ -81,16 +81,16 @@ def measure_input(left: Record, right: Record, reference: Evidence, target: Evid
         phase=who.phase,
         order=left.order,
         judged=is_floating(left.dtype) or is_floating(right.dtype),
-        **joined_by(left, right),
+        **compare_facts(left, right),
     )
     if plain.join != "paired" or not plain.judged:
         return plain
-    constants = constants_of(reference, target)
-    if estimates.are_needed(plain, left, right):
-        return estimates.measured(plain, left, right, reference, target, constants)
+    constants = common_constants(reference, target)
+    if estimates.needs_estimate(plain, left, right):
+        return estimates.estimate_pair(plain, left, right, reference, target, constants)
     try:
         summary = summarize(reference.tensor(left), target.tensor(right), constants=constants)
     except DumpError as error:
         return replace(plain, join="unreadable", reason=error.message)
-    found = replace(plain, evidence="tensors", metrics=measure_all(summary), counts=counts(summary))
-    return replace(found, warnings=warnings(summary))
+    found = replace(plain, evidence="tensors", metrics=measure_all(summary), counts=count_classes(summary))
+    return replace(found, warnings=list_warnings(summary))

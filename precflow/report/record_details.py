@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import jinja2
 from markupsafe import Markup
 
-from precflow.comparison.detail.axis_patterns import percent
+from precflow.comparison.detail.axis_patterns import format_percent
 from precflow.comparison.detail.description import Description
 from precflow.comparison.detail.detail import Detail, Element
 from precflow.comparison.detail.record import RecordDetail
@@ -158,7 +158,7 @@ def _view_axes(detail: Detail) -> Sequence[AxisView]:
         if axis.size < 2 or not axis.top:
             continue
         top = ", ".join(
-            f"{first if first == last else f'{first} to {last}'}: {percent(share)}"
+            f"{first if first == last else f'{first} to {last}'}: {format_percent(share)}"
             for first, last, share in axis.top[:_LARGEST_SHARES]
         )
         summary = f"share of the squared error along axis {axis.number}"

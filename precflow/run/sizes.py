@@ -14,10 +14,10 @@ from precflow import keys
 from precflow.agent.contract import REHEARSAL_FILE
 from precflow.config.schema import Bytes
 from precflow.config.units import written
-from precflow.dumps.estimate import estimate, estimate_calls
+from precflow.dumps.estimate import estimate_calls, estimate_dump
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call
-from precflow.dumps.requests import declared, dump_request
+from precflow.dumps.requests import describe_side, dump_request
 from precflow.errors import PrecflowError
 from precflow.run.next_command import command_for
 from precflow.run.steps import Place, Step, own_code
@@ -76,7 +76,7 @@ def rehearsal(side: str, job: Job, where: Place, *, make: bool) -> Rehearsal | N
 
 def _declared(side: str, job: Job) -> dict[str, Any]:
     """Return what the calls of a step depend on; detail, scope and rules are looked at afterwards."""
-    plain = declared(job.config, side)
+    plain = describe_side(job.config, side)
     return {
         "workload": contents(plain["workload"]),
         "level": plain["capture"]["level"],
@@ -176,7 +176,7 @@ def about_sizes(steps: Sequence[Step], sizes: Sizes, job: Job, where: Place) -> 
 
 def _why(job: Job, where: Place) -> str:
     """Say why no dump tells the size."""
-    workload = contents(declared(job.config, _SIDES[0])["workload"])
+    workload = contents(describe_side(job.config, _SIDES[0])["workload"])
     dumps = [sealed for side in _SIDES for sealed in where.store.named(f"dump.{side}")]
     if not any(sealed.declared.get("workload") == workload for sealed in dumps):
         return f"{where.store.root} has no dump of this workload"
@@ -194,14 +194,14 @@ def _to_make(steps: Sequence[Step]) -> list[Step]:
 
 def _told(side: str, job: Job, where: Place) -> int | None:
     """Return what an earlier dump of the same workload says about this side; its own come first, the newest of them."""
-    wanted = declared(job.config, side)
+    wanted = describe_side(job.config, side)
     workload = contents(wanted["workload"])
     for other in sorted(_SIDES, key=lambda one: one != side):
         for sealed in where.store.named(f"dump.{other}"):
             if sealed.declared.get("workload") != workload:
                 continue
             try:
-                told = estimate(open_dump(sealed.folder), wanted["capture"], wanted["dtype"])
+                told = estimate_dump(open_dump(sealed.folder), wanted["capture"], wanted["dtype"])
             except PrecflowError:
                 continue
             if told is not None:
@@ -214,5 +214,5 @@ def _rehearsed(side: str, job: Job, where: Place, *, make: bool) -> tuple[int | 
     found = rehearsal(side, job, where, make=make)
     if found is None or found.problem:
         return None, "" if found is None else found.problem
-    wanted = declared(job.config, side)
+    wanted = describe_side(job.config, side)
     return estimate_calls(found.calls, wanted["capture"], wanted["dtype"], ran_in=found.dtype), ""

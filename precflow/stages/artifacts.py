@@ -20,7 +20,7 @@ import msgspec
 from precflow.agent import intake
 from precflow.agent.contract import CHECKSUM, DIGEST_SIZE, checksum_of
 from precflow.dumps.garbage import collector_off
-from precflow.dumps.header import reason_of
+from precflow.dumps.header import describe_error
 from precflow.errors import StoreError
 from precflow.files import replacing
 
@@ -193,7 +193,7 @@ def _bytes(path: Path) -> bytes:
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}", next_step=_AGAIN) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{path} is damaged: {reason_of(error)}", next_step=_AGAIN) from error
+        raise StoreError(f"{path} is damaged: {describe_error(error)}", next_step=_AGAIN) from error
     return data
 
 
@@ -206,7 +206,7 @@ def _decoded(path: Path, data: bytes) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise StoreError(f"{path} is damaged: {reason_of(error)}", next_step=_AGAIN) from error
+        raise StoreError(f"{path} is damaged: {describe_error(error)}", next_step=_AGAIN) from error
 
 
 def _text(path: Path) -> str:

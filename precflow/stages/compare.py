@@ -12,8 +12,8 @@ from precflow.agent.contract import FILLS
 from precflow.comparison.compare import compare
 from precflow.comparison.executors.choose import choose
 from precflow.comparison.fused.summary import SUMMARY_VERSION
-from precflow.comparison.measure import Measure, merged, set_aside
-from precflow.comparison.user_metrics import Declared
+from precflow.comparison.measure import Measure, mark_altered_unreadable, merge_passes
+from precflow.comparison.user_metrics import DeclaredMetrics
 from precflow.config.plain import plain
 from precflow.config.trust import TARGET
 from precflow.stages import sources
@@ -51,8 +51,8 @@ def _installed(packages: Iterable[str]) -> dict[str, list[str]]:
     return {name: [place for place in found if place] for name, found in places.items()}
 
 
-def _own_metrics(job: Job) -> Declared:
-    return Declared(plain(job.config.metrics), job.trusted, job.import_paths)
+def _own_metrics(job: Job) -> DeclaredMetrics:
+    return DeclaredMetrics(plain(job.config.metrics), job.trusted, job.import_paths)
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
@@ -85,7 +85,7 @@ def _compared(job: Job, folder: Path, sides: Sequence[Path]) -> list[Measure]:
         constants=(*FILLS, *job.config.tolerance.fills),
     )
     shutil.rmtree(folder / _BATCHES, ignore_errors=True)
-    return set_aside(measures, reference, target)
+    return mark_altered_unreadable(measures, reference, target)
 
 
 def _again(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
@@ -93,7 +93,7 @@ def _again(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     first = read_measures(needs["compare"])
     blocked = bool(read_reproduction(needs[second("determinism")]).blockers)
     sides = [needs[second(f"dump.{side}")] for side in ("reference", "target")]
-    measures = first if blocked else merged(first, _compared(job, folder, sides))
+    measures = first if blocked else merge_passes(first, _compared(job, folder, sides))
     write_lines(folder / MEASURES_FILE, measures)
     renewed = sum(one is not other for one, other in zip(measures, first, strict=True))
     note = "no tensor was compared" if blocked else f"{renewed} of {len(measures)} records measured anew"

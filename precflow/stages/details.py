@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from precflow.agent.contract import Identity, parse_identity
-from precflow.comparison.detail.record import RecordDetail, detail_of
-from precflow.dumps.lookup import Found, Recorded
+from precflow.comparison.detail.record import RecordDetail, examine_record
+from precflow.dumps.lookup import FoundRecord, Recorded
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
 from precflow.report.highlights import ratio_of
 from precflow.report.model import Row
@@ -37,11 +37,11 @@ def worst_details(reference: Recorded, target: Recorded, rows: Sequence[Row], mo
     names = [parse_identity(row.measure.record) for row in worst]
     pairs = (_found(dump, set(names)) for dump in (reference, target))
     left, right = pairs
-    return tuple(detail_of(reference, target, left[name], right[name]) for name in _chosen(names, left, right, most))
+    return tuple(examine_record(reference, target, left[name], right[name]) for name in _chosen(names, left, right, most))
 
 
 def _chosen(
-    names: Sequence[Identity], left: dict[Identity, Found], right: dict[Identity, Found], most: int
+    names: Sequence[Identity], left: dict[Identity, FoundRecord], right: dict[Identity, FoundRecord], most: int
 ) -> Iterator[Identity]:
     """Return those that are there on both sides, are no repetition, and fit."""
     seen: set[tuple[str, str]] = set()
@@ -59,12 +59,12 @@ def _chosen(
         yield name
 
 
-def _found(dump: Recorded, names: set[Identity]) -> dict[Identity, Found]:
+def _found(dump: Recorded, names: set[Identity]) -> dict[Identity, FoundRecord]:
     """Return the first output of each identity."""
-    found: dict[Identity, Found] = {}
+    found: dict[Identity, FoundRecord] = {}
     modules = {name.module for name in names}
     for call in dump.calls():
         for record in call.outputs if call.module in modules else ():
             if record.identity in names:
-                found.setdefault(record.identity, Found(call, record))
+                found.setdefault(record.identity, FoundRecord(call, record))
     return found

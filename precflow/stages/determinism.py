@@ -13,7 +13,7 @@ from typing import Any
 from precflow.agent.contract import ROOT_MODULE
 from precflow.dumps.header import Repeat, told
 from precflow.dumps.reader import Dump
-from precflow.dumps.two_passes import not_repeated, unknown_before
+from precflow.dumps.two_passes import count_unknown, find_unrepeated
 from precflow.environment.reproduction import blockers, copied
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.dump import damage_found, is_given, open_dump
@@ -96,7 +96,7 @@ def _again(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     sides = {
         side: (open_dump(needs[f"dump.{side}"]), open_dump(needs[second(f"dump.{side}")])) for side in ("reference", "target")
     }
-    drifted = [f"{side}: {record}" for side, passes in sides.items() for record in not_repeated(*passes)]
+    drifted = [f"{side}: {record}" for side, passes in sides.items() for record in find_unrepeated(*passes)]
     found = replace(
         first,
         blockers=(*first.blockers, *(text for side, passes in sides.items() for text in _changed(side, *passes))),
@@ -104,7 +104,7 @@ def _again(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
         unrepeatable=tuple(dict.fromkeys([*first.unrepeatable, *drifted])),
     )
     write_value(folder / REPRODUCTION_FILE, found)
-    unknown = sum(unknown_before(*passes) for passes in sides.values())
+    unknown = sum(count_unknown(*passes) for passes in sides.values())
     note = found.blockers[0] if found.blockers else _repeats(len(drifted), unknown)
     return Made(note=note, damaged=bool(found.incomplete))
 

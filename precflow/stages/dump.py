@@ -14,7 +14,7 @@ from precflow.agent.contract import CHECKSUM, HEADER_FILE
 from precflow.config.vocabulary import SEEDED, names_file
 from precflow.dumps.header import Header
 from precflow.dumps.reader import Dump
-from precflow.dumps.requests import Rules, declared, dump_request
+from precflow.dumps.requests import CaptureRules, describe_side, dump_request
 from precflow.environment.requirements import check_disk, demand
 from precflow.errors import DumpError
 from precflow.sides.interpreter import fingerprint, origins
@@ -96,7 +96,7 @@ def _existing(text: str) -> Path | None:
 
 def declare(side: str, job: Job) -> Mapping[str, Any]:
     """Return what a dump of a side depends on: the request, with the content of the files that it names."""
-    plain = dict(declared(job.config, side))
+    plain = dict(describe_side(job.config, side))
     return {**plain, "workload": contents(plain["workload"])}
 
 
@@ -117,7 +117,7 @@ def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     return record(side, job, folder, keys.digest(declare(side, job)))
 
 
-def record(side: str, job: Job, folder: Path, declared_key: str, region: Rules | None = None) -> Made:
+def record(side: str, job: Job, folder: Path, declared_key: str, region: CaptureRules | None = None) -> Made:
     """Run a side and record it, in a second pass the region alone.
 
     Raises:

@@ -12,13 +12,13 @@ import msgspec
 
 from precflow import __version__, resources
 from precflow.comparison.compare import compare
-from precflow.comparison.measure import Measure, set_aside
+from precflow.comparison.measure import Measure, mark_altered_unreadable
 from precflow.config.schema import RunConfig, Side, Tolerance
 from precflow.diagnosis import rule_files, rules
 from precflow.diagnosis.evidence.collect import collect
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.localize import localize
-from precflow.dumps.lookup import Found
+from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call
 from precflow.environment.differences import differences
@@ -38,7 +38,7 @@ SAME = RunConfig().environment.same  # what two dumps need to have in common, wh
 class Excerpt(Dump):
     """A dump of which one record is looked at, as if it were the only output of its call."""
 
-    def __init__(self, whole: Dump, found: Found) -> None:
+    def __init__(self, whole: Dump, found: FoundRecord) -> None:
         super().__init__(whole.path, whole.header, sealed=whole.sealed)
         self._only = msgspec.structs.replace(found.call, outputs=(found.record,))
 
@@ -47,7 +47,7 @@ class Excerpt(Dump):
         return [self._only] if step in {None, self._only.step} and rank in {None, self._only.rank} else []
 
 
-def one_record(reference: Dump, target: Dump, left: Found, right: Found) -> Row:
+def one_record(reference: Dump, target: Dump, left: FoundRecord, right: FoundRecord) -> Row:
     """Measure and judge one record of both sides, an input as well as an output.
 
     Args:
@@ -82,7 +82,7 @@ def comparison(  # noqa: PLR0913  each is a fact of its own, and all but two go 
     """
     started = time.monotonic()
     reproduction = reproduce(reference, target, same)
-    measures = [] if reproduction.blockers else set_aside(compare(reference, target), reference, target)
+    measures = [] if reproduction.blockers else mark_altered_unreadable(compare(reference, target), reference, target)
     judged, verdict = judged_by(tolerance, reference, target, measures, reproduction)
     dtypes = _dtypes(reference, target, measures)
     copy = copied(reference.header, target.header)

@@ -18,7 +18,7 @@ from precflow.streams import is_unicode
 from precflow.verbs import parser, print_json, write
 
 if TYPE_CHECKING:
-    from precflow.dumps.lookup import Found
+    from precflow.dumps.lookup import FoundRecord
     from precflow.dumps.reader import Dump
     from precflow.report.model import ReportModel, Row
 
@@ -97,14 +97,14 @@ def _say(model: ReportModel, written: Sequence[Path], code: int, *, as_json: boo
 
 def _record(reference: Dump, target: Dump, chosen: argparse.Namespace) -> int:
     from precflow.comparison.detail.as_json import plain, plain_record
-    from precflow.comparison.detail.record import detail_of
+    from precflow.comparison.detail.record import examine_record
     from precflow.report.screens.two_records import show_pair
     from precflow.stages.determinism import reproduce
     from precflow.stages.two_dumps import SAME, one_record
 
     left, right = _both(reference, target, chosen.record)
     row = one_record(reference, target, left, right)
-    detail = detail_of(reference, target, left, right)
+    detail = examine_record(reference, target, left, right)
     doubts = reproduce(reference, target, SAME).blockers
     if chosen.json:
         print_json({**plain_record(detail), "measure": plain(row.measure), "judged": plain(row.judged), "doubts": list(doubts)})
@@ -115,7 +115,7 @@ def _record(reference: Dump, target: Dump, chosen: argparse.Namespace) -> int:
     return _code(row)
 
 
-def _both(reference: Dump, target: Dump, text: str) -> tuple[Found, Found]:
+def _both(reference: Dump, target: Dump, text: str) -> tuple[FoundRecord, FoundRecord]:
     """Return the record that a text means on both sides.
 
     Raises:
@@ -126,11 +126,11 @@ def _both(reference: Dump, target: Dump, text: str) -> tuple[Found, Found]:
     try:
         left = lookup.find(reference, text)
     except DumpError:
-        there = [one for one in lookup.every(target) if one.text == text]
+        there = [one for one in lookup.list_records(target) if one.text == text]
         if there:
             raise DumpError(f"only the target has {text}", next_step=f"precflow inspect {target.path} '{text}'") from None
         raise
-    right = lookup.same(target, left, among=reference)
+    right = lookup.find_same(target, left, among=reference)
     if right is None:
         step = f"precflow inspect {reference.path} '{left.text}'   shows the reference's"
         raise DumpError(f"only the reference has {left.text}", next_step=step)

@@ -14,8 +14,8 @@ from precflow.config.suggestions import did_you_mean
 from precflow.dumps import lookup
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.export import as_npy, as_txt, file_names, room_for
-from precflow.dumps.lookup import Found
-from precflow.dumps.overview import kept_of
+from precflow.dumps.lookup import FoundRecord
+from precflow.dumps.overview import describe_kept
 from precflow.dumps.reader import Dump
 from precflow.errors import ConfigError, DumpError, StoreError
 from precflow.report.wording import plural
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
 
     dump = one_dump(chosen.dump)
     many = lookup.is_pattern(chosen.record)
-    found = lookup.matching(dump, chosen.record) if many else [lookup.find(dump, chosen.record)]
+    found = lookup.find_matching(dump, chosen.record) if many else [lookup.find(dump, chosen.record)]
     stored = [one for one in found if one.record.stored]
     if not stored:
         raise _nothing(dump, found, chosen.record)
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     return options
 
 
-def _files(stored: Sequence[Found], chosen: argparse.Namespace, *, many: bool) -> list[Path]:
+def _files(stored: Sequence[FoundRecord], chosen: argparse.Namespace, *, many: bool) -> list[Path]:
     """Return where to write each tensor, once it is clear that nothing is in the way and there is room.
 
     Raises:
@@ -112,21 +112,21 @@ def _files(stored: Sequence[Found], chosen: argparse.Namespace, *, many: bool) -
     return files
 
 
-def _bytes(found: Found, chosen: argparse.Namespace) -> int:
+def _bytes(found: FoundRecord, chosen: argparse.Namespace) -> int:
     """Return about how large a file will be."""
     each = NUMPY_DTYPES[found.record.dtype].itemsize if found.record.dtype in NUMPY_DTYPES else 8
     return math.prod(found.record.shape) * (_LETTERS if chosen.to == "txt" else max(each, 1 if chosen.raw else 4))
 
 
-def _written(dump: Dump, found: Found, file: Path, chosen: argparse.Namespace) -> Written:
-    from precflow.comparison.detail.description import scalar
+def _written(dump: Dump, found: FoundRecord, file: Path, chosen: argparse.Namespace) -> Written:
+    from precflow.comparison.detail.description import as_scalar
 
     record = found.record
     try:
         array = dump.tensor(record)
     except DumpError as error:
         return Written(found.text, "", record.dtype, record.shape, f"cannot be read: {error.message}")
-    note = as_txt(array, file, scalar) if chosen.to == "txt" else as_npy(array, file, raw=chosen.raw)
+    note = as_txt(array, file, as_scalar) if chosen.to == "txt" else as_npy(array, file, raw=chosen.raw)
     part = f"a part, {record.share:.3g} of its elements" if record.part else ""
     return Written(found.text, str(file), record.dtype, array.shape, "; ".join(filter(None, (part, note))))
 
@@ -145,13 +145,13 @@ def _index(folder: Path, done: Sequence[Written]) -> None:
         raise StoreError(f"{folder / INDEX} cannot be written: {error.strerror}") from error
 
 
-def _nothing(dump: Dump, found: Sequence[Found], text: str) -> DumpError:
+def _nothing(dump: Dump, found: Sequence[FoundRecord], text: str) -> DumpError:
     """Say what there is in place of tensors."""
     if not found:
-        known = lookup.near(text, [one.text for one in lookup.every(dump)])
+        known = lookup.near(text, [one.text for one in lookup.list_records(dump)])
         return DumpError(f"no record matches {text}" + "".join(f"\n      {one}" for one in known))
     first = found[0]
-    left = kept_of(first.record)
+    left = describe_kept(first.record)
     instead = "its type and shape" if left == "nothing" else DETAIL_FACTS[left].kept
     why = ": it only moves values, and what it moved is stored with the call that made it" if first.call.movement else ""
     what = f"the tensor of {first.text} was not stored{why}" if len(found) == 1 else f"none of {len(found)} records was stored"

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from precflow.dumps import lookup, overview
-from precflow.dumps.lookup import Found
+from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.reader import Dump
 from precflow.errors import DumpError
 from precflow.streams import is_unicode
@@ -88,7 +88,7 @@ def _dumps(found: Sequence[Evidence], *, as_json: bool) -> None:
 def _dump(dump: Dump, chosen: argparse.Namespace) -> int:
     from precflow.report.screens.dump import show_dump
 
-    seen = overview.overview(dump)
+    seen = overview.summarize_dump(dump)
     problems = dump.verify() if chosen.verify else None
     if chosen.json:
         print_json(_plain(dump, seen, problems))
@@ -111,9 +111,9 @@ def _list(dump: Dump, chosen: argparse.Namespace) -> int:
     from precflow.report.screens.dump import show_records
 
     pattern = chosen.match or chosen.record
-    found = lookup.matching(dump, pattern)
+    found = lookup.find_matching(dump, pattern)
     if not found:
-        known = lookup.near(pattern, [one.text for one in lookup.every(dump)])
+        known = lookup.near(pattern, [one.text for one in lookup.list_records(dump)])
         listed = "".join(f"\n      {text}" for text in known)
         raise DumpError(f"no record matches {pattern}{'; the nearest are:' if known else ''}{listed}")
     shown = found[: chosen.limit] if chosen.limit > 0 else found
@@ -124,7 +124,7 @@ def _list(dump: Dump, chosen: argparse.Namespace) -> int:
     return 0
 
 
-def _record(dump: Dump, found: Found, *, as_json: bool) -> int:
+def _record(dump: Dump, found: FoundRecord, *, as_json: bool) -> int:
     from precflow.report.screens.record import show_record
 
     view = _viewed(dump, found)
@@ -135,7 +135,7 @@ def _record(dump: Dump, found: Found, *, as_json: bool) -> int:
     return 0
 
 
-def _viewed(dump: Dump, found: Found) -> RecordView:
+def _viewed(dump: Dump, found: FoundRecord) -> RecordView:
     from precflow.comparison.detail.description import describe
     from precflow.report.screens.record import RecordView
 
@@ -148,18 +148,18 @@ def _viewed(dump: Dump, found: Found) -> RecordView:
     return RecordView(
         found=found,
         text=found.text,
-        source=lookup.source(dump, found),
-        users=lookup.users(dump, found),
+        source=lookup.find_source(dump, found),
+        users=lookup.find_users(dump, found),
         kept=_kept(dump, found),
         problem=problem,
         description=description,
     )
 
 
-def _kept(dump: Dump, found: Found) -> str:
+def _kept(dump: Dump, found: FoundRecord) -> str:
     """Say what is kept of a record, and what there is instead of a tensor."""
     record = found.record
-    what = overview.kept_of(record)
+    what = overview.describe_kept(record)
     if what == "tensor":
         return "the whole tensor"
     if what == "part":
@@ -169,7 +169,7 @@ def _kept(dump: Dump, found: Found) -> str:
     return f"not stored{why}; there is {sketch}{_NOT_STORED[what]}"
 
 
-def _sketch(dump: Dump, found: Found) -> str:
+def _sketch(dump: Dump, found: FoundRecord) -> str:
     try:
         sketch = dump.sketch(found.record)
     except DumpError:

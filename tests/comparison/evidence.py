@@ -7,7 +7,7 @@ import numpy as np
 
 from precflow.agent.contract import DETAILS, FILLS, Identity
 from precflow.comparison.estimated import estimates
-from precflow.comparison.estimated.kept_evidence import Kept, of_tensor
+from precflow.comparison.estimated.kept_evidence import KeptTensor, sum_tensor
 from precflow.comparison.measure import Measure
 from precflow.dumps.records import Record
 
@@ -21,7 +21,7 @@ class Dump:
 
     def __init__(self, array, detail, content, **facts):
         self.array = array
-        self.known = of_tensor(array, Kept(array.dtype.name, array.shape))
+        self.known = sum_tensor(array, KeptTensor(array.dtype.name, array.shape))
         self.detail = DETAILS.index(detail)
         counted = self.known.statistics if 0 < self.detail < 3 else None
         self.record = Record.of(
@@ -67,4 +67,4 @@ def measured(one, other, details=("sketch", "sketch"), contents=("c1", "c2"), **
     """Measure two arrays of which each side kept a detail."""
     first, second = Dump(one, details[0], contents[0], **facts), Dump(other, details[1], contents[1], **facts)
     equal = bool(contents[0]) and contents[0] == contents[1]
-    return estimates.measured(paired(first, second, equal=equal), first.record, second.record, first, second)
+    return estimates.estimate_pair(paired(first, second, equal=equal), first.record, second.record, first, second)

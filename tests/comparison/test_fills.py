@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from precflow.agent.contract import FILLS, LARGEST
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import PairOfTensors, summarize
-from precflow.comparison.reading import counts
+from precflow.comparison.reading import count_classes
 from precflow.dumps.dtypes import NUMPY_DTYPES, float_facts
 from precflow.judgement.decision import CLASS_FAILURES
 from precflow.library import assert_aligned
@@ -58,7 +58,7 @@ def plain_relative_l2(reference, target):
 
 
 def fails_by_class(summary):
-    return any(counts(summary)[name] for name in CLASS_FAILURES)
+    return any(count_classes(summary)[name] for name in CLASS_FAILURES)
 
 
 @settings(max_examples=400, deadline=None)
@@ -82,7 +82,7 @@ def test_the_compiled_pass_says_no_less_however_it_is_cut(pair, cut):
     found, expected = measure_all(summary), measure_all(summarize(*pair))
     assert found["relative_l2"] >= plain_relative_l2(*pair) * (1 - 1e-9) or summary.other_fill
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-14)
-    assert counts(summary) == counts(summarize(*pair))
+    assert count_classes(summary) == count_classes(summarize(*pair))
 
 
 def scores(name, constant, noise, *, added):

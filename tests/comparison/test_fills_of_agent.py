@@ -15,7 +15,7 @@ from precflow.comparison.estimated import estimates
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import summarize
 from precflow.comparison.measure import Measure
-from precflow.comparison.reading import counts
+from precflow.comparison.reading import count_classes
 from precflow.config.schema import Tolerance
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.records import Record, Statistics
@@ -62,9 +62,9 @@ def both(name, reference, target, *, sketched=True):
     plain = Measure("a", "a / linear", "a", "linear", "api", "forward", 0, "paired", reference_dtype=name, target_dtype=name)
     plain = replace(plain, reference_shape=SHAPE, target_shape=SHAPE)
     left, right = (Recorded(name, side, text, sketched=sketched) for side, text in ((reference, "1"), (target, "2")))
-    measure = estimates.measured(plain, left.record, right.record, left, right)
+    measure = estimates.estimate_pair(plain, left.record, right.record, left, right)
     summary = summarize(reference, target)
-    exact = replace(plain, metrics=measure_all(summary), counts=counts(summary))
+    exact = replace(plain, metrics=measure_all(summary), counts=count_classes(summary))
     return judged(name, measure), judged(name, exact)
 
 

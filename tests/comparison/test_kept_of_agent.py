@@ -7,7 +7,7 @@ import torch
 from precflow.agent.contract import LARGEST, STATISTICS
 from precflow.agent.measure import sketch as agent_sketch
 from precflow.agent.measure import statistics as agent_statistics
-from precflow.comparison.estimated.kept_evidence import Kept, group_length, of_tensor
+from precflow.comparison.estimated.kept_evidence import KeptTensor, group_length, sum_tensor
 from precflow.comparison.estimated.sketch import BLOCK, BUCKETS
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.records import Statistics
@@ -41,7 +41,7 @@ def by_agent(flat, shape, *, fine):
 @pytest.mark.parametrize("name", TYPES)
 def test_both_programs_know_the_same_of_a_tensor(name, shape, special, fine):
     flat, array = tensors(name, shape, special if len(shape) > 1 or shape[0] > 100 else ())
-    known = of_tensor(array, Kept(name, shape))
+    known = sum_tensor(array, KeptTensor(name, shape))
     counted, sums, rows = by_agent(flat, shape, fine=fine)
     norm = np.sqrt(known.statistics.square)
     assert np.abs(known.sketch - sums).max() <= 2**-22 * norm

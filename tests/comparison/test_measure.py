@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from precflow.comparison.compare import compare
-from precflow.comparison.measure import Measure, merged, set_aside
+from precflow.comparison.measure import Measure, mark_altered_unreadable, merge_passes
 from precflow.dumps.reader import Dump
 
 X = np.random.default_rng(4).standard_normal((8, 200)).astype(np.float32)
@@ -36,7 +36,7 @@ def both(build):
 
 def measured(dumps):
     """Return join, evidence and reason by module and step."""
-    found = set_aside(compare(*dumps), *dumps)
+    found = mark_altered_unreadable(compare(*dumps), *dumps)
     return {one.record.partition("/forward")[0] + one.record[-4:]: (one.join, one.evidence, one.reason) for one in found}
 
 
@@ -85,7 +85,7 @@ def test_equal_bits_stay_equal(build):
     path.write_bytes(path.read_bytes().replace(b'"Block"', b'"Clock"'))
     equal = [Dump.open(one), Dump.open(two)]
     assert equal[1].altered
-    (found,) = set_aside(compare(*equal), *equal)
+    (found,) = mark_altered_unreadable(compare(*equal), *equal)
     assert (found.equal, found.join) == (True, "paired")
 
 
@@ -111,20 +111,20 @@ FIRST = [
 
 def test_what_was_measured_anew_takes_the_place_of_its_estimate():
     again = measure("a", order=0, metrics={"relative_l2": 0.125, "ulp_distance": 3.0})
-    found = merged(FIRST, [again, measure("b", order=1, metrics={"relative_l2": 0.2})])
+    found = merge_passes(FIRST, [again, measure("b", order=1, metrics={"relative_l2": 0.2})])
     assert [one.metrics.get("relative_l2") for one in found] == [0.125, 0.2, 0.3]
     assert found[0].metrics["ulp_distance"] == 3.0
 
 
 def test_the_place_in_the_graph_stays_that_of_the_first_pass():
-    (found, *_) = merged(FIRST, [measure("a", order=0, metrics={"relative_l2": 0.1})])
+    (found, *_) = merge_passes(FIRST, [measure("a", order=0, metrics={"relative_l2": 0.1})])
     assert (found.order, found.site, found.arguments) == (3, "x.py:1", {"dim": ("0", "1")})
 
 
 def test_what_the_second_pass_could_not_measure_keeps_its_estimate():
     again = [measure("a", join="unreadable"), measure("b", join="unpaired_target"), measure("c")]
-    assert merged(FIRST, again) == FIRST
+    assert merge_passes(FIRST, again) == FIRST
 
 
 def test_records_that_only_the_second_pass_has_are_not_added():
-    assert merged(FIRST, [measure("z", metrics={"relative_l2": 0.1})]) == FIRST
+    assert merge_passes(FIRST, [measure("z", metrics={"relative_l2": 0.1})]) == FIRST

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from precflow.agent.contract import Identity
-from precflow.comparison.pairing import ABSENT, Pair, described, owners_of, pair
+from precflow.comparison.pairing import ABSENT, Pair, describe_pair, find_calls, pair_records
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Record
 
@@ -22,7 +22,7 @@ def test_order_does_not_matter_and_nothing_is_lost():
     reference = [record("a"), record("b"), record("c")]
     target = [record("d"), record("c"), record("a")]
     text = {name: record(name).text for name in "abcd"}
-    assert names(pair(reference, target)) == [
+    assert names(pair_records(reference, target)) == [
         (text["a"], text["a"]),
         (text["b"], None),
         (text["c"], text["c"]),
@@ -33,7 +33,7 @@ def test_order_does_not_matter_and_nothing_is_lost():
 def test_an_extra_call_costs_one_record_not_a_shift():
     reference = [record("a", ordinal=number) for number in range(3)]
     target = [record("a", "clone"), *reference]
-    assert [joined.reference is None for joined in pair(reference, target)] == [False, False, False, True]
+    assert [joined.reference is None for joined in pair_records(reference, target)] == [False, False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -50,32 +50,32 @@ def test_an_extra_call_costs_one_record_not_a_shift():
     ],
 )
 def test_every_part_of_an_identity_counts(parts):
-    assert len(pair([record("a")], [record("a", **parts)])) == 2
+    assert len(pair_records([record("a")], [record("a", **parts)])) == 2
 
 
 def test_equal_identities_are_joined_in_their_order():
     reference, target = [record("a", order=1), record("a", order=2)], [record("a", order=7)]
-    joined = pair(reference, target)
+    joined = pair_records(reference, target)
     assert [item.target is not None for item in joined] == [True, False]
-    joined = pair(target, reference)
+    joined = pair_records(target, reference)
     assert [(item.reference is not None, item.target.order) for item in joined] == [(True, 1), (False, 2)]
 
 
 def test_renames_join_what_a_library_renamed():
     reference = [record("text_model.encoder.layers.0"), record("text_model"), record("head")]
     target = [record("encoder.layers.0"), record(""), record("head")]
-    assert all(item.reference and item.target for item in pair(reference, target, {"text_model.": ""}))
-    assert sum(item.target is None for item in pair(reference, target)) == 2
+    assert all(item.reference and item.target for item in pair_records(reference, target, {"text_model.": ""}))
+    assert sum(item.target is None for item in pair_records(reference, target)) == 2
 
 
 def test_the_longest_prefix_is_taken():
     renames = {"model.": "", "model.language.": "llm."}
-    joined = pair([record("model.language.a"), record("model.b")], [record("llm.a"), record("b")], renames)
+    joined = pair_records([record("model.language.a"), record("model.b")], [record("llm.a"), record("b")], renames)
     assert all(item.target for item in joined)
 
 
 def test_nothing_against_nothing():
-    assert pair([], []) == []
+    assert pair_records([], []) == []
 
 
 ONE, TWO = np.ones((2, 3), np.float32), np.full((2, 3), 2, np.float32)
@@ -92,7 +92,7 @@ def measure(build):
             dumps.append(Dump.open(build(side, side=side).call("a", "linear", [array], [ONE], **options).write()))
         records = [dump.calls()[0].outputs[0] for dump in dumps]
         both = [record if given else None for record, given in zip(records, (reference, target), strict=True)]
-        return described(Pair(*both), owners_of(*dumps))
+        return describe_pair(Pair(*both), find_calls(*dumps))
 
     return made
 

@@ -7,7 +7,7 @@ import pytest
 from precflow.comparison import reading as module
 from precflow.comparison.fused.summarize import summarize
 from precflow.comparison.fused.summary import Summary
-from precflow.comparison.reading import Found, OpenPair, Reading, Terms, counts, read_all, warnings
+from precflow.comparison.reading import OpenPair, PairResult, Reading, ReadOptions, count_classes, list_warnings, read_pair
 from precflow.dumps.reader import Dump
 from precflow.errors import DumpError
 
@@ -50,7 +50,7 @@ def opened(build):
 
 
 def test_a_pair_in_one_piece(opened):
-    found = read_all(*opened(X, X * np.float32(1.5)), Terms())
+    found = read_pair(*opened(X, X * np.float32(1.5)), ReadOptions())
     assert found.metrics["relative_l2"] == pytest.approx(0.5, rel=1e-6)
     assert found.counts["elements"] == X.size
     assert (found.problem, found.absent) == ("", {})
@@ -58,9 +58,9 @@ def test_a_pair_in_one_piece(opened):
 
 def test_several_ranges_give_what_one_gives(opened, monkeypatch):
     reading, sides = opened(X, X * np.float32(1.5))
-    whole = read_all(reading, sides, Terms(own={"largest": Largest}))
+    whole = read_pair(reading, sides, ReadOptions(own={"largest": Largest}))
     monkeypatch.setattr(module, "PART", 1 << 16)
-    pair = OpenPair(reading, **sides, terms=Terms(own={"largest": Largest}))
+    pair = OpenPair(reading, **sides, terms=ReadOptions(own={"largest": Largest}))
     assert pair.ranges() == [(0, 65536), (65536, 131072), (131072, 150000)]
     parts = [pair.read(start, stop) for start, stop in pair.ranges()]
     found = pair.found(parts)
@@ -71,29 +71,29 @@ def test_several_ranges_give_what_one_gives(opened, monkeypatch):
 
 def test_a_pair_without_elements_has_a_range_and_a_summary_too(opened):
     reading, sides = opened(X[:0], X[:0])
-    assert OpenPair(reading, **sides, terms=Terms()).ranges() == [(0, 0)]
-    assert read_all(reading, sides, Terms()).metrics == {"bitwise_equal": 1.0}
+    assert OpenPair(reading, **sides, terms=ReadOptions()).ranges() == [(0, 0)]
+    assert read_pair(reading, sides, ReadOptions()).metrics == {"bitwise_equal": 1.0}
 
 
 def test_what_was_not_recorded_so_is_a_problem_of_its_side_and_no_number(opened):
-    found = read_all(*opened(X, X * np.float32(1.5), damaged=True), Terms())
+    found = read_pair(*opened(X, X * np.float32(1.5), damaged=True), ReadOptions())
     assert found.problem.startswith("target: ")
-    assert found == Found(problem=found.problem)
+    assert found == PairResult(problem=found.problem)
 
 
 def test_a_tensor_that_is_not_there_is_a_problem_of_its_side(opened):
     reading, sides = opened(X, X)
     absent = Reading(msgspec.structs.replace(reading.reference, content="0" * 32, stored=False), reading.target)
     with pytest.raises(DumpError, match="reference: "):
-        OpenPair(absent, **sides, terms=Terms())
-    assert read_all(absent, sides, Terms()).problem.startswith("reference: ")
+        OpenPair(absent, **sides, terms=ReadOptions())
+    assert read_pair(absent, sides, ReadOptions()).problem.startswith("reference: ")
 
 
 def test_complex_numbers_are_pairs_of_reals(opened):
     numbers = (X[:2] + 1j * X[1:3]).astype(np.complex64)
     reading, sides = opened(numbers, numbers * np.complex64(2))
-    assert OpenPair(reading, **sides, terms=Terms()).size == 2 * numbers.size
-    assert read_all(reading, sides, Terms()).metrics["relative_l2"] == pytest.approx(1.0, rel=1e-6)
+    assert OpenPair(reading, **sides, terms=ReadOptions()).size == 2 * numbers.size
+    assert read_pair(reading, sides, ReadOptions()).metrics["relative_l2"] == pytest.approx(1.0, rel=1e-6)
 
 
 def test_equal_contents_are_one_thing_to_read(opened):
@@ -109,7 +109,7 @@ NAN, FILL = np.nan, np.finfo(np.float32).min
 
 def remarks(reference, target):
     summary = summarize(np.array(reference, np.float32), np.array(target, np.float32))
-    return counts(summary), warnings(summary)
+    return count_classes(summary), list_warnings(summary)
 
 
 def test_every_element_is_counted_in_one_class():
@@ -152,5 +152,5 @@ def test_warnings_come_in_one_order():
 
 
 def test_of_nothing_there_is_nothing_to_say():
-    assert set(counts(Summary()).values()) == {0}
-    assert warnings(Summary()) == ()
+    assert set(count_classes(Summary()).values()) == {0}
+    assert list_warnings(Summary()) == ()

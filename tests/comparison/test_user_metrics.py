@@ -10,7 +10,7 @@ import pytest
 from precflow.comparison import user_metrics
 from precflow.comparison.compare import compare
 from precflow.comparison.executors.threads import Threads
-from precflow.comparison.user_metrics import Declared, Tally
+from precflow.comparison.user_metrics import DeclaredMetrics, MetricTally
 from precflow.dumps.reader import Dump
 from precflow.errors import ConfigError, TrustError
 
@@ -79,12 +79,12 @@ def package(tmp_path, monkeypatch):
 
 
 def loaded(package, **metrics):
-    return Declared(metrics, ("our_metrics",), (package,)).load()
+    return DeclaredMetrics(metrics, ("our_metrics",), (package,)).load()
 
 
 def test_a_class_is_found_by_its_name_and_takes_its_arguments(package):
     makers = loaded(package, largest={"_target_": "our_metrics.Largest", "scale": 2.0})
-    tally = Tally(makers)
+    tally = MetricTally(makers)
     tally.read(np.zeros(5, np.float32), np.arange(5, dtype=np.float32))
     assert tally.values() == ({"largest": 8.0}, {})
     assert makers["largest"]() is not makers["largest"]()
@@ -108,7 +108,7 @@ def test_what_cannot_be_used_is_refused_before_anything_is_read(package, declare
 
 def test_a_package_that_is_not_trusted_is_not_even_imported(package):
     with pytest.raises(TrustError, match="not trusted"):
-        Declared({"mine": {"_target_": "our_metrics.Largest"}}, (), (package,)).load()
+        DeclaredMetrics({"mine": {"_target_": "our_metrics.Largest"}}, (), (package,)).load()
     assert "our_metrics" not in sys.modules
 
 
@@ -130,14 +130,14 @@ def test_blocks_are_read_only_and_wide(dtype, seen):
         def update(self, reference, target):
             kinds.append((reference.dtype, target.dtype, reference.flags.writeable, reference.ndim))
 
-    Tally({"looks": Looks}).read(np.ones(3).astype(dtype), np.zeros(3).astype(dtype))
+    MetricTally({"looks": Looks}).read(np.ones(3).astype(dtype), np.zeros(3).astype(dtype))
     assert kinds == [(np.dtype(seen), np.dtype(seen), False, 1)]
 
 
 def test_parts_are_merged_in_order(monkeypatch):
     monkeypatch.setattr(user_metrics, "BLOCK", 10)
     reference, target = RNG.standard_normal((2, 95))
-    tallies = [Tally({"flips": Flips}) for _ in range(3)]
+    tallies = [MetricTally({"flips": Flips}) for _ in range(3)]
     for tally, place in zip(tallies, (slice(0, 40), slice(40, 41), slice(41, 95)), strict=True):
         tally.read(reference[place], target[place])
     for tally in tallies[1:]:
@@ -148,7 +148,7 @@ def test_parts_are_merged_in_order(monkeypatch):
 
 
 def test_a_class_that_raises_is_told_and_others_go_on():
-    tally, later = Tally({"bad": Raises, "good": Flips}), Tally({"bad": Raises, "good": Flips})
+    tally, later = MetricTally({"bad": Raises, "good": Flips}), MetricTally({"bad": Raises, "good": Flips})
     for part in (tally, later):
         part.read(np.ones(3), -np.ones(3))
     tally.merge(later)
@@ -161,7 +161,7 @@ def test_an_error_in_any_method_is_told(method):
         raise RuntimeError(method)
 
     kind = type("Broken", (Flips,), {method: broken})
-    parts = [Tally({"one": kind}) for _ in range(2)]
+    parts = [MetricTally({"one": kind}) for _ in range(2)]
     for part in parts:
         part.read(np.ones(3), np.ones(3))
     parts[0].merge(parts[1])
@@ -170,7 +170,7 @@ def test_an_error_in_any_method_is_told(method):
 
 def test_a_value_that_is_no_number_is_told():
     kind = type("Words", (Flips,), {"value": lambda self: "many"})
-    tally = Tally({"words": kind})
+    tally = MetricTally({"words": kind})
     tally.read(np.ones(3), np.ones(3))
     assert "could not convert" in tally.values()[1]["words"]
 

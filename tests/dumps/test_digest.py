@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from precflow.dumps import digest
-from precflow.dumps.digest import BLOCK_BYTES, BLOCK_WORDS, content_id, content_of, lanes
+from precflow.dumps.digest import BLOCK_BYTES, BLOCK_WORDS, content_id, id_of_lanes, lanes
 from precflow.dumps.dtypes import NUMPY_DTYPES
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "agent" / "golden" / "digest.json").read_text(encoding="utf-8"))
@@ -57,7 +57,7 @@ def some_bytes(size, seed=3):
 def compiled(request):
     if request.param:
         pytest.importorskip("numba")
-        assert digest._compiled() is not None
+        assert digest._find_compiled() is not None
     return request.param
 
 
@@ -66,7 +66,7 @@ def test_golden(case, compiled):
     data = np.frombuffer(bytes_of(case), np.uint8)
     found = lanes(data, compiled=compiled)
     assert found.tolist() == case["lanes"]
-    assert content_of(case["dtype"], case["shape"], found) == case["content"]
+    assert id_of_lanes(case["dtype"], case["shape"], found) == case["content"]
     assert content_id(data.view(NUMPY_DTYPES[case["dtype"]]).reshape(case["shape"])) == case["content"]
 
 
@@ -144,7 +144,7 @@ def test_a_mapped_file_is_read_without_being_held(tmp_path):
 
 def test_a_process_with_much_to_read_compiles(monkeypatch):
     asked = []
-    monkeypatch.setattr(digest, "_compiled", lambda: asked.append(1))
+    monkeypatch.setattr(digest, "_find_compiled", lambda: asked.append(1))
     monkeypatch.setattr(digest, "_read", 0)
     monkeypatch.setattr(digest, "WORTH_COMPILING", 300)
     for _ in range(3):
@@ -155,15 +155,15 @@ def test_a_process_with_much_to_read_compiles(monkeypatch):
 def test_a_compiled_form_that_is_wrong_is_not_taken(monkeypatch):
     lanes_module = pytest.importorskip("precflow.dumps.compiled.lanes")
     monkeypatch.setattr(lanes_module, "measure_lanes", lambda words, weights, blocks: None)
-    assert digest._tested.__wrapped__() is None
+    assert digest._load_and_test.__wrapped__() is None
 
     def broken(words, weights, blocks):
         raise RuntimeError("no LLVM for this processor")
 
     monkeypatch.setattr(lanes_module, "measure_lanes", broken)
-    assert digest._tested.__wrapped__() is None
+    assert digest._load_and_test.__wrapped__() is None
 
 
 def test_without_numba_numpy_does_it(monkeypatch):
     monkeypatch.setattr(digest.importlib.util, "find_spec", lambda name: None)
-    assert digest._tested.__wrapped__() is None
+    assert digest._load_and_test.__wrapped__() is None

@@ -6,8 +6,8 @@ import pytest
 from precflow.agent.contract import DETAIL_FACTS, Identity
 from precflow.dumps.estimate import (
     element_bytes,
-    estimate,
     estimate_calls,
+    estimate_dump,
     holds_tensor,
     rows_bytes,
     sketch_bytes,
@@ -34,11 +34,11 @@ def wanted(**changes):
 
 
 def test_each_content_counts_once_and_each_record_has_a_line(made):
-    assert estimate(made, WANTED, "float32") == LARGE.nbytes + SMALL.nbytes + 4 * DETAIL_FACTS["tensors"].line_bytes
+    assert estimate_dump(made, WANTED, "float32") == LARGE.nbytes + SMALL.nbytes + 4 * DETAIL_FACTS["tensors"].line_bytes
 
 
 def test_another_type_scales_what_ran_in_the_type_of_the_run(made):
-    assert estimate(made, WANTED, "float16") == (LARGE.nbytes + SMALL.nbytes) // 2 + 4 * DETAIL_FACTS["tensors"].line_bytes
+    assert estimate_dump(made, WANTED, "float16") == (LARGE.nbytes + SMALL.nbytes) // 2 + 4 * DETAIL_FACTS["tensors"].line_bytes
 
 
 @pytest.mark.parametrize(
@@ -46,30 +46,30 @@ def test_another_type_scales_what_ran_in_the_type_of_the_run(made):
     [("digest", 0), ("statistics", 64 * 4), ("sketch", 509 * 4 + 64 * 4 + SMALL.nbytes), ("tensors", 64 * 65 * 4)],
 )
 def test_details(made, detail, size):
-    assert estimate(made, wanted(detail=detail), "float32") == size + 4 * DETAIL_FACTS[detail].line_bytes
+    assert estimate_dump(made, wanted(detail=detail), "float32") == size + 4 * DETAIL_FACTS[detail].line_bytes
 
 
 def test_a_fine_sketch_has_two_parts(made):
-    plain = estimate(made, wanted(detail="sketch"), "float32")
-    assert estimate(made, wanted(detail="sketch", fine=True), "float32") == plain + 509 * 4
+    plain = estimate_dump(made, wanted(detail="sketch"), "float32")
+    assert estimate_dump(made, wanted(detail="sketch", fine=True), "float32") == plain + 509 * 4
 
 
 def test_rules_levels_and_steps_count(made):
     rules = [{"operator": ["linear"], "detail": "none"}]
-    assert estimate(made, wanted(rules=rules, detail="digest"), "float32") == 2 * DETAIL_FACTS["digest"].line_bytes
-    assert estimate(made, wanted(level=["api"], detail="digest"), "float32") == 2 * DETAIL_FACTS["digest"].line_bytes
-    assert estimate(made, wanted(step=[0, 4, 5], detail="digest"), "float32") == 12 * DETAIL_FACTS["digest"].line_bytes
+    assert estimate_dump(made, wanted(rules=rules, detail="digest"), "float32") == 2 * DETAIL_FACTS["digest"].line_bytes
+    assert estimate_dump(made, wanted(level=["api"], detail="digest"), "float32") == 2 * DETAIL_FACTS["digest"].line_bytes
+    assert estimate_dump(made, wanted(step=[0, 4, 5], detail="digest"), "float32") == 12 * DETAIL_FACTS["digest"].line_bytes
 
 
 @pytest.mark.parametrize(("keep_last", "steps"), [(0, 3), (2, 2), (5, 3)])
 def test_of_a_ring_the_steps_that_are_kept_count(made, keep_last, steps):
     asked = wanted(step=[0, 4, 5], detail="digest", keep_last=keep_last)
-    assert estimate(made, asked, "float32") == steps * 4 * DETAIL_FACTS["digest"].line_bytes
+    assert estimate_dump(made, asked, "float32") == steps * 4 * DETAIL_FACTS["digest"].line_bytes
 
 
 @pytest.mark.parametrize("changes", [{"level": ["operator"]}, {"phase": ["forward", "backward"]}])
 def test_a_dump_without_such_calls_cannot_tell(made, changes):
-    assert estimate(made, wanted(**changes), "float32") is None
+    assert estimate_dump(made, wanted(**changes), "float32") is None
 
 
 @pytest.mark.parametrize("before", [{"scope": ["fc2"]}, {"rules": [{"match": ["a"], "detail": "none"}]}])
@@ -77,11 +77,11 @@ def test_a_dump_of_less_cannot_tell(build, before):
     dump = build()
     dump.call("fc", "linear", [LARGE], [SMALL])
     dump.header_changes = {"capture": {"level": ["module", "api"], "phase": ["forward"], "scope": ["*"], **before}}
-    assert estimate(Dump.open(dump.write()), WANTED, "float32") is None
+    assert estimate_dump(Dump.open(dump.write()), WANTED, "float32") is None
 
 
 def test_an_empty_dump_cannot_tell(build):
-    assert estimate(Dump.open(build().write()), WANTED, "float32") is None
+    assert estimate_dump(Dump.open(build().write()), WANTED, "float32") is None
 
 
 def test_calls_alone_tell_in_the_type_that_they_ran_in(made):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precflow.comparison.detail.description import scalar
+from precflow.comparison.detail.description import as_scalar
 from precflow.dumps import export
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.export import as_npy, as_txt, file_names, room_for
@@ -49,7 +49,7 @@ def test_raw_gives_the_bits_back(name, tmp_path):
 @pytest.mark.parametrize("name", NUMPY_DTYPES)
 def test_txt_gives_the_tensor_back(name, tmp_path):
     array, path = values(name), tmp_path / "x.txt"
-    as_txt(array, path, scalar)
+    as_txt(array, path, as_scalar)
     head, *rows = path.read_text().splitlines()
     assert head == f"# {name} [2, 3, 2]"
     assert [len(row.split()) for row in rows] == [2] * 6
@@ -67,7 +67,7 @@ def test_txt_gives_the_tensor_back(name, tmp_path):
     ("shape", "text"), [((), "# float32 []\n1.0\n"), ((0, 3), "# float32 [0, 3]\n"), ((2,), "# float32 [2]\n1.0 1.0\n")]
 )
 def test_txt_of_few_elements(shape, text, tmp_path):
-    as_txt(np.ones(shape, np.float32), tmp_path / "x.txt", scalar)
+    as_txt(np.ones(shape, np.float32), tmp_path / "x.txt", as_scalar)
     assert (tmp_path / "x.txt").read_text() == text
 
 
@@ -76,7 +76,7 @@ def test_blocks_change_nothing(tmp_path, monkeypatch):
     array = values("bfloat16", (7, 3))
     as_npy(array, tmp_path / "x.npy")
     assert np.array_equal(np.load(tmp_path / "x.npy"), array.astype(np.float32), equal_nan=True)
-    as_txt(array, tmp_path / "x.txt", scalar)
+    as_txt(array, tmp_path / "x.txt", as_scalar)
     assert len((tmp_path / "x.txt").read_text().splitlines()) == 8
 
 

@@ -7,7 +7,7 @@ import pytest
 from precflow.cli import main
 from precflow.comparison.compare import compare
 from precflow.dumps import garbage
-from precflow.dumps.garbage import MANY, collector_off, many_spared
+from precflow.dumps.garbage import MANY, collector_off, freezing_allowed
 from precflow.dumps.reader import Dump
 
 
@@ -37,7 +37,7 @@ def test_it_is_off_inside_and_as_it_was_behind(on):
 
 
 def test_many_values_are_left_alone_and_few_are_not():
-    with many_spared():
+    with freezing_allowed():
         read(MANY - 1)
         assert gc.get_freeze_count() == 0
         read(MANY // 2, MANY // 2)
@@ -51,15 +51,15 @@ def test_who_imports_precflow_and_reads_a_dump_keeps_a_collector_that_sees_every
 
 
 def test_the_outermost_block_decides_when_the_collector_sees_them_again():
-    with many_spared():
-        with many_spared():
+    with freezing_allowed():
+        with freezing_allowed():
             read(MANY)
         assert gc.get_freeze_count() > 0
     assert gc.get_freeze_count() == 0
 
 
 def test_it_sees_them_again_after_a_failure_too():
-    with pytest.raises(ValueError, match="torn"), many_spared():
+    with pytest.raises(ValueError, match="torn"), freezing_allowed():
         read(MANY)
         raise ValueError("torn")
     assert gc.get_freeze_count() == 0
@@ -68,7 +68,7 @@ def test_it_sees_them_again_after_a_failure_too():
 def test_what_the_program_froze_itself_stays_frozen():
     gc.freeze()
     before = gc.get_freeze_count()
-    with many_spared():
+    with freezing_allowed():
         kept = [[] for _ in range(10)]
         read(MANY)
         assert gc.get_freeze_count() <= before, "and nothing is added to it"
@@ -80,14 +80,14 @@ def test_a_block_of_another_thread_keeps_them_out_of_sight():
     entered, leave = threading.Event(), threading.Event()
 
     def elsewhere():
-        with many_spared():
+        with freezing_allowed():
             entered.set()
             leave.wait(10)
 
     thread = threading.Thread(target=elsewhere)
     thread.start()
     entered.wait(10)
-    with many_spared():
+    with freezing_allowed():
         read(MANY)
     assert gc.get_freeze_count() > 0
     leave.set()

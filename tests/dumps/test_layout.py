@@ -1,13 +1,13 @@
 import pytest
 
-from precflow.dumps.layout import own_files, place_of, step_folders
+from precflow.dumps.layout import own_files, rank_and_step_of, step_folders
 
 
 @pytest.mark.parametrize(
     "name", ["records-0.jsonl", "rank0/records-0.jsonl", "a/rank0/step0/x", "rank0/step1x/x", "rankx/step1/y"]
 )
 def test_other_folders_are_no_steps(name):
-    assert place_of(name) is None
+    assert rank_and_step_of(name) is None
 
 
 def test_folders_come_by_rank_and_step(tmp_path):

@@ -74,40 +74,40 @@ def test_of_equal_identities_each_can_be_named(build):
     for factor in (1, 2, 3):
         made.call("a", "mul", [X * factor], ordinal=0)
     dump = Dump.open(made.write())
-    records = list(lookup.every(dump))
+    records = list(lookup.list_records(dump))
     texts = lookup.numbered(records)
     assert texts[1:] == ["a/mul.0/forward.output.0#2", "a/mul.0/forward.output.0#3"]
     assert [lookup.find(dump, text).record for text in texts] == [found.record for found in records]
     other = Dump.open(made.write())
-    assert lookup.same(other, records[2], among=dump).record.content == records[2].record.content
+    assert lookup.find_same(other, records[2], among=dump).record.content == records[2].record.content
     with pytest.raises(DumpError, match="no record"):
         lookup.find(dump, "a/mul.0/forward.output.0#4")
 
 
 def test_a_record_that_the_other_side_lacks(dump, build):
     other = Dump.open(build("other").call("encoder.0", "linear", [X]).write())
-    assert lookup.same(other, lookup.find(dump, "encoder.0"), among=dump) is None
+    assert lookup.find_same(other, lookup.find(dump, "encoder.0"), among=dump) is None
 
 
 def test_patterns_cover_identities_and_names(dump):
-    assert len(lookup.matching(dump, "*.input.*")) == 6
-    assert [found.text for found in lookup.matching(dump, "encoder.0 / relu*")] == [
+    assert len(lookup.find_matching(dump, "*.input.*")) == 6
+    assert [found.text for found in lookup.find_matching(dump, "encoder.0 / relu*")] == [
         "encoder.0/relu.0/backward.input.0@1.0",
         "encoder.0/relu.0/backward.output.0@1.0",
     ]
-    assert len(lookup.matching(dump, "linear.1")) == 2
-    assert lookup.matching(dump, "nothing") == []
+    assert len(lookup.find_matching(dump, "linear.1")) == 2
+    assert lookup.find_matching(dump, "nothing") == []
 
 
 def test_where_a_record_came_from_and_where_it_went(dump):
     first, second = lookup.find(dump, "encoder.0/linear.0"), lookup.find(dump, "encoder.0/linear.1")
-    assert [one.text for one in lookup.users(dump, first)] == ["encoder.0/linear.1/forward.input.0"]
-    assert lookup.source(dump, lookup.users(dump, first)[0]) == first
-    assert lookup.source(dump, first) is None
+    assert [one.text for one in lookup.find_users(dump, first)] == ["encoder.0/linear.1/forward.input.0"]
+    assert lookup.find_source(dump, lookup.find_users(dump, first)[0]) == first
+    assert lookup.find_source(dump, first) is None
     module = lookup.find(dump, "encoder.0")
-    assert lookup.source(dump, module) == second
-    assert [one.text for one in lookup.users(dump, module)] == ["(model)/forward.input.0"]
-    assert lookup.users(dump, lookup.users(dump, first)[0]) == []
+    assert lookup.find_source(dump, module) == second
+    assert [one.text for one in lookup.find_users(dump, module)] == ["(model)/forward.input.0"]
+    assert lookup.find_users(dump, lookup.find_users(dump, first)[0]) == []
 
 
 def test_the_nearest_of_many_are_found_fast():

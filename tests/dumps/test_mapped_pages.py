@@ -95,7 +95,7 @@ def test_neighbours_that_are_given_back_together_are_told_to_the_system_once(wri
     values = np.memmap(written, np.float32, "r").view(np.ndarray)
     told = []
     monkeypatch.setattr(
-        "precflow.dumps.mapped_pages._Stretch.release", lambda stretch: told.append((stretch.first, stretch.last))
+        "precflow.dumps.mapped_pages._MappedStretch.release", lambda stretch: told.append((stretch.first, stretch.last))
     )
     quarter = 1 << 20  # elements, 4 MiB
     release(*(values[start : start + quarter] for start in (0, quarter, 2 * quarter, 8 * quarter)), np.zeros(3))

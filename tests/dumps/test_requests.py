@@ -5,7 +5,7 @@ import pytest
 
 from precflow.agent import request as agents
 from precflow.config.schema import Capture, CaptureRule, Determinism, Emulate, RunConfig, Side, Site, Tolerance, Workload
-from precflow.dumps.requests import declared, dump_request, environment_request
+from precflow.dumps.requests import describe_side, dump_request, environment_request
 
 RULES = ({"operator": "addmm", "rule": "scale", "factor": 1.01},)
 
@@ -29,7 +29,7 @@ def asked(config, side, tmp_path, **options):
 
 
 def test_declared_is_plain_and_without_paths_or_site(config):
-    found = declared(config, "target")
+    found = describe_side(config, "target")
     assert json.loads(json.dumps(found)) == found
     assert found["device"] == ["npu", "emulated"]
     assert found["dtype"] == "float16"
@@ -40,8 +40,8 @@ def test_declared_is_plain_and_without_paths_or_site(config):
 
 
 def test_faults_belong_to_the_target(config):
-    assert declared(config, "target")["emulate"] == {"name": "scaled_linear", "rules": [dict(RULES[0])]}
-    assert declared(config, "reference")["emulate"] == {"name": "", "rules": []}
+    assert describe_side(config, "target")["emulate"] == {"name": "scaled_linear", "rules": [dict(RULES[0])]}
+    assert describe_side(config, "reference")["emulate"] == {"name": "", "rules": []}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_faults_belong_to_the_target(config):
     ],
 )
 def test_what_changes_a_dump_changes_the_declaration(config, change):
-    assert declared(dataclasses.replace(config, **change), "target") != declared(config, "target")
+    assert describe_side(dataclasses.replace(config, **change), "target") != describe_side(config, "target")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_what_changes_a_dump_changes_the_declaration(config, change):
     ],
 )
 def test_what_does_not_change_a_dump_does_not(config, change):
-    assert declared(dataclasses.replace(config, **change), "target") == declared(config, "target")
+    assert describe_side(dataclasses.replace(config, **change), "target") == describe_side(config, "target")
 
 
 @pytest.mark.parametrize("side", ["reference", "target"])
@@ -98,7 +98,7 @@ def test_the_output_is_an_absolute_path(config, tmp_path, monkeypatch):
 
 
 def captured(config, capture, **options):
-    return declared(dataclasses.replace(config, capture=capture), "target", **options)["capture"]
+    return describe_side(dataclasses.replace(config, capture=capture), "target", **options)["capture"]
 
 
 def test_a_rule_goes_to_the_agent_without_its_reason(config):
@@ -121,17 +121,17 @@ def test_the_second_pass_keeps_the_tensors_of_the_region_and_nothing_else(config
     assert details == {"a": "tensors", "b": "none"}
     assert request.capture.budget == 100
     assert request.determinism.repeat is False
-    assert declared(escalating, "target", region=region) != declared(escalating, "target")
+    assert describe_side(escalating, "target", region=region) != describe_side(escalating, "target")
 
 
 def test_going_on_is_asked_for_and_changes_no_key(config, tmp_path):
     assert [asked(config, "target", tmp_path, resume=resume)["resume"] for resume in (False, True)] == [False, True]
     assert asked(config, "target", tmp_path)["resume"] is False
-    assert "resume" not in declared(config, "target")
+    assert "resume" not in describe_side(config, "target")
     assert agents.parse(asked(config, "target", tmp_path, resume=True)).resume
 
 
 def test_constants_of_masks_reach_the_agent_which_counts_by_them(config):
     more = dataclasses.replace(config, tolerance=Tolerance(fills=(-12345.0,)))
-    assert declared(more, "target")["capture"]["fills"] == [-12345.0]
-    assert declared(config, "target") != declared(more, "target")
+    assert describe_side(more, "target")["capture"]["fills"] == [-12345.0]
+    assert describe_side(config, "target") != describe_side(more, "target")

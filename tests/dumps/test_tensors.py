@@ -15,7 +15,7 @@ from precflow.agent.measure.content_id import content_id
 from precflow.dumps.digest import content_id as content_of
 from precflow.dumps.mapped_pages import mapping_of
 from precflow.dumps.reader import Dump
-from precflow.dumps.tensors import restored
+from precflow.dumps.tensors import decompress
 from precflow.errors import DumpError
 
 
@@ -82,7 +82,7 @@ def test_what_comes_back_is_what_went_in(dtype, shape):
         assert content_of(np.zeros(shape, np.float32)) == content_id(torch.zeros(shape))
         return
     tensor = torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(3)).to(getattr(torch, dtype))
-    read = restored(packed(tensor), dtype, shape, "t")
+    read = decompress(packed(tensor), dtype, shape, "t")
     assert content_of(read) == content_id(tensor)
     assert not read.flags.writeable
 
@@ -91,18 +91,18 @@ def test_what_is_not_this_tensor_is_refused():
     data = packed(torch.zeros(5000))
     for dtype, shape in (("float32", (5001,)), ("float32", (4999,)), ("bfloat16", (5000,))):
         with pytest.raises(DumpError, match="t holds a compressed tensor of another size"):
-            restored(data, dtype, shape, "t")
+            decompress(data, dtype, shape, "t")
     with pytest.raises(DumpError, match="cannot be decompressed"):
-        restored(data[3:], "float32", (5000,), "t")
+        decompress(data[3:], "float32", (5000,), "t")
     with pytest.raises(DumpError, match="of another size"):
-        restored(data[:8], "float32", (5000,), "t")
+        decompress(data[:8], "float32", (5000,), "t")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_is_large_comes_back_by_a_file(monkeypatch, dtype):
     monkeypatch.setattr("precflow.dumps.tensors.IN_MEMORY", 1000)
     tensor = torch.arange(COMPRESSED_BLOCK // 2 + 77).remainder(5).to(getattr(torch, dtype))
-    read = restored(packed(tensor), dtype, tuple(tensor.shape), "t")
+    read = decompress(packed(tensor), dtype, tuple(tensor.shape), "t")
     assert content_of(read) == content_id(tensor)
     assert mapping_of(read) is not None
     assert not read.flags.writeable
@@ -113,13 +113,13 @@ def test_a_few_bytes_that_unfold_to_gigabytes_take_little_memory(grown):
     for _ in range(size >> 20):
         data += packer.compress(bytes(1 << 20))
     data += packer.flush()
-    read = restored(np.frombuffer(data, np.uint8), "float32", (size // 4,), "t")
+    read = decompress(np.frombuffer(data, np.uint8), "float32", (size // 4,), "t")
     assert content_of(read)
     assert grown() < 100_000_000
     with pytest.raises(DumpError, match="of another size"):
-        restored(np.frombuffer(data, np.uint8), "float32", (1 << 40,), "t")
+        decompress(np.frombuffer(data, np.uint8), "float32", (1 << 40,), "t")
     with pytest.raises(DumpError, match="of another size"):  # it goes on behind the size that is said, and nobody unfolds it
-        restored(np.frombuffer(data, np.uint8), "float32", (1000,), "t")
+        decompress(np.frombuffer(data, np.uint8), "float32", (1000,), "t")
 
 
 def test_a_disk_without_room_is_told(monkeypatch):
@@ -129,7 +129,7 @@ def test_a_disk_without_room_is_told(monkeypatch):
     monkeypatch.setattr("precflow.dumps.tensors.IN_MEMORY", 1000)
     monkeypatch.setattr("tempfile.TemporaryFile", full)
     with pytest.raises(DumpError, match=r"needs 0 MB in .* to be read: No space left on device"):
-        restored(packed(torch.zeros(5000)), "float32", (5000,), "t")
+        decompress(packed(torch.zeros(5000)), "float32", (5000,), "t")
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from precflow.dumps.reader import Dump
-from precflow.dumps.two_passes import TwoPasses, not_repeated, unknown_before
+from precflow.dumps.two_passes import TwoPasses, count_unknown, find_unrepeated
 from precflow.errors import DumpError
 
 ONE, TWO, THREE = (np.full((2, 3), number, dtype=np.float32) for number in (1, 2, 3))
@@ -50,16 +50,16 @@ def test_a_tensor_that_no_pass_kept_is_told(passes):
 def test_another_content_is_not_the_same_evidence(passes):
     both = TwoPasses(*passes(second=THREE))
     assert not records(both)["fc2/linear.0/forward.output.0"].stored
-    assert not_repeated(both.first, both.second) == ["fc2/linear.0/forward.output.0"]
+    assert find_unrepeated(both.first, both.second) == ["fc2/linear.0/forward.output.0"]
 
 
 def test_equal_passes_repeat(passes):
-    assert not_repeated(*passes()) == []
+    assert find_unrepeated(*passes()) == []
 
 
 def test_a_record_that_only_the_second_pass_has_was_not_repeated(passes):
     first, second = passes()
-    assert not_repeated(second, first) == ["fc1/linear.0/forward.input.0", "fc1/linear.0/forward.output.0"]
+    assert find_unrepeated(second, first) == ["fc1/linear.0/forward.input.0", "fc1/linear.0/forward.output.0"]
 
 
 @pytest.fixture
@@ -80,15 +80,15 @@ def test_a_tensor_stands_for_a_record_whose_bits_nobody_knows(marked):
 
 
 def test_what_has_no_content_id_cannot_be_found_to_repeat_or_not(marked):
-    assert not_repeated(*marked) == []
-    assert unknown_before(*marked) == 1
+    assert find_unrepeated(*marked) == []
+    assert count_unknown(*marked) == 1
 
 
 def test_of_records_with_content_ids_nothing_is_unknown(passes):
-    assert unknown_before(*passes(second=THREE)) == 0
+    assert count_unknown(*passes(second=THREE)) == 0
 
 
 def test_a_record_that_was_not_there_before_is_no_unknown_one(marked):
     first, second = marked
-    assert unknown_before(second, first) == 0
-    assert not_repeated(second, first) == ["fc1/linear.0/forward.output.0"]
+    assert count_unknown(second, first) == 0
+    assert find_unrepeated(second, first) == ["fc1/linear.0/forward.output.0"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import summarize
-from precflow.comparison.reading import counts
+from precflow.comparison.reading import count_classes
 from precflow.config.schema import Tolerance
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.judgement import standards
@@ -38,7 +38,9 @@ def pairs(left, right, detail):
     """Return the measure by a detail, and the measure by the tensors."""
     known = evidence.measured(left, right, (detail, detail))
     summary = summarize(left, right)
-    whole = replace(known, metrics=measure_all(summary), counts=counts(summary), ranges={}, absent={}, evidence="tensors")
+    whole = replace(
+        known, metrics=measure_all(summary), counts=count_classes(summary), ranges={}, absent={}, evidence="tensors"
+    )
     return known, whole
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import summarize
-from precflow.comparison.reading import counts
+from precflow.comparison.reading import count_classes
 from precflow.config.schema import Tolerance
 
 RNG = np.random.default_rng(3)
@@ -28,7 +28,7 @@ def gradient(measure):
             reference_dtype=dtype,
             target_dtype=dtype,
             metrics=measure_all(summary),
-            counts=counts(summary),
+            counts=count_classes(summary),
         )
 
     return make

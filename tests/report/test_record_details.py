@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from precflow.comparison.detail.description import describe
 from precflow.comparison.detail.detail import examine
-from precflow.comparison.detail.record import Input, RecordDetail
+from precflow.comparison.detail.record import InputComparison, RecordDetail
 from precflow.report import html, record_details
 from precflow.report.record_details import HEIGHT, WIDTH, draw_bars, draw_outline
 from precflow.report.templating import load_templates
@@ -18,7 +18,12 @@ X = np.random.default_rng(0).standard_normal((3, 7, 16)).astype(np.float32)
 
 
 def detail_of(record, target, **changes):
-    fields = {"name": "name", "detail": examine(X, target), "inputs": (Input("0", "weight", "equal bits"),), "feeds": ("next",)}
+    fields = {
+        "name": "name",
+        "detail": examine(X, target),
+        "inputs": (InputComparison("0", "weight", "equal bits"),),
+        "feeds": ("next",),
+    }
     return RecordDetail(record, **{**fields, **changes})
 
 
@@ -70,7 +75,7 @@ def test_all_records_together_stay_small(detailed, monkeypatch):
 def test_names_are_escaped(nasty):
     rows = nasty.rows[:3]
     details = tuple(
-        detail_of(row.measure.record, X * 2, inputs=(Input(NASTY, NASTY, "differs"),), feeds=(NASTY,), note=NASTY)
+        detail_of(row.measure.record, X * 2, inputs=(InputComparison(NASTY, NASTY, "differs"),), feeds=(NASTY,), note=NASTY)
         for row in rows
     )
     for shown in cards(dataclasses.replace(nasty, details=details)):

@@ -184,7 +184,7 @@ def _squares(rows: torch.Tensor, clean: Optional[Cleaning]) -> torch.Tensor:
 
 
 class _Gathered(NamedTuple):
-    """What :func:`sketch.sketch` gave for a tensor, the norms of its rows, and what its values were cleaned with."""
+    """What :func:`sketch.make_sketch` gave for a tensor, the norms of its rows, and what its values were cleaned with."""
 
     parts: torch.Tensor
     rows: torch.Tensor
@@ -211,7 +211,7 @@ class Sketches:
 
         Args:
             key: Content id, with the name of a part behind it where it is not the whole content.
-            parts: What :func:`sketch.sketch` returned, on any device.
+            parts: What :func:`sketch.make_sketch` returned, on any device.
             rows: Norms of the rows.
             clean: What both were given.
         """

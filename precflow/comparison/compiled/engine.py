@@ -33,19 +33,19 @@ from precflow.comparison.compiled.layout import (
     TOTALS,
     UNEQUAL,
 )
-from precflow.comparison.compiled.selftest import problem_of
+from precflow.comparison.compiled.selftest import find_problem
 from precflow.comparison.fused import close_tolerances
 from precflow.comparison.fused.kernel import PairFacts, pair_facts
 from precflow.comparison.fused.row_norms import RowNorms
-from precflow.comparison.fused.scaled_float import Scaled
+from precflow.comparison.fused.scaled_float import ScaledFloat
 from precflow.comparison.fused.summary import Summary
-from precflow.comparison.fused.value_classes import Sides
+from precflow.comparison.fused.value_classes import FloatPair
 from precflow.dumps.digest import BLOCK_BYTES, Words, add_last, weights, words
 from precflow.dumps.mapped_pages import release
 
 Bits = npt.NDArray[Any]
 Lanes = tuple[Words, Words]  # of the reference and of the target, uint32 [blocks, 2]
-Range = Callable[..., Summary]
+CompiledPass = Callable[..., Summary]
 
 _PATTERNS = {"float32": np.int32, "bfloat16": np.int16, "float16": np.uint16}
 _SUMS = (
@@ -62,7 +62,7 @@ _WORD = 4  # bytes that lanes are made of
 _STRETCH = 1 << 20  # elements after which pages are given back, those of less by who asks: 8 MiB of both sides of float32
 
 
-def compiled_range(reference: str, target: str, constants: tuple[float, ...] = FILLS) -> Range | None:
+def find_compiled_pass(reference: str, target: str, constants: tuple[float, ...] = FILLS) -> CompiledPass | None:
     """Return the compiled pass for two types, by name, or ``None``; it is compiled, or loaded, and tested at first use.
 
     The function takes flat reference elements, as many of the target, the number of the first element in its tensor, and
@@ -74,17 +74,17 @@ def compiled_range(reference: str, target: str, constants: tuple[float, ...] = F
         constants: Which mask fills are known.
     """
     with _LOCK:
-        return _tested(reference, target, constants)
+        return _load_and_test(reference, target, constants)
 
 
 @functools.cache
-def _tested(reference: str, target: str, constants: tuple[float, ...]) -> Range | None:
+def _load_and_test(reference: str, target: str, constants: tuple[float, ...]) -> CompiledPass | None:
     if reference not in _PATTERNS or target not in _PATTERNS or importlib.util.find_spec("numba") is None:
         return None
     facts = pair_facts(reference, target, constants)
     try:
-        measure = _Form(_kernel(), facts, _constants(facts))
-        problem = problem_of(measure, facts)
+        measure = _PairKernel(_import_kernel(), facts, _kernel_constants(facts))
+        problem = find_problem(measure, facts)
     except Exception as error:  # noqa: BLE001  numba and LLVM fail in many ways, and NumPy can do all of this
         problem = f"{type(error).__name__}: {(str(error) or 'no reason given').splitlines()[0]}"
     if problem:
@@ -95,14 +95,14 @@ def _tested(reference: str, target: str, constants: tuple[float, ...]) -> Range 
     return measure
 
 
-def _kernel() -> Callable[..., None]:
+def _import_kernel() -> Callable[..., None]:
     from precflow.comparison.compiled.measure_range import measure_range  # noqa: PLC0415  imports numba, which takes 0.2 s
 
     return measure_range
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _PairKernel:
     """The compiled pass for one pair of types; called with a range, its first element and the length of a row."""
 
     kernel: Callable[..., None]
@@ -116,7 +116,7 @@ class _Form:
         first: int,
         length: int,
         lanes: Lanes | None = None,
-        floors: Sides = (0.0, 0.0),
+        floors: FloatPair = (0.0, 0.0),
     ) -> Summary:
         """Run the kernel over one range, stretch after stretch, and make a summary of its totals.
 
@@ -128,17 +128,17 @@ class _Form:
         left, right = _bits(reference, self.facts.reference.name), _bits(target, self.facts.target.name)
         row = first // length
         rows = (first + reference.size - 1) // length - row + 1
-        results = _room(rows), _room(rows), np.array([0.0, 0.0, np.inf, np.inf])
+        results = _make_totals(rows), _make_totals(rows), np.array([0.0, 0.0, np.inf, np.inf])
         bounds, bands, types, rungs = self.constants
         constants = bounds, (bands, types, np.array(floors)), rungs
-        scratch = _ROOMS.scratch(left.dtype, right.dtype)
+        scratch = _SCRATCH.scratch(left.dtype, right.dtype)
         for start in range(0, reference.size, _STRETCH):
             parts = left[start : start + _STRETCH], right[start : start + _STRETCH]
             place = (first + start - row * length, length)
-            self.kernel(*parts, place, constants, results, scratch, _seen(parts, start, lanes))
+            self.kernel(*parts, place, constants, results, scratch, _lane_arguments(parts, start, lanes))
             if reference.size > _STRETCH:
                 release(*parts)
-        return _summary(self.facts, reference.size, row, results)
+        return _make_summary(self.facts, reference.size, row, results)
 
 
 def _bits(values: npt.NDArray[Any], name: str) -> Bits:
@@ -147,7 +147,7 @@ def _bits(values: npt.NDArray[Any], name: str) -> Bits:
     return bits
 
 
-class _Rooms(threading.local):
+class _ThreadScratch(threading.local):
     """What the kernel works in, made once a thread: for a small tensor it would take as long as all else."""
 
     def __init__(self) -> None:
@@ -160,19 +160,19 @@ class _Rooms(threading.local):
         """
         types = reference, target
         if types not in self._made:
-            self._made[types] = np.zeros(SUMS), np.zeros(SEGMENT, np.uint8), *(_rooms(dtype) for dtype in types)
+            self._made[types] = np.zeros(SUMS), np.zeros(SEGMENT, np.uint8), *(_make_segment_room(dtype) for dtype in types)
         return self._made[types]
 
 
-_ROOMS = _Rooms()
+_SCRATCH = _ThreadScratch()
 
 
-def _room(rows: int) -> tuple[npt.NDArray[Any], ...]:
+def _make_totals(rows: int) -> tuple[npt.NDArray[Any], ...]:
     """Return room for the totals of a range."""
     return np.zeros(TOTALS), np.zeros(LARGEST), np.zeros(TALLIES, np.int64), np.zeros((2, rows))
 
 
-def _rooms(dtype: np.dtype[Any]) -> tuple[Bits, ...]:
+def _make_segment_room(dtype: np.dtype[Any]) -> tuple[Bits, ...]:
     copy, wide = np.empty(SEGMENT, dtype), np.empty(SEGMENT, np.int32)
     return copy, _read_only(copy), wide, _read_only(wide)
 
@@ -183,7 +183,7 @@ def _read_only(room: Bits) -> Bits:
     return view
 
 
-def _seen(parts: tuple[Bits, Bits], start: int, lanes: Lanes | None) -> tuple[Any, ...]:
+def _lane_arguments(parts: tuple[Bits, Bits], start: int, lanes: Lanes | None) -> tuple[Any, ...]:
     """Return what the kernel sums up the lanes of a stretch with; bytes behind the last whole word are added here."""
     if lanes is None:
         return _NO_WORDS, _NO_WORDS, weights(), _NO_LANES, _NO_LANES
@@ -200,7 +200,7 @@ def _seen(parts: tuple[Bits, Bits], start: int, lanes: Lanes | None) -> tuple[An
     return (*sides, weights(), *blocks)
 
 
-def _constants(facts: PairFacts) -> tuple[Any, ...]:
+def _kernel_constants(facts: PairFacts) -> tuple[Any, ...]:
     """Return what the kernel knows about the two types, as numbers."""
     most = max(fills.lows.size for fills in facts.fills)
     bands = np.zeros((2, 4, most))
@@ -219,13 +219,13 @@ def _constants(facts: PairFacts) -> tuple[Any, ...]:
     return bounds, bands, types, three
 
 
-def _summary(facts: PairFacts, size: int, row: int, results: tuple[Any, ...]) -> Summary:
+def _make_summary(facts: PairFacts, size: int, row: int, results: tuple[Any, ...]) -> Summary:
     kept, filled, extent = results
     number = int(kept[2][MEASURED])
-    fills = _population(facts, number, row, filled) if number else None
+    fills = _make_population(facts, number, row, filled) if number else None
     counts = kept[2].tolist()
     return replace(
-        _population(facts, size, row, kept),
+        _make_population(facts, size, row, kept),
         unequal=bool(counts[UNEQUAL]) or not facts.same,
         largest_reference=float(extent[0]),
         largest_target=float(extent[1]),
@@ -236,12 +236,12 @@ def _summary(facts: PairFacts, size: int, row: int, results: tuple[Any, ...]) ->
     )
 
 
-def _population(facts: PairFacts, size: int, row: int, results: tuple[npt.NDArray[Any], ...]) -> Summary:
+def _make_population(facts: PairFacts, size: int, row: int, results: tuple[npt.NDArray[Any], ...]) -> Summary:
     """Return the summary of one population of a range, without its classes."""
     totals, largest, tallies, squares = results
     counts = tallies.tolist()
     mantissas, exponents = np.frexp(totals)
-    found: dict[str, Any] = dict(zip(_SUMS, map(Scaled, mantissas.tolist(), exponents.tolist()), strict=True))
+    found: dict[str, Any] = dict(zip(_SUMS, map(ScaledFloat, mantissas.tolist(), exponents.tolist()), strict=True))
     norms = np.sqrt(squares)
     return Summary(
         inexact=True,

@@ -73,7 +73,7 @@ def segment_end(begin: Any, size: Any, first: Any, length: Any) -> Any:
 
 
 @register_jitable(fastmath=FAST, forceinline=True)
-def measured(y: Any, x: Any, reference: Any, target: Any, distribution: Any) -> Any:
+def measure_segment(y: Any, x: Any, reference: Any, target: Any, distribution: Any) -> Any:
     """Measure a segment; a division of float64 would take as long as all else.
 
     Both quotients come from one inverse, of ``|y| (|y| + 1e-7)``: float32's, which has a relative error of at most 2^-22, and
@@ -133,7 +133,7 @@ def measured(y: Any, x: Any, reference: Any, target: Any, distribution: Any) -> 
 
 
 @register_jitable(forceinline=True)
-def add_swiftly(y: Any, x: Any, reference: Any, target: Any, first: Any, length: Any, facts: Any, results: Any) -> bool:
+def add_fast(y: Any, x: Any, reference: Any, target: Any, first: Any, length: Any, facts: Any, results: Any) -> bool:
     """Add a segment to the running totals, and say whether that could be done: else nothing is added.
 
     Args:
@@ -150,9 +150,9 @@ def add_swiftly(y: Any, x: Any, reference: Any, target: Any, first: Any, length:
     (totals, largest, tallies, squares), _filled, extent = results
     magnitude, normal, smallest = bounds
     if tallies[NEGATIVE]:
-        sums, maxima, bits, distance, terms = measured(y, x, reference, target, distribution=False)
+        sums, maxima, bits, distance, terms = measure_segment(y, x, reference, target, distribution=False)
     else:
-        sums, maxima, bits, distance, terms = measured(y, x, reference, target, distribution=True)
+        sums, maxima, bits, distance, terms = measure_segment(y, x, reference, target, distribution=True)
     (d, quotient), (differing, present, top, x_top, least), (units, units_sum) = maxima, bits, distance
     if least < max(normal, _TINY) or max(top, x_top) >= magnitude:
         return False
@@ -172,7 +172,7 @@ def add_swiftly(y: Any, x: Any, reference: Any, target: Any, first: Any, length:
         squares[1, first // length] += sums[3]
     else:
         add_row_squares(y, x, first, length, squares)
-    _make_sure(y, x, d, quotient, normal, rungs, largest, tallies)
+    _count_exactly(y, x, d, quotient, normal, rungs, largest, tallies)
     if not tallies[NEGATIVE]:
         if quotient >= NEARBY:
             terms = divergence_terms(y, x, smallest)
@@ -182,7 +182,7 @@ def add_swiftly(y: Any, x: Any, reference: Any, target: Any, first: Any, length:
 
 
 @register_jitable(inline="always")
-def _make_sure(y: Any, x: Any, d: Any, quotient: Any, normal: Any, rungs: Any, largest: Any, tallies: Any) -> None:
+def _count_exactly(y: Any, x: Any, d: Any, quotient: Any, normal: Any, rungs: Any, largest: Any, tallies: Any) -> None:
     """Take maxima of a segment exactly, and count what is within limits, where d and the quotient do not tell it already."""
     offset = min(quotient, d / OFFSET)
     largest[0] = max(largest[0], d)

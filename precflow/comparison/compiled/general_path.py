@@ -79,13 +79,13 @@ def _is_low(kind: Any, value: Any) -> Any:
 
 
 @register_jitable
-def _one_saturated(y: Any, x: Any, types: Any) -> Any:
+def _is_one_saturated(y: Any, x: Any, types: Any) -> Any:
     here, there = abs(y) == types[0, SATURATED], abs(x) == types[1, SATURATED]
     return here != there and abs(y - x) > (types[0, SLACK] if here else types[1, SLACK])
 
 
 @register_jitable
-def _sorted(y: Any, x: Any, fills: Any, counts: Any, extent: Any) -> Any:
+def _classify_pair(y: Any, x: Any, fills: Any, counts: Any, extent: Any) -> Any:
     """Count one pair, and return what is done with it."""
     types = fills[1]
     left, right = _class_of(y, 0, fills, extent), _class_of(x, 1, fills, extent)
@@ -104,12 +104,12 @@ def _sorted(y: Any, x: Any, fills: Any, counts: Any, extent: Any) -> Any:
         counts[FIRST_CLASS + 5] += not (low or (left == types[0, HIGH_END] and right == types[1, HIGH_END]))
         return APART
     counts[FIRST_CLASS + 2] += left != right and not abs(y - x) <= CLOSE * max(abs(y), abs(x))
-    counts[FIRST_CLASS + 6] += _one_saturated(y, x, types)
+    counts[FIRST_CLASS + 6] += _is_one_saturated(y, x, types)
     return KEPT
 
 
 @register_jitable(fastmath=False)
-def sort_out(reference: Any, target: Any, fills: Any, kinds: Any, counts: Any, extent: Any) -> Any:
+def classify_segment(reference: Any, target: Any, fills: Any, kinds: Any, counts: Any, extent: Any) -> Any:
     """Sort the pairs of a segment, count them by class, and return how many are not kept, are fills, and are unlike ones.
 
     Args:
@@ -123,7 +123,7 @@ def sort_out(reference: Any, target: Any, fills: Any, kinds: Any, counts: Any, e
     apart = filled = unlike = 0
     for i in range(uint64(reference.size)):
         y, x = exact(reference[i]), exact(target[i])
-        kinds[i] = _sorted(y, x, fills, counts, extent)
+        kinds[i] = _classify_pair(y, x, fills, counts, extent)
         apart += kinds[i] != KEPT
         filled += kinds[i] == FILL
         unlike += kinds[i] == FILL and y != x
@@ -131,7 +131,7 @@ def sort_out(reference: Any, target: Any, fills: Any, kinds: Any, counts: Any, e
 
 
 @register_jitable
-def copy_of(values: Any, kinds: Any, wanted: Any, room: Any) -> None:
+def copy_kind(values: Any, kinds: Any, wanted: Any, room: Any) -> None:
     """Copy a segment with 0 in place of the pairs that are not wanted."""
     for i in range(uint64(values.size)):
         room[i] = values[i] if kinds[i] == wanted else 0
@@ -141,7 +141,7 @@ _THOUSANDTH, _FIVE = 0.001 * (1 + 1e-15), 0.005 * (1 + 1e-15)  # an estimated qu
 
 
 @register_jitable
-def add_carefully(reference: Any, target: Any, first: Any, length: Any, facts: Any, results: Any, scratch: Any) -> None:
+def add_general(reference: Any, target: Any, first: Any, length: Any, facts: Any, results: Any, scratch: Any) -> None:
     """Add a segment to the running totals, whatever is in it.
 
     Args:
@@ -166,15 +166,15 @@ def add_carefully(reference: Any, target: Any, first: Any, length: Any, facts: A
         extent[0], extent[1] = max(extent[0], largest(y)), max(extent[1], largest(x))
         _add(y, x, reference, target, first, length, normal, smallest, rungs, differing, kept, sums)
         return
-    apart, fillings, unlike = sort_out(reference, target, fills, kinds, kept[2], extent)
+    apart, fillings, unlike = classify_segment(reference, target, fills, kinds, kept[2], extent)
     for wanted, left_out, totals in ((KEPT, apart, kept), (FILL, size - fillings, filled)):
         if wanted == FILL and not fillings:
             return
-        copy_of(reference, kinds, wanted, plain_y)
+        copy_kind(reference, kinds, wanted, plain_y)
         if wanted == FILL and not unlike:
             _add_equal(decoded(copy_y[:size], room_y, wide_y)[:size], fillings, first, length, totals)
             return
-        copy_of(target, kinds, wanted, plain_x)
+        copy_kind(target, kinds, wanted, plain_x)
         y, x = decoded(copy_y[:size], room_y, wide_y)[:size], decoded(copy_x[:size], room_x, wide_x)[:size]
         _leave_out(left_out, totals[2])
         _add(y, x, copy_y[:size], copy_x[:size], first, length, normal, smallest, rungs, differing, totals, sums)

@@ -10,10 +10,10 @@ from typing import Any
 from numba.extending import register_jitable
 
 from precflow.comparison.compiled.bits import decoded
-from precflow.comparison.compiled.fast_path import add_swiftly, segment_end
-from precflow.comparison.compiled.general_path import add_carefully
+from precflow.comparison.compiled.fast_path import add_fast, segment_end
+from precflow.comparison.compiled.general_path import add_general
 from precflow.comparison.compiled.layout import TILE
-from precflow.compiling import storing
+from precflow.compiling import compile_cached
 from precflow.dumps.compiled.lanes import add_lanes, add_lanes_of_both
 
 
@@ -32,7 +32,7 @@ def _add_tile_lanes(start: Any, stop: Any, width: Any, other: Any, seen: Any) ->
     add_lanes(others, begin, end, weights, other_lanes[begin // length])
 
 
-@storing
+@compile_cached
 def measure_range(reference: Any, target: Any, place: Any, facts: Any, results: Any, scratch: Any, seen: Any) -> None:
     """Add a range of a pair to running totals, and its words to the lanes of content ids.
 
@@ -59,8 +59,8 @@ def measure_range(reference: Any, target: Any, place: Any, facts: Any, results: 
             end = segment_end(begin, stop, first, length)
             raw_y, raw_x = reference[begin:end], target[begin:end]
             y, x = decoded(raw_y, room_y, wide_y)[: raw_y.size], decoded(raw_x, room_x, wide_x)[: raw_y.size]
-            if not add_swiftly(y, x, raw_y, raw_x, first + begin, length, facts, results):
-                add_carefully(raw_y, raw_x, first + begin, length, facts, results, scratch)
+            if not add_fast(y, x, raw_y, raw_x, first + begin, length, facts, results):
+                add_general(raw_y, raw_x, first + begin, length, facts, results, scratch)
             begin = end
         if seen[3].size:
             _add_tile_lanes(tile, stop, reference.itemsize, target.itemsize, seen)

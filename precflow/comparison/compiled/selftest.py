@@ -9,9 +9,9 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from precflow.agent.contract import LARGEST
-from precflow.comparison.fused.kernel import PairFacts, float_block
-from precflow.comparison.fused.row_norms import pieces
-from precflow.comparison.fused.scaled_float import Scaled
+from precflow.comparison.fused.kernel import PairFacts, summarize_floats
+from precflow.comparison.fused.row_norms import split_at_rows
+from precflow.comparison.fused.scaled_float import ScaledFloat
 from precflow.comparison.fused.summary import Summary, merge
 from precflow.dumps.dtypes import NUMPY_DTYPES
 
@@ -20,7 +20,7 @@ from precflow.dumps.dtypes import NUMPY_DTYPES
 TOLERANCE = 1e-12
 
 
-def disagreements(first: Summary, second: Summary) -> list[str]:
+def find_disagreements(first: Summary, second: Summary) -> list[str]:
     """Return the names of the fields in which two summaries differ by more than the order of additions explains.
 
     The product's rounding is relative to the squares, since its terms cancel; the divergence and the target's sum mean
@@ -29,14 +29,16 @@ def disagreements(first: Summary, second: Summary) -> list[str]:
     return [name for name in Summary.__struct_fields__ if not _agrees(name, first, second)]
 
 
-def _filled(fills: Summary) -> Summary:
+def _keep_filled_rows(fills: Summary) -> Summary:
     return replace(fills, rows=fills.rows.filled())
 
 
 def _agrees(name: str, first: Summary, second: Summary) -> bool:
     left, right = getattr(first, name), getattr(second, name)
     if name == "fills":
-        return (left is None) == (right is None) and (left is None or not disagreements(_filled(left), _filled(right)))
+        return (left is None) == (right is None) and (
+            left is None or not find_disagreements(_keep_filled_rows(left), _keep_filled_rows(right))
+        )
     if name == "rows":
         if left.difference.size != right.difference.size:
             return False
@@ -44,7 +46,7 @@ def _agrees(name: str, first: Summary, second: Summary) -> bool:
             np.allclose(one, other, rtol=TOLERANCE, atol=0.0)
             for one, other in ((left.difference, right.difference), (left.reference, right.reference))
         )
-    if not isinstance(left, Scaled):
+    if not isinstance(left, ScaledFloat):
         return bool(left == right)
     if name in {"divergence", "target_sum"} and first.negative:
         return True
@@ -73,7 +75,7 @@ SPECIAL: tuple[float, ...] = (
 SPECIAL = (*SPECIAL, float(np.finfo(np.float32).min), LARGEST["bfloat16"], -LARGEST["bfloat16"])
 
 
-def pair_of(facts: PairFacts, *, special: float, signed: bool) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def make_pair(facts: PairFacts, *, special: float, signed: bool) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Return a pair of flat tensors, a share ``special`` of each side drawn from ``SPECIAL``."""
     random = np.random.default_rng(20)
     reference = random.standard_normal(SIZE)
@@ -86,20 +88,20 @@ def pair_of(facts: PairFacts, *, special: float, signed: bool) -> tuple[npt.NDAr
         return left.astype(NUMPY_DTYPES[facts.reference.name]), right.astype(NUMPY_DTYPES[facts.target.name])
 
 
-def by_numpy(reference: npt.NDArray[Any], target: npt.NDArray[Any], facts: PairFacts, length: int) -> Summary:
+def summarize_by_numpy(reference: npt.NDArray[Any], target: npt.NDArray[Any], facts: PairFacts, length: int) -> Summary:
     """Return the summary of a flat pair as the NumPy pass makes it."""
     parts = [
-        float_block(reference[start:stop], target[start:stop], facts, row=start // length, length=length)
-        for start, stop in pieces(0, reference.size, length, SIZE)
+        summarize_floats(reference[start:stop], target[start:stop], facts, row=start // length, length=length)
+        for start, stop in split_at_rows(0, reference.size, length, SIZE)
     ]
     return merge([Summary(inexact=True), *parts])
 
 
-def problem_of(measure: Any, facts: PairFacts) -> str:
+def find_problem(measure: Any, facts: PairFacts) -> str:
     """Return which fields of the compiled summary are wrong, ``""`` where it works."""
     for special, signed, length in ((0.0, True, SIZE), (0.1, True, 77), (0.0, False, 900)):
-        reference, target = pair_of(facts, special=special, signed=signed)
-        wrong = disagreements(measure(reference, target, 0, length), by_numpy(reference, target, facts, length))
+        reference, target = make_pair(facts, special=special, signed=signed)
+        wrong = find_disagreements(measure(reference, target, 0, length), summarize_by_numpy(reference, target, facts, length))
         if wrong:
             return f"its self-test differs in {', '.join(wrong)}"
     return ""

@@ -21,7 +21,7 @@ _PERIODS = {64: "64th", 32: "32nd", 16: "16th", 8: "eighth", 4: "fourth", 2: "se
 
 
 @dataclass(frozen=True)
-class Place:
+class AxisPattern:
     """What stands out along one axis.
 
     Attributes:
@@ -40,20 +40,20 @@ class Place:
     text: str
 
 
-def places(sums: AxisSums) -> tuple[Place, ...]:
+def find_patterns(sums: AxisSums) -> tuple[AxisPattern, ...]:
     """Return what stands out along each axis that has more than one position; nothing where there is no error."""
     return tuple(
-        _place(axis, sums.shares(axis), sums.steps[axis], size)
+        _find_pattern(axis, sums.shares(axis), sums.steps[axis], size)
         for axis, size in enumerate(sums.sizes)
         if size >= _FEWEST_TO_BE_EVEN and sums.sums[axis].any()
     )
 
 
-def verdict(found: Sequence[Place], sizes: tuple[int, ...]) -> str:
+def describe_patterns(found: Sequence[AxisPattern], sizes: tuple[int, ...]) -> str:
     """Return one sentence about the whole tensor.
 
     Args:
-        found: What :func:`places` gave.
+        found: What :func:`find_patterns` gave.
         sizes: Positions along each axis.
     """
     if math.prod(sizes) <= 1:
@@ -62,7 +62,7 @@ def verdict(found: Sequence[Place], sizes: tuple[int, ...]) -> str:
     if telling and len(telling) == len(found) and all(place.kind == "one" for place in telling):
         at = {place.axis: place.positions[0] for place in telling}
         index = [at.get(axis, 0) for axis in range(len(sizes))]
-        return f"one element {index} carries {percent(min(place.share for place in telling))}"
+        return f"one element {index} carries {format_percent(min(place.share for place in telling))}"
     if telling:
         return "; ".join(place.text for place in sorted(telling, key=lambda place: (place.kind != "one", -place.share)))
     uneven = [place for place in found if place.kind == "uneven"]
@@ -71,10 +71,10 @@ def verdict(found: Sequence[Place], sizes: tuple[int, ...]) -> str:
     return "everywhere alike" if found else "no error"
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """Return a share in percent; 100 % only where it is all of it.
 
-    >>> percent(1.0), percent(0.99999), percent(0.934)
+    >>> format_percent(1.0), format_percent(0.99999), format_percent(0.934)
     ('100 %', '99.99 %', '93 %')
     """
     if share >= 1 - 1e-12:
@@ -83,21 +83,21 @@ def percent(share: float) -> str:
     return f"{min(share, 0.9999) * 100:.{digits}g} %"
 
 
-def _place(axis: int, shares: Floats, step: int, size: int) -> Place:
-    for look in (_few, _stretch, _every):
+def _find_pattern(axis: int, shares: Floats, step: int, size: int) -> AxisPattern:
+    for look in (_find_few, _find_stretch, _find_every):
         found = look(axis, shares, step, size)
         if found is not None:
             return found
     largest = int(np.argmax(shares))
     if shares[largest] * shares.size <= _EVEN and shares[largest] <= max(_HALF, 1.5 / shares.size):
-        return Place(axis, "even", (), float(shares[largest]), f"alike along axis {axis}")
+        return AxisPattern(axis, "even", (), float(shares[largest]), f"alike along axis {axis}")
     times = shares[largest] * shares.size
-    most = f"{percent(shares[largest])} at {_named(largest, step, size)}, {times:.3g} times its even share"
+    most = f"{format_percent(shares[largest])} at {_name_group(largest, step, size)}, {times:.3g} times its even share"
     text = f"uneven along axis {axis}: {most}"
-    return Place(axis, "uneven", (largest * step,), float(shares[largest]), text)
+    return AxisPattern(axis, "uneven", (largest * step,), float(shares[largest]), text)
 
 
-def _few(axis: int, shares: Floats, step: int, size: int) -> Place | None:
+def _find_few(axis: int, shares: Floats, step: int, size: int) -> AxisPattern | None:
     """Return the fewest positions that carry most of the error, where they are few and far fewer than all."""
     most = min(FEW, max(1, shares.size // 8)) if shares.size > 2 else 1
     order = np.lexsort((np.arange(shares.size), -shares))[:most]
@@ -108,16 +108,16 @@ def _few(axis: int, shares: Floats, step: int, size: int) -> Place | None:
     found = sorted(int(group) for group in order[: enough + 1])
     share = float(carried[enough])
     if len(found) == 1:
-        text = f"one position ({_named(found[0], step, size)} of axis {axis}) carries {percent(share)}"
-        return Place(axis, "one", (found[0] * step,), share, text)
+        text = f"one position ({_name_group(found[0], step, size)} of axis {axis}) carries {format_percent(share)}"
+        return AxisPattern(axis, "one", (found[0] * step,), share, text)
     if found[-1] - found[0] + 1 == len(found):  # neighbours: a stretch says more
         return None
-    listed = ", ".join(_named(group, step, size) for group in found)
-    text = f"{len(found)} of {shares.size} positions of axis {axis} ({listed}) carry {percent(share)}"
-    return Place(axis, "few", tuple(group * step for group in found), share, text)
+    listed = ", ".join(_name_group(group, step, size) for group in found)
+    text = f"{len(found)} of {shares.size} positions of axis {axis} ({listed}) carry {format_percent(share)}"
+    return AxisPattern(axis, "few", tuple(group * step for group in found), share, text)
 
 
-def _stretch(axis: int, shares: Floats, step: int, size: int) -> Place | None:
+def _find_stretch(axis: int, shares: Floats, step: int, size: int) -> AxisPattern | None:
     """Return the shortest stretch around all but the last per cent of the error, where it is at most half of the axis."""
     sums = np.cumsum(shares)
     spare = (1 - _END) / 2
@@ -135,10 +135,10 @@ def _stretch(axis: int, shares: Floats, step: int, size: int) -> Place | None:
         "first": f"the first {length} {words}",
         "stretch": f"positions {begin} to {end} of axis {axis}",
     }
-    return Place(axis, kind, (begin, end), share, f"{texts[kind]} carry {percent(share)}")
+    return AxisPattern(axis, kind, (begin, end), share, f"{texts[kind]} carry {format_percent(share)}")
 
 
-def _every(axis: int, shares: Floats, step: int, size: int) -> Place | None:
+def _find_every(axis: int, shares: Floats, step: int, size: int) -> AxisPattern | None:
     """Return the remainder that carries most of the error, where every second, fourth... position does: a tile or a lane."""
     if step > 1:
         return None
@@ -149,12 +149,12 @@ def _every(axis: int, shares: Floats, step: int, size: int) -> Place | None:
         remainder = int(np.argmax(sums))
         inside = shares[remainder::period]
         if sums[remainder] >= MOST_OF_IT and inside.max() <= _EVEN * inside.mean():
-            text = f"every {ordinal} position of axis {axis}, from {remainder} on, carries {percent(sums[remainder])}"
-            return Place(axis, "every", (remainder, period), float(sums[remainder]), text)
+            text = f"every {ordinal} position of axis {axis}, from {remainder} on, carries {format_percent(sums[remainder])}"
+            return AxisPattern(axis, "every", (remainder, period), float(sums[remainder]), text)
     return None
 
 
-def _named(group: int, step: int, size: int) -> str:
+def _name_group(group: int, step: int, size: int) -> str:
     if step == 1:
         return f"index {group}"
     return f"indices {group * step} to {min((group + 1) * step, size) - 1}"

@@ -31,10 +31,10 @@ class Box:
         return self.start + math.prod(self.shape)
 
 
-def boxes(shape: tuple[int, ...], block: int = BLOCK) -> Iterator[Box]:
+def cut_boxes(shape: tuple[int, ...], block: int = BLOCK) -> Iterator[Box]:
     """Return boxes of at most ``block`` elements that together are the tensor, in order; none of a tensor without elements.
 
-    >>> [(box.start, box.outer, box.first, box.shape) for box in boxes((2, 3, 2), 4)]
+    >>> [(box.start, box.outer, box.first, box.shape) for box in cut_boxes((2, 3, 2), 4)]
     [(0, (0,), 0, (2, 2)), (4, (0,), 2, (1, 2)), (6, (1,), 0, (2, 2)), (10, (1,), 2, (1, 2))]
     """
     sizes = shape or (1,)

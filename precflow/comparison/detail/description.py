@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from precflow.comparison.detail import extent as extents
 from precflow.comparison.detail.boxes import BLOCK
-from precflow.comparison.detail.extent import Extent, extent
-from precflow.comparison.detail.histogram import Histogram, histogram
-from precflow.comparison.estimated.kept_evidence import floor_of
+from precflow.comparison.detail.extent import Extent, measure_extent
+from precflow.comparison.detail.histogram import Histogram, count_bins
+from precflow.comparison.estimated.kept_evidence import find_fill_floor
 from precflow.comparison.fused.value_classes import widen
 from precflow.dumps.dtypes import NUMPY_DTYPES, name_of, real_part
 from precflow.dumps.mapped_pages import release
@@ -31,7 +31,7 @@ class Description:
         shape: Sizes.
         extent: Counts, extremes and sums; the parts of complex numbers count singly.
         values: Histogram of the ordinary elements between their extremes.
-        first: The first values in C order, as :func:`scalar` gives them.
+        first: The first values in C order, as :func:`as_scalar` gives them.
         last: The last values; nothing where ``first`` has them all.
     """
 
@@ -51,10 +51,11 @@ def describe(arrays: Sequence[npt.NDArray[Any]], *, block: int = BLOCK) -> list[
             each other.
         block: Elements read at a time; changes nothing but the last bits of sums.
     """
-    flats = [reals(array) for array in arrays]
-    floors = [_floor(flat) for flat in flats]
+    flats = [as_reals(array) for array in arrays]
+    floors = [_find_fill_floor(flat) for flat in flats]
     found = [
-        extents.merged(extent(part, floor) for part in parts(flat, block)) for flat, floor in zip(flats, floors, strict=True)
+        extents.merge_extents(measure_extent(part, floor) for part in split_blocks(flat, block))
+        for flat, floor in zip(flats, floors, strict=True)
     ]
     low, high = min(one.minimum for one in found), max(one.maximum for one in found)
     return [
@@ -62,27 +63,27 @@ def describe(arrays: Sequence[npt.NDArray[Any]], *, block: int = BLOCK) -> list[
             dtype=name_of(array.dtype),
             shape=array.shape,
             extent=one,
-            values=binned(flat, low, high, floor, block=block),
-            first=tuple(scalar(value) for value in array.reshape(-1)[:ENDS]),
-            last=tuple(scalar(value) for value in array.reshape(-1)[ENDS:][-ENDS:]),
+            values=make_histogram(flat, low, high, floor, block=block),
+            first=tuple(as_scalar(value) for value in array.reshape(-1)[:ENDS]),
+            last=tuple(as_scalar(value) for value in array.reshape(-1)[ENDS:][-ENDS:]),
         )
         for array, flat, one, floor in zip(arrays, flats, found, floors, strict=True)
     ]
 
 
-def _floor(flat: npt.NDArray[Any]) -> float:
+def _find_fill_floor(flat: npt.NDArray[Any]) -> float:
     """Return what a constant must be larger than to be a mask's fill in a tensor, in a pass of its own."""
-    fills = extents.kind_of(flat.dtype.name).fills
-    return 0.0 if fills is None else floor_of(flat, fills)
+    fills = extents.find_kind(flat.dtype.name).fills
+    return 0.0 if fills is None else find_fill_floor(flat, fills)
 
 
-def reals(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def as_reals(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the elements flat in C order, without a copy where they lie so already; complex numbers as pairs of reals."""
     flat = np.ascontiguousarray(array).reshape(-1)
     return flat.view(NUMPY_DTYPES[real_part(name_of(flat.dtype))]) if flat.dtype.kind == "c" else flat
 
 
-def parts(flat: npt.NDArray[Any], block: int = BLOCK) -> Iterator[npt.NDArray[Any]]:
+def split_blocks(flat: npt.NDArray[Any], block: int = BLOCK) -> Iterator[npt.NDArray[Any]]:
     """Return the blocks of a flat array one after the other, and give the pages of each back when the next one is asked for."""
     for start in range(0, flat.size, block):
         part = flat[start : start + block]
@@ -90,22 +91,22 @@ def parts(flat: npt.NDArray[Any], block: int = BLOCK) -> Iterator[npt.NDArray[An
         release(part)
 
 
-def binned(flat: npt.NDArray[Any], low: float, high: float, floor: float = 0.0, *, block: int = BLOCK) -> Histogram:
+def make_histogram(flat: npt.NDArray[Any], low: float, high: float, floor: float = 0.0, *, block: int = BLOCK) -> Histogram:
     """Return a histogram of the ordinary elements, all of which lie between ``low`` and ``high``."""
-    fills = extents.kind_of(flat.dtype.name).fills
-    counted = histogram(np.zeros(0), low, high)
-    for part in parts(flat, block):
-        values, _ = extents.ordinary(widen(part), fills, floor)
-        counted += histogram(values, low, high)
+    fills = extents.find_kind(flat.dtype.name).fills
+    counted = count_bins(np.zeros(0), low, high)
+    for part in split_blocks(flat, block):
+        values, _ = extents.select_ordinary(widen(part), fills, floor)
+        counted += count_bins(values, low, high)
     return counted
 
 
-def scalar(value: Any) -> str:
+def as_scalar(value: Any) -> str:
     """Return one element as the shortest text that gives the same element of its type again.
 
-    >>> scalar(np.float32(0.1)), scalar(np.float64(0.1)), scalar(np.int8(-3)), scalar(np.bool_(True))
+    >>> as_scalar(np.float32(0.1)), as_scalar(np.float64(0.1)), as_scalar(np.int8(-3)), as_scalar(np.bool_(True))
     ('0.1', '0.1', '-3', 'True')
-    >>> scalar(np.complex64(1 - 0.1j)), scalar(np.float32("nan")), scalar(NUMPY_DTYPES["bfloat16"].type(0.1))
+    >>> as_scalar(np.complex64(1 - 0.1j)), as_scalar(np.float32("nan")), as_scalar(NUMPY_DTYPES["bfloat16"].type(0.1))
     ('1-0.1j', 'nan', '0.1')
     """
     if type(value).__module__ != "ml_dtypes":

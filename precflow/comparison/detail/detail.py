@@ -12,10 +12,10 @@ from typing import Any
 import numpy.typing as npt
 
 from precflow.comparison.detail.axes import Axis, AxisSums
-from precflow.comparison.detail.axis_patterns import Place, places, verdict
-from precflow.comparison.detail.boxes import BLOCK, Box, boxes, unravel
-from precflow.comparison.detail.description import Description, describe, scalar
-from precflow.comparison.detail.errors import Errors, box_errors, differences, equal_errors
+from precflow.comparison.detail.axis_patterns import AxisPattern, describe_patterns, find_patterns
+from precflow.comparison.detail.boxes import BLOCK, Box, cut_boxes, unravel
+from precflow.comparison.detail.description import Description, as_scalar, describe
+from precflow.comparison.detail.errors import Errors, measure_box, measure_differences, measure_equal_block
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import PairOfTensors, summarize
 from precflow.comparison.fused.summary import Summary
@@ -80,7 +80,7 @@ class Detail:
     ulps: tuple[tuple[int, int, int], ...]
     median_ulps: tuple[int, int]
     axes: tuple[Axis, ...]
-    places: tuple[Place, ...]
+    places: tuple[AxisPattern, ...]
     where: str
 
 
@@ -99,14 +99,14 @@ def examine(reference: npt.NDArray[Any], target: npt.NDArray[Any], *, threads: i
     pair = PairOfTensors(reference, target)
     shape = (*reference.shape, 2) if pair.size != reference.size else reference.shape
     summary = summarize(reference, target)
-    found, sums = _errors(pair, shape, summary, threads or os.cpu_count() or 1, block)
-    standing = places(sums)
+    found, sums = _measure_errors(pair, shape, summary, threads or os.cpu_count() or 1, block)
+    standing = find_patterns(sums)
     first, second = describe([reference, target], block=block)
     return Detail(
         reference=first,
         target=second,
         metrics=measure_all(summary),
-        mismatches=_mismatches(summary),
+        mismatches=_list_mismatches(summary),
         unequal=found.unequal,
         first=next(iter(_elements(pair, shape, [found.first] if found.first >= 0 else [])), None),
         mismatched=_elements(pair, shape, found.mismatched),
@@ -118,21 +118,23 @@ def examine(reference: npt.NDArray[Any], target: npt.NDArray[Any], *, threads: i
         median_ulps=found.ulps.median(),
         axes=sums.axes(),
         places=standing,
-        where=_where(standing, summary, found, sums.sizes),
+        where=_describe_where(standing, summary, found, sums.sizes),
     )
 
 
-def _mismatches(summary: Summary) -> int:
+def _list_mismatches(summary: Summary) -> int:
     by_place = summary.sentinel_mismatch + summary.other_fill + summary.saturated_mismatch
     return by_place + summary.nonfinite_mismatch
 
 
-def _errors(pair: PairOfTensors, shape: tuple[int, ...], summary: Summary, threads: int, block: int) -> tuple[Errors, AxisSums]:
+def _measure_errors(
+    pair: PairOfTensors, shape: tuple[int, ...], summary: Summary, threads: int, block: int
+) -> tuple[Errors, AxisSums]:
     """Return the errors of the pair, and their squares along each axis.
 
     Tasks are cut by boxes, not by threads, and added up in order, so that any number of threads gives the same bits.
     """
-    every = boxes(shape, block)
+    every = cut_boxes(shape, block)
     total, found = AxisSums(shape), Errors()
     with ThreadPoolExecutor(threads) as pool:
         while tasks := [task for _ in range(threads) if (task := _take(every))]:
@@ -155,11 +157,11 @@ def _task(pair: PairOfTensors, shape: tuple[int, ...], summary: Summary, task: l
 
 def _box(pair: PairOfTensors, box: Box, sums: AxisSums, summary: Summary, before: Errors) -> Errors:
     reference, target = pair.reference[box.start : box.stop], pair.target[box.start : box.stop]
-    found = differences(reference, target, inexact=pair.inexact, floors=summary.floors)
+    found = measure_differences(reference, target, inexact=pair.inexact, floors=summary.floors)
     errors = (
-        equal_errors(reference, inexact=pair.inexact, floors=summary.floors)
+        measure_equal_block(reference, inexact=pair.inexact, floors=summary.floors)
         if isinstance(found, int)
-        else box_errors(found, box, sums, float(summary.difference_max), before)
+        else measure_box(found, box, sums, float(summary.difference_max), before)
     )
     for side in (reference, target):
         release(side)
@@ -177,15 +179,15 @@ def _element(pair: PairOfTensors, shape: tuple[int, ...], number: int) -> Elemen
     magnitude = float(abs(int(y))) if exact else abs(float(y))
     has_meaning = math.isfinite(error) and magnitude > 0
     relative = error / magnitude if has_meaning else math.nan
-    return Element(unravel(number, shape), scalar(y), scalar(x), error if math.isfinite(error) else math.nan, relative)
+    return Element(unravel(number, shape), as_scalar(y), as_scalar(x), error if math.isfinite(error) else math.nan, relative)
 
 
-def _where(standing: tuple[Place, ...], summary: Summary, found: Errors, sizes: tuple[int, ...]) -> str:
+def _describe_where(standing: tuple[AxisPattern, ...], summary: Summary, found: Errors, sizes: tuple[int, ...]) -> str:
     """Return where the error is in one sentence; what has no size, a NaN or a fill on one side, is told first."""
-    mismatched = _mismatches(summary)
+    mismatched = _list_mismatches(summary)
     texts = [f"{mismatched} elements are NaN, infinite or a mask's fill on one side only"] if mismatched else []
     if summary.difference_max:
-        texts.append(verdict(standing, sizes))
+        texts.append(describe_patterns(standing, sizes))
     elif 0 in sizes:
         texts.append("no element")
     elif not mismatched:

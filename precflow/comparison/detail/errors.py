@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from precflow.comparison.detail.axes import AxisSums
 from precflow.comparison.detail.boxes import Box
-from precflow.comparison.detail.histogram import Magnitudes, magnitudes
-from precflow.comparison.fused.integers import distance
+from precflow.comparison.detail.histogram import Magnitudes, count_magnitudes
+from precflow.comparison.fused.integers import integer_distance
 from precflow.comparison.fused.kernel import PairFacts, pair_facts
-from precflow.comparison.fused.ulp_distance import distances
-from precflow.comparison.fused.value_classes import Floats, Mask, Sides, classify, widen
+from precflow.comparison.fused.ulp_distance import ulp_distances
+from precflow.comparison.fused.value_classes import BoolArray, FloatPair, Floats, classify_pairs, widen
 
 # How many elements are how many units in the last place apart, in classes that double in width.
 
@@ -58,7 +58,7 @@ class UlpCounts:
         return 0, 0
 
 
-def ulp_counts(apart: npt.NDArray[Any]) -> UlpCounts:
+def count_ulps(apart: npt.NDArray[Any]) -> UlpCounts:
     """Count distances.
 
     Args:
@@ -83,7 +83,7 @@ MOST = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Worst:
+class WorstElements:
     """The elements with the largest of some figure, largest first; of equals the one that comes first in the tensor.
 
     Attributes:
@@ -99,15 +99,15 @@ class Worst:
         """What a later element has to lie above to come in."""
         return self.figures[-1] if len(self.figures) == MOST else 0.0
 
-    def __add__(self, other: Worst) -> Worst:
+    def __add__(self, other: WorstElements) -> WorstElements:
         """Keep the worst of two parts."""
         pairs = sorted(
             zip((*self.figures, *other.figures), (*self.places, *other.places), strict=True), key=lambda one: (-one[0], one[1])
         )[:MOST]
-        return Worst(tuple(figure for figure, _ in pairs), tuple(place for _, place in pairs))
+        return WorstElements(tuple(figure for figure, _ in pairs), tuple(place for _, place in pairs))
 
 
-def worst(figures: npt.NDArray[Any], start: int, floor: float = 0.0) -> Worst:
+def find_worst(figures: npt.NDArray[Any], start: int, floor: float = 0.0) -> WorstElements:
     """Return the worst elements of a block.
 
     Args:
@@ -116,17 +116,19 @@ def worst(figures: npt.NDArray[Any], start: int, floor: float = 0.0) -> Worst:
         floor: What does not lie above it is of no interest; a block without such an element costs one maximum.
     """
     if not figures.size or not figures.max() > floor:
-        return Worst()
+        return WorstElements()
     found = np.flatnonzero(figures > floor)
     if found.size > MOST:
         kth = np.partition(figures[found], found.size - MOST)[found.size - MOST]
         above, level = found[figures[found] > kth], found[figures[found] == kth]
         found = np.concatenate([above, level[: MOST - above.size]])
     order = np.lexsort((found, -figures[found].astype(np.float64)))
-    return Worst(tuple(float(figures[place]) for place in found[order]), tuple(start + int(place) for place in found[order]))
+    return WorstElements(
+        tuple(float(figures[place]) for place in found[order]), tuple(start + int(place) for place in found[order])
+    )
 
 
-def first_places(mask: npt.NDArray[np.bool_], start: int, most: int = MOST) -> tuple[int, ...]:
+def find_first(mask: npt.NDArray[np.bool_], start: int, most: int = MOST) -> tuple[int, ...]:
     """Return the flat numbers of the first elements that a mask marks."""
     return tuple(start + int(place) for place in np.flatnonzero(mask)[:most])
 
@@ -151,8 +153,8 @@ class Errors:
     unequal: int = 0
     first: int = -1
     mismatched: tuple[int, ...] = ()
-    absolute: Worst = field(default_factory=Worst)
-    relative: Worst = field(default_factory=Worst)
+    absolute: WorstElements = field(default_factory=WorstElements)
+    relative: WorstElements = field(default_factory=WorstElements)
     sizes: Magnitudes = field(default_factory=Magnitudes)
     ulps: UlpCounts = field(default_factory=UlpCounts)
 
@@ -185,15 +187,15 @@ class Differences:
 
     distance: Floats
     magnitude: Floats
-    unequal: Mask
-    mismatched: Mask | None
-    excluded: Mask | None
+    unequal: BoolArray
+    mismatched: BoolArray | None
+    excluded: BoolArray | None
     apart: npt.NDArray[Any] | None
     smallest: float
 
 
-def differences(
-    reference: npt.NDArray[Any], target: npt.NDArray[Any], *, inexact: bool, floors: Sides = (0.0, 0.0)
+def measure_differences(
+    reference: npt.NDArray[Any], target: npt.NDArray[Any], *, inexact: bool, floors: FloatPair = (0.0, 0.0)
 ) -> Differences | int:
     """Return the differences of a block, or the number of its elements where no bit differs.
 
@@ -205,10 +207,10 @@ def differences(
     """
     if reference.dtype == target.dtype and not _differ(reference, target):
         return int(reference.size)
-    return _floats(reference, target, floors) if inexact else _integers(reference, target)
+    return _float_differences(reference, target, floors) if inexact else _integer_differences(reference, target)
 
 
-def box_errors(found: Differences, box: Box, sums: AxisSums, largest: float, before: Errors) -> Errors:
+def measure_box(found: Differences, box: Box, sums: AxisSums, largest: float, before: Errors) -> Errors:
     """Return the errors of a box, and add its squared errors to the sums along the axes.
 
     Args:
@@ -225,30 +227,30 @@ def box_errors(found: Differences, box: Box, sums: AxisSums, largest: float, bef
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         relative = np.where(usable, found.distance / found.magnitude, 0.0)
     compared = found.distance if found.excluded is None else found.distance[~found.excluded]
-    ulps = UlpCounts() if found.apart is None else ulp_counts(found.apart[_counted(usable, found.excluded)])
+    ulps = UlpCounts() if found.apart is None else count_ulps(found.apart[_counted(usable, found.excluded)])
     places = np.flatnonzero(found.unequal)
     return Errors(
         unequal=int(places.size),
         first=box.start + int(places[0]) if places.size else -1,
-        mismatched=() if found.mismatched is None else first_places(found.mismatched, box.start),
-        absolute=worst(found.distance, box.start, before.absolute.floor),
-        relative=worst(relative, box.start, before.relative.floor),
-        sizes=magnitudes(compared),
+        mismatched=() if found.mismatched is None else find_first(found.mismatched, box.start),
+        absolute=find_worst(found.distance, box.start, before.absolute.floor),
+        relative=find_worst(relative, box.start, before.relative.floor),
+        sizes=count_magnitudes(compared),
         ulps=ulps,
     )
 
 
-def _counted(usable: Mask, excluded: Mask | None) -> Mask:
+def _counted(usable: BoolArray, excluded: BoolArray | None) -> BoolArray:
     return usable if excluded is None else usable & ~excluded
 
 
-def equal_errors(reference: npt.NDArray[Any], *, inexact: bool, floors: Sides = (0.0, 0.0)) -> Errors:
+def measure_equal_block(reference: npt.NDArray[Any], *, inexact: bool, floors: FloatPair = (0.0, 0.0)) -> Errors:
     """Return the errors of a block without an unequal bit: every compared element is 0 apart."""
     if not inexact:
         return Errors(sizes=Magnitudes(int(reference.size)))
     facts = pair_facts(reference.dtype.name, reference.dtype.name)
     values = widen(reference)
-    excluded = _excluded(values, values, facts, floors)
+    excluded = _find_excluded(values, values, facts, floors)
     compared = values if excluded is None else values[~excluded[0]]
     usable = int(np.count_nonzero(np.abs(compared) >= facts.reference.smallest_normal))
     return Errors(sizes=Magnitudes(int(compared.size)), ulps=UlpCounts((usable,) if usable else ()))
@@ -259,11 +261,11 @@ def _differ(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> bool:
     return not np.array_equal(reference.view(word), target.view(word))
 
 
-def _floats(reference: npt.NDArray[Any], target: npt.NDArray[Any], floors: Sides) -> Differences:
+def _float_differences(reference: npt.NDArray[Any], target: npt.NDArray[Any], floors: FloatPair) -> Differences:
     facts = pair_facts(reference.dtype.name, target.dtype.name)
     y, x = widen(reference), widen(target)
     unequal = (y != x) & ~(np.isnan(y) & np.isnan(x))
-    groups = _excluded(y, x, facts, floors)
+    groups = _find_excluded(y, x, facts, floors)
     if groups is not None:
         y[groups[0]] = x[groups[0]] = 0.0
     with np.errstate(over="ignore"):
@@ -281,20 +283,20 @@ def _floats(reference: npt.NDArray[Any], target: npt.NDArray[Any], floors: Sides
 
 def _apart(reference: npt.NDArray[Any], target: npt.NDArray[Any], facts: PairFacts) -> npt.NDArray[Any]:
     with np.errstate(invalid="ignore", over="ignore"):
-        return distances(reference, target, facts.coarse)
+        return ulp_distances(reference, target, facts.coarse)
 
 
-def _excluded(y: Floats, x: Floats, facts: PairFacts, floors: Sides) -> tuple[Mask, Mask] | None:
+def _find_excluded(y: Floats, x: Floats, facts: PairFacts, floors: FloatPair) -> tuple[BoolArray, BoolArray] | None:
     """Return which pairs are no ordinary numbers, and which are counted as mismatched; ``None`` where all are ordinary."""
     sides = zip((y, x), facts.fills, strict=True)
     if all(values.min() > -fills.plain and values.max() < fills.plain for values, fills in sides):
         return None
-    groups = classify(y, x, facts.fills, floors)
+    groups = classify_pairs(y, x, facts.fills, floors)
     return groups.excluded, groups.mismatched
 
 
-def _integers(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> Differences:
-    apart = distance(reference, target)
+def _integer_differences(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> Differences:
+    apart = integer_distance(reference, target)
     wide = apart.astype(np.float64)
     magnitude = np.abs(reference.astype(np.float64))
     return Differences(wide, magnitude, apart != 0, None, None, None, 0.0)

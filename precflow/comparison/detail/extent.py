@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precflow.comparison.fused.scaled_float import Scaled
+from precflow.comparison.fused.scaled_float import ScaledFloat
 from precflow.comparison.fused.value_classes import (
     INFINITY,
     MINUS_INFINITY,
@@ -21,8 +21,8 @@ from precflow.comparison.fused.value_classes import (
     Classes,
     Fills,
     Floats,
+    classify_values,
     fills_of,
-    sort,
     widen,
 )
 from precflow.dumps.dtypes import FLOATS, float_facts
@@ -59,8 +59,8 @@ class Extent:
     saturated: int = field(default=0, metadata=_ADDED)
     minimum: float = field(default=math.inf, metadata={"merge": min})
     maximum: float = field(default=-math.inf, metadata={"merge": max})
-    total: Scaled = field(default_factory=Scaled, metadata=_ADDED)
-    square: Scaled = field(default_factory=Scaled, metadata=_ADDED)
+    total: ScaledFloat = field(default_factory=ScaledFloat, metadata=_ADDED)
+    square: ScaledFloat = field(default_factory=ScaledFloat, metadata=_ADDED)
 
     @property
     def ordinary(self) -> int:
@@ -84,7 +84,7 @@ class Kind:
 
 
 @functools.cache
-def kind_of(dtype: str) -> Kind:
+def find_kind(dtype: str) -> Kind:
     """Return what an element type implies; integers and booleans have no classes and never saturate."""
     if dtype not in FLOATS:
         return Kind(None, math.inf)
@@ -92,7 +92,7 @@ def kind_of(dtype: str) -> Kind:
     return Kind(fills_of(facts), facts.largest)
 
 
-def extent(block: npt.NDArray[Any], floor: float = 0.0) -> Extent:
+def measure_extent(block: npt.NDArray[Any], floor: float = 0.0) -> Extent:
     """Read one block of flat reals or integers.
 
     Args:
@@ -101,9 +101,9 @@ def extent(block: npt.NDArray[Any], floor: float = 0.0) -> Extent:
     """
     if not block.size:
         return Extent()
-    kind = kind_of(block.dtype.name)
+    kind = find_kind(block.dtype.name)
     values = widen(block)
-    wanted, groups = ordinary(values, kind.fills, floor)
+    wanted, groups = select_ordinary(values, kind.fills, floor)
     counted = Extent(
         elements=block.size,
         nan=_count(groups, NOT_A_NUMBER),
@@ -116,21 +116,21 @@ def extent(block: npt.NDArray[Any], floor: float = 0.0) -> Extent:
     return counted + _summed(wanted) if wanted.size else counted
 
 
-def ordinary(values: Floats, fills: Fills | None, floor: float = 0.0) -> tuple[Floats, Classes | None]:
+def select_ordinary(values: Floats, fills: Fills | None, floor: float = 0.0) -> tuple[Floats, Classes | None]:
     """Return the ordinary values of a block, and the class of every one; ``None`` where all of them are ordinary.
 
     Args:
         values: Of the block.
         fills: Of the tensor's type, ``None`` for integers.
-        floor: As for :func:`extent`.
+        floor: As for :func:`measure_extent`.
     """
     if fills is None or (values.min() > -fills.plain and values.max() < fills.plain):
         return values, None
-    groups = sort(values, fills, floor).kinds
+    groups = classify_values(values, fills, floor).kinds
     return values[groups == ORDINARY], groups
 
 
-def merged(parts: Iterable[Extent]) -> Extent:
+def merge_extents(parts: Iterable[Extent]) -> Extent:
     """Return the extent of a whole from those of its parts."""
     return functools.reduce(operator.add, parts, Extent())
 
@@ -143,7 +143,7 @@ def mean(of: Extent) -> float:
 def norm(of: Extent) -> float:
     """Return the Euclidean norm of the ordinary elements."""
     odd = of.square.exponent % 2
-    return float(Scaled.of(math.sqrt(math.ldexp(of.square.mantissa, odd)), (of.square.exponent - odd) // 2))
+    return float(ScaledFloat.of(math.sqrt(math.ldexp(of.square.mantissa, odd)), (of.square.exponent - odd) // 2))
 
 
 def _summed(values: Floats) -> Extent:
@@ -154,8 +154,8 @@ def _summed(values: Floats) -> Extent:
     return Extent(
         minimum=low,
         maximum=high,
-        total=Scaled.of(float(np.add.reduce(scaled)), exponent),
-        square=Scaled.of(float(np.einsum("i,i->", scaled, scaled)), 2 * exponent),
+        total=ScaledFloat.of(float(np.add.reduce(scaled)), exponent),
+        square=ScaledFloat.of(float(np.einsum("i,i->", scaled, scaled)), 2 * exponent),
     )
 
 

@@ -35,10 +35,10 @@ class Histogram:
         return Histogram(self.low, self.high, tuple(first + second for first, second in pairs))
 
 
-def histogram(values: Floats, low: float, high: float, bins: int = BINS) -> Histogram:
+def count_bins(values: Floats, low: float, high: float, bins: int = BINS) -> Histogram:
     """Count finite values between ``low`` and ``high``.
 
-    >>> histogram(np.array([0.0, 0.4, 1.0, 1.0]), 0.0, 1.0, bins=4).counts
+    >>> count_bins(np.array([0.0, 0.4, 1.0, 1.0]), 0.0, 1.0, bins=4).counts
     (1, 1, 0, 2)
     """
     if not low < high:
@@ -81,10 +81,10 @@ class Magnitudes:
         return [(_power(start), _power(start + width), count) for start, count in counts.items()]
 
 
-def magnitudes(values: Floats) -> Magnitudes:
+def count_magnitudes(values: Floats) -> Magnitudes:
     """Count the magnitudes of finite numbers.
 
-    >>> magnitudes(np.array([0.0, 1.0, -1.5, 0.25]))
+    >>> count_magnitudes(np.array([0.0, 1.0, -1.5, 0.25]))
     Magnitudes(zero=1, exponents={-2: 1, 0: 2})
     """
     found = values[values != 0]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from precflow.comparison.detail.description import Description, describe
 from precflow.comparison.detail.detail import Detail, examine
 from precflow.dumps.header import Entry
-from precflow.dumps.lookup import Found, Recorded, users
+from precflow.dumps.lookup import FoundRecord, Recorded, find_users
 from precflow.dumps.records import Record
 from precflow.errors import DumpError
 
@@ -19,7 +19,7 @@ Weights = tuple[Mapping[str, Entry], Mapping[str, Entry]]
 
 
 @dataclass(frozen=True)
-class Input:
+class InputComparison:
     """What went into the call at one place.
 
     Attributes:
@@ -57,11 +57,13 @@ class RecordDetail:
     target: Description | None = None
     reason: str = ""
     note: str = ""
-    inputs: tuple[Input, ...] = ()
+    inputs: tuple[InputComparison, ...] = ()
     feeds: tuple[str, ...] = ()
 
 
-def detail_of(reference: Recorded, target: Recorded, left: Found, right: Found, *, threads: int = 0) -> RecordDetail:
+def examine_record(
+    reference: Recorded, target: Recorded, left: FoundRecord, right: FoundRecord, *, threads: int = 0
+) -> RecordDetail:
     """Read both tensors of a pair of records and return everything about them.
 
     Args:
@@ -71,12 +73,12 @@ def detail_of(reference: Recorded, target: Recorded, left: Found, right: Found, 
         right: The record on the target.
         threads: How many; 0 is one a processor.
     """
-    first, why = _read("reference", reference, left.record)
-    second, why_not = _read("target", target, right.record)
+    first, why = _read_tensor("reference", reference, left.record)
+    second, why_not = _read_tensor("target", target, right.record)
     reason = "; ".join(filter(None, (why, why_not)))
     detail = None
     if first is not None and second is not None:
-        reason = _unlike(left.record, right.record, same_shape=first.shape == second.shape)
+        reason = _explain_no_detail(left.record, right.record, same_shape=first.shape == second.shape)
         detail = None if reason else examine(first, second, threads=threads)
     weights = reference.header.weights.entries, target.header.weights.entries
     alone = [None if detail or array is None else describe([array])[0] for array in (first, second)]
@@ -87,13 +89,13 @@ def detail_of(reference: Recorded, target: Recorded, left: Found, right: Found, 
         reference=alone[0],
         target=alone[1],
         reason=reason,
-        inputs=inputs(left, right, weights),
-        note=_part(left.record),
-        feeds=tuple(dict.fromkeys(one.call.name for one in users(reference, left))),
+        inputs=compare_inputs(left, right, weights),
+        note=_describe_part(left.record),
+        feeds=tuple(dict.fromkeys(one.call.name for one in find_users(reference, left))),
     )
 
 
-def inputs(left: Found, right: Found, weights: Weights = ({}, {})) -> tuple[Input, ...]:
+def compare_inputs(left: FoundRecord, right: FoundRecord, weights: Weights = ({}, {})) -> tuple[InputComparison, ...]:
     """Return what went into the calls of two records and whether it was the same, by content ids alone.
 
     Args:
@@ -103,13 +105,15 @@ def inputs(left: Found, right: Found, weights: Weights = ({}, {})) -> tuple[Inpu
     """
     theirs = {record.index: record for record in right.call.inputs}
     mine = {record.index: record for record in left.call.inputs}
-    return tuple(_input(index, mine.get(index), theirs.get(index), weights) for index in {**mine, **theirs})
+    return tuple(_compare_input(index, mine.get(index), theirs.get(index), weights) for index in {**mine, **theirs})
 
 
-def _input(index: str, mine: Record | None, theirs: Record | None, weights: Weights) -> Input:
+def _compare_input(index: str, mine: Record | None, theirs: Record | None, weights: Weights) -> InputComparison:
     if mine is None or theirs is None:
         one = mine or theirs
-        return Input(index, one.weight if one else "", "on the target only" if mine is None else "on the reference only")
+        return InputComparison(
+            index, one.weight if one else "", "on the target only" if mine is None else "on the reference only"
+        )
     before = [entries.get(mine.weight) for entries in weights] if mine.weight == theirs.weight else [None]
     states = (
         (None not in before and before[0] == before[1], "equal before casting"),
@@ -118,10 +122,10 @@ def _input(index: str, mine: Record | None, theirs: Record | None, weights: Weig
         (not (mine.content and theirs.content), "unknown"),
         (mine.content != theirs.content, "differs"),
     )
-    return Input(index, mine.weight, next((state for holds, state in states if holds), "equal bits"))
+    return InputComparison(index, mine.weight, next((state for holds, state in states if holds), "equal bits"))
 
 
-def _read(side: str, dump: Recorded, record: Record) -> tuple[npt.NDArray[Any] | None, str]:
+def _read_tensor(side: str, dump: Recorded, record: Record) -> tuple[npt.NDArray[Any] | None, str]:
     if not record.stored:
         return None, f"the {side} kept no tensor of it"
     try:
@@ -130,13 +134,13 @@ def _read(side: str, dump: Recorded, record: Record) -> tuple[npt.NDArray[Any] |
         return None, f"{side}: {error.message}"
 
 
-def _unlike(left: Record, right: Record, *, same_shape: bool) -> str:
+def _explain_no_detail(left: Record, right: Record, *, same_shape: bool) -> str:
     if left.share != right.share or left.part != right.part:
         return f"the sides kept different parts of it: {left.share:.3g} on the reference, {right.share:.3g} on the target"
     return "" if same_shape else f"the shapes differ: {list(left.shape)} on the reference, {list(right.shape)} on the target"
 
 
-def _part(record: Record) -> str:
+def _describe_part(record: Record) -> str:
     if record.share == 1:
         return ""
     return f"a part of the tensor was kept, {record.share:.3g} of its elements ({record.part}): positions are those within it"

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from precflow.comparison.estimated.kept_evidence import MOST_ROWS, Kept
-from precflow.comparison.estimated.sketch import DECISIVE, norm
+from precflow.comparison.estimated.kept_evidence import MOST_ROWS, KeptTensor
+from precflow.comparison.estimated.sketch import DECISIVE, estimate_norm
 from precflow.comparison.fused.close_tolerances import RUNGS, rungs_from
 from precflow.comparison.fused.row_norms import MOST_ROWS as MOST_MEASURED_ROWS
 from precflow.comparison.fused.value_classes import Floats
 from precflow.dumps.dtypes import coarsest
 from precflow.metrics import METRICS
 
-Range = tuple[float, float]
+Bounds = tuple[float, float]
 
 ROUNDING = 2.0**-20
 """Error of an agent's sums, relative to the sum of magnitudes, and of its norms: rows of 512 values are added up in float32."""
@@ -34,7 +34,7 @@ _SMALLEST_NORM = 2.0**-62  # of one element, below which the norm of a row in fl
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class SideSums:
     """Sums over the ordinary elements of one side.
 
     Attributes:
@@ -64,14 +64,14 @@ class Side:
         return max(self.minimum, -self.maximum, 0.0)
 
     @property
-    def magnitudes(self) -> Range:
+    def magnitudes(self) -> Bounds:
         """Between which values the sum of magnitudes lies."""
         if self.minimum >= 0 or self.maximum <= 0:
             return abs(self.total), abs(self.total)
         return max(self.norm, abs(self.total)), math.sqrt(self.count) * self.norm
 
 
-def side(kept: Kept, count: int) -> Side | str:
+def sum_side(kept: KeptTensor, count: int) -> SideSums | str:
     """Return the sums of one side, or why they are of no use, in words.
 
     Args:
@@ -90,7 +90,7 @@ def side(kept: Kept, count: int) -> Side | str:
     if not largest * largest / beyond <= known.square <= largest * largest * count * beyond:
         return "its sum of squares cannot be that of its values"
     rounding = 0.0 if kept.exact else ROUNDING
-    return Side(count, known.minimum, known.maximum, known.sum, math.sqrt(known.square), rounding)
+    return SideSums(count, known.minimum, known.maximum, known.sum, math.sqrt(known.square), rounding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +108,10 @@ class Distance:
     low: float
     high: float
     estimate: float | None
-    largest: Range
+    largest: Bounds
 
 
-def distance(y: Side, x: Side, left: Kept, right: Kept) -> Distance:
+def bound_distance(y: SideSums, x: SideSums, left: KeptTensor, right: KeptTensor) -> Distance:
     """Return the norm of the difference as far as it is known.
 
     Args:
@@ -140,32 +140,32 @@ def distance(y: Side, x: Side, left: Kept, right: Kept) -> Distance:
     return Distance(low, high, estimate, single)
 
 
-def _sketched(left: Kept, right: Kept) -> float | None:
-    return None if left.sketch is None or right.sketch is None else norm(right.sketch - left.sketch)
+def _sketched(left: KeptTensor, right: KeptTensor) -> float | None:
+    return None if left.sketch is None or right.sketch is None else estimate_norm(right.sketch - left.sketch)
 
 
-def _rows_apart(left: Kept, right: Kept) -> float:
+def _rows_apart(left: KeptTensor, right: KeptTensor) -> float:
     """Return what the norms of rows differ by, as a whole: never more than the norm of the difference."""
     rows = _rows(left, right)
-    return norm(rows[1] - rows[0]) if rows else 0.0
+    return estimate_norm(rows[1] - rows[0]) if rows else 0.0
 
 
-def _rows(left: Kept, right: Kept) -> tuple[Floats, Floats] | None:
+def _rows(left: KeptTensor, right: KeptTensor) -> tuple[Floats, Floats] | None:
     """Return the norms of the rows of both sides, ``None`` where they were not kept alike."""
     if left.rows is None or right.rows is None or left.rows.shape != right.rows.shape or not left.rows.size:
         return None
     return left.rows, right.rows
 
 
-def ranges(y: Side, x: Side, far: Distance, left: Kept, right: Kept) -> dict[str, Range]:
+def bound_metrics(y: SideSums, x: SideSums, far: Distance, left: KeptTensor, right: KeptTensor) -> dict[str, Bounds]:
     """Return between which values each metric lies; metrics of which nothing is known are absent."""
-    found = dict(_of_distance(y, x, far))
-    found |= _of_rungs(y, far, coarsest((left.dtype, right.dtype)))
-    worst = _worst_row(y, far, left, right)
+    found = dict(_bound_by_distance(y, x, far))
+    found |= _bound_close_shares(y, far, coarsest((left.dtype, right.dtype)))
+    worst = _bound_worst_row(y, far, left, right)
     return found | ({"worst_row_error": worst} if worst else {})
 
 
-def with_fills(known: Mapping[str, Range], error: float, size: float) -> dict[str, Range]:
+def add_fills(known: Mapping[str, Bounds], error: float, size: float) -> dict[str, Bounds]:
     """Return the ranges with what the fills of a mask may add to them: a metric is the worse of ordinary numbers and of fills.
 
     Args:
@@ -187,24 +187,24 @@ def with_fills(known: Mapping[str, Range], error: float, size: float) -> dict[st
     return found
 
 
-def estimates(y: Side, x: Side, far: Distance) -> dict[str, float]:
+def guess_metrics(y: SideSums, x: SideSums, far: Distance) -> dict[str, float]:
     """Return the best guess of each metric that follows from the norm of the difference; none without sketches.
 
     The cosine of vectors whose lengths explain most of their difference cannot be guessed.
     """
     if far.estimate is None:
         return {}
-    found = {"relative_l2": over(far.estimate, y.norm), "rmse": far.estimate / math.sqrt(y.count)}
-    best, worst = 1 - cosine(y, x, far.low), 1 - cosine(y, x, far.high)
+    found = {"relative_l2": divide(far.estimate, y.norm), "rmse": far.estimate / math.sqrt(y.count)}
+    best, worst = 1 - compute_cosine(y, x, far.low), 1 - compute_cosine(y, x, far.high)
     if min(y.norm, x.norm) < _TINY * max(y.norm, x.norm):
         return found
-    return {"cosine_similarity": cosine(y, x, far.estimate), **found} if worst <= _TELLING * best else found
+    return {"cosine_similarity": compute_cosine(y, x, far.estimate), **found} if worst <= _TELLING * best else found
 
 
-def over(numerator: float, denominator: float) -> float:
+def divide(numerator: float, denominator: float) -> float:
     """Return the quotient of two magnitudes; 0 against 0 is 0, anything else against 0 infinite.
 
-    >>> over(1.0, 4.0), over(0.0, 0.0), over(2.0, 0.0)
+    >>> divide(1.0, 4.0), divide(0.0, 0.0), divide(2.0, 0.0)
     (0.25, 0.0, inf)
     """
     if not numerator:
@@ -212,7 +212,7 @@ def over(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator else math.inf
 
 
-def cosine(y: Side, x: Side, apart: float) -> float:
+def compute_cosine(y: SideSums, x: SideSums, apart: float) -> float:
     """Return ``x.y / (|x| |y|)`` from three norms, without cancellation: ``1 - (|d|^2 - (|x| - |y|)^2) / (2 |x| |y|)``."""
     if not y.norm or not x.norm:
         return 1.0 if y.norm == x.norm else 0.0
@@ -223,13 +223,13 @@ def cosine(y: Side, x: Side, apart: float) -> float:
     return max(-1.0, min(1.0, 1.0 - max(0.0, (error - longer) * (error + longer)) / (2 * product)))
 
 
-def _cosines(y: Side, x: Side, far: Distance) -> Range:
-    """Return between which values the cosine lies: :func:`cosine` with what its norms are off by.
+def _bound_cosine(y: SideSums, x: SideSums, far: Distance) -> Bounds:
+    """Return between which values the cosine lies: :func:`compute_cosine` with what its norms are off by.
 
     The shorter of two vectors of very different lengths is lost in their difference: nothing is known of their angle then.
     """
     if not y.norm or not x.norm:
-        return cosine(y, x, far.high), cosine(y, x, far.low)
+        return compute_cosine(y, x, far.high), compute_cosine(y, x, far.low)
     larger, off = max(y.norm, x.norm), 2 * max(y.rounding, x.rounding) + _ROUNDED
     longer, product = abs(x.norm - y.norm) / larger, 2 * (x.norm / larger) * (y.norm / larger)
     most = (max(0.0, far.high / larger - longer) + off) * (far.high / larger + longer + off)
@@ -239,23 +239,23 @@ def _cosines(y: Side, x: Side, far: Distance) -> Range:
     return max(-1.0, 1.0 - most * (1 + 2 * off) / product), max(-1.0, 1.0 - least * (1 - 2 * off) / product)
 
 
-def _of_distance(y: Side, x: Side, far: Distance) -> Iterator[tuple[str, Range]]:
+def _bound_by_distance(y: SideSums, x: SideSums, far: Distance) -> Iterator[tuple[str, Bounds]]:
     root, (largest_low, largest_high) = math.sqrt(y.count), far.largest
-    mean_low = max(abs(x.total - y.total) / y.count, over(far.low * far.low, y.count * largest_high))
+    mean_low = max(abs(x.total - y.total) / y.count, divide(far.low * far.low, y.count * largest_high))
     mean_low = max(0.0, mean_low - max(x.rounding, y.rounding) * (x.norm + y.norm) / root)
     mean = min(mean_low, largest_high), max(mean_low, min(far.high / root, largest_high))
-    yield "cosine_similarity", _cosines(y, x, far)
+    yield "cosine_similarity", _bound_cosine(y, x, far)
     yield "max_abs_error", far.largest
     yield "mean_abs_error", mean
-    yield "relative_l2", (over(far.low, y.norm), over(far.high, y.norm))
-    yield "accumulated_relative_error", (over(mean[0] * y.count, y.magnitudes[1]), over(mean[1] * y.count, y.magnitudes[0]))
+    yield "relative_l2", (divide(far.low, y.norm), divide(far.high, y.norm))
+    yield "accumulated_relative_error", (divide(mean[0] * y.count, y.magnitudes[1]), divide(mean[1] * y.count, y.magnitudes[0]))
     yield "rmse", (far.low / root, far.high / root)
     yield "mare", (largest_low / (y.largest + _OFFSET), largest_high / (y.smallest + _OFFSET))
     yield "mere", (mean[0] / (y.largest + _OFFSET), mean[1] / (y.smallest + _OFFSET))
-    yield "max_rms_error", (over(largest_low * root, y.norm), over(largest_high * root, y.norm))
+    yield "max_rms_error", (divide(largest_low * root, y.norm), divide(largest_high * root, y.norm))
 
 
-def _of_rungs(y: Side, far: Distance, coarse: str) -> Mapping[str, Range]:
+def _bound_close_shares(y: SideSums, far: Distance, coarse: str) -> Mapping[str, Bounds]:
     """Return the shares within ``assert_close``'s tolerances: so many elements cannot be further off, by Chebyshev."""
     found = {}
     for name in rungs_from(coarse):
@@ -266,10 +266,10 @@ def _of_rungs(y: Side, far: Distance, coarse: str) -> Mapping[str, Range]:
     return {"allclose_share": next(iter(found.values())), **found} if found else {}
 
 
-def _worst_row(y: Side, far: Distance, left: Kept, right: Kept) -> Range | None:
+def _bound_worst_row(y: SideSums, far: Distance, left: KeptTensor, right: KeptTensor) -> Bounds | None:
     """Return the range of the worst row's error, from the norms of rows; ``None`` where they were not kept."""
     if len(left.shape) < 2:  # a vector is one row
-        return over(far.low, y.norm), over(far.high, y.norm)
+        return divide(far.low, y.norm), divide(far.high, y.norm)
     kept_rows, count = _rows(left, right), math.prod(left.shape[:-1])
     if kept_rows is None or count > MOST_MEASURED_ROWS:
         return None
@@ -280,11 +280,11 @@ def _worst_row(y: Side, far: Distance, left: Kept, right: Kept) -> Range | None:
     if count > MOST_ROWS:
         return _largest_share(apart, _group_scale(here, count, y)), math.inf
     scale = np.maximum(here, np.median(here))
-    low = max(_largest_share(apart, scale), over(far.low, norm(scale)))
+    low = max(_largest_share(apart, scale), divide(far.low, estimate_norm(scale)))
     return low, max(low, _largest_share(np.minimum(here + there + slack, far.high), scale))
 
 
-def _group_scale(rows: Floats, count: int, y: Side) -> Floats:
+def _group_scale(rows: Floats, count: int, y: SideSums) -> Floats:
     """Return what a group's difference is at most divided by, for its worst row; the median is below ``|y| sqrt(2 / rows)``."""
     together = -(-count // len(rows))
     scale: Floats = np.hypot(rows, math.sqrt(together * 2 / count) * y.norm)

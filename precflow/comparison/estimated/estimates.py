@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from precflow.agent.contract import DETAILS, FILLS
 from precflow.comparison.estimated import bounds
-from precflow.comparison.estimated.exclusions import Places, places
-from precflow.comparison.estimated.kept_evidence import Evidence, Kept, kept
+from precflow.comparison.estimated.exclusions import ExclusionMatch, match_exclusions
+from precflow.comparison.estimated.kept_evidence import EvidenceSource, KeptTensor, load_kept
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.close_tolerances import rungs_from
 from precflow.comparison.fused.summary import Summary
@@ -27,18 +27,18 @@ from precflow.metrics import METRICS, Domain
 _SINGLE = "needs single elements"
 
 
-def are_needed(measure: Measure, left: Record, right: Record) -> bool:
+def needs_estimate(measure: Measure, left: Record, right: Record) -> bool:
     """Tell whether a pair is measured here: not both tensors were stored, or other parts of them, or equal bits say all."""
     parts = (left.share, left.part) != (right.share, right.part)
     return not (left.stored and right.stored) or parts or (measure.equal and left.share < 1)
 
 
-def measured(  # noqa: PLR0913, PLR0917  a pair, both dumps, and what masks are known
+def estimate_pair(  # noqa: PLR0913, PLR0917  a pair, both dumps, and what masks are known
     measure: Measure,
     left: Record,
     right: Record,
-    reference: Evidence,
-    target: Evidence,
+    reference: EvidenceSource,
+    target: EvidenceSource,
     constants: tuple[float, ...] = FILLS,
 ) -> Measure:
     """Measure a pair of which not both tensors were stored.
@@ -56,42 +56,44 @@ def measured(  # noqa: PLR0913, PLR0917  a pair, both dumps, and what masks are 
         kept they are those of the part, and only whether the bits are equal is told of the whole.
     """
     if measure.equal:
-        return _same(measure, left)
-    if not (left.content and right.content) and not (_counted(left) and _counted(right)):
-        return replace(measure, join="sampled_out", evidence="", reason=f"the {_without(left, right)} kept no tensor of it")
+        return _measure_equal(measure, left)
+    if not (left.content and right.content) and not (_has_counts(left) and _has_counts(right)):
+        return replace(
+            measure, join="sampled_out", evidence="", reason=f"the {_name_sides_without(left, right)} kept no tensor of it"
+        )
     try:
-        first, second = _kept("reference", left, reference, constants), _kept("target", right, target, constants)
+        first, second = _load_side("reference", left, reference, constants), _load_side("target", right, target, constants)
     except DumpError as error:
         return replace(measure, join="unreadable", evidence="", reason=error.message)
     least = min(first.evidence, second.evidence, key=DETAILS.index)
-    size = _size(left, left.share)
-    measure = replace(measure, evidence=least, share=left.share, metrics=_bits(left, right), counts={"elements": size})
+    size = _count_elements(left, left.share)
+    measure = replace(measure, evidence=least, share=left.share, metrics=_compare_bits(left, right), counts={"elements": size})
     if (left.share, left.part) != (right.share, right.part):
-        return _nothing(measure, "the sides kept different parts of it")
-    return _estimated(measure, first, second, size, constants)
+        return _give_up(measure, "the sides kept different parts of it")
+    return _estimate(measure, first, second, size, constants)
 
 
-def _kept(side: str, record: Record, dump: Evidence, constants: tuple[float, ...]) -> Kept:
+def _load_side(side: str, record: Record, dump: EvidenceSource, constants: tuple[float, ...]) -> KeptTensor:
     """Return what a dump has of a record; an error says on which side it is."""
     try:
-        return kept(record, dump, constants)
+        return load_kept(record, dump, constants)
     except DumpError as error:
         raise DumpError(f"{side}: {error.message}") from error
 
 
-def _counted(record: Record) -> bool:
+def _has_counts(record: Record) -> bool:
     return record.stored or record.statistics is not None
 
 
-def _without(left: Record, right: Record) -> str:
+def _name_sides_without(left: Record, right: Record) -> str:
     sides = (("reference", left), ("target", right))
-    return " and ".join(side for side, record in sides if not _counted(record))
+    return " and ".join(side for side, record in sides if not _has_counts(record))
 
 
-def _same(measure: Measure, record: Record) -> Measure:
+def _measure_equal(measure: Measure, record: Record) -> Measure:
     """Return the metrics of equal bits, and what is known of the values that enter no sum."""
     known = record.statistics
-    size = _size(record, 1.0)
+    size = _count_elements(record, 1.0)
     nonfinite, sentinel = (known.nonfinite, known.sentinel) if known and record.share == 1 else (0, 0)
     fills = Summary(
         inexact=measure.judged,
@@ -115,36 +117,36 @@ def _same(measure: Measure, record: Record) -> Measure:
     return replace(measure, evidence="digest", metrics=measure_all(summary), counts=counts, warnings=told)
 
 
-def _size(record: Record, share: float) -> int:
+def _count_elements(record: Record, share: float) -> int:
     """Return the number of elements of a part of a tensor, parts of complex ones counted singly."""
     whole = math.prod(record.shape) * (2 if record.dtype.startswith("complex") else 1)
     return round(whole * share)
 
 
-def _estimated(measure: Measure, first: Kept, second: Kept, size: int, constants: tuple[float, ...]) -> Measure:
+def _estimate(measure: Measure, first: KeptTensor, second: KeptTensor, size: int, constants: tuple[float, ...]) -> Measure:
     one, other = first.statistics, second.statistics
-    found = places(first, second, constants)
+    found = match_exclusions(first, second, constants)
     if one is None or other is None or found.unknown:
-        return _nothing(measure, found.unknown)
-    measure = replace(measure, counts=_counts(size, one, other, found))
+        return _give_up(measure, found.unknown)
+    measure = replace(measure, counts=_count_classes(size, one, other, found))
     if not found.agree:
-        return _nothing(measure, "the sides leave out different elements")
-    measure = replace(measure, warnings=_warnings(measure.counts))
+        return _give_up(measure, "the sides leave out different elements")
+    measure = replace(measure, warnings=_list_warnings(measure.counts))
     count = size - one.nonfinite - one.sentinel
     if count <= 0:
-        return _nothing(measure, "it holds no ordinary number")
-    y, x = bounds.side(first, count), bounds.side(second, count)
+        return _give_up(measure, "it holds no ordinary number")
+    y, x = bounds.sum_side(first, count), bounds.sum_side(second, count)
     if isinstance(y, str) or isinstance(x, str):
-        return _nothing(measure, y if isinstance(y, str) else str(x))
-    far = bounds.distance(y, x, first, second)
-    known = bounds.ranges(y, x, far, first, second)
+        return _give_up(measure, y if isinstance(y, str) else str(x))
+    far = bounds.bound_distance(y, x, first, second)
+    known = bounds.bound_metrics(y, x, far, first, second)
     if found.fill_error:
-        known = bounds.with_fills(known, found.fill_error, found.fill_size)
-    return _filled(measure, bounds.estimates(y, x, far), known, _meaningless(y, x, measure))
+        known = bounds.add_fills(known, found.fill_error, found.fill_size)
+    return _sort_metrics(measure, bounds.guess_metrics(y, x, far), known, _find_meaningless(y, x, measure))
 
 
-def _filled(
-    measure: Measure, guessed: Mapping[str, float], known: Mapping[str, bounds.Range], meaningless: frozenset[str]
+def _sort_metrics(
+    measure: Measure, guessed: Mapping[str, float], known: Mapping[str, bounds.Bounds], meaningless: frozenset[str]
 ) -> Measure:
     """Sort metrics into exact ones, estimates and bounds, and name what is absent."""
     known = {name: limits for name, limits in known.items() if name not in meaningless}
@@ -158,19 +160,19 @@ def _filled(
     )
 
 
-def _nothing(measure: Measure, reason: str) -> Measure:
+def _give_up(measure: Measure, reason: str) -> Measure:
     """Return a measure of which no more is known than whether the bits are equal, each metric with the reason."""
-    without = _without_rung(measure)
+    without = _find_without_tolerances(measure)
     return replace(measure, absent={name: reason for name in METRICS if name not in {*measure.metrics, *without}})
 
 
-def _bits(left: Record, right: Record) -> dict[str, float]:
+def _compare_bits(left: Record, right: Record) -> dict[str, float]:
     """Return that the bits differ, where that is known: content ids are those of whole tensors, whatever was kept."""
     known = left.dtype != right.dtype or (left.content and right.content)
     return {"bitwise_equal": 0.0} if known else {}
 
 
-def _meaningless(y: bounds.Side, x: bounds.Side, measure: Measure) -> frozenset[str]:
+def _find_meaningless(y: bounds.SideSums, x: bounds.SideSums, measure: Measure) -> frozenset[str]:
     """Return the metrics that even the tensors would not give."""
     unmet = set[Domain]()
     if min(y.minimum, x.minimum) < 0:
@@ -179,17 +181,17 @@ def _meaningless(y: bounds.Side, x: bounds.Side, measure: Measure) -> frozenset[
         unmet.add("quotients")
     if not (is_floating(measure.reference_dtype) or is_floating(measure.target_dtype)):
         unmet |= {"floats", "quotients", "distributions", "tolerances"}
-    return frozenset(name for name, metric in METRICS.items() if metric.domain in unmet) | _without_rung(measure)
+    return frozenset(name for name, metric in METRICS.items() if metric.domain in unmet) | _find_without_tolerances(measure)
 
 
-def _without_rung(measure: Measure) -> frozenset[str]:
+def _find_without_tolerances(measure: Measure) -> frozenset[str]:
     """Return the shares within tolerances that are finer than the coarser of the two types."""
     rungs = rungs_from(coarsest([measure.reference_dtype, measure.target_dtype]))
     shares = (metric for metric in METRICS.values() if metric.domain == "tolerances")
     return frozenset(metric.name for metric in shares if not (metric.dtype in rungs if metric.dtype else rungs))
 
 
-def _counts(size: int, one: Statistics, other: Statistics, found: Places) -> dict[str, int]:
+def _count_classes(size: int, one: Statistics, other: Statistics, found: ExclusionMatch) -> dict[str, int]:
     """Return the classes of values as for tensors; where the places differ, at least so many of each."""
     nonfinite = max(one.nonfinite, other.nonfinite)
     excluded = max(one.nonfinite + one.sentinel, other.nonfinite + other.sentinel)
@@ -205,7 +207,7 @@ def _counts(size: int, one: Statistics, other: Statistics, found: Places) -> dic
     }
 
 
-def _warnings(counts: Mapping[str, int]) -> tuple[str, ...]:
+def _list_warnings(counts: Mapping[str, int]) -> tuple[str, ...]:
     """Return what a reader should know of the elements that enter no sum, where both sides agree on them."""
     masked = counts["infinity_for_sentinel"]
     told = (

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from precflow.agent.contract import FILLS
-from precflow.comparison.estimated.kept_evidence import Kept
-from precflow.comparison.fused.value_classes import CLOSE, FIRST_FILL, Fills, fills_of, sort
+from precflow.comparison.estimated.kept_evidence import KeptTensor
+from precflow.comparison.fused.value_classes import CLOSE, FIRST_FILL, Fills, classify_values, fills_of
 from precflow.dumps.dtypes import FLOATS, float_facts, real_part
 from precflow.dumps.records import Statistics
 
-Both = tuple[Fills | None, Fills | None]  # of the reference's and of the target's type
+FillsOfBoth = tuple[Fills | None, Fills | None]  # of the reference's and of the target's type
 
 _STRADDLE = "one side holds mask fill values, and the other ordinary numbers that are as large"
 _OTHERWISE = "the {} counted mask fill values by another definition: record it again with this version"
@@ -28,7 +28,7 @@ _SEVERAL = "a side holds mask fill values of several constants, and where each o
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ExclusionMatch:
     """What is known of the elements that are no ordinary numbers.
 
     Attributes:
@@ -54,7 +54,7 @@ class Places:
     fill_size: float = 1.0
 
 
-def places(left: Kept, right: Kept, constants: tuple[float, ...] = FILLS) -> Places:
+def match_exclusions(left: KeptTensor, right: KeptTensor, constants: tuple[float, ...] = FILLS) -> ExclusionMatch:
     """Compare where two tensors of one shape hold something else than ordinary numbers.
 
     Args:
@@ -64,53 +64,55 @@ def places(left: Kept, right: Kept, constants: tuple[float, ...] = FILLS) -> Pla
     """
     one, other = left.statistics, right.statistics
     if one is None or other is None:
-        return Places(unknown="one side kept a content id only, and the content differs")
+        return ExclusionMatch(unknown="one side kept a content id only, and the content differs")
     if left.dtype.startswith("complex") != right.dtype.startswith("complex"):
-        return Places(unknown="one side is complex and the other real")
-    fills = _fills(left, constants), _fills(right, constants)
+        return ExclusionMatch(unknown="one side is complex and the other real")
+    fills = _find_fills(left, constants), _find_fills(right, constants)
     for side, kept, kinds in zip(("reference", "target"), (left, right), fills, strict=True):
         if _is_counted_otherwise(kept, kinds, constants):
-            return Places(unknown=_OTHERWISE.format(side))
-    nonfinite, apart = _nonfinite_apart(one, other), _fills_apart(one, other)
+            return ExclusionMatch(unknown=_OTHERWISE.format(side))
+    nonfinite, apart = _count_nonfinite_apart(one, other), _count_fills_apart(one, other)
     if nonfinite:
-        return Places(nonfinite_mismatch=nonfinite)
+        return ExclusionMatch(nonfinite_mismatch=nonfinite)
     straddle = _reaches(one, other, fills[0]) or _reaches(other, one, fills[1])
     if apart:
-        return Places(unknown=_STRADDLE) if straddle else Places(sentinel_mismatch=apart)
-    return _saturated(one, other, fills) or _by_checksum(one, other, fills, straddle=straddle)
+        return ExclusionMatch(unknown=_STRADDLE) if straddle else ExclusionMatch(sentinel_mismatch=apart)
+    return _match_saturated(one, other, fills) or _match_by_checksum(one, other, fills, straddle=straddle)
 
 
-def _by_checksum(one: Statistics, other: Statistics, fills: Both, *, straddle: bool) -> Places:
+def _match_by_checksum(one: Statistics, other: Statistics, fills: FillsOfBoth, *, straddle: bool) -> ExclusionMatch:
     """Compare places where both sides have the same numbers of everything."""
     if not (one.sentinel or other.sentinel or one.nonfinite or other.nonfinite):
-        return Places(agree=True)
+        return ExclusionMatch(agree=True)
     if one.places is None or other.places is None:
-        return Places(unknown="both sides have NaN, Inf or mask fill values, and their places were not kept")
+        return ExclusionMatch(unknown="both sides have NaN, Inf or mask fill values, and their places were not kept")
     if one.places != other.places:
         if straddle:
-            return Places(unknown=_STRADDLE)
-        return Places(sentinel_mismatch=1) if one.sentinel or other.sentinel else Places(nonfinite_mismatch=1)
+            return ExclusionMatch(unknown=_STRADDLE)
+        return ExclusionMatch(sentinel_mismatch=1) if one.sentinel or other.sentinel else ExclusionMatch(nonfinite_mismatch=1)
     if one.sentinel and other.sentinel:
-        return _of_constants(one, other, fills)
-    return Places(agree=True, infinity_for_sentinel=abs(one.negative_infinity - other.negative_infinity))
+        return _match_constants(one, other, fills)
+    return ExclusionMatch(agree=True, infinity_for_sentinel=abs(one.negative_infinity - other.negative_infinity))
 
 
-def _of_constants(one: Statistics, other: Statistics, fills: Both) -> Places:
+def _match_constants(one: Statistics, other: Statistics, fills: FillsOfBoth) -> ExclusionMatch:
     """Compare what two sides are filled with, at the same places."""
-    here, there = (_constant(side, kinds) for side, kinds in zip((one, other), fills, strict=True))
+    here, there = (_find_constant(side, kinds) for side, kinds in zip((one, other), fills, strict=True))
     if here is None or there is None:
-        return Places(unknown=_SEVERAL)
+        return ExclusionMatch(unknown=_SEVERAL)
     masked = abs(one.negative_infinity - other.negative_infinity)
     if here.kind == there.kind:
         error = here.spread + there.spread + abs(here.value - there.value)
-        return Places(agree=True, infinity_for_sentinel=masked, fill_error=error, fill_size=abs(here.value) - here.spread)
+        return ExclusionMatch(
+            agree=True, infinity_for_sentinel=masked, fill_error=error, fill_size=abs(here.value) - here.spread
+        )
     if (here.end, there.end) in {("low", "low"), ("high", "high")}:
-        return Places(agree=True, infinity_for_sentinel=masked)
-    certain = one.sentinel + other.sentinel - max(_masked(one), _masked(other))
-    return Places(other_fill=certain) if certain > 0 else Places(unknown=_SEVERAL)
+        return ExclusionMatch(agree=True, infinity_for_sentinel=masked)
+    certain = one.sentinel + other.sentinel - max(_count_masked(one), _count_masked(other))
+    return ExclusionMatch(other_fill=certain) if certain > 0 else ExclusionMatch(unknown=_SEVERAL)
 
 
-class _Constant(NamedTuple):
+class _FillConstant(NamedTuple):
     """What all fills of a side are of: the value, its class, how far fills are from it, and which end of its type it is."""
 
     value: float
@@ -119,21 +121,21 @@ class _Constant(NamedTuple):
     end: str
 
 
-def _constant(side: Statistics, fills: Fills | None) -> _Constant | None:
+def _find_constant(side: Statistics, fills: Fills | None) -> _FillConstant | None:
     """Return what a side is filled with, ``None`` where that is not one constant."""
     if fills is None or side.fill is None or side.spread is None:
         return None
-    kind = int(sort(np.array([side.fill], np.float64), fills).kinds[0])
+    kind = int(classify_values(np.array([side.fill], np.float64), fills).kinds[0])
     if kind < FIRST_FILL:
         return None
-    return _Constant(side.fill, kind, side.spread, dict(zip(fills.ends, ("low", "high"), strict=True)).get(kind, ""))
+    return _FillConstant(side.fill, kind, side.spread, dict(zip(fills.ends, ("low", "high"), strict=True)).get(kind, ""))
 
 
-def _masked(side: Statistics) -> int:
+def _count_masked(side: Statistics) -> int:
     return side.sentinel + side.negative_infinity
 
 
-def _is_counted_otherwise(side: Kept, fills: Fills | None, constants: tuple[float, ...]) -> bool:
+def _is_counted_otherwise(side: KeptTensor, fills: Fills | None, constants: tuple[float, ...]) -> bool:
     """Tell whether the fills of a side were counted by another definition, and that may matter."""
     known = side.statistics
     if side.fills is not None and sorted(side.fills) == sorted(constants):
@@ -143,42 +145,42 @@ def _is_counted_otherwise(side: Kept, fills: Fills | None, constants: tuple[floa
     return known.minimum is not None and known.maximum is not None and max(-known.minimum, known.maximum) >= fills.plain
 
 
-def _saturated(one: Statistics, other: Statistics, fills: Both) -> Places | None:
+def _match_saturated(one: Statistics, other: Statistics, fills: FillsOfBoth) -> ExclusionMatch | None:
     """Return what follows from saturated elements that are no fills; ``None`` where no side has any."""
     pairs = ((one, other, fills[0]), (other, one, fills[1]))
     found = [(against, kinds) for side, against, kinds in pairs if kinds and _largest(side) == kinds.largest]
     if not found:
         return None
-    whole = not (_masked(one) or _masked(other) or one.nonfinite or other.nonfinite)
+    whole = not (_count_masked(one) or _count_masked(other) or one.nonfinite or other.nonfinite)
     if whole and any(_largest(against) < kinds.largest - kinds.slack for against, kinds in found):
-        return Places(saturated_mismatch=1)
-    return Places(unknown=_SATURATED)
+        return ExclusionMatch(saturated_mismatch=1)
+    return ExclusionMatch(unknown=_SATURATED)
 
 
 def _largest(side: Statistics) -> float:
     return max(-(side.minimum or 0.0), side.maximum or 0.0)
 
 
-def _nonfinite_apart(one: Statistics, other: Statistics) -> int:
+def _count_nonfinite_apart(one: Statistics, other: Statistics) -> int:
     """Return at how many places a NaN or infinity cannot have an equal partner; one place may take one of each side."""
-    return max(_without_partner(one, other), _without_partner(other, one))
+    return max(_count_without_partner(one, other), _count_without_partner(other, one))
 
 
-def _without_partner(side: Statistics, other: Statistics) -> int:
+def _count_without_partner(side: Statistics, other: Statistics) -> int:
     """Return how many NaN and infinities of a side are more than the other has; -inf may stand against a negative fill."""
     low = other.sentinel - (other.high or 0)
     kinds = ((side.nan, other.nan), (side.positive_infinity, other.positive_infinity))
     return sum(max(0, here - there) for here, there in (*kinds, (side.negative_infinity, other.negative_infinity + low)))
 
 
-def _fills_apart(one: Statistics, other: Statistics) -> int:
+def _count_fills_apart(one: Statistics, other: Statistics) -> int:
     """Return how many fills cannot have a partner; a negative one may stand against -inf."""
     if one.high is None or other.high is None:
         return abs(one.sentinel + one.negative_infinity - other.sentinel - other.negative_infinity)
-    return max(abs(_low(one) - _low(other)), abs(one.high - other.high))
+    return max(abs(_count_low(one) - _count_low(other)), abs(one.high - other.high))
 
 
-def _low(side: Statistics) -> int:
+def _count_low(side: Statistics) -> int:
     return side.sentinel - (side.high or 0) + side.negative_infinity
 
 
@@ -192,6 +194,6 @@ def _reaches(side: Statistics, other: Statistics, fills: Fills | None) -> bool:
     return bool(-other.minimum >= nearest if side.fill < 0 else other.maximum >= nearest)
 
 
-def _fills(side: Kept, constants: tuple[float, ...]) -> Fills | None:
+def _find_fills(side: KeptTensor, constants: tuple[float, ...]) -> Fills | None:
     name = real_part(side.dtype)
     return fills_of(float_facts(name), constants) if name in FLOATS else None

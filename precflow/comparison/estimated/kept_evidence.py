@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precflow.agent.contract import FILLS, FILLS_FAR
-from precflow.comparison.estimated.sketch import BLOCK, BUCKETS, block_sketch, mixed
+from precflow.comparison.estimated.sketch import BLOCK, BUCKETS, mix32, sketch_block
 from precflow.comparison.fused.row_norms import row_length
 from precflow.comparison.fused.value_classes import (
     FIRST_FILL,
@@ -24,8 +24,8 @@ from precflow.comparison.fused.value_classes import (
     Classes,
     Fills,
     Floats,
+    classify_values,
     fills_of,
-    sort,
     widen,
 )
 from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES, float_facts, name_of, real_part
@@ -40,7 +40,7 @@ _SMALLEST_SUM = 2.0**-110  # in float32 a smaller one has lost digits that the r
 _SINGLE, _SPLIT = 2.0**-22, 2.0**-32  # error of sums in float32, without and with their low part, relative to the norm
 
 
-class Evidence(Protocol):
+class EvidenceSource(Protocol):
     """A dump, as far as it is read here."""
 
     @property
@@ -58,7 +58,7 @@ class Evidence(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptTensor:
     """What is known of one tensor.
 
     Attributes:
@@ -86,12 +86,12 @@ class Kept:
     fills: tuple[float, ...] | None = FILLS
 
 
-def constants_of(reference: Evidence, target: Evidence) -> tuple[float, ...]:
+def common_constants(reference: EvidenceSource, target: EvidenceSource) -> tuple[float, ...]:
     """Return the constants that both dumps know mask fills by, those that are always known where they do not agree."""
     return reference.fills if reference.fills and reference.fills == target.fills else FILLS
 
 
-def kept(record: Record, dump: Evidence, constants: tuple[float, ...] = FILLS) -> Kept:
+def load_kept(record: Record, dump: EvidenceSource, constants: tuple[float, ...] = FILLS) -> KeptTensor:
     """Return what a dump has of a record.
 
     Args:
@@ -102,14 +102,14 @@ def kept(record: Record, dump: Evidence, constants: tuple[float, ...] = FILLS) -
     Raises:
         DumpError: It should have it, and it cannot be read.
     """
-    found = Kept(record.dtype, record.shape, record.share, fills=dump.fills)
+    found = KeptTensor(record.dtype, record.shape, record.share, fills=dump.fills)
     if record.stored:
-        return of_tensor(dump.tensor(record), found, constants)
+        return sum_tensor(dump.tensor(record), found, constants)
     if record.statistics is None:
         return found
     found = replace(found, evidence="statistics", statistics=record.statistics)
     rows = _in_range(dump.rows(record)) if record.share == 1 else None
-    sums = None if _in_step(record.shape) else _in_range(dump.sketch(record))
+    sums = None if _is_in_step(record.shape) else _in_range(dump.sketch(record))
     if sums is None:
         return replace(found, rows=rows)
     parts = sums.reshape(-1, BUCKETS)
@@ -117,7 +117,7 @@ def kept(record: Record, dump: Evidence, constants: tuple[float, ...] = FILLS) -
     return replace(found, evidence="sketch", sketch=parts.sum(axis=0), resolution=resolution, rows=rows)
 
 
-def of_tensor(tensor: npt.NDArray[Any], described: Kept, constants: tuple[float, ...] = FILLS) -> Kept:
+def sum_tensor(tensor: npt.NDArray[Any], described: KeptTensor, constants: tuple[float, ...] = FILLS) -> KeptTensor:
     """Return sketch, statistics and row norms of a floating point tensor; of other types nothing but that it was stored.
 
     Args:
@@ -130,22 +130,22 @@ def of_tensor(tensor: npt.NDArray[Any], described: Kept, constants: tuple[float,
         return replace(described, evidence="tensors")
     flat = np.ascontiguousarray(tensor).reshape(-1).view(NUMPY_DTYPES[name])
     length, fills = group_length(described.shape, flat.size), fills_of(float_facts(name), constants)
-    gathered, floor = _Gathered(fills, float_facts(name).largest, flat.size, length), floor_of(flat, fills)
+    gathered, floor = _TensorSums(fills, float_facts(name).largest, flat.size, length), find_fill_floor(flat, fills)
     for number, start in enumerate(range(0, flat.size, BLOCK)):
         values = widen(flat[start : start + BLOCK])
-        gathered.add(values, sort(values, fills, floor).kinds, number)
+        gathered.add(values, classify_values(values, fills, floor).kinds, number)
     return replace(
         described,
         evidence="tensors",
         statistics=gathered.statistics(),
-        sketch=None if _in_step(described.shape) else gathered.sketch,
+        sketch=None if _is_in_step(described.shape) else gathered.sketch,
         rows=np.sqrt(gathered.rows) if described.share == 1 else None,
         exact=True,
         fills=constants,
     )
 
 
-def floor_of(flat: npt.NDArray[Any], fills: Fills, block: int = BLOCK) -> float:
+def find_fill_floor(flat: npt.NDArray[Any], fills: Fills, block: int = BLOCK) -> float:
     """Return the magnitude below which a constant is an ordinary number in a tensor; 0 where no constant is.
 
     Args:
@@ -156,7 +156,7 @@ def floor_of(flat: npt.NDArray[Any], fills: Fills, block: int = BLOCK) -> float:
     largest, least = 0.0, np.inf
     for start in range(0, flat.size, block):
         part = flat[start : start + block]
-        found = sort(widen(part), fills)
+        found = classify_values(widen(part), fills)
         largest, least = max(largest, found.largest), min(least, found.least)
         release(part)
     return FILLS_FAR * largest if least < FILLS_FAR * largest else 0.0
@@ -177,7 +177,7 @@ def group_length(shape: tuple[int, ...], size: int) -> int:
     return length * max(1, -(-rows // MOST_ROWS))
 
 
-def _in_step(shape: tuple[int, ...]) -> bool:
+def _is_in_step(shape: tuple[int, ...]) -> bool:
     """Tell whether an axis steps by a multiple of the bucket count: one column would fall into one bucket, and be misjudged."""
     return any(
         int(np.prod(shape[axis + 1 :], dtype=np.int64)) % BUCKETS == 0 for axis in range(len(shape) - 1) if shape[axis] > 1
@@ -193,7 +193,7 @@ def _in_range(numbers: npt.NDArray[Any] | None) -> Floats | None:
     return wide if np.isfinite(largest) and (not largest or largest >= _SMALLEST_SUM) else None
 
 
-class _Gathered:
+class _TensorSums:
     """Sums over the blocks of one tensor.
 
     Args:
@@ -222,7 +222,7 @@ class _Gathered:
         with np.errstate(over="ignore", under="ignore"):
             squares = numbers * numbers
         start = number * BLOCK
-        self.sketch += block_sketch(numbers, number)
+        self.sketch += sketch_block(numbers, number)
         with np.errstate(over="ignore"):
             self._sums += (numbers.sum(), squares.sum())
             for row, part in self._pieces(start, values.size):
@@ -235,7 +235,7 @@ class _Gathered:
         if filled.any():
             self._filled.append((float(values[filled].min()), float(values[filled].max())))
         if not ordinary.all():
-            self._places += places(kinds, start, self._fills)
+            self._places += checksum_places(kinds, start, self._fills)
 
     def statistics(self) -> Statistics:
         """Return what was counted and added up."""
@@ -276,7 +276,7 @@ class _Gathered:
             position = end
 
 
-def places(kinds: Classes, start: int, fills: Fills) -> int:
+def checksum_places(kinds: Classes, start: int, fills: Fills) -> int:
     """Return the checksum of where elements stand that are not ordinary, as ``contract.STATISTICS`` defines it.
 
     Args:
@@ -289,5 +289,5 @@ def places(kinds: Classes, start: int, fills: Fills) -> int:
     codes[[NOT_A_NUMBER, INFINITY, MINUS_INFINITY]] = 1, 2, _LOW
     positions = where.astype(np.uint64) + np.uint64(start)
     inside, block = (positions % _PLACES).astype(np.uint32), (positions // _PLACES).astype(np.uint32)
-    weights = (mixed(inside + np.uint32(_SEED)) ^ mixed(block)) | np.uint32(1)
+    weights = (mix32(inside + np.uint32(_SEED)) ^ mix32(block)) | np.uint32(1)
     return int(np.add.reduce(codes[kinds[where]] * weights, dtype=np.uint32))

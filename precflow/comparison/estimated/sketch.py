@@ -29,7 +29,7 @@ _OFFSETS = 1 << 20
 _HALF = np.uint32(16)
 
 
-def sketch(values: Floats) -> Floats:
+def make_sketch(values: Floats) -> Floats:
     """Return the sketch of some values, float64 ``[BUCKETS]``.
 
     Args:
@@ -37,25 +37,25 @@ def sketch(values: Floats) -> Floats:
     """
     total = np.zeros(BUCKETS)
     for number, start in enumerate(range(0, values.size, BLOCK)):
-        total += block_sketch(values[start : start + BLOCK], number)
+        total += sketch_block(values[start : start + BLOCK], number)
     return total
 
 
-def block_sketch(values: Floats, number: int) -> Floats:
+def sketch_block(values: Floats, number: int) -> Floats:
     """Return what a block adds to the sketch of its tensor.
 
     Args:
         values: Its elements, at most ``BLOCK``.
         number: Which block of the tensor it is, from 0.
     """
-    offset = int(mixed(np.array([number & 0xFFFFFFFF], np.uint32))[0]) % _OFFSETS
+    offset = int(mix32(np.array([number & 0xFFFFFFFF], np.uint32))[0]) % _OFFSETS
     signed = np.zeros(-(-values.size // BUCKETS) * BUCKETS)
     np.multiply(values, _signs()[offset : offset + values.size], out=signed[: values.size])
     summed: Floats = signed.reshape(-1, BUCKETS).sum(axis=0)
     return summed
 
 
-def norm(vector: Floats) -> float:
+def estimate_norm(vector: Floats) -> float:
     """Return the Euclidean norm of a vector, without leaving the range of float64 on the way."""
     largest = float(np.max(np.abs(vector), initial=0.0))
     if not largest or not np.isfinite(largest):
@@ -63,7 +63,7 @@ def norm(vector: Floats) -> float:
     return largest * float(np.linalg.norm(vector / largest))
 
 
-def mixed(values: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+def mix32(values: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     """Return the agents' ``mix32`` of each value, uint32."""
     values = (values ^ values >> _HALF) * np.uint32(0x7FEB352D)
     values = (values ^ values >> np.uint32(15)) * np.uint32(0x846CA68B)
@@ -72,7 +72,7 @@ def mixed(values: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
 
 @functools.cache
 def _signs() -> npt.NDArray[np.float32]:
-    bits = mixed(np.arange(_OFFSETS + BLOCK, dtype=np.uint32)) & np.uint32(1)
+    bits = mix32(np.arange(_OFFSETS + BLOCK, dtype=np.uint32)) & np.uint32(1)
     signs: npt.NDArray[np.float32] = np.float32(1) - np.float32(2) * bits.astype(np.float32)
     signs.flags.writeable = False
     return signs

@@ -8,8 +8,8 @@ from typing import Protocol
 from precflow.comparison.batches import Batch
 from precflow.comparison.executors.cluster import Cluster
 from precflow.comparison.executors.threads import Threads
-from precflow.comparison.reading import Found, Terms
-from precflow.comparison.user_metrics import Declared
+from precflow.comparison.reading import PairResult, ReadOptions
+from precflow.comparison.user_metrics import DeclaredMetrics
 from precflow.config import schema
 from precflow.dumps.reader import Dump
 
@@ -19,7 +19,9 @@ from precflow.dumps.reader import Dump
 class Executor(Protocol):
     """Reads batches somewhere."""
 
-    def run(self, batches: Iterable[Batch], reference: Dump, target: Dump, terms: Terms) -> Iterator[tuple[Batch, list[Found]]]:
+    def run(
+        self, batches: Iterable[Batch], reference: Dump, target: Dump, terms: ReadOptions
+    ) -> Iterator[tuple[Batch, list[PairResult]]]:
         """Yield every batch with what its readings gave, in their order; batches may come in any order.
 
         Raises:
@@ -27,7 +29,7 @@ class Executor(Protocol):
         """
 
 
-def choose(settings: schema.Executor, declared: Declared) -> Executor:
+def choose(settings: schema.Executor, declared: DeclaredMetrics) -> Executor:
     """Return the executor of a run.
 
     Args:

@@ -17,8 +17,8 @@ from typing import Any
 
 from precflow import __version__
 from precflow.comparison.batches import Batch
-from precflow.comparison.reading import Found, Terms, read_all
-from precflow.comparison.user_metrics import Declared, Makers
+from precflow.comparison.reading import PairResult, ReadOptions, read_pair
+from precflow.comparison.user_metrics import DeclaredMetrics, MetricMakers
 from precflow.dumps.reader import Dump
 from precflow.errors import DumpError, ExecutorError, MissingExtraError
 
@@ -41,9 +41,11 @@ class Cluster:
 
     address: str = ""
     workers: int = 0
-    declared: Declared = field(default_factory=Declared)
+    declared: DeclaredMetrics = field(default_factory=DeclaredMetrics)
 
-    def run(self, batches: Iterable[Batch], reference: Dump, target: Dump, terms: Terms) -> Iterator[tuple[Batch, list[Found]]]:
+    def run(
+        self, batches: Iterable[Batch], reference: Dump, target: Dump, terms: ReadOptions
+    ) -> Iterator[tuple[Batch, list[PairResult]]]:
         """Yield every batch, as workers finish them, with what its readings gave.
 
         Raises:
@@ -54,22 +56,22 @@ class Cluster:
         work = list(batches)
         if not work:
             return
-        distributed = _distributed()
-        task = _Task(_place(reference), _place(target), terms.compiled, terms.block, terms.constants, self.declared)
+        distributed = _import_distributed()
+        task = _Task(_locate(reference), _locate(target), terms.compiled, terms.block, terms.constants, self.declared)
         with self._client(distributed) as client:
             futures = {client.submit(task, batch, pure=False): batch for batch in work}
             watch = _Watch(client)
-            for future in _finished(distributed.as_completed(list(futures), loop=client.loop), watch):
+            for future in _as_finished(distributed.as_completed(list(futures), loop=client.loop), watch):
                 found = self._result(future, watch, distributed)
                 batch = futures.pop(future)
                 future.release()
                 yield batch, found
 
-    def _result(self, future: Any, watch: _Watch, distributed: Any) -> list[Found]:
+    def _result(self, future: Any, watch: _Watch, distributed: Any) -> list[PairResult]:
         """Return what a task gave; where its worker died with it, it is waited for once more."""
         while True:
             with contextlib.suppress(distributed.TimeoutError), self._explained(distributed):
-                found: list[Found] = future.result(timeout=_TICK)
+                found: list[PairResult] = future.result(timeout=_TICK)
                 return found
             watch.look()
 
@@ -87,7 +89,7 @@ class Cluster:
     @contextlib.contextmanager
     def _client(self, distributed: Any) -> Iterator[Any]:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_quiet())
+            stack.enter_context(_silence_dask())
             where = self.address or stack.enter_context(self._own_cluster(distributed))
             try:
                 client = stack.enter_context(distributed.Client(where, timeout=_PATIENCE, set_as_default=False))
@@ -117,7 +119,7 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _DumpLocation:
     """Where a dump is, and which it is."""
 
     path: str
@@ -128,23 +130,23 @@ class _Place:
 class _Task:
     """What a worker does with a batch."""
 
-    reference: _Place
-    target: _Place
+    reference: _DumpLocation
+    target: _DumpLocation
     compiled: bool
     block: int
     constants: tuple[float, ...]
-    declared: Declared
+    declared: DeclaredMetrics
     version: str = __version__
 
-    def __call__(self, batch: Batch) -> list[Found]:
+    def __call__(self, batch: Batch) -> list[PairResult]:
         """Read a batch in a worker."""
         if self.version != __version__:
             raise ExecutorError(
                 f"a worker has precflow {__version__}, not {self.version}", next_step="install the same everywhere"
             )
-        sides = {"reference": _opened(self.reference), "target": _opened(self.target)}
-        terms = Terms(self.compiled, self.block, _loaded(self.declared), self.constants)
-        return [read_all(reading, sides, terms) for reading in batch.readings]
+        sides = {"reference": _open_dump(self.reference), "target": _open_dump(self.target)}
+        terms = ReadOptions(self.compiled, self.block, _load_metrics(self.declared), self.constants)
+        return [read_pair(reading, sides, terms) for reading in batch.readings]
 
 
 class _Watch:
@@ -176,7 +178,7 @@ class _Watch:
             return True
 
 
-def _finished(completed: Any, watch: _Watch) -> Iterator[Any]:
+def _as_finished(completed: Any, watch: _Watch) -> Iterator[Any]:
     """Yield futures as they are done, as long as there is somebody to do them."""
     while not completed.is_empty():
         batch = completed.next_batch(block=False)
@@ -187,7 +189,7 @@ def _finished(completed: Any, watch: _Watch) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_dask() -> Iterator[None]:
     """Keep Dask from printing tracebacks of what is told in words here."""
     loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]
     levels = [logger.level for logger in loggers]
@@ -200,12 +202,12 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _place(dump: Dump) -> _Place:
-    return _Place(str(dump.path.resolve()), dump.header.content)
+def _locate(dump: Dump) -> _DumpLocation:
+    return _DumpLocation(str(dump.path.resolve()), dump.header.content)
 
 
 @functools.lru_cache(maxsize=4)
-def _opened(place: _Place) -> Dump:
+def _open_dump(place: _DumpLocation) -> Dump:
     """Open a dump once a worker."""
     try:
         dump = Dump.open(Path(place.path), allow_unsealed=True)
@@ -216,10 +218,10 @@ def _opened(place: _Place) -> Dump:
     return dump
 
 
-_MAKERS: dict[str, Makers] = {}
+_MAKERS: dict[str, MetricMakers] = {}
 
 
-def _loaded(declared: Declared) -> Makers:
+def _load_metrics(declared: DeclaredMetrics) -> MetricMakers:
     """Load the user's metrics once a worker."""
     key = repr(declared)
     if key not in _MAKERS:
@@ -227,7 +229,7 @@ def _loaded(declared: Declared) -> Makers:
     return _MAKERS[key]
 
 
-def _distributed() -> Any:
+def _import_distributed() -> Any:
     try:
         return importlib.import_module("distributed")
     except ImportError as error:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy.typing as npt
 
 from precflow.comparison.batches import Batch
-from precflow.comparison.reading import Found, OpenPair, Part, Reading, Terms
+from precflow.comparison.reading import OpenPair, PairResult, PartResult, Reading, ReadOptions
 from precflow.dumps.garbage import collector_off
 from precflow.dumps.mapped_pages import release
 from precflow.dumps.reader import Dump
@@ -23,7 +23,7 @@ _ENOUGH = 1 << 20  # elements that are worth a task of a pool
 _HELD = 1 << 19  # elements whose pages a thread holds: of both sides of float32 4 MiB
 _AHEAD = 2  # batches that are begun before the first of them is finished
 
-Range = tuple[OpenPair, int, int]
+PairRange = tuple[OpenPair, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,16 @@ class Threads:
 
     threads: int = 0
 
-    def run(self, batches: Iterable[Batch], reference: Dump, target: Dump, terms: Terms) -> Iterator[tuple[Batch, list[Found]]]:
+    def run(
+        self, batches: Iterable[Batch], reference: Dump, target: Dump, terms: ReadOptions
+    ) -> Iterator[tuple[Batch, list[PairResult]]]:
         """Yield every batch, in order, with what its readings gave."""
-        begun: deque[_Begun] = deque()
+        begun: deque[_BatchInProgress] = deque()
         collector = contextlib.nullcontext() if terms.own else collector_off()  # the user's own code may make cycles
         with collector, ThreadPoolExecutor(self.threads or os.cpu_count() or 1) as pool:
             try:
                 for batch in batches:
-                    begun.append(_Begun(batch, reference, target, terms, pool))
+                    begun.append(_BatchInProgress(batch, reference, target, terms, pool))
                     if len(begun) > _AHEAD:
                         yield begun.popleft().finished()
                 while begun:
@@ -52,33 +54,37 @@ class Threads:
                 pool.shutdown(cancel_futures=True)
 
 
-class _Begun:
+class _BatchInProgress:
     """A batch whose pairs are being read."""
 
-    def __init__(self, batch: Batch, reference: Dump, target: Dump, terms: Terms, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, batch: Batch, reference: Dump, target: Dump, terms: ReadOptions, pool: ThreadPoolExecutor) -> None:
         self._batch = batch
-        self._opened = [_open(reading, reference, target, terms) for reading in batch.readings]
-        self._tasks: list[Future[list[Part | Found]]] = [pool.submit(_read, task) for task in _tasks(self._opened)]
+        self._opened = [_open_pair(reading, reference, target, terms) for reading in batch.readings]
+        self._tasks: list[Future[list[PartResult | PairResult]]] = [
+            pool.submit(_read_task, task) for task in _make_tasks(self._opened)
+        ]
 
-    def finished(self) -> tuple[Batch, list[Found]]:
+    def finished(self) -> tuple[Batch, list[PairResult]]:
         """Wait for all of it, and put the parts of large pairs together."""
         results = iter([result for task in self._tasks for result in task.result()])
-        return self._batch, [opened if isinstance(opened, Found) else _found(opened, results) for opened in self._opened]
+        return self._batch, [
+            opened if isinstance(opened, PairResult) else _finish_pair(opened, results) for opened in self._opened
+        ]
 
 
-def _open(reading: Reading, reference: Dump, target: Dump, terms: Terms) -> OpenPair | Found:
+def _open_pair(reading: Reading, reference: Dump, target: Dump, terms: ReadOptions) -> OpenPair | PairResult:
     try:
         return OpenPair(reading, reference, target, terms)
     except DumpError as error:
-        return Found(problem=error.message)
+        return PairResult(problem=error.message)
 
 
-def _tasks(opened: Sequence[OpenPair | Found]) -> Iterator[list[Range]]:
+def _make_tasks(opened: Sequence[OpenPair | PairResult]) -> Iterator[list[PairRange]]:
     """Put ranges together until they are worth a task."""
-    task: list[Range] = []
+    task: list[PairRange] = []
     size = 0
     for pair in opened:
-        if isinstance(pair, Found):
+        if isinstance(pair, PairResult):
             continue
         for start, stop in pair.ranges():
             task.append((pair, start, stop))
@@ -90,9 +96,9 @@ def _tasks(opened: Sequence[OpenPair | Found]) -> Iterator[list[Range]]:
         yield task
 
 
-def _read(task: Sequence[Range]) -> list[Part | Found]:
+def _read_task(task: Sequence[PairRange]) -> list[PartResult | PairResult]:
     """Read ranges, and finish the pairs that are read whole: the thread that waits for all has the interpreter's lock else."""
-    results: list[Part | Found] = []
+    results: list[PartResult | PairResult] = []
     held: list[npt.NDArray[Any]] = []
     size = 0
     for pair, start, stop in task:
@@ -106,16 +112,16 @@ def _read(task: Sequence[Range]) -> list[Part | Found]:
     return results
 
 
-def _result(pair: OpenPair, part: Part, *, whole: bool) -> Part | Found:
+def _result(pair: OpenPair, part: PartResult, *, whole: bool) -> PartResult | PairResult:
     return pair.found([part]) if whole else part
 
 
-def _found(pair: OpenPair, results: Iterator[Part | Found]) -> Found:
+def _finish_pair(pair: OpenPair, results: Iterator[PartResult | PairResult]) -> PairResult:
     """Return what a pair gave, of whose ranges the next results are."""
-    parts: list[Part] = []
+    parts: list[PartResult] = []
     for _ in pair.ranges():
         result = next(results)
-        if isinstance(result, Found):
+        if isinstance(result, PairResult):
             return result
         parts.append(result)
     return pair.found(parts)

@@ -7,27 +7,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precflow.comparison.fused.scaled_float import Scaled
+from precflow.comparison.fused.scaled_float import ScaledFloat
 from precflow.comparison.fused.summary import Summary
 
 
-def integer_block(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> Summary:
+def summarize_integers(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> Summary:
     """Measure one block; ``difference_max`` is an exact Python integer.
 
     Args:
         reference: Flat integers or booleans.
         target: As many, possibly of another such type.
     """
-    apart = distance(reference, target)
+    apart = integer_distance(reference, target)
     return Summary(
         elements=reference.size,
         unequal=reference.dtype != target.dtype or bool(apart.any()),
-        difference_sum=Scaled.of(float(np.add.reduce(apart, dtype=np.float64))),
+        difference_sum=ScaledFloat.of(float(np.add.reduce(apart, dtype=np.float64))),
         difference_max=int(apart.max()),
     )
 
 
-def distance(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def integer_distance(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return |x - y|: as uint64 by wrapping subtraction, as Python integers where uint64 meets a signed type."""
     unsigned = [array.dtype == np.uint64 for array in (reference, target)]
     signed = [array.dtype.kind == "i" for array in (reference, target)]

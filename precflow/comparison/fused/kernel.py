@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from precflow.agent.contract import FILLS
 from precflow.comparison.fused.close_tolerances import count_close, rungs_from
-from precflow.comparison.fused.kl_divergence import divergence_sum
+from precflow.comparison.fused.kl_divergence import sum_divergence_terms
 from precflow.comparison.fused.row_norms import RowNorms
-from precflow.comparison.fused.scaled_float import Scaled
+from precflow.comparison.fused.scaled_float import ScaledFloat
 from precflow.comparison.fused.summary import Summary, merge
-from precflow.comparison.fused.ulp_distance import distances
-from precflow.comparison.fused.value_classes import Fills, Floats, PairClasses, Sides, classify, fills_of, widen
+from precflow.comparison.fused.ulp_distance import ulp_distances
+from precflow.comparison.fused.value_classes import Fills, FloatPair, Floats, PairClasses, classify_pairs, fills_of, widen
 from precflow.dumps.dtypes import FloatFacts, coarsest, float_facts
 
 _OFFSET = 1e-7  # CANN's operator standard adds it to |y|
@@ -56,7 +56,7 @@ def pair_facts(reference: str, target: str, constants: tuple[float, ...] = FILLS
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _FloatBlock:
     """One population of a block, widened: its ordinary pairs, or its fills; others hold 0 on both sides and add nothing.
 
     Attributes:
@@ -84,14 +84,14 @@ class _Block:
         return [_difference_part(self), _relative_part(self), _divergence_part(self)]
 
 
-def float_block(  # noqa: PLR0913  each is a thing of its own, named at the call
+def summarize_floats(  # noqa: PLR0913  each is a thing of its own, named at the call
     reference: npt.NDArray[Any],
     target: npt.NDArray[Any],
     facts: PairFacts,
     *,
     row: int,
     length: int,
-    floors: Sides = (0.0, 0.0),
+    floors: FloatPair = (0.0, 0.0),
 ) -> Summary:
     """Measure one block.
 
@@ -116,13 +116,13 @@ def float_block(  # noqa: PLR0913  each is a thing of its own, named at the call
             largest_reference=largest[0],
             largest_target=largest[1],
         )
-        return merge([counted, *_Block(y, x, (reference, target), 0, facts, row, shape).parts()])
-    groups = classify(y, x, facts.fills, floors)
+        return merge([counted, *_FloatBlock(y, x, (reference, target), 0, facts, row, shape).parts()])
+    groups = classify_pairs(y, x, facts.fills, floors)
     fills = _fills(y, x, (reference, target), groups, facts, row, shape)
     y[groups.excluded] = x[groups.excluded] = 0.0
     excluded = groups.sentinel + groups.nonfinite
     counted = replace(_counted(reference.size, groups, unequal=unequal), fills=fills)
-    return merge([counted, *_Block(y, x, (reference, target), excluded, facts, row, shape).parts()])
+    return merge([counted, *_FloatBlock(y, x, (reference, target), excluded, facts, row, shape).parts()])
 
 
 def _largest(values: Floats) -> float:
@@ -146,7 +146,7 @@ def _fills(  # noqa: PLR0913, PLR0917  what a block is made of
     here = np.where(groups.measured, y, 0.0)
     there = here if x is y or np.array_equal(y[groups.measured], x[groups.measured]) else np.where(groups.measured, x, 0.0)
     counted = Summary(inexact=True, elements=number)
-    return merge([counted, *_Block(here, there, raw, y.size - number, facts, row, shape).parts()])
+    return merge([counted, *_FloatBlock(here, there, raw, y.size - number, facts, row, shape).parts()])
 
 
 def _unequal(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> bool:
@@ -173,7 +173,7 @@ def _counted(elements: int, groups: PairClasses, *, unequal: bool) -> Summary:
     )
 
 
-def _equal_part(block: _Block) -> Summary:
+def _equal_part(block: _FloatBlock) -> Summary:
     """Return what a block of equal bits gives: every error is 0, and only the reference's own sums are needed."""
     magnitude = np.abs(block.y)
     largest = float(magnitude.max())
@@ -195,7 +195,7 @@ def _equal_part(block: _Block) -> Summary:
     )
 
 
-def _difference_part(block: _Block) -> Summary:
+def _difference_part(block: _FloatBlock) -> Summary:
     """Return the sums over differences and values of either side."""
     magnitude, target = np.abs(block.y), np.abs(block.x)
     largest_y, largest_x = float(magnitude.max()), float(target.max())
@@ -221,11 +221,11 @@ def _difference_part(block: _Block) -> Summary:
     )
 
 
-def _difference(block: _Block, halved: int) -> Floats:
+def _difference(block: _FloatBlock, halved: int) -> Floats:
     return block.x / 2 - block.y / 2 if halved else block.x - block.y
 
 
-def _relative_part(block: _Block) -> Summary:
+def _relative_part(block: _FloatBlock) -> Summary:
     """Return what divides by the reference, element by element; small references (and excluded pairs) give 0."""
     normal = block.facts.reference.smallest_normal
     magnitude = np.abs(block.y)
@@ -236,7 +236,7 @@ def _relative_part(block: _Block) -> Summary:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         relative = np.ldexp(distance / magnitude, halved) if halved else distance / magnitude
         offset = np.ldexp(distance / (magnitude + _OFFSET), halved) if halved else distance / (magnitude + _OFFSET)
-        apart = distances(*block.raw, block.facts.coarse)
+        apart = ulp_distances(*block.raw, block.facts.coarse)
     relative[small] = 0.0
     apart[small] = 0
     largest, largest_offset = float(relative.max()), float(offset.max())
@@ -250,12 +250,12 @@ def _relative_part(block: _Block) -> Summary:
         offset_relative_max=largest_offset,
         within_one_thousandth=int(np.count_nonzero(relative <= 0.001)) - outside,
         within_five_thousandths=int(np.count_nonzero(relative <= 0.005)) - outside,
-        ulp_sum=Scaled.of(float(np.add.reduce(apart, dtype=np.float64))),
+        ulp_sum=ScaledFloat.of(float(np.add.reduce(apart, dtype=np.float64))),
         ulp_max=int(apart.max()),
     )
 
 
-def _divergence_part(block: _Block) -> Summary:
+def _divergence_part(block: _FloatBlock) -> Summary:
     """Return the terms of the divergence, where both sides may be distributions: no value is negative."""
     y, x, smallest = block.y, block.x, block.facts.target.smallest
     if y.min() < 0 or x.min() < 0:
@@ -264,7 +264,7 @@ def _divergence_part(block: _Block) -> Summary:
     if exponent:
         x = np.ldexp(np.where((x == 0) & (y > 0), smallest, x), -exponent)
         y = np.ldexp(y, -exponent)
-    return Summary(divergence=Scaled.of(divergence_sum(y, x, smallest), exponent))
+    return Summary(divergence=ScaledFloat.of(sum_divergence_terms(y, x, smallest), exponent))
 
 
 def _exponent(largest: float) -> int:
@@ -274,18 +274,18 @@ def _exponent(largest: float) -> int:
     return math.frexp(largest)[1]
 
 
-def _sum(values: Floats, largest: float, halved: int = 0) -> Scaled:
+def _sum(values: Floats, largest: float, halved: int = 0) -> ScaledFloat:
     exponent = _exponent(largest)
-    return Scaled.of(float(np.add.reduce(np.ldexp(values, -exponent) if exponent else values)), exponent + halved)
+    return ScaledFloat.of(float(np.add.reduce(np.ldexp(values, -exponent) if exponent else values)), exponent + halved)
 
 
-def _squares(values: Floats, largest: float, shape: tuple[int, int], halved: int = 0) -> tuple[tuple[Floats, int], Scaled]:
+def _squares(values: Floats, largest: float, shape: tuple[int, int], halved: int = 0) -> tuple[tuple[Floats, int], ScaledFloat]:
     """Return the Euclidean norm of each row, to be multiplied by 2 to the number beside them, and the sum of all squares."""
     exponent = _exponent(largest)
     table = (np.ldexp(values, -exponent) if exponent else values).reshape(shape)
     squares: Floats = np.einsum("ij,ij->i", table, table)
     power = exponent + halved
-    return (np.sqrt(squares), power), Scaled.of(float(np.add.reduce(squares)), 2 * power)
+    return (np.sqrt(squares), power), ScaledFloat.of(float(np.add.reduce(squares)), 2 * power)
 
 
 def _rows(first: int, difference: tuple[Floats, int], reference: tuple[Floats, int]) -> RowNorms:
@@ -300,9 +300,9 @@ def _rows(first: int, difference: tuple[Floats, int], reference: tuple[Floats, i
     return RowNorms(first, wrong, norms, exponent)
 
 
-def _product(y: Floats, x: Floats, largest_y: float, largest_x: float) -> Scaled:
+def _product(y: Floats, x: Floats, largest_y: float, largest_x: float) -> ScaledFloat:
     """Return the sum of x y; not by BLAS, whose own threads would fight with ours."""
     left, right = _exponent(largest_y), _exponent(largest_x)
     first = np.ldexp(y, -left) if left else y
     second = np.ldexp(x, -right) if right else x
-    return Scaled.of(float(np.einsum("i,i->", first, second)), left + right)
+    return ScaledFloat.of(float(np.einsum("i,i->", first, second)), left + right)

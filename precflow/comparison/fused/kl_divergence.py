@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from precflow.comparison.fused.scaled_float import Scaled, ratio
+from precflow.comparison.fused.scaled_float import ScaledFloat, divide
 from precflow.comparison.fused.value_classes import Floats
 
 SERIES = (1 / 3, 1 / 5, 1 / 7, 1 / 9, 1 / 11)  # of the inverse hyperbolic tangent, behind its first term
@@ -14,7 +14,7 @@ SERIES_BELOW = 0.05  # |s| below which they are exact to 4e-16
 RATIOS = (5e-324, 1e308)  # keeps the logarithm finite where a quotient leaves float64
 
 
-def divergence_sum(reference: Floats, target: Floats, smallest: float) -> float:
+def sum_divergence_terms(reference: Floats, target: Floats, smallest: float) -> float:
     """Return the sum of ``y log(y / x) - y + x``, each term of which is 0 or positive.
 
     With ``s = (x - y) / (x + y)`` the logarithm of ``x / y`` is ``2 artanh s``, and the term is
@@ -38,17 +38,17 @@ def divergence_sum(reference: Floats, target: Floats, smallest: float) -> float:
     return float(np.add.reduce(np.where(reference > 0, terms, floored)))
 
 
-def divergence(terms: Scaled, reference_sum: Scaled, target_sum: Scaled) -> float:
+def combine_divergence(terms: ScaledFloat, reference_sum: ScaledFloat, target_sum: ScaledFloat) -> float:
     """Return ``sum p log(p / q)`` for ``p = y / sum y`` and ``q = x / sum x``, in nats, at least 0.
 
     Args:
-        terms: What :func:`divergence_sum` gave, added up.
+        terms: What :func:`sum_divergence_terms` gave, added up.
         reference_sum: Sum of y.
         target_sum: Sum of x.
     """
-    step = ratio(target_sum, reference_sum) - 1
+    step = divide(target_sum, reference_sum) - 1
     if step == -1:
         return math.inf if terms.mantissa else 0.0
     excess = step - math.log1p(step) if math.isfinite(step) else math.inf
-    value = ratio(terms, reference_sum) - excess
+    value = divide(terms, reference_sum) - excess
     return max(value, 0.0) if not math.isnan(value) else math.inf

@@ -27,7 +27,7 @@ def row_length(shape: tuple[int, ...]) -> int:
     return length * max(1, -(-size // (length * MOST_ROWS)))
 
 
-def pieces(start: int, stop: int, length: int, block: int) -> Iterator[tuple[int, int]]:
+def split_at_rows(start: int, stop: int, length: int, block: int) -> Iterator[tuple[int, int]]:
     """Cut a range of elements into pieces of at most ``block``, each of whole rows or within one row.
 
     Args:

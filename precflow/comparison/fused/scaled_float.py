@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 
-class Scaled(NamedTuple):
+class ScaledFloat(NamedTuple):
     """The number ``mantissa * 2 ** exponent``; the mantissa is 0, not finite, or of magnitude 0.5 to 1.
 
     Squares of float64 values leave the range of float64; sums of them do not, when they are kept like this.
@@ -17,22 +17,22 @@ class Scaled(NamedTuple):
     exponent: int = 0
 
     @classmethod
-    def of(cls, value: float, exponent: int = 0) -> Scaled:
+    def of(cls, value: float, exponent: int = 0) -> ScaledFloat:
         """Return ``value * 2 ** exponent``, exactly.
 
-        >>> Scaled.of(6.0)
-        Scaled(mantissa=0.75, exponent=3)
+        >>> ScaledFloat.of(6.0)
+        ScaledFloat(mantissa=0.75, exponent=3)
         """
         mantissa, shift = math.frexp(value)
         return cls(mantissa, shift + exponent if mantissa and math.isfinite(mantissa) else 0)
 
-    def __add__(self, other: Scaled) -> Scaled:  # type: ignore[override]  # a sum of numbers, not of tuples
+    def __add__(self, other: ScaledFloat) -> ScaledFloat:  # type: ignore[override]  # a sum of numbers, not of tuples
         if not self.mantissa:
             return other
         if not other.mantissa:
             return self
         exponent = max(self.exponent, other.exponent)
-        return Scaled.of(
+        return ScaledFloat.of(
             _times(self.mantissa, self.exponent - exponent) + _times(other.mantissa, other.exponent - exponent), exponent
         )
 
@@ -41,10 +41,10 @@ class Scaled(NamedTuple):
         return _times(self.mantissa, self.exponent)
 
 
-def ratio(numerator: Scaled, denominator: Scaled, *, root: bool = False) -> float:
+def divide(numerator: ScaledFloat, denominator: ScaledFloat, *, root: bool = False) -> float:
     """Return the quotient, or its square root; 0 against 0 is 0, anything else against 0 is infinite.
 
-    >>> ratio(Scaled.of(1.0, 5000), Scaled.of(4.0, 5000), root=True)
+    >>> divide(ScaledFloat.of(1.0, 5000), ScaledFloat.of(4.0, 5000), root=True)
     0.5
     """
     if not numerator.mantissa:
@@ -54,10 +54,10 @@ def ratio(numerator: Scaled, denominator: Scaled, *, root: bool = False) -> floa
     return _product(numerator.mantissa / denominator.mantissa, numerator.exponent - denominator.exponent, root=root)
 
 
-def mean(total: Scaled, count: int, *, root: bool = False) -> float:
+def divide_by_count(total: ScaledFloat, count: int, *, root: bool = False) -> float:
     """Return the quotient of a sum and a count above 0, or its square root.
 
-    >>> mean(Scaled.of(1.0, 5000), 4), mean(Scaled.of(9.0), 4, root=True)
+    >>> divide_by_count(ScaledFloat.of(1.0, 5000), 4), divide_by_count(ScaledFloat.of(9.0), 4, root=True)
     (inf, 1.5)
     """
     return _product(total.mantissa / count, total.exponent, root=root)

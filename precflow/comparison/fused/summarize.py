@@ -14,12 +14,12 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from precflow.agent.contract import FILLS
-from precflow.comparison.compiled.engine import compiled_range
-from precflow.comparison.fused.integers import integer_block
-from precflow.comparison.fused.kernel import float_block, pair_facts
-from precflow.comparison.fused.row_norms import pieces, row_length
+from precflow.comparison.compiled.engine import find_compiled_pass
+from precflow.comparison.fused.integers import summarize_integers
+from precflow.comparison.fused.kernel import pair_facts, summarize_floats
+from precflow.comparison.fused.row_norms import row_length, split_at_rows
 from precflow.comparison.fused.summary import Summary, merge
-from precflow.comparison.fused.value_classes import Sides
+from precflow.comparison.fused.value_classes import FloatPair
 from precflow.dumps.digest import Words, lanes, no_lanes
 from precflow.dumps.dtypes import NUMPY_DTYPES, is_floating, name_of, real_part
 from precflow.dumps.mapped_pages import release
@@ -68,7 +68,7 @@ class PairOfTensors:
         *,
         block: int = DEFAULT_BLOCK,
         compiled: bool = False,
-        floors: Sides = (0.0, 0.0),
+        floors: FloatPair = (0.0, 0.0),
     ) -> Summary:
         """Read a range of elements and measure it.
 
@@ -80,12 +80,12 @@ class PairOfTensors:
             floors: ``Summary.floors`` of the whole pair, where that is not settled: see :func:`settled`.
         """
         last = self.size if stop is None else stop
-        fast = compiled_range(*self._names, self._constants) if compiled else None
+        fast = find_compiled_pass(*self._names, self._constants) if compiled else None
         if fast:
             summary = fast(self.reference[start:last], self.target[start:last], start, self.length, floors=floors)
             return self._typed(summary)
         _keep_freed_memory()
-        ranges = pieces(start, last, self.length, block)
+        ranges = split_at_rows(start, last, self.length, block)
         empty = Summary(inexact=self.inexact, unequal=self._mixed)
         return merge([empty, *(self._block(first, last, floors) for first, last in ranges)])
 
@@ -103,7 +103,7 @@ class PairOfTensors:
             block: As for :meth:`summary`.
             compiled: The same.
         """
-        fast = compiled_range(*self._names, self._constants) if compiled and data else None
+        fast = find_compiled_pass(*self._names, self._constants) if compiled and data else None
         if data is None or fast is None:
             summary = self.summary(start, stop, block=block, compiled=compiled)
             return summary, (lanes(data[0]), lanes(data[1])) if data else None
@@ -130,18 +130,18 @@ class PairOfTensors:
         )
         return merge(list(again))
 
-    def _block(self, first: int, last: int, floors: Sides) -> Summary:
+    def _block(self, first: int, last: int, floors: FloatPair) -> Summary:
         reference, target = self.reference[first:last], self.target[first:last]
         summary = self._measured(reference, target, first, floors)
         for side in (reference, target):
             release(side)
         return summary
 
-    def _measured(self, reference: npt.NDArray[Any], target: npt.NDArray[Any], first: int, floors: Sides) -> Summary:
+    def _measured(self, reference: npt.NDArray[Any], target: npt.NDArray[Any], first: int, floors: FloatPair) -> Summary:
         if not self.inexact:
-            return integer_block(reference, target)
+            return summarize_integers(reference, target)
         facts = pair_facts(*self._names, self._constants)
-        return float_block(reference, target, facts, row=first // self.length, length=self.length, floors=floors)
+        return summarize_floats(reference, target, facts, row=first // self.length, length=self.length, floors=floors)
 
     def _flat(self, array: npt.NDArray[Any], parts: int) -> npt.NDArray[Any]:
         """Return the elements in C order, without a copy where they lie so already."""

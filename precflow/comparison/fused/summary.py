@@ -16,12 +16,12 @@ import msgspec
 
 from precflow.agent.contract import FILLS_FAR
 from precflow.comparison.fused.row_norms import RowNorms
-from precflow.comparison.fused.scaled_float import Scaled
+from precflow.comparison.fused.scaled_float import ScaledFloat
 
 SUMMARY_VERSION = 4  # 4: fills are known constants, measured by themselves
 
 
-def _counts_added(first: Mapping[str, int], second: Mapping[str, int]) -> Mapping[str, int]:
+def _add_counts(first: Mapping[str, int], second: Mapping[str, int]) -> Mapping[str, int]:
     return {name: first.get(name, 0) + second.get(name, 0) for name in {**first, **second}}
 
 
@@ -85,24 +85,24 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
     nonfinite_mismatch: int = 0
     infinity_for_sentinel: int = 0
     unequal: bool = False
-    difference_sum: Scaled = Scaled()
-    difference_square: Scaled = Scaled()
+    difference_sum: ScaledFloat = ScaledFloat()
+    difference_square: ScaledFloat = ScaledFloat()
     difference_max: float = 0.0
-    reference_sum: Scaled = Scaled()
-    reference_square: Scaled = Scaled()
-    target_sum: Scaled = Scaled()
-    target_square: Scaled = Scaled()
-    product: Scaled = Scaled()
-    relative_sum: Scaled = Scaled()
+    reference_sum: ScaledFloat = ScaledFloat()
+    reference_square: ScaledFloat = ScaledFloat()
+    target_sum: ScaledFloat = ScaledFloat()
+    target_square: ScaledFloat = ScaledFloat()
+    product: ScaledFloat = ScaledFloat()
+    relative_sum: ScaledFloat = ScaledFloat()
     relative_max: float = 0.0
-    offset_relative_sum: Scaled = Scaled()
+    offset_relative_sum: ScaledFloat = ScaledFloat()
     offset_relative_max: float = 0.0
     within_one_thousandth: int = 0
     within_five_thousandths: int = 0
     close: Mapping[str, int] = {}
-    ulp_sum: Scaled = Scaled()
+    ulp_sum: ScaledFloat = ScaledFloat()
     ulp_max: int = 0
-    divergence: Scaled = Scaled()
+    divergence: ScaledFloat = ScaledFloat()
     negative: bool = False
     rows: RowNorms = msgspec.field(default_factory=RowNorms)
     largest_reference: float = 0.0
@@ -138,21 +138,21 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
 
     def __add__(self, other: Summary) -> Summary:
         """Merge the summaries of two parts of one pair; associative up to the rounding of float64."""
-        return Summary(**{name: merged(getattr(self, name), getattr(other, name)) for name, merged in _MERGED.items()})
+        return Summary(**{name: merged(getattr(self, name), getattr(other, name)) for name, merged in _MERGE.items()})
 
 
-def _populations_added(first: Summary | None, second: Summary | None) -> Summary | None:
+def _add_fills(first: Summary | None, second: Summary | None) -> Summary | None:
     return first + second if first and second else first or second
 
 
-_MERGED: Mapping[str, Callable[[Any, Any], Any]] = {
+_MERGE: Mapping[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys(Summary.__struct_fields__, operator.add),
     **dict.fromkeys(("inexact", "unequal", "negative"), operator.or_),
     **dict.fromkeys(("difference_max", "relative_max", "offset_relative_max", "ulp_max"), max),
     **dict.fromkeys(("largest_reference", "largest_target"), max),
     **dict.fromkeys(("least_fill_reference", "least_fill_target"), min),
-    "fills": _populations_added,
-    "close": _counts_added,
+    "fills": _add_fills,
+    "close": _add_counts,
 }
 
 

@@ -15,7 +15,7 @@ _SIGNED: dict[int, type[np.signedinteger[Any]]] = {1: np.int8, 2: np.int16, 4: n
 _UNSIGNED: dict[int, type[np.unsignedinteger[Any]]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
-def distances(reference: npt.NDArray[Any], target: npt.NDArray[Any], coarse: str) -> Bits:
+def ulp_distances(reference: npt.NDArray[Any], target: npt.NDArray[Any], coarse: str) -> Bits:
     """Return the distance of each pair, as unsigned integers as wide as the type.
 
     Args:

@@ -19,9 +19,9 @@ from precflow.agent.contract import FILLS, FILLS_FAR, LARGEST, fill_bands
 from precflow.dumps.dtypes import FloatFacts
 
 Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
+BoolArray = npt.NDArray[np.bool_]
 Classes = npt.NDArray[np.uint8]
-Sides = tuple[float, float]  # of the reference and of the target
+FloatPair = tuple[float, float]  # of the reference and of the target
 
 ORDINARY, NOT_A_NUMBER, INFINITY, MINUS_INFINITY, FIRST_FILL = range(5)
 """Classes; from ``FIRST_FILL`` on one class for each constant of the list, the same on both sides."""
@@ -51,7 +51,7 @@ class Fills:
     highs: Floats
     sizes: Floats
     classes: Classes
-    low: Mask
+    low: BoolArray
     ends: tuple[int, int]
     largest: float
     slack: float
@@ -93,7 +93,7 @@ def widen(block: npt.NDArray[Any]) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
+class ClassifiedValues:
     """The values of a part of one tensor, by class.
 
     Attributes:
@@ -112,7 +112,7 @@ class Sorted:
         return FILLS_FAR * self.largest
 
 
-def sort(values: Floats, fills: Fills, floor: float = 0.0) -> Sorted:
+def classify_values(values: Floats, fills: Fills, floor: float = 0.0) -> ClassifiedValues:
     """Sort values into classes.
 
     Args:
@@ -123,7 +123,7 @@ def sort(values: Floats, fills: Fills, floor: float = 0.0) -> Sorted:
     kinds = np.zeros(values.shape, np.uint8)
     top = max(-float(values.min()), float(values.max())) if values.size else 0.0
     if top < fills.plain:  # NaN is not
-        return Sorted(kinds, top, np.inf)
+        return ClassifiedValues(kinds, top, np.inf)
     magnitudes = np.abs(values)
     plain = magnitudes < fills.plain
     largest = float(np.max(magnitudes, where=plain, initial=0.0))
@@ -138,7 +138,7 @@ def sort(values: Floats, fills: Fills, floor: float = 0.0) -> Sorted:
     found[special == np.inf] = INFINITY
     found[special == -np.inf] = MINUS_INFINITY
     kinds[others] = found
-    return Sorted(
+    return ClassifiedValues(
         kinds,
         max(largest, float(np.max(beyond, initial=0.0))),
         float(np.min(fills.sizes[band[taken]], initial=np.inf)),
@@ -147,8 +147,8 @@ def sort(values: Floats, fills: Fills, floor: float = 0.0) -> Sorted:
 
 def kinds_of(values: Floats, fills: Fills) -> Classes:
     """Return the class of each value of a whole tensor."""
-    found = sort(values, fills)
-    return found.kinds if found.least >= found.floor else sort(values, fills, found.floor).kinds
+    found = classify_values(values, fills)
+    return found.kinds if found.least >= found.floor else classify_values(values, fills, found.floor).kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +166,13 @@ class PairClasses:
         other_fill: How many of ``sentinel`` hold two constants that do not stand for each other.
         saturated_mismatch: How many are the largest value of a narrow type on one side only, and not nearly on the other.
         infinity_for_sentinel: Places where a negative fill stands against -inf, which masks alike: a match.
-        largest: See :class:`Sorted`; of both sides.
+        largest: See :class:`ClassifiedValues`; of both sides.
         least: The same.
     """
 
-    excluded: Mask
-    measured: Mask
-    mismatched: Mask
+    excluded: BoolArray
+    measured: BoolArray
+    mismatched: BoolArray
     nonfinite: int
     nonfinite_mismatch: int
     sentinel: int
@@ -180,11 +180,13 @@ class PairClasses:
     other_fill: int
     saturated_mismatch: int
     infinity_for_sentinel: int
-    largest: Sides
-    least: Sides
+    largest: FloatPair
+    least: FloatPair
 
 
-def classify(reference: Floats, target: Floats, fills: tuple[Fills, Fills], floors: Sides = (0.0, 0.0)) -> PairClasses:
+def classify_pairs(
+    reference: Floats, target: Floats, fills: tuple[Fills, Fills], floors: FloatPair = (0.0, 0.0)
+) -> PairClasses:
     """Sort a pair of blocks into classes.
 
     A fill on one side only is an ordinary pair, whose difference enters the sums like any other. Two fills stand for each
@@ -196,7 +198,7 @@ def classify(reference: Floats, target: Floats, fills: tuple[Fills, Fills], floo
         fills: Of the reference's and of the target's type.
         floors: Constants below these are ordinary numbers in the reference and in the target.
     """
-    mine, theirs = sort(reference, fills[0], floors[0]), sort(target, fills[1], floors[1])
+    mine, theirs = classify_values(reference, fills[0], floors[0]), classify_values(target, fills[1], floors[1])
     left, right = mine.kinds, theirs.kinds
     filled, other = left >= FIRST_FILL, right >= FIRST_FILL
     sentinel, nonfinite = filled & other, _is_nonfinite(left) | _is_nonfinite(right)
@@ -207,7 +209,7 @@ def classify(reference: Floats, target: Floats, fills: tuple[Fills, Fills], floo
     with np.errstate(over="ignore", invalid="ignore"):
         apart, largest = np.abs(reference - target), np.maximum(np.abs(reference), np.abs(target))
         one_sided = (filled ^ other) & ~nonfinite & ~(apart <= CLOSE * largest)
-        saturated = ~nonfinite & ~sentinel & _one_saturated(reference, target, fills, apart)
+        saturated = ~nonfinite & ~sentinel & _is_one_saturated(reference, target, fills, apart)
     other_fill, nonfinite_mismatch = sentinel & ~measured & ~alike, nonfinite & (left != right) & ~masked_alike
     return PairClasses(
         excluded=sentinel | nonfinite,
@@ -225,12 +227,12 @@ def classify(reference: Floats, target: Floats, fills: tuple[Fills, Fills], floo
     )
 
 
-def _one_saturated(reference: Floats, target: Floats, fills: tuple[Fills, Fills], apart: Floats) -> Mask:
+def _is_one_saturated(reference: Floats, target: Floats, fills: tuple[Fills, Fills], apart: Floats) -> BoolArray:
     here, there = (np.abs(side) == kind.largest for side, kind in zip((reference, target), fills, strict=True))
     far = np.where(here, apart > fills[0].slack, apart > fills[1].slack)
-    lone: Mask = (here ^ there) & far
+    lone: BoolArray = (here ^ there) & far
     return lone
 
 
-def _is_nonfinite(kind: Classes) -> Mask:
+def _is_nonfinite(kind: Classes) -> BoolArray:
     return (kind >= NOT_A_NUMBER) & (kind <= MINUS_INFINITY)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from precflow.agent.contract import parse_identity
-from precflow.comparison.estimated.kept_evidence import Kept, of_tensor
+from precflow.comparison.estimated.kept_evidence import KeptTensor, sum_tensor
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.evidence.tensors import Readable
 from precflow.dumps.dtypes import real_part
@@ -161,7 +161,7 @@ class Side:
             return None
         self._left -= 1
         try:
-            known = of_tensor(self._dump.tensor(record), Kept(record.dtype, record.shape, record.share)).statistics
+            known = sum_tensor(self._dump.tensor(record), KeptTensor(record.dtype, record.shape, record.share)).statistics
         except DumpError:
             known = None  # the record's status says already that it is unreadable
         self._known[record.content] = known

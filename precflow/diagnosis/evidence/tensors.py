@@ -10,7 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from precflow.agent.contract import Identity
-from precflow.comparison.fused.value_classes import MINUS_INFINITY, Fills, Sorted, classify, fills_of, sort, widen
+from precflow.comparison.fused.value_classes import (
+    MINUS_INFINITY,
+    ClassifiedValues,
+    Fills,
+    classify_pairs,
+    classify_values,
+    fills_of,
+    widen,
+)
 from precflow.diagnosis.findings import Suspect
 from precflow.diagnosis.localize import DumpWithCalls
 from precflow.dumps.dtypes import FLOATS, FloatFacts, float_facts
@@ -129,14 +137,14 @@ def _bounded(tensor: npt.NDArray[Any]) -> Floats:
 
 def _pair(reference: Floats, target: Floats, facts: tuple[FloatFacts, FloatFacts]) -> Pair:
     fills = (fills_of(facts[0]), fills_of(facts[1]))
-    here, there = sort(reference, fills[0]), sort(target, fills[1])
-    excluded = classify(reference, target, fills, (here.floor, there.floor)).excluded
+    here, there = classify_values(reference, fills[0]), classify_values(target, fills[1])
+    excluded = classify_pairs(reference, target, fills, (here.floor, there.floor)).excluded
     filled = (_filled(reference, fills[0], here), _filled(target, fills[1], there))
     ordinary = ~excluded & ~filled[0] & ~filled[1] & np.isfinite(reference) & np.isfinite(target)
     return Pair(reference, target, ordinary, *filled)
 
 
-def _filled(values: Floats, fills: Fills, found: Sorted) -> Mask:
-    kinds = sort(values, fills, found.floor).kinds
+def _filled(values: Floats, fills: Fills, found: ClassifiedValues) -> Mask:
+    kinds = classify_values(values, fills, found.floor).kinds
     filled: Mask = fills.low[kinds] | (kinds == MINUS_INFINITY)
     return filled

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from precflow.compiling import storing
+from precflow.compiling import compile_cached
 from precflow.dumps.digest import FACTOR
 
 uint32, uint64 = np.uint32, np.uint64
@@ -66,7 +66,7 @@ def add_lanes_of_both(words: Any, others: Any, start: Any, stop: Any, weights: A
     block[0], block[1], other_block[0], other_block[1] = first, second, other_first, other_second
 
 
-@storing
+@compile_cached
 def measure_lanes(words: Any, weights: Any, blocks: Any) -> None:
     """Add the words of a tensor to the lanes of its blocks.
 

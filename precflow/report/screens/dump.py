@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from precflow.dumps.header import Header, Holdings
-from precflow.dumps.lookup import Found, numbered
-from precflow.dumps.overview import Overview, complete_until, kept_of
+from precflow.dumps.lookup import FoundRecord, numbered
+from precflow.dumps.overview import Overview, complete_until, describe_kept
 from precflow.dumps.reader import Dump
 from precflow.report import wording
 from precflow.report.screens.paper import Paper, format_shape, format_size
@@ -48,7 +48,7 @@ def show_dump(dump: Dump, seen: Overview, *, name: str, verified: Sequence[str] 
     return paper
 
 
-def show_records(records: Sequence[Found], *, total: int, pattern: str) -> Paper:
+def show_records(records: Sequence[FoundRecord], *, total: int, pattern: str) -> Paper:
     """Return the screen that lists records.
 
     Args:
@@ -68,9 +68,9 @@ def show_records(records: Sequence[Found], *, total: int, pattern: str) -> Paper
     return paper
 
 
-def _list_cells(found: Found, text: str) -> tuple[str, ...]:
+def _list_cells(found: FoundRecord, text: str) -> tuple[str, ...]:
     record = found.record
-    kept = kept_of(record)
+    kept = describe_kept(record)
     share = f" {wording.share(record.share)}" if record.share < 1 else ""
     return (text, record.dtype, format_shape(record.shape), kept + share, record.content[:12])
 

@@ -10,7 +10,7 @@ from precflow.comparison.detail.description import Description
 from precflow.comparison.detail.extent import Extent, mean, norm
 from precflow.comparison.detail.histogram import Histogram
 from precflow.dumps.dtypes import NUMPY_DTYPES
-from precflow.dumps.lookup import Found
+from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.records import Call, Statistics
 from precflow.report import wording
 from precflow.report.screens.paper import Paper, draw_bars, format_shape, format_size
@@ -32,10 +32,10 @@ class RecordView:
         description: What the tensor holds, ``None`` if it cannot be read.
     """
 
-    found: Found
+    found: FoundRecord
     text: str
-    source: Found | None
-    users: Sequence[Found]
+    source: FoundRecord | None
+    users: Sequence[FoundRecord]
     kept: str
     problem: str = ""
     description: Description | None = None

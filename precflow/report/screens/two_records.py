@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from precflow.comparison.detail.axis_patterns import percent
+from precflow.comparison.detail.axis_patterns import format_percent
 from precflow.comparison.detail.description import Description
 from precflow.comparison.detail.detail import Detail, Element
 from precflow.comparison.detail.extent import mean, norm
@@ -160,7 +160,9 @@ def describe_median(detail: Detail) -> str:
 def _write_axes(paper: Paper, detail: Detail) -> None:
     for axis in detail.axes:
         if axis.size > 1 and axis.top:
-            top = ", ".join(f"{_format_positions(first, last)} {percent(share)}" for first, last, share in axis.top[:_TOP])
+            top = ", ".join(
+                f"{_format_positions(first, last)} {format_percent(share)}" for first, last, share in axis.top[:_TOP]
+            )
             paper.fact(f"axis {axis.number}", f"|{draw_bars(axis.profile)}| of {wording.count(axis.size)}   most at {top}")
 
 

@@ -12,7 +12,7 @@ from precflow.agent.measure.batching import SMALL_BYTES, WAITING_TICKETS, Measur
 from precflow.agent.measure.content_id import content_id
 from precflow.agent.measure.parts import kept_of, taken
 from precflow.agent.measure.sketch import STORED_WHOLE, SUMS, row_length, row_norms
-from precflow.comparison.estimated.kept_evidence import Kept, of_tensor
+from precflow.comparison.estimated.kept_evidence import KeptTensor, sum_tensor
 
 SIZES = [(), (1,), (0,), (3, 0), (5,), (7, 11), (STORED_WHOLE,), (STORED_WHOLE + 1,), (33, 77), (3, 77, 100), (70001,)]
 TYPES = ["float32", "float64", "float16", "bfloat16", "int64", "uint8", "bool", "complex64"]
@@ -69,7 +69,7 @@ def test_what_is_kept_is_what_the_judge_would_make_of_the_tensor(tmp_path, name,
     ticket = measuring.measure(each, "sketch")
     measuring.flush()
     found = stored(tmp_path, writer)
-    judges = of_tensor(as_array(each, name), Kept(name, shape))
+    judges = sum_tensor(as_array(each, name), KeptTensor(name, shape))
     mine = dict(zip(STATISTICS, ticket.statistics, strict=False))  # what is said of fills is left off where there are none
     assert (mine["minimum"], mine["maximum"]) == (judges.statistics.minimum, judges.statistics.maximum)
     assert mine["square"] == pytest.approx(judges.statistics.square, rel=1e-6)

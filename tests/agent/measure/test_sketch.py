@@ -12,7 +12,7 @@ from precflow.agent.measure.checksums import mix32, mix32_of
 from precflow.agent.measure.sketch import BLOCK, MOST_ROWS, STRETCH, SUMS, added, joined, row_length, row_norms, sized, sketch
 from precflow.agent.measure.statistics import cleaning, of_any
 from precflow.agent.measure.value_classes import Cleaning
-from precflow.comparison.estimated.kept_evidence import Kept, group_length, of_tensor
+from precflow.comparison.estimated.kept_evidence import KeptTensor, group_length, sum_tensor
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks/sketch.py"
 SPEC = importlib.util.spec_from_file_location("sketch_benchmark", SCRIPT)
@@ -46,7 +46,7 @@ def test_the_norm_of_structured_differences_is_estimated(name):
 def test_sums_are_those_of_the_judge(name, size):
     values = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(getattr(torch, name))
     array = values.float().numpy().astype(ml_dtypes.bfloat16) if name == "bfloat16" else values.numpy()
-    judges = of_tensor(array, Kept(name, (size,))).sketch
+    judges = sum_tensor(array, KeptTensor(name, (size,))).sketch
     found = added(sketch(values))
     assert (found.dtype, found.shape) == (torch.float32, (1, SUMS))
     assert np.abs(found.double().numpy()[0] - judges).max() <= 1e-6 * max(np.abs(judges).max(), 1e-3)
@@ -111,7 +111,7 @@ def test_values_whose_squares_leave_the_range_are_sized(scale):
     values = gaussian(0, BLOCK + 9) * scale
     clean = cleaning(values.dtype, *of_any(values)[:2])
     assert clean.exponent != 0
-    wanted = of_tensor(values.numpy(), Kept("float32", (values.numel(),)))
+    wanted = sum_tensor(values.numpy(), KeptTensor("float32", (values.numel(),)))
     assert added(sketch(values, clean), clean)[0].double().numpy() == pytest.approx(wanted.sketch, rel=1e-4, abs=1e-4 * scale)
     assert sized(row_norms(values, values.numel(), clean), clean).tolist() == pytest.approx(wanted.rows.tolist(), rel=1e-6)
 
@@ -132,7 +132,7 @@ def test_rows_are_grouped_as_by_the_judge(shape):
 def test_norms_of_rows_are_those_of_the_judge(shape, name):
     values = torch.randn(shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64).to(getattr(torch, name))
     array = values.float().numpy().astype(ml_dtypes.bfloat16) if name == "bfloat16" else values.numpy()
-    judges = of_tensor(np.asarray(array), Kept(name, shape)).rows
+    judges = sum_tensor(np.asarray(array), KeptTensor(name, shape)).rows
     found = row_norms(values.reshape(-1), row_length(list(shape), values.numel()))
     assert found.double().numpy() == pytest.approx(judges, rel=1e-6)
 

@@ -10,7 +10,7 @@ from precflow.agent.measure import scratch
 from precflow.agent.measure.statistics import ROW, at_once, in_rows, of_any, of_integers, of_rows, of_sums, row_of
 from precflow.comparison.estimated import bounds
 from precflow.comparison.estimated.bounds import ROUNDING
-from precflow.comparison.estimated.kept_evidence import Kept, of_tensor
+from precflow.comparison.estimated.kept_evidence import KeptTensor, sum_tensor
 from precflow.dumps.records import Statistics
 
 FLOATS = ["float32", "float64", "float16", "bfloat16"]
@@ -108,7 +108,7 @@ def found(values):
 def expected(values):
     name = str(values.dtype).rpartition(".")[2]
     array = values.float().numpy().astype(ml_dtypes.bfloat16) if name == "bfloat16" else values.numpy()
-    return of_tensor(array, Kept(name, tuple(values.shape))).statistics
+    return sum_tensor(array, KeptTensor(name, tuple(values.shape))).statistics
 
 
 def near(value, other, scale):
@@ -206,7 +206,7 @@ def test_the_judge_allows_for_what_rows_of_few_bits_lose(row):
         assert ((sums.norms - norms).abs() <= ROUNDING * norms).all()
         known = of_sums([sums])[0][0]
         kept = Statistics(*known[:8], zero=0, saturated=0)
-        side = bounds.side(Kept("float32", (20 * row,), statistics=kept), 20 * row)
+        side = bounds.sum_side(KeptTensor("float32", (20 * row,), statistics=kept), 20 * row)
         norm = norms.square().sum().sqrt().item()
         assert abs(side.norm - norm) <= side.rounding * norm
         assert abs(side.total - values.double().sum().item()) <= side.rounding * abs(side.total)

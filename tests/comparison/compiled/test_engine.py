@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precflow.comparison.compiled import engine
-from precflow.comparison.compiled.selftest import SPECIAL, disagreements
+from precflow.comparison.compiled.selftest import SPECIAL, find_disagreements
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import PairOfTensors
 from precflow.comparison.fused.summary import Summary, merge
@@ -64,7 +64,7 @@ def both(pair, **place):
 @given(pairs())
 def test_it_agrees_with_numpy(pair):
     compiled, oracle = both(pair)
-    assert disagreements(compiled, oracle) == []
+    assert find_disagreements(compiled, oracle) == []
     ours, theirs = measure_all(compiled), measure_all(oracle)
     assert ours.pop("kl_divergence", None) is None or "kl_divergence" in theirs  # its last step cancels
     theirs.pop("kl_divergence", None)
@@ -78,9 +78,9 @@ def test_any_cut_and_any_order_of_merging_give_the_same(pair, cuts, shuffler):
     bounds = [0, *sorted(min(cut, tensors.size) for cut in cuts), tensors.size]
     parts = [tensors.summary(start, stop, compiled=True) for start, stop in itertools.pairwise(bounds)]
     whole = tensors.summary()
-    assert disagreements(merge(parts), whole) == []
+    assert find_disagreements(merge(parts), whole) == []
     shuffler.shuffle(parts)
-    assert disagreements(sum(parts, Summary()), whole) == []
+    assert find_disagreements(sum(parts, Summary()), whole) == []
 
 
 def test_every_value_of_sixteen_bits_is_read_as_numpy_reads_it():
@@ -93,8 +93,8 @@ def test_every_value_of_sixteen_bits_is_read_as_numpy_reads_it():
                 reference.astype(NUMPY_DTYPES[other]),
                 shuffled.view(NUMPY_DTYPES[name]).astype(NUMPY_DTYPES[other]),
             ):
-                assert disagreements(*both((reference, target))) == []
-                assert disagreements(*both((target, reference))) == []
+                assert find_disagreements(*both((reference, target))) == []
+                assert find_disagreements(*both((target, reference))) == []
 
 
 def test_rounding_to_the_coarser_type_breaks_ties_as_numpy_does():
@@ -104,8 +104,8 @@ def test_rounding_to_the_coarser_type_breaks_ties_as_numpy_does():
         middle = (coarse[:-1] + coarse[1:]) / 2
         near = np.concatenate([middle, np.nextafter(middle, np.float32(0)), np.nextafter(middle, np.float32(np.inf))])
         coarser = np.roll(near, 1).astype(NUMPY_DTYPES[name])
-        assert disagreements(*both((near, coarser))) == []
-        assert disagreements(*both((coarser, -near))) == []
+        assert find_disagreements(*both((near, coarser))) == []
+        assert find_disagreements(*both((coarser, -near))) == []
 
 
 def test_limits_are_met_to_the_last_bit():
@@ -117,11 +117,11 @@ def test_limits_are_met_to_the_last_bit():
         reference + np.float32(1e-5),
         reference + reference // 1000,
     ):
-        assert disagreements(*both((reference, target.astype(np.float32)))) == []
+        assert find_disagreements(*both((reference, target.astype(np.float32)))) == []
     tight = reference * 1.3e-6 + 1e-5
     for step in (tight, np.nextafter(tight, 0), np.nextafter(tight, 1)):
         small = np.float32(reference * 1e-6)
-        assert disagreements(*both((small, (small + step).astype(np.float32)))) == []
+        assert find_disagreements(*both((small, (small + step).astype(np.float32)))) == []
 
 
 @pytest.mark.parametrize("name", COMPILED)
@@ -135,8 +135,8 @@ def test_a_quotient_at_a_limit_counts_and_its_neighbours_do_as_numpy_says(name, 
         exact = reference.astype(np.float64) * (1 + share)
         bits = exact.astype(dtype).view(f"i{dtype.itemsize}")
         for target in (bits.view(dtype), (bits - 1).view(dtype), (bits + 1).view(dtype), exact.astype(np.float32)):
-            assert disagreements(*both((reference, target))) == []
-            assert disagreements(*both((-reference, -target))) == []
+            assert find_disagreements(*both((reference, target))) == []
+            assert find_disagreements(*both((-reference, -target))) == []
 
 
 def test_small_differences_between_large_values_of_opposite_signs_and_zeros():
@@ -150,7 +150,7 @@ def test_small_differences_between_large_values_of_opposite_signs_and_zeros():
     target[12_000:12_050] *= np.float32(-1)
     target[30_000] = np.float32(np.nan)
     for shape in ((40_000,), (40, 1000), (400, 100)):
-        assert disagreements(*both((reference.reshape(shape), target.reshape(shape)))) == []
+        assert find_disagreements(*both((reference.reshape(shape), target.reshape(shape)))) == []
 
 
 @pytest.mark.parametrize("error", [1e-7, 4e-4, 0.00099, 0.0011, 0.2])
@@ -160,7 +160,7 @@ def test_distributions_that_are_near_and_that_are_not(error):
     reference = rng.random(9001).astype(np.float32) + np.float32(1e-3)
     target = (reference * (1 + error * rng.uniform(-1, 1, reference.size))).astype(np.float32)
     compiled, oracle = both((reference, target))
-    assert disagreements(compiled, oracle) == []
+    assert find_disagreements(compiled, oracle) == []
     assert float(compiled.divergence) == pytest.approx(float(oracle.divergence), rel=1e-12)
 
 
@@ -173,40 +173,40 @@ def test_threads_share_one_pass():
     random.Random(3).shuffle(bounds)
     with ThreadPoolExecutor(8) as pool:
         parts = list(pool.map(lambda place: tensors.summary(*place, compiled=True), bounds))
-    assert disagreements(merge(parts), tensors.summary()) == []
+    assert find_disagreements(merge(parts), tensors.summary()) == []
 
 
 def test_a_large_range_is_read_in_stretches(monkeypatch):
     monkeypatch.setattr(engine, "_STRETCH", 1000)
     rng = np.random.default_rng(4)
     pair = tuple(rng.standard_normal((71, 601)).astype(np.float32) for _ in range(2))
-    assert disagreements(*both(pair)) == []
+    assert find_disagreements(*both(pair)) == []
 
 
 def test_views_that_are_not_aligned_are_read():
     raw = np.zeros(4 * 100 + 1, np.uint8)[1:].view(np.float32)
     raw[:] = np.arange(100)
-    assert disagreements(*both((raw, raw + np.float32(1)))) == []
+    assert find_disagreements(*both((raw, raw + np.float32(1)))) == []
 
 
 @pytest.mark.parametrize("name", ["float64", "int32", "float8_e5m2", "complex64"])
 def test_other_types_have_no_compiled_form_and_are_measured_by_numpy(name):
-    assert engine.compiled_range(name, "float32") is None
+    assert engine.find_compiled_pass(name, "float32") is None
     ones = np.ones(5).astype(NUMPY_DTYPES[name])
-    assert disagreements(*both((ones, ones))) == []
+    assert find_disagreements(*both((ones, ones))) == []
 
 
 @pytest.fixture
 def fresh():
     """Forget which forms were tested, before and after."""
-    engine._tested.cache_clear()
+    engine._load_and_test.cache_clear()
     yield
-    engine._tested.cache_clear()
+    engine._load_and_test.cache_clear()
 
 
 def test_without_numba_numpy_does_the_work(monkeypatch, fresh, caplog):
     monkeypatch.setattr(engine.importlib.util, "find_spec", lambda name: None)
-    assert engine.compiled_range("float32", "float32") is None
+    assert engine.find_compiled_pass("float32", "float32") is None
     assert caplog.records == []
 
 
@@ -220,12 +220,12 @@ def broken(*_):
 def test_a_form_that_fails_or_computes_something_else_is_not_used_and_the_log_says_so(
     monkeypatch, fresh, caplog, kernel, reason
 ):
-    monkeypatch.setattr(engine, "_kernel", lambda: kernel)
+    monkeypatch.setattr(engine, "_import_kernel", lambda: kernel)
     with caplog.at_level(logging.WARNING):
-        assert engine.compiled_range("float32", "float16") is None
+        assert engine.find_compiled_pass("float32", "float16") is None
     assert "comparing float16 with float32 by NumPy" in caplog.text
     assert reason in caplog.text
-    assert disagreements(*both((np.ones(3, np.float32), np.ones(3, np.float16)))) == []
+    assert find_disagreements(*both((np.ones(3, np.float32), np.ones(3, np.float16)))) == []
 
 
 def test_minus_zero_among_positive_values_makes_no_distribution_negative():
@@ -233,7 +233,7 @@ def test_minus_zero_among_positive_values_makes_no_distribution_negative():
     target = reference.copy()
     target[700] = np.float32(-0.0)
     compiled, oracle = both((reference, target))
-    assert disagreements(compiled, oracle) == []
+    assert find_disagreements(compiled, oracle) == []
     assert not compiled.negative
 
 
@@ -244,7 +244,7 @@ def test_quotients_from_an_estimated_inverse_are_those_of_a_division_whatever_th
     reference = (rng.uniform(1, 2, 4096) * 2.0**exponent).astype(np.float32)
     target = (reference * (1 + 10.0 ** rng.uniform(-7, 1, 4096))).astype(np.float32)
     compiled, oracle = both((reference, target))
-    assert disagreements(compiled, oracle) == []
+    assert find_disagreements(compiled, oracle) == []
     assert float(compiled.relative_sum) == pytest.approx(float(oracle.relative_sum), rel=1e-13)
     assert float(compiled.offset_relative_sum) == pytest.approx(float(oracle.offset_relative_sum), rel=1e-13)
 
@@ -253,5 +253,5 @@ def test_values_just_below_those_that_are_looked_at_more_closely():
     """A target is ordinary for certain where y and the largest difference together are; beyond, it is looked at."""
     reference = np.full(2048, 60_000, np.float32)
     for step in (4193.0, 4194.0, 4195.0, 6000.0, 7000.0, 1e5, -1.3e5):
-        assert disagreements(*both((reference, (reference + np.float32(step)).astype(np.float32)))) == []
-        assert disagreements(*both((-reference, (reference + np.float32(step)).astype(np.float32)))) == []
+        assert find_disagreements(*both((reference, (reference + np.float32(step)).astype(np.float32)))) == []
+        assert find_disagreements(*both((-reference, (reference + np.float32(step)).astype(np.float32)))) == []

@@ -7,20 +7,20 @@ import pytest
 from precflow.comparison.compiled import fast_path
 from precflow.comparison.compiled.kl_terms import NEARBY
 from precflow.comparison.compiled.layout import LONG_ROW, OFFSET, SEGMENT
-from precflow.comparison.fused.kl_divergence import divergence_sum
-from precflow.comparison.fused.ulp_distance import distances
+from precflow.comparison.fused.kl_divergence import sum_divergence_terms
+from precflow.comparison.fused.ulp_distance import ulp_distances
 
 Y = np.array([1.5, -2.0, 3.0, 0.25], np.float32)
 
 
 @numba.njit
 def measured(y, x, reference, target):
-    return fast_path.measured(y, x, reference, target, distribution=True)
+    return fast_path.measure_segment(y, x, reference, target, distribution=True)
 
 
 @numba.njit
 def measured_without_terms(y, x, reference, target):
-    return fast_path.measured(y, x, reference, target, distribution=False)
+    return fast_path.measure_segment(y, x, reference, target, distribution=False)
 
 
 @numba.njit
@@ -76,7 +76,7 @@ def test_a_value_that_is_not_finite_leaves_no_number_for_the_largest_difference(
 
 def test_distances_of_one_sign_are_those_in_the_last_place():
     x = (Y * np.float32(1.001)).astype(np.float32)
-    expected = distances(Y, x, "float32")
+    expected = ulp_distances(Y, x, "float32")
     assert looked(Y, x)[3] == (expected.max(), expected.sum())
 
 
@@ -95,7 +95,7 @@ def test_terms_of_near_values_are_those_of_the_divergence(error):
     x = (y * (1 + error * random.uniform(-1, 1, SEGMENT))).astype(np.float32)
     wide_y, wide_x = y.astype(np.float64), x.astype(np.float64)
     total, x_sum = looked(y, x)[4]
-    assert total == pytest.approx(divergence_sum(wide_y, wide_x, 1e-45), rel=1e-12)
+    assert total == pytest.approx(sum_divergence_terms(wide_y, wide_x, 1e-45), rel=1e-12)
     assert x_sum == pytest.approx(float(wide_x.sum()), rel=1e-13)
 
 

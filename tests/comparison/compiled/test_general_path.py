@@ -4,12 +4,12 @@ import numba
 import numpy as np
 import pytest
 
-from precflow.comparison.compiled.engine import _constants
-from precflow.comparison.compiled.general_path import FILL, KEPT, copy_of, sort_out
+from precflow.comparison.compiled.engine import _kernel_constants
+from precflow.comparison.compiled.general_path import FILL, KEPT, classify_segment, copy_kind
 from precflow.comparison.compiled.layout import CLASS_COUNTS, FIRST_CLASS, MEASURED, TALLIES
 from precflow.comparison.compiled.selftest import SPECIAL
 from precflow.comparison.fused.kernel import pair_facts
-from precflow.comparison.fused.value_classes import classify, widen
+from precflow.comparison.fused.value_classes import classify_pairs, widen
 from precflow.dumps.dtypes import NUMPY_DTYPES
 
 NAMES = "sentinel nonfinite sentinel_mismatch nonfinite_mismatch infinity_for_sentinel other_fill saturated_mismatch".split()
@@ -18,23 +18,23 @@ PATTERNS = {"float32": np.int32, "bfloat16": np.int16, "float16": np.uint16}
 
 @numba.njit
 def sorted_out(reference, target, fills, kinds, counts, extent):
-    return sort_out(reference, target, fills, kinds, counts, extent)
+    return classify_segment(reference, target, fills, kinds, counts, extent)
 
 
 @numba.njit
 def copied(values, kinds, wanted, room):
-    copy_of(values, kinds, wanted, room)
+    copy_kind(values, kinds, wanted, room)
 
 
 def by_both(reference, target, floors=(0.0, 0.0)):
     """Return what either way makes of a pair: counts by name, and NumPy's classes."""
     names = reference.dtype.name, target.dtype.name
     facts = pair_facts(*names)
-    _bounds, bands, types, _rungs = _constants(facts)
+    _bounds, bands, types, _rungs = _kernel_constants(facts)
     left, right = (side.view(PATTERNS[name]) for side, name in zip((reference, target), names, strict=True))
     kinds, counts, extent = np.full(left.size, 9, np.uint8), np.zeros(TALLIES, np.int64), np.array([0.0, 0.0, np.inf, np.inf])
     apart, filled, unlike = sorted_out(left, right, (bands, types, np.array(floors)), kinds, counts, extent)
-    found = classify(widen(reference), widen(target), facts.fills, floors)
+    found = classify_pairs(widen(reference), widen(target), facts.fills, floors)
     assert (apart, filled) == (np.count_nonzero(found.excluded), np.count_nonzero(found.measured))
     assert counts[MEASURED] == filled
     assert unlike == np.count_nonzero(found.measured & (widen(reference) != widen(target)))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from precflow.comparison.compiled.kl_terms import NEARBY, divergence_terms, nearby_terms
-from precflow.comparison.fused.kl_divergence import divergence_sum
+from precflow.comparison.fused.kl_divergence import sum_divergence_terms
 
 SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
 Y = np.random.default_rng(8).random(3000).astype(np.float32) + np.float32(1e-3)
@@ -22,7 +22,7 @@ def nearby(second, third, fourth, fifth):
 
 
 def expected(y, x):
-    return divergence_sum(y.astype(np.float64), x.astype(np.float64), SMALLEST), float(np.add.reduce(x, dtype=np.float64))
+    return sum_divergence_terms(y.astype(np.float64), x.astype(np.float64), SMALLEST), float(np.add.reduce(x, dtype=np.float64))
 
 
 @pytest.mark.parametrize("factor", [1.0, 1 + 1e-6, 1.03, 1.06, 2.0, 1e6])

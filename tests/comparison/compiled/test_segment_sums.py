@@ -7,7 +7,7 @@ import pytest
 from precflow.comparison.compiled import segment_sums
 from precflow.comparison.compiled.layout import FIRST_RUNG, OFFSET, TALLIES
 from precflow.comparison.fused.close_tolerances import RUNGS, count_close
-from precflow.comparison.fused.ulp_distance import distances as ulps
+from precflow.comparison.fused.ulp_distance import ulp_distances as ulps
 
 NORMAL = np.finfo(np.float32).smallest_normal.view(np.int32)
 RNG = np.random.default_rng(12)

@@ -5,14 +5,14 @@ from hypothesis import strategies as st
 
 from precflow.comparison.detail import axes
 from precflow.comparison.detail.axes import AxisSums
-from precflow.comparison.detail.boxes import boxes
+from precflow.comparison.detail.boxes import cut_boxes
 
 SHAPES = st.lists(st.integers(1, 5), max_size=4).map(tuple)
 
 
 def summed(squares, block):
     sums = AxisSums(squares.shape)
-    for box in boxes(squares.shape, block):
+    for box in cut_boxes(squares.shape, block):
         sums.add(box, squares.reshape(-1)[box.start : box.stop])
     return sums
 

@@ -4,17 +4,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precflow.comparison.detail.axes import AxisSums
-from precflow.comparison.detail.axis_patterns import percent, places, verdict
-from precflow.comparison.detail.boxes import boxes
+from precflow.comparison.detail.axis_patterns import describe_patterns, find_patterns, format_percent
+from precflow.comparison.detail.boxes import cut_boxes
 
 SHAPE = (3, 77, 768)
 
 
 def where(errors):
     sums = AxisSums(errors.shape)
-    for box in boxes(errors.shape):
+    for box in cut_boxes(errors.shape):
         sums.add(box, errors.reshape(-1)[box.start : box.stop] ** 2)
-    return verdict(places(sums), sums.sizes)
+    return describe_patterns(find_patterns(sums), sums.sizes)
 
 
 def noise(scale=1e-8):
@@ -72,4 +72,4 @@ def test_any_single_element_is_found(batch, token, feature):
 
 @given(st.floats(0, 1))
 def test_only_all_of_it_is_a_hundred_percent(share):
-    assert (percent(share) == "100 %") == (share >= 1 - 1e-12)
+    assert (format_percent(share) == "100 %") == (share >= 1 - 1e-12)

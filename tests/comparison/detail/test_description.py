@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precflow.comparison.detail.description import describe, parts, reals, scalar
+from precflow.comparison.detail.description import as_reals, as_scalar, describe, split_blocks
 from precflow.dumps.dtypes import NUMPY_DTYPES
 
 
@@ -39,7 +39,7 @@ def test_no_element_has_no_histogram(shape):
 
 def test_complex_numbers_are_pairs_of_reals():
     values = np.array([1 - 2j, 3j], np.complex64)
-    assert list(reals(values)) == [1, -2, 0, 3]
+    assert list(as_reals(values)) == [1, -2, 0, 3]
     (found,) = describe([values])
     assert (found.extent.elements, found.extent.minimum, found.first) == (4, -2, ("1-2j", "3j"))
 
@@ -47,7 +47,9 @@ def test_complex_numbers_are_pairs_of_reals():
 @given(st.integers(0, 50), st.integers(1, 60))
 def test_blocks_change_nothing(size, block):
     values = np.random.default_rng(size).standard_normal(size)
-    assert [list(part) for part in parts(values, block)] == [list(values[at : at + block]) for at in range(0, size, block)]
+    assert [list(part) for part in split_blocks(values, block)] == [
+        list(values[at : at + block]) for at in range(0, size, block)
+    ]
     (found,), (whole,) = describe([values], block=block), describe([values])
     assert found.values == whole.values
     assert (found.extent.minimum, found.extent.maximum) == (whole.extent.minimum, whole.extent.maximum)
@@ -59,7 +61,7 @@ def test_every_element_is_written_so_that_it_can_be_read_back(name):
     raw = np.random.default_rng(0).integers(0, 256, 400 * dtype.itemsize, np.uint8)
     values = (raw[::1] % 2).astype(bool) if name == "bool" else raw.view(dtype)
     for value in values:
-        text = scalar(value)
+        text = as_scalar(value)
         again = {"True": 1, "False": 0}.get(text) if name == "bool" else complex(text) if "complex" in name else text
         kind = int if "int" in name else float if "float" in name else lambda number: number
         assert np.array_equal(
@@ -68,4 +70,4 @@ def test_every_element_is_written_so_that_it_can_be_read_back(name):
 
 
 def test_bfloat16_is_written_short():
-    assert [scalar(value) for value in np.array([0.1, 1e30, 3], NUMPY_DTYPES["bfloat16"])] == ["0.1", "1e+30", "3"]
+    assert [as_scalar(value) for value in np.array([0.1, 1e30, 3], NUMPY_DTYPES["bfloat16"])] == ["0.1", "1e+30", "3"]

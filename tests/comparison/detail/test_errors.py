@@ -4,18 +4,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precflow.comparison.detail.axes import AxisSums
-from precflow.comparison.detail.boxes import boxes
+from precflow.comparison.detail.boxes import cut_boxes
 from precflow.comparison.detail.errors import (
     MOST,
     Errors,
     UlpCounts,
-    Worst,
-    box_errors,
-    differences,
-    equal_errors,
-    first_places,
-    ulp_counts,
-    worst,
+    WorstElements,
+    count_ulps,
+    find_first,
+    find_worst,
+    measure_box,
+    measure_differences,
+    measure_equal_block,
 )
 
 
@@ -23,13 +23,13 @@ def errors_of(reference, target, block=1000):
     reference, target = np.asarray(reference), np.asarray(target)
     inexact = reference.dtype.kind not in "iub" or target.dtype.kind not in "iub"
     sums, total = AxisSums(reference.shape), Errors()
-    for box in boxes(reference.shape, block):
+    for box in cut_boxes(reference.shape, block):
         part = slice(box.start, box.stop)
-        found = differences(reference[part], target[part], inexact=inexact)
+        found = measure_differences(reference[part], target[part], inexact=inexact)
         if isinstance(found, int):
-            total += equal_errors(reference[part], inexact=inexact)
+            total += measure_equal_block(reference[part], inexact=inexact)
         else:
-            total += box_errors(found, box, sums, 8.0, total)
+            total += measure_box(found, box, sums, 8.0, total)
     return total, sums
 
 
@@ -89,7 +89,7 @@ DISTANCES = st.lists(st.one_of(st.integers(0, 9), st.integers(0, 2**32 - 1)), ma
 
 @given(DISTANCES)
 def test_every_distance_is_in_its_class(distances):
-    rows = ulp_counts(np.array(distances, np.uint32)).rows()
+    rows = count_ulps(np.array(distances, np.uint32)).rows()
     assert sum(count for _, _, count in rows) == len(distances)
     for low, high, count in rows:
         assert count == sum(low <= distance <= high for distance in distances)
@@ -98,26 +98,26 @@ def test_every_distance_is_in_its_class(distances):
 @given(DISTANCES, st.integers(0, 40))
 def test_parts_add_up(distances, cut):
     whole = np.array(distances, np.uint64)
-    assert ulp_counts(whole[:cut]) + ulp_counts(whole[cut:]) == ulp_counts(whole)
+    assert count_ulps(whole[:cut]) + count_ulps(whole[cut:]) == count_ulps(whole)
 
 
 @given(DISTANCES)
 def test_the_median_is_in_its_class(distances):
-    low, high = ulp_counts(np.array(distances, np.uint64)).median()
+    low, high = count_ulps(np.array(distances, np.uint64)).median()
     middle = sorted(distances)[(len(distances) - 1) // 2] if distances else 0
     assert low <= middle <= high
 
 
 @pytest.mark.parametrize("width", [np.uint8, np.uint16, np.uint32, np.uint64])
 def test_every_width_up_to_its_largest(width):
-    found = ulp_counts(np.array([0, np.iinfo(width).max], width))
+    found = count_ulps(np.array([0, np.iinfo(width).max], width))
     assert found.counts[0] == 1
     assert found.counts[-1] == 1
     assert sum(found.counts) == 2
 
 
 def test_no_element_has_no_class():
-    assert ulp_counts(np.zeros(0, np.uint32)) == UlpCounts()
+    assert count_ulps(np.zeros(0, np.uint32)) == UlpCounts()
     assert UlpCounts().median() == (0, 0)
 
 
@@ -126,26 +126,26 @@ FIGURES = st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, float("inf")]), max
 
 def oracle(figures):
     order = sorted((place for place, figure in enumerate(figures) if figure > 0), key=lambda place: (-figures[place], place))
-    return Worst(tuple(figures[place] for place in order[:MOST]), tuple(order[:MOST]))
+    return WorstElements(tuple(figures[place] for place in order[:MOST]), tuple(order[:MOST]))
 
 
 @given(FIGURES)
 def test_the_largest_come_first_and_of_equals_the_first(figures):
-    assert worst(np.array(figures), 0) == oracle(figures)
+    assert find_worst(np.array(figures), 0) == oracle(figures)
 
 
 @given(FIGURES, st.integers(0, 60))
 def test_parts_give_the_worst_of_the_whole(figures, cut):
-    first = worst(np.array(figures[:cut]), 0)
-    second = worst(np.array(figures[cut:]), len(figures[:cut]), first.floor)
+    first = find_worst(np.array(figures[:cut]), 0)
+    second = find_worst(np.array(figures[cut:]), len(figures[:cut]), first.floor)
     assert first + second == oracle(figures)
 
 
 def test_a_floor_keeps_out_what_does_not_lie_above_it():
-    assert worst(np.array([1.0, 2.0, 3.0]), 100, 2.0) == Worst((3.0,), (102,))
-    assert worst(np.array([1.0]), 0, 1.0) == Worst()
-    assert Worst((3.0,), (0,)).floor == 0
+    assert find_worst(np.array([1.0, 2.0, 3.0]), 100, 2.0) == WorstElements((3.0,), (102,))
+    assert find_worst(np.array([1.0]), 0, 1.0) == WorstElements()
+    assert WorstElements((3.0,), (0,)).floor == 0
 
 
 def test_the_first_places_of_a_mask():
-    assert first_places(np.array([False, True, True, True]), 10, most=2) == (11, 12)
+    assert find_first(np.array([False, True, True, True]), 10, most=2) == (11, 12)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from precflow.comparison.detail.record import detail_of, inputs
+from precflow.comparison.detail.record import compare_inputs, examine_record
 from precflow.dumps import lookup
 from precflow.dumps.reader import Dump
 
@@ -25,7 +25,7 @@ def both(build):
 
 def detail(dumps, text):
     left, right = (lookup.find(dump, text) for dump in dumps)
-    return detail_of(*dumps, left, right)
+    return examine_record(*dumps, left, right)
 
 
 def test_a_pair_is_examined(both):
@@ -89,4 +89,4 @@ def test_states_of_inputs(both):
         "there": "on the target only",
     }
     left, right = (lookup.find(dump, "a/linear.0") for dump in dumps)
-    assert next(one for one in inputs(left, right) if one.index == "weight").state == "unknown"
+    assert next(one for one in compare_inputs(left, right) if one.index == "weight").state == "unknown"

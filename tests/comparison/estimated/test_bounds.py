@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 from msgspec import structs
 
 from precflow.comparison.estimated import bounds
-from precflow.comparison.estimated.kept_evidence import Kept, of_tensor
+from precflow.comparison.estimated.kept_evidence import KeptTensor, sum_tensor
 from precflow.comparison.estimated.sketch import DECISIVE
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import summarize
@@ -20,19 +20,19 @@ RNG = np.random.default_rng(17)
 
 
 def known(array):
-    return of_tensor(array, Kept(array.dtype.name, array.shape))
+    return sum_tensor(array, KeptTensor(array.dtype.name, array.shape))
 
 
 def bounded(left, right, *, sketched=False):
     """Return true metrics, ranges and estimates of two tensors, with or without their sketches."""
     first, second = (known(array) for array in (left, right))
     if not sketched:
-        first, second = (Kept(one.dtype, one.shape, statistics=one.statistics, rows=one.rows) for one in (first, second))
-    y, x = (bounds.side(one, left.size) for one in (first, second))
-    assert isinstance(y, bounds.Side), y
-    assert isinstance(x, bounds.Side), x
-    far = bounds.distance(y, x, first, second)
-    return measure_all(summarize(left, right)), bounds.ranges(y, x, far, first, second), bounds.estimates(y, x, far)
+        first, second = (KeptTensor(one.dtype, one.shape, statistics=one.statistics, rows=one.rows) for one in (first, second))
+    y, x = (bounds.sum_side(one, left.size) for one in (first, second))
+    assert isinstance(y, bounds.SideSums), y
+    assert isinstance(x, bounds.SideSums), x
+    far = bounds.bound_distance(y, x, first, second)
+    return measure_all(summarize(left, right)), bounds.bound_metrics(y, x, far, first, second), bounds.guess_metrics(y, x, far)
 
 
 def assert_within(true, ranges):
@@ -138,9 +138,9 @@ def test_a_cosine_is_bounded_with_the_rounding_of_an_agents_norms():
     for error in (-0.9, 0.9):
         one, other = known(left), known(right)
         off = structs.replace(one.statistics, square=one.statistics.square * (1 + error * bounds.ROUNDING) ** 2)
-        one = Kept(one.dtype, one.shape, statistics=off, sketch=one.sketch, rows=one.rows)
-        y, x = bounds.side(one, left.size), bounds.side(other, left.size)
-        low, high = bounds.ranges(y, x, bounds.distance(y, x, one, other), one, other)["cosine_similarity"]
+        one = KeptTensor(one.dtype, one.shape, statistics=off, sketch=one.sketch, rows=one.rows)
+        y, x = bounds.sum_side(one, left.size), bounds.sum_side(other, left.size)
+        low, high = bounds.bound_metrics(y, x, bounds.bound_distance(y, x, one, other), one, other)["cosine_similarity"]
         assert low <= true <= high
         assert 1 - low < 1e-7
 
@@ -165,15 +165,17 @@ def test_zeros_on_either_side():
 def test_sums_that_cannot_be_right_are_of_no_use(changes, words):
     facts = {"minimum": -1.0, "maximum": 2.0, "sum": 1.0, "square": 5.0} | changes
     statistics = Statistics(**facts, nan=0, positive_infinity=0, negative_infinity=0, sentinel=0, zero=0, saturated=0)
-    assert words in bounds.side(Kept("float32", (2,), statistics=statistics), 2)
+    assert words in bounds.sum_side(KeptTensor("float32", (2,), statistics=statistics), 2)
 
 
 @pytest.mark.parametrize("error", [-2e-6, 2e-6])
 def test_a_sum_of_squares_may_be_off_by_twice_what_a_norm_may(error):
     """Constant values: the sum of squares lies at its bound, and is what float32 makes of it."""
     statistics = Statistics(1.0, 1.0, 4.0, 4.0 + 4.0 * error * 0.9, 0, 0, 0, 0, zero=0, saturated=0)
-    assert bounds.side(Kept("float32", (4,), statistics=statistics), 4).norm == pytest.approx(2.0, rel=bounds.ROUNDING)
+    assert bounds.sum_side(KeptTensor("float32", (4,), statistics=statistics), 4).norm == pytest.approx(
+        2.0, rel=bounds.ROUNDING
+    )
 
 
 def test_a_quotient_of_magnitudes():
-    assert (bounds.over(0.0, 0.0), bounds.over(1.0, 0.0), bounds.over(1.0, 2.0)) == (0.0, math.inf, 0.5)
+    assert (bounds.divide(0.0, 0.0), bounds.divide(1.0, 0.0), bounds.divide(1.0, 2.0)) == (0.0, math.inf, 0.5)

@@ -110,7 +110,7 @@ def test_fills_whose_places_were_not_kept_leave_nothing_comparable(evidence):
     one, other = LEFT.copy(), RIGHT.copy()
     one[:, 3], other[:, 3] = LOW, LOW
     first, second = evidence.Dump(one, "sketch", "c1").counted(places=None), evidence.Dump(other, "sketch", "c2")
-    found = estimates.measured(evidence.paired(first, second), first.record, second.record, first, second)
+    found = estimates.estimate_pair(evidence.paired(first, second), first.record, second.record, first, second)
     assert "places were not kept" in found.absent["relative_l2"]
     assert found.ranges == {}
 
@@ -118,8 +118,8 @@ def test_fills_whose_places_were_not_kept_leave_nothing_comparable(evidence):
 def test_different_parts_of_a_tensor_are_not_compared(evidence):
     first, second = evidence.Dump(LEFT, "sketch", "c1", share=0.5), evidence.Dump(RIGHT, "sketch", "c2", share=0.25)
     pair = evidence.paired(first, second)
-    assert estimates.are_needed(pair, first.record, second.record)
-    found = estimates.measured(pair, first.record, second.record, first, second)
+    assert estimates.needs_estimate(pair, first.record, second.record)
+    found = estimates.estimate_pair(pair, first.record, second.record, first, second)
     assert "different parts" in found.absent["relative_l2"]
 
 
@@ -130,13 +130,13 @@ def test_what_cannot_be_read_is_unreadable(evidence):
         raise DumpError(f"the shard of {record.content} is cut")
 
     first.tensor = torn
-    found = estimates.measured(evidence.paired(first, second), first.record, second.record, first, second)
+    found = estimates.estimate_pair(evidence.paired(first, second), first.record, second.record, first, second)
     assert (found.join, found.reason, found.metrics) == ("unreadable", "reference: the shard of c1 is cut", {})
 
 
 def test_two_stored_tensors_are_not_measured_here(evidence):
     first, second = evidence.Dump(LEFT, "tensors", "c1"), evidence.Dump(RIGHT, "tensors", "c2")
-    assert not estimates.are_needed(evidence.paired(first, second), first.record, second.record)
+    assert not estimates.needs_estimate(evidence.paired(first, second), first.record, second.record)
 
 
 SPECIAL = st.sampled_from([np.nan, np.inf, -np.inf, LOW, -1e9, 65504.0, 1e-44, 0.0, 2e38])

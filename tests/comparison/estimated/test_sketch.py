@@ -8,10 +8,10 @@ from precflow.comparison.estimated.sketch import (
     BUCKETS,
     DECISIVE,
     ROOT_MEAN_SQUARE_ERROR,
-    block_sketch,
-    mixed,
-    norm,
-    sketch,
+    estimate_norm,
+    make_sketch,
+    mix32,
+    sketch_block,
 )
 
 PATTERNS = (
@@ -76,7 +76,7 @@ def errors(pattern, seeds=8):
         rng = np.random.default_rng(seed)
         rows, columns = int(rng.integers(150, 400)), int(rng.choice([300, 512, 640, 768, 1024]))
         wrong = difference(pattern, rng, rows, columns)
-        found.append(norm(sketch(wrong.reshape(-1))) / np.linalg.norm(wrong) - 1)
+        found.append(estimate_norm(make_sketch(wrong.reshape(-1))) / np.linalg.norm(wrong) - 1)
     return np.array(found)
 
 
@@ -93,32 +93,32 @@ def test_the_norm_of_seventeen_structured_differences_is_estimated_within_the_st
 def test_a_sketch_is_linear():
     rng = np.random.default_rng(0)
     one, other = rng.standard_normal((2, 3 * BLOCK + 17))
-    assert sketch(one) - sketch(other) == pytest.approx(sketch(one - other), abs=1e-9)
-    assert sketch(np.zeros(5)) == pytest.approx(np.zeros(BUCKETS))
-    assert sketch(np.zeros(0)).shape == (BUCKETS,)
+    assert make_sketch(one) - make_sketch(other) == pytest.approx(make_sketch(one - other), abs=1e-9)
+    assert make_sketch(np.zeros(5)) == pytest.approx(np.zeros(BUCKETS))
+    assert make_sketch(np.zeros(0)).shape == (BUCKETS,)
 
 
 def test_a_sketch_is_the_sum_of_its_blocks_and_each_block_has_other_signs():
     values = np.random.default_rng(1).standard_normal(2 * BLOCK)
-    first, second = block_sketch(values[:BLOCK], 0), block_sketch(values[BLOCK:], 1)
-    assert first + second == pytest.approx(sketch(values))
-    assert norm(block_sketch(values[:BLOCK], 0) - block_sketch(values[:BLOCK], 1)) > norm(first) / 2
+    first, second = sketch_block(values[:BLOCK], 0), sketch_block(values[BLOCK:], 1)
+    assert first + second == pytest.approx(make_sketch(values))
+    assert estimate_norm(sketch_block(values[:BLOCK], 0) - sketch_block(values[:BLOCK], 1)) > estimate_norm(first) / 2
 
 
 def test_one_element_is_known_exactly_by_bucket_and_sign():
     values = np.zeros(2 * BUCKETS)
     values[BUCKETS + 3] = -2.5
-    found = sketch(values)
+    found = make_sketch(values)
     assert np.flatnonzero(found).tolist() == [3]
     assert abs(found[3]) == 2.5
 
 
 def test_the_hash_is_that_of_the_agents():
-    assert mixed(np.array([0, 1], np.uint32)).tolist() == [0, 0x688990C0]
+    assert mix32(np.array([0, 1], np.uint32)).tolist() == [0, 0x688990C0]
 
 
 def test_a_norm_neither_overflows_nor_vanishes():
-    assert norm(np.array([3e200, 4e200])) == pytest.approx(5e200)
-    assert norm(np.array([3e-300, 4e-300])) == pytest.approx(5e-300)
-    assert norm(np.zeros(0)) == 0.0
-    assert norm(np.array([np.inf, 1.0])) == np.inf
+    assert estimate_norm(np.array([3e200, 4e200])) == pytest.approx(5e200)
+    assert estimate_norm(np.array([3e-300, 4e-300])) == pytest.approx(5e-300)
+    assert estimate_norm(np.zeros(0)) == 0.0
+    assert estimate_norm(np.array([np.inf, 1.0])) == np.inf

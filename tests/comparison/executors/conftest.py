@@ -7,7 +7,7 @@ import pytest
 
 from precflow.comparison import batches as batching
 from precflow.comparison.reading import Reading
-from precflow.comparison.user_metrics import Declared
+from precflow.comparison.user_metrics import DeclaredMetrics
 from precflow.dumps.reader import Dump
 
 METRICS = """
@@ -56,7 +56,7 @@ def sides(build, monkeypatch):
 @pytest.fixture
 def declared(tmp_path):
     (tmp_path / "cluster_metrics.py").write_text(METRICS)
-    yield lambda **arguments: Declared(
+    yield lambda **arguments: DeclaredMetrics(
         {"flips": {"_target_": "cluster_metrics.Flips", **arguments}}, ("cluster_metrics",), (str(tmp_path),)
     )
     sys.modules.pop("cluster_metrics", None)

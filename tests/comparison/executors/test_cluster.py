@@ -11,13 +11,13 @@ from dataclasses import replace
 import pytest
 
 from precflow.agent.contract import FILLS
-from precflow.comparison.batches import batches
+from precflow.comparison.batches import make_batches
 from precflow.comparison.compare import compare
 from precflow.comparison.executors import cluster as module
 from precflow.comparison.executors.cluster import Cluster
 from precflow.comparison.executors.threads import Threads
-from precflow.comparison.reading import Terms
-from precflow.comparison.user_metrics import Declared
+from precflow.comparison.reading import ReadOptions
+from precflow.comparison.user_metrics import DeclaredMetrics
 from precflow.errors import DumpError, ExecutorError, MissingExtraError
 
 
@@ -33,16 +33,21 @@ def test_without_dask_the_extra_is_named(sides, monkeypatch):
 
 def test_a_worker_checks_that_it_sees_the_same(sides, readings, tmp_path):
     task = module._Task(
-        module._place(sides[0]), module._place(sides[1]), compiled=False, block=1 << 17, constants=FILLS, declared=Declared()
+        module._locate(sides[0]),
+        module._locate(sides[1]),
+        compiled=False,
+        block=1 << 17,
+        constants=FILLS,
+        declared=DeclaredMetrics(),
     )
-    batch = next(batches(readings, Terms()))
+    batch = next(make_batches(readings, ReadOptions()))
     assert len(task(batch)) == 2
     with pytest.raises(ExecutorError, match="a worker has precflow"):
         replace(task, version="0.0.1")(batch)
     with pytest.raises(DumpError, match="a worker does not see it"):
-        replace(task, target=module._Place(str(tmp_path / "nowhere"), ""))(batch)
+        replace(task, target=module._DumpLocation(str(tmp_path / "nowhere"), ""))(batch)
     with pytest.raises(DumpError, match="a worker sees another dump"):
-        replace(task, target=module._Place(str(sides[1].path), "another"))(batch)
+        replace(task, target=module._DumpLocation(str(sides[1].path), "another"))(batch)
 
 
 dask = pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="needs extra `dask`")

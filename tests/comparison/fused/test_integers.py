@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from precflow.comparison.formulas import measure_all
-from precflow.comparison.fused.integers import integer_block
+from precflow.comparison.fused.integers import summarize_integers
 from precflow.comparison.fused.summarize import summarize
 
 LOW, HIGH, TOP = -(2**63), 2**63 - 1, 2**64 - 1
@@ -25,8 +25,8 @@ LOW, HIGH, TOP = -(2**63), 2**63 - 1, 2**64 - 1
     ],
 )
 def test_differences_are_exact(reference, target, expected):
-    assert integer_block(reference, target).difference_max == expected
-    assert integer_block(target, reference).difference_max == expected
+    assert summarize_integers(reference, target).difference_max == expected
+    assert summarize_integers(target, reference).difference_max == expected
 
 
 @pytest.mark.parametrize("name", ["int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"])

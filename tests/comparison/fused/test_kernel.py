@@ -6,8 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from precflow.comparison.fused.kernel import float_block, pair_facts
-from precflow.comparison.fused.scaled_float import ratio
+from precflow.comparison.fused.kernel import pair_facts, summarize_floats
+from precflow.comparison.fused.scaled_float import divide
 from precflow.comparison.fused.summary import merge
 
 RNG = np.random.default_rng(7)
@@ -17,7 +17,7 @@ X = (Y * (1 + 1e-3 * RNG.standard_normal(Y.shape))).astype(np.float32)
 
 def block(reference, target, *, row=0, length=8):
     facts = pair_facts(reference.dtype.name, target.dtype.name)
-    return float_block(reference.reshape(-1), target.reshape(-1), facts, row=row, length=length)
+    return summarize_floats(reference.reshape(-1), target.reshape(-1), facts, row=row, length=length)
 
 
 def exact(terms):
@@ -99,8 +99,8 @@ def test_a_small_reference_has_no_relative_error_but_counts():
 def test_squares_beyond_float64_are_no_infinities(exponent):
     y = np.ldexp(Y.astype(np.float64), exponent)
     found = block(y, y * 1.5)
-    assert ratio(found.difference_square, found.reference_square) == pytest.approx(0.25, rel=1e-12)
-    assert ratio(found.product, found.reference_square) == pytest.approx(1.5, rel=1e-12)
+    assert divide(found.difference_square, found.reference_square) == pytest.approx(0.25, rel=1e-12)
+    assert divide(found.product, found.reference_square) == pytest.approx(1.5, rel=1e-12)
     assert np.all(np.isfinite(found.rows.reference))
 
 

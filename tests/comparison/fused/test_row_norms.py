@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precflow.comparison.fused.row_norms import MOST_ROWS, RowNorms, pieces, row_length
+from precflow.comparison.fused.row_norms import MOST_ROWS, RowNorms, row_length, split_at_rows
 
 
 @given(st.integers(0, 500), st.integers(0, 500), st.integers(1, 60), st.integers(1, 90))
 def test_pieces_cover_a_range_once_and_keep_rows(start, count, length, block):
-    cut = list(pieces(start, start + count, length, block))
+    cut = list(split_at_rows(start, start + count, length, block))
     assert [first for first, _ in cut] == [start, *(last for _, last in cut)][: len(cut)]
     assert not cut or cut[-1][1] == start + count
     for first, last in cut:

@@ -23,7 +23,7 @@ def compiled(monkeypatch):
 
         return read
 
-    monkeypatch.setattr(module, "compiled_range", range_of)
+    monkeypatch.setattr(module, "find_compiled_pass", range_of)
     return asked
 
 

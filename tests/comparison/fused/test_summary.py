@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precflow.comparison.formulas import measure_all
-from precflow.comparison.fused.scaled_float import Scaled
+from precflow.comparison.fused.scaled_float import ScaledFloat
 from precflow.comparison.fused.summarize import PairOfTensors, summarize
 from precflow.comparison.fused.summary import Summary, merge
 from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES
@@ -38,7 +38,7 @@ def assert_same(first, second):
     for name in Summary.__struct_fields__:
         if name == "divergence" and first.negative:
             continue
-        if isinstance(getattr(first, name), Scaled):
+        if isinstance(getattr(first, name), ScaledFloat):
             room = 1e-12 * float(first.target_square + first.reference_square) if name == "product" else 0.0
             assert float(getattr(first, name)) == pytest.approx(float(getattr(second, name)), rel=1e-12, abs=room)
         elif name != "rows":

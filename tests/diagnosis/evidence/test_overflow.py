@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from precflow import resources
-from precflow.comparison.estimated.kept_evidence import Kept, of_tensor
+from precflow.comparison.estimated.kept_evidence import KeptTensor, sum_tensor
 from precflow.config.schema import RunConfig
 from precflow.diagnosis.evidence import overflow
 from precflow.diagnosis.evidence.collect import collect
@@ -41,7 +41,7 @@ def counted(dump, records):
         msgspec.structs.replace(
             record,
             stored=False,
-            statistics=of_tensor(dump.tensors[record.text], Kept(record.dtype, record.shape)).statistics,
+            statistics=sum_tensor(dump.tensors[record.text], KeptTensor(record.dtype, record.shape)).statistics,
         )
         for record in records
     )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from precflow.comparison.detail.detail import examine
-from precflow.comparison.detail.record import Input, RecordDetail
+from precflow.comparison.detail.record import InputComparison, RecordDetail
 
 pytestmark = pytest.mark.browser
 X = np.random.default_rng(0).standard_normal((3, 7, 16)).astype(np.float32)
@@ -15,7 +15,7 @@ def detailed(misaligned):
     changed = X.copy()
     changed[:, :, 5] *= 2
     failing = [row.measure.record for row in misaligned.rows if row.judged.status == "fail"][:20]
-    inputs = (Input("0", "</script><img src=x onerror=alert(2)>", "equal bits"),)
+    inputs = (InputComparison("0", "</script><img src=x onerror=alert(2)>", "equal bits"),)
     return dataclasses.replace(
         misaligned, details=tuple(RecordDetail(record, "n", examine(X, changed), inputs=inputs) for record in failing)
     )

@@ -11,7 +11,7 @@ from precflow.report.screens.record import RecordView, describe_elements, draw_h
 
 def test_a_record_that_came_from_outside(build):
     dump = Dump.open(build().call("a", "linear", [np.ones(3)], [np.ones(3)], compiled=True).write())
-    given, made = lookup.every(dump)
+    given, made = lookup.list_records(dump)
     shown = show_record(RecordView(given, given.text, None, (), "kept", problem="torn")).render()
     assert "source      outside: no recorded call made it" in shown
     assert "compiled" in shown

@@ -5,7 +5,7 @@ import pytest
 
 from precflow.comparison.detail.description import describe
 from precflow.comparison.detail.detail import examine
-from precflow.comparison.detail.record import Input, RecordDetail
+from precflow.comparison.detail.record import InputComparison, RecordDetail
 from precflow.report.screens.two_records import compare_facts, show_pair
 
 X = np.random.default_rng(0).standard_normal((3, 7, 16)).astype(np.float32)
@@ -22,7 +22,9 @@ def screen(row, reference, target, blockers=(), **changes):
 
 
 def test_everything_is_there(row):
-    shown = screen(row, X, X * 2, inputs=(Input("0", "weight", "equal bits"),), feeds=("next / linear",), note="a part")
+    shown = screen(
+        row, X, X * 2, inputs=(InputComparison("0", "weight", "equal bits"),), feeds=("next / linear",), note="a part"
+    )
     for part in (
         "✗ fail   relative_l2",
         "where       everywhere alike",
