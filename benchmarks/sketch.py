@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from precflow.agent.measure.sketch import added, sketch
+from precflow.agent.measure.sketch import add_pieces, sketch
 
 ROWS, COLUMNS, HEADS = 616, 768, 12
 SEEDS = 24
@@ -98,7 +98,7 @@ DIFFERENCES: dict[str, Difference] = {
 
 def estimate(difference: torch.Tensor) -> float:
     """Return the norm as the sketch tells it."""
-    return float(added(sketch(difference.reshape(-1).contiguous())).double().norm())
+    return float(add_pieces(sketch(difference.reshape(-1).contiguous())).double().norm())
 
 
 def errors(name: str) -> list[float]:

@@ -30,9 +30,9 @@ def by_agent(flat, shape, *, fine):
     counted = Statistics(*agent_statistics.of_any(flat))
     clean = agent_statistics.cleaning(flat.dtype, counted.minimum, counted.maximum)
     largest = max(-(counted.minimum or 0.0), counted.maximum or 0.0) * 2.0**-clean.exponent
-    parts = agent_sketch.added(agent_sketch.sketch(flat, clean, largest=largest if fine else 0.0), clean)
+    parts = agent_sketch.add_pieces(agent_sketch.sketch(flat, clean, largest=largest if fine else 0.0), clean)
     rows = agent_sketch.row_norms(flat, agent_sketch.row_length(list(shape), flat.numel()), clean)
-    return counted, parts.double().sum(0).numpy(), agent_sketch.sized(rows, clean).double().numpy()
+    return counted, parts.double().sum(0).numpy(), agent_sketch.undo_scaling(rows, clean).double().numpy()
 
 
 @pytest.mark.parametrize("fine", [False, True])
@@ -55,7 +55,7 @@ def test_both_programs_know_the_same_of_a_tensor(name, shape, special, fine):
 
 
 def test_both_programs_group_rows_and_cut_blocks_alike():
-    assert (agent_sketch.SUMS, agent_sketch.BLOCK) == (BUCKETS, BLOCK)
+    assert (agent_sketch.BUCKETS, agent_sketch.BLOCK) == (BUCKETS, BLOCK)
     for shape in [(3, 77, 768), (2048, 4), (5,), (), (1, 9), (1 << 21, 2), (7, 0)]:
         count = int(np.prod(shape))
         assert agent_sketch.row_length(list(shape), count) == group_length(shape, count)
@@ -67,7 +67,7 @@ def test_the_low_part_makes_differences_below_single_precision_visible():
     other = flat * (1 + 1e-7)
     largest = float(flat.abs().max())
     fine, coarse = (
-        [agent_sketch.added(agent_sketch.sketch(one, largest=size)).double().sum(0) for one in (flat, other)]
+        [agent_sketch.add_pieces(agent_sketch.sketch(one, largest=size)).double().sum(0) for one in (flat, other)]
         for size in (largest, 0.0)
     )
     true = float((flat.double() - other.double()).norm())

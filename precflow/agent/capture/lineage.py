@@ -16,7 +16,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Se
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from precflow.agent.measure.content_id import readable
+from precflow.agent.measure.content_id import has_plain_bytes
 
 Layout = Tuple[Any, ...]  # what layout_of returns
 Source = Tuple[int, str]  # order of the call in its step, index of its output
@@ -39,7 +39,7 @@ class TensorState(NamedTuple):
 def read_state(tensor: torch.Tensor) -> TensorState:
     """Return the tensor's memory as it is now."""
     version = None if tensor.is_inference() else tensor._version  # noqa: SLF001  as in version_of; this runs for every record
-    if not readable(tensor):
+    if not has_plain_bytes(tensor):
         return TensorState(None, version, ())
     return TensorState(tensor.untyped_storage()._cdata, version, layout_of(tensor))  # noqa: SLF001  as in address_of
 
@@ -51,7 +51,7 @@ def version_of(tensor: torch.Tensor) -> Optional[int]:
 
 def address_of(tensor: torch.Tensor) -> Optional[int]:
     """Return the address of a tensor's storage, ``None`` if it has none; valid only as long as the storage lives."""
-    if not readable(tensor):
+    if not has_plain_bytes(tensor):
         return None
     address: int = tensor.untyped_storage()._cdata  # noqa: SLF001  a weak reference has the same, and takes three times as long
     return address

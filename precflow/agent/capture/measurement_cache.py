@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Dict, List, Optional, Protocol, Tuple
 import torch
 
 from precflow.agent.capture.lineage import Layout, Storages, TensorState, address_of, read_state
-from precflow.agent.measure.batching import Measuring, Ticket
-from precflow.agent.measure.parts import Kept
+from precflow.agent.measure.batching import BatchMeasurer
+from precflow.agent.measure.parts import KeptPart
+from precflow.agent.measure.ticket import Ticket
 
 if TYPE_CHECKING:
     from precflow.agent.dump.writer import Writer
@@ -32,7 +33,7 @@ class Measurer(Protocol):
         """A call wrote to the tensor's memory."""
 
     def measure(
-        self, tensor: torch.Tensor, detail: str, kept: Optional[Kept] = None, state: Optional[TensorState] = None
+        self, tensor: torch.Tensor, detail: str, kept: Optional[KeptPart] = None, state: Optional[TensorState] = None
     ) -> Ticket:
         """Return the ticket of a tensor as it is now."""
 
@@ -54,7 +55,7 @@ class MeasurementCache:
     """
 
     def __init__(self, writer: Optional[Writer], storages: Storages, *, fine: bool = False) -> None:
-        self._measuring = Measuring(writer, fine=fine)
+        self._measurer = BatchMeasurer(writer, fine=fine)
         self._storages = storages
         self._tickets: Dict[int, _Tickets] = {}
         self._in_group = _is_in_group()
@@ -70,7 +71,7 @@ class MeasurementCache:
         self._tickets.pop(address_of(tensor) or 0, None)
 
     def measure(
-        self, tensor: torch.Tensor, detail: str, kept: Optional[Kept] = None, state: Optional[TensorState] = None
+        self, tensor: torch.Tensor, detail: str, kept: Optional[KeptPart] = None, state: Optional[TensorState] = None
     ) -> Ticket:
         """Return the ticket of a tensor as it is now; it is filled in at the next flush at the latest.
 
@@ -89,7 +90,7 @@ class MeasurementCache:
         # Nothing shows whether an inference tensor was written to: it has no version counter. Collectives such as
         # all_reduce_ write without raising the counter. In both cases every tensor is measured anew.
         if version is None or self._in_group:
-            return self._measuring.measure(tensor, detail, kept)
+            return self._measurer.measure(tensor, detail, kept)
         by_place = self._tickets.get(address)
         if by_place is None:
             self._storages.hold(tensor, address)
@@ -98,14 +99,14 @@ class MeasurementCache:
         for ticket in tickets:
             if ticket.covers(detail, kept):
                 return ticket
-        ticket = self._measuring.measure(tensor, detail, kept)
+        ticket = self._measurer.measure(tensor, detail, kept)
         tickets.append(ticket)
         return ticket
 
     @property
     def full(self) -> bool:
         """So many tensors wait that :meth:`flush` should be called."""
-        return self._measuring.full
+        return self._measurer.full
 
     def flush(self) -> None:
         """Fill in every ticket.
@@ -113,7 +114,7 @@ class MeasurementCache:
         Raises:
             WriteError: A tensor could not be stored.
         """
-        self._measuring.flush()
+        self._measurer.flush()
 
 
 def _is_in_group() -> bool:

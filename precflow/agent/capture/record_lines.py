@@ -14,7 +14,7 @@ from precflow.agent.capture.lineage import Sources, Storages, read_state
 from precflow.agent.capture.measurement_cache import NO_CONTENT, MeasurementCache
 from precflow.agent.contract import NONE, Identity, identity_text, operator_of
 from precflow.agent.measure.content_id import dtype_name
-from precflow.agent.measure.parts import kept_of
+from precflow.agent.measure.parts import choose_part
 from precflow.agent.selection import Choice
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from precflow.agent.capture.nesting import TensorWithPath
     from precflow.agent.capture.weights import Weights
     from precflow.agent.dump.writer import Writer
-    from precflow.agent.measure.batching import Ticket
+    from precflow.agent.measure.ticket import Ticket
 
 MOST_LINES = 512  # lines that wait for their tensors to be measured, at most
 
@@ -201,7 +201,7 @@ class Lines:
     def _describe_one(self, index: str, tensor: torch.Tensor, chosen: Choice, *, returned: bool) -> Record:
         state = read_state(tensor)
         weight = self._weights.find_name(tensor, state)
-        kept = None if chosen.part is None else kept_of(tuple(tensor.shape), chosen.part.slices, chosen.part.sample)
+        kept = None if chosen.part is None else choose_part(tuple(tensor.shape), chosen.part.slices, chosen.part.sample)
         skipped = chosen is _SHAPE_ONLY or (weight and not returned)
         ticket = NO_CONTENT if skipped else self._measurer.measure(tensor, chosen.detail, kept, state)
         source = None if weight else self.sources.find(tensor, state)

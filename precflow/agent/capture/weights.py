@@ -6,7 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Optional
 
 from precflow.agent.capture.lineage import Layout, TensorState, layout_of, read_state, version_of
-from precflow.agent.measure.content_id import readable
+from precflow.agent.measure.content_id import has_plain_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -69,5 +69,5 @@ class Weights:
 
     def _add(self, weight: _Weight) -> None:
         self._objects[id(weight.tensor)] = weight
-        if readable(weight.tensor) and weight.tensor.numel():
+        if has_plain_bytes(weight.tensor) and weight.tensor.numel():
             self._memory.setdefault(layout_of(weight.tensor), weight)

@@ -11,7 +11,7 @@ import torch
 
 from precflow.agent.contract import COMPRESSED, COMPRESSED_BLOCK
 from precflow.agent.dump.shard import ALIGNMENT, Entry
-from precflow.agent.measure.content_id import byte_pieces
+from precflow.agent.measure.transfer import byte_pieces
 
 QUEUE_BYTES = 256 << 20  # tensors that wait at most; who brings more waits until there is room
 QUEUE_ITEMS = 4096

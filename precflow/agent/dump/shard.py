@@ -16,7 +16,8 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 import torch
 
 from precflow.agent.contract import DIGEST_SIZE, PADDING, SAFETENSORS_OF_DTYPE
-from precflow.agent.measure.content_id import byte_count, byte_pieces, dtype_name
+from precflow.agent.measure.content_id import dtype_name
+from precflow.agent.measure.transfer import byte_count, byte_pieces
 
 ALIGNMENT = 8  # the data begin at a multiple of this many bytes
 HELD_BYTES = 8 << 20  # tensors that wait in memory: a smaller shard is written at once

@@ -18,7 +18,7 @@ from precflow.agent.dump.resumption import Finished
 from precflow.agent.dump.shard import Entry, storable
 from precflow.agent.dump.step_files import StepFiles, json_bytes, write_json, write_sealed
 from precflow.agent.dump.write_errors import WriteError, incomplete_rank, over_budget, write_error
-from precflow.agent.measure.content_id import byte_count, to_host
+from precflow.agent.measure.transfer import byte_count, to_host
 
 if TYPE_CHECKING:
     import torch

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
 import torch
 
 from precflow.agent.contract import FILLS_FAR
-from precflow.agent.measure.checksums import BLOCK, mix32_of, place_weights, signed
+from precflow.agent.measure.checksums import BLOCK, mix32_of, place_weights, to_int32
 from precflow.agent.measure.scratch import host_memory
 
 if TYPE_CHECKING:
@@ -123,13 +123,13 @@ def _weights_of(blocks: int) -> torch.Tensor:
     if not _known_weights or _known_weights[0].numel() < blocks * BLOCK:
         with torch.inference_mode(mode=False):
             first = place_weights(torch.device("cpu"))
-            found = torch.cat([(first ^ signed(mix32_of(number))) | 1 for number in range(blocks)])
+            found = torch.cat([(first ^ to_int32(mix32_of(number))) | 1 for number in range(blocks)])
         _known_weights[:] = [found]
     return _known_weights[0]
 
 
 def _memory(like: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return memory of a size and type, three times; that of float32 is the same each time, for fresh pages cost more."""
+    """Return memory of a size and type, three times."""
     count = like.numel()
     if like.dtype != torch.float32:
         return like.new_empty(count), like.new_empty(count), like.new_empty(count)

@@ -7,11 +7,11 @@ from typing import NamedTuple, Optional, Tuple
 
 import torch
 
-from precflow.agent.measure.checksums import joinable
+from precflow.agent.measure.checksums import as_joinable
 from precflow.agent.sampling import BLOCK, Part, part_name, part_of
 
 
-class Kept(NamedTuple):
+class KeptPart(NamedTuple):
     """A part with the name that tells it from other parts of the same tensor."""
 
     name: str
@@ -19,15 +19,15 @@ class Kept(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def kept_of(shape: Tuple[int, ...], slices: str, sample: float) -> Optional[Kept]:
+def choose_part(shape: Tuple[int, ...], slices: str, sample: float) -> Optional[KeptPart]:
     """Return what is kept of a tensor of this shape, the same object each time; ``None`` where that is all of it."""
     part = part_of(shape, slices, sample)
-    return None if part is None else Kept(part_name(slices, sample), part)
+    return None if part is None else KeptPart(part_name(slices, sample), part)
 
 
-def taken(tensor: torch.Tensor, kept: Kept) -> torch.Tensor:
+def copy_part(tensor: torch.Tensor, kept: KeptPart) -> torch.Tensor:
     """Return a contiguous copy of the part: in the shape that the index leaves, or flat where blocks were sampled."""
-    part, dtype, tensor = kept.part, tensor.dtype, joinable(tensor)
+    part, dtype, tensor = kept.part, tensor.dtype, as_joinable(tensor)
     left = tensor[part.axes] if part.axes else tensor
     if part.blocks is None:
         return left.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format).view(dtype)

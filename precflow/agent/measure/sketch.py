@@ -1,34 +1,33 @@
-"""Sketches: 509 sums of signed values, from two of which the norm of the difference of two tensors is estimated.
+"""Sketches and norms of rows: from those of two tensors the judge estimates their difference, without the tensors.
 
-The sketch is linear, so that ``sketch(a) - sketch(b) = sketch(a - b)``, and the norm of that is the norm of ``a - b`` with an
-error of ``1 / sqrt(2 * 509)``, 3.1 %. Values go round robin into a prime number of sums, each with a sign that is read from one
-vector at an offset hashed from the number of the block: a row length or a period of the data falls into step with neither.
-The signs are made of integers only and so are the same on every device.
+A sketch is 509 sums ("buckets") of signed values, 2 KB whatever the size of the tensor. It is linear, so that
+``sketch(a) - sketch(b) = sketch(a - b)``, and the norm of that is the norm of ``a - b`` with an error of ``1 / sqrt(2 * 509)``,
+3.1 %. Values go round robin into the buckets, each with a sign that is read from one vector at an offset hashed from the number
+of the block. The number of buckets is prime: with 512 of them, each column of rows of 512 values would fall into one bucket,
+and that one sum would have to speak for a column that differs. The signs are made of integers only: the same on every device.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
 from precflow.agent.measure.checksums import mix32, mix32_of
 from precflow.agent.measure.scratch import host_memory
-from precflow.agent.measure.statistics import wide
-from precflow.agent.measure.transfer import to_hosts
-from precflow.agent.measure.value_classes import Cleaning
+from precflow.agent.measure.statistics import ROW, wide_type
 
 if TYPE_CHECKING:
-    from precflow.agent.dump.writer import Writer
     from precflow.agent.measure.value_classes import Cleaning
 
-SUMS = 509  # prime, so that it has no factor in common with the length of a row
-BLOCK = (65536 // SUMS) * SUMS  # values that share one offset
+BUCKETS = 509
+BLOCK = (65536 // BUCKETS) * BUCKETS  # values that share one offset
 BLOCKS_OF_STRETCH = 16
 STRETCH = BLOCKS_OF_STRETCH * BLOCK  # values that are summed up at once: 4 MB
 MOST_ROWS = 1024  # norms of rows that are kept
-STORED_WHOLE = 1024  # elements of a tensor that is not larger than what would be kept of it
+STORED_WHOLE = 1024  # elements: a tensor up to this size is no larger than its sketch, and is stored in its place
 FINE_BITS = 12  # of the grid that high and low parts are split on
 
 _OFFSETS = 1 << 20
@@ -36,70 +35,70 @@ _ROWS_OF_PIECE = 256  # that are added up in float32
 _STRETCHES_KEPT = 4  # whose signs are kept: 16 MB
 _AT_ONCE = 1 << 18  # values that are squared at once: they stay in the cache
 _MOST_JUDGED_ROWS = 1 << 20  # beyond it the judge takes neighbouring rows for one
+_LEAST_ROW = 64  # that a row is cut into, where it is too long to be added up in float32
+_ROOM = STRETCH + 2 * _ROWS_OF_PIECE * BUCKETS  # that the largest stretch takes, padded
 
 _signs: Dict[torch.device, torch.Tensor] = {}
 _stretches: Dict[Tuple[int, torch.device], torch.Tensor] = {}
 
 
 def sketch(values: torch.Tensor, clean: Optional[Cleaning] = None, *, largest: float = 0.0) -> torch.Tensor:
-    """Return the sketch, ``[1, pieces, SUMS]`` or ``[2, pieces, SUMS]``, to be added up over the pieces: :func:`added`.
+    """Return the sketch in pieces, ``[1 or 2, pieces, BUCKETS]``, that :func:`add_pieces` adds up.
 
     Args:
         values: Floating point, ``[elements]``; a contiguous tensor.
         clean: Given where not all values are ordinary, and of a size that can be squared.
-        largest: Largest magnitude of the (cleaned) values, where sums of high and low parts are to be kept apart. They hold
-            differences of 3e-8 of a tensor without float64 on the device; a single float32 sum holds 3e-7.
+        largest: Largest magnitude of the (cleaned) values, where sums of high and low parts are to be kept apart, else 0. The
+            two hold differences of 3e-8 of a tensor without float64 on the device; a single float32 sum holds 3e-7.
     """
-    whole = len(range(0, values.numel(), STRETCH))
-    pieces = [_stretch(values[number * STRETCH : (number + 1) * STRETCH], number, clean, largest) for number in range(whole)]
+    pieces = [_sum_stretch(each, number, clean, largest) for number, each in enumerate(values.split(STRETCH))]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
 
 
-def added(parts: torch.Tensor, clean: Optional[Cleaning] = None) -> torch.Tensor:
-    """Return a sketch as it is stored, float32 ``[1 or 2, SUMS]`` on the host.
+def add_pieces(pieces: torch.Tensor, clean: Optional[Cleaning] = None) -> torch.Tensor:
+    """Return a sketch as it is stored, float32 ``[1 or 2, BUCKETS]`` on the host.
 
     Args:
-        parts: What :func:`sketch` returned, on the host.
+        pieces: What :func:`sketch` returned, on the host.
         clean: What it was given.
     """
-    return sized(parts.sum(1, dtype=torch.float64), clean)
+    return undo_scaling(pieces.sum(1, dtype=torch.float64), clean)
 
 
-def sized(numbers: torch.Tensor, clean: Optional[Cleaning]) -> torch.Tensor:
-    """Return sums or norms of cleaned values in the size of the values, as float32 on the host."""
+def undo_scaling(numbers: torch.Tensor, clean: Optional[Cleaning]) -> torch.Tensor:
+    """Return sums or norms of cleaned values as float32 on the host, multiplied by the power of 2 that cleaning divided by."""
     if clean is None or not clean.exponent:
         return numbers.to(torch.float32)
     return torch.ldexp(numbers.double(), torch.tensor(clean.exponent)).to(torch.float32)
 
 
-def _stretch(some: torch.Tensor, number: int, clean: Optional[Cleaning], largest: float) -> torch.Tensor:
-    """Return the sums of one stretch, ``[1 or 2, pieces, SUMS]``.
+def _sum_stretch(some: torch.Tensor, number: int, clean: Optional[Cleaning], largest: float) -> torch.Tensor:
+    """Return the sums of one stretch, ``[1 or 2, pieces, BUCKETS]``.
 
-    Each half of the pieces is a half of the memory: a thread of the CPU adds up what it has multiplied, and takes nothing from
-    another one's cache.
+    The pieces are many enough that float32 adds up few rows in each, and an even number: when two threads of the CPU share the
+    work, each adds up the half of the memory that it has multiplied, which is in its own cache.
     """
     count = some.numel()
-    pieces = 2 * max(1, -(-count // (2 * SUMS * _ROWS_OF_PIECE)))
-    padded = _scratch(-(-count // (pieces * SUMS)) * pieces * SUMS, wide(some.dtype), some.device)
+    pieces = 2 * max(1, -(-count // (2 * BUCKETS * _ROWS_OF_PIECE)))
+    dtype, size = wide_type(some.dtype), -(-count // (pieces * BUCKETS)) * pieces * BUCKETS
+    on_host = some.device.type == "cpu" and dtype == torch.float32
+    padded = (
+        host_memory("signed values", (size,), torch.float32, _ROOM)
+        if on_host
+        else torch.empty(size, dtype=dtype, device=some.device)
+    )
     padded[count:] = 0
     if clean is not None or some.element_size() == 1:  # float8 takes part in no arithmetic
         some = some.to(padded.dtype)
     if clean is not None:
         some = clean(some)
     torch.mul(some, _signs_of(number, some.device)[:count], out=padded[:count])
-    table = padded.view(pieces, -1, SUMS)
+    table = padded.view(pieces, -1, BUCKETS)
     if not largest:
         return table.sum(1).unsqueeze(0)
     step = 2.0 ** (math.frexp(largest)[1] - FINE_BITS)
     high = (table / step).round_().mul_(step)
     return torch.stack([high.sum(1), (table - high).sum(1)])
-
-
-def _scratch(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return memory to work in; on the CPU the same each time, for fresh pages cost more."""
-    if device.type != "cpu" or dtype != torch.float32:
-        return torch.empty(count, dtype=dtype, device=device)
-    return host_memory("signed values", (count,), torch.float32, STRETCH + 2 * _ROWS_OF_PIECE * SUMS)
 
 
 def _signs_of(number: int, device: torch.device) -> torch.Tensor:
@@ -142,6 +141,26 @@ def row_length(shape: Sequence[int], count: int) -> int:
     return length * max(1, -(-count // (length * MOST_ROWS)))
 
 
+@lru_cache(maxsize=4096)
+def shared_row_length(shape: Tuple[int, ...], count: int) -> int:
+    """Return a length of rows for statistics from which norms of the tensor's own rows follow; 0 if norms are not kept.
+
+    Statistics add up short rows anyway, so their norms cost nothing if the tensor's own rows can be put together from them:
+    768 values a row are two rows of 384. A tensor that is no larger than a record's line has no norms.
+
+    Args:
+        shape: Of the tensor.
+        count: Its values; of a complex tensor there are two an element.
+    """
+    length = row_length(shape, count)
+    if count <= STORED_WHOLE:
+        return 0
+    if length <= ROW:
+        return length
+    parts = range(2, length // _LEAST_ROW + 1) if count % length == 0 else ()
+    return next((length // number for number in parts if length % number == 0 and length // number <= ROW), 0)
+
+
 def row_norms(values: torch.Tensor, length: int, clean: Optional[Cleaning] = None) -> torch.Tensor:
     """Return the norms of rows of ``length``, the last of which may be shorter; float32, or float64 of float64 values.
 
@@ -161,8 +180,8 @@ def row_norms(values: torch.Tensor, length: int, clean: Optional[Cleaning] = Non
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def joined(norms: torch.Tensor, number: int) -> torch.Tensor:
-    """Return the norms of rows of which each is ``number`` of these."""
+def join_rows(norms: torch.Tensor, number: int) -> torch.Tensor:
+    """Return the norms of longer rows, each made of ``number`` neighbours of these."""
     return norms if number == 1 else (norms.view(-1, number).double() ** 2).sum(1).sqrt()
 
 
@@ -174,79 +193,7 @@ def _norms(rows: torch.Tensor, clean: Optional[Cleaning]) -> torch.Tensor:
 
 
 def _squares(rows: torch.Tensor, clean: Optional[Cleaning]) -> torch.Tensor:
-    rows = rows.to(wide(rows.dtype))
+    rows = rows.to(wide_type(rows.dtype))
     if clean is not None:
         rows = clean(rows)
     return (rows * rows).sum(1)
-
-
-# Sketches on their way into a dump: those of all tensors of a flush are finished together, with one copy to the host.
-
-
-class _Gathered(NamedTuple):
-    """What :func:`sketch.make_sketch` gave for a tensor, the norms of its rows, and what its values were cleaned with."""
-
-    parts: torch.Tensor
-    rows: torch.Tensor
-    clean: Optional[Cleaning]
-
-
-class Sketches:
-    """Gathers sketches until the next flush.
-
-    Args:
-        writer: Where they go; ``None`` keeps none.
-    """
-
-    def __init__(self, writer: Optional[Writer]) -> None:
-        self._writer = writer
-        self._gathered: Dict[str, _Gathered] = {}
-
-    def lacks(self, key: str) -> bool:
-        """Tell whether a sketch of this content, or part of it, is still to be made."""
-        return self._writer is not None and key not in self._gathered and not self._writer.stored(key + ".sketch")
-
-    def add(self, key: str, parts: torch.Tensor, rows: torch.Tensor, clean: Optional[Cleaning] = None) -> None:
-        """Take a sketch that the dump lacks.
-
-        Args:
-            key: Content id, with the name of a part behind it where it is not the whole content.
-            parts: What :func:`sketch.make_sketch` returned, on any device.
-            rows: Norms of the rows.
-            clean: What both were given.
-        """
-        self._gathered[key] = _Gathered(parts, rows, clean)
-
-    def store(self) -> None:
-        """Write all that is gathered, where it can be held in float32.
-
-        Raises:
-            WriteError: They could not be stored.
-        """
-        gathered, self._gathered = self._gathered, {}
-        writer = self._writer
-        if not gathered or writer is None:
-            return
-        hosts = to_hosts([each for one in gathered.values() for each in (one.parts, one.rows)])
-        pairs = zip(gathered.values(), hosts[::2], hosts[1::2])
-        finished = _added([_Gathered(parts, rows, one.clean) for one, parts, rows in pairs])
-        for (key, one), sums, rows in zip(gathered.items(), finished, hosts[1::2]):
-            for what, found in (("sketch", sums), ("rows", sized(rows, one.clean))):
-                if math.isfinite(found.sum(dtype=torch.float64).item()):
-                    writer.tensor("%s.%s" % (key, what), found, owned=True)
-
-
-def _added(gathered: List[_Gathered]) -> List[torch.Tensor]:
-    """Return each sketch as it is stored; those of one form are added up together."""
-    alike: Dict[Tuple[object, ...], List[int]] = {}
-    for place, one in enumerate(gathered):
-        alone = place if one.clean is not None and one.clean.exponent else -1
-        alike.setdefault((one.parts.shape, one.parts.dtype, alone), []).append(place)
-    found: Dict[int, torch.Tensor] = {}
-    for places in alike.values():
-        if len(places) == 1:
-            found[places[0]] = added(gathered[places[0]].parts, gathered[places[0]].clean)
-        else:
-            together = torch.stack([gathered[place].parts for place in places]).sum(2, dtype=torch.float64).to(torch.float32)
-            found.update(zip(places, together.unbind(0)))
-    return [found[place] for place in range(len(gathered))]

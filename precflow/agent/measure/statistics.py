@@ -1,8 +1,11 @@
 """Statistics of tensors: extremes, and sums in two levels: short rows in float32, and the sums of the rows in float64.
 
+Two levels, because a device may have no float64, and in float32 alone a large sum swallows small values: 2^24 + 1 is 2^24. A
+row of 512 values is short enough for float32; the sums of thousands of rows are added up in float64 on the host.
+
 Ordinary tensors cost four reductions and nothing else. What is not ordinary (NaN, infinities, mask fills, squares beyond the
-range of float32) shows in the extremes; only then the values are sorted into kinds. On a device nothing is waited for, so that
-many tensors share one copy to the host.
+range of float32) shows in the extremes; only then the values are sorted into kinds. Nothing here waits for a device until it
+must, so that many tensors share one copy to the host.
 """
 
 from __future__ import annotations
@@ -13,9 +16,9 @@ from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Sequence, Tu
 import torch
 
 from precflow.agent.measure import masked
-from precflow.agent.measure.checksums import BLOCK, mix32_of, place_weights, signed
-from precflow.agent.measure.content_id import bytes_of
+from precflow.agent.measure.checksums import BLOCK, mix32_of, place_weights, to_int32
 from precflow.agent.measure.scratch import host_memory
+from precflow.agent.measure.transfer import bytes_of
 from precflow.agent.measure.value_classes import Cleaning, Fills, bands_in, fills_of, indicator, sort
 
 if TYPE_CHECKING:
@@ -39,7 +42,7 @@ _SQUARES: Dict[torch.dtype, Tuple[float, float]] = {  # magnitudes whose squares
 }
 
 
-class Rows(NamedTuple):
+class BatchSums(NamedTuple):
     """What the rows of some equally long tensors gave.
 
     Attributes:
@@ -53,7 +56,7 @@ class Rows(NamedTuple):
     size: int
 
 
-class Sums(NamedTuple):
+class TensorSums(NamedTuple):
     """What the rows of one ordinary tensor gave, on the host; the rows are still to be added up.
 
     Attributes:
@@ -73,22 +76,22 @@ class Sums(NamedTuple):
     size: int
 
 
-def wide(dtype: torch.dtype) -> torch.dtype:
+def wide_type(dtype: torch.dtype) -> torch.dtype:
     """Return the type in which a floating point type is added up."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def row_of(size: int) -> int:
+def choose_row(size: int) -> int:
     """Return how many values are added up in one row: a power of two that leaves no rest, where there is one.
 
-    >>> row_of(4 * 77 * 512), row_of(3 * 64), row_of(1000)
+    >>> choose_row(4 * 77 * 512), choose_row(3 * 64), choose_row(1000)
     (512, 64, 512)
     """
     length = min(size & -size, ROW)
     return length if length >= _LEAST_ROW else ROW
 
 
-def in_rows(values: torch.Tensor, row: int = 0) -> Rows:
+def reduce_batch(values: torch.Tensor, row: int = 0) -> BatchSums:
     """Return the extremes and the sums of the rows, on the device of the values; waits for nothing.
 
     Args:
@@ -96,18 +99,18 @@ def in_rows(values: torch.Tensor, row: int = 0) -> Rows:
         row: Length of the rows, at most ``ROW``, where it is not to be chosen here; the last row may be shorter.
     """
     tensors, count = values.shape
-    row = row or row_of(count)
+    row = row or choose_row(count)
     step = max(row, PIECE // tensors // row * row) if values.device.type == "cpu" else count
     lows, highs, totals, norms = [], [], [], []
     for start in range(0, count, step):
-        some = _widened_into(values[:, start : start + step])
+        some = _widen_into_scratch(values[:, start : start + step])
         lows.append(some.amin(1))
         highs.append(some.amax(1))
         for total, norm in _row_sums(some.reshape(-1), row, tensors):
             totals.append(total)
             norms.append(norm)
     ends = [torch.stack(lows, 1).amin(1).unsqueeze(1), torch.stack(highs, 1).amax(1).unsqueeze(1)]
-    return Rows(torch.cat([*ends, *totals, *norms], 1), values.dtype, count)
+    return BatchSums(torch.cat([*ends, *totals, *norms], 1), values.dtype, count)
 
 
 def _row_sums(flat: torch.Tensor, row: int, tensors: int = 1) -> List[Tuple[torch.Tensor, torch.Tensor]]:
@@ -124,7 +127,7 @@ def _row_sums(flat: torch.Tensor, row: int, tensors: int = 1) -> List[Tuple[torc
     return parts
 
 
-def at_once(values: torch.Tensor, row: int = 0) -> Optional[Sums]:
+def reduce_on_host(values: torch.Tensor, row: int = 0) -> Optional[TensorSums]:
     """Return what the rows of one tensor give; ``None`` where its values have to be sorted: :func:`of_any`.
 
     Args:
@@ -132,12 +135,12 @@ def at_once(values: torch.Tensor, row: int = 0) -> Optional[Sums]:
         row: Length of the rows, at most ``ROW``, where it is not to be chosen here; the last row may be shorter.
     """
     count, dtype = values.numel(), values.dtype
-    row = row or row_of(count)
+    row = row or choose_row(count)
     step = max(1, PIECE // row) * row
     if count <= step:
-        parts = [_part(values, row)]
+        parts = [_reduce_piece(values, row)]
     else:
-        parts = [_part(values[start : start + step], row) for start in range(0, count, step)]
+        parts = [_reduce_piece(values[start : start + step], row) for start in range(0, count, step)]
     if None in parts:
         return None
     known = [part for part in parts if part is not None]
@@ -146,16 +149,16 @@ def at_once(values: torch.Tensor, row: int = 0) -> Optional[Sums]:
     else:
         low, high = min(part[0] for part in known), max(part[1] for part in known)
         totals, norms = torch.cat([part[2] for part in known]), torch.cat([part[3] for part in known])
-    return Sums(low, high, totals, norms, dtype, count) if _is_ordinary(low, high, dtype) else None
+    return TensorSums(low, high, totals, norms, dtype, count) if _is_ordinary(low, high, dtype) else None
 
 
-_Part = Tuple[float, float, torch.Tensor, torch.Tensor]
+_Piece = Tuple[float, float, torch.Tensor, torch.Tensor]
 
 
-def _part(values: torch.Tensor, row: int) -> Optional[_Part]:
+def _reduce_piece(values: torch.Tensor, row: int) -> Optional[_Piece]:
     """Return extremes, sums and norms of the rows of a piece; ``None`` where some value is no plain number."""
     dtype = values.dtype
-    values = _widened_into(values)
+    values = _widen_into_scratch(values)
     ends = torch.aminmax(values)
     low, high = ends[0].item(), ends[1].item()
     fills = fills_of(dtype)
@@ -168,23 +171,16 @@ def _part(values: torch.Tensor, row: int) -> Optional[_Part]:
     return low, high, rows.sum(1), torch.linalg.vector_norm(rows, dim=1)
 
 
-def _widened_into(values: torch.Tensor) -> torch.Tensor:
-    """Return the values in float32 or wider, in memory that the next call uses again."""
+def _widen_into_scratch(values: torch.Tensor) -> torch.Tensor:
+    """Return the values in float32 or wider; on the CPU in memory that the next call uses again."""
     if values.dtype in _WIDE:
         return values
-    return _scratch(values).copy_(values)
+    if values.device.type == "cpu" and values.numel() <= PIECE:
+        return host_memory("widened values", tuple(values.shape), torch.float32, PIECE).copy_(values)
+    return values.to(torch.float32)
 
 
-def _scratch(like: torch.Tensor) -> torch.Tensor:
-    """Return memory of a shape, float32; on the CPU the same each time, for fresh pages cost more."""
-    if like.device.type != "cpu":
-        return torch.empty(like.shape, dtype=torch.float32, device=like.device)
-    if like.numel() > PIECE:
-        return torch.empty(like.shape, dtype=torch.float32)
-    return host_memory("widened values", tuple(like.shape), torch.float32, PIECE)
-
-
-def of_rows(rows: Rows) -> List[Optional[Statistics]]:
+def of_batch(rows: BatchSums) -> List[Optional[Statistics]]:
     """Return the statistics of each tensor; ``None`` where its values have to be sorted: :func:`of_any`.
 
     Args:
@@ -192,15 +188,15 @@ def of_rows(rows: Rows) -> List[Optional[Statistics]]:
     """
     sums = rows.sums
     number = sums.shape[1] // 2 - 1
-    totals, squares = _added(sums[:, 2 : 2 + number], sums[:, 2 + number :])
+    totals, squares = _add_rows(sums[:, 2 : 2 + number], sums[:, 2 + number :])
     found = zip(sums[:, 0].tolist(), sums[:, 1].tolist(), totals, squares)
     return [
-        _ordinary(low, high, total, square, rows.size) if _is_ordinary(low, high, rows.dtype) else None
+        _statistics_of_ordinary(low, high, total, square, rows.size) if _is_ordinary(low, high, rows.dtype) else None
         for low, high, total, square in found
     ]
 
 
-def of_sums(found: Sequence[Sums]) -> List[Tuple[Statistics, bytes]]:
+def of_sums(found: Sequence[TensorSums]) -> List[Tuple[Statistics, bytes]]:
     """Return the statistics of tensors whose rows were added up one by one, each with the bytes of the sums of its rows.
 
     Those with equally many rows share the work.
@@ -214,14 +210,14 @@ def of_sums(found: Sequence[Sums]) -> List[Tuple[Statistics, bytes]]:
         norms = torch.stack([found[place].norms for place in places])
         data = bytes_of(torch.cat([totals, norms], 1))
         size = len(data) // len(places)
-        for number, (place, total, square) in enumerate(zip(places, *_added(totals, norms))):
+        for number, (place, total, square) in enumerate(zip(places, *_add_rows(totals, norms))):
             sums = found[place]
-            one = _ordinary(sums.low, sums.high, total, square, sums.size)
+            one = _statistics_of_ordinary(sums.low, sums.high, total, square, sums.size)
             known[place] = (one, data[number * size : (number + 1) * size])
     return [known[place] for place in range(len(found))]
 
 
-def _added(totals: torch.Tensor, norms: torch.Tensor) -> Tuple[List[float], List[float]]:
+def _add_rows(totals: torch.Tensor, norms: torch.Tensor) -> Tuple[List[float], List[float]]:
     """Return sums and sums of squares of tensors, from those of their rows, ``[tensors, rows]``."""
     wide_norms = norms.double()
     return totals.sum(1, dtype=torch.float64).tolist(), (wide_norms * wide_norms).sum(1).tolist()
@@ -229,14 +225,14 @@ def _added(totals: torch.Tensor, norms: torch.Tensor) -> Tuple[List[float], List
 
 def _is_ordinary(low: float, high: float, dtype: torch.dtype) -> bool:
     """Tell whether a tensor has only ordinary values whose squares can be added up, from its extremes."""
-    fills, squares = fills_of(dtype), _SQUARES[wide(dtype)]
+    fills, squares = fills_of(dtype), _SQUARES[wide_type(dtype)]
     if not fills.are_ordinary(low, high):
         return False
     largest = max(-low, high)
     return largest < fills.largest and (not largest or squares[0] <= largest <= squares[1])
 
 
-def _ordinary(low: float, high: float, total: float, square: float, size: int) -> Statistics:
+def _statistics_of_ordinary(low: float, high: float, total: float, square: float, size: int) -> Statistics:
     """Return the statistics of a tensor that has only ordinary values; zeros are not counted, but where there can be none."""
     zero = size if low == high == 0 else None if low <= 0 <= high else 0
     return [low, high, total, square, 0, 0, 0, 0, zero, 0, 0, 0]
@@ -250,7 +246,7 @@ def of_any(values: torch.Tensor) -> Statistics:
     """
     fills = fills_of(values.dtype)
     if values.device.type == "cpu" and values.numel() <= masked.MOST:
-        found = masked.masked(_widened_into(values), fills)
+        found = masked.masked(_widen_into_scratch(values), fills)
         known = None if found is None else _of_masked(found, values.dtype)
         if known is not None:
             return known
@@ -259,8 +255,8 @@ def of_any(values: torch.Tensor) -> Statistics:
 
 def _of_kinds(values: torch.Tensor, fills: Fills) -> Statistics:
     """Return the statistics of values that are sorted into all kinds there are."""
-    bands = bands_in([_widened(values[start : start + _SORTED]) for start in range(0, values.numel(), _SORTED)], fills)
-    counts, places = _counted(values, fills, bands)
+    bands = bands_in([_widen(values[start : start + _SORTED]) for start in range(0, values.numel(), _SORTED)], fills)
+    counts, places = _count_kinds(values, fills, bands)
     nan, positive, negative, high, low, nothing, saturated, spread, least, most = counts
     other = nan + positive + negative + high + low
     tail: Statistics = [int(each) for each in (nan, positive, negative, high + low)]
@@ -271,7 +267,7 @@ def _of_kinds(values: torch.Tensor, fills: Fills) -> Statistics:
         return [None, None, None, None, *tail]
     if other and nothing == other:  # no ordinary 0: the one that stands for the others is no extreme
         least, most = _extremes(values, bands)
-    total, square = _summed(values, cleaning(values.dtype, least, most))
+    total, square = _sum_ordinary(values, cleaning(values.dtype, least, most))
     return [least, most, total, square, *tail]
 
 
@@ -286,20 +282,20 @@ def _of_masked(found: Masked, dtype: torch.dtype) -> Optional[Statistics]:
     tail += [] if infinite else [found.fill, found.spread]
     if number == found.values.numel():
         return [None, None, None, None, *tail]
-    parts = _row_sums(found.values, row_of(found.values.numel()))
+    parts = _row_sums(found.values, choose_row(found.values.numel()))
     totals, norms = torch.cat([each[0] for each in parts], 1), torch.cat([each[1] for each in parts], 1)
-    (total,), (square,) = _added(totals, norms)
+    (total,), (square,) = _add_rows(totals, norms)
     return [found.least, found.most, total, square, *tail]
 
 
-def _counted(values: torch.Tensor, fills: Fills, bands: Sequence[Band]) -> Tuple[List[float], int]:
+def _count_kinds(values: torch.Tensor, fills: Fills, bands: Sequence[Band]) -> Tuple[List[float], int]:
     """Return how many values are of each kind, how many are 0 or not ordinary, saturated, how far fills are from the constant,
     and the extremes; and the places.
     """  # noqa: D205  one sentence
     found, places = [], []
     constant = bands[0].constant if len(bands) == 1 else 0.0
     for start in range(0, values.numel(), _SORTED):
-        kinds = sort(_widened(values[start : start + _SORTED]), bands)
+        kinds = sort(_widen(values[start : start + _SORTED]), bands)
         zero = indicator(torch.eq, kinds.ordinary, 0)
         saturated = indicator(torch.eq, kinds.finite.abs(), fills.largest)
         counted = [each.sum() for each in (*kinds[:5], zero, saturated)]
@@ -317,7 +313,7 @@ def _place_weights(start: int, codes: torch.Tensor) -> torch.Tensor:
     """Return the weights of places from ``start`` on, a multiple of ``BLOCK``, int32 ``[elements]``."""
     weights = place_weights(codes.device)
     blocks = range(start // BLOCK, -(-(start + codes.numel()) // BLOCK))
-    numbers = torch.tensor([signed(mix32_of(number)) for number in blocks], dtype=torch.int32).to(codes.device)
+    numbers = torch.tensor([to_int32(mix32_of(number)) for number in blocks], dtype=torch.int32).to(codes.device)
     return ((weights ^ numbers.unsqueeze(1)) | 1).view(-1)[: codes.numel()]
 
 
@@ -325,7 +321,7 @@ def _extremes(values: torch.Tensor, bands: Sequence[Band]) -> Tuple[float, float
     """Return smallest and largest of values none of which is an ordinary 0."""
     lows, highs = [], []
     for start in range(0, values.numel(), _SORTED):
-        kept = sort(_widened(values[start : start + _SORTED]), bands).ordinary
+        kept = sort(_widen(values[start : start + _SORTED]), bands).ordinary
         kept = kept[kept != 0]
         if kept.numel():
             lows.append(kept.amin())
@@ -336,31 +332,31 @@ def _extremes(values: torch.Tensor, bands: Sequence[Band]) -> Tuple[float, float
 def cleaning(dtype: torch.dtype, least: Optional[float], most: Optional[float]) -> Cleaning:
     """Return what makes values fit to be added up, from their extremes as :func:`of_any` found them."""
     largest = max(-(least or 0.0), most or 0.0)
-    squares = _SQUARES[wide(dtype)]
+    squares = _SQUARES[wide_type(dtype)]
     within = not largest or squares[0] <= largest <= squares[1]
     exponent = 0 if within else math.frexp(largest)[1]
     return Cleaning(math.inf, -math.inf) if least is None or most is None else Cleaning(least, most, exponent)
 
 
-def _summed(values: torch.Tensor, clean: Cleaning) -> Tuple[Optional[float], Optional[float]]:
+def _sum_ordinary(values: torch.Tensor, clean: Cleaning) -> Tuple[Optional[float], Optional[float]]:
     """Return sum and sum of squares of the ordinary values."""
     total = square = 0.0
     for start in range(0, values.numel(), _SORTED):
-        kept = clean(_widened(values[start : start + _SORTED]))
-        sums = in_rows(kept.view(1, -1)).sums[0, 2:].cpu().double()
+        kept = clean(_widen(values[start : start + _SORTED]))
+        sums = reduce_batch(kept.view(1, -1)).sums[0, 2:].cpu().double()
         total += sums[: len(sums) // 2].sum().item()
         square += sums[len(sums) // 2 :].square().sum().item()
-    return _scaled(total, clean.exponent), _scaled(square, 2 * clean.exponent)
+    return _scale(total, clean.exponent), _scale(square, 2 * clean.exponent)
 
 
-def _scaled(value: float, exponent: int) -> Optional[float]:
+def _scale(value: float, exponent: int) -> Optional[float]:
     try:
         return math.ldexp(value, exponent)
     except OverflowError:
         return None
 
 
-def _widened(values: torch.Tensor) -> torch.Tensor:
+def _widen(values: torch.Tensor) -> torch.Tensor:
     return values if values.dtype in _WIDE else values.to(torch.float32)
 
 

@@ -24,7 +24,7 @@ from precflow.agent.dump.step_files import write_json
 from precflow.agent.dump.write_errors import write_error
 from precflow.agent.dump.writer import Writer
 from precflow.agent.failures import AgentError
-from precflow.agent.measure.batching import Ticket
+from precflow.agent.measure.ticket import Ticket
 from precflow.agent.session import determinism
 from precflow.agent.session.random_numbers import RandomNumbers
 from precflow.agent.session.training import Training
@@ -35,7 +35,7 @@ from precflow.agent.workloads.resolve import extend_path
 if TYPE_CHECKING:
     from precflow.agent.capture.lineage import TensorState
     from precflow.agent.events import Events
-    from precflow.agent.measure.parts import Kept
+    from precflow.agent.measure.parts import KeptPart
     from precflow.agent.request import Request
 
 _META = torch.device("meta")
@@ -84,7 +84,7 @@ class NumberingMeasurer:
         """Do nothing: a write changes the tensor's version, and with it the key."""
 
     def measure(
-        self, tensor: torch.Tensor, detail: str, kept: Optional[Kept] = None, state: Optional[TensorState] = None
+        self, tensor: torch.Tensor, detail: str, kept: Optional[KeptPart] = None, state: Optional[TensorState] = None
     ) -> Ticket:
         """Return the ticket of a tensor as it is now, with its number as content."""
         del detail, kept, state

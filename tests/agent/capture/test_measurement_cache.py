@@ -4,7 +4,7 @@ import torch
 from precflow.agent.capture.lineage import Storages
 from precflow.agent.capture.measurement_cache import MeasurementCache
 from precflow.agent.dump.writer import Writer
-from precflow.agent.measure.batching import Measuring
+from precflow.agent.measure.batching import BatchMeasurer
 from precflow.agent.measure.content_id import content_id
 
 
@@ -12,13 +12,13 @@ from precflow.agent.measure.content_id import content_id
 def measured(monkeypatch):
     """Count how often a tensor is measured."""
     seen = []
-    measure = Measuring.measure
+    measure = BatchMeasurer.measure
 
     def counted(self, tensor, detail, kept=None):
         seen.append(tuple(tensor.shape))
         return measure(self, tensor, detail, kept)
 
-    monkeypatch.setattr(Measuring, "measure", counted)
+    monkeypatch.setattr(BatchMeasurer, "measure", counted)
     return seen
 
 

@@ -8,9 +8,9 @@ from precflow.agent.capture.call_stack import CallStack, ModuleCall
 from precflow.agent.capture.record_lines import Heading, Lines, format_line, format_shape, format_tensor, quote
 from precflow.agent.capture.weights import Weights
 from precflow.agent.dump.writer import WriteError, Writer
-from precflow.agent.measure.batching import Ticket
 from precflow.agent.measure.content_id import content_id
-from precflow.agent.measure.parts import kept_of
+from precflow.agent.measure.parts import choose_part
+from precflow.agent.measure.ticket import Ticket
 from precflow.agent.selection import Choice, DetailRule, Selection
 
 KEYS = "order level module class call operator ordinal phase step rank site forward movement compiled arguments inputs outputs"
@@ -235,7 +235,7 @@ def test_a_record_shows_what_its_own_detail_asks_for(detail, keys):
 
 
 def test_a_part_is_named_with_its_share():
-    kept = kept_of((300, 1000), "[:3]", 1.0)
+    kept = choose_part((300, 1000), "[:3]", 1.0)
     found = json.loads(format_tensor(record(ticket=ticket("tensors", kept=kept))))
     assert (found["share"], found["part"]) == (0.01, kept.name)
 

@@ -1,15 +1,15 @@
-"""Measuring on a device that computes behind the program's back: one copy a flush, the same numbers as on the CPU."""
+"""BatchMeasurer on a device that computes behind the program's back: one copy a flush, the same numbers as on the CPU."""
 
 import pytest
 import safetensors.torch
 import torch
 
 from precflow.agent.dump.writer import Writer
-from precflow.agent.measure import batching as measuring_module
-from precflow.agent.measure.batching import Measuring
-from precflow.agent.measure.checksums import lanes, wraps
+from precflow.agent.measure import batching
+from precflow.agent.measure.batching import BatchMeasurer
+from precflow.agent.measure.checksums import block_checksums, wraps
 from precflow.agent.measure.content_id import content_id
-from precflow.agent.measure.parts import kept_of
+from precflow.agent.measure.parts import choose_part
 
 TENSORS = [
     torch.linspace(-3, 5, 7),
@@ -46,7 +46,7 @@ def measured(folder, device, detail):
     folder.mkdir()
     writer = Writer(str(folder))
     writer.open_step(0, 0)
-    measuring = Measuring(writer)
+    measuring = BatchMeasurer(writer)
     tickets = [measuring.measure(tensor.to(device), detail) for tensor in TENSORS]
     measuring.flush()
     writer.seal({})
@@ -86,7 +86,7 @@ def test_ordinary_tensors_come_with_one_copy_a_flush(npu, copies):
     tensors = [tensor.to("npu") for tensor in TENSORS[:6]]
     wraps(tensors[0].device)
     copies.clear()
-    measuring = Measuring(None)
+    measuring = BatchMeasurer(None)
     for tensor in tensors * 3:
         measuring.measure(tensor, "statistics")
     assert copies == []
@@ -96,7 +96,7 @@ def test_ordinary_tensors_come_with_one_copy_a_flush(npu, copies):
 
 def test_a_tensor_may_be_written_to_before_the_flush(npu):
     tensor = torch.ones(5000, device="npu")
-    measuring = Measuring(None)
+    measuring = BatchMeasurer(None)
     ticket = measuring.measure(tensor, "sketch")
     tensor.zero_()
     measuring.flush()
@@ -105,8 +105,8 @@ def test_a_tensor_may_be_written_to_before_the_flush(npu):
 
 
 def test_parts_are_taken_on_the_device(npu):
-    tensor, kept = torch.randn(300, 1000), kept_of((300, 1000), "[:7]", 1.0)
-    measuring = Measuring(None)
+    tensor, kept = torch.randn(300, 1000), choose_part((300, 1000), "[:7]", 1.0)
+    measuring = BatchMeasurer(None)
     ticket = measuring.measure(tensor.to("npu"), "sketch", kept)
     measuring.flush()
     assert ticket.content == content_id(tensor)
@@ -117,15 +117,15 @@ def test_a_device_that_does_not_wrap_leaves_its_checksums_to_the_host(npu, monke
     tensor = torch.randn(33, 77)
     device = tensor.to("npu").device
     monkeypatch.setattr("precflow.agent.measure.checksums._wrapping", {device: False, torch.device("cpu"): True})
-    assert lanes(tensor.to("npu")).device.type == "cpu"
-    measuring = Measuring(None)
+    assert block_checksums(tensor.to("npu")).device.type == "cpu"
+    measuring = BatchMeasurer(None)
     tickets = [measuring.measure(tensor.to("npu"), "digest") for _ in range(2)]
     measuring.flush()
     assert [ticket.content for ticket in tickets] == [content_id(tensor)] * 2
 
 
 def test_large_tensors_are_measured_at_once(npu, monkeypatch):
-    monkeypatch.setattr(measuring_module, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(batching, "PIECE_BYTES", 1000)
     tensor = torch.randn(5000)
-    ticket = Measuring(None).measure(tensor.to("npu"), "sketch")
+    ticket = BatchMeasurer(None).measure(tensor.to("npu"), "sketch")
     assert ticket.content == content_id(tensor)

@@ -7,11 +7,12 @@ import torch
 
 from precflow.agent.contract import DETAILS, STATISTICS
 from precflow.agent.dump.writer import Writer
-from precflow.agent.measure import batching as measuring_module
-from precflow.agent.measure.batching import SMALL_BYTES, WAITING_TICKETS, Measuring, Ticket
+from precflow.agent.measure import batching
+from precflow.agent.measure.batching import SMALL_BYTES, WAITING_TICKETS, BatchMeasurer
 from precflow.agent.measure.content_id import content_id
-from precflow.agent.measure.parts import kept_of, taken
-from precflow.agent.measure.sketch import STORED_WHOLE, SUMS, row_length, row_norms
+from precflow.agent.measure.parts import choose_part, copy_part
+from precflow.agent.measure.sketch import BUCKETS, STORED_WHOLE, row_length, row_norms
+from precflow.agent.measure.ticket import Ticket
 from precflow.comparison.estimated.kept_evidence import KeptTensor, sum_tensor
 
 SIZES = [(), (1,), (0,), (3, 0), (5,), (7, 11), (STORED_WHOLE,), (STORED_WHOLE + 1,), (33, 77), (3, 77, 100), (70001,)]
@@ -44,7 +45,7 @@ def stored(folder, writer):
 @pytest.mark.parametrize("detail", ["digest", "statistics", "sketch", "tensors"])
 def test_every_type_and_size_in_one_flush(tmp_path, name, detail):
     writer = writer_in(tmp_path)
-    measuring = Measuring(writer)
+    measuring = BatchMeasurer(writer)
     tensors = [tensor(name, shape, seed) for shape in SIZES for seed in (0, 1)]
     tickets = [measuring.measure(each, detail) for each in tensors]
     measuring.flush()
@@ -65,7 +66,7 @@ def test_every_type_and_size_in_one_flush(tmp_path, name, detail):
 @pytest.mark.parametrize("shape", [(33, 77), (3, 77, 100), (2000, 3), (70001,)])
 def test_what_is_kept_is_what_the_judge_would_make_of_the_tensor(tmp_path, name, shape):
     writer = writer_in(tmp_path)
-    measuring, each = Measuring(writer), tensor(name, shape)
+    measuring, each = BatchMeasurer(writer), tensor(name, shape)
     ticket = measuring.measure(each, "sketch")
     measuring.flush()
     found = stored(tmp_path, writer)
@@ -74,7 +75,7 @@ def test_what_is_kept_is_what_the_judge_would_make_of_the_tensor(tmp_path, name,
     assert (mine["minimum"], mine["maximum"]) == (judges.statistics.minimum, judges.statistics.maximum)
     assert mine["square"] == pytest.approx(judges.statistics.square, rel=1e-6)
     sketch, rows = found[ticket.content + ".sketch"], found[ticket.content + ".rows"]
-    assert (sketch.dtype, sketch.shape, rows.dtype) == (torch.float32, (1, SUMS), torch.float32)
+    assert (sketch.dtype, sketch.shape, rows.dtype) == (torch.float32, (1, BUCKETS), torch.float32)
     assert sketch[0].double().numpy() == pytest.approx(judges.sketch, rel=1e-5, abs=1e-4)
     assert rows.double().numpy() == pytest.approx(judges.rows, rel=1e-5)
 
@@ -89,7 +90,7 @@ def as_array(each, name):
 @pytest.mark.parametrize("detail", ["digest", "statistics", "sketch", "tensors"])
 def test_every_other_complex_number_is_measured_where_it_is(name, detail):
     each = torch.randn(300, 400, dtype=getattr(torch, name))[:, ::2]  # one row in memory, with gaps
-    measuring = Measuring(None)
+    measuring = BatchMeasurer(None)
     tickets = [measuring.measure(one, detail) for one in (each, each.contiguous())]
     measuring.flush()
     assert tickets[0].known == tickets[1].known != ""
@@ -104,7 +105,7 @@ def test_types_that_torch_cannot_join_are_measured_together(name, detail):
         pytest.skip(f"this torch has no {name}")
     bits = torch.arange(35, dtype=torch.uint8)
     several = [each.view(dtype) for each in (bits, bits + 1, bits[::2], bits.view(5, 7).t())]
-    measuring = Measuring(None)
+    measuring = BatchMeasurer(None)
     tickets = [measuring.measure(each, detail) for each in several]
     measuring.flush()
     if detail != "statistics":
@@ -121,7 +122,7 @@ def test_only_ordinary_values_enter_where_others_are(tmp_path):
     dirty = clean.clone()
     dirty[:, ::7] = -math.inf
     dirty[0, 0] = math.nan
-    measuring = Measuring(writer)
+    measuring = BatchMeasurer(writer)
     first, second = (measuring.measure(each, "sketch") for each in (clean, dirty))
     measuring.flush()
     found = stored(tmp_path, writer)
@@ -134,7 +135,7 @@ def test_only_ordinary_values_enter_where_others_are(tmp_path):
 
 @pytest.mark.parametrize("size", [4, SMALL_BYTES])
 def test_a_tensor_may_be_written_to_at_once(size):
-    measuring, each = Measuring(None), torch.ones(size)
+    measuring, each = BatchMeasurer(None), torch.ones(size)
     content = content_id(each)
     tickets = [measuring.measure(each, detail) for detail in ("statistics", "sketch")]
     each.zero_()
@@ -145,7 +146,7 @@ def test_a_tensor_may_be_written_to_at_once(size):
 
 @pytest.mark.parametrize("size", [4, 100, SMALL_BYTES])
 def test_marks_tell_equal_bits_within_a_dump(size):
-    measuring, each = Measuring(None), torch.randn(size)
+    measuring, each = BatchMeasurer(None), torch.randn(size)
     other, reversed_ = each.clone(), each.flip(0)
     other[size // 2] *= 1.001
     tickets = [measuring.measure(one, "statistics") for one in (each, each.clone(), other, each + math.inf, each * math.nan)]
@@ -159,7 +160,7 @@ def test_marks_tell_equal_bits_within_a_dump(size):
 
 
 def test_large_tensors_are_not_copied_on_the_processor():
-    measuring = Measuring(None)
+    measuring = BatchMeasurer(None)
     ticket = measuring.measure(torch.ones(SMALL_BYTES), "digest")
     assert ticket.content
     assert measuring.waiting == 0
@@ -168,14 +169,14 @@ def test_large_tensors_are_not_copied_on_the_processor():
 
 
 def test_what_waits_is_bounded_by_number_and_bytes(monkeypatch):
-    measuring = Measuring(None)
+    measuring = BatchMeasurer(None)
     for _ in range(WAITING_TICKETS):
         assert not measuring.full
         measuring.measure(torch.ones(1), "digest")
     assert measuring.full
     measuring.flush()
     assert not measuring.full
-    monkeypatch.setattr(measuring_module, "WAITING_BYTES", 100)
+    monkeypatch.setattr(batching, "WAITING_BYTES", 100)
     measuring.measure(torch.ones(26), "digest")
     assert measuring.full
 
@@ -183,7 +184,7 @@ def test_what_waits_is_bounded_by_number_and_bytes(monkeypatch):
 def test_views_conjugates_and_pending_negations():
     values = torch.randn(5, 7, dtype=torch.complex64)
     views = [values.t(), values.conj(), values.conj().imag, values[::2, 1:], values.conj().t()[1]]
-    measuring = Measuring(None)
+    measuring = BatchMeasurer(None)
     tickets = [measuring.measure(view, "sketch") for view in views]
     measuring.flush()
     for view, ticket in zip(views, tickets, strict=True):
@@ -196,12 +197,12 @@ def test_views_conjugates_and_pending_negations():
 @pytest.mark.parametrize("detail", ["statistics", "sketch", "tensors"])
 def test_a_part_is_measured_and_the_content_is_of_the_whole(tmp_path, detail):
     writer = writer_in(tmp_path)
-    measuring, each = Measuring(writer), tensor("float32", (300, 1000))
-    kept = kept_of((300, 1000), "[:7]", 1.0)
+    measuring, each = BatchMeasurer(writer), tensor("float32", (300, 1000))
+    kept = choose_part((300, 1000), "[:7]", 1.0)
     ticket = measuring.measure(each, detail, kept)
     measuring.flush()
     found = stored(tmp_path, writer)
-    part = taken(each, kept)
+    part = copy_part(each, kept)
     assert ticket.content == ("" if detail == "statistics" else content_id(each))
     key = f"{ticket.content}.{kept.name}"
     if detail == "tensors":
@@ -212,7 +213,7 @@ def test_a_part_is_measured_and_the_content_is_of_the_whole(tmp_path, detail):
 
 
 def test_tickets_cover_what_costs_less():
-    kept = kept_of((300, 1000), "[:7]", 1.0)
+    kept = choose_part((300, 1000), "[:7]", 1.0)
     order = {"digest": ["digest"], "statistics": ["statistics"], "sketch": ["digest", "statistics", "sketch"]}
     order["tensors"] = ["digest", "tensors"]
     for detail, covered in order.items():
@@ -224,7 +225,7 @@ def test_tickets_cover_what_costs_less():
 
 def test_an_equal_content_is_sketched_once(tmp_path):
     writer = writer_in(tmp_path)
-    measuring = Measuring(writer)
+    measuring = BatchMeasurer(writer)
     for _ in range(3):
         measuring.measure(torch.arange(2000.0), "sketch")
     measuring.flush()
@@ -234,7 +235,7 @@ def test_an_equal_content_is_sketched_once(tmp_path):
 
 
 def test_in_inference_mode_and_out_of_it():
-    measuring = Measuring(None)
+    measuring = BatchMeasurer(None)
     with torch.inference_mode():
         inside = [measuring.measure(torch.ones(size), "sketch") for size in (3, 3, 5000)]
     outside = measuring.measure(torch.ones(3), "sketch")
@@ -246,7 +247,7 @@ def test_in_inference_mode_and_out_of_it():
 def test_norms_of_rows_are_those_of_any_way_to_take_them(tmp_path, shape):
     writer = writer_in(tmp_path)
     each = tensor("float32", shape)
-    measuring, flat = Measuring(writer), each.view(-1)
+    measuring, flat = BatchMeasurer(writer), each.view(-1)
     ticket = measuring.measure(each, "sketch")
     measuring.flush()
     found = stored(tmp_path, writer)[ticket.content + ".rows"]
@@ -260,7 +261,7 @@ def rows_of(ticket, found):
 
 def test_statistics_come_with_norms_of_rows_in_one_entry_a_flush(tmp_path):
     writer = writer_in(tmp_path)
-    measuring = Measuring(writer)
+    measuring = BatchMeasurer(writer)
     shapes = [(300, 100), (40, 50), (10, 300), (2, 3), (4, 2048), (40, 50), (1024,), (1025,)]
     tensors = [tensor("bfloat16" if number == 2 else "float32", shape, number) for number, shape in enumerate(shapes)]
     tickets = [measuring.measure(each, "statistics") for each in tensors]
@@ -275,7 +276,7 @@ def test_statistics_come_with_norms_of_rows_in_one_entry_a_flush(tmp_path):
 
 
 def test_without_a_writer_nothing_is_gathered():
-    measuring = Measuring(None)
+    measuring = BatchMeasurer(None)
     ticket = measuring.measure(tensor("float32", (300, 100)), "statistics")
     measuring.flush()
     assert (ticket.row_norms, ticket.statistics[8]) == (None, None)
@@ -290,7 +291,7 @@ def test_a_fine_sketch_tells_differences_that_a_plain_one_hides(tmp_path, size, 
     errors = {}
     for fine in (False, True):
         writer = writer_in(tmp_path / str(fine))
-        measuring = Measuring(writer, fine=fine)
+        measuring = BatchMeasurer(writer, fine=fine)
         tickets = [measuring.measure(each, "sketch") for each in (one, other)]
         measuring.flush()
         found = stored(tmp_path / str(fine), writer)
@@ -303,7 +304,7 @@ def test_a_fine_sketch_tells_differences_that_a_plain_one_hides(tmp_path, size, 
 
 def test_values_that_are_not_ordinary_leave_no_norms(tmp_path):
     writer = writer_in(tmp_path)
-    measuring = Measuring(writer)
+    measuring = BatchMeasurer(writer)
     tickets = []
     for size in (2000, 20000):
         each = torch.randn(10, size // 10)

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from precflow.agent.measure import content_id as digest
-from precflow.agent.measure.content_id import byte_count, byte_pieces, content_id, dtype_name, readable, to_host
+from precflow.agent.measure import checksums, transfer
+from precflow.agent.measure.content_id import content_id, dtype_name, has_plain_bytes
+from precflow.agent.measure.transfer import byte_count, byte_pieces, to_host
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden/digest.json").read_text())
 
@@ -76,7 +77,8 @@ def test_type_shape_and_every_bit_count(other):
 def test_large_strided_tensor_is_read_in_pieces(monkeypatch):
     tensor = torch.arange(60, dtype=torch.float32).reshape(3, 4, 5).permute(2, 0, 1)
     whole = content_id(tensor)
-    monkeypatch.setattr(digest, "PIECE_BYTES", 16)
+    monkeypatch.setattr(transfer, "PIECE_BYTES", 16)
+    monkeypatch.setattr(checksums, "PIECE_BYTES", 16)
     pieces = [bytes(piece) for piece in byte_pieces(to_host(tensor))]
     assert len(pieces) == 15
     assert b"".join(pieces) == tensor.contiguous().numpy().tobytes()
@@ -85,7 +87,7 @@ def test_large_strided_tensor_is_read_in_pieces(monkeypatch):
 
 def test_tensors_without_plain_bytes_have_no_content():
     for tensor in (torch.eye(2).to_sparse(), torch.empty(2, device="meta")):
-        assert not readable(tensor)
+        assert not has_plain_bytes(tensor)
         assert content_id(tensor) == ""
 
 

@@ -1,22 +1,22 @@
 import pytest
 import torch
 
-from precflow.agent.measure.parts import kept_of, taken
+from precflow.agent.measure.parts import choose_part, copy_part
 from precflow.agent.sampling import BLOCK, FEWEST, part_of
 
 
 def test_an_index_leaves_its_shape():
     tensor = torch.arange(60.0).reshape(3, 4, 5)
-    kept = kept_of((3, 4, 5), "[0, :, -1]", 1.0)
-    assert torch.equal(taken(tensor, kept), tensor[0, :, -1])
+    kept = choose_part((3, 4, 5), "[0, :, -1]", 1.0)
+    assert torch.equal(copy_part(tensor, kept), tensor[0, :, -1])
     assert kept.part.share == 4 / 60
 
 
 def test_a_sample_is_flat_and_reaches_the_last_element():
     count = 200 * BLOCK + 17
     tensor = torch.arange(count, dtype=torch.float64)
-    kept = kept_of((count,), "", 0.01)
-    found = taken(tensor, kept)
+    kept = choose_part((count,), "", 0.01)
+    found = copy_part(tensor, kept)
     part = part_of((count,), "", 0.01)
     blocks = [tensor[number * BLOCK : (number + 1) * BLOCK] for number in part.blocks]
     assert torch.equal(found, torch.cat([*blocks, tensor[part.tail :]]))
@@ -26,7 +26,7 @@ def test_a_sample_is_flat_and_reaches_the_last_element():
 
 def test_a_part_is_a_copy_in_c_order():
     tensor = torch.arange(12.0).reshape(3, 4).t()
-    found = taken(tensor, kept_of((4, 3), "[1:3]", 1.0))
+    found = copy_part(tensor, choose_part((4, 3), "[1:3]", 1.0))
     tensor.zero_()
     assert found.is_contiguous()
     assert found.tolist() == [[1.0, 5.0, 9.0], [2.0, 6.0, 10.0]]
@@ -38,17 +38,17 @@ def test_parts_are_taken_of_types_that_torch_cannot_join(name, slices, sample):
     if not hasattr(torch, name):
         pytest.skip(f"this torch has no {name}")
     bits = (torch.arange(3 * 100 * BLOCK) % 251).to(torch.uint8).view(3, -1)
-    kept = kept_of(tuple(bits.shape), slices, sample)
-    found = taken(bits.view(getattr(torch, name)), kept)
+    kept = choose_part(tuple(bits.shape), slices, sample)
+    found = copy_part(bits.view(getattr(torch, name)), kept)
     assert found.dtype == getattr(torch, name)
-    assert torch.equal(found.view(torch.uint8), taken(bits, kept))
+    assert torch.equal(found.view(torch.uint8), copy_part(bits, kept))
 
 
 def test_a_tensor_that_is_kept_whole_has_no_part():
-    assert kept_of((3, 4), "", 0.5) is None
-    assert kept_of((4,), "[0, 0]", 1.0) is None
+    assert choose_part((3, 4), "", 0.5) is None
+    assert choose_part((4,), "[0, 0]", 1.0) is None
 
 
 def test_equal_rules_give_the_same_object():
-    assert kept_of((3, 4), "[0]", 1.0) is kept_of((3, 4), "[0]", 1.0)
-    assert kept_of((3, 4), "[0]", 1.0).name != kept_of((3, 4), "[1]", 1.0).name
+    assert choose_part((3, 4), "[0]", 1.0) is choose_part((3, 4), "[0]", 1.0)
+    assert choose_part((3, 4), "[0]", 1.0).name != choose_part((3, 4), "[1]", 1.0).name

@@ -7,7 +7,16 @@ import torch
 
 from precflow.agent.contract import STATISTICS
 from precflow.agent.measure import scratch
-from precflow.agent.measure.statistics import ROW, at_once, in_rows, of_any, of_integers, of_rows, of_sums, row_of
+from precflow.agent.measure.statistics import (
+    ROW,
+    choose_row,
+    of_any,
+    of_batch,
+    of_integers,
+    of_sums,
+    reduce_batch,
+    reduce_on_host,
+)
 from precflow.comparison.estimated import bounds
 from precflow.comparison.estimated.bounds import ROUNDING
 from precflow.comparison.estimated.kept_evidence import KeptTensor, sum_tensor
@@ -86,13 +95,13 @@ def tensor(name, content, shape):
 
 def in_a_batch(flat):
     """Return the statistics as they are taken on a device."""
-    (known,) = of_rows(in_rows(flat.view(1, -1)))
+    (known,) = of_batch(reduce_batch(flat.view(1, -1)))
     return of_any(flat) if known is None else known
 
 
 def on_the_host(flat):
     """Return the statistics as they are taken of a large tensor of the host."""
-    sums = at_once(flat)
+    sums = reduce_on_host(flat)
     return of_any(flat) if sums is None else of_sums([sums])[0][0]
 
 
@@ -137,7 +146,7 @@ def test_kinds_and_sums_are_those_of_the_judge(name, content, taken):
 @pytest.mark.parametrize("name", FLOATS)
 def test_both_ways_agree_on_ordinary_values(name):
     values = tensor(name, "ordinary", (3, 77, 200)).reshape(-1)
-    (rows,), exact = of_rows(in_rows(values.view(1, -1))), of_any(values)
+    (rows,), exact = of_batch(reduce_batch(values.view(1, -1))), of_any(values)
     assert rows[:2] == exact[:2]
     assert rows[4:8] + rows[9:] == exact[4:8] + exact[9:]
     assert rows[2:4] == pytest.approx(exact[2:4], rel=1e-7, abs=1e-3)
@@ -146,13 +155,13 @@ def test_both_ways_agree_on_ordinary_values(name):
 def test_only_what_is_not_ordinary_is_sorted():
     batch = torch.randn(6, 5000)
     batch[1, 7], batch[2, 4999], batch[3, 0], batch[4] = math.nan, -math.inf, torch.finfo(torch.float32).min, 1e-30
-    assert [each is None for each in of_rows(in_rows(batch))] == [False, True, True, True, True, False]
+    assert [each is None for each in of_batch(reduce_batch(batch))] == [False, True, True, True, True, False]
 
 
 def test_a_batch_is_as_if_each_were_alone():
     batch = torch.randn(40, 5000)
-    alone = [of_rows(in_rows(row.view(1, -1)))[0] for row in batch]
-    assert of_rows(in_rows(batch)) == alone
+    alone = [of_batch(reduce_batch(row.view(1, -1)))[0] for row in batch]
+    assert of_batch(reduce_batch(batch)) == alone
 
 
 @pytest.mark.parametrize("name", FLOATS)
@@ -169,8 +178,8 @@ def test_nothing_special_is_passed_over_in_any_piece(monkeypatch, place, value):
     monkeypatch.setattr("precflow.agent.measure.statistics.PIECE", 2 * ROW)
     values = torch.randn(5000)
     values[place] = value
-    assert at_once(values) is None
-    assert of_rows(in_rows(values.view(1, -1))) == [None]
+    assert reduce_on_host(values) is None
+    assert of_batch(reduce_batch(values.view(1, -1))) == [None]
 
 
 def test_zeros_are_told_where_they_cost_nothing():
@@ -181,8 +190,8 @@ def test_zeros_are_told_where_they_cost_nothing():
 
 def test_tensors_of_many_sizes_are_added_up_as_if_alone():
     tensors = [torch.randn(size) for size in (1, 5000, 512, 5000, 70001, 1)] + [torch.randn(5000).double()]
-    together = of_sums([at_once(each) for each in tensors])
-    assert together == [of_sums([at_once(each)])[0] for each in tensors]
+    together = of_sums([reduce_on_host(each) for each in tensors])
+    assert together == [of_sums([reduce_on_host(each)])[0] for each in tensors]
     assert len({data for _, data in together}) == len(tensors)
 
 
@@ -201,7 +210,7 @@ def test_the_judge_allows_for_what_rows_of_few_bits_lose(row):
     generator = torch.Generator().manual_seed(row)
     for scale in torch.rand(100, generator=generator).tolist():
         values = torch.full((20 * row,), scale)
-        sums = at_once(values, row)
+        sums = reduce_on_host(values, row)
         norms = values.double().view(-1, row).norm(dim=1)
         assert ((sums.norms - norms).abs() <= ROUNDING * norms).all()
         known = of_sums([sums])[0][0]
@@ -214,7 +223,7 @@ def test_the_judge_allows_for_what_rows_of_few_bits_lose(row):
 
 @pytest.mark.parametrize("size", [1, 31, 32, 512, 513, 1000, 157696])
 def test_rows_leave_a_rest_only_where_there_is_no_way_around(size):
-    row = row_of(size)
+    row = choose_row(size)
     assert 32 <= row <= ROW
     assert size % row == 0 or size % 32
 
@@ -223,8 +232,8 @@ def test_what_is_kept_between_calls_serves_in_and_out_of_inference_mode(monkeypa
     monkeypatch.setattr(scratch, "_thread", scratch._Thread())
     values = torch.randn(1, 5000).bfloat16()
     with torch.inference_mode():
-        inside = of_rows(in_rows(values))
-    assert of_rows(in_rows(values)) == inside
+        inside = of_batch(reduce_batch(values))
+    assert of_batch(reduce_batch(values)) == inside
 
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])

@@ -1,10 +1,10 @@
 import math
 
-from precflow.agent.measure.batching import mark_of, mark_of_statistics
+from precflow.agent.measure.ticket import mark_of_statistics, mark_of_sums
 
 
 def test_other_sums_have_other_marks():
-    marks = {mark_of(data) for data in (b"", b"\0", b"\0\0", b"\0\0\0\0", b"\0\0\0\1")}
+    marks = {mark_of_sums(data) for data in (b"", b"\0", b"\0\0", b"\0\0\0\0", b"\0\0\0\1")}
     assert len(marks) == 5
     assert all(len(mark) == 32 for mark in marks)
 
