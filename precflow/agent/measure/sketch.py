@@ -81,12 +81,10 @@ def _sum_stretch(some: torch.Tensor, number: int, clean: Optional[Cleaning], lar
     count = some.numel()
     pieces = 2 * max(1, -(-count // (2 * BUCKETS * _ROWS_OF_PIECE)))
     dtype, size = wide_type(some.dtype), -(-count // (pieces * BUCKETS)) * pieces * BUCKETS
-    on_host = some.device.type == "cpu" and dtype == torch.float32
-    padded = (
-        host_memory("signed values", (size,), torch.float32, _ROOM)
-        if on_host
-        else torch.empty(size, dtype=dtype, device=some.device)
-    )
+    if some.device.type == "cpu" and dtype == torch.float32:
+        padded = host_memory("signed values", (size,), dtype, _ROOM)
+    else:
+        padded = torch.empty(size, dtype=dtype, device=some.device)
     padded[count:] = 0
     if clean is not None or some.element_size() == 1:  # float8 takes part in no arithmetic
         some = some.to(padded.dtype)
