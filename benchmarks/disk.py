@@ -146,7 +146,7 @@ def captured(folder: Path, case: work.Case, rounds: int) -> dict[str, Any]:
         copy.unlink(missing_ok=True)
         os.sync()  # what another turn has left to write or to free is not this one's to wait for
 
-    with garbage.spared():  # as a dump does, for plain steps too
+    with garbage.collect_rarely():  # as a dump does, for plain steps too
         step()
         capture()
         pieces = [path.read_bytes() for path in files_of(place)]

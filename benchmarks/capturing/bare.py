@@ -110,7 +110,7 @@ def main(case: work.Case) -> dict[str, Any]:
         os.lseek(file, 0, os.SEEK_SET)
 
     bare = Bare(writing(file) if case.detail == "tensors" else reductions)
-    with garbage.spared():
+    with garbage.collect_rarely():
         result = work.race(step, lambda: bare.step(model, step), case.rounds, clean=clean)
     os.close(file)
     return {**result, "tensors": bare.tensors, "bytes": bare.bytes}

@@ -38,7 +38,7 @@ def main(case: work.Case) -> dict[str, Any]:
         writer.seal({})
         counts.update(writer.counts)
 
-    with garbage.spared():  # as a dump does, for plain steps too
+    with garbage.collect_rarely():  # as a dump does, for plain steps too
         result = work.race(step, captured, case.rounds, clean=clean)
     files = [path for path in place.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)

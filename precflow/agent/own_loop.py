@@ -1,7 +1,12 @@
-"""``precflow.capture``: record a model in a loop that somebody else owns, with no recipe and no judge in the process.
+"""``precflow.capture``: record a model inside a training loop of your own, without a recipe and without the judge.
 
-It needs torch and nothing else, so it works from ``precflow-agent.pyz`` in a container where nothing may be installed. The
-loop keeps its seeds, data, devices and exceptions; hooks and modes are off again when the block is left.
+It needs only torch, so it works from ``precflow-agent.pyz`` in a container where nothing may be installed. Seeds, data, devices
+and exceptions of the loop are left alone; all hooks and modes are off again when the block ends::
+
+    with precflow.capture(model, "dumps/target", optimizer=optimizer, step=[0, 1]) as recording:
+        for batch in batches:
+            train(model, optimizer, batch)
+            recording.step()
 """
 
 from __future__ import annotations
@@ -25,8 +30,8 @@ if TYPE_CHECKING:
 
     from precflow.agent.devices.protocol import Device
 
-Words = Union[str, Sequence[str]]
-_OF_A_DUMP = re.compile(r"%s|%s|facts\.json|agent\.log|rank\d+|writer-rank\d+\.lock|.*\.part" % (HEADER_FILE, ERROR_FILE))
+OneOrMore = Union[str, Sequence[str]]
+_DUMP_FILES = re.compile(r"%s|%s|facts\.json|agent\.log|rank\d+|writer-rank\d+\.lock|.*\.part" % (HEADER_FILE, ERROR_FILE))
 
 
 def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the same names
@@ -36,9 +41,9 @@ def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the
     optimizer: Optional[torch.optim.Optimizer] = None,
     side: str = "target",
     name: str = "",
-    level: Words = ("module", "api"),
-    phase: Optional[Words] = None,
-    scope: Words = ("*",),
+    level: OneOrMore = ("module", "api"),
+    phase: Optional[OneOrMore] = None,
+    scope: OneOrMore = ("*",),
     step: Union[int, Sequence[int]] = (0,),
     detail: str = "tensors",
     rules: Sequence[Mapping[str, Any]] = (),
@@ -48,29 +53,29 @@ def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the
     fine: bool = False,
     overwrite: bool = False,
 ) -> Recording:
-    """Return a context manager that records what a model computes, and seals it as a dump when its block is left.
+    """Return a context manager that records what a model computes, and seals the dump when its block ends.
 
-    Call ``step()`` of what it gives behind each step of the loop. In a group of processes every rank calls this with the same
-    folder, which all of them can write to; rank 0 seals it. Records are named like those of a recipe's side, so the two kinds
-    of dump can be compared. No seed, switch, dropout or device is touched: losses, gradients and weights keep their bits.
+    Call ``step()`` on it after each step of the loop. In a group of processes, every rank calls this function with the same
+    folder, which all of them can write to; rank 0 seals it. Records have the same names as those of a recipe, so the two kinds
+    of dump can be compared. No seed, switch, dropout or device is changed: losses, gradients and weights keep their bits.
 
     Args:
         model: The model, on its device and in its element type.
-        folder: Where the dump goes; made if it is not there.
-        optimizer: Its steps are recorded too; all phases are then recorded unless ``phase`` says otherwise.
+        folder: Where the dump goes; created if it does not exist.
+        optimizer: Record its steps too. With an optimizer, all phases are recorded unless ``phase`` says otherwise.
         side: ``reference``, ``target`` or ``golden``.
-        name: What the dump belongs to: dumps of two names are not compared, ``""`` fits any.
+        name: Name of what is compared: dumps with two different names are refused, ``""`` goes with any.
         level: Some of ``module``, ``api``, ``operator``.
         phase: Some of ``forward``, ``backward``, ``gradient``, ``optimizer``; ``forward`` alone without an optimizer.
-        scope: Patterns of module names; nothing outside of them is recorded.
+        scope: Patterns of module names; only these modules are recorded.
         step: Numbers of the steps that are recorded, from 0.
         detail: ``digest``, ``statistics``, ``sketch`` or ``tensors``.
-        rules: Another detail, or a part of each tensor, for the calls that match, as in ``capture.rules`` of a recipe.
-        budget: Most bytes that the dump may take; 0 is no limit.
-        keep_last: Keep the last steps only, and those around a NaN; 0 keeps all.
-        compress: Compress tensors where it pays.
-        fine: Sketches resolve differences of 3e-8 of a tensor instead of 3e-7, and take twice the room.
-        overwrite: Replace a dump that is in the folder already.
+        rules: Another detail, or only a part of each tensor, for calls that match, as in ``capture.rules`` of a recipe.
+        budget: Largest size of the dump in bytes; 0 means no limit.
+        keep_last: Number of steps that are kept: the last ones, and those around a NaN; 0 keeps all.
+        compress: Compress tensors if that makes them smaller.
+        fine: Sketches resolve relative differences of 3e-8 instead of 3e-7, at twice the size.
+        overwrite: Replace a dump that is already in the folder.
 
     Raises:
         AgentError: ``bad_request``: an argument is wrong, a pattern matches no module, or the folder holds something else.
@@ -90,7 +95,7 @@ def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the
             "output": os.fspath(folder),
             "device": [device.kind],
             "dtype": _dtype_of(model),
-            "determinism": {  # the loop's own: nothing is set
+            "determinism": {  # that of the loop: nothing is set
                 "seed": "script",
                 "algorithms": "native",
                 "random_numbers": "device",
@@ -98,9 +103,9 @@ def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the
                 "repeat": False,
             },
             "capture": {
-                "level": _listed(level),
-                "phase": _listed(phase if phase is not None else (FORWARD,) if optimizer is None else PHASES),
-                "scope": _listed(scope),
+                "level": _as_list(level),
+                "phase": _as_list(phase if phase is not None else (FORWARD,) if optimizer is None else PHASES),
+                "scope": _as_list(scope),
                 "step": [step] if isinstance(step, int) else list(step),
                 "detail": detail,
                 "rules": list(rules),
@@ -117,7 +122,7 @@ def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the
 
 
 class Recording:
-    """A context manager that :func:`capture` makes; it can be entered once.
+    """The context manager that :func:`capture` returns; it can be entered once.
 
     Attributes:
         folder: Where the dump is written.
@@ -138,11 +143,11 @@ class Recording:
         self._model, self._optimizer, self._request, self._device = model, optimizer, request, device
         self._overwrite = overwrite
         self._wanted = frozenset(request.capture.step)
-        self._rank, self._ranks = _place_in_group()
+        self._rank, self._ranks = _rank_and_size()
         self._inputs: Dict[str, Any] = {}
         self._calls = 0
-        self._whole = ExitStack()  # what is undone when the block is left
-        self._watching = ExitStack()  # what is undone when a recorded step ends
+        self._block = ExitStack()  # undone when the block ends
+        self._watching = ExitStack()  # undone when a recorded step ends
 
     @property
     def records(self) -> int:
@@ -151,7 +156,7 @@ class Recording:
 
     @property
     def done(self) -> bool:
-        """Every step that was asked for has been recorded, so that the loop may end."""
+        """Every requested step has been recorded, so the loop may end."""
         return self.number > max(self._wanted)
 
     def __enter__(self) -> Recording:  # noqa: PYI034  Self came with Python 3.11
@@ -162,8 +167,7 @@ class Recording:
         """
         from precflow.agent.capture.recorder import Recorder
         from precflow.agent.dump.writer import Writer
-        from precflow.agent.session import garbage
-        from precflow.agent.session import workload_model as holdings
+        from precflow.agent.session import garbage, workload_model
 
         capturing = self._request.capture
         _prepare(self.folder, overwrite=self._overwrite)
@@ -185,8 +189,8 @@ class Recording:
                 rank=self._rank,
                 fine=capturing.fine,
             )
-            self._weights = holdings.of_model(self._model)
-            self._whole.enter_context(garbage.spared())
+            self._weights = workload_model.hash_weights(self._model)
+            self._block.enter_context(garbage.collect_rarely())
             self._begin_step()
         except BaseException as error:
             self._abandon(error)
@@ -196,10 +200,10 @@ class Recording:
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        """End the step that runs and seal the dump; after an exception it stays without a seal, as far as it went.
+        """End the running step and seal the dump. After an exception the dump keeps what was recorded, without a seal.
 
         Raises:
-            AgentError: The dump cannot be written, nothing was recorded, or a step that was asked for never came.
+            AgentError: The dump cannot be written, nothing was recorded, or a requested step never came.
         """
         if error is not None:
             self._abandon(error)
@@ -208,15 +212,15 @@ class Recording:
             if self.number in self._wanted:
                 self._end_step()
                 self.number += 1
-            self._whole.close()
-            self._check_seen()
+            self._block.close()
+            self._check_complete()
             self._seal()
         except BaseException as problem:
             self._abandon(problem)
             raise
 
     def step(self) -> None:
-        """Say that a step of the loop has ended.
+        """Note that a step of the loop has ended.
 
         Raises:
             AgentError: The dump cannot be written any further.
@@ -229,7 +233,7 @@ class Recording:
         if self.number not in self._wanted:
             return
         self._calls = 0
-        self._watching.callback(self._model.register_forward_pre_hook(self._note_inputs, with_kwargs=True).remove)
+        self._watching.callback(self._model.register_forward_pre_hook(self._hash_inputs, with_kwargs=True).remove)
         self._recorder.begin_step(self.number)
         self._watching.enter_context(self._recorder.watch(self._model, self._optimizer))
 
@@ -238,58 +242,59 @@ class Recording:
             self._watching.close()
             self._writer.close_step(self.number, self._rank)
 
-    def _note_inputs(self, module: torch.nn.Module, arguments: Tuple[Any, ...], keywords: Dict[str, Any]) -> None:
-        """Hash what the model is called with: two dumps are compared only if both sides were fed the same."""
-        from precflow.agent.session import workload_model as holdings
+    def _hash_inputs(self, module: torch.nn.Module, arguments: Tuple[Any, ...], keywords: Dict[str, Any]) -> None:
+        """Hash the inputs of a call of the model: two dumps are compared only if both sides were given the same."""
+        from precflow.agent.session import workload_model
 
         try:
             given = dict(inspect.signature(module.forward).bind(*arguments, **keywords).arguments)
-        except (TypeError, ValueError):  # where they do not fit, the call itself says so
+        except (TypeError, ValueError):  # the arguments do not fit; the call itself will raise the error
             given = {**{str(place): value for place, value in enumerate(arguments)}, **keywords}
-        place = "rank%d." % self._rank if self._rank else ""
-        place += "step%d" % self.number + (".call%d" % self._calls if self._calls else "")
+        name = "rank%d." % self._rank if self._rank else ""
+        name += "step%d" % self.number + (".call%d" % self._calls if self._calls else "")
         with self._recorder.without_recording():
-            self._inputs.update(holdings.of_inputs({place: given})["entries"])
+            self._inputs.update(workload_model.hash_inputs({name: given})["entries"])
         self._calls += 1
 
-    def _check_seen(self) -> None:
+    def _check_complete(self) -> None:
         missed = sorted(number for number in self._wanted if number >= self.number)
         if missed:
             steps = "step %d" % missed[0] if len(missed) == 1 else "steps %s" % ", ".join(map(str, missed))
             message = "%s should have been recorded, but the loop ended after %d" % (steps, self.number)
-            raise AgentError("workload", message, "call step() behind each step of the loop, or ask for fewer: step=[0]")
+            raise AgentError("workload", message, "call step() after each step of the loop, or ask for fewer: step=[0]")
         if not self.records:
             message = "nothing was recorded: no call of %s was seen inside the block" % type(self._model).__name__
-            raise AgentError("workload", message, "give the model whose forward the loop calls; look at level, phase and scope")
+            raise AgentError("workload", message, "pass the model whose forward the loop calls; check level, phase and scope")
 
     def _seal(self) -> None:
-        from precflow.agent.session import workload_model as holdings
-        from precflow.agent.session.dump import header
+        from precflow.agent.session import workload_model
+        from precflow.agent.session.dump import build_header
 
         inputs = dict(self._inputs)
         if self._rank:
             self._writer.finish()
-        for other in _gathered(self._inputs):  # every rank has finished behind this, but for the first
+        # Every other rank has finished its files before it arrives here, so rank 0 seals a complete dump.
+        for other in _gather(self._inputs):
             inputs.update(other)
         if self._rank:
             return
-        described = header(self._request, self._device, weights=self._weights, inputs=holdings.joined(inputs))
-        described["capture"] = {**self._request.capture.to_plain(), "unmatched": self._selection.unmatched}
-        described["sites"] = [redaction.text(site) for site in self._recorder.sites]
-        self._writer.seal(described, ranks=range(1, self._ranks))
+        header = build_header(self._request, self._device, weights=self._weights, inputs=workload_model.add_digest(inputs))
+        header["capture"] = {**self._request.capture.to_plain(), "unmatched": self._selection.unmatched}
+        header["sites"] = [redaction.text(site) for site in self._recorder.sites]
+        self._writer.seal(header, ranks=range(1, self._ranks))
 
     def _abandon(self, error: BaseException) -> None:
-        """Take everything off and leave what was recorded readable, with the error in the seal's place."""
-        for undone in (self._watching, self._whole):
-            with contextlib.suppress(Exception):  # the error that is under way counts
-                undone.close()
+        """Remove all hooks and leave what was recorded readable, with the error in place of the seal."""
+        for stack in (self._watching, self._block):
+            with contextlib.suppress(Exception):  # the first error is the one to report
+                stack.close()
         kind, message, step = "workload", "the loop raised %s: %s" % (type(error).__name__, error), ""
         if isinstance(error, AgentError):
             kind, message, step = error.kind, error.message, error.next_step
         self._writer.abandon({"kind": kind, "message": message, "next_step": step, "traceback": traceback.format_exc()})
 
 
-def _listed(words: Words) -> List[str]:
+def _as_list(words: OneOrMore) -> List[str]:
     return [words] if isinstance(words, str) else list(words)
 
 
@@ -317,7 +322,7 @@ def _dtype_of(model: torch.nn.Module) -> str:
 
 
 def _prepare(folder: str, *, overwrite: bool) -> None:
-    """Make the folder, unless it holds a dump that may not be replaced, or what is no dump at all."""
+    """Create the folder; refuse one that holds a dump (unless it may be replaced) or other files."""
     from precflow.agent.dump.write_errors import write_error
 
     try:
@@ -325,15 +330,15 @@ def _prepare(folder: str, *, overwrite: bool) -> None:
         names = sorted(os.listdir(folder))
     except OSError as problem:
         raise write_error(problem, folder, 0) from problem
-    foreign = [name for name in names if not _OF_A_DUMP.fullmatch(name)]
+    foreign = [name for name in names if not _DUMP_FILES.fullmatch(name)]
     if foreign:
         message = "%s holds other files than a dump's, such as %s" % (folder, foreign[0])
-        raise AgentError("bad_request", message, "name a folder that is empty or not there yet")
+        raise AgentError("bad_request", message, "name a folder that is empty or does not exist yet")
     if HEADER_FILE in names and not overwrite:
         raise AgentError("bad_request", "%s holds a sealed dump" % folder, "name another folder, or say overwrite=True")
 
 
-def _place_in_group() -> Tuple[int, int]:
+def _rank_and_size() -> Tuple[int, int]:
     """Return this process's rank and the number of processes."""
     import torch.distributed as group
 
@@ -342,13 +347,13 @@ def _place_in_group() -> Tuple[int, int]:
     return group.get_rank(), group.get_world_size()
 
 
-def _gathered(mine: Dict[str, Any]) -> List[Dict[str, Any]]:
-    """Return what every rank brings; nobody goes on before all are here."""
+def _gather(mine: Dict[str, Any]) -> List[Dict[str, Any]]:
+    """Return the dictionaries of all ranks; waits until all of them have arrived."""
     import torch.distributed as group
 
-    _, ranks = _place_in_group()
+    _, ranks = _rank_and_size()
     if ranks == 1:
         return [mine]
-    everyone: List[Any] = [None] * ranks
-    group.all_gather_object(everyone, mine)
-    return everyone
+    gathered: List[Any] = [None] * ranks
+    group.all_gather_object(gathered, mine)
+    return gathered

@@ -1,4 +1,4 @@
-"""Seeds and switches, set before the model is built, and read back: what counts is what is in effect."""
+"""Seeds and switches: set before the model is built, and read back afterwards, since only what is in effect counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from precflow.agent.request import DeterminismSection
 if TYPE_CHECKING:
     import torch
 
-_COMPILER, _OF_COMPILER = "torch._inductor.config", "TORCHINDUCTOR_DETERMINISTIC"
+_COMPILER, _COMPILER_VARIABLE = "torch._inductor.config", "TORCHINDUCTOR_DETERMINISTIC"
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"  # cuBLAS reads it once; without it, strict mode refuses matrix products on CUDA
 
 
@@ -23,24 +23,24 @@ def apply(settings: DeterminismSection, device: Device) -> None:
     """Set algorithms and seeds for Python, NumPy (where it is installed), torch and the device.
 
     Args:
-        settings: The request's section; ``native`` algorithms leave every switch as the side's environment has it.
+        settings: Section of the request; with ``native`` algorithms every switch stays as the side's environment has it.
         device: A started device.
     """
     if settings.algorithms != "native":
-        _deterministic_torch(warn_only=settings.algorithms == "warn")
+        _choose_deterministic(warn_only=settings.algorithms == "warn")
         os.environ.setdefault(_CUBLAS, ":4096:8")
     device.deterministic(settings.algorithms)
     reseed(settings, device)
 
 
 def reseed(settings: DeterminismSection, device: Device) -> None:
-    """Seed every generator, unless the workload seeds itself."""
+    """Seed every generator again, unless the workload seeds itself."""
     if settings.seed is None:
         return
     import torch
 
     random.seed(settings.seed)
-    numpy = _numpy()
+    numpy = _import_numpy()
     if numpy is not None:
         numpy.random.seed(settings.seed % 2**32)
     torch.manual_seed(settings.seed)
@@ -50,7 +50,7 @@ def reseed(settings: DeterminismSection, device: Device) -> None:
 def remove_dropout(model: torch.nn.Module) -> List[str]:
     """Set the probability of every dropout in the model to 0; return the names of the modules that had one.
 
-    Attention and recurrent modules of torch drop out by an attribute of their own. Functional dropout is left to
+    Attention and recurrent modules of torch have an attribute ``dropout`` of their own. Functional dropout is removed by
     :class:`precflow.agent.session.random_numbers.RandomNumbers`.
     """
     import torch
@@ -67,7 +67,7 @@ def remove_dropout(model: torch.nn.Module) -> List[str]:
     return found
 
 
-def effective() -> Dict[str, str]:
+def read_switches() -> Dict[str, str]:
     """Return torch's own switches as they are now, as text."""
     import torch
 
@@ -82,10 +82,11 @@ def effective() -> Dict[str, str]:
     }
 
 
-def _deterministic_torch(*, warn_only: bool) -> None:
-    """Do what ``torch.use_deterministic_algorithms`` does, which imports torch's compiler to set one switch of it: two seconds.
+def _choose_deterministic(*, warn_only: bool) -> None:
+    """Do what ``torch.use_deterministic_algorithms`` does, without its import of torch's compiler, which takes two seconds.
 
-    Here the compiler finds the switch set when somebody imports it.
+    The public function imports the compiler to set one switch of it. Here an environment variable sets the switch if somebody
+    imports the compiler later.
     """
     import torch
 
@@ -94,19 +95,19 @@ def _deterministic_torch(*, warn_only: bool) -> None:
         torch.use_deterministic_algorithms(mode=True, warn_only=warn_only)
     else:
         switch(True, warn_only=warn_only)  # noqa: FBT003  it takes no name
-        os.environ[_OF_COMPILER] = "1"
+        os.environ[_COMPILER_VARIABLE] = "1"
         compiler: Any = sys.modules.get(_COMPILER)
         if hasattr(compiler, "deterministic"):  # older ones have no such switch
             compiler.deterministic = True
     if warn_only:
         warnings.filterwarnings("once", message=".*deterministic.*")
     deterministic = getattr(torch.utils, "deterministic", None)
-    if deterministic is not None:  # filling what empty() returns costs time and changes no defined value
+    if deterministic is not None:  # filling the result of empty() takes time and changes no defined value
         deterministic.fill_uninitialized_memory = False
 
 
-def _numpy() -> Any:
-    """Return NumPy where the side has it: a workload may draw from it, the agent itself does not need it."""
+def _import_numpy() -> Any:
+    """Return NumPy if it is installed: a workload may draw from it, the agent itself does not need it."""
     try:
         return importlib.import_module("numpy")
     except ImportError:

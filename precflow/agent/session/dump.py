@@ -1,4 +1,4 @@
-"""Action ``dump``: run the workload once under capture, once more for repeatability, and seal what was seen."""
+"""Action ``dump``: run the workload under capture, run it once more to see whether it repeats, and seal the dump."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from precflow.agent.selection import check_scope
 from precflow.agent.session import determinism, environment, faults, garbage
 from precflow.agent.session.random_numbers import Draw, RandomNumbers
 from precflow.agent.session.training import Training
-from precflow.agent.session.user_code import error_text
-from precflow.agent.session.workload_model import Run, Subject, element_type, prepare
+from precflow.agent.session.user_code import describe_error
+from precflow.agent.session.workload_model import RunContext, Workload, element_type, prepare
 from precflow.agent.workloads.resolve import extend_path
 
 if TYPE_CHECKING:
@@ -31,12 +31,15 @@ if TYPE_CHECKING:
     from precflow.agent.events import Events
     from precflow.agent.request import Request
 
+_RANK = 0  # this action runs in one process
+_LOG = "the traceback is in agent.log and error.json"
+
 
 def dump(request: Request, device: Device, where: torch.device, events: Events) -> None:
     """Run the request on a started device and write the dump into ``request.output``.
 
     Raises:
-        AgentError: Of every kind. An exception of the user's code is its cause, and the records made until then stay
+        AgentError: Of every kind. If user code raised an exception, that is its cause, and the records made until then stay
             readable, without a seal.
     """
     settings = request.determinism
@@ -48,71 +51,80 @@ def dump(request: Request, device: Device, where: torch.device, events: Events) 
         budget_bytes=capture.budget,
         resume=request.resume,
         declared=request.declared,
-        background=where.type != "cpu",  # there the model and the thread would share the cores, and every tensor be copied
+        # On a CPU, a writing thread would take cores from the model, and every tensor would have to be copied for it.
+        background=where.type != "cpu",
         compress=capture.compress,
         keep_last=capture.keep_last,
     )
     try:
         check_capture(request)
         extend_path(request.import_paths, request.workload)
-        with _explained():
-            described = _recorded(Run(request, device, where, events, numbers), writer)
+        with _explain_user_errors():
+            header = _record_run(RunContext(request, device, where, events, numbers), writer)
         events.report_progress("seal", "writing the header")
-        writer.seal({**described, "seconds": dict(events.seconds)})
+        writer.seal({**header, "seconds": dict(events.seconds)})
     except AgentError as error:
-        writer.abandon(_plain_error(error))
+        plain = {"kind": error.kind, "message": error.message, "next_step": error.next_step, "traceback": error.trace}
+        writer.abandon(plain)
         raise
 
 
-def _recorded(run: Run, writer: Writer) -> Dict[str, Any]:
-    """Run everything and return the header, but for what the writer and the clock know."""
+def _record_run(run: RunContext, writer: Writer) -> Dict[str, Any]:
+    """Run everything and return the header, without what only the writer and the clock know."""
     capture = run.request.capture
-    subject = prepare(run)
-    check_scope(capture.scope, subject.model, capture.rules)
+    workload = prepare(run)
+    check_scope(capture.scope, workload.model, capture.rules)
     selection = capture.selection()
     recorder = Recorder(writer, levels=capture.level, phases=capture.phase, selection=selection, fine=capture.fine)
-    training = Training(run.request, subject.model, run.where)
-    with garbage.spared():
-        contents = _steps(run, subject, training, recorder, writer)
+    training = Training(run.request, workload.model, run.where)
+    with garbage.collect_rarely():
+        contents = _run_steps(run, workload, training, recorder, writer)
         faults.check_acted(run.request)
-        repeat = _repeat(run, subject, contents)
+        repeat = _check_repeat(run, workload, contents)
     with run.events.time_part("facts", "reading the environment"):
         sites = list(recorder.sites)
         draws = [_plain_draw(draw, sites) for draw in run.numbers.draws]
-        asked = {**capture.to_plain(), "unmatched": [] if run.request.resume else selection.unmatched}  # of steps recorded here
-        seen = {"capture": asked, "losses": training.losses, "repeat": repeat, "draws": draws}
-        seen["sites"] = [redaction.text(site) for site in sites]
-        described = header(
+        # In a resumed dump a rule may have matched only in steps that were recorded before, so none is called unmatched.
+        unmatched = [] if run.request.resume else selection.unmatched
+        header = build_header(
             run.request,
             run.device,
-            weights=subject.weights,
-            inputs=subject.given,
-            redrawn=subject.redrawn,
-            dropouts=subject.dropouts,
+            weights=workload.weight_hashes,
+            inputs=workload.input_hashes,
+            redrawn=workload.redrawn,
+            dropouts=workload.dropouts,
             functional_dropouts=run.numbers.removed,
         )
-        return {**described, **seen}
+        return {
+            **header,
+            "capture": {**capture.to_plain(), "unmatched": unmatched},
+            "losses": training.losses,
+            "repeat": repeat,
+            "draws": draws,
+            "sites": [redaction.text(site) for site in sites],
+        }
 
 
-def _steps(
-    run: Run, subject: Subject, training: Training, recorder: Recorder, writer: Optional[Writer] = None
+def _run_steps(
+    run: RunContext, workload: Workload, training: Training, recorder: Recorder, writer: Optional[Writer] = None
 ) -> Dict[str, str]:
     """Run every step from the same seeds and state; return identity text -> content id (or mark) of all recorded outputs.
 
-    Steps that the writer has, because this dump is gone on with, run for what they leave behind and are not recorded again.
+    In a resumed dump, steps that the writer has already run too, because the later ones depend on their state, but they are
+    not recorded again.
     """
     contents: Dict[str, str] = {}
     steps = run.request.capture.step
     determinism.reseed(run.request.determinism, run.device)
-    subject.restore()
+    workload.restore()
     part = ("repeat", "running the model once more") if writer is None else ("forward", "running the model")
     with run.events.time_part(*part):
         for number in range(max(steps) + 1):
-            arguments = subject.arguments(element_type(run.request.dtype), run.where)
+            inputs = workload.copy_inputs(element_type(run.request.dtype), run.where)
             finished = writer is not None and writer.complete(number, _RANK)
             wanted = number in steps and not finished
-            with run.numbers, faults.watched(run.request, subject.model):
-                contents.update(_step(subject.model, training, arguments, recorder if wanted else None, number))
+            with run.numbers, faults.follow_modules(run.request, workload.model):
+                contents.update(_run_step(workload.model, training, inputs, recorder if wanted else None, number))
             if writer is not None and finished:
                 contents.update(outputs_of(writer.lines(number, _RANK)))
             elif writer is not None and wanted:
@@ -121,53 +133,54 @@ def _steps(
     return contents
 
 
-def _step(
-    model: torch.nn.Module, training: Training, arguments: Dict[str, Any], recorder: Optional[Recorder], number: int
+def _run_step(
+    model: torch.nn.Module, training: Training, inputs: Dict[str, Any], recorder: Optional[Recorder], number: int
 ) -> Dict[str, str]:
-    """Run one step, recorded or not."""
+    """Run one step, recorded if there is a recorder; return the contents of its outputs."""
     training.begin_step()
     if recorder is None:
-        training.step(arguments)
+        training.step(inputs)
         return {}
     recorder.begin_step(number)
     with recorder.watch(model, training.optimizer):
-        training.step(arguments)
+        training.step(inputs)
     return recorder.contents
 
 
-def _repeat(run: Run, subject: Subject, first: Dict[str, str]) -> Dict[str, Any]:
-    """Compare a second run with the first; ``different`` lists identities in order of completion.
+def _check_repeat(run: RunContext, workload: Workload, first: Dict[str, str]) -> Dict[str, Any]:
+    """Run the steps a second time and compare; ``different`` lists identities in order of completion.
 
-    Bitwise, but by marks where statistics are all that is kept: ``by`` says it.
+    Contents are compared bit by bit, except those with detail ``statistics``, of which only the marks are compared: ``by``
+    says which of the two was done.
     """
     if not run.request.determinism.repeat:
         return {"checked": False, "records": 0, "by": [], "different": []}
     capture = run.request.capture
     selection = capture.selection(repeat=True)
     recorder = Recorder(None, levels=capture.level, phases=capture.phase, selection=selection)
-    second = _steps(run, subject, Training(run.request, subject.model, run.where), recorder)
-    everything = {**first, **second}
-    different = [identity for identity in everything if first.get(identity) != second.get(identity)]
+    second = _run_steps(run, workload, Training(run.request, workload.model, run.where), recorder)
+    identities = {**first, **second}
+    different = [identity for identity in identities if first.get(identity) != second.get(identity)]
     by = sorted({"statistics" if detail == "statistics" else "bits" for detail in selection.details})
-    return {"checked": True, "records": len(everything), "by": by, "different": different}
+    return {"checked": True, "records": len(identities), "by": by, "different": different}
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
-    """Turn what the user's code raises into a failure that names the line; the exception itself stays its cause."""
+def _explain_user_errors() -> Iterator[None]:
+    """Turn exceptions of user code into an ``AgentError`` that names the line; the exception stays its cause."""
     try:
         yield
     except AgentError:
         raise
-    except (Exception, SystemExit, KeyboardInterrupt) as error:  # a workload that ends the process ends it here
-        refused = isinstance(error, NotImplementedError) or "not implemented for" in str(error)
-        kind = "unsupported" if refused else "workload"
-        step = "another dtype or device may have this operator; " + _LOG if refused else _LOG
-        raise AgentError(kind, "the workload raised " + error_text(error), step, traceback.format_exc()) from error
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # a workload may also call sys.exit()
+        unsupported = isinstance(error, NotImplementedError) or "not implemented for" in str(error)
+        kind = "unsupported" if unsupported else "workload"
+        step = "another dtype or device may have this operator; " + _LOG if unsupported else _LOG
+        raise AgentError(kind, "the workload raised " + describe_error(error), step, traceback.format_exc()) from error
 
 
 def check_capture(request: Request) -> None:
-    """Make sure that what is to be captured can be.
+    """Make sure that this torch can record what the request asks for.
 
     Raises:
         AgentError: ``unsupported``: this torch does not show its graph. ``bad_request``: no step, or a negative one.
@@ -179,7 +192,7 @@ def check_capture(request: Request) -> None:
         raise AgentError("bad_request", "capture.step is %s; expected numbers from 0" % list(request.capture.step))
 
 
-def header(  # noqa: PLR0913  each a fact of the run, by name
+def build_header(  # noqa: PLR0913  each a fact of the run, by name
     request: Request,
     device: Device,
     *,
@@ -189,18 +202,18 @@ def header(  # noqa: PLR0913  each a fact of the run, by name
     dropouts: Sequence[str] = (),
     functional_dropouts: Sequence[str] = (),
 ) -> Dict[str, Any]:
-    """Return what a header says of a run besides what was captured: the side, its environment, and what it started from.
+    """Return the header of a dump in which nothing was recorded yet: the side, its environment, and what it started from.
 
     Args:
-        request: What was asked for.
-        device: Where it ran.
-        weights: ``digest`` and ``entries`` of them.
+        request: The request.
+        device: The device that it ran on.
+        weights: ``digest`` and ``entries`` of the weights.
         inputs: The same of the inputs.
         redrawn: Names of the weights that an emulated fault drew anew.
         dropouts: Names of the modules whose dropout was removed.
-        functional_dropouts: Where calls of functional dropout were removed.
+        functional_dropouts: Lines of user code where calls of functional dropout were removed.
     """
-    found = environment.collect(device)
+    facts = environment.collect(device)
     shown = ("name", "kind", "description", "emulated")
     nothing_seen: Dict[str, Any] = {
         "capture": {**request.capture.to_plain(), "unmatched": []},
@@ -218,11 +231,11 @@ def header(  # noqa: PLR0913  each a fact of the run, by name
         "side": request.side,
         "recipe": request.recipe,
         "declared": request.declared,
-        "device": {name: found["device"][name] for name in shown},
+        "device": {name: facts["device"][name] for name in shown},
         "dtype": request.dtype,
         "fills": {"version": FILLS_VERSION, "constants": list(value_classes.constants())},
         "emulate": {"name": "", "rules": [], **request.emulate, "redrawn": list(redrawn)},
-        "facts": found,
+        "facts": facts,
         "determinism": {
             **request.determinism._asdict(),
             "dropouts_removed": list(dropouts),
@@ -235,14 +248,7 @@ def header(  # noqa: PLR0913  each a fact of the run, by name
 
 
 def _plain_draw(draw: Draw, sites: List[str]) -> Dict[str, Any]:
+    """Return a draw as plain data; its call site is added to the list unless it is there already."""
     if draw.site not in sites:
         sites.append(draw.site)
     return {"operator": draw.operator, "site": sites.index(draw.site), "device": draw.device, "moved": draw.moved}
-
-
-def _plain_error(error: AgentError) -> Dict[str, Any]:
-    return {"kind": error.kind, "message": error.message, "next_step": error.next_step, "traceback": error.trace}
-
-
-_RANK = 0
-_LOG = "the traceback is in agent.log and error.json"

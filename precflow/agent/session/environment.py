@@ -1,6 +1,6 @@
-"""What this side is: system, interpreter, torch, device, switches, packages and the variables that matter.
+"""Facts about this side: system, interpreter, torch, device, switches, packages and environment variables that matter.
 
-Nothing that names a person: no user, no host, no home folder; secrets are redacted.
+They name no person: no user, no host, no home folder; secrets are redacted.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ _HOMES = re.compile(r"/(?:home|Users)/[^/:\s]+")
 def collect(device: Device) -> Dict[str, Dict[str, Any]]:
     """Return the facts of this process and of a started device, as two-level JSON data."""
     redaction.learn(os.environ)
-    of_device = device.facts()
+    device_facts = device.facts()
     found: Dict[str, Dict[str, Any]] = {
-        "system": _system(),
-        "python": _python(),
-        "torch": _torch(),
+        "system": _describe_system(),
+        "python": _describe_python(),
+        "torch": _describe_torch(),
         "device": {
             "name": device.name,
             "kind": device.kind,
-            "description": of_device.description,
+            "description": device_facts.description,
             "emulated": device.kind == "emulated",
-            **of_device.versions,
+            **device_facts.versions,
         },
-        "switches": {**determinism.effective(), **of_device.switches},
-        "packages": packages(),
-        "variables": {name: without_homes(value) for name, value in select_recorded(os.environ).items()},
+        "switches": {**determinism.read_switches(), **device_facts.switches},
+        "packages": list_packages(),
+        "variables": {name: hide_homes(value) for name, value in select_recorded(os.environ).items()},
     }
     return {section: {name: redaction.plain(value) for name, value in facts.items()} for section, facts in found.items()}
 
 
-def packages() -> Dict[str, str]:
+def list_packages() -> Dict[str, str]:
     """Return the version of every installed distribution, by normalized name, sorted."""
     from importlib import metadata
 
@@ -53,10 +53,10 @@ def packages() -> Dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def without_homes(text: str) -> str:
+def hide_homes(text: str) -> str:
     """Return the text with home folders written as ``~``.
 
-    >>> without_homes("/home/ann/models:/opt/models")
+    >>> hide_homes("/home/ann/models:/opt/models")
     '~/models:/opt/models'
     """
     home = os.path.expanduser("~")
@@ -65,10 +65,10 @@ def without_homes(text: str) -> str:
     return _HOMES.sub("~", text)
 
 
-def _system() -> Dict[str, str]:
+def _describe_system() -> Dict[str, str]:
     library, version = platform.libc_ver()
     return {
-        "os": _distribution(),
+        "os": _read_distribution(),
         "kernel": platform.release(),
         "machine": platform.machine(),
         "libc": ("%s %s" % (library, version)).strip(),
@@ -77,7 +77,7 @@ def _system() -> Dict[str, str]:
     }
 
 
-def _distribution() -> str:
+def _read_distribution() -> str:
     try:
         with open("/etc/os-release", encoding="utf-8", errors="replace") as stream:
             fields = dict(line.rstrip("\n").split("=", 1) for line in stream if "=" in line)
@@ -86,15 +86,15 @@ def _distribution() -> str:
     return fields.get("PRETTY_NAME", platform.system()).strip('"')
 
 
-def _python() -> Dict[str, str]:
+def _describe_python() -> Dict[str, str]:
     return {
         "version": platform.python_version(),
         "implementation": platform.python_implementation(),
-        "executable": without_homes(sys.executable),
+        "executable": hide_homes(sys.executable),
     }
 
 
-def _torch() -> Dict[str, str]:
+def _describe_torch() -> Dict[str, str]:
     import torch
 
     return {

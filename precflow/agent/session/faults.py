@@ -1,6 +1,6 @@
-"""Faults that a request puts into the emulated device on purpose; on real devices there are none.
+"""Faults that a request adds to the emulated device on purpose; real devices have none.
 
-The emulation is imported here and in its device, and only when it is asked for.
+Only this module and the emulated device import the emulation, and only if the request asks for it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def configure(request: Request, device: Device) -> None:
 
 
 def redraw(request: Request, model: torch.nn.Module) -> List[str]:
-    """Draw the weights that rules name anew, with the device's own generator; return their names."""
+    """Draw the weights that rules name again, with the device's own generator; return their names."""
     if not request.emulate.get("rules"):
         return []
     from precflow.agent.emulated import rules
@@ -48,7 +48,7 @@ def redraw(request: Request, model: torch.nn.Module) -> List[str]:
 
 
 def check_acted(request: Request) -> None:
-    """Refuse a fault that found nothing to act on: the run would look clean without having shown anything.
+    """Refuse a fault that has changed nothing: the run would look clean although the fault never happened.
 
     Raises:
         AgentError: ``bad_request``: no rule matched any operator or parameter.
@@ -67,8 +67,8 @@ def check_acted(request: Request) -> None:
 
 
 @contextmanager
-def watched(request: Request, model: torch.nn.Module) -> Iterator[None]:
-    """Let the rules know which module is running, until the block is left."""
+def follow_modules(request: Request, model: torch.nn.Module) -> Iterator[None]:
+    """Tell the rules which module is running, until the block ends."""
     if not request.emulate.get("rules"):
         yield
         return

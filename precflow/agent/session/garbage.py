@@ -1,7 +1,7 @@
-"""Python's garbage collector during a capture: what was there before is not searched again and again.
+"""Python's garbage collector during a capture: it runs less often, and not over objects that were there before.
 
-A record is a few objects that live until the next flush, so that capture sets off collections that the model alone would not;
-each of the oldest generation walks through every object of every imported library, a tenth of a second with transformers.
+A record is a few objects that live until the next flush, so a capture triggers collections that the model alone would not.
+Each full collection walks through every object of every imported library: a tenth of a second with transformers.
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ import gc
 from contextlib import contextmanager
 from typing import Iterator
 
-_LESS_OFTEN = 10
+_TIMES_RARER = 10
 
 
 @contextmanager
-def spared() -> Iterator[None]:
-    """Leave out what is there, and collect the rest less often, until the block is left; nothing where that was done before."""
+def collect_rarely() -> Iterator[None]:
+    """Exclude existing objects from collection, and collect the others less often, until the block ends.
+
+    Does nothing if somebody has excluded objects already: ``gc.unfreeze`` would include theirs again.
+    """
     if gc.get_freeze_count():
         yield
         return
     thresholds = gc.get_threshold()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_LESS_OFTEN * thresholds[0], *thresholds[1:])
+    gc.set_threshold(_TIMES_RARER * thresholds[0], *thresholds[1:])
     try:
         yield
     finally:

@@ -1,7 +1,12 @@
-"""Random numbers that are the same on every device: drawn on the CPU, and moved.
+"""Random numbers that are the same on every device: they are drawn on the CPU and moved.
 
-Generators of different devices give different numbers for the same seed. A workload that draws on its device is
-therefore not comparable, unless its draws are taken from the CPU's generator. Every draw on a device is reported.
+Generators of different devices give different numbers for the same seed, so two sides that draw on their devices compute with
+different values. A function mode therefore runs such draws on the CPU (see :mod:`precflow.agent.capture.torch_functions` for
+what a function mode is)::
+
+    torch.randn(4, device="npu")    ->    torch.randn(4, device="cpu").to("npu")
+
+Every place that draws on a device is reported.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 import torch
 from torch.overrides import TorchFunctionMode
 
-from precflow.agent.session.user_code import running_place
+from precflow.agent.session.user_code import find_running_line
 
 DRAWING = frozenset(
     "bernoulli bernoulli_ binomial cauchy_ exponential_ geometric_ gumbel_softmax log_normal_ multinomial normal normal_ "
@@ -22,7 +27,7 @@ DROPOUT = frozenset(
     "dropout dropout_ dropout1d dropout2d dropout3d alpha_dropout alpha_dropout_ feature_dropout feature_dropout_ "
     "feature_alpha_dropout feature_alpha_dropout_".split()
 )
-INSIDE = "scaled_dot_product_attention"  # draws for its dropout inside a fused kernel: cannot be moved, only removed
+ATTENTION = "scaled_dot_product_attention"  # its dropout draws inside a fused kernel: it can be removed, but not moved
 _FACTORIES = frozenset("normal rand randint randn randperm".split())
 
 
@@ -43,20 +48,24 @@ class Draw(NamedTuple):
 
 
 class RandomNumbers(TorchFunctionMode):
-    """While active, takes the draws of other devices from the CPU's generator and reports each place once.
+    """A function mode that moves draws from other devices to the CPU, and reports each place that draws once.
 
     Args:
-        move: Draw on the CPU; else only report.
+        move: Draw on the CPU; if not, only report.
         remove_dropout: Functional dropout in training returns its input.
+
+    Attributes:
+        removed: Lines of user code where functional dropout was removed.
     """
 
     def __init__(self, *, move: bool, remove_dropout: bool) -> None:
         super().__init__()
-        self.removed: List[str] = []  # sites of functional dropout that was removed
+        self.removed: List[str] = []
         self._move = move
         self._remove_dropout = remove_dropout
         self._draws: Dict[Draw, None] = {}
-        self._twins: Dict[int, Tuple[torch.Generator, torch.Generator]] = {}  # the original is kept alive with its twin
+        # id of a device generator -> itself (held, so that the id stays valid) and its twin on the CPU
+        self._twins: Dict[int, Tuple[torch.Generator, torch.Generator]] = {}
 
     @property
     def draws(self) -> List[Draw]:
@@ -70,40 +79,40 @@ class RandomNumbers(TorchFunctionMode):
         arguments = dict(kwargs or {})
         name = str(getattr(func, "__name__", ""))
         if name in DRAWING:
-            return self._drawn(func, name, args, arguments)
-        if name in DROPOUT and _drops(args, arguments):
+            return self._draw(func, name, args, arguments)
+        if name in DROPOUT and _would_draw(args, arguments):
             if self._remove_dropout:
-                self._removed()
+                self._note_removed()
                 return args[0] if args else arguments["input"]
-            return self._drawn(func, name, args, arguments)
-        if name == INSIDE:
-            return func(*args, **self._attention(args, arguments))
+            return self._draw(func, name, args, arguments)
+        if name == ATTENTION:
+            return func(*args, **self._change_attention(args, arguments))
         return func(*args, **arguments)
 
-    def _drawn(self, func: Callable[..., Any], name: str, args: Sequence[Any], arguments: Dict[str, Any]) -> Any:
-        device = _device(name, args, arguments)
+    def _draw(self, func: Callable[..., Any], name: str, args: Sequence[Any], arguments: Dict[str, Any]) -> Any:
+        device = _device_of_result(name, args, arguments)
         if device.type in ("cpu", "meta"):
             return func(*args, **arguments)
         self._report(name, device, moved=self._move)
-        return self._on_cpu(func, name, args, arguments, device) if self._move else func(*args, **arguments)
+        return self._draw_on_cpu(func, name, args, arguments, device) if self._move else func(*args, **arguments)
 
-    def _on_cpu(
+    def _draw_on_cpu(
         self, func: Callable[..., Any], name: str, args: Sequence[Any], arguments: Dict[str, Any], device: torch.device
     ) -> Any:
-        """Run the function on CPU copies; what it wrote into its first argument is written back."""
+        """Run the function on CPU copies of its arguments; if it wrote into the first one, copy that back."""
         if name in _FACTORIES or "device" in arguments:
             arguments["device"] = torch.device("cpu")
         first = args[0] if args else arguments.get("tensor", arguments.get("input"))
         copies: Dict[int, torch.Tensor] = {}
         result = func(
-            *[self._host(value, copies) for value in args], **{k: self._host(v, copies) for k, v in arguments.items()}
+            *[self._to_cpu(value, copies) for value in args], **{k: self._to_cpu(v, copies) for k, v in arguments.items()}
         )
         if isinstance(first, torch.Tensor) and result is copies.get(id(first)):
             with torch.no_grad():
                 return first.copy_(copies[id(first)])
         return result.to(device)
 
-    def _host(self, value: Any, copies: Dict[int, torch.Tensor]) -> Any:
+    def _to_cpu(self, value: Any, copies: Dict[int, torch.Tensor]) -> Any:
         if isinstance(value, torch.Generator):
             return self._twin(value)
         if not isinstance(value, torch.Tensor):
@@ -112,7 +121,7 @@ class RandomNumbers(TorchFunctionMode):
         return copies[id(value)]
 
     def _twin(self, generator: torch.Generator) -> torch.Generator:
-        """Return a CPU generator with the seed of the device's, the same one each time."""
+        """Return the CPU generator that stands for a device's: it starts with the same seed and is the same one each time."""
         if generator.device.type == "cpu":
             return generator
         known = self._twins.get(id(generator))
@@ -121,35 +130,36 @@ class RandomNumbers(TorchFunctionMode):
             self._twins[id(generator)] = known
         return known[1]
 
-    def _attention(self, args: Sequence[Any], arguments: Dict[str, Any]) -> Dict[str, Any]:
+    def _change_attention(self, args: Sequence[Any], arguments: Dict[str, Any]) -> Dict[str, Any]:
+        """Return the arguments of attention, without its dropout if dropout is to be removed."""
         device = args[0].device if args else arguments["query"].device
         if not arguments.get("dropout_p", 0.0):
             return arguments
         if self._remove_dropout:
-            self._removed()
+            self._note_removed()
             return {**arguments, "dropout_p": 0.0}
-        self._report(INSIDE, device, moved=False)
+        self._report(ATTENTION, device, moved=False)
         return arguments
 
     def _report(self, name: str, device: torch.device, *, moved: bool) -> None:
         if device.type != "cpu":
-            self._draws.setdefault(Draw(name, running_place(), device.type, moved))
+            self._draws.setdefault(Draw(name, find_running_line(), device.type, moved))
 
-    def _removed(self) -> None:
-        site = running_place()
+    def _note_removed(self) -> None:
+        site = find_running_line()
         if site not in self.removed:
             self.removed.append(site)
 
 
-def _drops(args: Sequence[Any], arguments: Mapping[str, Any]) -> bool:
+def _would_draw(args: Sequence[Any], arguments: Mapping[str, Any]) -> bool:
     """Tell whether a call of functional dropout would draw: ``(input, p, training)``."""
     probability = args[1] if len(args) > 1 else arguments.get("p", 0.5)
     training = args[2] if len(args) > 2 else arguments.get("training", arguments.get("train", True))
     return bool(training) and probability > 0
 
 
-def _device(name: str, args: Sequence[Any], arguments: Mapping[str, Any]) -> torch.device:
-    """Return the device that the numbers will be on: asked for, of a tensor argument, or the default one."""
+def _device_of_result(name: str, args: Sequence[Any], arguments: Mapping[str, Any]) -> torch.device:
+    """Return the device of the result: that of the argument ``device``, of a tensor argument, or the default one."""
     if arguments.get("device") is not None:
         return torch.device(arguments["device"])
     tensors = [value for value in (*args, *arguments.values()) if isinstance(value, torch.Tensor)]

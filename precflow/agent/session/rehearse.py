@@ -1,9 +1,9 @@
-"""Action ``rehearse``: one step of the workload without values, for the sizes of what a dump would hold.
+"""Action ``rehearse``: run one step of the workload without values, to estimate the size of a dump.
 
-The model is built and run on torch's meta device: operators there give shapes and types and compute nothing, so that a step
-takes a second and no memory, whatever the model. Its lines are those of a dump, of every module and operator, so that sizes in
-any detail and scope follow from them; in place of content ids stand numbers, one for each tensor that is not a known one.
-Tensors of equal content are therefore told apart, which a dump does not do: what follows is the most that it takes.
+The model is built and run on torch's meta device. Operators there compute shapes and types but no values, so a step of any
+model takes about a second and no memory. The lines are those of a dump of every module and operator; the size of a dump in any
+detail and scope follows from them. In place of content ids there are numbers, one for each tensor. A dump stores tensors of
+equal content once, which cannot be known here: the estimate is an upper limit.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from precflow.agent.measure.ticket import Ticket
 from precflow.agent.session import determinism
 from precflow.agent.session.random_numbers import RandomNumbers
 from precflow.agent.session.training import Training
-from precflow.agent.session.user_code import error_text
-from precflow.agent.session.workload_model import build_inputs, build_model, element_type, mapped, place_model, placed
+from precflow.agent.session.user_code import describe_error
+from precflow.agent.session.workload_model import build_inputs, build_model, copy_to, element_type, map_tensors, place_model
 from precflow.agent.workloads.resolve import extend_path
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _META = torch.device("meta")
 def rehearse(request: Request, events: Events) -> None:
     """Run one step without values and write its lines and ``rehearsal.json`` into ``request.output``.
 
-    A workload that cannot run so is an answer too: ``problem`` in the file says why, and there are no lines.
+    If the workload cannot run in this way, ``problem`` in the file says why, and there are no lines.
 
     Raises:
         AgentError: The folder cannot be written to.
@@ -52,7 +52,7 @@ def rehearse(request: Request, events: Events) -> None:
     extend_path(request.import_paths, request.workload)
     problem = ""
     try:
-        with _explained():
+        with _explain_user_errors():
             _record(request, events)
     except AgentError as error:
         if error.kind not in ("workload", "bad_request", "untrusted", "unsupported"):
@@ -117,39 +117,39 @@ class NumberingMeasurer:
 def _record(request: Request, events: Events) -> None:
     """Build the workload without values and write the lines of its first step.
 
-    Where code looks into a tensor that has no values, it is run once more on fake tensors, which some libraries know and do
-    not look into.
+    Code that reads the values of a tensor fails on meta tensors. Then the step is tried again on fake tensors, as compilers use
+    them: some libraries recognize these and do not read their values.
     """
     with events.time_part("model", "building the model without values"):
         determinism.reseed(request.determinism, Cpu())
-        model = _model(request)
-        inputs = placed(build_inputs(request, model), element_type(request.dtype), _META)
+        model = _build_model(request)
+        inputs = copy_to(build_inputs(request, model), element_type(request.dtype), _META)
         model.train(request.workload.get("mode", "eval") == "train")
         if request.determinism.dropout == "removed":
             determinism.remove_dropout(model)
         place_model(model, element_type(request.dtype), _META)
     with events.time_part("forward", "running the model without values"):
         try:
-            _step(request, model, inputs)
+            _run_step(request, model, inputs)
         except Exception:
-            if not _faked(request, model, inputs):
+            if not _try_fake_tensors(request, model, inputs):
                 raise
 
 
-def _faked(request: Request, model: torch.nn.Module, inputs: Dict[str, Any]) -> bool:
-    """Write the lines of a step on fake tensors; tell whether it could be run on them."""
-    mode = _fake_mode()
+def _try_fake_tensors(request: Request, model: torch.nn.Module, inputs: Dict[str, Any]) -> bool:
+    """Write the lines of a step on fake tensors; return whether it could run on them."""
+    mode = _make_fake_mode()
     if mode is None:
         return False
     try:
         with mode:
-            _step(request, model, mapped(inputs, mode.from_tensor))
-    except Exception:  # noqa: BLE001  what meta tensors said is told, for that people can look up
+            _run_step(request, model, map_tensors(inputs, mode.from_tensor))
+    except Exception:  # noqa: BLE001  the error with meta tensors is the one to report: people can look it up
         return False
     return True
 
 
-def _step(request: Request, model: torch.nn.Module, inputs: Dict[str, Any]) -> None:
+def _run_step(request: Request, model: torch.nn.Module, inputs: Dict[str, Any]) -> None:
     """Write the lines of one step."""
     writer = Writer(request.output, declared=request.declared)
     capture = request.capture
@@ -165,31 +165,31 @@ def _step(request: Request, model: torch.nn.Module, inputs: Dict[str, Any]) -> N
         writer.finish()
 
 
-def _fake_mode() -> Any:
-    """Return a mode for tensors that libraries can tell from real ones, as compilers use; ``None`` where torch has none."""
+def _make_fake_mode() -> Any:
+    """Return torch's mode for fake tensors, ``None`` if this torch has none."""
     with suppress(ImportError):
         found = getattr(importlib.import_module("torch._subclasses.fake_tensor"), "FakeTensorMode", None)
         return None if found is None else found(allow_non_fake_inputs=True)
     return None
 
 
-def _model(request: Request) -> torch.nn.Module:
-    """Return the model of the workload: without memory where its factory can be run so, else as in a run."""
+def _build_model(request: Request) -> torch.nn.Module:
+    """Return the model of the workload: without memory if its factory allows that, else as in a real run."""
     try:
         with _META:
             return build_model(request)
     except AgentError:
         raise
-    except Exception:  # noqa: BLE001  weights are read, or numbers are computed that the model is built by
+    except Exception:  # noqa: BLE001  it reads weights, or computes values that it needs to build the model
         return build_model(request)
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
-    """Turn what the user's code raises into one sentence that names the line."""
+def _explain_user_errors() -> Iterator[None]:
+    """Turn an exception of user code into an ``AgentError`` of one sentence that names the line."""
     try:
         yield
     except AgentError:
         raise
     except (Exception, SystemExit) as error:
-        raise AgentError("workload", error_text(error, sentence=True)) from error
+        raise AgentError("workload", describe_error(error, sentence=True)) from error

@@ -1,4 +1,4 @@
-"""How a step of the workload is run: a forward alone, or forward, loss, backward and optimizer as in training."""
+"""Steps of the workload: a forward alone, or forward, loss, backward and optimizer as in training."""
 
 from __future__ import annotations
 
@@ -24,60 +24,66 @@ _KEYWORDS = inspect.Parameter.VAR_KEYWORD
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-class Names(NamedTuple):
-    """Which inputs a function takes by name; ``every`` one where it has ``**keywords``."""
+class ArgumentNames(NamedTuple):
+    """The arguments that a function takes by name.
+
+    Attributes:
+        known: Names of its parameters.
+        required: Those without a default.
+        any_name: It takes every name, because it has ``**keywords``.
+    """
 
     known: Tuple[str, ...]
     required: Tuple[str, ...]
-    every: bool
+    any_name: bool
 
     def takes(self, name: str) -> bool:
         """Tell whether an input is an argument of the function."""
-        return self.every or name in self.known
+        return self.any_name or name in self.known
 
 
 class Training:
-    """The steps of one run of the workload, from its first state on.
+    """Runs the steps of a workload, from its first state on.
 
     Args:
-        request: Its workload, dtype and phases count.
-        model: Placed on its device.
-        where: Its device.
+        request: Gives workload, dtype and phases.
+        model: The model, on its device.
+        where: The device.
 
     Attributes:
-        optimizer: ``None`` where the workload has none.
-        losses: One number a step; empty where steps are forwards alone.
+        optimizer: ``None`` if the workload has none.
+        losses: One number for each step; empty if steps are forwards alone.
 
     Raises:
-        AgentError: ``bad_request``, ``untrusted`` or ``workload``: loss or optimizer are not what they should be.
+        AgentError: ``bad_request``, ``untrusted`` or ``workload``: loss or optimizer are wrong.
     """
 
     def __init__(self, request: Request, model: torch.nn.Module, where: torch.device) -> None:
         self.losses: List[float] = []
         self._model = model
-        self._trains = trains(request)
-        self._loss = _loss(request, where) if self._trains else None
-        self._of_forward = names_of(model.forward)
-        self._of_loss = None if self._loss is None else names_of(self._loss, skipped=1)
-        self.optimizer = _optimizer(request, model) if self._trains else None
+        self._is_training = is_training(request)
+        self._loss = _build_loss(request, where) if self._is_training else None
+        self._forward_names = read_argument_names(model.forward)
+        self._loss_names = None if self._loss is None else read_argument_names(self._loss, skipped=1)
+        self.optimizer = _build_optimizer(request, model) if self._is_training else None
 
     def begin_step(self) -> None:
-        """Forget the gradients of the step before, as torch does: they are absent then, not 0."""
+        """Drop the gradients of the step before: as torch does it, they are ``None`` then, not 0."""
         if self.optimizer is not None:
             self.optimizer.zero_grad()
-        elif self._trains:
+        elif self._is_training:
             self._model.zero_grad()
 
     def step(self, inputs: Dict[str, Any]) -> None:
         """Run one step.
 
         Args:
-            inputs: By name. Those that the model's forward does not take are the loss's alone.
+            inputs: By name. Those that the model's forward does not take are given to the loss only.
 
         Raises:
             AgentError: ``workload``: there is no loss to go backward from.
         """
-        if not self._trains:
+        if not self._is_training:
             with torch.no_grad():
                 self._model(**inputs)
             return
@@ -86,64 +92,70 @@ class Training:
             loss.backward()
         if self.optimizer is not None:
             self.optimizer.step()
-        with DisableTorchFunction():  # reading is nobody's operator
+        with DisableTorchFunction():  # reading the loss must not be recorded as operators of the model
             number = loss.detach()
-            self.losses.append(math.nan if number.is_meta else float(number))  # a rehearsal has no values
+            self.losses.append(math.nan if number.is_meta else float(number))  # a rehearsal computes no values
 
     def _forward(self, inputs: Dict[str, Any]) -> torch.Tensor:
-        of_loss = self._of_loss or Names((), (), every=False)
+        loss_names = self._loss_names or ArgumentNames((), (), any_name=False)
         given = {
             name: value
             for name, value in inputs.items()
-            if name in self._of_forward.known or (self._of_forward.every and name not in of_loss.known)
+            if name in self._forward_names.known or (self._forward_names.any_name and name not in loss_names.known)
         }
-        missing = [name for name in of_loss.required if name not in inputs]
+        missing = [name for name in loss_names.required if name not in inputs]
         if missing:
             message = "workload.loss wants %s; workload.inputs has %s" % (", ".join(missing), ", ".join(inputs) or "nothing")
             raise AgentError("workload", message, "let the inputs factory return it by that name too")
-        unused = [name for name in inputs if name not in given and not of_loss.takes(name)]
+        unused = [name for name in inputs if name not in given and not loss_names.takes(name)]
         if unused:
             message = "workload.inputs: neither the model's forward nor the loss takes %s" % ", ".join(unused)
             raise AgentError("workload", message, "leave them out, or name them in the loss: def loss(output, %s)" % unused[0])
         output = self._model(**given)
         if self._loss is None:
-            return _checked(own_loss(output), "the model's loss")
-        return _checked(self._loss(output, **{name: inputs[name] for name in inputs if of_loss.takes(name)}), "workload.loss")
+            return _check_loss(find_own_loss(output), "the model's loss")
+        of_loss = {name: value for name, value in inputs.items() if loss_names.takes(name)}
+        return _check_loss(self._loss(output, **of_loss), "workload.loss")
 
 
-def trains(request: Request) -> bool:
-    """Tell whether steps go backward: the workload says how, or a phase asks for it."""
+def is_training(request: Request) -> bool:
+    """Tell whether steps include a backward: the workload has a loss or an optimizer, or a phase asks for it."""
     named = any(request.workload.get(part) for part in ("loss", "optimizer"))
     return named or any(phase in OF_BACKWARD for phase in request.capture.phase)
 
 
-def names_of(function: Any, *, skipped: int = 0) -> Names:
-    """Return the names that a function takes, without its first ones.
+def read_argument_names(function: Any, *, skipped: int = 0) -> ArgumentNames:
+    """Return the names of the arguments that a function takes.
 
     Args:
-        function: A function, or a module, whose forward counts.
-        skipped: How many leading parameters are given by position.
+        function: A function, or a module, whose forward is read.
+        skipped: Number of leading parameters to leave out, because they are passed by position.
     """
     written = function.forward if isinstance(function, torch.nn.Module) else function
     try:
         parameters = list(inspect.signature(written).parameters.values())[skipped:]
     except (TypeError, ValueError):  # some built-ins have none
-        return Names((), (), every=True)
+        return ArgumentNames((), (), any_name=True)
     named = [each for each in parameters if each.kind in _BY_NAME]
     required = tuple(each.name for each in named if each.default is inspect.Parameter.empty)
-    return Names(tuple(each.name for each in named), required, every=any(each.kind == _KEYWORDS for each in parameters))
+    any_name = any(each.kind == _KEYWORDS for each in parameters)
+    return ArgumentNames(tuple(each.name for each in named), required, any_name=any_name)
 
 
-def own_loss(output: Any) -> Any:
-    """Return the loss that a model computes itself: ``loss`` of its output, or a single number; ``None`` without one."""
+def find_own_loss(output: Any) -> Any:
+    """Return the loss that a model computes itself: ``loss`` of its output, or a single number; ``None`` if there is none."""
     if isinstance(output, torch.Tensor):
         return output if output.dim() == 0 else None
     found = output.get("loss") if isinstance(output, Mapping) else None
     return getattr(output, "loss", None) if found is None else found
 
 
-def _checked(loss: Any, who: str) -> torch.Tensor:
-    """Return a loss as one number; ``who`` has computed it."""
+def _check_loss(loss: Any, who: str) -> torch.Tensor:
+    """Return the loss if it is one number that backward can start from; ``who`` names what computed it.
+
+    Raises:
+        AgentError: ``workload``: it is not.
+    """
     if loss is None and who != "workload.loss":
         message = "there is no loss to go backward from: the model's output has no `loss`, and workload.loss is not set"
         raise AgentError("workload", message, "workload.loss._target_=my_pkg.my_module.build, returning loss(output, labels)")
@@ -156,7 +168,7 @@ def _checked(loss: Any, who: str) -> torch.Tensor:
     return loss.reshape(())
 
 
-def _loss(request: Request, where: torch.device) -> Any:
+def _build_loss(request: Request, where: torch.device) -> Any:
     """Return the function that the workload's loss factory makes, on the side's device; ``None`` without a factory."""
     spec = request.workload.get("loss")
     if not spec:
@@ -173,7 +185,7 @@ def _loss(request: Request, where: torch.device) -> Any:
     return made
 
 
-def _optimizer(request: Request, model: torch.nn.Module) -> Optional[torch.optim.Optimizer]:
+def _build_optimizer(request: Request, model: torch.nn.Module) -> Optional[torch.optim.Optimizer]:
     spec = request.workload.get("optimizer")
     if not spec:
         if "optimizer" in request.capture.phase:
@@ -189,7 +201,7 @@ def _optimizer(request: Request, model: torch.nn.Module) -> Optional[torch.optim
             type(made).__name__,
         )
         raise AgentError("workload", message, "let it take `params` or `model` and return the optimizer")
-    if names_of(made.step).required:
+    if read_argument_names(made.step).required:
         message = "workload.optimizer: %s calls the step itself (a closure), which cannot be recorded" % spec["_target_"]
         raise AgentError("unsupported", message, "choose one whose step() takes nothing")
     return made

@@ -35,13 +35,13 @@ def test_packages_are_normalized_and_sorted(found):
 
 def test_home_folders_become_a_tilde(monkeypatch):
     monkeypatch.setenv("HOME", "/data/ann")
-    assert environment.without_homes("/data/ann/lib:/data/ann:/data/anna") == "~/lib:~:/data/anna"
-    assert environment.without_homes("/home/bob/x /Users/eve/y") == "~/x ~/y"
+    assert environment.hide_homes("/data/ann/lib:/data/ann:/data/anna") == "~/lib:~:/data/anna"
+    assert environment.hide_homes("/home/bob/x /Users/eve/y") == "~/x ~/y"
 
 
 def test_the_root_folder_as_home_changes_nothing(monkeypatch):
     monkeypatch.setenv("HOME", "/")
-    assert environment.without_homes("/opt/lib") == "/opt/lib"
+    assert environment.hide_homes("/opt/lib") == "/opt/lib"
 
 
 def test_nobody_is_named(monkeypatch):

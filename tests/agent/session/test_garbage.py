@@ -3,7 +3,7 @@ import weakref
 
 import pytest
 
-from precflow.agent.session.garbage import spared
+from precflow.agent.session.garbage import collect_rarely
 
 
 class Node:
@@ -19,7 +19,7 @@ def cycle():
 def test_what_was_there_is_left_out_and_comes_back():
     before = gc.get_threshold()
     old = Node()
-    with spared():
+    with collect_rarely():
         assert gc.get_freeze_count() > 1000
         assert not any(each is old for each in gc.get_objects())
         assert gc.get_threshold() == (10 * before[0], *before[1:])
@@ -29,22 +29,22 @@ def test_what_was_there_is_left_out_and_comes_back():
 
 
 def test_cycles_that_a_model_makes_are_still_collected():
-    with spared():
+    with collect_rarely():
         found = cycle()
         gc.collect()
         assert found() is None
 
 
 def test_inside_itself_it_does_nothing():
-    with spared():
+    with collect_rarely():
         count, thresholds = gc.get_freeze_count(), gc.get_threshold()
-        with spared():
+        with collect_rarely():
             assert gc.get_threshold() == thresholds
         assert gc.get_freeze_count() >= count - 100 > 0
 
 
 def test_an_exception_brings_it_all_back():
     before = gc.get_threshold()
-    with pytest.raises(ZeroDivisionError), spared():
+    with pytest.raises(ZeroDivisionError), collect_rarely():
         assert 1 / 0
     assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)

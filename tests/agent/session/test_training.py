@@ -10,7 +10,7 @@ from precflow.agent import request as requests
 from precflow.agent.devices.cpu import Cpu
 from precflow.agent.failures import AgentError
 from precflow.agent.session.dump import dump
-from precflow.agent.session.training import names_of, own_loss
+from precflow.agent.session.training import find_own_loss, read_argument_names
 
 pytestmark = pytest.mark.usefixtures("restored")
 PHASES = ["forward", "backward", "gradient", "optimizer"]
@@ -206,9 +206,9 @@ def test_an_optimizer_phase_wants_an_optimizer(make):
 
 
 def test_names_of_functions_and_modules():
-    assert names_of(lambda output, labels, weight=1.0: None, skipped=1) == (("labels", "weight"), ("labels",), False)
-    assert names_of(nn.MSELoss(), skipped=1) == (("target",), ("target",), False)
-    assert names_of(lambda output, **inputs: None, skipped=1).takes("anything")
+    assert read_argument_names(lambda output, labels, weight=1.0: None, skipped=1) == (("labels", "weight"), ("labels",), False)
+    assert read_argument_names(nn.MSELoss(), skipped=1) == (("target",), ("target",), False)
+    assert read_argument_names(lambda output, **inputs: None, skipped=1).takes("anything")
 
 
 def test_where_a_models_own_loss_is_found():
@@ -217,5 +217,5 @@ def test_where_a_models_own_loss_is_found():
     class Output:
         loss = one
 
-    assert own_loss({"loss": one}) is own_loss(Output()) is own_loss(one) is one
-    assert own_loss(torch.ones(2)) is own_loss({"logits": one}) is own_loss((one,)) is None
+    assert find_own_loss({"loss": one}) is find_own_loss(Output()) is find_own_loss(one) is one
+    assert find_own_loss(torch.ones(2)) is find_own_loss({"logits": one}) is find_own_loss((one,)) is None

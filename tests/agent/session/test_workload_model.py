@@ -10,7 +10,7 @@ from precflow.agent.failures import AgentError
 from precflow.agent.measure.content_id import content_id
 from precflow.agent.session import workload_model
 from precflow.agent.session.random_numbers import RandomNumbers
-from precflow.agent.session.workload_model import Run, element_type, place_model, placed, prepare
+from precflow.agent.session.workload_model import RunContext, copy_to, element_type, place_model, prepare
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def prepared(asked, events):
         workload.update(changes.pop("workload", {}))
         request = requests.parse(asked(workload=workload, **changes))
         numbers = RandomNumbers(move=True, remove_dropout=True)
-        return prepare(Run(request, Cpu(), torch.device("cpu"), events, numbers))
+        return prepare(RunContext(request, Cpu(), torch.device("cpu"), events, numbers))
 
     return make
 
@@ -165,7 +165,7 @@ def test_only_floating_weights_are_cast():
 
 def test_inputs_are_copies_and_keep_their_structure():
     given = {"x": torch.ones(2), "ids": torch.ones(2, dtype=torch.int64), "rest": [Pair(torch.zeros(1), "word"), (None, 3)]}
-    found = placed(given, torch.float32, CPU)
+    found = copy_to(given, torch.float32, CPU)
     assert found["x"].data_ptr() != given["x"].data_ptr()
     assert found["ids"].data_ptr() != given["ids"].data_ptr()
     assert found["ids"].dtype is torch.int64
@@ -175,12 +175,12 @@ def test_inputs_are_copies_and_keep_their_structure():
 
 
 def test_floating_inputs_are_cast():
-    assert placed(torch.ones(2), torch.bfloat16, CPU).dtype is torch.bfloat16
+    assert copy_to(torch.ones(2), torch.bfloat16, CPU).dtype is torch.bfloat16
 
 
 def test_parameters_and_buffers_by_name():
     model = torch.nn.BatchNorm1d(3)
-    found = workload_model.of_model(model)
+    found = workload_model.hash_weights(model)
     assert list(found["entries"]) == ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"]
     assert found["entries"]["weight"] == {"content": content_id(model.weight), "dtype": "float32", "shape": [3]}
 
@@ -191,24 +191,26 @@ def test_the_digest_does_not_depend_on_the_order_of_registration():
         first.register_buffer(name, torch.full((2,), float(ord(name))))
     for name in ("b", "a"):
         second.register_buffer(name, torch.full((2,), float(ord(name))))
-    assert workload_model.of_model(first)["digest"] == workload_model.of_model(second)["digest"]
+    assert workload_model.hash_weights(first)["digest"] == workload_model.hash_weights(second)["digest"]
 
 
 def test_one_bit_changes_the_digest():
     model = torch.nn.Linear(2, 2)
-    before = workload_model.of_model(model)["digest"]
+    before = workload_model.hash_weights(model)["digest"]
     with torch.no_grad():
         model.weight[0, 0] = torch.nextafter(model.weight[0, 0], torch.tensor(9.0))
-    assert workload_model.of_model(model)["digest"] != before
+    assert workload_model.hash_weights(model)["digest"] != before
 
 
 def test_swapped_names_change_the_digest():
     one, two = torch.zeros(2), torch.ones(2)
-    assert workload_model.of_inputs({"a": one, "b": two})["digest"] != workload_model.of_inputs({"a": two, "b": one})["digest"]
+    assert (
+        workload_model.hash_inputs({"a": one, "b": two})["digest"] != workload_model.hash_inputs({"a": two, "b": one})["digest"]
+    )
 
 
 def test_nested_inputs_have_paths():
-    found = workload_model.of_inputs(
+    found = workload_model.hash_inputs(
         {"ids": torch.zeros(2, dtype=torch.int64), "images": [torch.zeros(1), {"mask": torch.ones(1)}], "n": 3}
     )
     assert list(found["entries"]) == ["ids", "images.0", "images.1.mask"]
@@ -220,4 +222,4 @@ def test_a_tied_weight_has_its_first_name():
     model.first = torch.nn.Linear(2, 2, bias=False)
     model.second = torch.nn.Linear(2, 2, bias=False)
     model.second.weight = model.first.weight
-    assert list(workload_model.of_model(model)["entries"]) == ["first.weight"]
+    assert list(workload_model.hash_weights(model)["entries"]) == ["first.weight"]

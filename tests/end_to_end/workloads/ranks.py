@@ -45,7 +45,7 @@ def record(folder, factor):
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     model = Halves(rank, ranks, factor if rank == 1 else 1.0)
     inputs = {"hidden": torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(1))}
-    weights, given = workload_model.of_model(model), workload_model.of_inputs(inputs)
+    weights, given = workload_model.hash_weights(model), workload_model.hash_inputs(inputs)
     writer = Writer(folder, rank=rank, declared="ranks")
     recorder = Recorder(writer, rank=rank)
     for step in range(STEPS):
