@@ -259,7 +259,7 @@ def test_a_dump_that_was_stopped_is_gone_on_with(make, tmp_path, monkeypatch):
     place = tmp_path / "output"
     place.rename(tmp_path / "whole")
     recorded = []
-    step = Recorder.step
+    step = Recorder.begin_step
 
     def stopping(recorder, number):
         if recorder._writer is not None:
@@ -268,7 +268,7 @@ def test_a_dump_that_was_stopped_is_gone_on_with(make, tmp_path, monkeypatch):
                 raise KeyboardInterrupt
         step(recorder, number)
 
-    monkeypatch.setattr(Recorder, "step", stopping)
+    monkeypatch.setattr(Recorder, "begin_step", stopping)
     refused(make, capture=capture, resume=True)
     assert not (place / "dump.json").exists()
     header = make(capture=capture, resume=True)
@@ -282,7 +282,7 @@ def test_a_dump_that_was_stopped_is_gone_on_with(make, tmp_path, monkeypatch):
 def test_without_being_asked_nothing_is_gone_on_with(make, monkeypatch):
     make()
     recorded = []
-    step = Recorder.step
-    monkeypatch.setattr(Recorder, "step", lambda recorder, number: recorded.append(number) or step(recorder, number))
+    step = Recorder.begin_step
+    monkeypatch.setattr(Recorder, "begin_step", lambda recorder, number: recorded.append(number) or step(recorder, number))
     assert make()["counts"]["calls"] > 0
     assert recorded[0] == 0

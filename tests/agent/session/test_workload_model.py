@@ -23,7 +23,7 @@ def importable(toy, monkeypatch):
 
 @pytest.fixture
 def prepared(asked, events):
-    """Return a function that prepares a request's subject."""
+    """Return a function that prepares a request's workload."""
 
     def make(model="build", inputs="inputs", arguments=None, **changes):
         workload = {
@@ -51,18 +51,18 @@ def test_dropout_is_removed_or_kept(prepared):
 
 
 def test_inputs_are_fresh_each_time(prepared):
-    subject = prepared()
-    first = subject.arguments(torch.float32, torch.device("cpu"))
+    workload = prepared()
+    first = workload.copy_inputs(torch.float32, torch.device("cpu"))
     first["features"].zero_()
-    assert subject.arguments(torch.float32, torch.device("cpu"))["features"].any()
+    assert workload.copy_inputs(torch.float32, torch.device("cpu"))["features"].any()
 
 
 def test_buffers_are_restored(prepared):
-    subject = prepared()
-    subject.model(**subject.inputs)
-    assert float(subject.model.seen) == 1
-    subject.restore()
-    assert float(subject.model.seen) == 0
+    workload = prepared()
+    workload.model(**workload.inputs)
+    assert float(workload.model.seen) == 1
+    workload.restore()
+    assert float(workload.model.seen) == 0
 
 
 def test_a_factory_that_gives_no_model_is_named(prepared):
@@ -121,10 +121,10 @@ class Growing(torch.nn.Module):
 
 def test_buffers_that_a_forward_adds_or_grows_are_put_back(prepared):
     model = Growing()
-    subject = prepared()._replace(model=model, state={"declared": None, "cache": torch.zeros(1), "count": torch.zeros(1)})
+    workload = prepared()._replace(model=model, buffers={"declared": None, "cache": torch.zeros(1), "count": torch.zeros(1)})
     known = model.count
     model()
-    subject.restore()
+    workload.restore()
     assert dict(model.named_buffers()).keys() == {"cache", "count"}
     assert model.declared is None
     assert (model.cache.tolist(), model.count.tolist()) == ([0.0], [0.0])
@@ -132,8 +132,8 @@ def test_buffers_that_a_forward_adds_or_grows_are_put_back(prepared):
 
 
 def test_buffers_are_remembered_with_those_that_are_none(prepared):
-    subject = prepared()
-    assert subject.state.keys() == {name for name, _ in subject.model.named_buffers()}
+    workload = prepared()
+    assert workload.buffers.keys() == {name for name, _ in workload.model.named_buffers()}
 
 
 CPU = torch.device("cpu")
