@@ -30,18 +30,18 @@ const drawDetail = () => {
   };
 
   const meaning = (row) => {
-    const told = [element("p", {}, statusTag(word("status", row)), " ", data.meanings[word("status", row)])];
-    if (drawn(row)) told.push(element("p", {}, element("strong", {}, word("role", row)), ": ", data.roles[word("role", row)]));
-    if (word("reason", row)) told.push(element("p", { class: "soft" }, word("reason", row)));
-    if (data.columns.equal[row]) told.push(element("p", {}, "The bits of both sides are the same."));
-    for (const warning of data.details[row]?.warnings ?? []) told.push(element("p", { class: "doubt" }, "Note: " + warning));
-    return told;
+    const lines = [element("p", {}, statusTag(word("status", row)), " ", data.meanings[word("status", row)])];
+    if (drawn(row)) lines.push(element("p", {}, element("strong", {}, word("role", row)), ": ", data.roles[word("role", row)]));
+    if (word("reason", row)) lines.push(element("p", { class: "soft" }, word("reason", row)));
+    if (data.columns.equal[row]) lines.push(element("p", {}, "The bits of both sides are the same."));
+    for (const warning of data.details[row]?.warnings ?? []) lines.push(element("p", { class: "doubt" }, "Note: " + warning));
+    return lines;
   };
 
   const sites = (row) => {
     const [reference, target] = [word("site", row), word("targetSite", row)];
-    const told = reference === target ? [reference] : [`reference: ${reference || "–"}`, `target: ${target || "–"}`];
-    return reference || target ? [element("h3", {}, "Called at"), ...told.map((site) => element("p", {}, element("code", {}, site)))] : [];
+    const lines = reference === target ? [reference] : [`reference: ${reference || "–"}`, `target: ${target || "–"}`];
+    return reference || target ? [element("h3", {}, "Called at"), ...lines.map((site) => element("p", {}, element("code", {}, site)))] : [];
   };
 
   const counts = (row) => {
