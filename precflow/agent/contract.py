@@ -104,6 +104,8 @@ DETAIL_FACTS: Dict[str, Detail] = {
 DETAILS = tuple(DETAIL_FACTS)
 NONE = "none"  # detail of a rule of a recipe: such a call is not recorded
 
+DEVICE_KINDS = ("cpu", "cuda", "npu", "emulated")  # as recipes name them; ``devices/choose.py`` has one of each
+
 # Rules of an emulated fault, which the judge checks in a recipe and the agent obeys.
 FAULT_KEYS = ("operator", "rule", "module", "phase", "call")  # every rule may have these; others are parameters of its effect
 FAULT_PHASES = (FORWARD, BACKWARD)  # in which the operators of a model run

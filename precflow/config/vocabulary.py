@@ -5,7 +5,7 @@ Keys are ``Dataclass.field``. A field that holds a list allows these words as it
 
 from __future__ import annotations
 
-from precflow.agent.contract import DETAILS, LEVELS, NONE, PHASES
+from precflow.agent.contract import DETAILS, DEVICE_KINDS, LEVELS, NONE, PHASES
 from precflow.config import standards
 from precflow.config.schema import SIDES
 from precflow.metrics import LIMITED, METRICS
@@ -21,7 +21,7 @@ _STAGES = ("environment", "dump", "determinism", "compare", "judge", "localize",
 
 WORDS = {
     "Workload.mode": ("eval", "train"),
-    "Side.device": ("cpu", "cuda", "npu", "emulated"),
+    "Side.device": DEVICE_KINDS,
     "Side.dtype": _DTYPES,
     "Determinism.algorithms": ("strict", "warn", "native"),
     "Determinism.random_numbers": ("cpu", "device"),

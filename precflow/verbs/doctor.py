@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from precflow.agent.contract import DEVICE_KINDS
 from precflow.config.schema import RunConfig, Side
 from precflow.errors import SideError
 from precflow.verbs import parser, print_json, say
@@ -21,7 +22,6 @@ from precflow.verbs import parser, print_json, say
 if TYPE_CHECKING:
     from precflow.sides.launch import Agents
 
-DEVICES = ("cpu", "cuda", "npu", "emulated")
 _NODES = {"cuda": "nvidia", "npu": "davinci"}  # how the kernel calls them
 _ANY_RECIPE = "+recipe=sd_text_encoder"  # a site file is composed on top of a recipe; which one makes no difference here
 _PATIENCE = 120.0  # seconds for an interpreter to import torch
@@ -79,7 +79,7 @@ def examine(config: RunConfig, ask: Probe) -> list[Row]:
     with ThreadPoolExecutor(max_workers=1) as pool:  # each loads torch: two at a time, with the devices
         interpreters = pool.map(lambda side: _interpreter(config, side, ask), _own_interpreters(config))
         matches = pool.submit(_matching, config)
-        devices = [_device(config, name, ask) for name in DEVICES]
+        devices = [_device(config, name, ask) for name in DEVICE_KINDS]
     return [
         Row("this machine", _machine()),
         *devices,

@@ -2,6 +2,7 @@ import stat
 
 import pytest
 
+from precflow.config.vocabulary import WORDS
 from precflow.errors import PrecflowError, StoreError
 from precflow.report import formats
 
@@ -48,3 +49,7 @@ def test_a_folder_that_is_a_file_is_explained(misaligned, tmp_path):
 
 def test_no_format_writes_nothing(misaligned, tmp_path):
     assert formats.write(misaligned, tmp_path, []) == []
+
+
+def test_a_recipe_may_choose_every_format():
+    assert WORDS["Report.formats"] == tuple(formats.FORMATS)

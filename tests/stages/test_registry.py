@@ -1,5 +1,6 @@
 """Every stage comes after what it needs."""
 
+from precflow.config.vocabulary import WORDS
 from precflow.stages import registry
 
 
@@ -17,3 +18,7 @@ def test_a_given_dump_runs_no_environment(pair, job_of):
 
 def test_kinds_are_the_names_that_people_type(pair, job_of):
     assert {stage.kind for stage in registry.instances(job_of(pair()).config)} <= set(registry.NAMES)
+
+
+def test_a_recipe_may_choose_every_stage():
+    assert WORDS["RunConfig.stages"] == registry.NAMES

@@ -173,6 +173,6 @@ def test_one_process_that_imports_torch_tells_of_every_device(monkeypatch, capsy
     )
     main(["--json"])
     rows = json.loads(capsys.readouterr().out)["rows"]
-    assert [row["text"].partition(":")[0] for row in rows if row["topic"] == "sides"] == list(doctor.DEVICES)
+    assert [row["text"].partition(":")[0] for row in rows if row["topic"] == "sides"] == list(doctor.DEVICE_KINDS)
     assert ", torch " in next(row["text"] for row in rows if row["text"].startswith("cpu: "))
     assert len(started) == 1

@@ -1,5 +1,6 @@
 import pytest
 
+from precflow.agent.contract import DEVICE_KINDS
 from precflow.agent.devices import choose as module
 from precflow.agent.devices.choose import DEVICES, choose
 from precflow.agent.failures import AgentError
@@ -79,3 +80,7 @@ def test_a_later_unknown_name_is_found_too():
 def test_an_empty_list_is_refused():
     with pytest.raises(AgentError, match="empty list"):
         choose([], ci=False)
+
+
+def test_every_kind_that_a_recipe_may_name_is_a_device():
+    assert tuple(DEVICES) == DEVICE_KINDS
