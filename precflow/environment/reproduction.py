@@ -34,7 +34,7 @@ def copied(reference: Header, target: Header) -> str:
     return f"the dump of the target is the reference's own (id {target.id}): nothing of a target was recorded"
 
 
-def differing(reference: Holdings, target: Holdings) -> list[str]:
+def find_different(reference: Holdings, target: Holdings) -> list[str]:
     """Return the names of entries that differ or are on one side only, in the reference's order."""
     names = [*reference.entries, *(name for name in target.entries if name not in reference.entries)]
     return [name for name in names if reference.entries.get(name) != target.entries.get(name)]
@@ -47,7 +47,7 @@ def _difference(name: str, reference: Holdings, target: Holdings) -> str:
         return f"the {name} of the {' and the '.join(unknown)} are not recorded, so nobody knows whether they are the same"
     if reference.digest == target.digest:
         return ""
-    names = differing(reference, target)
+    names = find_different(reference, target)
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     which = f": {', '.join(names[:_SHOWN])}{more}" if names else ""
     return f"the {name} differ in {len(names)} of {len(reference.entries)}{which}" if names else f"the {name} differ"

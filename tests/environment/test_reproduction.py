@@ -1,7 +1,7 @@
 """What makes a comparison meaningless."""
 
 from precflow.dumps.header import Entry, Header, Holdings
-from precflow.environment.reproduction import blockers, copied, differing
+from precflow.environment.reproduction import blockers, copied, find_different
 
 BOTH = ("weights", "inputs")
 
@@ -31,7 +31,7 @@ def test_at_most_five_names_and_the_count():
 
 
 def test_entries_of_one_side_only_differ():
-    assert differing(holdings("x", a="1", b="2"), holdings("y", a="1", c="3")) == ["b", "c"]
+    assert find_different(holdings("x", a="1", b="2"), holdings("y", a="1", c="3")) == ["b", "c"]
 
 
 def test_digests_decide_where_no_entry_tells():

@@ -1,4 +1,10 @@
-"""What an operator's error looks like: a smooth function of its input, a constant factor, or the trace of a narrow type."""
+"""What an operator's error looks like: a constant factor, a curve over its input, or the trace of a narrower type.
+
+The shape tells the cause. A scale that is applied twice makes an error that is the value times a constant. An approximate
+activation makes one that depends on the input alone. Rounding makes neither: it has a size (10 bits for TF32) and no direction.
+
+Functions of two sides take float64 arrays of one shape, without mask fill values, NaN or infinity.
+"""
 
 from __future__ import annotations
 
@@ -12,46 +18,8 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 _BINS = 128
 _IN_A_BIN = 16
-
-
-def curve_share(values: Array, error: Array) -> float | None:
-    """Return the share of the error's energy that a function of the value alone explains, 0 to 1.
-
-    The values are sorted into 128 bins of equal count, with a straight line in each; what the lines leave is unexplained.
-    Chance alone explains about two parameters in every bin, which is taken off.
-
-    Args:
-        values: Input of the operator, any shape.
-        error: Target's output minus the reference's, the same shape.
-
-    Returns:
-        ``None`` where there are fewer than 2048 finite elements or no error.
-    """
-    kept = np.isfinite(values) & np.isfinite(error)
-    x, y = values[kept], error[kept]
-    count = x.size // _BINS
-    total = float(y @ y)
-    if count < _IN_A_BIN or total == 0.0:
-        return None
-    order = np.argsort(x, kind="stable")[: count * _BINS]
-    x, y = x[order].reshape(_BINS, count), y[order].reshape(_BINS, count)
-    share = 1.0 - _left(x, y) / float(np.sum(y * y) or total)
-    chance = 2.0 / count
-    return float(np.clip((share - chance) / (1.0 - chance), 0.0, 1.0))
-
-
-def _left(x: Array, y: Array) -> float:
-    """Return the energy that a straight line in each row does not explain."""
-    inner, outer = x - x.mean(axis=1, keepdims=True), y - y.mean(axis=1, keepdims=True)
-    energy = np.sum(inner * inner, axis=1)
-    slope = np.divide(np.sum(inner * outer, axis=1), energy, out=np.zeros_like(energy), where=energy > 0.0)
-    rest = outer - slope[:, None] * inner
-    return float(np.sum(rest * rest))
-
-
-# Is the error a constant factor, and does it follow the value at all?
-#
-# All functions take float64 arrays of one shape without mask fill values and without NaN or infinity.
+_ENOUGH = 64  # different values; fewer may fit into a narrow type by chance
+_NARROW = (("bfloat16", np.dtype(ml_dtypes.bfloat16)), ("float16", np.dtype(np.float16)))
 
 
 @dataclass(frozen=True)
@@ -68,7 +36,7 @@ class Scale:
 
 
 def fit_scale(reference: Array, target: Array) -> Scale | None:
-    """Fit one factor to all elements; ``None`` where nothing differs or the reference is zero.
+    """Fit one factor to all elements by least squares; ``None`` if nothing differs or the reference is zero.
 
     >>> fit_scale(np.array([1.0, 2.0]), np.array([1.5, 3.0]))
     Scale(slope=1.5, share=1.0)
@@ -80,10 +48,10 @@ def fit_scale(reference: Array, target: Array) -> Scale | None:
     return Scale(slope=slope, share=max(0.0, 1.0 - _energy(target - slope * reference) / error))
 
 
-def error_cosine(reference: Array, target: Array) -> float | None:
-    """Return the cosine of the error and the reference: near 1 or -1 for a scale, near 0 for rounding; ``None`` for no error.
+def measure_error_cosine(reference: Array, target: Array) -> float | None:
+    """Return the cosine of error and reference: near 1 or -1 for a scale, near 0 for rounding; ``None`` if there is no error.
 
-    >>> error_cosine(np.array([3.0, 0.0]), np.array([3.0, 1.0]))
+    >>> measure_error_cosine(np.array([3.0, 0.0]), np.array([3.0, 1.0]))
     0.0
     """
     error = target - reference
@@ -91,32 +59,48 @@ def error_cosine(reference: Array, target: Array) -> float | None:
     return float(np.vdot(error, reference) / size) if size > 0.0 else None
 
 
-def relative_error(reference: Array, target: Array) -> float | None:
-    """Return the norm of the error relative to the norm of the reference; ``None`` where the reference is zero.
+def measure_relative_error(reference: Array, target: Array) -> float | None:
+    """Return the norm of the error relative to the norm of the reference; ``None`` if the reference is zero.
 
-    >>> relative_error(np.array([4.0, 0.0]), np.array([4.0, 1.0]))
+    >>> measure_relative_error(np.array([4.0, 0.0]), np.array([4.0, 1.0]))
     0.25
     """
     energy = _energy(reference)
     return float(np.sqrt(_energy(target - reference) / energy)) if energy > 0.0 else None
 
 
-def _energy(values: Array) -> float:
-    return float(np.vdot(values, values))
+def measure_curve_share(values: Array, error: Array) -> float | None:
+    """Return the share of the error's energy that a function of the value alone explains, 0 to 1.
+
+    The values are sorted into 128 bins of equal count, and a straight line is fitted in each; what the lines leave is
+    unexplained. A line has two parameters, so with n values in a bin it explains 2 / n of pure noise; that is subtracted.
+
+    Args:
+        values: Input of the operator, any shape.
+        error: Target's output minus the reference's, the same shape.
+
+    Returns:
+        ``None`` if there are fewer than 2048 finite elements or no error.
+    """
+    kept = np.isfinite(values) & np.isfinite(error)
+    x, y = values[kept], error[kept]
+    count = x.size // _BINS
+    total = float(y @ y)
+    if count < _IN_A_BIN or total == 0.0:
+        return None
+    order = np.argsort(x, kind="stable")[: count * _BINS]
+    x, y = x[order].reshape(_BINS, count), y[order].reshape(_BINS, count)
+    share = 1.0 - _unexplained_energy(x, y) / float(np.sum(y * y) or total)
+    chance = 2.0 / count
+    return float(np.clip((share - chance) / (1.0 - chance), 0.0, 1.0))
 
 
-# Traces of a narrower type: values that all fit into it, and errors of its size.
+def find_narrow_type(values: Array) -> str:
+    """Return the narrower type that holds every finite value exactly, ``""`` if there is none or too few different values.
 
-_ENOUGH = 64  # values; fewer fit into a narrow type by chance
-_NARROW = (("bfloat16", np.dtype(ml_dtypes.bfloat16)), ("float16", np.dtype(np.float16)))
-
-
-def narrow_type(values: Array) -> str:
-    """Return the narrower type that holds every finite value exactly, ``""`` for none or for too few different values.
-
-    >>> narrow_type(np.linspace(0, 1, 100).astype(np.float16).astype(float))
+    >>> find_narrow_type(np.linspace(0, 1, 100).astype(np.float16).astype(float))
     'float16'
-    >>> narrow_type(np.linspace(0, 1, 100))
+    >>> find_narrow_type(np.linspace(0, 1, 100))
     ''
     """
     finite = np.unique(values[np.isfinite(values)])
@@ -125,13 +109,26 @@ def narrow_type(values: Array) -> str:
     return next((name for name, dtype in _NARROW if _fits(finite, dtype)), "")
 
 
-def error_bits(relative: float) -> float:
+def count_error_bits(relative: float) -> float:
     """Return how many bits agree on average: ``-log2`` of a relative error; infinite for none.
 
-    >>> error_bits(2.0**-12)
+    >>> count_error_bits(2.0**-12)
     12.0
     """
     return math.inf if relative <= 0.0 else -math.log2(relative)
+
+
+def _energy(values: Array) -> float:
+    return float(np.vdot(values, values))
+
+
+def _unexplained_energy(x: Array, y: Array) -> float:
+    """Return the energy that a straight line in each row does not explain."""
+    inner, outer = x - x.mean(axis=1, keepdims=True), y - y.mean(axis=1, keepdims=True)
+    energy = np.sum(inner * inner, axis=1)
+    slope = np.divide(np.sum(inner * outer, axis=1), energy, out=np.zeros_like(energy), where=energy > 0.0)
+    rest = outer - slope[:, None] * inner
+    return float(np.sum(rest * rest))
 
 
 def _fits(values: Array, dtype: np.dtype[np.generic]) -> bool:

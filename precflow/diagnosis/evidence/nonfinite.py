@@ -1,4 +1,4 @@
-"""NaN, infinity and the ceiling of float16: which side has them, and whether the other side's values were too large."""
+"""Elements that are no ordinary numbers, on each side: NaN and infinity, overflow of float16, and masked elements."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 HALF_MAX = 65504.0
-_ROUNDS_TO_INFINITY = 65520.0  # half way to the number that would come next in float16
+_ROUNDS_TO_INFINITY = 65520.0  # half way from HALF_MAX to 65536, the number that would come next in float16
 
 
 @dataclass(frozen=True)
-class Nonfinite:
-    """What is not a number on either side.
+class NonfiniteCounts:
+    """How many elements are not a number on either side, and how many of them float16 explains.
 
     Attributes:
         reference: Elements that are NaN or infinite on the reference.
         target: The same on the target.
         target_only: Elements that are NaN or infinite on the target and a number on the reference.
-        overflow_share: Share of elements that broke on the target, or stand at its ceiling of 65504, where the
-            reference's value is beyond float16; 0 where none broke.
+        overflow_share: Of the elements that broke on the target (not finite, or exactly 65504), the share whose
+            reference value is beyond float16; 0 if none broke.
         reference_max: Largest finite magnitude on the reference.
     """
 
@@ -32,17 +33,20 @@ class Nonfinite:
     reference_max: float
 
 
-def nonfinite(reference: Array, target: Array) -> Nonfinite:
-    """Count what is not a number, and tell overflow of float16 from other causes.
+def count_nonfinite(reference: Array, target: Array) -> NonfiniteCounts:
+    """Count what is not a number, and distinguish overflow of float16 from other causes.
 
-    >>> nonfinite(np.array([7e4, 1.0]), np.array([np.inf, 1.0])).overflow_share
+    A device either gives infinity beyond 65504 or saturates there, so exactly 65504 counts as broken too, unless the reference
+    has it as well. A reference near the end of float32 is left out: it is a mask's fill value.
+
+    >>> count_nonfinite(np.array([7e4, 1.0]), np.array([np.inf, 1.0])).overflow_share
     1.0
     """
     here, there = np.isfinite(reference), np.isfinite(target)
     size = np.where(here, np.abs(reference), 0.0)
     broken = here & (~there | ((np.abs(target) == HALF_MAX) & (size != HALF_MAX)))
     beyond = broken & (size >= _ROUNDS_TO_INFINITY) & (size < np.finfo(np.float32).max / 2.0)
-    return Nonfinite(
+    return NonfiniteCounts(
         reference=int(np.sum(~here)),
         target=int(np.sum(~there)),
         target_only=int(np.sum(here & ~there)),
@@ -51,14 +55,9 @@ def nonfinite(reference: Array, target: Array) -> Nonfinite:
     )
 
 
-# Where attention is masked: the same places on both sides, or not.
-
-Mask = npt.NDArray[np.bool_]
-
-
 @dataclass(frozen=True)
-class MaskPlaces:
-    """Counts of masked elements.
+class MaskedCounts:
+    """How many elements are masked.
 
     Attributes:
         reference: Masked on the reference.
@@ -71,17 +70,17 @@ class MaskPlaces:
     different: int
 
 
-def mask_places(reference: Mask, target: Mask) -> MaskPlaces:
-    """Count masked places: fill values before a softmax, exact zeros behind it.
+def count_masked(reference: Mask, target: Mask) -> MaskedCounts:
+    """Count masked elements: fill values before a softmax, exact zeros after it.
 
     Args:
         reference: True where the reference is masked.
         target: The same of the target, in the same shape.
 
-    >>> mask_places(np.array([False, True]), np.array([False, False]))
-    MaskPlaces(reference=1, target=0, different=1)
+    >>> count_masked(np.array([False, True]), np.array([False, False]))
+    MaskedCounts(reference=1, target=0, different=1)
     """
-    return MaskPlaces(
+    return MaskedCounts(
         reference=int(np.count_nonzero(reference)),
         target=int(np.count_nonzero(target)),
         different=int(np.count_nonzero(reference != target)),

@@ -1,4 +1,4 @@
-"""Families of operators that fail in the same ways, by canonical name."""
+"""Families of operators that fail in the same ways: matrix products, normalisations, activations and others."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _OF_CLASS = {
 }
 
 
-def family(operator: str) -> str:
+def find_family(operator: str) -> str:
     """Return the family of a canonical operator name; ``module`` for modules, ``other`` for the rest.
 
-    >>> family("linear"), family("softmax"), family("")
+    >>> find_family("linear"), find_family("softmax"), find_family("")
     ('matmul', 'softmax', 'module')
     """
     if not operator:
@@ -56,11 +56,11 @@ def family(operator: str) -> str:
 
 
 def operator_of_class(name: str) -> str:
-    """Return the operator that a module of PyTorch runs, for dumps without operators; ``""`` where that is not known.
+    """Return the operator that a class of modules runs, for dumps without operators; ``""`` if that is not known.
 
     >>> operator_of_class("LayerNorm"), operator_of_class("LlamaRMSNorm"), operator_of_class("CLIPMLP")
     ('layer_norm', 'rms_norm', '')
     """
-    if name.endswith("RMSNorm"):
+    if name.endswith("RMSNorm"):  # every model library has a class of its own
         return "rms_norm"
     return _OF_CLASS.get(name, "")

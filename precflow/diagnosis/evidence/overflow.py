@@ -1,7 +1,7 @@
 """Where NaN, infinity and saturation of narrow floats begin on each side, by order and data flow, from statistics.
 
-A call *produces* a kind where its output has it and none of its inputs does. Negative infinities and fills that the other
-side has as well are masks, not overflow.
+A call *produces* a kind if its output has it and none of its inputs does. Negative infinities and fill values that the other
+side has in the same number are masks, not overflow.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from precflow.agent.contract import parse_identity
 from precflow.comparison.estimated.kept_evidence import KeptTensor, sum_tensor
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.evidence.tensors import Readable
+from precflow.diagnosis.nodes import CallKey, key_of
 from precflow.dumps.dtypes import real_part
 from precflow.dumps.records import Call, Record, Statistics
 from precflow.errors import DumpError
 
 KINDS = ("saturated", "infinity", "nan")
-READ = 200  # tensors of one side that are read where no statistics were kept
+READ = 200  # most tensors of a side that are read because no statistics were kept
 
-_NARROW = frozenset({"float16", "float8_e4m3fn", "float8_e5m2"})  # of the wider types nobody sees the end
+_NARROW = frozenset(
+    {"float16", "float8_e4m3fn", "float8_e5m2"}
+)  # the largest value of a wider type does not occur by saturation in practice
 _WORDS = {"saturated": "{} at the largest value of their type", "infinity": "{} infinite", "nan": "{} NaN"}
 
 
@@ -32,13 +35,13 @@ class Producer:
     Attributes:
         kind: One of ``KINDS``.
         name: Module and operator.
-        place: Rank, step and order of the call.
+        key: Rank, step and order of the call.
         count: Elements of its output.
     """
 
     kind: str
     name: str
-    place: tuple[int, int, int]
+    key: CallKey
     count: int
 
     @property
@@ -47,26 +50,26 @@ class Producer:
         return f"{self.name}: {_WORDS[self.kind].format(self.count)}"
 
 
-def sides(reference: Readable, target: Readable, measures: Sequence[Measure]) -> tuple[Side, Side]:
+def trace_sides(reference: Readable, target: Readable, measures: Sequence[Measure]) -> tuple[OverflowTrace, OverflowTrace]:
     """Return what both sides hold that is not an ordinary number.
 
     Args:
         reference: Dump of the reference.
         target: Dump of the target.
-        measures: All pairs: where no statistics were kept, they say which tensors are worth reading.
+        measures: All pairs; where no statistics were kept, they tell which tensors are worth reading.
     """
     suspicious = {one.record for one in measures if one.counts.get("nonfinite") or one.counts.get("sentinel")}
-    return Side(reference, suspicious), Side(target, suspicious)
+    return OverflowTrace(reference, suspicious), OverflowTrace(target, suspicious)
 
 
-def about(reference: Side, target: Side) -> dict[str, Any]:
-    """Return the evidence on overflow by the names of ``names.EVIDENCE``.
+def gather(reference: OverflowTrace, target: OverflowTrace) -> dict[str, Any]:
+    """Return the evidence about overflow, by the names of ``names.EVIDENCE``.
 
     Args:
         reference: What the reference holds.
         target: What the target holds.
     """
-    here, there = reference.producers(target), target.producers(reference)
+    here, there = reference.find_producers(target), target.find_producers(reference)
     alone = sorted((there[kind] for kind in there.keys() - here.keys()), key=_when)
     both = sorted((there[kind] for kind in there.keys() & here.keys()), key=_when)
     found = {
@@ -79,15 +82,15 @@ def about(reference: Side, target: Side) -> dict[str, Any]:
 
 
 def _when(producer: Producer) -> tuple[int, int, int, int]:
-    return (*producer.place, KINDS.index(producer.kind))
+    return (*producer.key, KINDS.index(producer.kind))
 
 
-class Side:
+class OverflowTrace:
     """What each record of one side holds that is not an ordinary number.
 
     Args:
         dump: The dump.
-        suspicious: Identities of the records whose tensors are read where no statistics were kept.
+        suspicious: Identities of the records whose tensors are read if no statistics were kept.
 
     Attributes:
         calls: By rank, step and order.
@@ -99,42 +102,44 @@ class Side:
         self._modules = {parse_identity(record).module for record in suspicious}
         self._left = READ
         self._known: dict[str, Statistics | None] = {}  # by content id
-        self.calls = sorted(dump.calls(), key=lambda call: (call.rank, call.step, call.order))
-        self._low = {record.text: low for call in self.calls for record in call.outputs if (low := self._masked(record))}
+        self.calls = sorted(dump.calls(), key=key_of)
+        self._masked = {
+            record.text: count for call in self.calls for record in call.outputs if (count := self._count_masked(record))
+        }
 
-    def producers(self, other: Side) -> dict[str, Producer]:
+    def find_producers(self, other: OverflowTrace) -> dict[str, Producer]:
         """Return the first producer of each kind that this side has."""
         found: dict[str, Producer] = {}
         for call in self.calls:
-            for kind, count in self._made(call, other._low).items():
+            for kind, count in self._count_outputs(call, other._masked).items():
                 if kind not in found and not self._arrives(call, kind):
-                    found[kind] = Producer(kind, call.name, (call.rank, call.step, call.order), count)
+                    found[kind] = Producer(kind, call.name, key_of(call), count)
             if len(found) == len(KINDS):
                 break
         return found
 
-    def nonfinite(self, record: Record) -> bool:
+    def is_nonfinite(self, record: Record) -> bool:
         """Tell whether a record is known to have NaN or an infinity."""
         known = self._statistics(record)
         return known is not None and known.nonfinite > 0
 
-    def _made(self, call: Call, masked: Mapping[str, int]) -> dict[str, int]:
+    def _count_outputs(self, call: Call, masked: Mapping[str, int]) -> dict[str, int]:
         counts: dict[str, int] = dict.fromkeys(KINDS, 0)
         for record in call.outputs:
-            for kind, count in self._counts(record, masked.get(record.text, 0) if masked else 0):
+            for kind, count in self._count(record, masked.get(record.text, 0) if masked else 0):
                 counts[kind] += count
         return {kind: count for kind, count in counts.items() if count}
 
     def _arrives(self, call: Call, kind: str) -> bool:
-        """Tell whether an input has a kind already; a NaN that comes of an infinity is told as one of its own."""
-        return any(count for record in call.inputs for name, count in self._counts(record, None) if name == kind)
+        """Tell whether an input has a kind already. A NaN made of an infinity (inf - inf) counts as produced here."""
+        return any(count for record in call.inputs for name, count in self._count(record, None) if name == kind)
 
-    def _counts(self, record: Record, masked: int | None) -> Iterator[tuple[str, int]]:
+    def _count(self, record: Record, masked: int | None) -> Iterator[tuple[str, int]]:
         """Yield how many elements are of each kind.
 
         Args:
             record: An input or output of this side.
-            masked: Fills and -inf that the other side has there; ``None``: as many.
+            masked: Number of fill values and -inf that the other side has there; ``None`` stands for the same number.
         """
         known = self._statistics(record)
         if known is None:
@@ -146,11 +151,12 @@ class Side:
         if real_part(record.dtype) in _NARROW:
             yield "saturated", max(0, known.saturated - low)
 
-    def _masked(self, record: Record) -> int:
+    def _count_masked(self, record: Record) -> int:
         known = self._statistics(record)
         return known.sentinel - (known.high or 0) + known.negative_infinity if known else 0
 
     def _statistics(self, record: Record) -> Statistics | None:
+        """Return the statistics of a record; those of a suspicious tensor are computed if they were not kept."""
         if record.statistics is not None:
             return record.statistics
         if record.content and record.content in self._known:
@@ -163,6 +169,6 @@ class Side:
         try:
             known = sum_tensor(self._dump.tensor(record), KeptTensor(record.dtype, record.shape, record.share)).statistics
         except DumpError:
-            known = None  # the record's status says already that it is unreadable
+            known = None  # the record's status already says that it is unreadable
         self._known[record.content] = known
         return known

@@ -1,4 +1,4 @@
-"""Named evidence about the run as a whole: from headers, facts and statuses, without any tensor."""
+"""Evidence about the run as a whole: from headers, facts and statuses, without any tensor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = 5
 _LOW = frozenset({"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"})
 
 
-def about(  # noqa: PLR0913  headers, and what each stage found
+def gather(  # noqa: PLR0913  headers, and what each stage found
     reference: Header,
     target: Header,
     *,
@@ -26,7 +26,7 @@ def about(  # noqa: PLR0913  headers, and what each stage found
     judged: Sequence[Judged],
     incomplete: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the evidence about the run, by the names of ``names.EVIDENCE``, except what the region tells.
+    """Return the evidence about the run, by the names of ``names.EVIDENCE``, except what comes from the region.
 
     Args:
         reference: Header of the reference's dump.
@@ -34,7 +34,7 @@ def about(  # noqa: PLR0913  headers, and what each stage found
         same: What the recipe wants to be the same.
         measures: All pairs.
         judged: Their statuses.
-        incomplete: What of a dump is damaged or was never sealed, in words.
+        incomplete: What is damaged in a dump or was never sealed, in words.
     """
     unreadable = [one.reason for one in judged if one.status == "unreadable"]
     return {
@@ -43,32 +43,32 @@ def about(  # noqa: PLR0913  headers, and what each stage found
         "target_dtype": target.dtype,
         "low_precision": bool({reference.dtype, target.dtype} & _LOW),
         "emulated": reference.device.emulated or target.device.emulated,
-        **_start(reference, target),
-        **_environment(reference, target, same),
-        **_statuses(measures, judged),
+        **_compare_starts(reference, target),
+        **_compare_environments(reference, target, same),
+        **_count_statuses(measures, judged),
     }
 
 
-def _start(reference: Header, target: Header) -> dict[str, Any]:
-    """Return what was different before the first operator ran."""
+def _compare_starts(reference: Header, target: Header) -> dict[str, Any]:
+    """Return what differed before the first operator ran: weights, inputs, seeds, random numbers."""
     seeds = {"seed_reference": reference.determinism.get("seed"), "seed_target": target.determinism.get("seed")}
     drawn = [str(draw.get("operator", "")) for draw in (*reference.draws, *target.draws) if not draw.get("moved", True)]
     return {
-        **_holdings("weights", reference.weights, target.weights),
-        **_holdings("inputs", reference.inputs, target.inputs),
+        **_compare_contents("weights", reference.weights, target.weights),
+        **_compare_contents("inputs", reference.inputs, target.inputs),
         **{name: seed for name, seed in seeds.items() if seed is not None},
         "device_draws": sorted(set(drawn)),
     }
 
 
-def _holdings(name: str, reference: Holdings, target: Holdings) -> dict[str, Any]:
-    if not (reference.digest and target.digest):  # of a dump that was never sealed nobody knows
+def _compare_contents(name: str, reference: Holdings, target: Holdings) -> dict[str, Any]:
+    if not (reference.digest and target.digest):  # a dump that was never sealed does not say what it started from
         return {}
-    names = reproduction.differing(reference, target)
+    names = reproduction.find_different(reference, target)
     return {f"{name}_different": names[:_SHOWN], f"{name}_different_count": len(names)}
 
 
-def _environment(reference: Header, target: Header, same: Sequence[str]) -> dict[str, Any]:
+def _compare_environments(reference: Header, target: Header, same: Sequence[str]) -> dict[str, Any]:
     changed = differences.differences(reference.facts, target.facts, same=same)
     packages = [
         f"{name}: {one} / {other}" for name, (one, other) in changed.items() if differences.is_compute_package(name, same)
@@ -79,18 +79,18 @@ def _environment(reference: Header, target: Header, same: Sequence[str]) -> dict
     return {
         "misspelt_variables": sorted(lint),
         "package_differences": packages,
-        "matmul_switches": _switches(reference, target, convolution=False),
-        "convolution_switches": _switches(reference, target, convolution=True),
+        "matmul_switches": _find_switches(reference, target, convolution=False),
+        "convolution_switches": _find_switches(reference, target, convolution=True),
     }
 
 
-def _switches(reference: Header, target: Header, *, convolution: bool) -> list[str]:
+def _find_switches(reference: Header, target: Header, *, convolution: bool) -> list[str]:
     """Return the reducing switches in effect on one side only, as ``side: name=value``."""
     one, other = (differences.reduced_switches(header.facts, convolution=convolution) for header in (reference, target))
     return [f"reference: {switch}" for switch in one if not other] + [f"target: {switch}" for switch in other if not one]
 
 
-def _statuses(measures: Sequence[Measure], judged: Sequence[Judged]) -> dict[str, Any]:
+def _count_statuses(measures: Sequence[Measure], judged: Sequence[Judged]) -> dict[str, Any]:
     counts = Counter(one.status for one in judged)
     names = {one.record: one.name for one in measures}
     alone = {side: [names[one.record] for one in judged if one.status == side and one.record in names] for side in UNPAIRED}

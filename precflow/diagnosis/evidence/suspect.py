@@ -1,4 +1,4 @@
-"""Named evidence about one call under suspicion; what cannot be had is left out."""
+"""Evidence about one call under suspicion: its inputs, its arguments, the shape of its error. The unknown is left out."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from precflow.diagnosis.evidence import error_shape, nonfinite, normalisation, operator_families
-from precflow.diagnosis.evidence.tensors import Observed, Pair
+from precflow.diagnosis.evidence.tensors import ObservedCall, TensorPair
 from precflow.diagnosis.localize import ACCUMULATED
 from precflow.dumps.records import Call, Record
 from precflow.judgement.verdicts import Judged
 
 _WIDE = ("float32", "float64")
-# operator -> position of eps, and whether the mean is taken off
+# operator -> position of eps among the arguments, and whether the mean is subtracted
 _EPSILON = {"layer_norm": (4, True), "native_layer_norm": (4, True), "rms_norm": (3, False)}
 _DEFAULT_EPSILON = 1e-5
+_DEVICE = re.compile(r"\b(cuda|npu|cpu|device)\b")
+_DTYPE = re.compile(r"\b(b?float\d*|half|double)\b|torch\.(b?float\d*|half|double)")
+_FILL = 1e4  # larger arguments are fill constants of masks, which depend on the element type
 
 
-def about(observed: Observed, judged: Judged, *, same_dtype: bool) -> dict[str, Any]:
+def gather(observed: ObservedCall, judged: Judged, *, same_dtype: bool) -> dict[str, Any]:
     """Return the evidence about one suspect, by the names of ``names.EVIDENCE``.
 
     Args:
@@ -26,25 +29,25 @@ def about(observed: Observed, judged: Judged, *, same_dtype: bool) -> dict[str, 
         judged: Status of its output.
         same_dtype: Both runs have the same floating point type.
     """
-    found = {**_who(observed, judged), **_difference(observed, same_dtype=same_dtype)}
+    found = {**_describe_call(observed, judged), **_compare_calls(observed, same_dtype=same_dtype)}
     if observed.output is not None:
         kind = str(found["family"])
-        found |= _values(observed, observed.output) | _by_family(kind, observed, observed.output)
+        found |= _measure_error(observed, observed.output) | _gather_by_family(kind, observed, observed.output)
     else:
-        found |= _counted(*observed.records)
+        found |= _compare_statistics(*observed.records)
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _who(observed: Observed, judged: Judged) -> dict[str, Any]:
+def _describe_call(observed: ObservedCall, judged: Judged) -> dict[str, Any]:
     suspect, call = observed.suspect, observed.reference
     operator = call.operator or operator_families.operator_of_class(call.class_name)
-    if not call.operator and call.phase != "forward":  # what is known of the operator holds for its forward
+    if not call.operator and call.phase != "forward":  # rules about an operator are about its forward
         operator = call.phase if call.phase == "optimizer" else f"{operator or 'module'} {call.phase}"
     return {
         "name": suspect.name,
         "module": suspect.module,
         "operator": operator or "module",
-        "family": operator_families.family(operator),
+        "family": operator_families.find_family(operator),
         "site": suspect.site,
         "why_suspect": suspect.why,
         "status": judged.status,
@@ -57,22 +60,24 @@ def _who(observed: Observed, judged: Judged) -> dict[str, Any]:
     }
 
 
-def _difference(observed: Observed, *, same_dtype: bool) -> dict[str, Any]:
-    """Return how the two calls differ before any value is looked at."""
+def _compare_calls(observed: ObservedCall, *, same_dtype: bool) -> dict[str, Any]:
+    """Return how the two calls differ, without looking at values."""
     one, other = observed.records
-    changed = [] if observed.target is None else differing(observed.reference, observed.target, same_dtype=same_dtype)
+    changed = (
+        [] if observed.target is None else find_different_arguments(observed.reference, observed.target, same_dtype=same_dtype)
+    )
     found: dict[str, Any] = {
         "arguments_different": changed,
         "reference_shape": list(one.shape),
         "reference_output_dtype": one.dtype,
     }
-    found["kept"] = _kept(one, other)
+    found["kept"] = _find_kept(one, other)
     if other is not None:
         found |= {"target_shape": list(other.shape), "target_output_dtype": other.dtype}
     return found
 
 
-def _kept(one: Record, other: Record | None) -> str:
+def _find_kept(one: Record, other: Record | None) -> str:
     """Return the least that either side kept of an output."""
     sides = [record for record in (one, other) if record is not None]
     if all(record.stored for record in sides):
@@ -81,17 +86,17 @@ def _kept(one: Record, other: Record | None) -> str:
     return "sketch or statistics" if counted else "content id"
 
 
-def _values(observed: Observed, output: Pair) -> dict[str, Any]:
+def _measure_error(observed: ObservedCall, output: TensorPair) -> dict[str, Any]:
     here, there = output.reference[output.ordinary], output.target[output.ordinary]
-    fitted, error = error_shape.fit_scale(here, there), error_shape.relative_error(here, there)
-    broken = nonfinite.nonfinite(output.reference, output.target)
+    fitted, error = error_shape.fit_scale(here, there), error_shape.measure_relative_error(here, there)
+    broken = nonfinite.count_nonfinite(output.reference, output.target)
     return {
         "relative_l2": error,
-        "error_bits": None if error is None else error_shape.error_bits(error),
-        "error_cosine": error_shape.error_cosine(here, there),
+        "error_bits": None if error is None else error_shape.count_error_bits(error),
+        "error_cosine": error_shape.measure_error_cosine(here, there),
         "scale_slope": fitted.slope if fitted else None,
         "scale_share": fitted.share if fitted else None,
-        "narrow_type": _narrow_type(observed, output),
+        "narrow_type": _find_narrow_type(observed, output),
         "nonfinite_reference": broken.reference,
         "nonfinite_target": broken.target,
         "nonfinite_target_only": broken.target_only,
@@ -100,8 +105,8 @@ def _values(observed: Observed, output: Pair) -> dict[str, Any]:
     }
 
 
-def _counted(one: Record, other: Record | None) -> dict[str, Any]:
-    """Return what statistics tell of NaN and infinity where the tensors were not kept."""
+def _compare_statistics(one: Record, other: Record | None) -> dict[str, Any]:
+    """Return what statistics tell about NaN and infinity if the tensors were not kept."""
     here, there = one.statistics, other.statistics if other is not None else None
     if here is None or there is None:
         return {}
@@ -117,46 +122,46 @@ def _counted(one: Record, other: Record | None) -> dict[str, Any]:
     }
 
 
-def _narrow_type(observed: Observed, output: Pair) -> str:
-    """Return the narrower type of the target's values, where the reference's are not so narrow as well."""
+def _find_narrow_type(observed: ObservedCall, output: TensorPair) -> str:
+    """Return the narrower type that holds the target's values, ``""`` if the reference's values fit into it too."""
     _, other = observed.records
     if other is None or other.dtype not in _WIDE:
         return ""
-    narrow = error_shape.narrow_type(output.target)
-    return "" if narrow == error_shape.narrow_type(output.reference) else narrow
+    narrow = error_shape.find_narrow_type(output.target)
+    return "" if narrow == error_shape.find_narrow_type(output.reference) else narrow
 
 
-def _by_family(family: str, observed: Observed, output: Pair) -> dict[str, Any]:
+def _gather_by_family(family: str, observed: ObservedCall, output: TensorPair) -> dict[str, Any]:
     if family == "normalisation":
-        return _epsilon(observed, output)
+        return _fit_epsilon(observed, output)
     if family == "activation":
-        return _curve(observed, output)
+        return _fit_curve(observed, output)
     if family in {"masking", "softmax"}:
-        return _masks(output, probabilities=family == "softmax")
+        return _count_masks(output, probabilities=family == "softmax")
     return {}
 
 
-def _masks(output: Pair, *, probabilities: bool) -> dict[str, Any]:
+def _count_masks(output: TensorPair, *, probabilities: bool) -> dict[str, Any]:
     if probabilities:
-        places = nonfinite.mask_places(output.reference == 0.0, output.target == 0.0)
+        counts = nonfinite.count_masked(output.reference == 0.0, output.target == 0.0)
     else:
-        places = nonfinite.mask_places(output.filled_reference, output.filled_target)
-    return {"masked_reference": places.reference, "masked_target": places.target, "masked_different": places.different}
+        counts = nonfinite.count_masked(output.filled_reference, output.filled_target)
+    return {"masked_reference": counts.reference, "masked_target": counts.target, "masked_different": counts.different}
 
 
-def _curve(observed: Observed, output: Pair) -> dict[str, Any]:
+def _fit_curve(observed: ObservedCall, output: TensorPair) -> dict[str, Any]:
     if not observed.inputs or observed.inputs[0].reference.shape != output.reference.shape:
         return {}
-    return {"curve_share": error_shape.curve_share(observed.inputs[0].reference, output.target - output.reference)}
+    return {"curve_share": error_shape.measure_curve_share(observed.inputs[0].reference, output.target - output.reference)}
 
 
-def _epsilon(observed: Observed, output: Pair) -> dict[str, Any]:
+def _fit_epsilon(observed: ObservedCall, output: TensorPair) -> dict[str, Any]:
     call = observed.reference
     known = _EPSILON.get(call.operator or operator_families.operator_of_class(call.class_name))
-    if known is None or call.phase != "forward" or not _over_last_axis(call.arguments):
+    if known is None or call.phase != "forward" or not _runs_over_last_axis(call.arguments):
         return {}
     position, centred = known
-    epsilon = number(call.arguments, "eps", position, _DEFAULT_EPSILON)
+    epsilon = read_number(call.arguments, "eps", position, _DEFAULT_EPSILON)
     fitted = None
     if observed.inputs and observed.inputs[0].reference.shape == output.reference.shape:
         pair = observed.inputs[0]
@@ -168,34 +173,29 @@ def _epsilon(observed: Observed, output: Pair) -> dict[str, Any]:
     }
 
 
-def _over_last_axis(given: Mapping[str, str]) -> bool:
-    """Tell whether a normalisation runs over one axis; so it is taken where the argument was not recorded."""
+def _runs_over_last_axis(given: Mapping[str, str]) -> bool:
+    """Tell whether a normalisation runs over one axis; it is assumed if the argument was not recorded."""
     shape = given.get("normalized_shape", given.get("1", "0"))
     return len(re.findall(r"\d+", shape)) == 1
 
 
-# Arguments of a call that are not tensors: where the sides differ, and single numbers by name or position.
-
-_ON_PURPOSE = re.compile(r"\b(cuda|npu|cpu|device)\b")
-_DTYPE = re.compile(r"\b(b?float\d*|half|double)\b|torch\.(b?float\d*|half|double)")
-_FILL = 1e4  # mask fill constants follow the dtype
-
-
-def differing(reference: Call, target: Call, *, same_dtype: bool) -> list[str]:
+def find_different_arguments(reference: Call, target: Call, *, same_dtype: bool) -> list[str]:
     """Return ``name: reference / target`` for each argument that differs without a good reason.
 
-    Devices differ on purpose; where the two runs have different dtypes, so do dtypes and mask fill constants.
+    Devices differ on purpose. If the two runs have different element types, dtype arguments and mask fill constants do too.
     """
     here, there = reference.arguments, target.arguments
     names = [*here, *(name for name in there if name not in here)]
     changed = [(name, here.get(name, "(absent)"), there.get(name, "(absent)")) for name in names]
-    return [f"{name}: {one} / {other}" for name, one, other in changed if one != other and not _excused(one, other, same_dtype)]
+    return [
+        f"{name}: {one} / {other}" for name, one, other in changed if one != other and not _is_expected(one, other, same_dtype)
+    ]
 
 
-def number(arguments: Mapping[str, str], name: str, position: int, default: float) -> float:
+def read_number(arguments: Mapping[str, str], name: str, position: int, default: float) -> float:
     """Return a number among the arguments, by name or by position; the default where there is none.
 
-    >>> number({"4": "1e-06"}, "eps", 4, 1e-5)
+    >>> read_number({"4": "1e-06"}, "eps", 4, 1e-5)
     1e-06
     """
     try:
@@ -204,8 +204,8 @@ def number(arguments: Mapping[str, str], name: str, position: int, default: floa
         return default
 
 
-def _excused(one: str, other: str, same_dtype: bool) -> bool:  # noqa: FBT001  # private, and named at its one call
-    if _ON_PURPOSE.search(one) and _ON_PURPOSE.search(other):
+def _is_expected(one: str, other: str, same_dtype: bool) -> bool:  # noqa: FBT001  # private, and named at its one call
+    if _DEVICE.search(one) and _DEVICE.search(other):
         return True
     if same_dtype:
         return False

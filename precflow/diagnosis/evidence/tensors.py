@@ -26,7 +26,7 @@ from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
 
 ELEMENTS = 1 << 21
-"""Elements of one tensor that are looked at; of larger ones evenly spaced rows are taken."""
+"""Most elements of one tensor that are looked at; of a larger one evenly spaced rows are taken."""
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -40,7 +40,7 @@ class Readable(DumpWithCalls, Protocol):
 
 
 @dataclass(frozen=True)
-class Pair:
+class TensorPair:
     """One tensor on both sides, as ``(rows, last axis)``.
 
     Attributes:
@@ -59,15 +59,15 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedCall:
     """A call under suspicion, on both sides.
 
     Attributes:
-        suspect: Who it is.
+        suspect: What localization says about it.
         reference: The call on the reference.
-        target: The call on the target; ``None`` where it has none.
-        records: The output under suspicion, on the reference and, where it is there, on the target.
-        output: Its values; ``None`` where they cannot be compared element by element.
+        target: The call on the target; ``None`` if it has none.
+        records: The output under suspicion, on the reference and on the target (``None`` if it has none).
+        output: Its values; ``None`` if they cannot be compared element by element.
         inputs: Values of each input that is on both sides and stored, in order.
     """
 
@@ -75,8 +75,8 @@ class Observed:
     reference: Call
     target: Call | None
     records: tuple[Record, Record | None]
-    output: Pair | None
-    inputs: tuple[Pair, ...]
+    output: TensorPair | None
+    inputs: tuple[TensorPair, ...]
 
     @property
     def inputs_equal(self) -> bool:
@@ -87,39 +87,39 @@ class Observed:
         return known and [one.content for one in self.reference.inputs] == [one.content for one in self.target.inputs]
 
 
-def observe(reference: Readable, target: Readable, suspects: Sequence[Suspect]) -> list[Observed]:
+def observe(reference: Readable, target: Readable, suspects: Sequence[Suspect]) -> list[ObservedCall]:
     """Read what both sides recorded of each suspect; tensors that cannot be read are left out."""
     modules = {suspect.module for suspect in suspects}
     calls = {record.text: call for call in reference.calls() if call.module in modules for record in call.outputs}
-    others = {who(call): call for call in target.calls() if call.module in modules}
+    others = {call_identity(call): call for call in target.calls() if call.module in modules}
     found = [(suspect, calls[suspect.record]) for suspect in suspects if suspect.record in calls]
-    return [_observed(reference, target, suspect, call, others.get(who(call))) for suspect, call in found]
+    return [_observe_call(reference, target, suspect, call, others.get(call_identity(call))) for suspect, call in found]
 
 
-def who(call: Call) -> tuple[object, ...]:
+def call_identity(call: Call) -> tuple[object, ...]:
     """Return the identity of a call, without that of its tensors."""
     return (call.level, call.module, call.call, call.operator, call.ordinal, call.phase, call.step, call.rank)
 
 
-def read_pair(reference: Readable, target: Readable, one: Record, other: Record | None) -> Pair | None:
-    """Return one tensor of both sides; ``None`` where a side lacks it, the shapes differ, or it is no floating point type."""
+def read_pair(reference: Readable, target: Readable, one: Record, other: Record | None) -> TensorPair | None:
+    """Return one tensor of both sides; ``None`` if a side lacks it, the shapes differ, or it is not floating point."""
     if other is None or one.shape != other.shape or 0 in one.shape or not (one.stored and other.stored):
         return None
     if one.dtype not in FLOATS or other.dtype not in FLOATS:
         return None
     try:
-        here, there = _bounded(reference.tensor(one)), _bounded(target.tensor(other))
+        here, there = _read_rows(reference.tensor(one)), _read_rows(target.tensor(other))
     except DumpError:
-        return None  # the record's status says already that it is unreadable
-    return _pair(here, there, (float_facts(one.dtype), float_facts(other.dtype)))
+        return None  # the record's status already says that it is unreadable
+    return _make_pair(here, there, (float_facts(one.dtype), float_facts(other.dtype)))
 
 
-def _observed(reference: Readable, target: Readable, suspect: Suspect, call: Call, other: Call | None) -> Observed:
+def _observe_call(reference: Readable, target: Readable, suspect: Suspect, call: Call, other: Call | None) -> ObservedCall:
     records = () if other is None else (*other.inputs, *other.outputs)
     theirs: Mapping[Identity, Record] = {record.identity: record for record in records}
     record = next(record for record in call.outputs if record.text == suspect.record)
     pairs = [read_pair(reference, target, one, theirs.get(one.identity)) for one in call.inputs if not one.weight]
-    return Observed(
+    return ObservedCall(
         suspect=suspect,
         reference=call,
         target=other,
@@ -129,22 +129,23 @@ def _observed(reference: Readable, target: Readable, suspect: Suspect, call: Cal
     )
 
 
-def _bounded(tensor: npt.NDArray[Any]) -> Floats:
+def _read_rows(tensor: npt.NDArray[Any]) -> Floats:
+    """Return a tensor as float64 rows, of a large one every n-th row."""
     rows = tensor.reshape(-1, tensor.shape[-1]) if tensor.ndim else tensor.reshape(1, 1)
     step = -(-rows.size // ELEMENTS)
     return widen(np.ascontiguousarray(rows[::step] if step > 1 else rows))
 
 
-def _pair(reference: Floats, target: Floats, facts: tuple[FloatFacts, FloatFacts]) -> Pair:
+def _make_pair(reference: Floats, target: Floats, facts: tuple[FloatFacts, FloatFacts]) -> TensorPair:
     fills = (fills_of(facts[0]), fills_of(facts[1]))
     here, there = classify_values(reference, fills[0]), classify_values(target, fills[1])
     excluded = classify_pairs(reference, target, fills, (here.floor, there.floor)).excluded
-    filled = (_filled(reference, fills[0], here), _filled(target, fills[1], there))
+    filled = (_find_filled(reference, fills[0], here), _find_filled(target, fills[1], there))
     ordinary = ~excluded & ~filled[0] & ~filled[1] & np.isfinite(reference) & np.isfinite(target)
-    return Pair(reference, target, ordinary, *filled)
+    return TensorPair(reference, target, ordinary, *filled)
 
 
-def _filled(values: Floats, fills: Fills, found: ClassifiedValues) -> Mask:
+def _find_filled(values: Floats, fills: Fills, found: ClassifiedValues) -> Mask:
     kinds = classify_values(values, fills, found.floor).kinds
     filled: Mask = fills.low[kinds] | (kinds == MINUS_INFINITY)
     return filled

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from precflow.diagnosis.evidence.error_shape import (
-    curve_share,
-    error_bits,
-    error_cosine,
+    count_error_bits,
+    find_narrow_type,
     fit_scale,
-    narrow_type,
-    relative_error,
+    measure_curve_share,
+    measure_error_cosine,
+    measure_relative_error,
 )
 
 GENERATOR = np.random.default_rng(0)
@@ -25,28 +25,28 @@ MATRIX = GENERATOR.standard_normal((64, 512))
 def test_another_formula_of_gelu_is_a_curve():
     tensor = torch.tensor(MATRIX)
     exact, approximate = (torch.nn.functional.gelu(tensor, approximate=kind).numpy() for kind in ("none", "tanh"))
-    assert curve_share(MATRIX, approximate - exact) > 0.99
+    assert measure_curve_share(MATRIX, approximate - exact) > 0.99
 
 
 def test_noise_is_no_curve():
-    assert curve_share(MATRIX, 1e-3 * GENERATOR.standard_normal(MATRIX.shape)) < 0.05
+    assert measure_curve_share(MATRIX, 1e-3 * GENERATOR.standard_normal(MATRIX.shape)) < 0.05
 
 
 def test_half_a_curve_is_half_explained():
     smooth = np.sin(MATRIX)
     noise = GENERATOR.standard_normal(MATRIX.shape) * smooth.std()
-    assert curve_share(MATRIX, smooth + noise) == pytest.approx(0.5, abs=0.05)
+    assert measure_curve_share(MATRIX, smooth + noise) == pytest.approx(0.5, abs=0.05)
 
 
 def test_too_few_elements_or_no_error_give_none():
-    assert curve_share(MATRIX[:1, :100], MATRIX[:1, :100]) is None
-    assert curve_share(MATRIX, np.zeros_like(MATRIX)) is None
+    assert measure_curve_share(MATRIX[:1, :100], MATRIX[:1, :100]) is None
+    assert measure_curve_share(MATRIX, np.zeros_like(MATRIX)) is None
 
 
 def test_broken_elements_are_left_out():
     error = np.sin(MATRIX)
     error[0, 0] = np.nan
-    assert curve_share(MATRIX, error) > 0.99
+    assert measure_curve_share(MATRIX, error) > 0.99
 
 
 def test_a_pure_factor_is_found_exactly():
@@ -66,52 +66,52 @@ def test_the_slope_is_that_of_least_squares():
 def test_rounding_is_no_factor_and_has_no_direction():
     target = VALUES.astype(np.float16).astype(float)
     assert fit_scale(VALUES, target).share < 0.01
-    assert abs(error_cosine(VALUES, target)) < 0.05
+    assert abs(measure_error_cosine(VALUES, target)) < 0.05
 
 
 @pytest.mark.parametrize(("factor", "cosine"), [(1.01, 1.0), (0.99, -1.0)])
 def test_the_error_of_a_factor_lies_along_the_value(factor, cosine):
-    assert error_cosine(VALUES, factor * VALUES) == pytest.approx(cosine)
+    assert measure_error_cosine(VALUES, factor * VALUES) == pytest.approx(cosine)
 
 
 def test_relative_error_is_the_ratio_of_norms():
     target = VALUES + 1e-4 * NOISE
-    assert relative_error(VALUES, target) == pytest.approx(np.linalg.norm(target - VALUES) / np.linalg.norm(VALUES))
+    assert measure_relative_error(VALUES, target) == pytest.approx(np.linalg.norm(target - VALUES) / np.linalg.norm(VALUES))
 
 
 def test_what_is_not_defined_is_none():
     zero = np.zeros(4)
     assert fit_scale(zero, zero) is None
     assert fit_scale(VALUES, VALUES) is None
-    assert error_cosine(VALUES, VALUES) is None
-    assert relative_error(zero, np.ones(4)) is None
-    assert relative_error(np.empty(0), np.empty(0)) is None
+    assert measure_error_cosine(VALUES, VALUES) is None
+    assert measure_relative_error(zero, np.ones(4)) is None
+    assert measure_relative_error(np.empty(0), np.empty(0)) is None
 
 
 @pytest.mark.parametrize(("dtype", "name"), [(np.float16, "float16"), (ml_dtypes.bfloat16, "bfloat16"), (np.float32, "")])
 def test_the_narrower_type_is_named(dtype, name):
-    assert narrow_type(VALUES.astype(dtype).astype(np.float64)) == name
+    assert find_narrow_type(VALUES.astype(dtype).astype(np.float64)) == name
 
 
 def test_one_value_that_does_not_fit_is_enough():
     rounded = VALUES.astype(np.float16).astype(np.float64)
     rounded[17] += 1e-6
-    assert narrow_type(rounded) == ""
+    assert find_narrow_type(rounded) == ""
 
 
 def test_few_different_values_say_nothing():
-    assert narrow_type(np.tile([0.0, 0.5, 1.0], 1000)) == ""
+    assert find_narrow_type(np.tile([0.0, 0.5, 1.0], 1000)) == ""
 
 
 def test_values_that_are_not_finite_are_left_out():
     rounded = VALUES.astype(np.float16).astype(np.float64)
-    assert narrow_type(np.append(rounded, [np.nan, -np.inf])) == "float16"
+    assert find_narrow_type(np.append(rounded, [np.nan, -np.inf])) == "float16"
 
 
 def test_values_beyond_half_are_no_halves():
-    assert narrow_type(np.arange(100.0) * 65536) == "bfloat16"
+    assert find_narrow_type(np.arange(100.0) * 65536) == "bfloat16"
 
 
 def test_bits_of_an_error():
-    assert error_bits(2.0**-10) == 10.0
-    assert math.isinf(error_bits(0.0))
+    assert count_error_bits(2.0**-10) == 10.0
+    assert math.isinf(count_error_bits(0.0))

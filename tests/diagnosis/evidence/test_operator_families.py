@@ -18,7 +18,7 @@ from precflow.diagnosis.evidence import operator_families
     ],
 )
 def test_family(operator, family):
-    assert operator_families.family(operator) == family
+    assert operator_families.find_family(operator) == family
 
 
 def test_no_operator_is_in_two_families_and_none_is_movement():
@@ -28,7 +28,7 @@ def test_no_operator_is_in_two_families_and_none_is_movement():
 
 
 def test_the_operator_of_every_known_class_has_a_family():
-    assert {operator_families.family(operator) for operator in operator_families._OF_CLASS.values()} <= set(
+    assert {operator_families.find_family(operator) for operator in operator_families._OF_CLASS.values()} <= set(
         operator_families._FAMILIES
     )
     assert operator_families.operator_of_class("Qwen2RMSNorm") == "rms_norm"

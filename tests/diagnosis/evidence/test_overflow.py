@@ -52,7 +52,7 @@ def found(hand_made, judge_calls, reference, target, kept="statistics", *, suspi
     measures, _ = judge_calls(sides[0], {})
     if suspicious:
         measures = [type(one)(**{**vars(one), "counts": {"elements": 6, "nonfinite": 1}}) for one in measures]
-    return overflow.about(*overflow.sides(*sides, measures))
+    return overflow.gather(*overflow.trace_sides(*sides, measures))
 
 
 @pytest.mark.parametrize("kept", ["statistics", "tensors"])
@@ -75,7 +75,12 @@ def test_what_arrives_at_a_call_is_not_made_by_it(hand_made, judge_calls):
     dump.operator("a", "mul", {"value": INFINITE}, value=INFINITE)
     measures, _ = judge_calls(dump, {})
     marked = [type(one)(**{**vars(one), "counts": {"nonfinite": 1}}) for one in measures]
-    assert overflow.Side(dump, {marked[0].record, dump.made[0].inputs[0].text}).producers(overflow.Side(dump, set())) == {}
+    assert (
+        overflow.OverflowTrace(dump, {marked[0].record, dump.made[0].inputs[0].text}).find_producers(
+            overflow.OverflowTrace(dump, set())
+        )
+        == {}
+    )
 
 
 def test_both_sides_at_the_same_call(hand_made, judge_calls):

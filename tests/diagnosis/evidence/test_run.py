@@ -11,7 +11,7 @@ from precflow.judgement.verdicts import Judged
 @pytest.fixture
 def about(make_header):
     def of(reference=None, target=None, *, measures=(), judged=(), same=("weights",), incomplete=()):
-        return run.about(
+        return run.gather(
             make_header(**(reference or {})),
             make_header(**(target or {})),
             same=same,

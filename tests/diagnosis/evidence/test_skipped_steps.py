@@ -13,7 +13,7 @@ from precflow.agent.dump.writer import Writer
 from precflow.comparison.compare import compare
 from precflow.config.schema import RunConfig
 from precflow.diagnosis.evidence.collect import collect
-from precflow.diagnosis.evidence.skipped_steps import NOTHING, LeftOut, find
+from precflow.diagnosis.evidence.skipped_steps import NOTHING, SkippedSteps, find_skipped_steps
 from precflow.diagnosis.localize import localize
 from precflow.diagnosis.rule_files import load_rules
 from precflow.diagnosis.rules import advise
@@ -38,7 +38,7 @@ class Side:
     def _call(self, phase):
         return {"phase": phase.strip("!").lower(), "inputs": (phase.endswith("!"),), "outputs": (phase.isupper(),)}
 
-    def nonfinite(self, record):
+    def is_nonfinite(self, record):
         return record
 
 
@@ -49,41 +49,41 @@ FINE, LEFT, INSIDE, BROKEN = "forward gradient optimizer", "forward GRADIENT", "
     ("reference", "target", "found"),
     [
         (FINE, FINE, NOTHING),
-        (FINE, LEFT, LeftOut(target=frozenset({(0, 1)}))),
-        (FINE, INSIDE, LeftOut(target=frozenset({(0, 1)}))),
-        (LEFT, FINE, LeftOut(reference=frozenset({(0, 1)}))),
-        (LEFT, INSIDE, LeftOut(both=frozenset({(0, 1)}))),
-        (FINE, "backward optimizer!", LeftOut(target=frozenset({(0, 1)}))),
-        (FINE, "BACKWARD", LeftOut(target=frozenset({(0, 1)}))),
+        (FINE, LEFT, SkippedSteps(target=frozenset({(0, 1)}))),
+        (FINE, INSIDE, SkippedSteps(target=frozenset({(0, 1)}))),
+        (LEFT, FINE, SkippedSteps(reference=frozenset({(0, 1)}))),
+        (LEFT, INSIDE, SkippedSteps(both=frozenset({(0, 1)}))),
+        (FINE, "backward optimizer!", SkippedSteps(target=frozenset({(0, 1)}))),
+        (FINE, "BACKWARD", SkippedSteps(target=frozenset({(0, 1)}))),
         (FINE, "BACKWARD gradient optimizer", NOTHING),  # the step was made: no parameter's gradient overflows
         (FINE, "BACKWARD optimizer", NOTHING),
         (FINE, "BACKWARD gradient", NOTHING),
         (FINE, BROKEN, NOTHING),  # it made the step, with infinities
-        (LEFT, BROKEN, LeftOut(reference=frozenset({(0, 1)}))),
+        (LEFT, BROKEN, SkippedSteps(reference=frozenset({(0, 1)}))),
         (FINE, "forward gradient", NOTHING),  # nothing overflows: not the work of a scaler
         ("forward gradient", LEFT, NOTHING),  # no step is due on the other side either
     ],
 )
 def test_what_is_left_out_on_which_side(reference, target, found):
-    assert find(Side(r0s0=FINE, r0s1=reference), Side(r0s0=FINE, r0s1=target)) == found
+    assert find_skipped_steps(Side(r0s0=FINE, r0s1=reference), Side(r0s0=FINE, r0s1=target)) == found
 
 
 def test_nothing_is_left_out_where_no_optimizer_was_recorded():
-    assert find(Side(r0s0=LEFT), Side(r0s0=LEFT)) == NOTHING
+    assert find_skipped_steps(Side(r0s0=LEFT), Side(r0s0=LEFT)) == NOTHING
 
 
 def test_ranks_are_told_apart():
-    found = find(Side(r0s0=FINE, r1s0=FINE, r1s2=LEFT), Side(r0s0=FINE, r1s0=LEFT, r1s2=LEFT))
+    found = find_skipped_steps(Side(r0s0=FINE, r1s0=FINE, r1s2=LEFT), Side(r0s0=FINE, r1s0=LEFT, r1s2=LEFT))
     assert found.evidence == {
         "left_out_reference": [],
         "left_out_target": ["step 0 of rank 1"],
         "left_out_both": ["step 2 of rank 1"],
     }
-    assert LeftOut(target=frozenset({(0, 3), (0, 1)})).evidence["left_out_target"] == ["step 1", "step 3"]
+    assert SkippedSteps(target=frozenset({(0, 3), (0, 1)})).evidence["left_out_target"] == ["step 1", "step 3"]
 
 
 def test_records_of_the_step_are_explained_and_no_others():
-    found = LeftOut(reference=frozenset({(1, 3)}), both=frozenset({(0, 3)}))
+    found = SkippedSteps(reference=frozenset({(1, 3)}), both=frozenset({(0, 3)}))
     assert found.explains("fc/optimizer.output.weight@3.1")
     assert not found.explains("fc/optimizer.output.weight@3.0")
     assert not found.explains("fc/optimizer.output.weight@2.1")
