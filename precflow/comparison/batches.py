@@ -1,4 +1,4 @@
-"""Work in batches: what an executor hands out at a time, and what a comparison that was killed need not read again."""
+"""Cuts the pairs to read into batches, and keeps the results of finished ones so that a killed comparison can continue."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from precflow.comparison.reading import PairResult, Reading, ReadOptions
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.files import write_bytes
 
-BYTES = 300_000_000  # of both sides; a task of Dask costs 2 ms, so a batch should take a hundred times that
-READINGS = 10_000  # at most, so that small tensors are kept in batches too
+BYTES = 300_000_000  # of both sides: some 0.2 s of reading, a hundred times the 2 ms that Dask needs for a task
+READINGS = 10_000  # at most, so that results of small tensors are kept now and then too
 _SUM = 16  # bytes of the checksum at the head of a file
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Some pairs, in order.
+    """Pairs that are read as one task, in order.
 
     Attributes:
         key: Hex digits of what is read and how: the same work has the same key in every run.
@@ -30,18 +30,18 @@ class Batch(msgspec.Struct, frozen=True):
     readings: tuple[Reading, ...]
 
 
-def make_batches(readings: Sequence[Reading], terms: ReadOptions) -> Iterator[Batch]:
-    """Cut readings into batches of some 300 MB, in order."""
+def make_batches(readings: Sequence[Reading], options: ReadOptions) -> Iterator[Batch]:
+    """Cut readings, in order, into batches of about ``BYTES`` bytes."""
     waiting: list[Reading] = []
     size = 0
     for reading in readings:
         waiting.append(reading)
         size += _count_bytes(reading)
         if size >= BYTES or len(waiting) >= READINGS:
-            yield _make_batch(waiting, terms)
+            yield _make_batch(waiting, options)
             waiting, size = [], 0
     if waiting:
-        yield _make_batch(waiting, terms)
+        yield _make_batch(waiting, options)
 
 
 def _count_bytes(reading: Reading) -> int:
@@ -60,8 +60,8 @@ def _element_bytes(dtype: str) -> int:
     return NUMPY_DTYPES[dtype].itemsize if dtype in NUMPY_DTYPES else 1
 
 
-def _make_batch(readings: Sequence[Reading], terms: ReadOptions) -> Batch:
-    state = hashlib.blake2b(f"{SUMMARY_VERSION} {sorted(terms.own)} {terms.constants}".encode(), digest_size=16)
+def _make_batch(readings: Sequence[Reading], options: ReadOptions) -> Batch:
+    state = hashlib.blake2b(f"{SUMMARY_VERSION} {sorted(options.own)} {options.constants}".encode(), digest_size=16)
     for reading in readings:
         for record in (reading.reference, reading.target):
             state.update(f"\n{record.key} {record.dtype} {record.shape}".encode())
@@ -69,18 +69,18 @@ def _make_batch(readings: Sequence[Reading], terms: ReadOptions) -> Batch:
 
 
 class FinishedBatches:
-    """Finished batches in a folder, one file each, whole or not there; a file that is not what was written is passed over.
+    """Results of finished batches in a folder, one file each; a damaged file is ignored and its batch read again.
 
     Args:
-        folder: Where they are; ``None`` keeps nothing. Whoever gives it answers for it that all else which results depend on is
-            the same: the tensors behind the content ids are, by the ids.
+        folder: Where they are; ``None`` keeps nothing. The caller uses one folder only for the same version and the same user
+            metrics. That tensors are the same is sure: a batch's key has their content ids.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
     def read(self, batch: Batch) -> list[PairResult] | None:
-        """Return what a batch gave in an earlier run, ``None`` where it did not finish, or could not read all of it."""
+        """Return the results of a batch in an earlier run; ``None`` if it did not finish or could not read all its pairs."""
         if self._folder is None:
             return None
         try:

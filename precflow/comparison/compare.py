@@ -1,4 +1,8 @@
-"""From two dumps to one measure a pair of output records: every metric, and no limit."""
+"""Compares two dumps: one measure with every metric for each pair of output records. Limits are the judgement's business.
+
+Pairs of which both tensors were stored are read (``reading.py``, in batches, by an executor); of the others metrics are exact,
+estimated or bounded by what was kept (``estimated/estimates.py``).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from precflow.dumps.garbage import collector_off, freezing_allowed
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Record
 
-_WHOLE = "needs the tensors of both sides"
+_NEEDS_TENSORS = "needs the tensors of both sides"
 Contents = tuple[str, str]
 
 
@@ -37,47 +41,48 @@ def compare(  # noqa: PLR0913  each is a thing of its own, named at the call
 ) -> list[Measure]:
     """Measure every output record of two dumps.
 
-    Memory is bounded, whatever the size of the tensors.
+    Memory is bounded, whatever the size of the tensors. A module and its last operator have the same output; tensors with the
+    same content ids are read once for all such records.
 
     Args:
         reference: Dump of the reference.
         target: Dump of the target.
-        executor: Who reads the tensors; threads of this process by default. It changes no result.
+        executor: Reads the tensors; threads of this process by default. Results do not depend on it.
         own: The user's metrics, by name.
-        kept: Folder for finished batches: a comparison of the same dumps that was killed goes on behind them.
-        block: Elements that NumPy widens at a time; results hang on it by rounding only.
-        constants: Which mask fills are known; by default those that both dumps went by.
+        kept: Folder for finished batches; a comparison of the same dumps that was killed continues after them.
+        block: Elements that NumPy widens at a time; it changes no more than the rounding of sums.
+        constants: Constants that count as mask fills; by default those that both dumps were recorded with.
 
     Returns:
         Measures in the reference's order, then records that only the target has.
     """
-    owners = find_calls(reference, target)
+    calls = find_calls(reference, target)
     known = constants or common_constants(reference, target)
-    with collector_off():  # it would look through all records again and again
+    with collector_off():  # it would walk over all records again and again
         pairs = pair_records(_list_outputs(reference), _list_outputs(target))
-        measures = [describe_pair(joined, owners) for joined in pairs]
+        measures = [describe_pair(joined, calls) for joined in pairs]
     readings: dict[Contents, Reading] = {}
     waiting: dict[int, Contents] = {}
-    for place, (measure, joined) in enumerate(zip(measures, pairs, strict=True)):
-        reading = _reading(measure, joined)
+    for number, (measure, joined) in enumerate(zip(measures, pairs, strict=True)):
+        reading = _make_reading(measure, joined)
         if reading is not None:
-            waiting[place] = reading.contents
+            waiting[number] = reading.contents
             readings.setdefault(reading.contents, reading)
-    terms = ReadOptions(
+    options = ReadOptions(
         worth_compiling(count_elements(one.reference.shape) for one in readings.values()), block, own or {}, known
     )
-    work, finished = list(make_batches(list(readings.values()), terms)), FinishedBatches(kept)
+    work, finished = list(make_batches(list(readings.values()), options)), FinishedBatches(kept)
     found = _read_finished(work, finished)
     left = [batch for batch in work if batch.readings[0].contents not in found]
-    for batch, results in (executor or Threads()).run(left, reference, target, terms):
+    for batch, results in (executor or Threads()).run(left, reference, target, options):
         finished.write(batch, results)
         found.update(_index_by_contents(batch, results))
     with collector_off():
         return [
-            _add_result(measure, found[waiting[place]])
-            if place in waiting
-            else _estimate(measure, pairs[place], reference, target, terms)
-            for place, measure in enumerate(measures)
+            _add_result(measure, found[waiting[number]])
+            if number in waiting
+            else _estimate(measure, pairs[number], reference, target, options)
+            for number, measure in enumerate(measures)
         ]
 
 
@@ -89,8 +94,8 @@ def _is_compared(measure: Measure) -> bool:
     return not measure.movement and measure.join == "paired"
 
 
-def _reading(measure: Measure, joined: Pair) -> Reading | None:
-    """Return what is to be read of a pair, ``None`` where its tensors are not needed or not there."""
+def _make_reading(measure: Measure, joined: Pair) -> Reading | None:
+    """Return the pair of tensors to read; ``None`` if they are not needed, or were not stored."""
     left, right = joined.reference, joined.target
     if left is None or right is None or not _is_compared(measure) or estimates.needs_estimate(measure, left, right):
         return None
@@ -98,7 +103,7 @@ def _reading(measure: Measure, joined: Pair) -> Reading | None:
 
 
 def _read_finished(work: Sequence[Batch], finished: FinishedBatches) -> dict[Contents, PairResult]:
-    """Return what an earlier run has read."""
+    """Return the results that an earlier, interrupted run has kept."""
     found: dict[Contents, PairResult] = {}
     for batch in work:
         found.update(_index_by_contents(batch, finished.read(batch) or ()))
@@ -110,24 +115,26 @@ def _index_by_contents(batch: Batch, results: Sequence[PairResult]) -> Iterator[
 
 
 def _add_result(measure: Measure, found: PairResult) -> Measure:
-    """Put numbers into a measure; of a part that was read they are those of the part, and the bits are those of the whole."""
+    """Put the numbers into a measure; if a part of the tensors was kept they are those of the part."""
     if found.problem:
         return replace(measure, join="unreadable", reason=found.problem)
-    metrics = found.metrics if measure.share >= 1 else {**found.metrics, "bitwise_equal": 0.0}  # equal ones are not read
+    metrics = (
+        found.metrics if measure.share >= 1 else {**found.metrics, "bitwise_equal": 0.0}
+    )  # of the whole: equal tensors are not read
     return replace(
         measure, evidence="tensors", metrics=metrics, counts=found.counts, warnings=found.warnings, absent=found.absent
     )
 
 
-def _estimate(measure: Measure, joined: Pair, reference: Dump, target: Dump, terms: ReadOptions) -> Measure:
-    """Return the measure of a pair that is not read: what was kept may tell its numbers, or bound them."""
+def _estimate(measure: Measure, joined: Pair, reference: Dump, target: Dump, options: ReadOptions) -> Measure:
+    """Return the measure of a pair that is not read, with what follows from the evidence that was kept of it."""
     if joined.reference is None or joined.target is None or not _is_compared(measure):
         return measure
-    own = terms.own
-    measured = estimates.estimate_pair(measure, joined.reference, joined.target, reference, target, terms.constants)
+    own = options.own
+    measured = estimates.estimate_pair(measure, joined.reference, joined.target, reference, target, options.constants)
     if measured.join == "paired" and measured.equal:
         return replace(measured, metrics={**measured.metrics, **dict.fromkeys(own, 0.0)}) if own else measured
-    return _without(measured, own, _WHOLE) if measured.join == "paired" else measured
+    return _without(measured, own, _NEEDS_TENSORS) if measured.join == "paired" else measured
 
 
 def _without(measure: Measure, own: MetricMakers, reason: str) -> Measure:

@@ -1,4 +1,8 @@
-"""What ``compare`` writes and ``judge`` reads: one measure a pair of records, with every metric and no limit."""
+"""What ``compare`` writes and ``judge`` reads: one measure for each pair of records, with every metric and no limit.
+
+Two things happen to finished measures: those that rest on an altered file are marked unreadable, and those of a second pass
+replace the estimates of the first.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +36,11 @@ class Measure:
         reference_shape: Sizes on the reference.
         target_shape: Sizes on the target.
         equal: Both have a content id, and the same: the bits are the same.
-        metrics: Metric name -> number, exact, or estimated where ``ranges`` names it too; what cannot be had is absent.
-        evidence: The least that either side kept of it, one of ``contract.DETAILS``; ``""`` where nothing was measured.
-        share: Share of its elements that was kept; below 1 for slices and samples, whose metrics are those of the part.
-        ranges: Metric name -> (lowest, highest) value that the kept evidence allows, for metrics that are no exact numbers.
-        absent: Metric name -> why it has a meaning and cannot be had from what was kept.
+        metrics: Metric name -> number; exact, or an estimate if ``ranges`` has the name too.
+        evidence: The least that either side kept of it, one of ``contract.DETAILS``; ``""`` if nothing was measured.
+        share: Share of its elements that was kept. Below 1 (slices, samples) the metrics are those of that part.
+        ranges: Metric name -> (lowest, highest) value that the evidence allows, for metrics that are not known exactly.
+        absent: Metric name -> why a metric that has a meaning here cannot be computed from what was kept.
         counts: Value classes: ``elements, ordinary, small, sentinel, nonfinite`` and what mismatched by place:
             ``sentinel_mismatch, other_fill, saturated_mismatch, nonfinite_mismatch``; ``measured_fills`` are those of
             ``sentinel`` whose differences are in the metrics.
@@ -74,16 +78,11 @@ class Measure:
     arguments: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
-# Measures of records whose lines are not what was sealed: a flipped bit may be a number in them, and proves nothing.
-
-Place = tuple[int, int]
-"""Rank and step."""
-
-
 def mark_altered_unreadable(measures: Sequence[Measure], reference: Dump, target: Dump) -> list[Measure]:
-    """Return the measures, those that rest on a line of an altered file as ``unreadable``, with the reason.
+    """Return the measures; those that rest on an altered record file become ``unreadable``, with the reason.
 
-    What was computed from tensors stays, and that both sides have equal bits: content ids vouch for those.
+    A flipped bit in a line may be a digit of a statistic, so such numbers prove nothing. Metrics of tensors stay, and so do
+    equal bits: the content ids, which are checked, vouch for both.
 
     Args:
         measures: Of the two dumps.
@@ -91,11 +90,11 @@ def mark_altered_unreadable(measures: Sequence[Measure], reference: Dump, target
         target: Dump of the target.
     """
     sides = (("reference", reference), ("target", target))
-    altered = {place: f"{side}: {problem}" for side, dump in sides for place, problem in dump.altered.items()}
+    altered = {rank_and_step: f"{side}: {problem}" for side, dump in sides for rank_and_step, problem in dump.altered.items()}
     return [_mark_unreadable(measure, altered) for measure in measures] if altered else list(measures)
 
 
-def _mark_unreadable(measure: Measure, altered: Mapping[Place, str]) -> Measure:
+def _mark_unreadable(measure: Measure, altered: Mapping[tuple[int, int], str]) -> Measure:
     if measure.join not in {"paired", "shape"} or measure.equal or measure.evidence == "tensors":
         return measure
     who = parse_identity(measure.record)
@@ -107,14 +106,11 @@ def _mark_unreadable(measure: Measure, altered: Mapping[Place, str]) -> Measure:
     )
 
 
-# Measures of two passes over the same records: what the second one could measure takes the place of an estimate.
-
-
 def merge_passes(first: Sequence[Measure], second: Sequence[Measure]) -> list[Measure]:
-    """Return the first pass's measures, in their order, each replaced by the second pass's where that has metrics.
+    """Return the first pass's measures in their order, each replaced by the second pass's if that has metrics.
 
-    A record that the second pass has on one side only, or could not read, keeps its estimate. Where a call stands in the
-    graph is what the first pass says: the second numbers only what it recorded.
+    A record that the second pass could not read, or has on one side only, keeps its estimate. Order, call sites and arguments
+    stay those of the first pass, because the second one records, and numbers, only a part of the calls.
     """
     again = {measure.record: measure for measure in second if measure.join == "paired" and measure.metrics}
     return [_replace_estimate(measure, again.get(measure.record)) for measure in first]

@@ -1,4 +1,8 @@
-"""Which record of the target belongs to which record of the reference: by identity, never by position in a global order."""
+"""Joins records of both sides, and says what is known of each pair before a tensor is read.
+
+Records are joined by identity (module, operator, call, phase...), never by their position in the whole run: one more operator
+on a side would shift all later ones.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,9 @@ from precflow.dumps.dtypes import is_floating
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
 
-_NONE: Mapping[str, str] = MappingProxyType({})
+ABSENT = "(absent)"  # an argument that only the other side was given
+CallsOfRecords = Mapping[int, Call]  # id() of an output record -> its call
+_NO_RENAMES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +31,15 @@ class Pair:
     target: Record | None
 
 
-def pair_records(reference: Iterable[Record], target: Iterable[Record], renames: Mapping[str, str] = _NONE) -> list[Pair]:
+def pair_records(reference: Iterable[Record], target: Iterable[Record], renames: Mapping[str, str] = _NO_RENAMES) -> list[Pair]:
     """Join records of both sides by identity.
 
-    Records that share an identity on one side are joined in their order, and what is left over stays alone.
+    Records of one side that share an identity are joined in their order; what is left over stays unpaired.
 
     Args:
         reference: Records of the reference, in order.
         target: Records of the target, in order.
-        renames: Prefix of a module name -> what stands for it, on both sides; the longest prefix that fits is taken.
+        renames: Prefix of a module name -> its replacement, applied to both sides; the longest matching prefix wins.
             ``{"text_model.": ""}`` joins ``text_model.encoder`` to ``encoder``.
 
     Returns:
@@ -56,16 +62,9 @@ def _rename(identity: Identity, prefixes: list[tuple[str, str]]) -> Identity:
     for prefix, other in prefixes:
         if identity.module.startswith(prefix):
             return identity._replace(module=other + identity.module[len(prefix) :])
-        if identity.module + "." == prefix:  # the module that carries the prefix itself
+        if identity.module + "." == prefix:  # the module of that name itself: "text_model" for "text_model."
             return identity._replace(module=other.removesuffix("."))
     return identity
-
-
-# What is known of a pair of records before any element is read: how they were joined, their types, shapes and arguments.
-
-ABSENT = "(absent)"  # an argument that only the other side was given
-
-CallsOfRecords = Mapping[int, Call]  # id() of an output record -> its call
 
 
 def find_calls(*dumps: Dump) -> CallsOfRecords:
@@ -74,7 +73,7 @@ def find_calls(*dumps: Dump) -> CallsOfRecords:
 
 
 def describe_pair(joined: Pair, owners: CallsOfRecords) -> Measure:
-    """Return the measure of a pair without its numbers; of a record that found no partner, the whole measure."""
+    """Return the measure of a pair, still without numbers; for an unpaired record this is all of it."""
     left, right = joined.reference, joined.target
     if left is None or right is None:
         return _describe_unpaired_reference(left, owners) if left else _describe_unpaired_target(right, owners)
@@ -111,7 +110,7 @@ def _describe_unpaired_target(record: Record | None, owners: CallsOfRecords) -> 
 
 
 def _name_record(record: Record, call: Call) -> dict[str, Any]:
-    """Return which record it is, and of which call."""
+    """Return the attributes of a measure that name the record and its call."""
     return {
         "record": record.text,
         "name": call.name,
@@ -137,7 +136,7 @@ def _describe_paired(left: Record, right: Record, call: Call, other: Call) -> Me
 
 
 def compare_facts(left: Record, right: Record) -> dict[str, Any]:
-    """Return what two records tell of each other by themselves: attributes of a :class:`Measure`."""
+    """Return what follows from two records alone, as attributes of a :class:`Measure`: join, types, shapes, equal bits."""
     shapes = "" if left.shape == right.shape else f"{list(left.shape)} on the reference, {list(right.shape)} on the target"
     return {
         "join": "shape" if shapes else "paired",

@@ -1,7 +1,8 @@
-"""A pair of tensors, read once: summed up, checked by its content ids, and seen by the user's own metrics, in one pass.
+"""Reads a pair of tensors once: one pass sums it up, checks it by its content ids, and feeds the user's own metrics.
 
-A pair is cut at the same places whatever reads it, so that results are the same for any number of threads, under any executor,
-resumed or not.
+Reading is what takes the time: a dump may be larger than memory, so each byte is fetched once and everything is computed while
+it is in the cache. A pair is cut at the same elements whoever reads it. So results are the same, to the last bit, for any
+number of threads, under any executor, and after a resumed run.
 """
 
 from __future__ import annotations
@@ -25,7 +26,158 @@ from precflow.dumps.reader import Dump
 from precflow.dumps.records import Record
 from precflow.errors import DumpError
 
-# What a reader of the metrics should know beside them: how many elements of which class, and what the metrics leave out.
+# Elements that one thread reads at a time: 16 MiB a side of float32. A multiple of the blocks that content ids are made of, so
+# that each part gives whole checksums.
+PART = 1 << 22
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """Two records of one shape whose tensors have to be read.
+
+    Attributes:
+        reference: The reference's.
+        target: The target's.
+    """
+
+    reference: Record
+    target: Record
+
+    @property
+    def contents(self) -> tuple[str, str]:
+        """Content ids of both: a module and its last operator have the same output, which is read once for both."""
+        return self.reference.key, self.target.key
+
+
+class PairResult(msgspec.Struct, frozen=True):
+    """What reading a pair gave: plain data that is sent between processes and kept in files.
+
+    Attributes:
+        metrics: Name -> number, the user's own behind ours.
+        counts: Classes of values.
+        warnings: What a reader of the metrics should know.
+        absent: The user's own metrics that gave no number -> why.
+        problem: Why the pair could not be read; ``""`` if it was read.
+    """
+
+    metrics: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    warnings: tuple[str, ...] = ()
+    absent: dict[str, str] = {}
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How pairs are read.
+
+    Attributes:
+        compiled: Use the compiled pass if there is one for the types.
+        block: Elements that NumPy widens to float64 at a time.
+        own: The user's metrics.
+        constants: Constants that count as mask fills.
+    """
+
+    compiled: bool = False
+    block: int = DEFAULT_BLOCK
+    own: MetricMakers = field(default_factory=dict)
+    constants: tuple[float, ...] = FILLS
+
+
+@dataclass(frozen=True, slots=True)
+class PartResult:
+    """What one range of a pair gave: its summary, checksums of both sides if they are checked, the user's metrics."""
+
+    summary: Summary
+    lanes: tuple[Words, Words] | None
+    tally: MetricTally
+
+
+class OpenPair:
+    """The mapped tensors of a pair; several threads may read ranges of it.
+
+    Args:
+        reading: The records.
+        reference: Dump of the reference.
+        target: Dump of the target.
+        options: How it is read.
+
+    Raises:
+        DumpError: A tensor is missing or cannot be read.
+    """
+
+    def __init__(self, reading: Reading, reference: Dump, target: Dump, options: ReadOptions) -> None:
+        self._options = options
+        self._sides = (("reference", reference, reading.reference), ("target", target, reading.target))
+        self._whole = not (reading.reference.part or reading.target.part)
+        first, second = (self._open(*side) for side in self._sides)
+        self._bytes = tuple(np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (first, second))
+        self._tensors = PairOfTensors(first, second, options.constants)
+
+    @property
+    def size(self) -> int:
+        """Number of elements, parts of complex numbers counted singly."""
+        return self._tensors.size
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Return the ranges to read, in order; an empty tensor has one empty range, so that it gets a summary too."""
+        return [(start, min(start + PART, self.size)) for start in range(0, self.size, PART)] or [(0, 0)]
+
+    def read(self, start: int, stop: int) -> PartResult:
+        """Read one range."""
+        options, tally = self._options, MetricTally(self._options.own)
+        tally.read(self._tensors.reference[start:stop], self._tensors.target[start:stop])
+        data = (
+            tuple(side[self._byte_offset(side, start) : self._byte_offset(side, stop)] for side in self._bytes)
+            if self._whole
+            else None
+        )
+        summary, lanes = self._tensors.checked(start, stop, data, block=options.block, compiled=options.compiled)
+        return PartResult(summary, lanes, tally)
+
+    def views(self, start: int, stop: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return a range of both sides, for :func:`mapped_pages.release` once it has been read."""
+        return self._tensors.reference[start:stop], self._tensors.target[start:stop]
+
+    def finish(self, parts: Sequence[PartResult]) -> PairResult:
+        """Merge the results of all ranges, given in order, and check that the bytes read are those that were recorded."""
+        try:
+            for number, side in enumerate(self._sides if self._whole else ()):
+                self._check(*side, np.concatenate([part.lanes[number] for part in parts if part.lanes]))
+        except DumpError as error:
+            return PairResult(problem=error.message)
+        summaries = [(*span, part.summary) for span, part in zip(self.ranges(), parts, strict=True)]
+        summary, tally = self._tensors.settled(summaries, compiled=self._options.compiled), parts[0].tally
+        for part in parts[1:]:
+            tally.merge(part.tally)
+        own, absent = tally.values()
+        return PairResult({**measure_all(summary), **own}, count_classes(summary), list_warnings(summary), absent)
+
+    def _open(self, side: str, dump: Dump, record: Record) -> npt.NDArray[Any]:
+        """Return a tensor; an error names the side. Only whole tensors are checked while they are read, kept parts at once."""
+        try:
+            return dump.view(record) if self._whole else dump.tensor(record)
+        except DumpError as error:
+            raise DumpError(f"{side}: {error.message}") from error
+
+    def _check(self, side: str, dump: Dump, record: Record, lanes: Words) -> None:
+        try:
+            dump.check(record, id_of_lanes(record.dtype, record.shape, lanes))
+        except DumpError as error:
+            raise DumpError(f"{side}: {error.message}") from error
+
+    def _byte_offset(self, data: npt.NDArray[np.uint8], element: int) -> int:
+        return data.size * element // self.size if self.size else 0
+
+
+def read_pair(reading: Reading, sides: Mapping[str, Dump], options: ReadOptions) -> PairResult:
+    """Read one pair in this thread."""
+    try:
+        pair = OpenPair(reading, sides["reference"], sides["target"], options)
+    except DumpError as error:
+        return PairResult(problem=error.message)
+    parts = [pair.read(start, stop) for start, stop in pair.ranges()]
+    release(*pair.views(0, pair.size))
+    return pair.finish(parts)
 
 
 def count_classes(summary: Summary) -> dict[str, int]:
@@ -62,151 +214,3 @@ _WARNINGS: tuple[tuple[Callable[[Summary], int], str], ...] = (
 def list_warnings(summary: Summary) -> tuple[str, ...]:
     """Return what a reader of the metrics should know about the elements that they leave out."""
     return tuple(text.format(count) for counted, text in _WARNINGS if (count := counted(summary)))
-
-
-PART = 1 << 22  # elements that one thread reads at a stretch: 16 MiB a side of float32, and whole blocks of a content id
-
-
-class Reading(msgspec.Struct, frozen=True):
-    """Two records of one shape whose tensors are to be read.
-
-    Attributes:
-        reference: The reference's.
-        target: The target's.
-    """
-
-    reference: Record
-    target: Record
-
-    @property
-    def contents(self) -> tuple[str, str]:
-        """What is read: a module and its last operator have the same, and are read once."""
-        return self.reference.key, self.target.key
-
-
-class PairResult(msgspec.Struct, frozen=True):
-    """What reading a pair gave: plain data, which travels between processes and is kept in files.
-
-    Attributes:
-        metrics: Name -> number, the user's own behind ours.
-        counts: Classes of values.
-        warnings: What a reader of the metrics should know.
-        absent: The user's own metrics that gave no number -> why.
-        problem: Why it could not be read, ``""`` where it was.
-    """
-
-    metrics: dict[str, float] = {}
-    counts: dict[str, int] = {}
-    warnings: tuple[str, ...] = ()
-    absent: dict[str, str] = {}
-    problem: str = ""
-
-
-@dataclass(frozen=True)
-class ReadOptions:
-    """How pairs are read.
-
-    Attributes:
-        compiled: By the compiled pass where there is one.
-        block: Elements that NumPy widens at a time.
-        own: The user's metrics.
-        constants: Which mask fills are known.
-    """
-
-    compiled: bool = False
-    block: int = DEFAULT_BLOCK
-    own: MetricMakers = field(default_factory=dict)
-    constants: tuple[float, ...] = FILLS
-
-
-@dataclass(frozen=True, slots=True)
-class PartResult:
-    """What one range of a pair gave: its summary, the lanes of both sides where they are checked, the user's metrics."""
-
-    summary: Summary
-    lanes: tuple[Words, Words] | None
-    tally: MetricTally
-
-
-class OpenPair:
-    """The tensors of a reading, mapped; safe to use from several threads.
-
-    Args:
-        reading: The records.
-        reference: Dump of the reference.
-        target: Dump of the target.
-        terms: How it is read.
-
-    Raises:
-        DumpError: A tensor cannot be had.
-    """
-
-    def __init__(self, reading: Reading, reference: Dump, target: Dump, terms: ReadOptions) -> None:
-        self._terms = terms
-        self._sides = (("reference", reference, reading.reference), ("target", target, reading.target))
-        self._whole = not (reading.reference.part or reading.target.part)
-        first, second = (self._opened(*side) for side in self._sides)
-        self._bytes = tuple(np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (first, second))
-        self._tensors = PairOfTensors(first, second, terms.constants)
-
-    @property
-    def size(self) -> int:
-        """Number of elements, parts of complex numbers counted singly."""
-        return self._tensors.size
-
-    def ranges(self) -> list[tuple[int, int]]:
-        """Return the ranges to read, in order; one without elements where there are none, so that it has a summary too."""
-        return [(start, min(start + PART, self.size)) for start in range(0, self.size, PART)] or [(0, 0)]
-
-    def read(self, start: int, stop: int) -> PartResult:
-        """Read one range."""
-        terms, tally = self._terms, MetricTally(self._terms.own)
-        tally.read(self._tensors.reference[start:stop], self._tensors.target[start:stop])
-        data = tuple(side[self._place(side, start) : self._place(side, stop)] for side in self._bytes) if self._whole else None
-        summary, lanes = self._tensors.checked(start, stop, data, block=terms.block, compiled=terms.compiled)
-        return PartResult(summary, lanes, tally)
-
-    def views(self, start: int, stop: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return a range of both sides, for who gives back their pages when it is read: see :func:`pages.release`."""
-        return self._tensors.reference[start:stop], self._tensors.target[start:stop]
-
-    def found(self, parts: Sequence[PartResult]) -> PairResult:
-        """Put all ranges together, in order, and make sure that what was read is what was recorded."""
-        try:
-            for number, side in enumerate(self._sides if self._whole else ()):
-                self._check(*side, np.concatenate([part.lanes[number] for part in parts if part.lanes]))
-        except DumpError as error:
-            return PairResult(problem=error.message)
-        summaries = [(*span, part.summary) for span, part in zip(self.ranges(), parts, strict=True)]
-        summary, tally = self._tensors.settled(summaries, compiled=self._terms.compiled), parts[0].tally
-        for part in parts[1:]:
-            tally.merge(part.tally)
-        own, absent = tally.values()
-        return PairResult({**measure_all(summary), **own}, count_classes(summary), list_warnings(summary), absent)
-
-    def _opened(self, side: str, dump: Dump, record: Record) -> npt.NDArray[Any]:
-        """Return a tensor, a kept part of one checked; an error says on which side it is."""
-        try:
-            return dump.view(record) if self._whole else dump.tensor(record)
-        except DumpError as error:
-            raise DumpError(f"{side}: {error.message}") from error
-
-    def _check(self, side: str, dump: Dump, record: Record, lanes: Words) -> None:
-        try:
-            dump.check(record, id_of_lanes(record.dtype, record.shape, lanes))
-        except DumpError as error:
-            raise DumpError(f"{side}: {error.message}") from error
-
-    def _place(self, data: npt.NDArray[np.uint8], element: int) -> int:
-        return data.size * element // self.size if self.size else 0
-
-
-def read_pair(reading: Reading, sides: Mapping[str, Dump], terms: ReadOptions) -> PairResult:
-    """Read one pair in this thread."""
-    try:
-        pair = OpenPair(reading, sides["reference"], sides["target"], terms)
-    except DumpError as error:
-        return PairResult(problem=error.message)
-    parts = [pair.read(start, stop) for start, stop in pair.ranges()]
-    release(*pair.views(0, pair.size))
-    return pair.found(parts)

@@ -63,7 +63,7 @@ def test_several_ranges_give_what_one_gives(opened, monkeypatch):
     pair = OpenPair(reading, **sides, terms=ReadOptions(own={"largest": Largest}))
     assert pair.ranges() == [(0, 65536), (65536, 131072), (131072, 150000)]
     parts = [pair.read(start, stop) for start, stop in pair.ranges()]
-    found = pair.found(parts)
+    found = pair.finish(parts)
     assert found.metrics == pytest.approx(whole.metrics, rel=1e-12)
     assert found.metrics["largest"] == float(np.abs(X * np.float32(1.5) - X).max())
     assert found.counts == whole.counts

@@ -113,7 +113,7 @@ def _read_task(task: Sequence[PairRange]) -> list[PartResult | PairResult]:
 
 
 def _result(pair: OpenPair, part: PartResult, *, whole: bool) -> PartResult | PairResult:
-    return pair.found([part]) if whole else part
+    return pair.finish([part]) if whole else part
 
 
 def _finish_pair(pair: OpenPair, results: Iterator[PartResult | PairResult]) -> PairResult:
@@ -124,4 +124,4 @@ def _finish_pair(pair: OpenPair, results: Iterator[PartResult | PairResult]) -> 
         if isinstance(result, PairResult):
             return result
         parts.append(result)
-    return pair.found(parts)
+    return pair.finish(parts)
