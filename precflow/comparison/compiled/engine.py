@@ -58,20 +58,20 @@ _CLASSES = (
 _LOG = logging.getLogger(__name__)
 _LOCK = threading.Lock()
 _NO_WORDS, _NO_LANES = words(np.zeros(0, np.uint8)), np.zeros((0, 2), np.uint32)
-_WORD = 4  # bytes that lanes are made of
-_STRETCH = 1 << 20  # elements after which pages are given back, those of less by who asks: 8 MiB of both sides of float32
+_WORD = 4  # bytes of a word of the checksums
+_STRETCH = 1 << 20  # elements after which mapped pages are released: 8 MiB of both sides of float32
 
 
 def find_compiled_pass(reference: str, target: str, constants: tuple[float, ...] = FILLS) -> CompiledPass | None:
-    """Return the compiled pass for two types, by name, or ``None``; it is compiled, or loaded, and tested at first use.
+    """Return the compiled pass for two types, or ``None``; at first use it is compiled, or loaded from disk, and tested.
 
     The function takes flat reference elements, as many of the target, the number of the first element in its tensor, and
-    the length of a row. Any number of threads may call it; it holds no lock while it works.
+    the length of a row. Any number of threads may call it; it does not hold the interpreter's lock.
 
     Args:
         reference: Type of the reference.
         target: Type of the target.
-        constants: Which mask fills are known.
+        constants: Constants that count as mask fills.
     """
     with _LOCK:
         return _load_and_test(reference, target, constants)
@@ -148,15 +148,16 @@ def _bits(values: npt.NDArray[Any], name: str) -> Bits:
 
 
 class _ThreadScratch(threading.local):
-    """What the kernel works in, made once a thread: for a small tensor it would take as long as all else."""
+    """Memory that the kernel computes in, made once a thread: making it would take as long as measuring a small tensor."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[np.dtype[Any], np.dtype[Any]], tuple[Any, ...]] = {}
 
     def scratch(self, reference: np.dtype[Any], target: np.dtype[Any]) -> tuple[Any, ...]:
-        """Return room for the sums and classes of a segment and, for each side, for a copy of one and one as float32's bits.
+        """Return memory for the sums and classes of a segment and, for each side, a copy of it and its float32 bits.
 
-        Each is there twice, read-only too: what is read has one type with the tensors then, and is compiled once.
+        Each array comes with a read-only view of it. Tensors are read-only, and for numba that is another type: reading
+        through the view lets one compiled form serve both.
         """
         types = reference, target
         if types not in self._made:
@@ -168,7 +169,7 @@ _SCRATCH = _ThreadScratch()
 
 
 def _make_totals(rows: int) -> tuple[npt.NDArray[Any], ...]:
-    """Return room for the totals of a range."""
+    """Return zeros for the totals of a range."""
     return np.zeros(TOTALS), np.zeros(LARGEST), np.zeros(TALLIES, np.int64), np.zeros((2, rows))
 
 
@@ -184,7 +185,7 @@ def _read_only(room: Bits) -> Bits:
 
 
 def _lane_arguments(parts: tuple[Bits, Bits], start: int, lanes: Lanes | None) -> tuple[Any, ...]:
-    """Return what the kernel sums up the lanes of a stretch with; bytes behind the last whole word are added here."""
+    """Return what the kernel needs for the checksums of a stretch; bytes after the last whole word are added here."""
     if lanes is None:
         return _NO_WORDS, _NO_WORDS, weights(), _NO_LANES, _NO_LANES
     sides, blocks = [], []

@@ -1,9 +1,9 @@
-"""The one loop over a segment that most segments need: those in which every value is ordinary and no y small.
+"""The loop that measures most segments: those in which every value is ordinary and no y is small.
 
-Whether a segment is such a one shows behind the loop: a look before it would read memory while nothing is computed, and
-compute while nothing is read. The loop is written so that LLVM turns it into vector code: no branches, integers of 32 bits,
-maxima of non-negative floats taken on their bits (a maximum of floats minds NaN, and is not vectorised), no flag that assumes
-NaN or infinities away. Places are unsigned: of a signed one numba minds that it may count from the end.
+Whether a segment is of this kind shows after the loop. A check before it would be a second pass over memory, and the loop
+computes what the check needs on the side. A segment that is not goes to ``general_path.py``. The loop is written so that LLVM turns it into vector code: no branches, integers of 32 bits,
+maxima of non-negative floats taken on their bits (a maximum of floats has to respect NaN, and is not vectorised), no flag that
+assumes NaN or infinities away. Indices are unsigned: for signed ones numba adds code, because they may count from the end.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from precflow.comparison.compiled.segment_sums import (
 
 NEARLY = 1.0 - 1e-9  # far more than the estimates of quotients are off
 _THOUSANDTH = 0.001 * NEARLY
-_SUMMED = 1 << 20  # distances below it, a segment of them, fit into 32 bits
+_SUMMED = 1 << 20  # the sum of a segment of smaller distances fits into 32 bits
 _ONE, _OFFSET = float32(1.0), float32(OFFSET)
 _TINY = int32(67 << 23)  # 2^-60, as float32's bits: float32 holds the inverse of what is larger, and all digits of a thousandth
 

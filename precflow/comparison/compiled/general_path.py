@@ -1,4 +1,8 @@
-"""What is done for a segment in which some value is not ordinary, or some y small."""
+"""Measures any segment: the fast path refuses those in which some value is not ordinary, or some y is small.
+
+If all values are ordinary, the segment is summed up as it is. Otherwise each pair is classified first, as
+``fused/value_classes.py`` does it, and the segment is summed up twice: ordinary pairs, then fills, with 0 in place of the others.
+"""
 
 from __future__ import annotations
 
@@ -46,15 +50,14 @@ from precflow.comparison.compiled.segment_sums import (
 )
 from precflow.comparison.fused.value_classes import CLOSE, FIRST_FILL, INFINITY, MINUS_INFINITY, NOT_A_NUMBER, ORDINARY
 
-# The compiled twin of ``values.classify``: the pairs of a segment are sorted, counted, and those apart set to 0.
-
 KEPT, APART, FILL = 0, 1, 2  # what is done with a pair: summed up, left out, summed up among the fills
-LOW_END, HIGH_END, SATURATED, SLACK, PLAIN = range(5)  # numbers of a type
+LOW_END, HIGH_END, SATURATED, SLACK, PLAIN = range(5)  # columns of `types`, what is known of a type
+_THOUSANDTH, _FIVE = 0.001 * (1 + 1e-15), 0.005 * (1 + 1e-15)  # an estimated quotient is off by up to 4e-16
 
 
 @register_jitable
 def _class_of(value: Any, side: Any, fills: Any, extent: Any) -> Any:
-    """Return the class of a value, and keep what tells whether constants are far from everything else."""
+    """Return the class of a value, and note in ``extent`` how near ordinary values come to the constants."""
     bands, types, floors = fills
     if abs(value) < types[side, PLAIN]:
         extent[side] = max(extent[side], abs(value))
@@ -110,7 +113,7 @@ def _classify_pair(y: Any, x: Any, fills: Any, counts: Any, extent: Any) -> Any:
 
 @register_jitable(fastmath=False)
 def classify_segment(reference: Any, target: Any, fills: Any, kinds: Any, counts: Any, extent: Any) -> Any:
-    """Sort the pairs of a segment, count them by class, and return how many are not kept, are fills, and are unlike ones.
+    """Classify and count the pairs of a segment; return how many are not kept, how many are fills, and how many unequal fills.
 
     Args:
         reference: Bit patterns of y.
@@ -137,19 +140,16 @@ def copy_kind(values: Any, kinds: Any, wanted: Any, room: Any) -> None:
         room[i] = values[i] if kinds[i] == wanted else 0
 
 
-_THOUSANDTH, _FIVE = 0.001 * (1 + 1e-15), 0.005 * (1 + 1e-15)  # an estimated quotient is off by up to 4e-16
-
-
 @register_jitable
 def add_general(reference: Any, target: Any, first: Any, length: Any, facts: Any, results: Any, scratch: Any) -> None:
-    """Add a segment to the running totals, whatever is in it.
+    """Add a segment to the running totals, whatever values are in it.
 
     Args:
         reference: Bit patterns of y.
         target: Bit patterns of x.
         first: Number of the first element, from the first one of row 0 of the results.
         length: Of a row.
-        facts: As for :func:`ranges.measure_range`.
+        facts: As for :func:`measure_range.measure_range`.
         results: The same.
         scratch: The same.
     """

@@ -1,6 +1,6 @@
-"""A range of a pair, segment after segment, into running totals: what a thread does without the interpreter's lock.
+"""Adds a range of a pair to running totals, segment by segment: what a thread does without the interpreter's lock.
 
-Nothing is allocated: room for what one segment gives comes from outside.
+Nothing is allocated here: the caller hands in the memory for the results of one segment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Further passes over a segment, each made only where what is known already says that it is needed.
+"""Further passes over a segment, each made only if what is known of the segment says that it is needed.
 
 All but ``extremes`` and ``distances`` take float32's bits.
 """

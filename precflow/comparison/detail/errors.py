@@ -1,4 +1,8 @@
-"""The errors of one box of a pair of tensors, and their sum over boxes."""
+"""The errors of one box of a pair of tensors, and their sum over boxes: sizes, units in the last place, worst elements.
+
+``precflow compare A B`` shows them for a single record. A tensor is cut into boxes that fit into the cache; each gives an
+:class:`Errors`, and these add up.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +21,15 @@ from precflow.comparison.fused.kernel import PairFacts, pair_facts
 from precflow.comparison.fused.ulp_distance import ulp_distances
 from precflow.comparison.fused.value_classes import BoolArray, FloatPair, Floats, classify_pairs, widen
 
-# How many elements are how many units in the last place apart, in classes that double in width.
-
-_NEAR = 1 << 12  # distances below it are counted singly first, which is ten times faster than to search their class
+_NEAR = 1 << 12  # smaller distances are counted one by one first: ten times faster than searching the class of each
 _EDGES = np.array([0, *(1 << power for power in range(64)), (1 << 64) - 1], np.uint64)  # largest distance of each class
+_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+MOST = 10  # worst elements that are kept
 
 
 @dataclass(frozen=True)
 class UlpCounts:
-    """Elements by their distance in units in the last place.
+    """How many elements are how many units in the last place apart, in classes that double in width.
 
     Attributes:
         counts: Class k holds distances over ``2^(k-2)``, up to ``2^(k-1)``: class 0 is 0, class 1 is 1, class 2 is 2, class 3
@@ -49,7 +53,7 @@ class UlpCounts:
         return [(0 if k == 0 else (1 << (k - 1)) // 2 + 1, 0 if k == 0 else 1 << (k - 1), n) for k, n in enumerate(self.counts)]
 
     def median(self) -> tuple[int, int]:
-        """Return the class that holds the (lower) median, as its smallest and its largest distance; 0 to 0 of no element."""
+        """Return the smallest and largest distance of the class that holds the (lower) median; 0 and 0 without elements."""
         half, seen = (sum(self.counts) + 1) // 2, 0
         for low, high, count in self.rows():
             seen += count
@@ -74,21 +78,13 @@ def count_ulps(apart: npt.NDArray[Any]) -> UlpCounts:
     return UlpCounts(tuple(int(count) for count in total[: last + 1]))
 
 
-_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-
-
-# The worst elements: the largest errors with their places, kept few while blocks go by.
-
-MOST = 10
-
-
 @dataclass(frozen=True, slots=True)
 class WorstElements:
-    """The elements with the largest of some figure, largest first; of equals the one that comes first in the tensor.
+    """The few elements with the largest error of one kind, largest first; among equals the first in the tensor.
 
     Attributes:
-        figures: What they are ranked by, all above 0.
-        places: Flat number of each.
+        figures: Their errors, all above 0.
+        places: Their flat indices.
     """
 
     figures: tuple[float, ...] = ()
@@ -96,7 +92,7 @@ class WorstElements:
 
     @property
     def floor(self) -> float:
-        """What a later element has to lie above to come in."""
+        """An element with no larger error than this cannot become one of them."""
         return self.figures[-1] if len(self.figures) == MOST else 0.0
 
     def __add__(self, other: WorstElements) -> WorstElements:
@@ -111,9 +107,9 @@ def find_worst(figures: npt.NDArray[Any], start: int, floor: float = 0.0) -> Wor
     """Return the worst elements of a block.
 
     Args:
-        figures: Flat, without NaN.
-        start: Flat number of the first one in the tensor.
-        floor: What does not lie above it is of no interest; a block without such an element costs one maximum.
+        figures: Errors, flat, without NaN.
+        start: Flat index of the first one in the tensor.
+        floor: Only larger errors count. A block without any costs no more than its maximum.
     """
     if not figures.size or not figures.max() > floor:
         return WorstElements()
@@ -129,25 +125,25 @@ def find_worst(figures: npt.NDArray[Any], start: int, floor: float = 0.0) -> Wor
 
 
 def find_first(mask: npt.NDArray[np.bool_], start: int, most: int = MOST) -> tuple[int, ...]:
-    """Return the flat numbers of the first elements that a mask marks."""
+    """Return the flat indices of the first elements that a mask marks."""
     return tuple(start + int(place) for place in np.flatnonzero(mask)[:most])
 
 
 @dataclass(frozen=True)
 class Errors:
-    """What the errors of a part of a pair are like; y is the reference, x the target. Parts add up.
+    """The errors of a part of a pair; y is the reference, x the target. Parts add up.
 
-    Left out are pairs with NaN or an infinity on either side or a mask's fill value on both; figures relative to y leave out
-    small y (0, or subnormal in the reference's type) too.
+    Pairs with NaN or an infinity on either side, or a mask's fill value on both, are left out. Relative errors leave out small
+    y (0, or subnormal in the reference's type) too.
 
     Attributes:
-        unequal: Elements whose values differ, NaN equal to NaN; -0 equals 0.
-        first: Flat number of the first of them, -1 where there is none.
-        mismatched: Flat numbers of the first NaN, infinities and fills without an equal partner.
+        unequal: Elements whose values differ; NaN equals NaN, and -0 equals 0.
+        first: Flat index of the first of them; -1 if there is none.
+        mismatched: Flat indices of the first NaN, infinities and fills without an equal partner.
         absolute: Elements with the largest ``|x - y|``.
         relative: Elements with the largest ``|x - y| / |y|``.
         sizes: Magnitudes of ``|x - y|``.
-        ulps: Distances in units in the last place of the coarser type; none of integers.
+        ulps: Distances in units in the last place of the coarser type; empty for integers.
     """
 
     unequal: int = 0
@@ -179,9 +175,9 @@ class Differences:
         distance: ``|x - y|``, float64.
         magnitude: ``|y|``, float64.
         unequal: Where the values differ.
-        mismatched: Where classes of values differ; ``None`` where nowhere.
-        excluded: Pairs that are no ordinary numbers; ``None`` where there is none.
-        apart: Distances in units in the last place; ``None`` of integers.
+        mismatched: Where the classes of values differ; ``None`` if nowhere.
+        excluded: Pairs that are not ordinary numbers; ``None`` if there are none.
+        apart: Distances in units in the last place; ``None`` for integers.
         smallest: Below it ``|y|`` is small.
     """
 
@@ -197,13 +193,13 @@ class Differences:
 def measure_differences(
     reference: npt.NDArray[Any], target: npt.NDArray[Any], *, inexact: bool, floors: FloatPair = (0.0, 0.0)
 ) -> Differences | int:
-    """Return the differences of a block, or the number of its elements where no bit differs.
+    """Return the differences of a block; only the number of its elements if no bit differs.
 
     Args:
         reference: Flat reals or integers.
         target: As many.
-        inexact: They are floating point numbers on either side.
-        floors: Constants below these are no mask fills in the reference and in the target.
+        inexact: Either side is floating point.
+        floors: Smaller constants are not mask fills, in the reference and in the target.
     """
     if reference.dtype == target.dtype and not _differ(reference, target):
         return int(reference.size)
@@ -217,8 +213,8 @@ def measure_box(found: Differences, box: Box, sums: AxisSums, largest: float, be
         found: The differences of the box.
         box: Where it lies.
         sums: Sums along the axes.
-        largest: Largest ``|x - y|`` of the whole tensor: squares are taken relative to its power of two.
-        before: Errors of boxes that come before; what is no worse than their worst is not looked for.
+        largest: Largest ``|x - y|`` of the whole tensor. Errors are divided by its power of two, so that no square overflows.
+        before: Errors of earlier boxes; elements that are no worse than their worst are skipped.
     """
     exponent = math.frexp(largest)[1]
     scaled = np.ldexp(found.distance, -exponent)
@@ -227,7 +223,8 @@ def measure_box(found: Differences, box: Box, sums: AxisSums, largest: float, be
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         relative = np.where(usable, found.distance / found.magnitude, 0.0)
     compared = found.distance if found.excluded is None else found.distance[~found.excluded]
-    ulps = UlpCounts() if found.apart is None else count_ulps(found.apart[_counted(usable, found.excluded)])
+    counted = usable if found.excluded is None else usable & ~found.excluded
+    ulps = UlpCounts() if found.apart is None else count_ulps(found.apart[counted])
     places = np.flatnonzero(found.unequal)
     return Errors(
         unequal=int(places.size),
@@ -240,12 +237,8 @@ def measure_box(found: Differences, box: Box, sums: AxisSums, largest: float, be
     )
 
 
-def _counted(usable: BoolArray, excluded: BoolArray | None) -> BoolArray:
-    return usable if excluded is None else usable & ~excluded
-
-
 def measure_equal_block(reference: npt.NDArray[Any], *, inexact: bool, floors: FloatPair = (0.0, 0.0)) -> Errors:
-    """Return the errors of a block without an unequal bit: every compared element is 0 apart."""
+    """Return the errors of a block of equal bits: every compared element is 0 apart."""
     if not inexact:
         return Errors(sizes=Magnitudes(int(reference.size)))
     facts = pair_facts(reference.dtype.name, reference.dtype.name)
@@ -270,24 +263,21 @@ def _float_differences(reference: npt.NDArray[Any], target: npt.NDArray[Any], fl
         y[groups[0]] = x[groups[0]] = 0.0
     with np.errstate(over="ignore"):
         distance = np.minimum(np.abs(x - y), np.finfo(np.float64).max)
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = ulp_distances(reference, target, facts.coarse)
     return Differences(
         distance=distance,
         magnitude=np.abs(y),
         unequal=unequal,
         mismatched=groups[1] if groups else None,
         excluded=groups[0] if groups else None,
-        apart=_apart(reference, target, facts),
+        apart=apart,
         smallest=facts.reference.smallest_normal,
     )
 
 
-def _apart(reference: npt.NDArray[Any], target: npt.NDArray[Any], facts: PairFacts) -> npt.NDArray[Any]:
-    with np.errstate(invalid="ignore", over="ignore"):
-        return ulp_distances(reference, target, facts.coarse)
-
-
 def _find_excluded(y: Floats, x: Floats, facts: PairFacts, floors: FloatPair) -> tuple[BoolArray, BoolArray] | None:
-    """Return which pairs are no ordinary numbers, and which are counted as mismatched; ``None`` where all are ordinary."""
+    """Return which pairs are not ordinary numbers, and which of them are mismatched; ``None`` if all are ordinary."""
     sides = zip((y, x), facts.fills, strict=True)
     if all(values.min() > -fills.plain and values.max() < fills.plain for values, fills in sides):
         return None

@@ -1,4 +1,4 @@
-"""The executor that a recipe's machine asks for."""
+"""What an executor is, and which one a recipe asks for: threads of this process, or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from precflow.comparison.user_metrics import DeclaredMetrics
 from precflow.config import schema
 from precflow.dumps.reader import Dump
 
-# What an executor has.
-
 
 class Executor(Protocol):
-    """Reads batches somewhere."""
+    """Reads batches of pairs, with threads or on other machines."""
 
     def run(
         self, batches: Iterable[Batch], reference: Dump, target: Dump, terms: ReadOptions
     ) -> Iterator[tuple[Batch, list[PairResult]]]:
-        """Yield every batch with what its readings gave, in their order; batches may come in any order.
+        """Yield each batch with the results of its readings, in their order; batches may come in any order.
 
         Raises:
-            PrecflowError: They cannot be read there at all.
+            PrecflowError: They cannot be read there at all, for example because no worker answers.
         """
 
 
@@ -34,7 +32,7 @@ def choose(settings: schema.Executor, declared: DeclaredMetrics) -> Executor:
 
     Args:
         settings: As composed.
-        declared: The user's metrics, which other processes load for themselves.
+        declared: The user's metrics; other processes load them for themselves.
     """
     if settings.name == "dask":
         return Cluster(settings.address, settings.workers, declared)

@@ -1,4 +1,4 @@
-"""Threads of this process: the default."""
+"""The default executor: threads of this process. Reading and summing release the interpreter's lock, so threads are enough."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from precflow.dumps.mapped_pages import release
 from precflow.dumps.reader import Dump
 from precflow.errors import DumpError
 
-_ENOUGH = 1 << 20  # elements that are worth a task of a pool
-_HELD = 1 << 19  # elements whose pages a thread holds: of both sides of float32 4 MiB
-_AHEAD = 2  # batches that are begun before the first of them is finished
+_ENOUGH = 1 << 20  # elements that make a task of the pool worth its overhead
+_HELD = 1 << 19  # elements whose pages a thread keeps mapped: 4 MiB of both sides of float32
+_AHEAD = 2  # batches that are started before the first one is finished, so that no thread waits at its end
 
 PairRange = tuple[OpenPair, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Reads with threads; a large tensor with several of them at once.
+    """Reads with threads; several of them share a large tensor.
 
     Attributes:
         threads: How many; 0 is one a processor.
@@ -47,15 +47,15 @@ class Threads:
                 for batch in batches:
                     begun.append(_BatchInProgress(batch, reference, target, terms, pool))
                     if len(begun) > _AHEAD:
-                        yield begun.popleft().finished()
+                        yield begun.popleft().finish()
                 while begun:
-                    yield begun.popleft().finished()
+                    yield begun.popleft().finish()
             finally:
                 pool.shutdown(cancel_futures=True)
 
 
 class _BatchInProgress:
-    """A batch whose pairs are being read."""
+    """A batch whose pairs threads are reading."""
 
     def __init__(self, batch: Batch, reference: Dump, target: Dump, terms: ReadOptions, pool: ThreadPoolExecutor) -> None:
         self._batch = batch
@@ -64,8 +64,8 @@ class _BatchInProgress:
             pool.submit(_read_task, task) for task in _make_tasks(self._opened)
         ]
 
-    def finished(self) -> tuple[Batch, list[PairResult]]:
-        """Wait for all of it, and put the parts of large pairs together."""
+    def finish(self) -> tuple[Batch, list[PairResult]]:
+        """Wait for all its tasks, and merge the parts of large pairs."""
         results = iter([result for task in self._tasks for result in task.result()])
         return self._batch, [
             opened if isinstance(opened, PairResult) else _finish_pair(opened, results) for opened in self._opened
@@ -80,7 +80,7 @@ def _open_pair(reading: Reading, reference: Dump, target: Dump, terms: ReadOptio
 
 
 def _make_tasks(opened: Sequence[OpenPair | PairResult]) -> Iterator[list[PairRange]]:
-    """Put ranges together until they are worth a task."""
+    """Group ranges of all pairs into tasks of at least ``_ENOUGH`` elements."""
     task: list[PairRange] = []
     size = 0
     for pair in opened:
@@ -97,12 +97,13 @@ def _make_tasks(opened: Sequence[OpenPair | PairResult]) -> Iterator[list[PairRa
 
 
 def _read_task(task: Sequence[PairRange]) -> list[PartResult | PairResult]:
-    """Read ranges, and finish the pairs that are read whole: the thread that waits for all has the interpreter's lock else."""
+    """Read ranges, and finish the pairs that have one range: the thread that waits for all tasks would do it one by one."""
     results: list[PartResult | PairResult] = []
     held: list[npt.NDArray[Any]] = []
     size = 0
     for pair, start, stop in task:
-        results.append(_result(pair, pair.read(start, stop), whole=stop - start == pair.size))
+        part = pair.read(start, stop)
+        results.append(pair.finish([part]) if stop - start == pair.size else part)
         held += pair.views(start, stop)
         size += stop - start
         if size >= _HELD:
@@ -112,12 +113,8 @@ def _read_task(task: Sequence[PairRange]) -> list[PartResult | PairResult]:
     return results
 
 
-def _result(pair: OpenPair, part: PartResult, *, whole: bool) -> PartResult | PairResult:
-    return pair.finish([part]) if whole else part
-
-
 def _finish_pair(pair: OpenPair, results: Iterator[PartResult | PairResult]) -> PairResult:
-    """Return what a pair gave, of whose ranges the next results are."""
+    """Merge the results of a pair's ranges, which are the next ones."""
     parts: list[PartResult] = []
     for _ in pair.ranges():
         result = next(results)
