@@ -1,7 +1,7 @@
-"""The door to the compiled pass: which pairs have one, whether it works here, and its totals as a :class:`Summary`.
+"""The entry to the compiled pass: finds the one for two types, tests it, and turns its totals into a :class:`Summary`.
 
-Without numba (``pip install 'precflow[fast]'``), for types without a compiled form, and where the self-test fails, the answer
-is ``None``, and the NumPy pass does the work.
+Without numba (``pip install 'precflow[fast]'``), for types without a compiled form, and if the self test fails, there is none,
+and the NumPy pass does the work.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """The loop that measures most segments: those in which every value is ordinary and no y is small.
 
 Whether a segment is of this kind shows after the loop. A check before it would be a second pass over memory, and the loop
-computes what the check needs on the side. A segment that is not goes to ``general_path.py``. The loop is written so that LLVM turns it into vector code: no branches, integers of 32 bits,
-maxima of non-negative floats taken on their bits (a maximum of floats has to respect NaN, and is not vectorised), no flag that
-assumes NaN or infinities away. Indices are unsigned: for signed ones numba adds code, because they may count from the end.
+computes what the check needs on the side. Other segments go to ``general_path.py``.
+
+The loop is written so that LLVM turns it into vector code: no branches, integers of 32 bits, maxima of non-negative floats
+taken on their bits (a maximum of floats has to respect NaN, and is not vectorised), no flag that assumes NaN or infinities
+away. Indices are unsigned: for signed ones numba adds code, because they may count from the end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measures any segment: the fast path refuses those in which some value is not ordinary, or some y is small.
 
-If all values are ordinary, the segment is summed up as it is. Otherwise each pair is classified first, as
-``fused/value_classes.py`` does it, and the segment is summed up twice: ordinary pairs, then fills, with 0 in place of the others.
+If all values are ordinary, the segment is summed up as it is. Otherwise each pair is classified first, as in
+``fused/value_classes.py``, and the segment is summed up twice: ordinary pairs, then fills, with 0 in place of the others.
 """
 
 from __future__ import annotations
