@@ -60,7 +60,7 @@ def test_several_ranges_give_what_one_gives(opened, monkeypatch):
     reading, sides = opened(X, X * np.float32(1.5))
     whole = read_pair(reading, sides, ReadOptions(own={"largest": Largest}))
     monkeypatch.setattr(module, "PART", 1 << 16)
-    pair = OpenPair(reading, **sides, terms=ReadOptions(own={"largest": Largest}))
+    pair = OpenPair(reading, **sides, options=ReadOptions(own={"largest": Largest}))
     assert pair.ranges() == [(0, 65536), (65536, 131072), (131072, 150000)]
     parts = [pair.read(start, stop) for start, stop in pair.ranges()]
     found = pair.finish(parts)
@@ -71,7 +71,7 @@ def test_several_ranges_give_what_one_gives(opened, monkeypatch):
 
 def test_a_pair_without_elements_has_a_range_and_a_summary_too(opened):
     reading, sides = opened(X[:0], X[:0])
-    assert OpenPair(reading, **sides, terms=ReadOptions()).ranges() == [(0, 0)]
+    assert OpenPair(reading, **sides, options=ReadOptions()).ranges() == [(0, 0)]
     assert read_pair(reading, sides, ReadOptions()).metrics == {"bitwise_equal": 1.0}
 
 
@@ -85,14 +85,14 @@ def test_a_tensor_that_is_not_there_is_a_problem_of_its_side(opened):
     reading, sides = opened(X, X)
     absent = Reading(msgspec.structs.replace(reading.reference, content="0" * 32, stored=False), reading.target)
     with pytest.raises(DumpError, match="reference: "):
-        OpenPair(absent, **sides, terms=ReadOptions())
+        OpenPair(absent, **sides, options=ReadOptions())
     assert read_pair(absent, sides, ReadOptions()).problem.startswith("reference: ")
 
 
 def test_complex_numbers_are_pairs_of_reals(opened):
     numbers = (X[:2] + 1j * X[1:3]).astype(np.complex64)
     reading, sides = opened(numbers, numbers * np.complex64(2))
-    assert OpenPair(reading, **sides, terms=ReadOptions()).size == 2 * numbers.size
+    assert OpenPair(reading, **sides, options=ReadOptions()).size == 2 * numbers.size
     assert read_pair(reading, sides, ReadOptions()).metrics["relative_l2"] == pytest.approx(1.0, rel=1e-6)
 
 
