@@ -24,7 +24,7 @@ def write(model: ReportModel, folder: Path, formats: Sequence[str]) -> list[Path
     Each file appears whole or not at all: a reader never sees half a report.
 
     Raises:
-        PrecflowError: A format that nobody knows.
+        PrecflowError: A format is unknown.
         StoreError: The folder cannot be written.
     """
     unknown = [name for name in formats if name not in FORMATS]

@@ -43,10 +43,10 @@ class Case:
 
 def render(model: ReportModel) -> str:
     """Return the run as JUnit XML."""
-    every = list_cases(model)
-    root = ET.Element("testsuites", _count_outcomes(model.recipe, every))
-    for suite in dict.fromkeys(case.suite for case in every):
-        inside = [case for case in every if case.suite == suite]
+    cases = list_cases(model)
+    root = ET.Element("testsuites", _count_outcomes(model.recipe, cases))
+    for suite in dict.fromkeys(case.suite for case in cases):
+        inside = [case for case in cases if case.suite == suite]
         part = ET.SubElement(root, "testsuite", _count_outcomes(f"{model.recipe}.{suite}", inside))
         for case in inside:
             _append_case(part, model.recipe, case)
@@ -97,26 +97,26 @@ def _make_stage_case(stage: StageView) -> Case:
 def _make_module_case(name: str, rows: Sequence[Row]) -> Case:
     """Return the case of one module: failure if a record is wrong, else error if one is missing, else skipped or passed."""
     for outcome, statuses in (("failure", MISALIGNED_STATUSES), ("error", INCOMPLETE_STATUSES)):
-        found = [row for row in rows if row.judged.status in statuses]
-        if found:
-            return Case("modules", name, outcome, _describe_records(found, rows), "\n".join(_list_reasons(found)))
+        bad = [row for row in rows if row.judged.status in statuses]
+        if bad:
+            return Case("modules", name, outcome, _describe_records(bad, rows), "\n".join(_list_reasons(bad)))
     if not any(row.judged.status in {"pass", "accepted"} for row in rows):
         return Case("modules", name, "skipped", "no record of this module could have failed")
     accepted = sum(row.judged.status == "accepted" for row in rows)
     return Case("modules", name, "passed", wording.plural(accepted, "accepted difference") if accepted else "")
 
 
-def _describe_records(found: Sequence[Row], rows: Sequence[Row]) -> str:
-    worst = highlights.find_worst_status([row.judged.status for row in found])
-    starts = " (the error starts here)" if any(row.role == "introduces" for row in found) else ""
-    return f"{wording.count(len(found))} of {wording.plural(len(rows), 'record')}, worst: {wording.words(worst)}{starts}"
+def _describe_records(bad: Sequence[Row], rows: Sequence[Row]) -> str:
+    worst = highlights.find_worst_status([row.judged.status for row in bad])
+    starts = " (the error starts here)" if any(row.role == "introduces" for row in bad) else ""
+    return f"{wording.count(len(bad))} of {wording.plural(len(rows), 'record')}, worst: {wording.words(worst)}{starts}"
 
 
-def _list_reasons(found: Sequence[Row]) -> Iterable[str]:
-    for row in sorted(found, key=lambda row: row.role != "introduces")[:_SHOWN]:
+def _list_reasons(bad: Sequence[Row]) -> Iterable[str]:
+    for row in sorted(bad, key=lambda row: row.role != "introduces")[:_SHOWN]:
         yield f"{row.measure.record}: {wording.words(row.judged.status)}, {row.judged.reason or row.measure.reason or row.role}"
-    if len(found) > _SHOWN:
-        yield f"and {wording.count(len(found) - _SHOWN)} more in the report"
+    if len(bad) > _SHOWN:
+        yield f"and {wording.count(len(bad) - _SHOWN)} more in the report"
 
 
 def _count_outcomes(name: str, inside: Sequence[Case]) -> dict[str, str]:

@@ -58,7 +58,7 @@ class DetailView:
     Attributes:
         index: Number of its row in the report.
         row: Its measure and status.
-        of: Its detail.
+        of: Its comparison in full.
         where: Where the error is, in one sentence.
         sides: Lines of the table of both sides.
         values: Histograms of the values of both sides, one over the other.

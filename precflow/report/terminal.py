@@ -94,6 +94,7 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
     room = (LINES if columns >= USUAL else MORE_LINES) - len(head) - len(foot) - 1
     command = _render_command(model, columns, ascii_only=ascii_only)
     body: list[str] = []
+    # The command is worth more than a second finding, so every amount is tried with it before any without it.
     for amount in (*(_Amount(*most, command) for most in _AMOUNTS), *(_Amount(*most) for most in _AMOUNTS)):
         body = bodies[model.verdict.verdict](model, columns, amount)
         if len(body) <= room:
@@ -142,8 +143,8 @@ def _render_verdict(model: ReportModel, columns: int) -> list[str]:
         start = wording.printable(model.region.start)
         return [*_put_beside(line, "starts at  ", start, columns), *emulated] if start else [line, *emulated]
     failing = any(model.verdict.counts.get(status) for status in MISALIGNED_STATUSES)
-    said = "records differ, but that proves nothing yet" if failing else "nothing failed, but something needed is missing"
-    return [*_put_beside(line, "", said, columns), *emulated]
+    missing = "records differ, but that proves nothing yet" if failing else "nothing failed, but something needed is missing"
+    return [*_put_beside(line, "", missing, columns), *emulated]
 
 
 def _put_beside(line: str, label: str, text: str, columns: int) -> list[str]:
@@ -168,21 +169,17 @@ def _render_aligned(model: ReportModel, columns: int, amount: _Amount) -> list[s
 
 
 def _render_misaligned(model: ReportModel, columns: int, amount: _Amount) -> list[str]:
-    lines: list[str] = []
-    for place, finding in enumerate(model.findings[: amount.findings], start=1):
-        lines += (
-            _render_finding(place, finding, columns, amount) if place == 1 else _render_finding_title(place, finding, columns)
-        )
-    if not model.findings:
-        lines += _render_labelled("because", "; ".join(model.verdict.reasons) or "records are over their limits", columns)
-        lines += _render_labelled(
-            "advice", "no rule knows this fault; the report shows the operator and its source line", columns
-        )
-    besides = [f"{wording.count(many)} {what}" for what, many in _count_others(model).items() if many]
-    lines += [
-        "",
-        *_render_labelled("records", "   ".join([describe_compared(model), _describe_roles(model), *besides]), columns, most=3),
-    ]
+    if model.findings:
+        lines = _render_finding(1, model.findings[0], columns, amount)
+        for place, finding in enumerate(model.findings[1 : amount.findings], start=2):
+            lines += _render_finding_title(place, finding, columns)
+    else:
+        advice = "no rule knows this fault; the report shows the operator and its source line"
+        lines = _render_labelled("because", "; ".join(model.verdict.reasons) or "records are over their limits", columns)
+        lines += _render_labelled("advice", advice, columns)
+    others = [f"{wording.count(many)} {what}" for what, many in _count_others(model).items() if many]
+    records = "   ".join([describe_compared(model), _describe_roles(model), *others])
+    lines += ["", *_render_labelled("records", records, columns, most=3)]
     worst = highlights.find_furthest_row(model)
     if worst is not None:
         lines += _render_record("worst", worst, f"(limit {wording.number(worst.judged.limit)})", columns)

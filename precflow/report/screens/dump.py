@@ -105,7 +105,7 @@ def _describe_capture(capture: Mapping[str, Any]) -> str:
 
 
 def _join(value: Any) -> str:
-    return ", ".join(str(one) for one in value) if isinstance(value, (list, tuple)) else str(value)
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _describe_steps(seen: Overview) -> str:
