@@ -39,7 +39,7 @@ from precflow.config.composition import compose
 from precflow.dumps.garbage import freezing_allowed
 from precflow.report.terminal import render_summary
 from precflow.run.jobs import make_job
-from precflow.stages.artifacts import reading_once
+from precflow.stages.artifacts import cache_reads
 from precflow.stages.registry import instances
 from precflow.stages.report import read_model
 
@@ -57,7 +57,7 @@ def measured(name, work):
 found, done, folder = {}, {}, Path(sys.argv[1])
 sides = [f"{side}.dump={folder / side}" for side in ("reference", "target")]
 job = make_job(compose(["+recipe=compare_dumps", *sides]), command="precflow +recipe=compare_dumps")
-with freezing_allowed(), reading_once():
+with freezing_allowed(), cache_reads():
     for stage in instances(job.config):
         done[stage.name] = folder / "made" / stage.name
         done[stage.name].mkdir(parents=True)

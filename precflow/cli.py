@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from precflow import __version__, streams
 from precflow.agent import redaction
-from precflow.config import flags
+from precflow.config import command_line
 from precflow.config.suggestions import did_you_mean
 from precflow.dumps import bus_errors
 from precflow.dumps.garbage import freezing_allowed
@@ -106,20 +106,20 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[0] in VERBS:
         return _verb(arguments[0], arguments[1:])
     if {"-sc", "--shell-completion"} & set(arguments):
-        from precflow.config.introspection import complete
+        from precflow.config.hydra_views import complete
 
         return complete(arguments, verbs={name: name in _OF_RECIPES for name in VERBS})
-    line = flags.parse(arguments)
+    line = command_line.parse(arguments)
     if line.words and _is_bare(line.words[0]):
         return _bare(line)
-    return _look(line) if line.asks_for(*flags.LOOKING) else _run(line, arguments)
+    return _look(line) if line.asks_for(*command_line.LOOKING) else _run(line, arguments)
 
 
-def _look(line: flags.CommandLine) -> int:
+def _look(line: command_line.CommandLine) -> int:
     if line.asks_for("--version"):
         streams.write(f"precflow {__version__}")
         return 0
-    from precflow.config.introspection import look
+    from precflow.config.hydra_views import look
 
     return look(line)
 
@@ -134,7 +134,7 @@ def _is_bare(word: str) -> bool:
     return "=" not in word and word[:1] not in "+~"
 
 
-def _bare(line: flags.CommandLine) -> int:
+def _bare(line: command_line.CommandLine) -> int:
     """Take ``--config-dir DIR VERB`` for the verb; refuse any other bare word in front."""
     word = line.words[0]
     if word in VERBS:
@@ -154,7 +154,7 @@ def _bare(line: flags.CommandLine) -> int:
     )
 
 
-def _run(line: flags.CommandLine, arguments: Sequence[str]) -> int:
+def _run(line: command_line.CommandLine, arguments: Sequence[str]) -> int:
     from precflow.config.composition import compose, sweep
 
     jobs = sweep(line.words, config_dirs=line.config_dirs) if line.multirun else [line.words]

@@ -143,11 +143,10 @@ def compare(
         raise TypeError("expected two folders of dumps, or two tensors; got one of each")
     if not all(folders):
         return compare_values(reference, target, tolerance)
-    from precflow.report.terminal import render_summary
-    from precflow.run.evidence import one_dump
+    from precflow.run.find_dumps import open_named_dump
     from precflow.stages.two_dumps import comparison
 
-    left, right = (one_dump(os.fspath(folder)) for folder in (reference, target))
+    left, right = (open_named_dump(os.fspath(folder)) for folder in (reference, target))
     model = comparison(left, right, command="", tolerance=tolerance, same=same)
     return Comparison(
         verdict=model.verdict.verdict,

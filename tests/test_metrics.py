@@ -7,8 +7,8 @@ import pytest
 from precflow.comparison import formulas
 from precflow.comparison.fused.close_tolerances import RUNGS
 from precflow.config.checks import COLUMNS
+from precflow.config.key_tree import fields, without_none
 from precflow.config.schema import Limits, Ulp
-from precflow.config.shape import fields, without_none
 from precflow.metrics import LIMITED, METRICS, find_metric
 
 DOCS = Path(__file__).parents[1] / "docs" / "metrics.md"

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from precflow.config import shape, units
+from precflow.config import key_tree, units
 from precflow.config.documents import DottedPath, Mark, dotted, trap
 from precflow.config.layers import COMMAND_LINE
 from precflow.config.schema import Numbers, RunConfig
@@ -46,41 +46,41 @@ class Builder:
 
     def _section(self, kind: type, data: Any, path: DottedPath) -> Any:
         if not isinstance(data, Mapping):
-            keys = ", ".join(list(shape.fields(kind))[:4])
+            keys = ", ".join(list(key_tree.fields(kind))[:4])
             found = "it is empty: leave it out" if data is None else f"not one value: {_shown(data)}"
             return self.say(path, f"is a section with keys ({keys}...), {found}")
         values = {}
         for key, value in data.items():
             here = (*path, str(key))
-            if key not in shape.fields(kind):
+            if key not in key_tree.fields(kind):
                 self._unknown += 1  # a near key takes milliseconds to find
-                self.say(here, "no such key." + (shape.suggestion(here, len(path)) if self._unknown <= _SUGGESTIONS else ""))
+                self.say(here, "no such key." + (key_tree.suggestion(here, len(path)) if self._unknown <= _SUGGESTIONS else ""))
             elif value is None and self._mark(here).raw in (None, "null"):
                 continue  # an explicit null takes an inherited value away
             else:
-                built = self._value(shape.fields(kind)[key], value, here, f"{kind.__name__}.{key}")
+                built = self._value(key_tree.fields(kind)[key], value, here, f"{kind.__name__}.{key}")
                 if built is not _WRONG:
                     values[key] = built
-        return kind(**{shape.attribute(key): value for key, value in values.items()})
+        return kind(**{key_tree.attribute(key): value for key, value in values.items()})
 
     def _value(self, hint: Any, value: Any, path: DottedPath, field: str) -> Any:
-        kind = shape.without_none(hint)
+        kind = key_tree.without_none(hint)
         origin = typing.get_origin(kind)
-        if shape.is_section(kind):
+        if key_tree.is_section(kind):
             return self._section(kind, value, path)
         if kind is Any:
             return self._open(value, path)
         if kind is Numbers:
             return self._numbers(value, path)
         if origin is tuple:
-            return self._list(shape.item(kind), value, path, field)
+            return self._list(key_tree.item(kind), value, path, field)
         if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
-            return self._map(shape.item(kind), value, path, field)
+            return self._map(key_tree.item(kind), value, path, field)
         return self._scalar(kind, value, path, field)
 
     def _list(self, kind: Any, value: Any, path: DottedPath, field: str) -> Any:
         if not isinstance(value, (list, tuple)):
-            if shape.is_section(kind) or isinstance(value, Mapping) or value is None:
+            if key_tree.is_section(kind) or isinstance(value, Mapping) or value is None:
                 return self.say(path, f"expected a list, got {_shown(value)}")
             built = self._value(kind, value, path, field)
             return _WRONG if built is _WRONG else (built,)

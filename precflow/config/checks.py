@@ -1,33 +1,34 @@
-"""What must hold in a built configuration beyond keys and types; every check yields ``(path, message)``."""
+"""What must hold in a configuration beyond keys and types: values that contradict each other or can never have an effect.
+
+Every check yields ``(path, message)`` for each problem, and all checks run: a user sees everything that is wrong at once.
+"""
 
 from __future__ import annotations
 
 import datetime
-import os
-import shutil
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from precflow import __version__
 from precflow.agent import redaction
-from precflow.agent.contract import BACKWARD, FILLS, GRADIENT, HEADER_FILE, LARGEST, MODULE, OPERATOR, OPTIMIZER
+from precflow.agent.contract import BACKWARD, FILLS, GRADIENT, LARGEST, MODULE, OPERATOR, OPTIMIZER
 from precflow.agent.sampling import parse_slices
 from precflow.config import emulation, factories, standards
-from precflow.config.documents import DottedPath, scalars
-from precflow.config.plain import plain
-from precflow.config.schema import Accepted, Capture, CaptureRule, Limits, Rule, RunConfig, Side
+from precflow.config.documents import DottedPath, PathProblems, scalars
+from precflow.config.schema import Accepted, Capture, CaptureRule, Limits, Rule, RunConfig
 from precflow.config.suggestions import did_you_mean
-from precflow.config.trust import SHIPPED, TARGET
-from precflow.config.vocabulary import COLUMNS, ESCALATING, SEEDED, names_file
+from precflow.config.trust import TARGET
+from precflow.config.vocabulary import COLUMNS, ESCALATING
 from precflow.metrics import LIMITED, find_metric
 
-Found = Iterator[tuple[DottedPath, str]]
-
 _MOST_FILLS = 32
-_APART = 0.05  # of a constant: bands around two of them never meet in any element type
+_CLOSEST = 0.05  # two mask constants differ by more than this share: rounded to 16 bits they must not become one
+
+# A phase is recorded by some levels only: gradients of weights, for instance, belong to modules and to no single call.
+_LEVELS_OF_PHASE = {BACKWARD: (MODULE, OPERATOR), GRADIENT: (MODULE,), OPTIMIZER: (MODULE,)}
+_CONDITIONS = ("match", "class_", "operator", "level", "phase", "step", "rank")
 
 _NOT_EMPTY = (
     ("reference", "device"),
@@ -41,150 +42,60 @@ _NOT_EMPTY = (
 )
 
 
-def problems(config: RunConfig, data: Mapping[str, Any]) -> Found:
+def find_problems(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
     """Yield everything that makes a configuration unusable.
 
     Args:
-        config: As built.
-        data: As written, for what was left out.
+        config: The configuration.
+        data: The same as plain data, which shows what was left out.
     """
-    yield from _secrets(data)
-    yield from _object_stores(config)
-    yield from _empty(config)
-    yield from _fills(config)
-    yield from _rules(config, data)
-    yield from _accepted(config)
-    yield from _limits(config)
-    yield from _versions(config)
-    yield from _own_metrics(config)
-    yield from _executor(config)
-    yield from _capture(config)
-    yield from emulation.problems(config.emulate.rules)
-    yield from factories.shipped(config)
+    yield from _check_secrets(data)
+    yield from _check_stores(config)
+    yield from _check_empty_lists(config)
+    yield from _check_fills(config)
+    yield from _check_rules(config, data)
+    yield from _check_accepted(config)
+    yield from _check_limits(config)
+    yield from _check_versions(config)
+    yield from _check_user_metrics(config)
+    yield from _check_executor(config)
+    yield from _check_capture(config)
+    yield from emulation.find_problems(config.emulate.rules)
+    yield from factories.check_shipped(config)
     if config.emulate.name and "emulated" not in config.target.device:
         yield ("target", "device"), f"emulate={config.emulate.name} would do nothing: the target is not `emulated`"
 
 
-def expired(config: RunConfig, today: datetime.date) -> Found:
+def find_expired(config: RunConfig, today: datetime.date) -> PathProblems:
     """Yield accepted differences whose last day has passed: a run counts them as failures again."""
     for number, entry in enumerate(config.accepted):
-        day = _day(entry.until)
+        day = _parse_day(entry.until)
         if day is not None and day < today:
             yield ("accepted", str(number), "until"), f"{entry.until} has passed: this difference fails again"
 
 
-def incomplete(config: RunConfig) -> Found:
-    """Yield what is missing before a side can run: something to run, or a dump of its own."""
-    dumps = [os.path.abspath(os.path.expanduser(side.dump)) for side in (config.reference, config.target) if side.dump]  # noqa: PTH100, PTH111  Path refuses some texts
-    if len(dumps) != len(set(dumps)):
-        yield ("target", "dump"), "is the dump of the reference too: a dump always agrees with itself"
-    for side in ("reference", "target"):
-        settings = getattr(config, side)
-        if settings.dump or side not in config.sides:
-            continue
-        if not config.workload.model:
-            yield (side, "dump"), f"{side} has nothing to run: {side}.dump=PATH of an existing dump, or workload.model._target_"
-        elif "_target_" not in config.workload.model or "_target_" not in config.workload.inputs:
-            part = "model" if "_target_" not in config.workload.model else "inputs"
-            yield ("workload", part, "_target_"), "is missing: the dotted name of the function that makes it"
-            return
-        elif "optimizer" in config.capture.phase and not config.workload.optimizer:
-            yield ("capture", "phase"), "has `optimizer`, which needs one: workload.optimizer._target_=torch.optim.AdamW"
-            return
-
-
-def absent(config: RunConfig) -> Found:
-    """Yield every path that must be here before any work and is not what it should be.
-
-    Only what this machine is going to use: a side that runs elsewhere, or whose dump is given, needs nothing of its own here,
-    and the weights of one behind a launcher may lie on another machine.
-    """
-    here = [(name, side) for name, side in (("reference", config.reference), ("target", config.target)) if name in config.sides]
-    for name, side in here:
-        if side.dump:
-            yield from _not_there((name, "dump"), side.dump, _FOLDER, f"the folder that holds {HEADER_FILE}")
-        else:
-            yield from _absent_of_side(name, side)
-    if any(not side.dump for _, side in here) and not any(side.launcher for _, side in here):
-        yield from _absent_of_workload(config)
-    for path, text in ((("store",), config.store), (("site", "store"), config.site.store), (("runs",), config.runs)):
-        folder = Path(text or ".").expanduser()
-        above = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), folder)
-        if "://" not in text and above.is_file():
-            yield path, f"{above} is a file; expected a folder, or a place where one can be made"
-
-
-def _absent_of_side(name: str, side: Side) -> Found:
-    for number, file in enumerate(side.setup):
-        yield from _not_there((name, "setup", str(number)), file, _FILE, "a shell file to source before the interpreter starts")
-    own = side.variables.get("PATH")
-    found_by_setup = side.setup and side.launcher and "/" not in side.launcher[0]  # which may change PATH
-    if side.launcher and not found_by_setup and side.launcher[0] != "{command}":
-        yield from _not_there((name, "launcher", "0"), side.launcher[0], _PROGRAM, "the program that starts the agent", own)
-    if side.interpreter:
-        expected = "the Python of this side, such as /usr/bin/python3"
-        yield from _not_there((name, "interpreter"), side.interpreter, _PROGRAM, expected)
-
-
-def _absent_of_workload(config: RunConfig) -> Found:
-    """Yield files that arguments name: all those of shipped factories, of others those that can be nothing but a path."""
-    for part in ("model", "inputs", "loss", "optimizer"):
-        arguments = getattr(config.workload, part)
-        shipped = str(arguments.get(TARGET, "")).startswith(f"{SHIPPED}.")
-        for key, value in arguments.items():
-            if not isinstance(value, str) or value in {"", SEEDED} or not names_file(key):
-                continue
-            if shipped or value.startswith(("/", "./", "../", "~")):  # `weights: org/model` may be a name on a hub
-                yield from _not_there(("workload", part, key), value, _ANY, "a file or a folder")
-    used = [text for _, text in scalars(plain(config.workload)) if isinstance(text, str)]
-    for name, place in config.site.paths.items():
-        if any(text == place or text.startswith(f"{place.rstrip('/')}/") for text in used):
-            yield from _not_there(("site", "paths", name), place, _ANY, "a file or a folder: workload names it")
-
-
-_FILE, _FOLDER, _PROGRAM, _ANY = "file", "folder", "program", "any"
-
-
-def _not_there(path: DottedPath, text: str, kind: str, expected: str, search: str | None = None) -> Found:
-    """Yield a problem where a path is not of its kind; programs are searched for in ``search``, or in the PATH of precflow."""
-    try:
-        place = Path(text).expanduser()
-        is_file, is_folder, exists = place.is_file(), place.is_dir(), place.exists()
-    except (OSError, ValueError, RuntimeError):  # too long, a NUL, an unknown ~user
-        yield path, f"{text} does not exist; expected {expected}"
-        return
-    is_program = kind == _PROGRAM and shutil.which(os.path.expanduser(text), path=search) is not None  # noqa: PTH111  a Path loses "./"
-    if {_FILE: is_file, _FOLDER: is_folder, _PROGRAM: is_program, _ANY: exists}[kind]:
-        return
-    if is_file:
-        found = "is not executable" if kind == _PROGRAM else "is a file"
-    else:
-        found = "is a folder" if is_folder else "is no regular file" if exists else "does not exist"
-    yield path, f"{text} {found}; expected {expected}"
-
-
-def _object_stores(config: RunConfig) -> Found:
+def _check_stores(config: RunConfig) -> PathProblems:
     for key, address in (("store", config.store), ("site.store", config.site.store)):
         if "://" in address and not address.startswith("file://"):
             yield tuple(key.split(".")), f"object stores are not available in precflow {__version__}: name a folder"
 
 
-def _secrets(data: Mapping[str, Any]) -> Found:
+def _check_secrets(data: Mapping[str, Any]) -> PathProblems:
     for path, value in scalars(data):
         if isinstance(value, str) and redaction.REDACTED[:-1] in value:
             yield path, "stands for a secret, which is never written down: give the secret itself"
 
 
-def _empty(config: RunConfig) -> Found:
+def _check_empty_lists(config: RunConfig) -> PathProblems:
     for section, key in _NOT_EMPTY:
         if not getattr(getattr(config, section), key):
             yield (section, key), "is an empty list: leave it out for the default"
-    if not config.tolerance.standards and not _limits_of(config.tolerance) and not config.tolerance.rules:
+    if not config.tolerance.standards and not _given_limits(config.tolerance) and not config.tolerance.rules:
         yield ("tolerance", "standards"), "is an empty list and there is no limit: nothing could fail. Use [default]"
 
 
-def _fills(config: RunConfig) -> Found:
-    """Yield constants of masks that no mask is made of, and those that are known or stand too close to one that is."""
+def _check_fills(config: RunConfig) -> PathProblems:
+    """Yield mask constants that are no use: not finite, too small, or (nearly) the same as one that is known already."""
     if len(config.tolerance.fills) > _MOST_FILLS:
         yield ("tolerance", "fills"), f"has {len(config.tolerance.fills)} constants; expected at most {_MOST_FILLS}"
         return
@@ -194,34 +105,34 @@ def _fills(config: RunConfig) -> Found:
         if not 1 <= abs(fill) <= LARGEST["float64"]:
             yield path, f"is {fill:g}; expected a finite number of at least 1 in magnitude"
             continue
-        near = next((other for other in known if abs(fill - other) <= _APART * abs(other)), None)
+        near = next((other for other in known if abs(fill - other) <= _CLOSEST * abs(other)), None)
         if near is not None:
-            yield path, f"is {fill:g}, which lies within {_APART:.0%} of {near:g}: that is known already"
+            yield path, f"is {fill:g}, which lies within {_CLOSEST:.0%} of {near:g}: that is known already"
         known.append(fill)
 
 
-def _rules(config: RunConfig, data: Mapping[str, Any]) -> Found:
+def _check_rules(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
     for number, rule in enumerate(config.tolerance.rules):
         path = ("tolerance", "rules", str(number))
-        if "match" not in _item(data, path) or not rule.match:
+        if "match" not in _written_item(data, path) or not rule.match:
             yield path, "has no `match`: a pattern over `module` or `module / operator`"
-        if not _limits_of(rule):
+        if not _given_limits(rule):
             yield path, f"sets no limit; metrics are {', '.join(LIMITED[:4])}..."
-        for metric, source in () if rule.because else _loosened(rule, config):
+        for metric, source in () if rule.because else _loosened_limits(rule, config):
             yield path, f"loosens {metric} of {source} without `because`"
 
 
-def _loosened(rule: Rule, config: RunConfig) -> Iterator[tuple[str, str]]:
+def _loosened_limits(rule: Rule, config: RunConfig) -> Iterator[tuple[str, str]]:
     """Yield ``(metric, whose limit)`` where a rule's limit is wider than the one it takes the place of."""
     dtype = standards.coarsest(config.reference.dtype, config.target.dtype)
     others = {f"`{name}`": standards.limits(name, dtype) for name in config.tolerance.standards}
-    for source, general in {"the plain limit": _limits_of(config.tolerance), **others}.items():
-        for metric, limit in _limits_of(rule).items():
+    for source, general in {"the plain limit": _given_limits(config.tolerance), **others}.items():
+        for metric, limit in _given_limits(rule).items():
             if metric in general and (limit < general[metric] if find_metric(metric).at_least else limit > general[metric]):
                 yield metric, source
 
 
-def _accepted(config: RunConfig) -> Found:
+def _check_accepted(config: RunConfig) -> PathProblems:
     for number, entry in enumerate(config.accepted):
         path = ("accepted", str(number))
         missing = [key for key in ("match", "because", "until") if not getattr(entry, key)]
@@ -230,7 +141,7 @@ def _accepted(config: RunConfig) -> Found:
                 path,
                 f"has no {', '.join(f'`{key}`' for key in missing)}: what is accepted is written down, with its last day",
             )
-        if entry.until and _day(entry.until) is None:
+        if entry.until and _parse_day(entry.until) is None:
             yield (*path, "until"), f'`{entry.until}` is not a day: write "YYYY-MM-DD"'
 
 
@@ -240,9 +151,9 @@ def _limit_groups(config: RunConfig) -> list[tuple[DottedPath, Limits]]:
     return groups + [(("accepted", str(number)), entry) for number, entry in enumerate(config.accepted)]
 
 
-def _limits(config: RunConfig) -> Found:
+def _check_limits(config: RunConfig) -> PathProblems:
     for path, limits in _limit_groups(config):
-        for metric, limit in _limits_of(limits).items():
+        for metric, limit in _given_limits(limits).items():
             at_least = find_metric(metric).at_least
             if at_least and limit > 1:
                 yield (*path, metric), f"means at least {limit:g}, which nothing reaches: a share of one such as 0.999 or 99.9%"
@@ -254,7 +165,7 @@ def _limits(config: RunConfig) -> Found:
         yield ("coverage", "elements"), "is a share of the elements of what was compared: at most 1"
 
 
-def _versions(config: RunConfig) -> Found:
+def _check_versions(config: RunConfig) -> PathProblems:
     require = config.environment.require
     for path, text in (
         (("about", "needs"), config.about.needs),
@@ -270,7 +181,7 @@ def _versions(config: RunConfig) -> Found:
             yield path, f"the recipe needs precflow {text}, this is {__version__}"
 
 
-def _own_metrics(config: RunConfig) -> Found:
+def _check_user_metrics(config: RunConfig) -> PathProblems:
     for name, declared in config.metrics.items():
         if name in COLUMNS:
             yield ("metrics", name), "is a metric of precflow's: give yours another name"
@@ -285,7 +196,7 @@ def _own_metrics(config: RunConfig) -> Found:
             yield ("report", "columns", str(number)), f"`{name}` is not one of {', '.join(known)}.{did_you_mean(name, known)}"
 
 
-def _executor(config: RunConfig) -> Found:
+def _check_executor(config: RunConfig) -> PathProblems:
     executor = config.executor
     if executor.name == "local" and executor.address:
         yield ("executor", "address"), "is for executor=dask"
@@ -294,12 +205,12 @@ def _executor(config: RunConfig) -> Found:
             yield ("executor", key), "is a number; 0 is one a processor"
 
 
-def _limits_of(limits: Limits | Rule | Accepted) -> dict[str, float]:
+def _given_limits(limits: Limits | Rule | Accepted) -> dict[str, float]:
     ours = {metric: getattr(limits, metric) for metric in LIMITED if getattr(limits, metric) is not None}
     return {**ours, **limits.metrics}
 
 
-def _item(data: Any, path: DottedPath) -> Mapping[str, Any]:
+def _written_item(data: Any, path: DottedPath) -> Mapping[str, Any]:
     for part in path:
         if isinstance(data, (list, tuple)) and part.isdigit() and int(part) < len(data):
             data = data[int(part)]
@@ -308,25 +219,18 @@ def _item(data: Any, path: DottedPath) -> Mapping[str, Any]:
     return data if isinstance(data, Mapping) else {}
 
 
-def _day(text: str) -> datetime.date | None:
+def _parse_day(text: str) -> datetime.date | None:
     try:
         return datetime.date.fromisoformat(text) if len(text) == len("2027-03-31") else None
     except ValueError:
         return None
 
 
-# What must hold in ``capture`` beyond keys and types.
-
-_RECORDED_AT = {BACKWARD: (MODULE, OPERATOR), GRADIENT: (MODULE,), OPTIMIZER: (MODULE,)}
-_NARROWING = ("match", "class_", "operator", "level", "phase", "step", "rank")
-
-
-def _capture(config: RunConfig) -> Iterator[tuple[DottedPath, str]]:
-    """Yield ``(path, message)`` for everything that makes the section unusable."""
+def _check_capture(config: RunConfig) -> PathProblems:
     capture = config.capture
-    yield from _capture_rules(capture)
-    yield from _ranks(config)
-    yield from _phases(capture)
+    yield from _check_capture_rules(capture)
+    yield from _check_ranks(config)
+    yield from _check_phases(capture)
     if capture.keep_last < 0:
         yield ("capture", "keep_last"), "is a number of steps: 0 keeps all"
     given = next((side for side in ("reference", "target") if getattr(config, side).dump), "")
@@ -336,29 +240,31 @@ def _capture(config: RunConfig) -> Iterator[tuple[DottedPath, str]]:
         yield ("capture", "keep_last"), "and escalating exclude each other: the second pass looks into steps of the first"
 
 
-def _phases(capture: Capture) -> Iterator[tuple[DottedPath, str]]:
-    """Refuse what no level that was asked for records: nothing of it would be compared, and nobody told."""
-    for phase, levels in _RECORDED_AT.items():
+def _check_phases(capture: Capture) -> PathProblems:
+    """Refuse a phase that none of the chosen levels records: nothing of it would be compared, and nobody would notice."""
+    for phase, levels in _LEVELS_OF_PHASE.items():
         if phase in capture.phase and capture.level and not set(levels) & set(capture.level):
-            told = f"{phase} is recorded at level {' or '.join(levels)}, and capture.level has {', '.join(capture.level)} only"
-            yield ("capture", "phase"), f"{told}: capture.level=[{','.join((levels[0], *capture.level))}]"
+            problem = (
+                f"{phase} is recorded at level {' or '.join(levels)}, and capture.level has {', '.join(capture.level)} only"
+            )
+            yield ("capture", "phase"), f"{problem}: capture.level=[{','.join((levels[0], *capture.level))}]"
 
 
-def _capture_rules(capture: Capture) -> Iterator[tuple[DottedPath, str]]:
-    last = ""  # the rule that takes everything, behind which none counts
+def _check_capture_rules(capture: Capture) -> PathProblems:
+    last = ""  # the first rule that matches everything: those after it never count
     for number, rule in enumerate(capture.rules):
         path: DottedPath = ("capture", "rules", str(number))
         if last:
             yield path, f"never counts: {last} matches everything, and the first match counts"
-        yield from ((path, text) for text in _contradictions(rule))
+        yield from ((path, text) for text in _describe_contradictions(rule))
         if not 0 < rule.sample <= 1:
             yield (*path, "sample"), "is a share above 0 and at most 1, such as 1%"
-        if not any(getattr(rule, key) for key in _NARROWING):
+        if not any(getattr(rule, key) for key in _CONDITIONS):
             last = f"rules[{number}]"
-        yield from _slices(rule, path)
+        yield from _check_slices(rule, path)
 
 
-def _contradictions(rule: CaptureRule) -> Iterator[str]:
+def _describe_contradictions(rule: CaptureRule) -> Iterator[str]:
     parts = rule.slices or float(rule.sample) != 1.0
     if not (rule.detail or parts):
         yield "changes nothing: give it a detail (digest, statistics, sketch, tensors, none), slices or a sample"
@@ -366,7 +272,7 @@ def _contradictions(rule: CaptureRule) -> Iterator[str]:
         yield "keeps nothing of what it matches (detail: none), so slices and sample mean nothing"
 
 
-def _slices(rule: CaptureRule, path: DottedPath) -> Iterator[tuple[DottedPath, str]]:
+def _check_slices(rule: CaptureRule, path: DottedPath) -> PathProblems:
     if rule.slices:
         try:
             parse_slices(rule.slices)
@@ -374,7 +280,7 @@ def _slices(rule: CaptureRule, path: DottedPath) -> Iterator[tuple[DottedPath, s
             yield (*path, "slices"), str(error)
 
 
-def _ranks(config: RunConfig) -> Iterator[tuple[DottedPath, str]]:
+def _check_ranks(config: RunConfig) -> PathProblems:
     named: list[tuple[DottedPath, tuple[int, ...]]] = [(("capture", "rank"), config.capture.rank)]
     named += [(("capture", "rules", str(number), "rank"), rule.rank) for number, rule in enumerate(config.capture.rules)]
     for path, wanted in named:

@@ -21,13 +21,13 @@ from hydra.types import RunMode
 
 from precflow import resources
 from precflow.agent import redaction
-from precflow.config import checks, factories, overrides, recipe_source, standards, trust
+from precflow.config import checks, factories, missing, overrides, recipe_source, standards, trust
 from precflow.config.build import Builder
 from precflow.config.documents import Document, DottedPath, dotted, shown
 from precflow.config.interpolation import Interpolation
 from precflow.config.layers import COMMAND_LINE, Layers
-from precflow.config.listing import as_text, locked
 from precflow.config.overrides import Word, sweep
+from precflow.config.recipe_yaml import as_text, locked
 from precflow.config.schema import RunConfig
 from precflow.config.search_path import (
     DATA_GROUPS,
@@ -225,8 +225,12 @@ def _composed(
     wrong_inside = {key[:length] for key in wrong for length in range(len(key) + 1)}
     to_run: tuple[tuple[DottedPath, str], ...] = ()
     if complete and not untrusted:  # nothing that an untrusted recipe names is looked for
-        to_run = (*checks.incomplete(config), *checks.absent(config), *factories.here(config))
-    for path, message in (*checks.problems(config, data), *to_run):
+        to_run = (
+            *missing.find_missing_workload(config),
+            *missing.find_missing_files(config),
+            *factories.check_user_code(config),
+        )
+    for path, message in (*checks.find_problems(config, data), *to_run):
         if path not in wrong_inside and not any(path[:length] in wrong for length in range(1, len(path))):
             builder.say(path, message)  # what could not be built has its default and says nothing
     problems += [Problem(problem.place or COMMAND_LINE, problem.key, problem.message) for problem in builder.problems]
@@ -234,7 +238,7 @@ def _composed(
         raise _as_trust_error(problems, typed)
     if problems:
         raise overrides.problem_list(problems, typed)
-    notes = [Problem(layers.mark(path).place, dotted(path), text) for path, text in checks.expired(config, _today())]
+    notes = [Problem(layers.mark(path).place, dotted(path), text) for path, text in checks.find_expired(config, _today())]
     return Composed(
         config=replace(config, recipe="+".join(overrides.chosen(words, "recipe"))),
         provenance=layers.provenance(),

@@ -20,6 +20,7 @@ from precflow.errors import Problem
 from precflow.files import open_regular
 
 DottedPath = tuple[str, ...]
+PathProblems = Iterator[tuple[DottedPath, str]]  # (path of a value, what is wrong with it)
 
 # What one file may have at most.
 LARGEST_FILE = 1 << 20  # bytes

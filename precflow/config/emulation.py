@@ -6,13 +6,13 @@ The agent checks its rules once more; here a misspelt one is told with file and 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import BACKWARD, FAULT_KEYS, FAULT_PHASES, REDRAW
-from precflow.config.documents import DottedPath
+from precflow.config.documents import DottedPath, PathProblems
 from precflow.config.suggestions import did_you_mean
 
 _SOURCE = Path(__file__).parents[1] / "agent" / "emulated" / "effects.py"
@@ -40,7 +40,7 @@ def effects() -> Mapping[str, Mapping[str, tuple[str, bool]]]:
     return found
 
 
-def problems(rules: Sequence[Mapping[str, Any]]) -> Iterator[tuple[DottedPath, str]]:
+def find_problems(rules: Sequence[Mapping[str, Any]]) -> PathProblems:
     """Yield ``(path, message)`` for everything that no rule of an emulated fault can say."""
     if len(rules) > _MOST_RULES:
         yield ("emulate", "rules"), f"has {len(rules)} rules; at most {_MOST_RULES}"
@@ -59,7 +59,7 @@ def problems(rules: Sequence[Mapping[str, Any]]) -> Iterator[tuple[DottedPath, s
             yield from _parameters(rule, effects()[str(name)], path)
 
 
-def _common(rule: Mapping[str, Any], path: DottedPath) -> Iterator[tuple[DottedPath, str]]:
+def _common(rule: Mapping[str, Any], path: DottedPath) -> PathProblems:
     operator, module, phase = rule.get("operator"), rule.get("module", ""), rule.get("phase", "")
     names = [operator] if isinstance(operator, str) else operator
     if not isinstance(names, list) or not names or not all(isinstance(one, str) and one for one in names):
@@ -78,9 +78,7 @@ def _common(rule: Mapping[str, Any], path: DottedPath) -> Iterator[tuple[DottedP
         yield (*path, "call"), "expected numbers of calls, from 0"
 
 
-def _parameters(
-    rule: Mapping[str, Any], known: Mapping[str, tuple[str, bool]], path: DottedPath
-) -> Iterator[tuple[DottedPath, str]]:
+def _parameters(rule: Mapping[str, Any], known: Mapping[str, tuple[str, bool]], path: DottedPath) -> PathProblems:
     listed = ", ".join(known) or "none"
     for key, value in rule.items():
         if key in FAULT_KEYS:

@@ -12,7 +12,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
@@ -20,12 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import FACTORIES, SHIPPED
-from precflow.config.documents import DottedPath
+from precflow.config.documents import DottedPath, PathProblems
 from precflow.config.schema import RunConfig, Side
 from precflow.config.suggestions import did_you_mean
 from precflow.config.trust import TARGET
-
-Found = Iterator[tuple[DottedPath, str]]
 
 _PARTS = ("model", "inputs", "loss", "optimizer")
 _OFFERED = {"optimizer": ("params", "parameters", "model")}  # what the agent passes by itself where the function takes it
@@ -64,7 +62,7 @@ class _Names:
     closed: bool = True
 
 
-def shipped(config: RunConfig) -> Found:
+def check_shipped(config: RunConfig) -> PathProblems:
     """Yield ``(path, message)`` for arguments that precflow's own factories do not take; other names are not trusted."""
     for part in _PARTS:
         spec = getattr(config.workload, part)
@@ -78,7 +76,7 @@ def shipped(config: RunConfig) -> Found:
         yield from _of_other_types(("workload", part), spec, signature)
 
 
-def here(config: RunConfig) -> Found:
+def check_user_code(config: RunConfig) -> PathProblems:
     """Yield names and arguments that the user's own code, or torch, does not have, as far as this machine can tell."""
     running = [name for name in config.sides if not getattr(config, name).dump]
     if any(_is_our_own(getattr(config, name)) for name in running):
@@ -94,7 +92,7 @@ def _is_our_own(side: Side) -> bool:
     return not (side.interpreter or side.setup or side.launcher or "PYTHONPATH" in side.variables)
 
 
-def _of_user(path: DottedPath, spec: Mapping[str, Any], *, offered: Sequence[str] = ()) -> Found:
+def _of_user(path: DottedPath, spec: Mapping[str, Any], *, offered: Sequence[str] = ()) -> PathProblems:
     target = spec.get(TARGET)
     if not isinstance(target, str) or target.startswith(SHIPPED) or "." not in target:
         return
@@ -109,7 +107,9 @@ def _of_user(path: DottedPath, spec: Mapping[str, Any], *, offered: Sequence[str
         yield from _misfits(path, spec, signature, offered=offered)
 
 
-def _misfits(path: DottedPath, spec: Mapping[str, Any], signature: inspect.Signature, *, offered: Sequence[str]) -> Found:
+def _misfits(
+    path: DottedPath, spec: Mapping[str, Any], signature: inspect.Signature, *, offered: Sequence[str]
+) -> PathProblems:
     """Yield the arguments that a function does not take, and those that it misses."""
     function = str(spec[TARGET]).rpartition(".")[2]
     parameters = signature.parameters
@@ -131,7 +131,7 @@ def _misfits(path: DottedPath, spec: Mapping[str, Any], signature: inspect.Signa
             yield (*path, name), f"is missing: {function} needs it"
 
 
-def _of_other_types(path: DottedPath, spec: Mapping[str, Any], signature: inspect.Signature) -> Found:
+def _of_other_types(path: DottedPath, spec: Mapping[str, Any], signature: inspect.Signature) -> PathProblems:
     for name, value in spec.items():
         if name in signature.parameters:
             expected = _unlike(value, ast.parse(signature.parameters[name].annotation or "object", mode="eval").body)

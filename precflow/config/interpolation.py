@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from precflow.config.documents import DottedPath
-from precflow.config.plain import plain
-from precflow.config.schema import RunConfig
+from precflow.config.schema import RunConfig, plain
 
 MOST_COPIED = 100_000  # values that references may bring in, of a whole configuration
 LONGEST_COPIED = 1 << 20  # characters of them

@@ -17,9 +17,9 @@ from hydra.core.override_parser.types import Glob, Override
 
 from precflow.config import quoting
 from precflow.config.documents import DottedPath, Mark
+from precflow.config.key_tree import problem_at
 from precflow.config.layers import COMMAND_LINE
 from precflow.config.search_path import GROUPS, Place, file_as_recipe, is_file, names, places
-from precflow.config.shape import problem_at
 from precflow.config.suggestions import near
 from precflow.errors import ConfigError, Problem
 

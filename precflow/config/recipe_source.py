@@ -23,8 +23,7 @@ from omegaconf import OmegaConf
 
 from precflow.config import trust
 from precflow.config.documents import read
-from precflow.config.plain import plain
-from precflow.config.schema import RunConfig
+from precflow.config.schema import RunConfig, plain
 from precflow.config.search_path import GROUPS, OPEN_GROUPS, Place
 from precflow.errors import TrustError
 

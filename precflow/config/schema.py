@@ -13,6 +13,7 @@ A field whose key is a word of Python ends in an underscore: ``class_`` is the k
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NewType, Optional, TypeVar, cast
@@ -399,3 +400,26 @@ class RunConfig:
     )
     runs: str = key("runs", "Folder of the run folders.", "/data/runs")
     output: str = key("auto", "How a run tells of itself: `ci` is plain lines with the verdict last.", "ci")
+
+
+def key_of(field: str) -> str:
+    """Return the key that a field stands for: no field in Python can be called ``class``, so the field is ``class_``.
+
+    >>> key_of("class_"), key_of("keep_last")
+    ('class', 'keep_last')
+    """
+    return field.rstrip("_")
+
+
+def plain(value: Any) -> Any:
+    """Return a configuration value as dicts, lists and scalars, which ``json.dumps`` takes as they are.
+
+    Fields of dataclasses keep the order of their declaration, tuples become lists, keys of mappings become text.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {key_of(field.name): plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value

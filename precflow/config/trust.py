@@ -16,7 +16,7 @@ from typing import Any
 
 from precflow.agent import contract
 from precflow.agent.variables import SETTABLE, is_switch_value
-from precflow.config import shape
+from precflow.config import key_tree
 from precflow.config.documents import Document, DottedPath, Mark, dotted, read, scalars
 from precflow.config.interpolation import KEY, REFERENCE
 from precflow.config.layers import COMMAND_LINE
@@ -85,7 +85,7 @@ def beyond_recipes(
     for path, value in leaves(data):
         places = {path, *read.get(path, ())}
         theirs = sorted(place for place in places if not _is_by_hand(mark(place)))
-        if not theirs or not shape.is_known(path):
+        if not theirs or not key_tree.is_known(path):
             continue
         said = refusal(path, value)
         not_theirs = next((place for place in sorted(places - {path}) if not _is_site_path(place) and refusal(place, "")), None)
@@ -145,7 +145,7 @@ def forbidden(document: Document) -> Iterator[Problem]:
     for path, value in leaves(document.data):
         full = (*package, *path)
         message = _more_than_text(path, value)
-        if not message and document.group not in OF_MACHINES and shape.is_known(full):
+        if not message and document.group not in OF_MACHINES and key_tree.is_known(full):
             path = _shortest(full)[len(package) :]  # noqa: PLW2901  the key that the message is about
             message = refusal(full, "" if "${" in str(value) else value)
         if message and (path, message) not in told:

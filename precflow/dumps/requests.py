@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import NONE, REQUEST_SCHEMA
-from precflow.config.plain import plain
-from precflow.config.schema import RunConfig, Side
+from precflow.config.schema import RunConfig, Side, plain
 from precflow.config.vocabulary import ESCALATING
 
 CaptureRules = Sequence[Mapping[str, Any]]

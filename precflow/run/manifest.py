@@ -16,7 +16,7 @@ from precflow.agent import intake
 from precflow.agent.contract import CHECKSUM, checksum_of
 from precflow.errors import BusyError, StoreError
 from precflow.files import write_text
-from precflow.run.store import explained
+from precflow.run.store import explain_disk_errors
 
 MANIFEST_FILE = "run.json"
 MANIFEST_SCHEMA = 2  # 1 had no checksum
@@ -98,7 +98,7 @@ class Manifest:
     def _locked(self) -> Iterator[None]:
         lock = filelock.FileLock(self.path.with_suffix(".lock"), timeout=_PATIENCE)
         try:
-            with explained(self.path.parent):
+            with explain_disk_errors(self.path.parent):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 lock.acquire()
         except filelock.Timeout as error:
@@ -114,7 +114,7 @@ class Manifest:
     def _write(self, entries: list[RunEntry]) -> None:
         data: dict[str, Any] = {"schema": MANIFEST_SCHEMA, "runs": [asdict(entry) for entry in entries]}
         data[CHECKSUM] = checksum_of(data)
-        with explained(self.path.parent):
+        with explain_disk_errors(self.path.parent):
             write_text(self.path, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""The command that goes on with a run where another side runs: this one, with nothing lost that was typed."""
+"""The command that continues a run on the other side's machine: this run's own command, adapted to a shell elsewhere."""
 
 from __future__ import annotations
 
@@ -6,52 +6,47 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from precflow.run.steps import Place
-from precflow.stages.commands import config_dirs, environment
+from precflow.run.steps import RunFolder
+from precflow.stages.commands import config_dirs, environment_assignments
 from precflow.stages.job import Job
 
-_SIDES, _STORE, _RUNS, _SITE, _RECIPE = "sides", "store", "runs", "+site", "+recipe"
 
-
-def command_for(job: Job, where: Place, side: str) -> str:
+def command_for_side(job: Job, where: RunFolder, side: str) -> str:
     """Return the command line to type where a side runs.
 
-    Overrides are those of this run; its place is told as an absolute path, for the other shell stands elsewhere. A site
-    belongs to a machine, so that of the other one has to be filled in.
+    It has the overrides of this run. Paths of stores, run folders and recipes become absolute, because the other shell may be
+    in another folder. A site file belongs to one machine, so the other machine's has to be filled in for ``SITE``.
 
     Args:
         job: This run.
         where: Its folder and store.
         side: The side that is to run there.
     """
-    words = [shlex.quote(word) for word in (*_folders(job), *_kept(job))]
-    return " ".join([*environment(), "precflow", *words, f"{_SIDES}=[{side}]", *map(shlex.quote, _place(job, where))])
+    folders = [text for folder in config_dirs(job) for text in ("--config-dir", str(folder.resolve()))]
+    words = [shlex.quote(word) for word in (*folders, *_overrides(job))]
+    store = [shlex.quote(word) for word in _name_store(job, where)]
+    return " ".join([*environment_assignments(), "precflow", *words, f"sides=[{side}]", *store])
 
 
-def _folders(job: Job) -> Iterator[str]:
-    for folder in config_dirs(job):
-        yield from ("--config-dir", str(folder.resolve()))
-
-
-def _kept(job: Job) -> Iterator[str]:
-    """Yield the overrides that hold there too."""
+def _overrides(job: Job) -> Iterator[str]:
+    """Yield the overrides that are right on the other machine too."""
     for word in job.overrides:
         key, _, value = word.partition("=")
-        if key == _RECIPE and value.rstrip('"').endswith(".yaml"):  # a file, whose path is relative to this shell's folder
-            yield f"{_RECIPE}={Path(value.strip(chr(34))).resolve()}"
-        elif key == _SITE:
-            yield f"{_SITE}=SITE"
-        elif key not in {_SIDES, _STORE} and not (key == _RUNS and _is_own(job)):
+        if key == "+recipe" and value.rstrip('"').endswith(".yaml"):  # a file, and not a name that is looked up
+            yield f"+recipe={Path(value.strip(chr(34))).resolve()}"
+        elif key == "+site":
+            yield "+site=SITE"
+        elif key not in {"sides", "store"} and not (key == "runs" and _is_in_run_folder(job)):
             yield word
 
 
-def _place(job: Job, where: Place) -> list[str]:
-    """Return where the evidence is: in a store that was named, or in the run folder; a site names its own."""
+def _name_store(job: Job, where: RunFolder) -> list[str]:
+    """Return the override that leads to the dumps, ``[]`` if the site file names the store."""
     if job.config.store:
-        return [f"{_STORE}={where.store.root.parent.resolve()}"]
-    return [f"{_RUNS}={Path(job.config.runs).expanduser().resolve()}"] if _is_own(job) else []
+        return [f"store={where.store.root.parent.resolve()}"]
+    return [f"runs={Path(job.config.runs).expanduser().resolve()}"] if _is_in_run_folder(job) else []
 
 
-def _is_own(job: Job) -> bool:
-    """Tell whether the evidence lies in the run folder."""
+def _is_in_run_folder(job: Job) -> bool:
+    """Tell whether the dumps are in the run folder: nobody named a store."""
     return not (job.config.store or job.config.site.store)

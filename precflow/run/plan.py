@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from precflow.config.schema import Bytes
 from precflow.config.units import written
 from precflow.environment.variables import misspelt
-from precflow.run.agenda import Agenda
 from precflow.run.jobs import make_job
-from precflow.run.sizes import about_sizes, sizes_of
-from precflow.run.steps import Place, Step, place, resolve
+from precflow.run.sizes import describe_sizes, estimate_sizes
+from precflow.run.steps import Agenda, RunFolder, Step, locate_run, resolve
 from precflow.run.store import Sealed
 from precflow.stages import region
 from precflow.stages.job import Job
@@ -30,7 +29,7 @@ class Plan:
     Attributes:
         recipe: Name.
         command: Overrides as they were typed.
-        place: Run folder and store.
+        where: Run folder and store.
         steps: In order of need.
         costs: Instance name -> ``(seconds, bytes)`` that the last one like it took.
         notes: What a reader should know.
@@ -38,7 +37,7 @@ class Plan:
 
     recipe: str
     command: str
-    place: Place
+    where: RunFolder
     steps: tuple[Step, ...]
     costs: Mapping[str, tuple[float, int]]
     notes: tuple[str, ...]
@@ -56,7 +55,7 @@ class Plan:
             }
             for step in self.steps
         ]
-        return {"recipe": self.recipe, "folder": str(self.place.folder), "stages": rows, "notes": list(self.notes)}
+        return {"recipe": self.recipe, "folder": str(self.where.folder), "stages": rows, "notes": list(self.notes)}
 
 
 def build_plan(composed: Composed, *, sizes: bool = False, say: Callable[[str], None] = lambda _: None) -> Plan:
@@ -70,7 +69,7 @@ def build_plan(composed: Composed, *, sizes: bool = False, say: Callable[[str], 
         say: Called with a short text while that takes its time.
     """
     job = replace(make_job(composed, command=""), say=say)
-    where = place(job.config)
+    where = locate_run(job.config)
     done: dict[str, Sealed] = {}
     steps = []
     agenda = Agenda(job, where)
@@ -79,17 +78,17 @@ def build_plan(composed: Composed, *, sizes: bool = False, say: Callable[[str], 
         if step.sealed:
             done[stage.name] = step.sealed
             agenda.learn(stage, step.sealed)
-        undecided = stage.told_by and region.NAME not in done
+        undecided = stage.scope_needs and region.NAME not in done
         steps.append(replace(step, because="decided by pass 1") if undecided else step)
     budget = job.config.capture.budget
-    told = sizes_of(steps, job, where, done, rehearse=sizes or bool(budget))
+    told = estimate_sizes(steps, job, where, done, rehearse=sizes or bool(budget))
     return Plan(
         recipe=job.config.recipe,
         command=" ".join(composed.overrides),
-        place=where,
+        where=where,
         steps=tuple(steps),
         costs={step.stage.name: _cost(step, where, told.bytes) for step in steps},
-        notes=(*_notes(job), *about_sizes(steps, told, job, where), *_second_pass(job, done)),
+        notes=(*_notes(job), *describe_sizes(steps, told, job, where), *_second_pass(job, done)),
     )
 
 
@@ -97,7 +96,7 @@ def render_plan(plan: Plan, *, ascii_only: bool = False) -> str:
     """Return screen E: a row a stage, then what is needed and what is emulated."""
     rows = [_row(step, plan.costs[step.stage.name]) for step in plan.steps]
     widths = [max(len(row[column]) for row in (_TITLES, *rows)) for column in range(len(_TITLES))]
-    lines = [f" precflow plan {plan.command}".rstrip(), f" run folder {plan.place.folder}   (nothing is computed by this)", ""]
+    lines = [f" precflow plan {plan.command}".rstrip(), f" run folder {plan.where.folder}   (nothing is computed by this)", ""]
     lines += [
         " " + "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in (_TITLES, *rows)
@@ -132,9 +131,9 @@ def _size(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 50_000 else f"{size / 1e3:.1f} kB"
 
 
-def _cost(step: Step, where: Place, sizes: Mapping[str, int]) -> tuple[float, int]:
+def _cost(step: Step, where: RunFolder, sizes: Mapping[str, int]) -> tuple[float, int]:
     """Return the seconds that the last instance like it took, and the bytes that are told or that it took; 0 is unknown."""
-    like = step.sealed or next(iter(where.store.named(step.stage.name)), None)
+    like = step.sealed or next(iter(where.store.list_sealed(step.stage.name)), None)
     seconds = 0.0 if like is None or step.state == "kept" else like.seconds
     if step.stage.name in sizes:
         return seconds, sizes[step.stage.name]

@@ -23,7 +23,7 @@ from precflow.agent import intake
 from precflow.agent.contract import CHECKSUM, checksum_of
 from precflow.errors import StoreError
 from precflow.run.manifest import MANIFEST_FILE, Manifest, RunEntry
-from precflow.run.store import MAKING, lock_of
+from precflow.run.store import MAKING, lock_file
 from precflow.stages.artifacts import SEAL_FILE
 from precflow.stages.dump import GIVEN_FILE
 
@@ -227,7 +227,7 @@ def _held(rest: Rest) -> Iterator[bool]:
         yield True
         return
     (root / MAKING).mkdir(exist_ok=True)
-    lock = filelock.FileLock(lock_of(root, instance))
+    lock = filelock.FileLock(lock_file(root, instance))
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:

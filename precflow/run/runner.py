@@ -22,14 +22,14 @@ from precflow.report.ci import format_outcome
 from precflow.report.highlights import find_furthest_row
 from precflow.report.terminal import count_columns, render_summary
 from precflow.run import progress, steps
-from precflow.run.agenda import Agenda
 from precflow.run.jobs import make_job
 from precflow.run.manifest import RunEntry
-from precflow.run.next_command import command_for
-from precflow.run.store import Sealed, explained, used
+from precflow.run.next_command import command_for_side
+from precflow.run.steps import Agenda
+from precflow.run.store import Sealed, explain_disk_errors, mark_used
 from precflow.sides.launch import Agents
 from precflow.stages import region
-from precflow.stages.artifacts import reading_once
+from precflow.stages.artifacts import cache_reads
 from precflow.stages.job import Job
 from precflow.stages.judge import read_verdict
 from precflow.stages.passes import latest
@@ -72,7 +72,7 @@ def run(composed: Composed, *, command: str) -> Outcome:
     steps.check_stages(job.config)
     for text in misspelt(job.config, os.environ):
         say(f" warning: {text}")
-    where = steps.place(job.config)
+    where = steps.locate_run(job.config)
     started = time.monotonic()
     entry = replace(where.manifest.begin(job.started, job.command), store=_elsewhere(where))
     job = replace(job, run=entry.number)
@@ -81,7 +81,7 @@ def run(composed: Composed, *, command: str) -> Outcome:
     verdict, code = "", 2
     try:
         _withdraw(where)
-        with reading_once():
+        with cache_reads():
             with closing(Agents()) as agents:
                 job = replace(job, agents=agents)
                 due = _stages(job, where, done, states, note=lambda: where.manifest.update(_so_far(entry, done, states)))
@@ -99,18 +99,23 @@ def _so_far(entry: RunEntry, done: Mapping[str, Sealed], states: Mapping[str, st
     return replace(entry, instances={name: sealed.key for name, sealed in done.items()}, states=dict(states))
 
 
-def _elsewhere(where: steps.Place) -> str:
+def _elsewhere(where: steps.RunFolder) -> str:
     """Return the store where it is not the run folder's own, so that whoever has the run folder finds its dumps."""
     own = where.store.root == where.folder / "store"
     return "" if own else str(where.store.root.resolve())
 
 
 def _stages(
-    job: Job, where: steps.Place, done: dict[str, Sealed], states: dict[str, str], *, note: Callable[[], None]
+    job: Job, where: steps.RunFolder, done: dict[str, Sealed], states: dict[str, str], *, note: Callable[[], None]
 ) -> tuple[str, ...]:
-    """Make or find every instance, put it into ``done`` with its state; return the sides whose second pass is due elsewhere.
+    """Make or find every instance; return the sides whose second pass another machine has to make.
 
-    ``note`` is called behind each of them.
+    Args:
+        job: The recipe.
+        where: Its run folder.
+        done: Takes each finished instance.
+        states: Takes the state of each.
+        note: Called after each of them, so that a run that is killed has noted what it finished.
     """
     tell = progress.choose(job.config.output, job.config.recipe, ci=job.ci)
     job = replace(job, say=tell.say)
@@ -119,7 +124,7 @@ def _stages(
         step = steps.resolve(stage, job, where, done)
         if step.state == "missing":
             if not agenda.postpone(stage):
-                raise steps.missing_side(step, command_for(job, where, stage.side))
+                raise steps.missing_side_error(step, command_for_side(job, where, stage.side))
             tell.done(stage.label, stage.side, "skipped", 0.0, _LATER.format(stage.side))
             job = replace(job, stages=(*job.stages, (stage.name, "skipped", 0.0, _LATER.format(stage.side))))
             continue
@@ -130,15 +135,15 @@ def _stages(
             sealed = step.sealed or _make(step, job, where, done)
         agenda.learn(stage, sealed)
         done[stage.name], states[stage.name] = sealed, step.state
-        used(sealed)
+        mark_used(sealed)
         note()
         seconds = time.monotonic() - began
         tell.done(stage.label, stage.side, step.state, seconds, sealed.note)
         job = replace(job, stages=(*job.stages, (stage.name, step.state, round(seconds, 2), sealed.note)))
-    return tuple(stage.side for stage in agenda.put_off)
+    return tuple(stage.side for stage in agenda.postponed)
 
 
-def _make(step: steps.Step, job: Job, where: steps.Place, done: Mapping[str, Sealed]) -> Sealed:
+def _make(step: steps.Step, job: Job, where: steps.RunFolder, done: Mapping[str, Sealed]) -> Sealed:
     stage = step.stage
     try:
         with where.store.making(stage.name, step.key, resumes=stage.resumes) as attempt:
@@ -147,18 +152,18 @@ def _make(step: steps.Step, job: Job, where: steps.Place, done: Mapping[str, Sea
                 shutil.rmtree(attempt.folder)
                 return sealed
             made = stage.make(job, attempt.folder, {name: done[name].folder for name in stage.needs})
-            seal: dict[str, Any] = {**steps.seal_of(step, job, done), "note": made.note, "seal": made.seal}
+            seal: dict[str, Any] = {**steps.describe_seal(step, job, done), "note": made.note, "seal": made.seal}
             seal |= {"damaged": True} if made.damaged else {}
             return where.store.seal(attempt, seal)
     except PrecflowError as error:
         error.within(f"in stage {stage.name} of {job.config.recipe}")
-        log = where.store.failed(stage.name, step.key) / LOG_FILE
+        log = where.store.failed_folder(stage.name, step.key) / LOG_FILE
         if isinstance(error, SideError) and log.is_file():
             error.within(f"log: {log}")
         raise
 
 
-def _close(job: Job, where: steps.Place, done: Mapping[str, Sealed], due: Sequence[str], *, kept: float | None) -> Outcome:
+def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Sequence[str], *, kept: float | None) -> Outcome:
     """Publish the report and print how the run ended; ``kept``: its seconds, where it computed nothing."""
     if "judge" not in done:
         say(_half_done(job, where, done))
@@ -195,9 +200,9 @@ def publish(outcome: Outcome) -> None:
         _publish(outcome.folder, outcome.report)
 
 
-def _withdraw(where: steps.Place) -> None:
+def _withdraw(where: steps.RunFolder) -> None:
     """Take the report of the run before away: where this one fails, a build server must not find an older verdict."""
-    with explained(where.folder):
+    with explain_disk_errors(where.folder):
         for file in (where.folder / "report.html", *where.folder.glob("public/*")):
             file.unlink(missing_ok=True)
 
@@ -205,7 +210,7 @@ def _withdraw(where: steps.Place) -> None:
 def _publish(folder: Path, report: Path) -> str:
     """Copy the report's files to ``public/`` and the HTML to the run folder itself; return what to show."""
     public = folder / "public"
-    with explained(folder):
+    with explain_disk_errors(folder):
         public.mkdir(parents=True, exist_ok=True)
         for file in sorted(report.glob("public/*")):
             _copy(file, public / file.name)
@@ -221,14 +226,14 @@ def _copy(source: Path, destination: Path) -> None:
         shutil.copyfile(source, temporary)
 
 
-def _half_done(job: Job, where: steps.Place, done: Mapping[str, Sealed]) -> str:
+def _half_done(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed]) -> str:
     lines = [f" sealed   {sealed.folder}" for name, sealed in done.items() if name.startswith("dump.")]
     if tuple(job.config.sides) == ("reference",):
         lines += ["", *_then(job, where, "target")]
     return "\n".join(lines)
 
 
-def _second_half(job: Job, where: steps.Place, done: Mapping[str, Sealed], due: Sequence[str]) -> str:
+def _second_half(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Sequence[str]) -> str:
     """Say where the second pass goes on: its scope lies in the store."""
     lines = ["", f" scope of the second pass   {done[region.NAME].folder / region.SCOPE_FILE}"]
     for side in due:
@@ -236,6 +241,6 @@ def _second_half(job: Job, where: steps.Place, done: Mapping[str, Sealed], due: 
     return "\n".join(lines)
 
 
-def _then(job: Job, where: steps.Place, side: str) -> list[str]:
+def _then(job: Job, where: steps.RunFolder, side: str) -> list[str]:
     place = "store" if job.config.store or job.config.site.store else "run folder"
-    return [f" Half done. On the machine of the {side}, with the same {place}:", f"   {command_for(job, where, side)}"]
+    return [f" Half done. On the machine of the {side}, with the same {place}:", f"   {command_for_side(job, where, side)}"]

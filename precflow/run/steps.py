@@ -1,9 +1,15 @@
-"""Stage instances of a recipe in a run folder: which are wanted, which are kept, and by which key."""
+"""The stage instances of a recipe in its run folder: which are wanted, which are kept from before, under which key.
+
+A key is made of what was declared, what the stage needs and which code makes it. It holds no path and no time, so that the
+same recipe gives the same key in another folder, on another machine, on another day: that is how the reference's machine and
+the target's machine find each other's dumps in one store.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,21 +20,21 @@ from precflow.config.schema import RunConfig
 from precflow.errors import ConfigError, StoreError
 from precflow.run.manifest import Manifest
 from precflow.run.store import Sealed, Store
-from precflow.stages import registry
+from precflow.stages import region, registry
 from precflow.stages.job import Job, Stage
 
 _DECLARED_DIGITS = 10
-_PLACE_DIGITS = 6
+_MACHINE_DIGITS = 6
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a recipe's runs and values are.
+class RunFolder:
+    """Where the runs of a recipe and the results of their stages are.
 
     Attributes:
         folder: The run folder, ``runs/RECIPE``.
-        store: Its values; elsewhere where the recipe or the site names a store.
-        manifest: Its history.
+        store: The finished stages; outside of the run folder if the recipe or the site names a store.
+        manifest: The history of runs.
     """
 
     folder: Path
@@ -42,10 +48,10 @@ class Step:
 
     Attributes:
         stage: The stage.
-        state: ``kept``, ``run``, ``missing`` (a side that does not run here and was never made).
-        key: Its key; ``""`` where it depends on something that has not run.
-        because: Why it would run, ``""`` where it is kept.
-        sealed: The instance, where it is kept.
+        state: ``kept``, ``run``, or ``missing``: a side that does not run here and that nobody has recorded yet.
+        key: Its key; ``""`` if it depends on something that has not run.
+        because: Why it would run, ``""`` if it is kept.
+        sealed: The finished instance, if it is kept.
     """
 
     stage: Stage
@@ -55,11 +61,54 @@ class Step:
     sealed: Sealed | None = None
 
 
-def place(config: RunConfig) -> Place:
-    """Return where this recipe's runs and values are.
+class Agenda:
+    """The stage instances that a run has yet to make, in order of need.
+
+    The list changes on the way: only the finished ``region`` stage tells whether escalating capture needs a second pass.
+
+    Attributes:
+        postponed: Instances of the second pass that another machine has to make.
+    """
+
+    def __init__(self, job: Job, where: RunFolder) -> None:
+        self._config = job.config
+        self._target_made = is_target_made(job, where)
+        self._left = deque(select_stages(job.config, target_made=self._target_made))
+        self.postponed: list[Stage] = []
+
+    def __iter__(self) -> Iterator[Stage]:
+        """Yield what is left until there is nothing left."""
+        while self._left:
+            yield self._left.popleft()
+
+    def learn(self, stage: Stage, sealed: Sealed) -> None:
+        """Take a finished instance into account: a region that needs no second pass ends the capture."""
+        if stage.name == region.NAME and not region.read_scope(sealed.folder).needed:
+            self._drop_second_pass()
+
+    def postpone(self, stage: Stage) -> bool:
+        """Leave an instance to another machine; return whether the run can end without it.
+
+        Only dumps of the second pass can be left. If the other side runs here, its second pass is still recorded; the verdict
+        is that of the first pass.
+        """
+        if not stage.scope_needs:
+            return False
+        self.postponed.append(stage)
+        self._drop_second_pass(keep=[other for other in self._left if other.scope_needs])
+        return True
+
+    def _drop_second_pass(self, keep: Sequence[Stage] = ()) -> None:
+        first_pass = select_stages(self._config, second_pass=False, target_made=self._target_made)
+        names = [stage.name for stage in first_pass]
+        self._left = deque([*keep, *first_pass[names.index(region.NAME) + 1 :]])
+
+
+def locate_run(config: RunConfig) -> RunFolder:
+    """Return where the runs of a recipe and their results are; nothing is created.
 
     Raises:
-        ConfigError: The store is an address of a kind that this version does not know.
+        ConfigError: The store is an address of a kind that this version does not support.
     """
     folder = Path(config.runs).expanduser() / config.recipe
     named = config.store or config.site.store
@@ -68,30 +117,31 @@ def place(config: RunConfig) -> Place:
             f"store={named}: object stores are not available in precflow {__version__}", next_step="name a folder: store=DIR"
         )
     root = Path(named).expanduser() / config.recipe if named else folder / "store"
-    return Place(folder=folder, store=Store(root), manifest=Manifest(folder))
+    return RunFolder(folder=folder, store=Store(root), manifest=Manifest(folder))
 
 
-def wanted(config: RunConfig, *, second_pass: bool = True, met: bool = False) -> list[Stage]:
+def select_stages(config: RunConfig, *, second_pass: bool = True, target_made: bool = False) -> list[Stage]:
     """Return the stage instances that this run is about, in order of need.
 
-    A side that does not run here brings only its dump; with the reference alone there is nothing to judge yet.
+    A side that does not run here contributes its dump only; with the reference alone there is nothing to judge yet.
 
     Args:
         config: The recipe.
         second_pass: What its region asks for, once that is known.
-        met: The target was here already (see :func:`met`), so that the reference alone can be judged.
+        target_made: The target was recorded elsewhere already (see :func:`is_target_made`), so a run of the reference alone
+            can judge.
     """
     every = registry.instances(config, second_pass=second_pass)
     here = [stage for stage in every if not stage.side or stage.side in config.sides or stage.kind == "dump"]
-    if tuple(config.sides) == ("reference",) and not config.target.dump and not met:
-        here = [stage for stage in here if stage.side == "reference" and not stage.told_by]
+    if tuple(config.sides) == ("reference",) and not config.target.dump and not target_made:
+        here = [stage for stage in here if stage.side == "reference" and not stage.scope_needs]
     if config.stages:
         here = [stage for stage in here if stage.kind in config.stages]
     return here
 
 
-def met(job: Job, where: Place) -> bool:
-    """Tell whether this is the reference's turn again: its target has been made elsewhere, and a second pass may be due."""
+def is_target_made(job: Job, where: RunFolder) -> bool:
+    """Tell whether the reference runs here for its second pass: its target was recorded elsewhere in the meantime."""
     config = job.config
     if tuple(config.sides) != ("reference",) or config.target.dump or not registry.escalates(config):
         return False
@@ -110,43 +160,43 @@ def check_stages(config: RunConfig) -> None:
         raise ConfigError(f"stages: no stage {', '.join(unknown)}; there are {', '.join(registry.NAMES)}")
 
 
-def resolve(stage: Stage, job: Job, where: Place, done: Mapping[str, Sealed]) -> Step:
-    """Decide about one stage instance.
+def resolve(stage: Stage, job: Job, where: RunFolder, done: Mapping[str, Sealed]) -> Step:
+    """Decide whether one stage instance is kept, has to run, or is missing.
 
     Args:
         stage: The instance.
         job: The recipe.
         where: Run folder and store.
-        done: Sealed instances by name; what a stage needs and is not here has to run first.
+        done: Finished instances by name; whatever a stage needs and is not among them has to run first.
     """
     elsewhere = stage.side and stage.side not in job.config.sides and stage.kind == "dump" and not job.side(stage.side).dump
-    waiting = next((name for name in (stage.told_by if elsewhere else stage.needs) if name not in done), "")
+    waiting = next((name for name in (stage.scope_needs if elsewhere else stage.needs) if name not in done), "")
     if waiting:
         return Step(stage, "run", "", because=waiting)
-    declared = _declared(stage, job, done)
+    declared = _declare(stage, job, done)
     if elsewhere:
-        return _elsewhere(stage, where, declared)
+        return _find_of_other_machine(stage, where, declared)
     key = _key(stage, job, declared, done)
     sealed = where.store.find(stage.name, key)
     if sealed and not sealed.damaged:
         return Step(stage, "kept", key, sealed=sealed)
-    damage = where.store.damage(stage.name, key)
-    because = "what it read was damaged" if sealed else damage or _because(stage, where, declared, done)
+    damage = where.store.find_damage(stage.name, key)
+    because = "what it read was damaged" if sealed else damage or _explain_run(stage, where, declared, done)
     return Step(stage, "run", key, because=because)
 
 
-def seal_of(step: Step, job: Job, done: Mapping[str, Sealed]) -> dict[str, Any]:
-    """Return what the store is to write beside a finished instance."""
+def describe_seal(step: Step, job: Job, done: Mapping[str, Sealed]) -> dict[str, Any]:
+    """Return what the store writes beside a finished instance."""
     return {
         "name": step.stage.name,
         "key": step.key,
-        "declared": _declared(step.stage, job, done),
+        "declared": _declare(step.stage, job, done),
         "needs": {name: done[name].seal for name in step.stage.needs},
     }
 
 
-def missing_side(step: Step, command: str) -> StoreError:
-    """Return the error for a side that was looked up and not found; ``command`` makes it."""
+def missing_side_error(step: Step, command: str) -> StoreError:
+    """Return the error for a side that should have been recorded elsewhere and was not; ``command`` records it."""
     side = step.stage.side
     return StoreError(
         f"no sealed {side} dump for this recipe: {step.because}",
@@ -154,67 +204,75 @@ def missing_side(step: Step, command: str) -> StoreError:
     )
 
 
-def _elsewhere(stage: Stage, where: Place, declared: Mapping[str, Any]) -> Step:
-    prefix = _declared_key(stage, declared)
-    found = where.store.named(stage.name, prefix)
-    if found:
-        damage = where.store.damage(stage.name, found[0].key)
+def _find_of_other_machine(stage: Stage, where: RunFolder, declared: Mapping[str, Any]) -> Step:
+    """Look for a dump that another machine made: its key begins with the declaration, its machine's part is not known here."""
+    prefix = _declaration_key(stage, declared)
+    matching = where.store.list_sealed(stage.name, prefix)
+    if matching:
+        damage = where.store.find_damage(stage.name, matching[0].key)
         if damage:
-            return Step(stage, "missing", prefix, because=f"{found[0].folder} is damaged: {damage}")
-        return Step(stage, "kept", found[0].key, sealed=found[0])
-    others = where.store.named(stage.name)
+            return Step(stage, "missing", prefix, because=f"{matching[0].folder} is damaged: {damage}")
+        return Step(stage, "kept", matching[0].key, sealed=matching[0])
+    others = where.store.list_sealed(stage.name)
     if not others:
         return Step(stage, "missing", prefix, because=f"no {stage.side} was sealed in {where.store.root}")
-    differing = _shown(keys.changes(others[0].declared, declared))
+    differing = _describe_changes(keys.changes(others[0].declared, declared))
     return Step(stage, "missing", prefix, because=f"the {stage.side} in {where.store.root} is of another recipe: {differing}")
 
 
-def _declared(stage: Stage, job: Job, done: Mapping[str, Sealed]) -> dict[str, Any]:
-    """Return what the key is made of, and what is written beside the artifacts: no secret is in either."""
-    told = {} if stage.told is None else stage.told({name: done[name].folder for name in stage.told_by})
-    declared: dict[str, Any] = redaction.plain({"version": stage.version, **stage.declare(job), **told})
+def _declare(stage: Stage, job: Job, done: Mapping[str, Sealed]) -> dict[str, Any]:
+    """Return what the key is made of. It is also written beside the artifacts, so secrets are taken out of it."""
+    scope = {} if stage.declare_scope is None else stage.declare_scope({name: done[name].folder for name in stage.scope_needs})
+    declared: dict[str, Any] = redaction.plain({"version": stage.version, **stage.declare(job), **scope})
     return declared
 
 
-def _declared_key(stage: Stage, declared: Mapping[str, Any]) -> str:
+def _declaration_key(stage: Stage, declared: Mapping[str, Any]) -> str:
     return keys.digest([stage.name, declared])[:_DECLARED_DIGITS]
 
 
 def _key(stage: Stage, job: Job, declared: Mapping[str, Any], done: Mapping[str, Sealed]) -> str:
-    if stage.place is None:
+    """Return the key of an instance.
+
+    A stage that runs on a machine of its own (``locate``) has a key of two parts, DECLARATION-MACHINE. Another machine, which
+    cannot compute the second part, finds the dump by the first.
+    """
+    if stage.locate is None:
         needs = {name: done[name].seal for name in stage.needs}
-        return keys.digest([stage.name, declared, own_code(of_agent=bool(stage.side)), needs])[:_DECLARED_DIGITS]
-    here = keys.digest([stage.place(job), {name: done[name].key for name in stage.needs if name not in stage.told_by}])
-    return f"{_declared_key(stage, declared)}-{here[:_PLACE_DIGITS]}"
+        return keys.digest([stage.name, declared, digest_own_code(of_agent=bool(stage.side)), needs])[:_DECLARED_DIGITS]
+    machine = keys.digest([stage.locate(job), {name: done[name].key for name in stage.needs if name not in stage.scope_needs}])
+    return f"{_declaration_key(stage, declared)}-{machine[:_MACHINE_DIGITS]}"
 
 
 @functools.cache
-def own_code(*, of_agent: bool) -> str:
-    """Return a digest of the agent's code, or of all of precflow's: what an older one judged or recorded is made again.
+def digest_own_code(*, of_agent: bool) -> str:
+    """Return a digest of the agent's code, or of all of precflow's: what older code made is made again.
 
-    Stages of a side depend on the agent alone, so that another judge makes no dump again.
+    Stages of a side depend on the agent's code alone, so that a change of the judge records no dump again.
     """
     package = Path(__file__).parents[1]
     files = sorted((package / "agent" if of_agent else package).rglob("*.py"))
     return keys.digest([keys.file_digest(file) for file in files])
 
 
-def _because(stage: Stage, where: Place, declared: Mapping[str, Any], done: Mapping[str, Sealed]) -> str:
-    before = next((one for one in where.store.named(stage.name) if one.key == where.manifest.last(stage.name)), None)
+def _explain_run(stage: Stage, where: RunFolder, declared: Mapping[str, Any], done: Mapping[str, Sealed]) -> str:
+    """Say why an instance has to run: what differs from the last one that a run of this folder used."""
+    known = where.store.list_sealed(stage.name)
+    before = next((sealed for sealed in known if sealed.key == where.manifest.last(stage.name)), None)
     if before is None:
-        return "never made" if not where.store.named(stage.name) else "not made with these values"
+        return "not made with these values" if known else "never made"
     differing = keys.changes(before.declared, declared)
     if differing:
-        return _shown(differing)
+        return _describe_changes(differing)
     changed = [name for name in stage.needs if before.needs.get(name) != done[name].seal]
     return ", ".join(changed) if changed else "the machine or the code changed"
 
 
-def _shown(differing: Sequence[tuple[str, Any, Any]]) -> str:
-    first = ", ".join(f"{key} {_word(old)} -> {_word(new)}" for key, old, new in differing[:2])
+def _describe_changes(differing: Sequence[tuple[str, Any, Any]]) -> str:
+    first = ", ".join(f"{key} {_describe_value(old)} -> {_describe_value(new)}" for key, old, new in differing[:2])
     return first + (f" and {len(differing) - 2} more" if len(differing) > 2 else "")
 
 
-def _word(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     text = "(unset)" if value is None else str(value)
     return text if len(text) <= 40 else text[:37] + "..."

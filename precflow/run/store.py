@@ -92,9 +92,9 @@ class Store:
     def find(self, name: str, key: str) -> Sealed | None:
         """Return the sealed instance, or ``None`` where there is none or where a file of it was lost or changed."""
         found = read_seal(self.root / f"{name}-{key}")
-        return None if found is None or self.damage(name, key) else found
+        return None if found is None or self.find_damage(name, key) else found
 
-    def damage(self, name: str, key: str) -> str:
+    def find_damage(self, name: str, key: str) -> str:
         """Say which file of an instance is not what was sealed, ``""`` where there is none; every artifact is read.
 
         Record files and shards of a dump are left to whoever reads them: ``step.json``, which is looked at, has their seals.
@@ -113,7 +113,7 @@ class Store:
             return f"{error.filename} is missing" if isinstance(error, FileNotFoundError) else str(error)
         return ""
 
-    def named(self, name: str, prefix: str = "") -> list[Sealed]:
+    def list_sealed(self, name: str, prefix: str = "") -> list[Sealed]:
         """Return all sealed instances of a name whose key starts with ``prefix``, newest first."""
         folders = self.root.glob(f"{name}-{prefix}*") if self.root.is_dir() else ()
         sealed = [found for folder in folders if folder.is_dir() and (found := read_seal(folder)) and found.name == name]
@@ -134,7 +134,7 @@ class Store:
             BusyError: A live process holds it.
             StoreError: The folder cannot be written, or the disk is full.
         """
-        with explained(self.root):
+        with explain_disk_errors(self.root):
             (self.root / MAKING).mkdir(parents=True, exist_ok=True)
         with self._locked(name, key):
             folder = self.root / MAKING / f"{name}-{key}-{os.getpid()}"
@@ -143,11 +143,11 @@ class Store:
                     left.replace(folder)
                 elif left != folder or not resumes:
                     shutil.rmtree(left, ignore_errors=True)
-            with explained(self.root):
+            with explain_disk_errors(self.root):
                 folder.mkdir(exist_ok=resumes)
             attempt, goes_on = Attempt(folder), False
             try:
-                with explained(self.root):
+                with explain_disk_errors(self.root):
                     yield attempt
             except KeyboardInterrupt:
                 goes_on = resumes  # as after any other kill
@@ -156,20 +156,20 @@ class Store:
                 if folder.exists() and not goes_on:
                     self._keep_failed(folder, name, key)
 
-    def _now(self, name: str) -> float:
+    def _next_time(self, name: str) -> float:
         """Return the time, behind that of every instance of the name: a clock that was set back makes nothing older."""
-        last = next((sealed.finished for sealed in self.named(name)), 0.0)
+        last = next((sealed.finished for sealed in self.list_sealed(name)), 0.0)
         return max(time.time(), math.nextafter(last, math.inf))
 
     def seal(self, attempt: Attempt, sealed: Mapping[str, Any]) -> Sealed:
         """Write the seal and move the folder to its place; ``sealed`` has name, key, declared, needs, note, maybe seal."""
-        with explained(self.root):
+        with explain_disk_errors(self.root):
             files = {path.relative_to(attempt.folder).as_posix(): path for path in _files(attempt.folder)}
             seals = {name: {"bytes": path.stat().st_size, CHECKSUM: _checksum(name, path)} for name, path in files.items()}
             written: dict[str, Any] = {
                 "schema": SEAL_SCHEMA,
                 "seconds": round(time.monotonic() - attempt.started, 3),
-                "finished": self._now(sealed["name"]),
+                "finished": self._next_time(sealed["name"]),
                 "files": seals,
                 "damaged": False,
                 **sealed,
@@ -189,22 +189,22 @@ class Store:
             )
         return found
 
-    def failed(self, name: str, key: str) -> Path:
+    def failed_folder(self, name: str, key: str) -> Path:
         """Return the folder where the last failed attempt's files are kept."""
         return _failed(self.root / f"{name}-{key}")
 
     def _keep_failed(self, folder: Path, name: str, key: str) -> None:
-        place = self.failed(name, key)
+        place = self.failed_folder(name, key)
         shutil.rmtree(place, ignore_errors=True)
         with contextlib.suppress(OSError):
             folder.replace(place)
 
     @contextlib.contextmanager
     def _locked(self, name: str, key: str) -> Iterator[None]:
-        lock = filelock.FileLock(lock_of(self.root, f"{name}-{key}"))
+        lock = filelock.FileLock(lock_file(self.root, f"{name}-{key}"))
         owner = self.root / MAKING / f"{name}-{key}.owner"
         try:
-            with explained(self.root):
+            with explain_disk_errors(self.root):
                 lock.acquire(timeout=0)
         except filelock.Timeout as error:
             raise BusyError(
@@ -220,12 +220,12 @@ class Store:
             lock.release()
 
 
-def lock_of(root: Path, instance: str) -> Path:
+def lock_file(root: Path, instance: str) -> Path:
     """Return the file that whoever makes or deletes an instance (``NAME-KEY``) holds a lock on."""
     return root / MAKING / f"{instance}.lock"
 
 
-def used(sealed: Sealed) -> None:
+def mark_used(sealed: Sealed) -> None:
     """Note that a run kept an instance: what was used lately is not deleted for its age, in a shared store either."""
     with contextlib.suppress(OSError):  # a store that can only be read
         os.utime(sealed.folder / SEAL_FILE)
@@ -262,7 +262,7 @@ def read_seal(folder: Path) -> Sealed | None:
 
 
 @contextlib.contextmanager
-def explained(folder: Path) -> Iterator[None]:
+def explain_disk_errors(folder: Path) -> Iterator[None]:
     """Turn errors of the disk into :class:`StoreError` with the folder's name.
 
     Raises:

@@ -14,7 +14,7 @@ from precflow.diagnosis.findings import Finding
 from precflow.stages.artifacts import read_lines, write_lines
 from precflow.stages.compare import read_measures
 from precflow.stages.determinism import read_reproduction
-from precflow.stages.job import Job, Made, Stage
+from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.judge import read_judged
 from precflow.stages.localize import read_region
 from precflow.stages.passes import latest, newest, open_evidence, second
@@ -28,29 +28,39 @@ def read_findings(folder: Path) -> list[Finding]:
     return read_lines(folder / FINDINGS_FILE, Finding)
 
 
-def _rule_folder() -> Path:
-    return resources.directory("conf") / "rule"
+def stage(*, second_pass: bool, escalating: bool = False) -> Stage:
+    """Return the stage.
 
-
-def _of_team(job: Job) -> tuple[Path, ...]:
-    return job.team.get("rule", ())
-
-
-def _digests(folders: Sequence[Path]) -> list[str]:
-    return sorted(keys.file_digest(file) for folder in folders for file in folder.glob("*.yaml") if file.is_file())
+    Args:
+        second_pass: There is a second pass, whose results count.
+        escalating: There is a region, which says whether a second pass is needed.
+    """
+    needs = ("dump.reference", "dump.target", "determinism", "compare", "judge", "localize")
+    region = (NAME,) if escalating else ()
+    return Stage(name="advise", needs=(*newest(needs, second_pass=second_pass), *region), declare=_declare, make=_make)
 
 
 def _declare(job: Job) -> Mapping[str, Any]:
+    of_team = _digest_rules(job.team.get("rule", ()))
     return {
         "rules": keys.file_digest(_rule_folder()),
-        **({"rules of the team": digests} if (digests := _digests(_of_team(job))) else {}),
+        **({"rules of the team": of_team} if of_team else {}),
         "same": list(job.config.environment.same),
         "recipe": job.config.recipe,
         "keep_tensors": keep_tensors(job.config),
     }
 
 
-def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+def _rule_folder() -> Path:
+    return resources.directory("conf") / "rule"
+
+
+def _digest_rules(folders: Sequence[Path]) -> list[str]:
+    """Return a digest of each rule file; sorted, because the same rules in another folder give the same advice."""
+    return sorted(keys.file_digest(file) for folder in folders for file in folder.glob("*.yaml") if file.is_file())
+
+
+def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     reproduction = read_reproduction(latest(needs, "determinism"))
     evidence = collect(
         open_evidence(needs, "reference"),
@@ -62,27 +72,15 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
         blockers=reproduction.blockers,
         incomplete=reproduction.incomplete,
     )
-    if _pending(needs):
+    if _is_second_pass_due(needs):  # it keeps the tensors by itself, so no finding has to propose that
         evidence["keep_tensors"] = ""
-    findings = rules.advise(evidence, rule_files.load_rules([_rule_folder()], _of_team(job)))
+    findings = rules.advise(evidence, rule_files.load_rules([_rule_folder()], job.team.get("rule", ())))
     if job.config.reference.dump and job.config.target.dump:  # nothing runs, so there is nothing to try
         findings = [replace(finding, try_it="") for finding in findings]
     write_lines(folder / FINDINGS_FILE, findings)
-    return Made(note=f"{findings[0].rule} {findings[0].title}" if findings else "no findings")
+    return StageResult(note=f"{findings[0].rule} {findings[0].title}" if findings else "no findings")
 
 
-def _pending(needs: Mapping[str, Path]) -> bool:
-    """Tell whether a second pass will fetch the tensors of the suspects, once the other side has run."""
+def _is_second_pass_due(needs: Mapping[str, Path]) -> bool:
+    """Tell whether a second pass will record the tensors of the suspects, once the other side has run."""
     return NAME in needs and second("judge") not in needs and read_scope(needs[NAME]).needed
-
-
-def stage(*, again: bool, escalating: bool = False) -> Stage:
-    """Return the stage; ``again`` where there is a second pass whose evidence it takes.
-
-    Args:
-        again: The second pass has run.
-        escalating: There is a region that says whether there will be one.
-    """
-    needs = ("dump.reference", "dump.target", "determinism", "compare", "judge", "localize")
-    chosen = (NAME,) if escalating else ()
-    return Stage(name="advise", needs=(*newest(needs, again=again), *chosen), declare=_declare, make=_make)

@@ -32,7 +32,7 @@ _held: dict[tuple[object, Path], Any] | None = None
 
 
 @contextmanager
-def reading_once() -> Iterator[None]:
+def cache_reads() -> Iterator[None]:
     """Keep what :func:`once` has read until the outermost such block is left: stages of one run hand on the same frozen values.
 
     Outside of it every stage reads its files anew.
@@ -47,7 +47,7 @@ def reading_once() -> Iterator[None]:
 
 
 def once(read: Callable[[Path], Value], path: Path) -> Value:
-    """Return what ``read`` makes of a path, within :func:`reading_once` the same value each time; nobody may change it."""
+    """Return what ``read`` makes of a path, within :func:`cache_reads` the same value each time; nobody may change it."""
     if _held is None:
         return read(path)
     key = (read, path)

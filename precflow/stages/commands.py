@@ -7,14 +7,14 @@ import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from precflow.config.flags import parse
+from precflow.config.command_line import parse
 from precflow.stages.job import Job
 
 _TRUST = "PRECFLOW_TRUST"
 _CHOSEN = {"capture": "capture.detail"}  # a group -> the key that it is chosen for, and that beats the choice where it is typed
 
 
-def environment() -> list[str]:
+def environment_assignments() -> list[str]:
     """Return the assignments that stand before the command: whom the user trusts."""
     trust = os.environ.get(_TRUST, "")
     return [f"{_TRUST}={shlex.quote(trust)}"] if trust else []
@@ -34,7 +34,7 @@ def key_of(word: str) -> str:
     return word.lstrip("+~").partition("=")[0]
 
 
-def changed(job: Job, change: str) -> str:
+def change_command(job: Job, change: str) -> str:
     """Return the command line that runs this recipe again, everything as it was overridden, but for a change.
 
     Args:
@@ -44,10 +44,10 @@ def changed(job: Job, change: str) -> str:
     words = change.split()
     kept = _without({key_of(word) for word in words}, job.overrides)
     folders = [text for folder in config_dirs(job) for text in ("--config-dir", str(folder))]
-    return " ".join([*environment(), "precflow", *map(shlex.quote, (*folders, *kept, *words))])
+    return " ".join([*environment_assignments(), "precflow", *map(shlex.quote, (*folders, *kept, *words))])
 
 
-def difference(job: Job, change: str) -> str:
+def describe_change(job: Job, change: str) -> str:
     """Return what a change makes of this run's command, in words with wide gaps: ``a=1   b=2   instead of   a=0``."""
     words = change.split()
     kept = set(_without({key_of(word) for word in words}, job.overrides))

@@ -14,13 +14,13 @@ from precflow.comparison.executors.choose import choose
 from precflow.comparison.fused.summary import SUMMARY_VERSION
 from precflow.comparison.measure import Measure, mark_altered_unreadable, merge_passes
 from precflow.comparison.user_metrics import DeclaredMetrics
-from precflow.config.plain import plain
+from precflow.config.schema import plain
 from precflow.config.trust import TARGET
-from precflow.stages import sources
+from precflow.stages import code_digests
 from precflow.stages.artifacts import once, read_lines, write_lines
 from precflow.stages.determinism import read_reproduction
 from precflow.stages.dump import open_dump
-from precflow.stages.job import Job, Made, Stage
+from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.passes import second
 
 MEASURES_FILE = "measures.jsonl"
@@ -39,7 +39,9 @@ def _read_measures(path: Path) -> list[Measure]:
 def _declare(job: Job) -> Mapping[str, Any]:
     metrics = plain(job.config.metrics)
     packages = {str(declared[TARGET]).partition(".")[0] for declared in metrics.values()}
-    own = {"metrics": metrics, "code": sources.digests(packages, job.import_paths, _installed(packages))} if metrics else {}
+    own = (
+        {"metrics": metrics, "code": code_digests.digests(packages, job.import_paths, _installed(packages))} if metrics else {}
+    )
     fills = plain(job.config.tolerance.fills)
     return {"summary": SUMMARY_VERSION, **({"fills": fills} if fills else {}), **own}
 
@@ -55,14 +57,14 @@ def _own_metrics(job: Job) -> DeclaredMetrics:
     return DeclaredMetrics(plain(job.config.metrics), job.trusted, job.import_paths)
 
 
-def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     blocked = bool(read_reproduction(needs["determinism"]).blockers)
     sides = [needs[f"dump.{side}"] for side in ("reference", "target")]
     measures = [] if blocked else _compared(job, folder, sides)
     write_lines(folder / MEASURES_FILE, measures)
     paired = sum(measure.join == "paired" for measure in measures)
     note = "no tensor was compared" if blocked else f"{paired} of {len(measures)} records paired"
-    return Made(note=note, damaged=_unreadable(measures))
+    return StageResult(note=note, damaged=_unreadable(measures))
 
 
 def _unreadable(measures: Iterable[Measure]) -> bool:
@@ -88,7 +90,7 @@ def _compared(job: Job, folder: Path, sides: Sequence[Path]) -> list[Measure]:
     return mark_altered_unreadable(measures, reference, target)
 
 
-def _again(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+def _make_second(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     """Measure the records of the second pass, and put them in the place of the first one's estimates."""
     first = read_measures(needs["compare"])
     blocked = bool(read_reproduction(needs[second("determinism")]).blockers)
@@ -97,7 +99,7 @@ def _again(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     write_lines(folder / MEASURES_FILE, measures)
     renewed = sum(one is not other for one, other in zip(measures, first, strict=True))
     note = "no tensor was compared" if blocked else f"{renewed} of {len(measures)} records measured anew"
-    return Made(note=note, damaged=_unreadable(measures))
+    return StageResult(note=note, damaged=_unreadable(measures))
 
 
 STAGE = Stage(
@@ -107,6 +109,6 @@ SECOND = Stage(
     name=second(STAGE.name),
     needs=(STAGE.name, second("determinism"), second("dump.reference"), second("dump.target")),
     declare=_declare,
-    make=_again,
+    make=_make_second,
     resumes=True,
 )

@@ -17,7 +17,7 @@ from precflow.dumps.two_passes import count_unknown, find_unrepeated
 from precflow.environment.reproduction import blockers, copied
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.dump import damage_found, is_given, open_dump
-from precflow.stages.job import Job, Made, Stage
+from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.passes import second
 
 REPRODUCTION_FILE = "reproduction.json"
@@ -71,7 +71,7 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
     )
 
 
-def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     same = job.config.environment.same
     reference, target = open_dump(needs["dump.reference"]), open_dump(needs["dump.target"])
     found = reproduce(reference, target, same)
@@ -86,10 +86,10 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     found = replace(found, incomplete=tuple(dict.fromkeys([*found.incomplete, *damage])))
     write_value(folder / REPRODUCTION_FILE, found)
     note = _note(found, same, told(_ways(reference.header.repeat, target.header.repeat)))
-    return Made(note=note, damaged=bool(found.incomplete))
+    return StageResult(note=note, damaged=bool(found.incomplete))
 
 
-def _again(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+def _make_second(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     """Add what the second pass shows: it has to be the first one over again, bit by bit where the first has content ids."""
     del job
     first = read_reproduction(needs["determinism"])
@@ -106,7 +106,7 @@ def _again(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     write_value(folder / REPRODUCTION_FILE, found)
     unknown = sum(count_unknown(*passes) for passes in sides.values())
     note = found.blockers[0] if found.blockers else _repeats(len(drifted), unknown)
-    return Made(note=note, damaged=bool(found.incomplete))
+    return StageResult(note=note, damaged=bool(found.incomplete))
 
 
 def _changed(side: str, first: Dump, again: Dump) -> list[str]:
@@ -162,7 +162,7 @@ SECOND = Stage(
     name=second(STAGE.name),
     needs=(*STAGE.needs, STAGE.name, *map(second, STAGE.needs)),
     declare=_declare,
-    make=_again,
+    make=_make_second,
 )
 
 

@@ -18,10 +18,9 @@ from precflow.dumps.requests import CaptureRules, describe_side, dump_request
 from precflow.environment.requirements import check_disk, demand
 from precflow.errors import DumpError
 from precflow.sides.interpreter import fingerprint, origins
-from precflow.stages import sources
+from precflow.stages import code_digests
 from precflow.stages.artifacts import once, read_plain, write_value
-from precflow.stages.asking import ask
-from precflow.stages.job import Job, Made, Stage
+from precflow.stages.job import Job, Stage, StageResult, ask_agent
 
 GIVEN_FILE = "given.json"
 _KNOWN = frozenset(["precflow", "torch"])  # their versions are in every key
@@ -34,7 +33,7 @@ def stage(side: str) -> Stage:
         needs=(f"environment.{side}",),
         declare=functools.partial(declare, side),
         make=functools.partial(_make, side),
-        place=functools.partial(whereabouts, side),
+        locate=functools.partial(locate, side),
         side=side,
         resumes=True,
     )
@@ -47,7 +46,7 @@ def given(side: str) -> Stage:
         needs=(),
         declare=functools.partial(_given, side),
         make=functools.partial(_take, side),
-        place=functools.partial(_lies, side),
+        locate=functools.partial(_locate_given, side),
     )
 
 
@@ -100,11 +99,11 @@ def declare(side: str, job: Job) -> Mapping[str, Any]:
     return {**plain, "workload": contents(plain["workload"])}
 
 
-def whereabouts(side: str, job: Job) -> Mapping[str, Any]:
+def locate(side: str, job: Job) -> Mapping[str, Any]:
     """Return where a side runs: its interpreter and machine, and the user's own code."""
     packages = {str(part["_target_"]).partition(".")[0] for part in _factories(job)} - _KNOWN
     found = origins(job.side(side), sorted(packages)) if packages else {}
-    return {"code": sources.digests(packages, job.import_paths, found), "here": fingerprint(job.side(side))}
+    return {"code": code_digests.digests(packages, job.import_paths, found), "here": fingerprint(job.side(side))}
 
 
 def _factories(job: Job) -> list[Mapping[str, Any]]:
@@ -112,12 +111,12 @@ def _factories(job: Job) -> list[Mapping[str, Any]]:
     return [part for part in (workload.model, workload.inputs, workload.loss, workload.optimizer) if "_target_" in part]
 
 
-def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     del needs
     return record(side, job, folder, keys.digest(declare(side, job)))
 
 
-def record(side: str, job: Job, folder: Path, declared_key: str, region: CaptureRules | None = None) -> Made:
+def record(side: str, job: Job, folder: Path, declared_key: str, region: CaptureRules | None = None) -> StageResult:
     """Run a side and record it, in a second pass the region alone.
 
     Raises:
@@ -136,12 +135,12 @@ def record(side: str, job: Job, folder: Path, declared_key: str, region: Capture
         region=region,
         resume=any(folder.glob("rank*")),
     )
-    ask(job, side, request, folder)
+    ask_agent(job, side, request, folder)
     header = Dump.open(folder).header
-    return Made(note=_note(header), seal=evidence(folder))
+    return StageResult(note=_note(header), seal=identify(folder))
 
 
-def evidence(folder: Path) -> str:
+def identify(folder: Path) -> str:
     """Return the identity of what later stages read of a sealed dump: its header, which names every file by checksum.
 
     Times, the hash of the recipe and the id that was drawn are left out: they change nothing that is said about the dump.
@@ -169,7 +168,7 @@ def _given(side: str, job: Job) -> Mapping[str, Any]:
     return {"content": _brought(side, job).header.content}
 
 
-def _lies(side: str, job: Job) -> Mapping[str, Any]:
+def _locate_given(side: str, job: Job) -> Mapping[str, Any]:
     """Return where the dump is and how its files look from outside: a copy, or one that was changed, is read again."""
     path = _brought(side, job).path.resolve()
     files = [path / HEADER_FILE, *path.glob("rank*/step*/*")]
@@ -177,16 +176,18 @@ def _lies(side: str, job: Job) -> Mapping[str, Any]:
     return {"path": str(path), "files": {name: [stat.st_size, stat.st_mtime_ns] for name, stat in sorted(stats.items())}}
 
 
-def _take(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+def _take(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     """Read every byte once, so that a damaged dump is never taken for the whole one that it was copied from."""
     del needs
     dump = _brought(side, job)
     damage = dump.verify() if dump.sealed else []
     write_value(folder / GIVEN_FILE, {"path": str(dump.path.resolve()), "damage": damage})
     if not dump.sealed:
-        return Made(note="given, never sealed", seal=keys.file_digest(dump.path))
-    whole = evidence(dump.path)
-    return Made(note=f"given, {damage[0] if damage else 'sealed'}", seal=keys.digest([whole, damage]) if damage else whole)
+        return StageResult(note="given, never sealed", seal=keys.file_digest(dump.path))
+    whole = identify(dump.path)
+    return StageResult(
+        note=f"given, {damage[0] if damage else 'sealed'}", seal=keys.digest([whole, damage]) if damage else whole
+    )
 
 
 def _brought(side: str, job: Job) -> Dump:

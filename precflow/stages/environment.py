@@ -15,8 +15,7 @@ from precflow.dumps.requests import environment_request
 from precflow.environment.requirements import check, demand
 from precflow.sides.interpreter import fingerprint
 from precflow.stages.artifacts import read_plain
-from precflow.stages.asking import ask
-from precflow.stages.job import Job, Made, Stage
+from precflow.stages.job import Job, Stage, StageResult, ask_agent
 
 
 def stage(side: str) -> Stage:
@@ -47,13 +46,13 @@ def _content(file: Path) -> list[str]:
     return [file.name, keys.file_digest(file) if file.is_file() else "absent"]
 
 
-def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     del needs
     request = environment_request(job.config, side, folder, ci=job.ci)
-    ask(job, side, request, folder)
+    ask_agent(job, side, request, folder)
     facts = read_plain(folder / FACTS_FILE)
     demand(side, check(job.config.environment.require, facts, shutil.disk_usage(folder).free))
-    return Made(note=describe(facts))
+    return StageResult(note=describe(facts))
 
 
 def describe(facts: Mapping[str, Any]) -> str:

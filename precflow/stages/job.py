@@ -1,4 +1,4 @@
-"""What every stage gets: the recipe, how it was asked for, and a way to say how it goes."""
+"""What every stage gets (:class:`Job`), what a stage is (:class:`Stage`), and how a stage asks the agent of a side."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from precflow.config.schema import RunConfig, Side
-from precflow.sides.launch import Agents
+from precflow.sides.launch import Agents, run_agent
 
 
 @dataclass(frozen=True)
 class Job:
-    """One composed recipe on its way.
+    """One composed recipe that is being run, and the circumstances of the run.
 
     Attributes:
         config: The recipe.
         command: Command line that starts the same run again.
-        yaml: The composed recipe as text, without site.
+        yaml: The composed recipe as text, without what the site file says.
         ci: Running in continuous integration: an emulated device must be asked for by its single name.
         trusted: Packages whose ``_target_`` may be resolved.
         import_paths: Folders where the user's own modules are looked for, after the interpreter's own.
-        cache: Folder for what can be made again (the packed agent).
-        overrides: What of the recipe was overridden, as people write it, and what was chosen: ``+recipe=NAME``.
+        cache: Folder for files that can be made again (the packed agent).
+        overrides: What was overridden and chosen on the command line, as people write it: ``+recipe=NAME``, ``key=value``.
         run: Number of this run in its folder.
         started: ISO time, UTC, to the minute.
-        stages: ``(name, state, seconds, note)`` of what was done before, for the report.
+        stages: ``(name, state, seconds, note)`` of each stage that is finished, for the report.
         say: Called with a short text while a stage works.
-        team: Folders of a team: ``standard`` and ``rule``, besides the shipped ones.
-        agents: Where the agent of a side waits between its stages; ``None``: each stage starts its own.
+        team: Folders of a team's ``standard`` and ``rule`` files, besides the shipped ones.
+        agents: Keeps the agent of a side between its stages; ``None``: each stage starts its own.
     """
 
     config: RunConfig
@@ -53,14 +53,32 @@ class Job:
         return side
 
 
+def ask_agent(job: Job, side: str, request: Mapping[str, Any], folder: Path) -> None:
+    """Run the agent of ``side`` on ``request``, as the recipe says; it writes into ``folder``.
+
+    Raises:
+        SideError: It refused, crashed, hung, or left no result.
+    """
+    settings = job.side(side)
+    run_agent(
+        request,
+        side=settings,
+        folder=folder,
+        variables=settings.variables,
+        timeout=job.config.capture.timeout,
+        on_progress=job.say,
+        agents=job.agents,
+    )
+
+
 @dataclass(frozen=True)
-class Made:
-    """What a stage says when it is done.
+class StageResult:
+    """What a stage reports when it is done; its artifacts are in its folder.
 
     Attributes:
         note: One line for the screen.
-        seal: Hash of what was made; ``""`` where the store is to compute it from the files.
-        damaged: What it read was not whole: the next run makes it again, for a mended dump has the same key.
+        seal: Hash of the artifacts; ``""`` if the store is to compute it from the files.
+        damaged: What the stage read was damaged. The next run makes it again, because a mended dump has the same key.
     """
 
     note: str = ""
@@ -68,39 +86,40 @@ class Made:
     damaged: bool = False
 
 
-class Make(Protocol):
+class StageWork(Protocol):
     """The work of a stage: read artifacts of its needs, write its own into ``folder``."""
 
-    def __call__(self, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
-        """Do it."""
+    def __call__(self, job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+        """Do the work."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage instance: what it needs, what it depends on, what it does.
+    """One stage instance: what it needs, what its result depends on, what it does.
 
     Attributes:
-        name: Such as ``compare``, or ``dump.target``.
+        name: Such as ``compare`` or ``dump.target``.
         needs: Names of the instances whose artifacts it reads.
-        declare: Plain data that its key is made of, besides its needs and its version.
+        declare: Returns the plain data that its key is made of, besides its needs and its version.
         make: The work.
         version: Raised when the same declaration gives other artifacts.
-        place: Plain data about where it runs. Part of the key, but another machine may look for the rest alone.
-        side: The side it belongs to, or ``""``.
-        told_by: Those of its needs that belong to its declaration: what ``told`` reads.
-        told: Plain data of them, for the key. What else is in them changes nothing.
-        resumes: It goes on with what it left when it was killed.
+        locate: Returns plain data about the machine that it runs on. It is the second half of the key: another machine, which
+            cannot know it, finds the instance by the first half.
+        side: The side that it belongs to, or ``""``.
+        scope_needs: Those of its needs whose content counts as declared: the region of a second pass.
+        declare_scope: Returns what counts of them. The rest of what is in them changes nothing.
+        resumes: It continues with what an earlier attempt left when it was killed.
     """
 
     name: str
     needs: tuple[str, ...]
     declare: Callable[[Job], Mapping[str, Any]]
-    make: Make
+    make: StageWork
     version: int = 1
-    place: Callable[[Job], Mapping[str, Any]] | None = None
+    locate: Callable[[Job], Mapping[str, Any]] | None = None
     side: str = ""
-    told_by: tuple[str, ...] = ()
-    told: Callable[[Mapping[str, Path]], Mapping[str, Any]] | None = None
+    scope_needs: tuple[str, ...] = ()
+    declare_scope: Callable[[Mapping[str, Path]], Mapping[str, Any]] | None = None
     resumes: bool = False
 
     @property

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow import keys, resources
-from precflow.config.plain import plain
+from precflow.config.schema import plain
 from precflow.config.vocabulary import ESCALATING
 from precflow.dumps.reader import Dump
 from precflow.dumps.two_passes import TwoPasses
@@ -20,7 +20,7 @@ from precflow.stages.artifacts import once, read_lines, read_value, write_lines,
 from precflow.stages.compare import read_measures
 from precflow.stages.determinism import read_reproduction
 from precflow.stages.dump import open_dump
-from precflow.stages.job import Job, Made, Stage
+from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.passes import latest, second
 
 JUDGED_FILE = "judged.jsonl"
@@ -88,7 +88,7 @@ def _remedies(job: Job) -> list[bool]:
     return [capture.detail == ESCALATING, bool(capture.budget), bool(capture.keep_last), bool(job.config.stages)]
 
 
-def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     reproduction = read_reproduction(latest(needs, "determinism"))
     measures = read_measures(latest(needs, "compare"))
     judged, verdict = judge(
@@ -104,7 +104,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     )
     write_lines(folder / JUDGED_FILE, judged)
     write_value(folder / VERDICT_FILE, verdict)
-    return Made(note=verdict.verdict)
+    return StageResult(note=verdict.verdict)
 
 
 def run_dtype(dump: Dump | TwoPasses, recorded: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from precflow.diagnosis.localize import localize
 from precflow.judgement.inputs import make_input_judge
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.compare import read_measures
-from precflow.stages.job import Job, Made, Stage
+from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.judge import read_judged, run_dtype
 from precflow.stages.passes import latest, newest, open_evidence, second
 
@@ -28,7 +28,7 @@ def _declare(job: Job) -> Mapping[str, Any]:
     return {}
 
 
-def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     reference, target = (open_evidence(needs, side) for side in ("reference", "target"))
     measures = read_measures(latest(needs, "compare"))
     inputs = make_input_judge(
@@ -41,13 +41,13 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
     )
     region = localize(reference, target, measures, read_judged(latest(needs, "judge")), inputs)
     write_value(folder / REGION_FILE, region)
-    return Made(note=f"starts at {region.start}" if region.start else "nothing parts")
+    return StageResult(note=f"starts at {region.start}" if region.start else "nothing parts")
 
 
 STAGE = Stage(name="localize", needs=("dump.reference", "dump.target", "compare", "judge"), declare=_declare, make=_make)
 SECOND = Stage(
     name=second(STAGE.name),
-    needs=newest(STAGE.needs, again=True),
+    needs=newest(STAGE.needs, second_pass=True),
     declare=_declare,
     make=_make,
 )

@@ -20,9 +20,9 @@ def second(name: str) -> str:
     return name + MARK
 
 
-def newest(needs: Sequence[str], *, again: bool) -> tuple[str, ...]:
+def newest(needs: Sequence[str], *, second_pass: bool) -> tuple[str, ...]:
     """Return the names of what a stage needs, of the second pass where there is one; of dumps it needs both."""
-    if not again:
+    if not second_pass:
         return tuple(needs)
     dumps = [name for name in needs if name.startswith("dump.")]
     return (*dumps, *map(second, needs))

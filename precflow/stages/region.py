@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from precflow.agent.selection import DetailRule
-from precflow.config.plain import plain
+from precflow.config.schema import plain
 from precflow.diagnosis.second_pass import SecondPass, choose_calls
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.dump import open_dump
-from precflow.stages.job import Job, Made, Stage
+from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.judge import read_judged
 from precflow.stages.localize import read_region
 
@@ -24,7 +24,7 @@ def read_scope(folder: Path) -> SecondPass:
     return read_value(folder / SCOPE_FILE, SecondPass)
 
 
-def told(needs: Mapping[str, Path]) -> Mapping[str, Any]:
+def declare_scope(needs: Mapping[str, Path]) -> Mapping[str, Any]:
     """Return what of the region a dump of the second pass depends on: its rules, and the dumps that they were chosen from."""
     scope = read_scope(needs[NAME])
     return {"region": plain(scope.rules), "first": dict(scope.dumps)}
@@ -34,7 +34,7 @@ def _declare(job: Job) -> Mapping[str, Any]:
     return {"budget": job.config.capture.budget, "rules": plain(job.config.capture.rules)}
 
 
-def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
+def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     scope = choose_calls(
         open_dump(needs["dump.reference"]),
         open_dump(needs["dump.target"]),
@@ -44,7 +44,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
         rules=[DetailRule.from_plain(plain(rule)) for rule in job.config.capture.rules],
     )
     write_value(folder / SCOPE_FILE, scope)
-    return Made(note=scope.why)
+    return StageResult(note=scope.why)
 
 
 STAGE = Stage(name=NAME, needs=("dump.reference", "dump.target", "judge", "localize"), declare=_declare, make=_make)

@@ -39,5 +39,5 @@ def instances(config: RunConfig, *, second_pass: bool = True) -> list[Stage]:
     escalating = escalates(config)
     both = escalating and second_pass
     passes = [*([region.STAGE] if escalating else []), *(SECOND if both else [])]
-    last = [advise.stage(escalating=escalating, again=both), report.stage(escalating=escalating, again=both)]
+    last = [advise.stage(escalating=escalating, second_pass=both), report.stage(escalating=escalating, second_pass=both)]
     return [*probes, *dumps, *FIRST, *passes, *last]

@@ -1,33 +1,29 @@
-"""Stage ``report``: everything into one typed model, and from it HTML, Markdown, JSON and JUnit."""
+"""Stage ``report``: all results of a run in one typed model, and from it HTML, Markdown, JSON and JUnit."""
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from precflow import __version__, keys, resources
-from precflow.agent import redaction
-from precflow.config.plain import plain
+from precflow import keys, resources
+from precflow.config.schema import plain
 from precflow.diagnosis.findings import Finding
-from precflow.dumps.header import Header
-from precflow.environment.differences import differences
 from precflow.report.formats import write
 from precflow.report.highlights import keep_most_important
-from precflow.report.model import ReportModel, Row, SideView, StageView
+from precflow.report.model import ReportModel, StageView
 from precflow.stages.advise import read_findings
 from precflow.stages.artifacts import read_value, write_value
-from precflow.stages.commands import changed, difference
+from precflow.stages.commands import change_command, describe_change
 from precflow.stages.compare import read_measures
-from precflow.stages.details import worst_details
 from precflow.stages.dump import open_dump
-from precflow.stages.job import Job, Made, Stage
+from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.judge import read_judged, read_verdict
 from precflow.stages.localize import read_region
 from precflow.stages.passes import latest, newest, open_evidence, second
 from precflow.stages.region import NAME, read_scope
+from precflow.stages.report_model import build_model
 
 MODEL_FILE = "model.json"
 PUBLIC = "public"
@@ -35,8 +31,19 @@ ROWS_KEPT = 1000  # in the model; the files of the report have more, measures an
 
 
 def read_model(folder: Path) -> ReportModel:
-    """Return the model of a sealed report; of very many rows those that matter most, the others are counted."""
+    """Return the model of a finished report. Of very many rows it has those that matter most; the others are counted."""
     return read_value(folder / MODEL_FILE, ReportModel)
+
+
+def stage(*, escalating: bool, second_pass: bool) -> Stage:
+    """Return the stage.
+
+    Args:
+        escalating: There is a region, which says whether a second pass is needed.
+        second_pass: There is a second pass, whose results count.
+    """
+    needs = newest(("dump.reference", "dump.target", "compare", "judge", "localize"), second_pass=second_pass)
+    return Stage(name="report", needs=(*needs, "advise", *([NAME] if escalating else [])), declare=_declare, make=_make)
 
 
 def _declare(job: Job) -> Mapping[str, Any]:
@@ -48,56 +55,49 @@ def _declare(job: Job) -> Mapping[str, Any]:
     }
 
 
-def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
-    model = _model(job, needs)
+def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+    model = _build(job, needs)
+    # Roles are in the rows already, and would be in the file once more for each of 200 000 records.
     write_value(folder / MODEL_FILE, keep_most_important(replace(model, region=replace(model.region, roles=None)), ROWS_KEPT))
     (folder / PUBLIC).mkdir()
     written = write(model, folder / PUBLIC, job.config.report.formats)
-    return Made(note=", ".join(path.name for path in written))
+    return StageResult(note=", ".join(path.name for path in written))
 
 
-def _model(job: Job, needs: Mapping[str, Path]) -> ReportModel:
-    reference, target = open_dump(needs["dump.reference"]), open_dump(needs["dump.target"])
+def _build(job: Job, needs: Mapping[str, Path]) -> ReportModel:
     region = read_region(latest(needs, "localize"))
-    judged = read_judged(latest(needs, "judge"))
-    roles = region.roles or {}
-    measures = read_measures(latest(needs, "compare"))
-    headers = (("reference", reference.header), ("target", target.header))
-    rows = tuple(
-        Row(measure, status, roles.get(measure.record, "unknown")) for measure, status in zip(measures, judged, strict=True)
-    )
-    return ReportModel(
+    return build_model(
+        open_dump(needs["dump.reference"]),
+        open_dump(needs["dump.target"]),
+        measures=read_measures(latest(needs, "compare")),
+        judged=read_judged(latest(needs, "judge")),
+        verdict=read_verdict(latest(needs, "judge")),
+        region=replace(region, notes=(*_describe_second_pass(needs), *region.notes)),
+        findings=[_with_command(job, finding) for finding in read_findings(needs["advise"])],
         recipe=job.config.recipe,
         title=job.config.about.title,
+        command=_hide_home(job.command),
+        columns=job.config.report.columns,
+        seconds=sum(seconds for _, _, seconds, _ in job.stages),
         run=job.run,
-        finished=datetime.datetime.now(tz=datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"),
-        precflow=__version__,
-        command=_homeless(job.command),
-        sides=tuple(side_view(name, header) for name, header in headers),
-        verdict=read_verdict(latest(needs, "judge")),
-        region=replace(region, notes=(*_passes(needs), *region.notes)),
-        findings=tuple(_with_command(job, finding) for finding in read_findings(needs["advise"])),
-        rows=rows,
-        differences=differences(reference.header.facts, target.header.facts),
-        stages=tuple(
-            StageView(name=name, state=state, seconds=seconds, note=note) for name, state, seconds, note in job.stages
-        ),
-        recipe_yaml=_homeless(job.yaml),
-        columns=tuple(job.config.report.columns),
-        seconds=round(sum(seconds for _, _, seconds, _ in job.stages), 1),
-        emulated=any(header.device.emulated for _, header in headers),
-        emulation=str(target.header.emulate.get("name", "")),
-        details=worst_details(open_evidence(needs, "reference"), open_evidence(needs, "target"), rows),
+        stages=[StageView(name=name, state=state, seconds=seconds, note=note) for name, state, seconds, note in job.stages],
+        recipe_yaml=_hide_home(job.yaml),
+        detailed=(open_evidence(needs, "reference"), open_evidence(needs, "target")),
     )
 
 
 def _with_command(job: Job, finding: Finding) -> Finding:
+    """Complete what a finding proposes to try: the whole command line, and how it differs from this run's."""
     if not finding.try_it:
         return finding
-    return replace(finding, try_it=_homeless(changed(job, finding.try_it)), change=_homeless(difference(job, finding.try_it)))
+    return replace(
+        finding,
+        try_it=_hide_home(change_command(job, finding.try_it)),
+        change=_hide_home(describe_change(job, finding.try_it)),
+    )
 
 
-def _passes(needs: Mapping[str, Path]) -> list[str]:
+def _describe_second_pass(needs: Mapping[str, Path]) -> list[str]:
     """Say what the second pass of escalating capture was about, or why there was none."""
     if NAME not in needs:
         return []
@@ -107,37 +107,7 @@ def _passes(needs: Mapping[str, Path]) -> list[str]:
     return [f"the second pass {'has not run yet' if second('judge') not in needs else 'has run'}: {scope.why}"]
 
 
-def side_view(name: str, header: Header) -> SideView:
-    """Return one side as a report shows it."""
-    facts = dict(_flat(header.facts))
-    device = header.device
-    words = [device.kind, device.description, _version("torch", facts), _version("torch_npu", facts), header.dtype]
-    return SideView(
-        side=name,
-        title=", ".join(word for word in words if word) or "unknown: its dump has no header",
-        emulated=device.emulated,
-        device=device.name or "unknown device",  # of a dump without its header
-        dtype=header.dtype,
-        facts=facts,
-    )
-
-
-def _homeless(text: str) -> str:
+def _hide_home(text: str) -> str:
+    """Write ``~`` for the home folder: reports are shown to others, and its path has the user's name."""
     home = str(Path.home())
     return text.replace(home, "~") if len(home) > 1 else text
-
-
-def _version(package: str, facts: Mapping[str, str]) -> str:
-    version = facts.get(f"{package}.version") or facts.get(f"packages.{package}", "")
-    return f"{package} {version}" if version else ""
-
-
-def _flat(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for key, leaf in keys.flatten(value):
-        yield key, redaction.text(str(leaf))
-
-
-def stage(*, escalating: bool, again: bool) -> Stage:
-    """Return the stage; ``escalating`` where a region was looked for, ``again`` where there is a second pass."""
-    needs = newest(("dump.reference", "dump.target", "compare", "judge", "localize"), again=again)
-    return Stage(name="report", needs=(*needs, "advise", *([NAME] if escalating else [])), declare=_declare, make=_make)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from precflow import keys
 from precflow.stages import dump, region
-from precflow.stages.job import Job, Made, Stage
+from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.passes import second
 
 
@@ -19,14 +19,14 @@ def stage(side: str) -> Stage:
         needs=(f"environment.{side}", region.NAME),
         declare=functools.partial(dump.declare, side),
         make=functools.partial(_make, side),
-        place=functools.partial(dump.whereabouts, side),
+        locate=functools.partial(dump.locate, side),
         side=side,
-        told_by=(region.NAME,),
-        told=region.told,
+        scope_needs=(region.NAME,),
+        declare_scope=region.declare_scope,
         resumes=True,
     )
 
 
-def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Made:
-    declared_key = keys.digest([dump.declare(side, job), region.told(needs)])
+def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+    declared_key = keys.digest([dump.declare(side, job), region.declare_scope(needs)])
     return dump.record(side, job, folder, declared_key, region.read_scope(needs[region.NAME]).rules)

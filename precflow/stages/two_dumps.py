@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from precflow import __version__, resources
+from precflow import resources
 from precflow.comparison.compare import compare
 from precflow.comparison.measure import Measure, mark_altered_unreadable
 from precflow.config.schema import RunConfig, Side, Tolerance
@@ -21,7 +21,6 @@ from precflow.diagnosis.localize import localize
 from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call
-from precflow.environment.differences import differences
 from precflow.environment.reproduction import copied
 from precflow.judgement.inputs import make_input_judge
 from precflow.judgement.judge import judge
@@ -30,7 +29,7 @@ from precflow.metrics import METRICS
 from precflow.report.model import ReportModel, Row
 from precflow.stages.determinism import Reproduction, reproduce
 from precflow.stages.judge import run_dtype
-from precflow.stages.report import side_view
+from precflow.stages.report_model import build_model
 
 SAME = RunConfig().environment.same  # what two dumps need to have in common, where no recipe says otherwise
 
@@ -90,29 +89,19 @@ def comparison(  # noqa: PLR0913  each is a fact of its own, and all but two go 
     inputs = make_input_judge(reference, target, tolerance, reference_dtype=dtypes[0], target_dtype=dtypes[1])
     region = localize(reference, target, measures, judged, inputs)
     findings = advice(reference, target, region=region, measures=measures, judged=judged, reproduction=reproduction, team=team)
-    roles = region.roles or {}
-    headers = (("reference", reference.header), ("target", target.header))
-    return ReportModel(
-        recipe=_title(reference, target),
-        title="Two dumps",
-        run=0,
-        finished=datetime.datetime.now(tz=datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"),
-        precflow=__version__,
-        command=command,
-        sides=tuple(side_view(name, header) for name, header in headers),
+    return build_model(
+        reference,
+        target,
+        measures=measures,
+        judged=judged,
         verdict=verdict,
         region=region,
-        findings=tuple(findings),
-        rows=tuple(
-            Row(measure, one, roles.get(measure.record, "unknown")) for measure, one in zip(measures, judged, strict=True)
-        ),
-        differences=differences(reference.header.facts, target.header.facts),
-        stages=(),
-        recipe_yaml="",
-        columns=tuple(METRICS),
-        seconds=round(time.monotonic() - started, 1),
-        emulated=any(header.device.emulated for _, header in headers),
-        emulation=str(target.header.emulate.get("name", "")),
+        findings=findings,
+        recipe=_title(reference, target),
+        title="Two dumps",
+        command=command,
+        columns=METRICS,
+        seconds=time.monotonic() - started,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from precflow.config import flags
+from precflow.config import command_line
 from precflow.errors import ConfigError, PrecflowError
 from precflow.streams import printable, say, write
 from precflow.streams import write_json as print_json
@@ -47,8 +47,8 @@ class _Parser(argparse.ArgumentParser):
             option, equals, value = word.partition("=")
             if option.startswith("--") and option not in self._option_string_actions:
                 known = sorted(name for name in self._option_string_actions if name.startswith("--"))
-                given = value if equals else flags.behind(words[number + 1 :])
-                raise flags.unknown_option(option, given, known, next_step=f"{self.prog} --help")
+                given = value if equals else command_line.behind(words[number + 1 :])
+                raise command_line.unknown_option(option, given, known, next_step=f"{self.prog} --help")
         return super().parse_intermixed_args(words, namespace)  # options may stand between the words, as without a verb
 
     def error(self, message: str) -> NoReturn:

@@ -34,9 +34,9 @@ def main(arguments: Sequence[str]) -> int:
         StoreError: The result cannot be written.
     """
     chosen = _parser().parse_args(arguments)
-    from precflow.run.evidence import one_dump
+    from precflow.run.find_dumps import open_named_dump
 
-    reference, target = one_dump(chosen.reference), one_dump(chosen.target)
+    reference, target = open_named_dump(chosen.reference), open_named_dump(chosen.target)
     if chosen.record:
         return _record(reference, target, chosen)
     from precflow.stages.two_dumps import comparison

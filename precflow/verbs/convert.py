@@ -61,9 +61,9 @@ def main(arguments: Sequence[str]) -> int:
         )
     if chosen.raw and chosen.to != "npy":
         raise ConfigError("--raw writes bits into .npy files; a text holds numbers", next_step="leave --raw out")
-    from precflow.run.evidence import one_dump
+    from precflow.run.find_dumps import open_named_dump
 
-    dump = one_dump(chosen.dump)
+    dump = open_named_dump(chosen.dump)
     many = lookup.is_pattern(chosen.record)
     found = lookup.find_matching(dump, chosen.record) if many else [lookup.find(dump, chosen.record)]
     stored = [one for one in found if one.record.stored]

@@ -13,9 +13,8 @@ from typing import Any
 
 import yaml
 
-from precflow.config import quoting, shape, trust, units
-from precflow.config.plain import key_of, plain
-from precflow.config.schema import SIDES, Bytes, Limits, Numbers, RunConfig, Seconds, Share, Ulp
+from precflow.config import key_tree, quoting, trust, units
+from precflow.config.schema import SIDES, Bytes, Limits, Numbers, RunConfig, Seconds, Share, Ulp, key_of, plain
 from precflow.config.vocabulary import known
 from precflow.errors import ConfigError
 from precflow.verbs import parser, print_json, table, write
@@ -134,7 +133,7 @@ def explain(key: str) -> Explained:
         ConfigError: There is no such key; with those that may be meant.
     """
     path = tuple(part for part in re.sub(r"\[\d*\]", ".0", key).lstrip("+~").split(".") if part)
-    wrong = shape.problem_at(path) if path else "no such key."
+    wrong = key_tree.problem_at(path) if path else "no such key."
     if wrong:
         same = [one for one in every() if _name(one) == key]
         meant = f" Did you mean  {', '.join(one.key for one in same)} ?" if len(same) > 1 else ""
@@ -206,18 +205,18 @@ def _listing(one: Explained) -> str:
 
 
 def _keys(kind: type, prefix: str) -> tuple[Explained, ...]:
-    hints = shape.fields(kind)
+    hints = key_tree.fields(kind)
     fields = {key_of(field.name): field for field in dataclasses.fields(kind)}
     return tuple(_explained(kind, fields[name], hints[name], f"{prefix}.{name}".lstrip(".")) for name in hints)
 
 
 def _explained(kind: type, field: dataclasses.Field[Any], hint: Any, key: str) -> Explained:
-    inner = shape.without_none(hint)
-    item = shape.item(inner)
+    inner = key_tree.without_none(hint)
+    item = key_tree.item(inner)
     set_by = _set_by(key)
-    if shape.is_section(inner) and not field.metadata:
+    if key_tree.is_section(inner) and not field.metadata:
         return Explained(key, "", "", set_by, _meaning(inner), "", keys=_keys(inner, key))
-    of_entry = item if shape.is_section(item) else inner if shape.is_section(inner) else None
+    of_entry = item if key_tree.is_section(item) else inner if key_tree.is_section(inner) else None
     name = f"{kind.__name__}.{key_of(field.name)}"
     default = {} if field.default is dataclasses.MISSING else field.default
     words = known(name) or ()
@@ -234,15 +233,15 @@ def _explained(kind: type, field: dataclasses.Field[Any], hint: Any, key: str) -
 
 def _takes(hint: Any, words: tuple[str, ...]) -> str:
     """Return what a value of a type looks like, in words."""
-    item = shape.item(hint)
+    item = key_tree.item(hint)
     one_of = ", ".join(word for word in words if word)
     if hint is Numbers:
         return _TYPES[Numbers]
     if typing.get_origin(hint) is tuple:
-        return f"list of {one_of}" if words else "list of sections" if shape.is_section(item) else f"list of {_plural(item)}"
+        return f"list of {one_of}" if words else "list of sections" if key_tree.is_section(item) else f"list of {_plural(item)}"
     if item is not None:
         return "map of `name: value`" + ("" if item in (Any, str) or item not in _TYPES else f", each a {_TYPES[item]}")
-    if shape.is_section(hint):
+    if key_tree.is_section(hint):
         return "section"
     return f"one of {one_of}" if words else _TYPES[hint]
 

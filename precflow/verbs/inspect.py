@@ -19,7 +19,7 @@ from precflow.verbs import parser, print_json, table, write
 if TYPE_CHECKING:
     from precflow.report.screens.paper import Paper
     from precflow.report.screens.record import RecordView
-    from precflow.run.evidence import Evidence
+    from precflow.run.find_dumps import NamedDump
 
 _LIMIT = 40
 _NOT_STORED = {
@@ -36,9 +36,9 @@ def main(arguments: Sequence[str]) -> int:
         DumpError: There is no such dump or record.
     """
     chosen = _parser().parse_args(arguments)
-    from precflow.run.evidence import dumps_at
+    from precflow.run.find_dumps import find_dumps
 
-    found = dumps_at(chosen.dump)
+    found = find_dumps(chosen.dump)
     if len(found) > 1 and not (chosen.record or chosen.match):
         _dumps(found, as_json=chosen.json)
         return 0
@@ -71,14 +71,14 @@ def _parser() -> argparse.ArgumentParser:
     return options
 
 
-def _opened(name: str, found: Sequence[Evidence]) -> Dump:
+def _opened(name: str, found: Sequence[NamedDump]) -> Dump:
     if len(found) > 1:
         listed = ", ".join(one.name for one in found)
         raise DumpError(f"{name} has {len(found)} dumps: {listed}", next_step="name one of them")
     return Dump.open(found[0].path, allow_unsealed=True)
 
 
-def _dumps(found: Sequence[Evidence], *, as_json: bool) -> None:
+def _dumps(found: Sequence[NamedDump], *, as_json: bool) -> None:
     if as_json:
         print_json({"dumps": [{"name": one.name, "side": one.side, "path": str(one.path), "note": one.note} for one in found]})
         return

@@ -12,7 +12,7 @@ from precflow.config.suggestions import did_you_mean
 from precflow.config.units import parse_seconds
 from precflow.errors import ConfigError, StoreError
 from precflow.run import pruning
-from precflow.run.evidence import RUNS
+from precflow.run.find_dumps import RUNS
 from precflow.run.manifest import MANIFEST_FILE
 from precflow.run.pruning import Pruning, Rest, Wish
 from precflow.verbs import parser, print_json, table, write

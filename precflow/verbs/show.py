@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
         ConfigError: It does not compose, or it has no such section.
     """
     from precflow.config.composition import compose
-    from precflow.config.listing import effective
+    from precflow.config.recipe_yaml import effective
 
     options = parser("show", "RECIPE|+recipe=NAME [key=value ...] [SECTION]  |  GROUP/NAME")
     options.add_argument("words", nargs="+", metavar="RECIPE|key=value|SECTION")
@@ -84,7 +84,7 @@ def as_overrides(words: Sequence[str]) -> tuple[list[str], str]:
 
 def _rows(data: dict[str, object], provenance: object, section: str) -> list[tuple[str, str]]:
     from precflow.config.documents import dotted
-    from precflow.config.listing import lines, margin
+    from precflow.config.recipe_yaml import lines, margin
 
     inside = (section, f"{section}.", f"{section}[")
     rows = [(margin(path, provenance), line, dotted(path)) for path, line in lines(data)]  # type: ignore[arg-type]  # a mapping, see Composed

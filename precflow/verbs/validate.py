@@ -105,7 +105,7 @@ def _check_file(place: Place, name: str, within: Sequence[Place]) -> Checked:
             document = read(file, place.group, name)
             problems += [*document.problems, *trust.forbidden(document)]
             rules = document.data.get("rules")
-            for path, message in emulation.problems(rules) if isinstance(rules, list) else ():
+            for path, message in emulation.find_problems(rules) if isinstance(rules, list) else ():
                 near = next((path[1:length] for length in range(len(path), 1, -1) if path[1:length] in document.marks), ())
                 problems.append(Problem(document.marks[near].place if near else shown(file), dotted(path[1:]), message))
     except ConfigError as error:

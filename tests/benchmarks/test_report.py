@@ -10,7 +10,7 @@ import pytest
 
 from precflow.config.composition import compose
 from precflow.run.jobs import make_job
-from precflow.stages.artifacts import reading_once
+from precflow.stages.artifacts import cache_reads
 from precflow.stages.compare import read_measures
 from precflow.stages.judge import read_judged
 from precflow.stages.localize import read_region
@@ -37,7 +37,7 @@ def calls_of_stages(folder):
     sides = [f"{side}.dump={folder / side}" for side in ("reference", "target")]
     job = make_job(compose(["+recipe=compare_dumps", *sides]), command="precflow")
     made, called = {}, 0
-    with reading_once():
+    with cache_reads():
         for stage in instances(job.config):
             made[stage.name] = folder / "made" / stage.name
             made[stage.name].mkdir(parents=True)

@@ -6,12 +6,12 @@ from precflow.config.documents import read
 
 
 def said(rule):
-    return {".".join(path[3:]): message for path, message in emulation.problems([rule])}
+    return {".".join(path[3:]): message for path, message in emulation.find_problems([rule])}
 
 
 @pytest.mark.parametrize("file", sorted((resources.directory("conf") / "emulate").glob("*.yaml")), ids=lambda file: file.stem)
 def test_every_shipped_fault_is_fine(file):
-    assert list(emulation.problems(read(file, "emulate", file.stem).data.get("rules", []))) == []
+    assert list(emulation.find_problems(read(file, "emulate", file.stem).data.get("rules", []))) == []
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def test_what_no_rule_can_say(rule, key, message):
 
 
 def test_there_are_not_endlessly_many():
-    assert "at most" in next(emulation.problems([{}] * 101))[1]
+    assert "at most" in next(emulation.find_problems([{}] * 101))[1]

@@ -44,7 +44,7 @@ def told(model=None, *, inputs=None, target=None, **sections):
     """Return what is told of a configuration that runs here, by key."""
     workload = Workload(model=model or {}, inputs=inputs or {}, **sections.pop("workload", {}))
     config = RunConfig(workload=workload, target=Side(**target or {}), **sections)
-    return {dotted(path): message for path, message in (*factories.shipped(config), *factories.here(config))}
+    return {dotted(path): message for path, message in (*factories.check_shipped(config), *factories.check_user_code(config))}
 
 
 def own(function, **arguments):
@@ -201,7 +201,7 @@ def test_torch_is_not_imported_for_that():
 from precflow.config import factories
 from precflow.config.schema import RunConfig, Workload
 config = RunConfig(workload=Workload(optimizer={"_target_": "torch.optim.AdmW"}))
-import sys; print(len(list(factories.here(config))), "torch" in sys.modules)
+import sys; print(len(list(factories.check_user_code(config))), "torch" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "1 False\n"

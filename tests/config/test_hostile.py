@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from precflow.agent.variables import SETTABLE
-from precflow.config import composition, shape, trust
+from precflow.config import composition, key_tree, trust
 from precflow.config.schema import Numbers, RunConfig, Side
 from precflow.config.search_path import find
 from precflow.errors import ConfigError, TrustError
@@ -28,18 +28,18 @@ VARIABLES = (  # that make an interpreter, a loader or a library run, read or wr
 
 def keys_of(kind, path=()):
     """Yield ``(path, example value)`` of every key of the schema, each entry of a list and of a map once."""
-    for name, hint in shape.fields(kind).items():
-        yield from values_of(shape.without_none(hint), (*path, name))
+    for name, hint in key_tree.fields(kind).items():
+        yield from values_of(key_tree.without_none(hint), (*path, name))
 
 
 def values_of(hint, path):
-    if shape.is_section(hint):
+    if key_tree.is_section(hint):
         yield from keys_of(hint, path)
-    elif shape.is_section(shape.item(hint)):
-        yield from keys_of(shape.item(hint), (*path, "0"))
+    elif key_tree.is_section(key_tree.item(hint)):
+        yield from keys_of(key_tree.item(hint), (*path, "0"))
     elif typing.get_origin(hint) is tuple:
         yield path, ["owned"]
-    elif shape.item(hint) is not None and hint is not Numbers:
+    elif key_tree.item(hint) is not None and hint is not Numbers:
         yield (*path, "ANY"), "owned"
     else:
         yield path, 7 if hint in (int, Numbers) else "owned"
@@ -192,9 +192,9 @@ def test_every_key_that_nobody_allowed_is_tried():
 def test_a_key_that_is_new_is_hostile(team, monkeypatch):
     """A field that somebody adds to the schema tomorrow, in a section of which recipes set other keys."""
     grown = dataclasses.make_dataclass("Side", [("plugin", str, "")], bases=(Side,), frozen=True)
-    real = shape.fields
-    monkeypatch.setattr(shape, "fields", lambda kind: {**real(kind), "target": grown} if kind is RunConfig else real(kind))
-    assert shape.is_known(("target", "plugin"))
+    real = key_tree.fields
+    monkeypatch.setattr(key_tree, "fields", lambda kind: {**real(kind), "target": grown} if kind is RunConfig else real(kind))
+    assert key_tree.is_known(("target", "plugin"))
     team("evil", "target: {plugin: owned}")
     with pytest.raises(TrustError, match=r"target\.plugin +belongs to a machine"):
         composition.compose(["+recipe=evil"], complete=False)

@@ -1,6 +1,6 @@
 from precflow.config import vocabulary
+from precflow.config.key_tree import attribute, fields, is_section, item, without_none
 from precflow.config.schema import RunConfig
-from precflow.config.shape import attribute, fields, is_section, item, without_none
 
 
 def sections(kind):

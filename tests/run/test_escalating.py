@@ -14,7 +14,7 @@ from precflow.diagnosis import rules
 from precflow.errors import SideError, StoreError
 from precflow.run.plan import build_plan, render_plan
 from precflow.run.runner import run
-from precflow.stages import asking
+from precflow.stages import job
 
 LAYERS = 5
 SHAPE = (4, 16)
@@ -79,7 +79,7 @@ class Agents:
 def agents(stage_fixtures, monkeypatch):
     """Put hand-made dumps in the place of running a side."""
     made = Agents(stage_fixtures.builder)
-    monkeypatch.setattr(asking, "run_agent", made)
+    monkeypatch.setattr(job, "run_agent", made)
     return made
 
 

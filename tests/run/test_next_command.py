@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from precflow.config.command_line import parse
 from precflow.config.composition import compose
-from precflow.config.flags import parse
 from precflow.run import steps
 from precflow.run.jobs import make_job
-from precflow.run.next_command import command_for
+from precflow.run.next_command import command_for_side
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def printed(tmp_path, monkeypatch):
         config_dirs = parse(options).config_dirs
         composed = compose([*words, "sides=[reference]"], config_dirs=config_dirs, complete=False)
         job = make_job(composed, command=shlex.join(["precflow", *options, *words]))
-        return composed.config, command_for(job, steps.place(job.config), "target")
+        return composed.config, command_for_side(job, steps.locate_run(job.config), "target")
 
     return make
 

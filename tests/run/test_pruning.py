@@ -16,7 +16,7 @@ from precflow.errors import StoreError
 from precflow.run import pruning
 from precflow.run.manifest import Manifest, RunEntry
 from precflow.run.pruning import Wish
-from precflow.run.store import SEAL_FILE, Store, lock_of
+from precflow.run.store import SEAL_FILE, Store, lock_file
 
 DAY = 86400.0
 
@@ -129,7 +129,7 @@ def test_what_failed_and_killed_makers_left_can_go(folder):
 def test_what_is_being_made_stays(folder):
     store = folder / "store"
     left(store / ".making", "dump-r-4711", days=10)
-    with filelock.FileLock(lock_of(store, "dump-r"), thread_local=False), filelock.FileLock(lock_of(store, "judge-x")):
+    with filelock.FileLock(lock_file(store, "dump-r"), thread_local=False), filelock.FileLock(lock_file(store, "judge-x")):
         (found,) = pruning.look([folder], [], Wish())
         assert "dump-r-4711" in stays([found])
         ((rest, why),) = pruning.prune(found, found)

@@ -1,5 +1,6 @@
 """What a plan says about the size of dumps."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,9 +9,10 @@ import pytest
 from precflow.agent.contract import DETAIL_FACTS
 from precflow.config.composition import compose
 from precflow.dumps.reader import Dump
-from precflow.run import steps
+from precflow.errors import SideError
+from precflow.run import sizes, steps
 from precflow.run.jobs import make_job
-from precflow.run.sizes import Rehearsal, Sizes, about_sizes, sizes_of
+from precflow.run.sizes import Rehearsal, Sizes, describe_sizes, estimate_sizes, rehearse
 from precflow.run.steps import Step
 from precflow.run.store import Store
 from precflow.stages import dump, second_dump
@@ -26,7 +28,7 @@ def said(tmp_path, monkeypatch):
 
     def told(wanted, sizes, *words, **more):
         job = make_job(compose(["+recipe=sd_text_encoder", *words]), command="")
-        return list(about_sizes(wanted, Sizes(sizes, **more), job, steps.place(job.config)))
+        return list(describe_sizes(wanted, Sizes(sizes, **more), job, steps.locate_run(job.config)))
 
     return told
 
@@ -53,13 +55,13 @@ def test_a_workload_without_sizes_says_why(said):
 
 def test_sizes_of_a_rehearsal_are_said_to_be_its(said):
     (line,) = said(FIRST, {"dump.reference": 5, "dump.target": 5}, rehearsed=("dump.reference", "dump.target"))
-    assert line.startswith("the size of the dump of the reference and the target is told by a run without values")
+    assert line.startswith("the size of the dump of the reference and the target comes from a run without values")
 
 
 def test_dumps_that_know_too_little_are_another_reason(said, monkeypatch):
     job = make_job(compose(["+recipe=sd_text_encoder"]), command="")
     workload = contents(dump.declared(job.config, "reference")["workload"])
-    monkeypatch.setattr(Store, "named", lambda *_: [SimpleNamespace(declared={"workload": workload})])
+    monkeypatch.setattr(Store, "list_sealed", lambda *_: [SimpleNamespace(declared={"workload": workload})])
     assert "lack some of the levels, phases or modules" in said(FIRST, {})[0]
 
 
@@ -91,9 +93,9 @@ def planned(tmp_path, monkeypatch):
             asked.append((side, make))
             return found
 
-        monkeypatch.setattr("precflow.run.sizes.rehearsal", rehearsal)
+        monkeypatch.setattr("precflow.run.sizes.rehearse", rehearsal)
         job = make_job(compose(["+recipe=sd_text_encoder", *words]), command="")
-        return sizes_of(FIRST, job, steps.place(job.config), {}, rehearse=rehearse)
+        return estimate_sizes(FIRST, job, steps.locate_run(job.config), {}, rehearse=rehearse)
 
     told.asked = asked
     return told
@@ -117,3 +119,110 @@ def test_a_rehearsal_is_not_made_unless_it_is_wanted(planned):
 def test_what_cannot_be_rehearsed_is_tried_once(planned):
     assert planned(Rehearsal((), "float32", "it looks")) == Sizes({}, problem="it looks")
     assert planned.asked == [("reference", True)]
+
+
+MODEL = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = torch.nn.Linear(width, width)
+
+    def forward(self, features):
+        if self.linear.in_features == 3:
+            features.sum().item()
+        return self.linear(features)
+
+
+def build(width=8):
+    return Model(width)
+
+
+def inputs(width=8):
+    return {"features": torch.randn(4, width)}
+"""
+WORDS = ("+recipe=minilm", "workload.model._target_=rehearsed.build", "workload.inputs._target_=rehearsed.inputs")
+
+
+@pytest.fixture
+def job_of(tmp_path, monkeypatch):
+    """Return a function that makes the job of a small workload."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PRECFLOW_TRUST", "rehearsed")
+    (tmp_path / "rehearsed.py").write_text(MODEL)
+    return lambda *words: make_job(compose([*WORDS, *words]), command="")
+
+
+@pytest.fixture
+def told(job_of):
+    """Return a function that returns the rehearsal of a side, and where it is kept."""
+
+    def tell(*words, side="reference", make=True):
+        job = job_of(*words)
+        return rehearse(side, job, steps.locate_run(job.config), make=make)
+
+    return tell
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Return the list of requests that agents got; nobody starts one."""
+    requests = []
+
+    def ask(job, side, request, folder):
+        requests.append((side, request))
+        (folder / "rehearsal.json").write_text(json.dumps({"problem": "it looks", "dtype": "float32"}))
+
+    monkeypatch.setattr(sizes, "ask_agent", ask)
+    return requests
+
+
+def test_none_is_made_unless_it_is_wanted(told, asked, tmp_path):
+    assert told(make=False) is None
+    assert not asked
+    assert not (tmp_path / "runs").exists()
+
+
+def test_one_is_made_and_kept_whatever_the_detail(told, asked):
+    found = Rehearsal((), "float32", "it looks")
+    assert told() == found
+    assert told("capture.detail=sketch", "capture.scope=[linear]", "tolerance.cosine_similarity=0.9") == found
+    assert told(make=False) == found
+    ((side, request),) = asked
+    assert (side, request["action"], request["trusted"][-1]) == ("reference", "rehearse", "rehearsed")
+
+
+@pytest.mark.parametrize("word", ["workload.model.width=4", "capture.level=[operator]", "capture.phase=[forward,gradient]"])
+def test_other_calls_are_rehearsed_anew(told, asked, word):
+    told()
+    told(word)
+    assert len(asked) == 2
+
+
+def test_an_agent_that_fails_is_a_problem_and_is_asked_again(told, monkeypatch):
+    asked = []
+
+    def ask(*request):
+        asked.append(request)
+        raise SideError("the agent was killed")
+
+    monkeypatch.setattr(sizes, "ask_agent", ask)
+    assert told().problem == told().problem == "the agent was killed"
+    assert len(asked) == 2
+
+
+@pytest.mark.slow
+def test_an_agent_runs_the_workload_without_values(told):
+    found = told("target.dtype=float16", side="target")
+    assert (found.dtype, found.problem) == ("float16", "")
+    (module,) = [call for call in found.calls if call.module == "linear" and not call.operator]
+    assert module.outputs[0].shape == (4, 8)
+
+
+@pytest.mark.slow
+def test_a_workload_that_needs_values_says_where(told):
+    found = told("workload.model.width=3", "workload.inputs.width=3")
+    assert not found.calls
+    assert "rehearsed.py:12 in forward" in found.problem

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from precflow.errors import BusyError, SideError, StoreError
-from precflow.run.store import SEAL_FILE, Store, explained, read_seal
+from precflow.run.store import SEAL_FILE, Store, explain_disk_errors, read_seal
 
 
 def make(store, name="judge", key="aa11", text="hello", **seal):
@@ -40,7 +40,7 @@ def test_seal_is_of_content(tmp_path):
 
 def test_unknown_instance_is_none(tmp_path):
     assert Store(tmp_path).find("judge", "aa11") is None
-    assert Store(tmp_path / "absent").named("judge") == []
+    assert Store(tmp_path / "absent").list_sealed("judge") == []
 
 
 def test_failed_attempt_is_kept_aside_and_never_found(tmp_path):
@@ -78,7 +78,7 @@ def test_named_gives_newest_first(tmp_path):
     time.sleep(0.01)
     make(store, name="dump.reference", key="5be0-bb")
     make(store, name="dump.reference", key="77-cc")
-    assert [one.key for one in store.named("dump.reference", "5be0")] == ["5be0-bb", "5be0-aa"]
+    assert [one.key for one in store.list_sealed("dump.reference", "5be0")] == ["5be0-bb", "5be0-aa"]
 
 
 def test_a_clock_that_goes_backwards_makes_nothing_older(tmp_path, monkeypatch):
@@ -87,8 +87,8 @@ def test_a_clock_that_goes_backwards_makes_nothing_older(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "_locked", lambda *_: contextlib.nullcontext())
     for key in "abcd":
         make(store, name="dump.reference", key=key)
-    assert [one.key for one in store.named("dump.reference")] == ["d", "c", "b", "a"]
-    assert all(one.seconds >= 0 for one in store.named("dump.reference"))
+    assert [one.key for one in store.list_sealed("dump.reference")] == ["d", "c", "b", "a"]
+    assert all(one.seconds >= 0 for one in store.list_sealed("dump.reference"))
 
 
 def _hold(folder, ready, release):
@@ -138,13 +138,13 @@ def test_what_a_killed_maker_left_does_not_stand_in_the_way(tmp_path):
 def test_full_disk_is_explained(tmp_path):
     with (
         pytest.raises(StoreError, match=r"is full .* MB free.*\n.*finished stages are kept"),
-        explained(tmp_path / "not" / "there"),
+        explain_disk_errors(tmp_path / "not" / "there"),
     ):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_read_only_folder_is_explained(tmp_path):
-    with pytest.raises(StoreError, match=r"cannot write in .*Read-only file system"), explained(tmp_path):
+    with pytest.raises(StoreError, match=r"cannot write in .*Read-only file system"), explain_disk_errors(tmp_path):
         raise OSError(errno.EROFS, "Read-only file system")
 
 
@@ -172,6 +172,6 @@ def test_after_ctrl_c_a_maker_that_can_goes_on(tmp_path, resumes):
     with pytest.raises(KeyboardInterrupt), store.making("compare", "ab12", resumes=resumes) as attempt:
         attempt.folder.joinpath("half").write_text("")
         raise KeyboardInterrupt
-    assert store.failed("compare", "ab12").exists() is not resumes
+    assert store.failed_folder("compare", "ab12").exists() is not resumes
     with store.making("compare", "ab12", resumes=resumes) as attempt:
         assert attempt.folder.joinpath("half").exists() is resumes

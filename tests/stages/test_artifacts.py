@@ -74,8 +74,8 @@ def test_a_file_is_read_once_where_stages_follow_each_other(tmp_path):
         return object()
 
     assert artifacts.once(read, tmp_path) is not artifacts.once(read, tmp_path)
-    with artifacts.reading_once():
-        with artifacts.reading_once():
+    with artifacts.cache_reads():
+        with artifacts.cache_reads():
             found = artifacts.once(read, tmp_path)
         assert artifacts.once(read, tmp_path) is found
         assert artifacts.once(read, tmp_path / "other") is not found

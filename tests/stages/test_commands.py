@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from precflow import resources
+from precflow.config.command_line import parse
 from precflow.config.composition import compose
-from precflow.config.flags import parse
 from precflow.diagnosis.rule_files import load_rules
 from precflow.run.jobs import make_job
-from precflow.stages.commands import changed, config_dirs, difference, environment, key_of
+from precflow.stages.commands import change_command, config_dirs, describe_change, environment_assignments, key_of
 
 WORDS = (
     "+recipe=sd_text_encoder",
@@ -45,14 +45,14 @@ def composed_from(command):
 
 def test_what_was_overridden_stays_overridden(asked):
     here, job = asked(*WORDS)
-    there = composed_from(changed(job, "target.dtype=float32"))
+    there = composed_from(change_command(job, "target.dtype=float32"))
     assert here.workload.model["layers"] == there.workload.model["layers"] == 2
     assert there == replace(here, target=replace(here.target, dtype="float32"))
 
 
 def test_what_was_typed_for_the_same_key_gives_way(asked):
     here, job = asked(*WORDS, "target.dtype=float16", "++determinism.seed=5")
-    command = changed(job, "target.dtype=bfloat16 determinism.seed=7")
+    command = change_command(job, "target.dtype=bfloat16 determinism.seed=7")
     assert "float16" not in command.replace("bfloat16", "")
     there = composed_from(command)
     assert (there.target.dtype, there.determinism.seed) == ("bfloat16", 7)
@@ -61,22 +61,22 @@ def test_what_was_typed_for_the_same_key_gives_way(asked):
 
 def test_the_difference_is_what_is_new_and_what_gives_way(asked):
     _, job = asked(*WORDS, "target.dtype=float16")
-    assert difference(job, "determinism.seed=7") == "determinism.seed=7"
+    assert describe_change(job, "determinism.seed=7") == "determinism.seed=7"
     change = "target.dtype=float32 determinism.seed=7"
-    assert difference(job, change) == "target.dtype=float32   determinism.seed=7   instead of   target.dtype=float16"
+    assert describe_change(job, change) == "target.dtype=float32   determinism.seed=7   instead of   target.dtype=float16"
 
 
 @pytest.mark.parametrize("given", ["target={dtype:float16}", "~target.dtype"])
 def test_the_change_counts_whatever_was_typed_around_it(asked, given):
     here, job = asked(*WORDS, given)
-    there = composed_from(changed(job, "target.dtype=float32"))
+    there = composed_from(change_command(job, "target.dtype=float32"))
     assert there.target == replace(here.target, dtype="float32")
 
 
 @pytest.mark.parametrize("given", [(), ("capture.detail=digest",), ("capture.level=[module]", "capture.detail=digest")])
 def test_another_detail_is_taken_and_levels_stay(asked, given):
     here, job = asked("+recipe=sd_text_encoder", "capture=statistics", *given)
-    command = changed(job, "capture=escalating")
+    command = change_command(job, "capture=escalating")
     assert "statistics" not in command
     there = composed_from(command)
     assert (there.capture.detail, there.capture.level) == ("escalating", here.capture.level)
@@ -85,7 +85,7 @@ def test_another_detail_is_taken_and_levels_stay(asked, given):
 def test_several_recipes_are_chosen_again(asked, team):
     team("strict", "determinism: {algorithms: strict}")
     here, job = asked("+recipe=[sd_text_encoder,strict]")
-    there = composed_from(changed(job, "target.dtype=float32"))
+    there = composed_from(change_command(job, "target.dtype=float32"))
     assert there.recipe == here.recipe == "sd_text_encoder+strict"
     assert there.determinism == here.determinism
 
@@ -94,7 +94,7 @@ def test_a_recipe_file_is_named_as_it_was_typed(asked, tmp_path):
     (tmp_path / "some where").mkdir()
     (tmp_path / "some where" / "mine.yaml").write_text("defaults: [sd_text_encoder]\nabout: {title: mine}\n")
     _, job = asked("+recipe=some where/mine.yaml")
-    assert composed_from(changed(job, "target.dtype=float32")).about.title == "mine"
+    assert composed_from(change_command(job, "target.dtype=float32")).about.title == "mine"
 
 
 def test_folders_of_recipes_and_whom_the_user_trusts_go_along(asked, tmp_path, monkeypatch):
@@ -102,9 +102,9 @@ def test_folders_of_recipes_and_whom_the_user_trusts_go_along(asked, tmp_path, m
     _, job = asked("+recipe=sd_text_encoder", options=("--config-dir", "team"))
     monkeypatch.setenv("PRECFLOW_TRUST", "ours,my package")
     assert [str(folder) for folder in config_dirs(job)] == ["team"]
-    assert environment() == ["PRECFLOW_TRUST='ours,my package'"]
+    assert environment_assignments() == ["PRECFLOW_TRUST='ours,my package'"]
     expected = "PRECFLOW_TRUST='ours,my package' precflow --config-dir team +recipe=sd_text_encoder target.dtype=float32"
-    assert changed(job, "target.dtype=float32") == expected
+    assert change_command(job, "target.dtype=float32") == expected
 
 
 @pytest.mark.parametrize("tried", TRIED)
@@ -112,7 +112,7 @@ def test_every_change_that_a_shipped_rule_proposes_can_be_made(asked, tried):
     here, job = asked(*WORDS, "determinism.algorithms=native", "determinism.random_numbers=device", "determinism.seed=3")
     change = "capture=escalating" if "keep_tensors" in tried else tried.replace("{{ seed_reference }}", "7")
     assert "{{" not in change
-    assert composed_from(changed(job, change)) != here
+    assert composed_from(change_command(job, change)) != here
 
 
 @pytest.mark.parametrize(("word", "key"), [("++a.b=c=d", "a.b"), ("~a.b", "a.b"), ("~a.b=c", "a.b"), ("+emulate=x", "emulate")])

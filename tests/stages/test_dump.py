@@ -62,7 +62,7 @@ def sealed(stage, job, folder):
 
 def test_a_disk_that_has_filled_up_since_the_environment_was_looked_at_stops_the_side(pair, job_of, monkeypatch):
     asked = []
-    monkeypatch.setattr(dump, "ask", lambda *request: asked.append(request))
+    monkeypatch.setattr(dump, "ask_agent", lambda *request: asked.append(request))
     folder = pair()
     job = job_of(folder)
     required = Environment(require=Requirements(free_disk=Bytes(10**18)))
@@ -82,7 +82,7 @@ def test_a_disk_that_has_filled_up_since_the_environment_was_looked_at_stops_the
     ],
 )
 def test_the_note_of_a_dump_says_how_it_was_found_to_repeat(pair, job_of, monkeypatch, repeat, note):
-    monkeypatch.setattr(dump, "ask", lambda *_: None)
+    monkeypatch.setattr(dump, "ask_agent", lambda *_: None)
     folder = pair(repeat=repeat)
     assert dump.record("target", job_of(folder), folder / "target", "5be0").note == note
 
@@ -90,7 +90,7 @@ def test_the_note_of_a_dump_says_how_it_was_found_to_repeat(pair, job_of, monkey
 def test_a_copy_of_a_given_dump_is_looked_at_and_then_worth_the_same(pair, job_of, tmp_path):
     stage = dump.given("target")
     here, there = (job_of(pair(name)) for name in ("here", "there"))
-    assert stage.place(here) != stage.place(there)
+    assert stage.locate(here) != stage.locate(there)
     assert sealed(stage, here, tmp_path / "one") == sealed(stage, there, tmp_path / "other")
 
 
@@ -110,18 +110,18 @@ def test_a_damaged_copy_is_never_taken_for_the_whole_one(pair, job_of, tmp_path)
     [{"determinism": {"seed": 7}}, {"repeat": {"checked": True, "records": 2, "different": ["a"]}}, {"recipe": "other"}],
 )
 def test_what_later_stages_read_of_a_header_is_part_of_its_evidence(pair, header):
-    assert dump.evidence(pair("one") / "target") != dump.evidence(pair("other", **header) / "target")
-    assert dump.evidence(pair("three") / "target") == dump.evidence(pair("four", seconds={"forward": 9.0}) / "target")
+    assert dump.identify(pair("one") / "target") != dump.identify(pair("other", **header) / "target")
+    assert dump.identify(pair("three") / "target") == dump.identify(pair("four", seconds={"forward": 9.0}) / "target")
 
 
 def test_a_dump_that_changed_in_its_place_is_looked_at_again(pair, job_of):
     job = job_of(pair())
     stage = dump.given("target")
-    before = stage.place(job)
-    assert stage.place(job) == before
+    before = stage.locate(job)
+    assert stage.locate(job) == before
     records = Path(job.config.target.dump) / "rank0/step0/records-0.jsonl"
     records.write_bytes(records.read_bytes() + b"\n")
-    assert stage.place(job) != before
+    assert stage.locate(job) != before
 
 
 def test_code_of_a_trusted_package_is_part_of_the_place(tmp_path, monkeypatch):
@@ -134,9 +134,9 @@ def test_code_of_a_trusted_package_is_part_of_the_place(tmp_path, monkeypatch):
     words = ["+recipe=minilm", "workload.model._target_=my_model.build", "workload.inputs._target_=my_model.build"]
     job = make_job(compose(words), command="")
     stage = dump.stage("target")
-    declared, before = stage.declare(job), stage.place(job)
+    declared, before = stage.declare(job), stage.locate(job)
     (tmp_path / "my_model.py").write_text("def build(): return 1\n")
-    assert stage.place(job) != before
+    assert stage.locate(job) != before
     assert stage.declare(job) == declared
 
 

@@ -24,8 +24,8 @@ def test_the_newest_folder_of_what_there_is():
 
 def test_needs_are_those_of_the_newest_pass_and_the_dumps_of_both():
     needs = ("dump.reference", "dump.target", "judge")
-    assert newest(needs, again=False) == needs
-    assert newest(needs, again=True) == (
+    assert newest(needs, second_pass=False) == needs
+    assert newest(needs, second_pass=True) == (
         "dump.reference",
         "dump.target",
         "dump.reference@2",

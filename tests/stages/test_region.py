@@ -27,8 +27,8 @@ def test_a_dump_depends_on_rules_and_on_what_they_were_chosen_from_and_not_on_co
         folders[name] = tmp_path / name
         folders[name].mkdir()
         write_value(folders[name] / region.SCOPE_FILE, scope)
-    assert region.told({"region": folders["a"]}) == region.told({"region": folders["b"]})
-    assert region.told({"region": folders["a"]})["first"] == {"target": "c1"}
+    assert region.declare_scope({"region": folders["a"]}) == region.declare_scope({"region": folders["b"]})
+    assert region.declare_scope({"region": folders["a"]})["first"] == {"target": "c1"}
 
 
 def test_a_fault_is_looked_into(pair, made, job_of, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from precflow.diagnosis.second_pass import SecondPass
 from precflow.stages import dump, region, second_dump
 from precflow.stages.artifacts import write_value
-from precflow.stages.job import Made
+from precflow.stages.job import StageResult
 
 RULES = ({"match": ["fc2"], "operator": ["linear"], "step": [0]},)
 
@@ -14,7 +14,9 @@ RULES = ({"match": ["fc2"], "operator": ["linear"], "step": [0]},)
 def asked(pair, job_of, tmp_path, monkeypatch):
     """Return a function that runs the stage over a region; key and rules that it records with."""
     job = job_of(pair())
-    monkeypatch.setattr(dump, "record", lambda side, job, folder, key, rules: Made(note=f"{side} {key}", seal=repr(rules)))
+    monkeypatch.setattr(
+        dump, "record", lambda side, job, folder, key, rules: StageResult(note=f"{side} {key}", seal=repr(rules))
+    )
 
     def run(scope, side="target"):
         folder = tmp_path / "region"
@@ -29,7 +31,7 @@ def test_a_second_pass_belongs_to_its_side_and_is_told_by_the_region():
     stage = second_dump.stage("target")
     assert (stage.name, stage.side, stage.kind, stage.label) == ("dump.target@2", "target", "dump", "dump@2")
     assert stage.needs == ("environment.target", "region")
-    assert stage.told_by == ("region",)
+    assert stage.scope_needs == ("region",)
     assert stage.resumes
 
 

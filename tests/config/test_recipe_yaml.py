@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precflow.config.documents import Mark
-from precflow.config.listing import as_text, effective, lines, locked, margin
+from precflow.config.recipe_yaml import as_text, effective, lines, locked, margin
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zl", "Zp")), max_size=12)
 DATA = st.recursive(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from precflow.config.key_tree import problem_at
 from precflow.config.search_path import GROUPS
-from precflow.config.shape import problem_at
 from precflow.config.suggestions import did_you_mean
 from precflow.errors import ConfigError
 

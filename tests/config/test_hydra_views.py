@@ -1,7 +1,7 @@
 import pytest
 
-from precflow.config.flags import parse
-from precflow.config.introspection import complete, look
+from precflow.config.command_line import parse
+from precflow.config.hydra_views import complete, look
 from precflow.errors import TrustError
 
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from precflow import __version__
 from precflow.config.documents import DottedPath, dotted
-from precflow.config.plain import key_of
-from precflow.config.schema import SIDES, Numbers, RunConfig
+from precflow.config.schema import SIDES, Numbers, RunConfig, key_of
 from precflow.config.suggestions import near
 
 _SPOKEN_KEYS = {

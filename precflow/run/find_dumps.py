@@ -22,7 +22,7 @@ _STAGE = "dump."
 
 
 @dataclass(frozen=True)
-class Evidence:
+class NamedDump:
     """One dump that was found.
 
     Attributes:
@@ -38,7 +38,7 @@ class Evidence:
     note: str = ""
 
 
-def dumps_at(text: str) -> list[Evidence]:
+def find_dumps(text: str) -> list[NamedDump]:
     """Return the dump that a text names, or all dumps of the run that it names.
 
     Args:
@@ -59,10 +59,10 @@ def dumps_at(text: str) -> list[Evidence]:
         ) from error
 
 
-def _dumps_at(text: str) -> list[Evidence]:
+def _dumps_at(text: str) -> list[NamedDump]:
     folder = Path(text).expanduser()
     if folder.is_dir() and (lies := _dump_folder(folder)):
-        return [Evidence(text, "", lies)]
+        return [NamedDump(text, "", lies)]
     place, colon, side = text.rpartition(":")
     run = _run_folder(text) or (_run_folder(place) if colon else None)
     if run is None:
@@ -74,13 +74,13 @@ def _dumps_at(text: str) -> list[Evidence]:
     return wanted
 
 
-def one_dump(text: str) -> Dump:
+def open_named_dump(text: str) -> Dump:
     """Open the dump that a text names, sealed or not.
 
     Raises:
         DumpError: There is none, or several; names them.
     """
-    found = dumps_at(text)
+    found = find_dumps(text)
     if len(found) > 1:
         names = "".join(f"\n      {one.name}" for one in found)
         raise DumpError(f"{text} has {len(found)} dumps:{names}", next_step="name one of them")
@@ -114,7 +114,7 @@ def _stored(folder: Path) -> list[Path]:
     return [sealed.folder for sealed in sorted(found, key=lambda sealed: -sealed.finished)]
 
 
-def _of_run(folder: Path, name: str) -> Iterator[Evidence]:
+def _of_run(folder: Path, name: str) -> Iterator[NamedDump]:
     """Return the newest dump of each side of a run folder or a store."""
     seen = set()
     for path in _instances(folder):
@@ -125,7 +125,7 @@ def _of_run(folder: Path, name: str) -> Iterator[Evidence]:
         lies = _dump_folder(path)
         if lies is not None:
             seen.add(side)
-            yield Evidence(f"{name}:{side}", side, lies, sealed.note)
+            yield NamedDump(f"{name}:{side}", side, lies, sealed.note)
 
 
 def _instances(folder: Path) -> list[Path]:
@@ -156,7 +156,7 @@ def _nowhere(text: str) -> DumpError:
     )
 
 
-def _no_dump(run: Path, side: str, found: list[Evidence]) -> DumpError:
+def _no_dump(run: Path, side: str, found: list[NamedDump]) -> DumpError:
     if not found:
         return DumpError(
             f"{run} has no sealed dump yet", next_step="run it again; a side that failed left NAME.failed in its store"

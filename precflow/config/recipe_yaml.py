@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from precflow.config import shape, units
+from precflow.config import key_tree, units
 from precflow.config.documents import DottedPath, Mark, dotted
 from precflow.config.schema import RunConfig
 from precflow.config.trust import refusal
@@ -76,10 +76,10 @@ def _without_site(data: Mapping[str, Any], path: DottedPath, mark: Callable[[Dot
 
 def _section(kind: type, data: Mapping[str, Any], defaults: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, hint in shape.fields(kind).items():
-        inner = shape.without_none(hint)
-        default = getattr(defaults, shape.attribute(name))
-        if shape.is_section(inner) and (default is not None or name in data):
+    for name, hint in key_tree.fields(kind).items():
+        inner = key_tree.without_none(hint)
+        default = getattr(defaults, key_tree.attribute(name))
+        if key_tree.is_section(inner) and (default is not None or name in data):
             section = _section(inner, data.get(name) or {}, default if default is not None else inner())
             if section:
                 found[name] = section

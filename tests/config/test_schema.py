@@ -1,7 +1,6 @@
 import json
 
-from precflow.config.plain import plain
-from precflow.config.schema import Rule, RunConfig, Share, Tolerance
+from precflow.config.schema import Rule, RunConfig, Share, Tolerance, plain
 
 
 def test_a_whole_configuration_is_json():

@@ -1,6 +1,6 @@
 import pytest
 
-from precflow.config import shape
+from precflow.config import key_tree
 from precflow.config.schema import Limits, Share, Side
 
 
@@ -16,7 +16,7 @@ from precflow.config.schema import Limits, Share, Side
     ],
 )
 def test_keys_that_exist(key):
-    assert shape.problem_at(tuple(key.split("."))) == ""
+    assert key_tree.problem_at(tuple(key.split("."))) == ""
 
 
 @pytest.mark.parametrize(
@@ -32,26 +32,26 @@ def test_keys_that_exist(key):
     ],
 )
 def test_keys_that_do_not(key, said):
-    assert said in shape.problem_at(tuple(key.split(".")))
+    assert said in key_tree.problem_at(tuple(key.split(".")))
 
 
 @pytest.mark.parametrize("key", ["golden.device", "curves.loss", "target.ranks", "workload.script", "site.store_profile"])
 def test_keys_of_a_later_version_are_named_as_such(key):
-    assert shape.problem_at(tuple(key.split("."))) == "no such key. precflow 0.1.0 does not have it yet"
+    assert key_tree.problem_at(tuple(key.split("."))) == "no such key. precflow 0.1.0 does not have it yet"
 
 
 def test_nothing_far_away_is_suggested():
-    assert shape.problem_at(("target", "foo")) == "no such key."
+    assert key_tree.problem_at(("target", "foo")) == "no such key."
 
 
 def test_leaves_are_dotted_and_complete():
-    assert {"about.title", "tolerance.relative_l2", "accepted", "target.dtype", "output"} <= set(shape.leaves())
+    assert {"about.title", "tolerance.relative_l2", "accepted", "target.dtype", "output"} <= set(key_tree.leaves())
 
 
 def test_types_are_seen():
-    assert shape.is_section(Limits)
-    assert not shape.is_section(int)
-    assert shape.without_none(shape.fields(Limits)["relative_l2"]) is Share
-    assert shape.item(shape.fields(Side)["device"]) is str
-    assert shape.item(shape.fields(Side)["variables"]) is str
-    assert shape.item(int) is None
+    assert key_tree.is_section(Limits)
+    assert not key_tree.is_section(int)
+    assert key_tree.without_none(key_tree.fields(Limits)["relative_l2"]) is Share
+    assert key_tree.item(key_tree.fields(Side)["device"]) is str
+    assert key_tree.item(key_tree.fields(Side)["variables"]) is str
+    assert key_tree.item(int) is None

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from precflow.config.flags import parse
+from precflow.config.command_line import parse
 from precflow.errors import ConfigError
 
 

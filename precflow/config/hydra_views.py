@@ -19,10 +19,10 @@ from omegaconf import DictConfig
 
 from precflow import resources
 from precflow.config import overrides, recipe_source
+from precflow.config.command_line import CommandLine
 from precflow.config.composition import compose
-from precflow.config.flags import CommandLine
+from precflow.config.key_tree import leaves
 from precflow.config.search_path import places
-from precflow.config.shape import leaves
 from precflow.errors import ConfigError
 from precflow.streams import write
 

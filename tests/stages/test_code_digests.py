@@ -2,7 +2,7 @@
 
 import pytest
 
-from precflow.stages.sources import digests
+from precflow.stages.code_digests import digests
 
 
 @pytest.fixture

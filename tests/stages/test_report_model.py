@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from precflow.dumps.reader import Dump
-from precflow.stages import details
-from precflow.stages.details import worst_details
+from precflow.stages import report_model
+from precflow.stages.report_model import detail_worst
 from precflow.stages.two_dumps import comparison
 
 _SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
@@ -34,7 +34,7 @@ def both(tmp_path):
 
 
 def shown(dumps, **options):
-    return [one.record for one in worst_details(*dumps, comparison(*dumps, command="").rows, **options)]
+    return [one.record for one in detail_worst(*dumps, comparison(*dumps, command="").rows, **options)]
 
 
 def test_the_worst_come_first_and_a_repetition_once(both):
@@ -47,7 +47,7 @@ def test_what_introduces_the_error_comes_before_what_is_larger(both):
         dataclasses.replace(row, role="introduces" if row.measure.module == "m0" else "inherits")
         for row in comparison(*dumps, command="").rows
     ]
-    assert worst_details(*dumps, rows)[0].record.startswith("m0/")
+    assert detail_worst(*dumps, rows)[0].record.startswith("m0/")
 
 
 def test_as_many_as_are_wanted(both):
@@ -55,7 +55,7 @@ def test_as_many_as_are_wanted(both):
 
 
 def test_large_tensors_are_left_to_the_verb(both, monkeypatch):
-    monkeypatch.setattr(details, "MOST_ELEMENTS", 2 * X.size)
+    monkeypatch.setattr(report_model, "MOST_ELEMENTS", 2 * X.size)
     assert len(shown(both(1.1, 2.0))) == 1
 
 

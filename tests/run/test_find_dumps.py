@@ -6,7 +6,7 @@ import pytest
 from precflow.agent.contract import checksum_of
 from precflow.dumps.reader import Dump
 from precflow.errors import DumpError
-from precflow.run.evidence import dumps_at, one_dump
+from precflow.run.find_dumps import find_dumps, open_named_dump
 from precflow.run.runner import run
 
 NO_RUNS = json.dumps({"schema": 2, "runs": [], "checksum": checksum_of({"schema": 2, "runs": []})})
@@ -21,57 +21,57 @@ def ran(composed, tmp_path):
 
 def test_a_folder_with_a_header_is_the_dump(composed, tmp_path):
     composed()
-    (found,) = dumps_at(str(tmp_path / "dumps" / "target"))
+    (found,) = find_dumps(str(tmp_path / "dumps" / "target"))
     assert found.path == tmp_path / "dumps" / "target"
-    assert isinstance(one_dump(str(found.path)), Dump)
+    assert isinstance(open_named_dump(str(found.path)), Dump)
 
 
 @pytest.mark.parametrize("text", ["runs/compare_dumps", "compare_dumps", "runs/compare_dumps/", "runs/compare_dumps/store"])
 @pytest.mark.usefixtures("ran")
 def test_a_run_names_all_its_dumps(text, tmp_path):
-    found = {one.side: one for one in dumps_at(text)}
+    found = {one.side: one for one in find_dumps(text)}
     assert set(found) == {"reference", "target"}
     assert found["reference"].path == tmp_path / "dumps" / "reference"
-    assert dumps_at(found["target"].name)[0].path == tmp_path / "dumps" / "target"
+    assert find_dumps(found["target"].name)[0].path == tmp_path / "dumps" / "target"
     with pytest.raises(DumpError, match="has 2 dumps"):
-        one_dump(text)
+        open_named_dump(text)
 
 
 @pytest.mark.parametrize("text", ["compare_dumps:target", "runs/compare_dumps:target", "runs/compare_dumps/store:target"])
 @pytest.mark.usefixtures("ran")
 def test_a_side_of_a_run_is_one_dump(text, tmp_path):
-    assert one_dump(text).path == tmp_path / "dumps" / "target"
+    assert open_named_dump(text).path == tmp_path / "dumps" / "target"
 
 
 def test_a_stage_instance_is_its_dump(ran, tmp_path):
     (instance,) = (ran / "store").glob("dump.reference-*")
-    assert one_dump(str(instance)).path == tmp_path / "dumps" / "reference"
+    assert open_named_dump(str(instance)).path == tmp_path / "dumps" / "reference"
 
 
 def test_the_newest_run_counts_and_not_the_newest_folder(ran, composed, tmp_path):
     run(composed(name="others"), command="precflow")
-    assert one_dump("compare_dumps:target").path == tmp_path / "others" / "target"
+    assert open_named_dump("compare_dumps:target").path == tmp_path / "others" / "target"
     run(composed(), command="precflow")
-    assert one_dump("compare_dumps:target").path == tmp_path / "dumps" / "target"
+    assert open_named_dump("compare_dumps:target").path == tmp_path / "dumps" / "target"
     (ran / "run.json").unlink()
     (ran / "run.json").write_text(NO_RUNS)
-    assert one_dump("compare_dumps:target").path == tmp_path / "others" / "target"
+    assert open_named_dump("compare_dumps:target").path == tmp_path / "others" / "target"
 
 
 def test_a_store_elsewhere_is_found_from_the_run_folder(composed, tmp_path):
     run(composed(f"store={tmp_path / 'share'}"), command="precflow")
-    assert one_dump("compare_dumps:reference").path == tmp_path / "dumps" / "reference"
-    assert len(dumps_at(str(tmp_path / "share" / "compare_dumps"))) == 2
+    assert open_named_dump("compare_dumps:reference").path == tmp_path / "dumps" / "reference"
+    assert len(find_dumps(str(tmp_path / "share" / "compare_dumps"))) == 2
 
 
 @pytest.mark.usefixtures("ran")
 def test_what_is_not_there_names_what_is():
     with pytest.raises(DumpError, match=r"Did you mean  compare_dumps \?.*Runs here: compare_dumps"):
-        dumps_at("compare_dump")
+        find_dumps("compare_dump")
     with pytest.raises(DumpError, match=r"no dump of traget\. Did you mean  target \?"):
-        dumps_at("compare_dumps:traget")
+        find_dumps("compare_dumps:traget")
     with pytest.raises(DumpError, match="no dump and no run"):
-        dumps_at("")
+        find_dumps("")
 
 
 def test_a_run_without_a_dump_says_so(tmp_path, monkeypatch):
@@ -79,13 +79,13 @@ def test_a_run_without_a_dump_says_so(tmp_path, monkeypatch):
     (tmp_path / "runs" / "a").mkdir(parents=True)
     (tmp_path / "runs" / "a" / "run.json").write_text(NO_RUNS)
     with pytest.raises(DumpError, match="has no sealed dump yet"):
-        dumps_at("a")
+        find_dumps("a")
 
 
 def test_a_damaged_pointer_is_told(tmp_path):
     (tmp_path / "given.json").write_text("{")
     with pytest.raises(DumpError, match="does not say where the dump is"):
-        dumps_at(str(tmp_path))
+        find_dumps(str(tmp_path))
 
 
 def test_ages_decide_without_a_history(ran, tmp_path):
@@ -97,14 +97,14 @@ def test_ages_decide_without_a_history(ran, tmp_path):
         (older / name).write_bytes((instance / name).read_bytes())
     seal = {**sealed, "finished": time.time() - 1e6, "key": "older"}
     (older / "sealed.json").write_text(json.dumps({**seal, "checksum": checksum_of(seal)}))
-    assert len(dumps_at(str(ran / "store") + ":reference")) == 1
-    assert one_dump(str(ran / "store") + ":reference").path == tmp_path / "dumps" / "reference"
+    assert len(find_dumps(str(ran / "store") + ":reference")) == 1
+    assert open_named_dump(str(ran / "store") + ":reference").path == tmp_path / "dumps" / "reference"
 
 
 def test_a_folder_that_cannot_be_read_is_told(tmp_path, monkeypatch):
     def refused(folder):
         raise PermissionError(13, "Permission denied", str(folder / "dump.json"))
 
-    monkeypatch.setattr("precflow.run.evidence._dump_folder", refused)
+    monkeypatch.setattr("precflow.run.find_dumps._dump_folder", refused)
     with pytest.raises(DumpError, match=r"dump\.json cannot be read: Permission denied\n.*give yourself the right"):
-        dumps_at(str(tmp_path))
+        find_dumps(str(tmp_path))

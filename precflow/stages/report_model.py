@@ -1,0 +1,168 @@
+"""Builds the model of a report: what is known of two dumps, their comparison and their verdict, as one typed value.
+
+A run (``report.py``) and two dumps without a recipe (``two_dumps.py``) both build their model here.
+"""
+
+from __future__ import annotations
+
+import datetime
+import heapq
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from precflow import __version__, keys
+from precflow.agent import redaction
+from precflow.agent.contract import Identity, parse_identity
+from precflow.comparison.detail.record import RecordDetail, examine_record
+from precflow.comparison.measure import Measure
+from precflow.diagnosis.findings import Finding, Region
+from precflow.dumps.header import Header
+from precflow.dumps.lookup import FoundRecord, Recorded
+from precflow.dumps.reader import Dump
+from precflow.environment.differences import differences
+from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged, Verdict
+from precflow.report.highlights import ratio_of
+from precflow.report.model import ReportModel, Row, SideView, StageView
+
+MOST_DETAILS = 20
+MOST_ELEMENTS = 1 << 25  # of all detailed records together; reading them takes about four seconds on one core
+
+
+def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go by name
+    reference: Dump,
+    target: Dump,
+    *,
+    measures: Sequence[Measure],
+    judged: Sequence[Judged],
+    verdict: Verdict,
+    region: Region,
+    findings: Iterable[Finding],
+    recipe: str,
+    title: str,
+    command: str,
+    columns: Iterable[str],
+    seconds: float,
+    run: int = 0,
+    stages: Iterable[StageView] = (),
+    recipe_yaml: str = "",
+    detailed: tuple[Recorded, Recorded] | None = None,
+) -> ReportModel:
+    """Return everything that a report shows.
+
+    Args:
+        reference: Dump of the reference; its header says what ran where.
+        target: Dump of the target.
+        measures: Every pair of records, in order of the reference's graph.
+        judged: The status of each of them.
+        verdict: The verdict of all.
+        region: Where the two sides part, with the role of each record.
+        findings: What the rules say, best first.
+        recipe: Name of the recipe, or of what stands for it.
+        title: One line about it.
+        command: Command line that does the same again.
+        columns: Metrics that the tables show first.
+        seconds: How long it took.
+        run: Number of the run in its folder; 0 outside of a run.
+        stages: What was done, of a run.
+        recipe_yaml: The composed recipe, of a run.
+        detailed: Evidence of reference and target from which the worst records are shown in full; ``None`` for no details.
+    """
+    headers = (("reference", reference.header), ("target", target.header))
+    roles = region.roles or {}
+    rows = tuple(
+        Row(measure, status, roles.get(measure.record, "unknown")) for measure, status in zip(measures, judged, strict=True)
+    )
+    return ReportModel(
+        recipe=recipe,
+        title=title,
+        run=run,
+        finished=datetime.datetime.now(tz=datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"),
+        precflow=__version__,
+        command=command,
+        sides=tuple(_describe_side(name, header) for name, header in headers),
+        verdict=verdict,
+        region=region,
+        findings=tuple(findings),
+        rows=rows,
+        differences=differences(reference.header.facts, target.header.facts),
+        stages=tuple(stages),
+        recipe_yaml=recipe_yaml,
+        columns=tuple(columns),
+        seconds=round(seconds, 1),
+        emulated=any(header.device.emulated for _, header in headers),
+        emulation=str(target.header.emulate.get("name", "")),
+        details=() if detailed is None else detail_worst(*detailed, rows),
+    )
+
+
+def _describe_side(name: str, header: Header) -> SideView:
+    facts = {key: redaction.text(str(leaf)) for key, leaf in keys.flatten(header.facts)}
+    device = header.device
+    words = [device.kind, device.description, _version("torch", facts), _version("torch_npu", facts), header.dtype]
+    return SideView(
+        side=name,
+        title=", ".join(word for word in words if word) or "unknown: its dump has no header",
+        emulated=device.emulated,
+        device=device.name or "unknown device",  # of a dump without its header
+        dtype=header.dtype,
+        facts=facts,
+    )
+
+
+def _version(package: str, facts: Mapping[str, str]) -> str:
+    version = facts.get(f"{package}.version") or facts.get(f"packages.{package}", "")
+    return f"{package} {version}" if version else ""
+
+
+def detail_worst(
+    reference: Recorded, target: Recorded, rows: Sequence[Row], most: int = MOST_DETAILS
+) -> tuple[RecordDetail, ...]:
+    """Return the failing records in full: those that introduce the error first, then by how far they are over their limits.
+
+    A module and its last operator have the same tensor, which is shown once. Tensors that were not stored are left out, and so
+    are those that are too large for a report: ``precflow compare --record`` shows them.
+
+    Args:
+        reference: Evidence of the reference.
+        target: Evidence of the target.
+        rows: Every record with its status.
+        most: How many records to show.
+    """
+    worst = heapq.nsmallest(
+        most * 4,  # some fall away below: repetitions, and tensors that are too large
+        (row for row in rows if row.judged.status in MISALIGNED_STATUSES and row.measure.evidence == "tensors"),
+        key=lambda row: (row.role != "introduces", -ratio_of(row), row.measure.order),
+    )
+    names = [parse_identity(row.measure.record) for row in worst]
+    left, right = (_find_records(dump, set(names)) for dump in (reference, target))
+    return tuple(examine_record(reference, target, left[name], right[name]) for name in _choose(names, left, right, most))
+
+
+def _choose(
+    names: Sequence[Identity], left: dict[Identity, FoundRecord], right: dict[Identity, FoundRecord], most: int
+) -> Iterator[Identity]:
+    """Yield the records that are stored on both sides, are no repetition, and fit."""
+    seen: set[tuple[str, str]] = set()
+    room = MOST_ELEMENTS
+    for name in names:
+        pair = [side[name].record for side in (left, right) if name in side]
+        size = sum(math.prod(record.shape) for record in pair)
+        if len(pair) < 2 or not all(record.stored for record in pair) or size > room:
+            continue
+        contents = (pair[0].key, pair[1].key)
+        if contents in seen or len(seen) == most:
+            continue
+        seen.add(contents)
+        room -= size
+        yield name
+
+
+def _find_records(dump: Recorded, names: set[Identity]) -> dict[Identity, FoundRecord]:
+    """Return the first output of each identity."""
+    first: dict[Identity, FoundRecord] = {}
+    modules = {name.module for name in names}
+    for call in dump.calls():
+        for record in call.outputs if call.module in modules else ():
+            if record.identity in names:
+                first.setdefault(record.identity, FoundRecord(call, record))
+    return first
