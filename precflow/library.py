@@ -143,6 +143,7 @@ def compare(
         raise TypeError("expected two folders of dumps, or two tensors; got one of each")
     if not all(folders):
         return compare_values(reference, target, tolerance)
+    from precflow.report.terminal import render_summary
     from precflow.run.find_dumps import open_named_dump
     from precflow.stages.two_dumps import comparison
 

@@ -60,7 +60,7 @@ def test_sizes_of_a_rehearsal_are_said_to_be_its(said):
 
 def test_dumps_that_know_too_little_are_another_reason(said, monkeypatch):
     job = make_job(compose(["+recipe=sd_text_encoder"]), command="")
-    workload = contents(dump.declared(job.config, "reference")["workload"])
+    workload = contents(dump.describe_side(job.config, "reference")["workload"])
     monkeypatch.setattr(Store, "list_sealed", lambda *_: [SimpleNamespace(declared={"workload": workload})])
     assert "lack some of the levels, phases or modules" in said(FIRST, {})[0]
 
