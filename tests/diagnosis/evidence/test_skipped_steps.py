@@ -1,4 +1,4 @@
-"""Steps that a loss scaler leaves out: against hand-made calls, and against torch's own scaler."""
+"""Steps that a loss scaler skips: against hand-made calls, and against torch's own scaler."""
 
 from types import SimpleNamespace
 
@@ -134,7 +134,7 @@ def test_a_step_that_only_the_target_leaves_out_is_told_as_that(trained):
     assert evidence["left_out_target"] == ["step 1"]
     assert (evidence["unpaired_count"], evidence["unpaired_reference"]) == (0, [])
     assert verdict.verdict == "misaligned"
-    assert findings["PF507"].title == "The target leaves out the optimizer's step 1: its gradients are not finite"
+    assert findings["PF507"].title == "The target skips the optimizer's step 1: its gradients are not finite"
     assert "PF204" not in findings
 
 
