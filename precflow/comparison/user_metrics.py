@@ -1,10 +1,11 @@
-"""Metrics of the user's own: one class, fed with blocks, and one line of YAML.
+"""Metrics of the user's own: a class that is fed with blocks, and one line of YAML.
 
     metrics:
       sign_flips: {_target_: our_metrics.SignFlips}
 
-The class gets every pair of tensors block by block, in any number of parts that are merged, so it works for tensors of any
-size and under any executor. Its value is an error: 0 is perfect, more is worse.
+The class gets every pair of tensors block by block. A large tensor is cut into parts; each part has its own object, and these are
+merged, so it works for tensors of any size and under any executor. Its value is an error: 0 is perfect, more is worse. Its row,
+which says so to everything else, comes from :func:`precflow.metrics.find_metric`.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from precflow.errors import ConfigError, TrustError
 
 Values = npt.NDArray[Any]
 _TARGET = "_target_"
-BLOCK = 1 << 17  # elements of a block; the last one of a part is shorter
+BLOCK = 1 << 17  # elements of a block; the last one of a part may be shorter
 
 
 class BlockMetric(Protocol):
-    """What such a class has; one object is made for each part of a pair."""
+    """The methods of such a class; one object is made for each part of a pair."""
 
     def update(self, reference: Values, target: Values) -> None:
-        """Take one block: as many elements of both sides, read-only, of one axis.
+        """Take one block: equally many elements of both sides, read-only, one axis.
 
         Floating point types come as float64, complex numbers as pairs of them, integers and booleans as they are. NaN,
-        infinities and mask fills are in it.
+        infinities and mask fills are included.
         """
 
     def merge(self, other: Any) -> None:
-        """Add what another object of the class has seen, of a later part of the same pair."""
+        """Add what another object of the class has seen: a later part of the same pair."""
 
     def value(self) -> float:
         """Return the metric of all that was seen: 0 is perfect, more is worse."""
@@ -51,7 +52,7 @@ MetricMakers = Mapping[str, Callable[[], BlockMetric]]
 
 @dataclass(frozen=True)
 class DeclaredMetrics:
-    """The user's metrics as a recipe has them; plain data, which travels to other processes.
+    """The user's metrics as a recipe declares them: plain data that can be sent to other processes.
 
     Attributes:
         metrics: Name -> ``_target_`` and arguments of the class.
@@ -64,15 +65,15 @@ class DeclaredMetrics:
     import_paths: tuple[str, ...] = ()
 
     def load(self) -> MetricMakers:
-        """Return name -> what makes an object of the class.
+        """Import the classes, and return name -> function that makes an object.
 
         Raises:
-            TrustError: A class of a package that the user has not trusted.
+            TrustError: A class comes from a package that the user has not trusted.
             ConfigError: There is no such class, it does not take its arguments, or it lacks a method.
         """
-        return {name: self._maker(name, declared) for name, declared in self.metrics.items()}
+        return {name: self._make_maker(name, declared) for name, declared in self.metrics.items()}
 
-    def _maker(self, name: str, declared: Mapping[str, Any]) -> Callable[[], BlockMetric]:
+    def _make_maker(self, name: str, declared: Mapping[str, Any]) -> Callable[[], BlockMetric]:
         target = str(declared.get(_TARGET, ""))
         if not is_trusted(f"metrics.{name}", target, self.trusted):
             next_step = f"if you trust {target.partition('.')[0]}:  PRECFLOW_TRUST={target.partition('.')[0]}"
@@ -101,7 +102,7 @@ def _import_class(name: str, target: str, import_paths: Sequence[str]) -> Any:
 
 
 class MetricTally:
-    """The user's metrics over a part of one pair; a class that raises is left out, and the others go on.
+    """The user's metrics over a part of one pair. If a class raises, its metric is dropped and the others continue.
 
     Args:
         makers: What :meth:`DeclaredMetrics.load` returned.
@@ -111,15 +112,15 @@ class MetricTally:
         self._failed: dict[str, str] = {}
         self._objects: dict[str, BlockMetric] = {}
         for name, make in makers.items():
-            with self._guarded(name):
+            with self._catch(name):
                 self._objects[name] = make()
 
     def read(self, reference: Values, target: Values) -> None:
-        """Take a range of both sides, flat, of one length, block by block."""
+        """Feed a range of both sides, flat and equally long, block by block."""
         for start in range(0, reference.size if self._objects else 0, BLOCK):
             block = [_prepare_block(side[start : start + BLOCK]) for side in (reference, target)]
             for name, metric in tuple(self._objects.items()):
-                with self._guarded(name):
+                with self._catch(name):
                     metric.update(*block)
 
     def merge(self, other: MetricTally) -> None:
@@ -128,22 +129,22 @@ class MetricTally:
             if name in other._failed:
                 self._fail(name, other._failed[name])
                 continue
-            with self._guarded(name):
+            with self._catch(name):
                 metric.merge(other._objects[name])
 
     def values(self) -> tuple[dict[str, float], dict[str, str]]:
-        """Return name -> number, and name -> why there is none."""
+        """Return the numbers by name, and the reason for each metric without one."""
         numbers: dict[str, float] = {}
         for name, metric in tuple(self._objects.items()):
-            with self._guarded(name):
+            with self._catch(name):
                 numbers[name] = float(metric.value())
         return numbers, dict(self._failed)
 
     @contextlib.contextmanager
-    def _guarded(self, name: str) -> Iterator[None]:
+    def _catch(self, name: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # noqa: BLE001  it is the user's code, and one metric of many
+        except Exception as error:  # noqa: BLE001  the user's code may raise anything, and the other metrics go on
             self._fail(name, f"it raised {_describe_error(error)}")
 
     def _fail(self, name: str, reason: str) -> None:

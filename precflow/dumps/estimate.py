@@ -1,4 +1,4 @@
-"""What a dump would take on disk, told from an earlier dump of the same workload: its records have the sizes."""
+"""Estimates what a dump will take on disk, from an earlier dump of the same workload: its records have the shapes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
 
-# What evidence takes on disk, from what is known of a record: type, shape, share.
-
-WHOLE = 1024  # elements up to which a tensor is kept whole in place of its sketch
-_SKETCH_BYTES = 509 * 4
-_ROWS = 1024
-_UNKNOWN = 4  # bytes of an element of a type that no table has
+WHOLE = 1024  # elements; tensors up to this size are kept whole in place of their sketch
+_SKETCH_BYTES = 509 * 4  # 509 sums in float32
+_ROWS = 1024  # norms of rows that are kept of one tensor, at most
+_UNKNOWN = 4  # bytes that are assumed for an element of an unknown type
 
 
 def element_bytes(dtype: str) -> int:
@@ -27,7 +25,7 @@ def element_bytes(dtype: str) -> int:
 
 
 def tensor_bytes(record: Record) -> int:
-    """Return how many bytes a record's tensor, or the part of it that was kept, takes in a shard."""
+    """Return how many bytes a record's tensor, or the kept part of it, takes in a shard."""
     return math.ceil(math.prod(record.shape) * record.share) * element_bytes(record.dtype)
 
 
@@ -36,7 +34,7 @@ def sketch_bytes(record: Record, parts: int = 1) -> int:
 
     Args:
         record: With a shape.
-        parts: Two where high and low parts of values are kept apart.
+        parts: 2 if high and low parts of values are summed up apart (``capture.fine``), else 1.
     """
     elements = math.ceil(math.prod(record.shape) * record.share)
     if elements <= WHOLE:
@@ -52,15 +50,15 @@ def rows_bytes(record: Record) -> int:
 
 
 def holds_tensor(record: Record, *, movement: bool) -> bool:
-    """Tell whether a dump in full detail stores a tensor for a record: not for weights that go in, not for movement."""
+    """Tell whether a dump in full detail stores a tensor for a record: not for weights as inputs, not for data movement."""
     return bool(record.known) and not record.weight and not movement
 
 
 def estimate_dump(dump: Dump, capture: Mapping[str, Any], dtype: str) -> int | None:
-    """Return the bytes that a dump of the same workload will take, about; ``None`` where this one cannot tell.
+    """Return about how many bytes a dump of the same workload will take; ``None`` if this one does not show it.
 
     Args:
-        dump: An earlier one, in whatever detail.
+        dump: An earlier one, in any detail.
         capture: Section ``capture`` of the request for the dump in question.
         dtype: Element type that it will run in.
     """
@@ -70,13 +68,13 @@ def estimate_dump(dump: Dump, capture: Mapping[str, Any], dtype: str) -> int | N
 
 
 def estimate_calls(calls: Sequence[Call], capture: Mapping[str, Any], dtype: str, *, ran_in: str = "") -> int | None:
-    """Return the bytes that a dump of these calls will take, about; ``None`` where there are none.
+    """Return about how many bytes a dump of these calls will take; ``None`` if there are none.
 
     Args:
-        calls: Of every kind that is wanted; those of the first step count.
+        calls: Of all levels and phases that are asked for; those of the first step are counted.
         capture: Section ``capture`` of the request for the dump in question.
         dtype: Element type that it will run in.
-        ran_in: The one that the calls ran in; ``""`` is the same.
+        ran_in: Element type of the earlier run; ``""`` means the same one.
     """
     if not calls:
         return None
@@ -111,7 +109,7 @@ def _evidence_bytes(record: Record, detail: str, factor: float, parts: int) -> i
 
 
 def _covers(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Tell whether what was captured has every kind of call that is wanted."""
+    """Tell whether an earlier capture has all calls that the new one asks for."""
     known = all(set(wanted[key]) <= set(before.get(key, ())) for key in ("level", "phase"))
     scope: Sequence[str] = before.get("scope", ())
     everywhere = "*" in scope or list(scope) == list(wanted["scope"])

@@ -1,8 +1,7 @@
 """Tests the compiled pass before it is used: on short pairs with every class of value it must agree with NumPy's.
 
 What numba makes depends on its version, on LLVM and on the processor: fast-math flags, contraction and vectors differ. A wrong
-sum would be a wrong verdict that nobody sees. The test takes a few milliseconds for each pair of types; if it fails, NumPy does
-the work.
+sum would be a wrong verdict that nobody sees. The test runs once for each pair of types; if it fails, NumPy does the work.
 """
 
 from __future__ import annotations

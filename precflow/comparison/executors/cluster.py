@@ -1,4 +1,4 @@
-"""A Dask cluster, of this machine or of many: a task is a batch, and a worker that dies costs its tasks a second time."""
+"""An executor on a Dask cluster, of this machine or of many. A task is a batch; Dask runs those of a dead worker again."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from precflow.errors import DumpError, ExecutorError, MissingExtraError
 
 _SHARED = "every worker needs the folders of both dumps, at the same paths"
 _KEPT = "the same command goes on behind the batches that are finished"
-_PATIENCE = 30  # seconds until a scheduler has answered, and until it has a worker, or has one again
-_PAUSE = 0.02  # seconds between two looks at what is done
-_TICK = 1.0  # seconds between two looks at who is there
+_PATIENCE = 30  # seconds that we wait for the scheduler to answer, and for a first or a new worker
+_PAUSE = 0.02  # seconds between two looks for finished tasks
+_TICK = 1.0  # seconds between two looks for workers
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Cluster:
                 yield batch, found
 
     def _result(self, future: Any, watch: _Watch, distributed: Any) -> list[PairResult]:
-        """Return what a task gave; where its worker died with it, it is waited for once more."""
+        """Return the result of a task; if its worker died, wait for Dask to run it again."""
         while True:
             with contextlib.suppress(distributed.TimeoutError), self._explained(distributed):
                 found: list[PairResult] = future.result(timeout=_TICK)
@@ -120,7 +120,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class _DumpLocation:
-    """Where a dump is, and which it is."""
+    """Where a dump is, and its content id, so that a worker notices another one at the same path."""
 
     path: str
     content: str
@@ -128,7 +128,7 @@ class _DumpLocation:
 
 @dataclass(frozen=True)
 class _Task:
-    """What a worker does with a batch."""
+    """The function that workers run on a batch, with all that they need for it."""
 
     reference: _DumpLocation
     target: _DumpLocation
@@ -150,14 +150,14 @@ class _Task:
 
 
 class _Watch:
-    """Looks whether there is a worker: Dask itself would wait for one for good."""
+    """Checks now and then that there is a worker: Dask itself would wait for one forever."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
         self._looked = self._seen = time.monotonic()
 
     def look(self) -> None:
-        """Look now and then.
+        """Check, at most once in ``_TICK`` seconds.
 
         Raises:
             ExecutorError: No worker has been there for a while.
@@ -179,7 +179,7 @@ class _Watch:
 
 
 def _as_finished(completed: Any, watch: _Watch) -> Iterator[Any]:
-    """Yield futures as they are done, as long as there is somebody to do them."""
+    """Yield futures as they are done, and check that there are workers while none is."""
     while not completed.is_empty():
         batch = completed.next_batch(block=False)
         yield from batch
@@ -190,7 +190,7 @@ def _as_finished(completed: Any, watch: _Watch) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _silence_dask() -> Iterator[None]:
-    """Keep Dask from printing tracebacks of what is told in words here."""
+    """Keep Dask from printing tracebacks of errors that we report in words."""
     loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -208,7 +208,7 @@ def _locate(dump: Dump) -> _DumpLocation:
 
 @functools.lru_cache(maxsize=4)
 def _open_dump(place: _DumpLocation) -> Dump:
-    """Open a dump once a worker."""
+    """Open a dump, once in each worker."""
     try:
         dump = Dump.open(Path(place.path), allow_unsealed=True)
     except DumpError as error:
@@ -222,7 +222,7 @@ _MAKERS: dict[str, MetricMakers] = {}
 
 
 def _load_metrics(declared: DeclaredMetrics) -> MetricMakers:
-    """Load the user's metrics once a worker."""
+    """Load the user's metrics, once in each worker."""
     key = repr(declared)
     if key not in _MAKERS:
         _MAKERS[key] = declared.load()
