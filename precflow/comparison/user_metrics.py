@@ -3,9 +3,9 @@
     metrics:
       sign_flips: {_target_: our_metrics.SignFlips}
 
-The class gets every pair of tensors block by block. A large tensor is cut into parts; each part has its own object, and these are
-merged, so it works for tensors of any size and under any executor. Its value is an error: 0 is perfect, more is worse. Its row,
-which says so to everything else, comes from :func:`precflow.metrics.find_metric`.
+The class gets every pair of tensors block by block. A large tensor is cut into parts; each part has its own object, and these
+are merged, so it works for tensors of any size and under any executor. Its value is an error: 0 is perfect, more is worse. Its
+row, which says so to everything else, comes from :func:`precflow.metrics.find_metric`.
 """
 
 from __future__ import annotations
