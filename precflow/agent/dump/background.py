@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import threading
-import zlib
 from collections import deque
-from typing import Callable, Deque, Iterator, Optional
+from typing import TYPE_CHECKING, Callable, Deque, Optional
 
-import torch
+if TYPE_CHECKING:
+    from precflow.agent.dump.shard import Entry
 
-from precflow.agent.contract import COMPRESSED, COMPRESSED_BLOCK
-from precflow.agent.dump.shard import ALIGNMENT, Entry
-from precflow.agent.measure.transfer import byte_pieces
-
-QUEUE_BYTES = 256 << 20  # tensors that wait at most; who brings more waits until there is room
+QUEUE_BYTES = 256 << 20  # of tensors that may wait; whoever brings more waits until there is room
 QUEUE_ITEMS = 4096
 
 
@@ -49,8 +45,8 @@ class Background:
             BaseException: What storing an earlier entry raised.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._problem is not None or self._room(entry.size))
-            self._tell()
+            self._changed.wait_for(lambda: self._problem is not None or self._has_room(entry.size))
+            self._raise_problem()
             self._waiting.append(entry)
             self._bytes += entry.size
             self.peak_bytes = max(self.peak_bytes, self._bytes)
@@ -67,20 +63,20 @@ class Background:
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting and not self._busy)
-            self._tell()
+            self._raise_problem()
 
     def close(self) -> None:
-        """Store what waits and end the thread; this never raises, the error of the thread has been told or is not wanted."""
+        """Store what waits and end the thread. This never raises: by now the caller knows of an error, or gives up for one."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
 
-    def _room(self, size: int) -> bool:
+    def _has_room(self, size: int) -> bool:
         return not self._bytes or (self._bytes + size <= self._most_bytes and len(self._waiting) < self._most_items)
 
-    def _tell(self) -> None:
+    def _raise_problem(self) -> None:
         if self._problem is not None:
             raise self._problem
 
@@ -95,53 +91,10 @@ class Background:
             try:
                 if self._problem is None:
                     self._store(entry)
-            except BaseException as problem:  # noqa: BLE001  it is raised again by who comes next
+            except BaseException as problem:  # noqa: BLE001  the next call raises it again
                 self._problem = problem
-            size, entry = entry.size, None  # type: ignore[assignment]  # let its memory go before there is room for more
+            size, entry = entry.size, None  # type: ignore[assignment]  # free its memory before there is room for more
             with self._changed:
                 self._bytes -= size
                 self._busy = False
                 self._changed.notify_all()
-
-
-# Compressing a tensor before it is stored, where that makes it smaller: bytes of equal weight side by side, then zlib.
-#
-# ``capture.compress`` asks for it. Rounding noise does not compress; what does are zeros (after a ReLU, in masks), repeated
-# rows and integers.
-
-_LEVEL = 1
-_LEAST = 4096  # bytes; a smaller tensor is not worth the time
-_PAYS = 0.8  # share of the bytes that may be left
-
-
-def compressed(entry: Entry) -> Entry:
-    """Return an entry with the same tensor in fewer bytes, or the entry itself where it would take more than 0.8 of them.
-
-    Whether it would is tried on the first MiB. What comes out is in memory as a whole.
-    """
-    if entry.size < _LEAST:
-        return entry
-    if not _pays(entry):
-        return entry
-    packer = zlib.compressobj(_LEVEL)
-    made = bytearray()
-    for block in _blocks(entry):
-        made += packer.compress(block)
-    made += packer.flush()
-    made += bytes(-len(made) % ALIGNMENT)
-    return Entry(entry.key + COMPRESSED, torch.frombuffer(made, dtype=torch.uint8), private=True)
-
-
-def _pays(entry: Entry) -> bool:
-    blocks = _blocks(entry)  # kept: its end would take the memory of the block along
-    first = next(blocks)
-    return len(zlib.compress(first, _LEVEL)) <= _PAYS * len(first)
-
-
-def _blocks(entry: Entry) -> Iterator[memoryview]:
-    """Yield the bytes in blocks, in each of which the first bytes of all elements come first, then the second ones."""
-    host = entry.host.contiguous().reshape(-1)
-    flat = (torch.view_as_real(host).reshape(-1) if host.is_complex() else host).view(torch.uint8)
-    for block in flat.split(COMPRESSED_BLOCK):
-        for piece in byte_pieces(block.view(-1, entry.width).t().contiguous()):
-            yield piece

@@ -1,16 +1,54 @@
-"""The finished steps of a dump: which are there, what they hold, and which have gone again."""
+"""The finished steps of a dump: which are there, what they hold, and which have been dropped.
+
+A writer that follows one that was stopped goes on behind the steps that were finished, once it has checked that they are
+whole, and removes everything else.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
 import shutil
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Set
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
-from precflow.agent.dump.last_steps import Key, Ring, numbers_of, numbers_text
-from precflow.agent.dump.resumption import DROPPED, Finished, finished_steps, lines_of, remove_steps
+from precflow.agent import intake
+from precflow.agent.contract import (
+    CHECKSUM,
+    COMPRESSED,
+    DIGEST_SIZE,
+    DUMP_SCHEMA,
+    OUTPUT,
+    PADDING,
+    STEP_FILE,
+    Identity,
+    checksum_of,
+    identity_text,
+    operator_of,
+)
+from precflow.agent.dump.last_steps import LastSteps, StepKey, format_numbers, parse_numbers
+
+_DROPPED = ".dropped"  # behind the name of a step's folder that is about to be removed
+_PIECE = 1 << 20
+_STEP = re.compile(r"step(\d+)\Z")
 
 
-class KeptSteps:
+class FinishedStep(NamedTuple):
+    """A step that is whole.
+
+    Attributes:
+        step: Its number.
+        seal: What its ``step.json`` says.
+        keys: Contents that its shards hold.
+    """
+
+    step: int
+    seal: Dict[str, Any]
+    keys: Set[str]
+
+
+class FinishedSteps:
     """The finished steps of one dump.
 
     Args:
@@ -27,15 +65,15 @@ class KeptSteps:
         self.counts = {"calls": 0, "records": 0, "tensors": 0, "bytes": 0}
         self.line_bytes = 0
         self._folder = folder
-        self._ring: Optional[Ring] = Ring(keep_last) if keep_last else None
-        self._steps: Dict[Key, Finished] = {}
-        self._contents: Set[str] = set()  # of steps that never go
-        self._going: List[Key] = []
+        self._last: Optional[LastSteps] = LastSteps(keep_last) if keep_last else None
+        self._steps: Dict[StepKey, FinishedStep] = {}
+        self._contents: Set[str] = set()  # of steps that are never dropped
+        self._going: List[StepKey] = []
 
     @property
-    def go_round(self) -> bool:
-        """Steps are dropped."""
-        return self._ring is not None
+    def drops_steps(self) -> bool:
+        """Only the last steps are kept."""
+        return self._last is not None
 
     @property
     def contents(self) -> Set[str]:
@@ -50,26 +88,28 @@ class KeptSteps:
 
     @property
     def dropped(self) -> Dict[str, str]:
-        """Numbers of the steps that have gone, by rank."""
+        """Numbers of the steps that have been dropped, by rank."""
         steps: Dict[int, List[int]] = {}
-        for step, rank in self._ring.dropped if self._ring is not None else []:
+        for step, rank in self._dropped():
             steps.setdefault(rank, []).append(step)
-        return {str(rank): numbers_text(numbers) for rank, numbers in sorted(steps.items())}
+        return {str(rank): format_numbers(numbers) for rank, numbers in sorted(steps.items())}
 
-    def steps(self, rank: int) -> List[int]:
-        """Return the steps of a rank that are there, or were."""
-        gone = self._ring.dropped if self._ring is not None else []
-        return sorted(step for step, of in {*self._steps, *gone} if of == rank)
+    def numbers(self, rank: int) -> List[int]:
+        """Return the numbers of a rank's steps that are there, or have been dropped."""
+        return sorted(step for step, of in {*self._steps, *self._dropped()} if of == rank)
 
-    def complete(self, key: Key) -> bool:
-        """Tell whether a step is there, or was."""
-        return key in self._steps or (self._ring is not None and key in self._ring.dropped)
+    def has(self, key: StepKey) -> bool:
+        """Tell whether a step is there, or has been dropped: it need not be recorded again."""
+        return key in self._steps or key in self._dropped()
 
-    def lines(self, key: Key) -> Iterator[Dict[str, Any]]:
-        """Yield the record lines of a step that is there; nothing for another one."""
-        if key in self._steps:
-            for line in lines_of(self._folder, self._steps[key]):
-                yield line
+    def read_lines(self, key: StepKey) -> Iterator[Dict[str, Any]]:
+        """Yield the record lines of a step as plain data; nothing for one that is not there."""
+        files = self._steps[key].seal["files"] if key in self._steps else {}
+        for name in sorted(files):
+            if name.endswith(".jsonl"):
+                with open(os.path.join(self._folder, name), encoding="utf-8", newline="\n") as file:
+                    for line in file:
+                        yield json.loads(line)
 
     def clear(self, rank: int) -> None:
         """Remove every step of a rank.
@@ -77,7 +117,8 @@ class KeptSteps:
         Raises:
             OSError: One cannot be removed.
         """
-        remove_steps(self._folder, rank)
+        for _, place in _list_steps(self._folder, rank):
+            shutil.rmtree(place)
 
     def resume(self, rank: int, declared: str) -> List[str]:
         """Take over the steps of a rank that a writer finished before it was stopped; return the call sites that they know.
@@ -85,58 +126,155 @@ class KeptSteps:
         Raises:
             OSError: What else was left cannot be removed.
         """
-        found = finished_steps(self._folder, rank, declared)
-        gone = [(step, rank) for step in numbers_of(found[-1].seal.get("dropped", ""))] if found else []
-        if self._ring is not None:
-            self._ring.dropped += gone
+        found = check_steps(self._folder, rank, declared)
+        gone = [(step, rank) for step in parse_numbers(found[-1].seal.get("dropped", ""))] if found else []
+        if self._last is not None:
+            self._last.dropped += gone
         for finished in found:
             key = (finished.step, rank)
-            if key in gone:
+            if key in gone:  # the writer was stopped between sealing the step that replaces this one, and removing it
                 self._remove(key)
                 continue
             self._steps[key] = finished
             self._count(finished.seal, 1)
-            if self._ring is None or finished.seal.get("held"):
+            if self._last is None or finished.seal.get("held"):
                 self._contents |= finished.keys
-            if self._ring is not None:
-                self._ring.resume(key, held=bool(finished.seal.get("held")))
+            if self._last is not None:
+                self._last.resume(key, held=bool(finished.seal.get("held")))
         return list(found[-1].seal["sites"]) if found else []
 
-    def hold(self, under_way: Optional[Key]) -> None:
+    def hold(self, under_way: Optional[StepKey]) -> None:
         """Keep for good what is there, the step under way included."""
-        if self._ring is not None:
-            self._ring.hold(under_way)
-            self._contents.update(*(finished.keys for key, finished in self._steps.items() if key in self._ring.held))
+        if self._last is not None:
+            self._last.hold(under_way)
+            self._contents.update(*(finished.keys for key, finished in self._steps.items() if key in self._last.held))
 
-    def closing(self, key: Key) -> Dict[str, Any]:
-        """Return what the seal of a step is to say about the others: which were held, which have gone or go behind it."""
-        if self._ring is None:
+    def describe_others(self, key: StepKey) -> Dict[str, Any]:
+        """Return what the seal of a step is to say besides itself: whether it is held, and which steps are dropped for it.
+
+        The seal says so before :meth:`add` drops them: a writer that is stopped in between is followed by one that knows.
+        """
+        if self._last is None:
             return {}
-        self._going = self._ring.finished(key)
-        return {"held": key in self._ring.held, "dropped": self.dropped.get(str(key[1]), "")}
+        self._going = self._last.finish(key)
+        return {"held": key in self._last.held, "dropped": self.dropped.get(str(key[1]), "")}
 
-    def add(self, rank: int, finished: Finished) -> None:
-        """Take in a step that is sealed, and drop those that go for it.
+    def add(self, rank: int, finished: FinishedStep) -> None:
+        """Take in a step that is sealed, and remove those that are dropped for it.
 
         Raises:
             OSError: One cannot be removed.
         """
         key = (finished.step, rank)
         self._steps[key] = finished
-        if self._ring is None or key in self._ring.held:
+        if self._last is None or key in self._last.held:
             self._contents |= finished.keys
         going, self._going = self._going, []
         for gone in going:
             self._count(self._steps.pop(gone).seal, -1)
             self._remove(gone)
 
-    def _remove(self, key: Key) -> None:
+    def _dropped(self) -> List[StepKey]:
+        return self._last.dropped if self._last is not None else []
+
+    def _remove(self, key: StepKey) -> None:
         place = os.path.join(self._folder, "rank%d" % key[1], "step%d" % key[0])
-        os.rename(place, place + DROPPED)  # at once: no reader finds half a step
-        shutil.rmtree(place + DROPPED)
+        os.rename(place, place + _DROPPED)  # at once: no reader finds half a step
+        shutil.rmtree(place + _DROPPED)
 
     def _count(self, seal: Mapping[str, Any], sign: int) -> None:
         for name, count in seal["counts"].items():
             self.counts[name] += sign * count
         lines = sum(facts["bytes"] for name, facts in seal["files"].items() if name.endswith(".jsonl"))
         self.line_bytes += sign * lines
+
+
+def check_steps(folder: str, rank: int, declared: str) -> List[FinishedStep]:
+    """Return the steps that a writer can go on behind, in their order; remove what is left of the others.
+
+    A step counts if its seal, its lines and the indexes of its shards are whole and it was written for the same request. A
+    later step refers to tensors of an earlier one, so the first that does not count ends them. Times of files are not looked
+    at: clocks go wrong.
+
+    Args:
+        folder: The dump.
+        rank: Number of the process.
+        declared: Hash of what the dump depends on.
+    """
+    found: List[FinishedStep] = []
+    whole = True
+    for number, place in sorted(_list_steps(folder, rank)):
+        finished = _check_step(folder, rank, number, declared) if whole else None
+        if finished is None:
+            whole = False
+            shutil.rmtree(place)
+        else:
+            found.append(finished)
+    return found
+
+
+def index_outputs(lines: Iterable[Mapping[str, Any]]) -> Dict[str, str]:
+    """Return the content id (or mark) of every output in record lines, by identity text."""
+    found: Dict[str, str] = {}
+    for line in lines:
+        who = (line["module"], line["call"], operator_of(line["level"], line["operator"]), line["ordinal"], line["phase"])
+        for output in line["outputs"]:
+            identity = Identity(*who, OUTPUT, output["index"], line["step"], line["rank"])
+            found[identity_text(identity)] = output["content"] or output.get("mark", "")
+    return found
+
+
+def _list_steps(folder: str, rank: int) -> List[Tuple[int, str]]:
+    """Return number and folder of every step of a rank; finish the removal of those that were being dropped."""
+    place = os.path.join(folder, "rank%d" % rank)
+    names = os.listdir(place) if os.path.isdir(place) else []
+    for name in names:
+        if name.endswith(_DROPPED):
+            shutil.rmtree(os.path.join(place, name))
+    matches = [(_STEP.match(name), name) for name in names]
+    return [(int(match.group(1)), os.path.join(place, name)) for match, name in matches if match]
+
+
+def _check_step(folder: str, rank: int, number: int, declared: str) -> Optional[FinishedStep]:
+    """Return a step if it is whole and was written for this request, else ``None``."""
+    path = os.path.join(folder, "rank%d" % rank, "step%d" % number, STEP_FILE)
+    try:
+        seal = intake.read_json(path)
+        wanted = (DUMP_SCHEMA, number, rank, declared)
+        if tuple(seal[key] for key in ("schema", "step", "rank", "declared")) != wanted or seal[CHECKSUM] != checksum_of(seal):
+            return None
+        keys: Set[str] = set()
+        for name, facts in seal["files"].items():
+            keys |= _check_file(os.path.join(folder, name), facts)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # whatever is wrong with it, it is not whole
+        return None
+    return FinishedStep(number, seal, keys)
+
+
+def _check_file(path: str, facts: Dict[str, Any]) -> Set[str]:
+    """Return the contents of a file that is as it was sealed. Of a shard only the index is read: it may be gigabytes.
+
+    Raises:
+        ValueError: It is not.
+        OSError: It cannot be read.
+    """
+    checksum = hashlib.blake2b(digest_size=DIGEST_SIZE)
+    with intake.open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size != facts["bytes"]:
+            raise ValueError("%s has another size" % path)
+        if "index" not in facts:
+            for piece in iter(lambda: file.read(_PIECE), b""):
+                checksum.update(piece)
+            keys: Set[str] = set()
+        else:
+            head = file.read(8)
+            index = file.read(int.from_bytes(head, "little"))
+            checksum.update(head + index)
+            keys = {_content(key) for key in intake.parse_json(index) if not key.startswith((PADDING, "__"))}
+    if checksum.hexdigest() != facts.get("index", facts.get("blake2b")):
+        raise ValueError("%s has another checksum" % path)
+    return keys
+
+
+def _content(key: str) -> str:
+    return key[: -len(COMPRESSED)] if key.endswith(COMPRESSED) else key

@@ -9,17 +9,17 @@ import torch
 
 from precflow.agent.contract import STATISTICS
 
-Key = Tuple[int, int]  # step and rank
+StepKey = Tuple[int, int]  # step and rank
 
 _NONFINITE = [STATISTICS.index(name) for name in ("nan", "positive_infinity", "negative_infinity")]
 _Producer = Tuple[Any, ...]
 
 
-class Ring:
+class LastSteps:
     """The steps that are kept.
 
-    When something is wrong, the steps that are there then are kept for good; those that follow go round again, so that a run
-    full of NaN does not fill the disk.
+    When something goes wrong, the steps that are there then are kept for good. Those that follow are dropped again after a
+    while, so that a run full of NaN does not fill the disk.
 
     Args:
         keep_last: How many finished steps are kept.
@@ -30,46 +30,46 @@ class Ring:
     """
 
     def __init__(self, keep_last: int) -> None:
-        self.dropped: List[Key] = []
-        self.held: Set[Key] = set()
+        self.dropped: List[StepKey] = []
+        self.held: Set[StepKey] = set()
         self._keep_last = keep_last
-        self._going_round: Deque[Key] = deque()
+        self._droppable: Deque[StepKey] = deque()
 
-    def hold(self, under_way: Optional[Key]) -> None:
+    def hold(self, under_way: Optional[StepKey]) -> None:
         """Keep for good what is there, with the step that is under way: as many steps as are kept in any case."""
-        there = [*self._going_round, *([under_way] if under_way else [])]
+        there = [*self._droppable, *([under_way] if under_way else [])]
         self.held.update(there[-self._keep_last :])
-        self._going_round = deque(key for key in self._going_round if key not in self.held)
+        self._droppable = deque(key for key in self._droppable if key not in self.held)
 
-    def resume(self, key: Key, *, held: bool) -> None:
+    def resume(self, key: StepKey, *, held: bool) -> None:
         """Take over, in order, a finished step of a writer that was stopped; ``held`` if :meth:`hold` came during it."""
         if held:
             self.hold(key)
         else:
-            self._going_round.append(key)
+            self._droppable.append(key)
 
-    def finished(self, key: Key) -> List[Key]:
+    def finish(self, key: StepKey) -> List[StepKey]:
         """Note that a step is finished, and return those that are to go."""
         if key not in self.held:
-            self._going_round.append(key)
+            self._droppable.append(key)
         gone = []
-        while len(self._going_round) > self._keep_last:
-            gone.append(self._going_round.popleft())
+        while len(self._droppable) > self._keep_last:
+            gone.append(self._droppable.popleft())
         self.dropped += gone
         return gone
 
 
 class Alarm:
-    """Finds calls that make a NaN or an Inf which did not go in, each of them once in a run.
+    """Finds calls that put out a NaN or an Inf and were given none, each of them once in a run.
 
-    An Inf that an argument asks for (``masked_fill`` with ``-inf``) is no news.
+    An Inf that an argument asks for (``masked_fill`` with ``-inf``) does not count.
     """
 
     def __init__(self) -> None:
         self._known: Set[_Producer] = set()
         self._contents: Set[str] = set()
 
-    def content(self, key: str) -> None:
+    def note_content(self, key: str) -> None:
         """Note that a stored tensor holds a NaN or an Inf: in a dump that has no statistics."""
         self._contents.add(key)
 
@@ -91,7 +91,7 @@ class Alarm:
         return counted or record.get("content", "") in self._contents
 
 
-def all_finite(host: torch.Tensor) -> bool:
+def is_finite(host: torch.Tensor) -> bool:
     """Tell whether a CPU tensor holds neither NaN nor Inf."""
     if not (host.is_floating_point() or host.is_complex()):
         return True
@@ -99,10 +99,10 @@ def all_finite(host: torch.Tensor) -> bool:
     return bool(torch.isfinite(values).all())
 
 
-def numbers_text(numbers: Iterable[int]) -> str:
+def format_numbers(numbers: Iterable[int]) -> str:
     """Return numbers as a recipe writes steps.
 
-    >>> numbers_text([3, 0, 1, 2, 7])
+    >>> format_numbers([3, 0, 1, 2, 7])
     '0-3,7'
     """
     runs: List[List[int]] = []
@@ -114,10 +114,10 @@ def numbers_text(numbers: Iterable[int]) -> str:
     return ",".join("%d" % first if first == last else "%d-%d" % (first, last) for first, last in runs)
 
 
-def numbers_of(text: str) -> List[int]:
-    """Return the numbers that :func:`numbers_text` wrote.
+def parse_numbers(text: str) -> List[int]:
+    """Return the numbers that :func:`format_numbers` wrote.
 
-    >>> numbers_of("0-3,7"), numbers_of("")
+    >>> parse_numbers("0-3,7"), parse_numbers("")
     ([0, 1, 2, 3, 7], [])
     """
     runs = [part.partition("-") for part in text.split(",") if part]

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, 
 
 from precflow.agent import redaction
 from precflow.agent.contract import DIGEST_SIZE, DUMP_SCHEMA, EMPTY_HEADER, ERROR_FILE, HEADER_FILE
-from precflow.agent.dump.background import QUEUE_BYTES, Background, compressed
-from precflow.agent.dump.finished_steps import KeptSteps
-from precflow.agent.dump.last_steps import Alarm, all_finite
+from precflow.agent.dump.background import QUEUE_BYTES, Background
+from precflow.agent.dump.compression import compress_entry
+from precflow.agent.dump.finished_steps import FinishedStep, FinishedSteps
+from precflow.agent.dump.last_steps import Alarm, is_finite
 from precflow.agent.dump.lock import WriterLock
-from precflow.agent.dump.resumption import Finished
 from precflow.agent.dump.shard import Entry, storable
 from precflow.agent.dump.step_files import StepFiles, json_bytes, write_json, write_sealed
 from precflow.agent.dump.write_errors import WriteError, incomplete_rank, over_budget, write_error
@@ -72,8 +72,8 @@ class Writer:
     ) -> None:
         self.folder = str(folder)
         self.failure: Optional[WriteError] = None
-        self._kept = KeptSteps(self.folder, keep_last)
-        self.counts = self._kept.counts
+        self._finished = FinishedSteps(self.folder, keep_last)
+        self.counts = self._finished.counts
         self.sites: List[str] = []
         self._shard_bytes = shard_bytes
         self._budget_bytes = budget_bytes
@@ -103,18 +103,18 @@ class Writer:
             self.close_step(*self._step.key)
         if rank not in self._locks:
             self._begin(rank, resume=False)
-        if self._kept.go_round:
-            self._stored = self._kept.contents
-        with self._explained(0):
+        if self._finished.drops_steps:
+            self._stored = self._finished.contents
+        with self._explaining(0):
             self._step = StepFiles(self.folder, step, rank, self._shard_bytes)
 
     def complete(self, step: int, rank: int) -> bool:
         """Tell whether a step is in the dump, or was and has been dropped: it need not be recorded again."""
-        return self._kept.complete((step, rank))
+        return self._finished.has((step, rank))
 
     def lines(self, step: int, rank: int) -> Iterator[Dict[str, Any]]:
         """Return the record lines of a step that is in the dump; nothing for one that was dropped."""
-        return self._kept.lines((step, rank))
+        return self._finished.read_lines((step, rank))
 
     def call(self, line: Mapping[str, Any]) -> None:
         """Append one call to the records of the open step: :meth:`append`."""
@@ -135,11 +135,11 @@ class Writer:
         """
         if self._background is not None and self.failure is not None:
             raise self.failure
-        step = self._open()
-        self._afford(len(data))
-        with self._explained(len(data)):
+        step = self._require_step()
+        self._check_budget(len(data))
+        with self._explaining(len(data)):
             step.append(data)
-        self._kept.line_bytes += len(data)
+        self._finished.line_bytes += len(data)
         self._count({"calls": calls, "records": records})
         for line in data.split(b"\n")[:-1] if self._alarm is not None else ():
             if self._alarm is not None and self._alarm.rings(json.loads(line)):
@@ -166,19 +166,19 @@ class Writer:
             return True
         if not storable(tensor.dtype):
             return False
-        self._open()
-        self._afford(byte_count(tensor))
+        self._require_step()
+        self._check_budget(byte_count(tensor))
         host = to_host(tensor)
         self._hand_over(Entry(key, host, owned or host.data_ptr() != tensor.data_ptr()))
         self._stored.add(key)
         self._count({"tensors": 1, "bytes": byte_count(host)})
-        if self._alarm is not None and not all_finite(host):
-            self._alarm.content(key)
+        if self._alarm is not None and not is_finite(host):
+            self._alarm.note_content(key)
         return True
 
     def hold(self) -> None:
         """Keep the last steps for good, the open one included; without ``keep_last`` every step is."""
-        self._kept.hold(self._step.key if self._step is not None else None)
+        self._finished.hold(self._step.key if self._step is not None else None)
 
     def close_step(self, step: int, rank: int) -> None:
         """Write the last shard of a step, close its files and seal it; nothing happens when another step is open, or none.
@@ -190,14 +190,14 @@ class Writer:
             return
         if self._background is not None:
             self._background.drain()
-        one = self._step
-        with self._explained(one.waiting):
-            one.finish_shard()
-            one.finish_records()
+        files = self._step
+        with self._explaining(files.waiting):
+            files.finish_shard()
+            files.finish_records()
             facts = {"schema": DUMP_SCHEMA, "declared": self._declared, "sites": list(self.sites)}
-            seal = one.seal({**facts, **self._kept.closing(one.key)})
+            seal = files.seal({**facts, **self._finished.describe_others(files.key)})
             self._step = None
-            self._kept.add(rank, Finished(step, seal, set(self._stored) if self._kept.go_round else set()))
+            self._finished.add(rank, FinishedStep(step, seal, set(self._stored) if self._finished.drops_steps else set()))
 
     def finish(self) -> None:
         """Close the open step and let go, without a header: the writer of another rank seals for all.
@@ -225,10 +225,10 @@ class Writer:
         sealed: Dict[str, Any] = {**EMPTY_HEADER, **header}
         sealed["sites_of_ranks"] = {str(rank): self._adopt(rank) for rank in ranks}
         sealed["counts"] = dict(self.counts)
-        sealed["dropped"] = self._kept.dropped
-        sealed["files"] = self._kept.files
+        sealed["dropped"] = self._finished.dropped
+        sealed["files"] = self._finished.files
         sealed["content"] = evidence_id(sealed)
-        with self._explained(len(json_bytes(sealed))):
+        with self._explaining(len(json_bytes(sealed))):
             sealed = write_sealed(os.path.join(self.folder, HEADER_FILE), sealed)
         self._release()
         return sealed
@@ -249,7 +249,7 @@ class Writer:
             complete = False
         try:
             if self._step is not None:
-                with self._explained(0):
+                with self._explaining(0):
                     self._step.finish_records()
                     self._step.finish_shard()
         except WriteError:
@@ -264,24 +264,24 @@ class Writer:
 
     def _begin(self, rank: int, *, resume: bool) -> None:
         """Take a rank over: from here on no header says that the dump is whole."""
-        with self._explained(0):
+        with self._explaining(0):
             self._locks[rank] = WriterLock(os.path.join(self.folder, "writer-rank%d.lock" % rank))
             for name in (HEADER_FILE, ERROR_FILE):
                 with suppress(FileNotFoundError):  # another rank may begin at the same moment
                     os.remove(os.path.join(self.folder, name))
             if resume:
-                self.sites += self._kept.resume(rank, self._declared)
-                self._stored |= self._kept.contents
+                self.sites += self._finished.resume(rank, self._declared)
+                self._stored |= self._finished.contents
             else:
-                self._kept.clear(rank)
+                self._finished.clear(rank)
 
     def _adopt(self, rank: int) -> List[str]:
         """Take the finished steps of another rank over; return the call sites that its lines index."""
         failed = os.path.exists(os.path.join(self.folder, ERROR_FILE))
-        with self._explained(0):
+        with self._explaining(0):
             self._locks[rank] = WriterLock(os.path.join(self.folder, "writer-rank%d.lock" % rank))
-            sites = self._kept.resume(rank, self._declared)
-        found, wanted = self._kept.steps(rank), self._kept.steps(self._rank)
+            sites = self._finished.resume(rank, self._declared)
+        found, wanted = self._finished.numbers(rank), self._finished.numbers(self._rank)
         if failed or found != wanted:
             self.failure = incomplete_rank(self.folder, rank, found, wanted)
             raise self.failure
@@ -298,22 +298,22 @@ class Writer:
 
     def _store(self, entry: Entry) -> None:
         """Put an entry into the open step's shard; runs in the background thread where there is one."""
-        with self._explained(entry.size):
-            self._open().store(compressed(entry) if self._compress else entry)
+        with self._explaining(entry.size):
+            self._require_step().store(compress_entry(entry) if self._compress else entry)
 
-    def _open(self) -> StepFiles:
+    def _require_step(self) -> StepFiles:
         if self._step is None:
             raise ValueError("no step is open: call open_step first")
         return self._step
 
     def _count(self, more: Mapping[str, int]) -> None:
-        step = self._open()
+        step = self._require_step()
         for name, count in more.items():
             self.counts[name] += count
             step.counts[name] += count
 
     def _write_json(self, name: str, value: Mapping[str, Any]) -> None:
-        with self._explained(len(json_bytes(value))):
+        with self._explaining(len(json_bytes(value))):
             write_json(os.path.join(self.folder, name), value)
 
     def _release(self) -> None:
@@ -322,14 +322,14 @@ class Writer:
         for lock in self._locks.values():
             lock.release()
 
-    def _afford(self, size: int) -> None:
-        spent = self.counts["bytes"] + self._kept.line_bytes
+    def _check_budget(self, size: int) -> None:
+        spent = self.counts["bytes"] + self._finished.line_bytes
         if self._budget_bytes and spent + size > self._budget_bytes:
             self.failure = over_budget(self.folder, self._budget_bytes, spent, size)
             raise self.failure
 
     @contextmanager
-    def _explained(self, needed: int) -> Iterator[None]:
+    def _explaining(self, needed: int) -> Iterator[None]:
         """Turn what the operating system says into a sentence that names the folder and the bytes that were needed."""
         try:
             yield

@@ -14,7 +14,7 @@ from precflow.agent import redaction
 from precflow.agent.capture import autograd
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA, FILLS_VERSION
-from precflow.agent.dump.resumption import outputs_of
+from precflow.agent.dump.finished_steps import index_outputs
 from precflow.agent.dump.writer import Writer
 from precflow.agent.failures import AgentError
 from precflow.agent.measure import value_classes
@@ -126,7 +126,7 @@ def _run_steps(
             with run.numbers, faults.follow_modules(run.request, workload.model):
                 contents.update(_run_step(workload.model, training, inputs, recorder if wanted else None, number))
             if writer is not None and finished:
-                contents.update(outputs_of(writer.lines(number, _RANK)))
+                contents.update(index_outputs(writer.lines(number, _RANK)))
             elif writer is not None and wanted:
                 writer.close_step(number, _RANK)
         run.device.synchronize()

@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from precflow.agent.dump.last_steps import Alarm, Ring, all_finite, numbers_of, numbers_text
+from precflow.agent.dump.last_steps import Alarm, LastSteps, format_numbers, is_finite, parse_numbers
 from precflow.agent.dump.writer import Writer
 from precflow.agent.measure.content_id import content_id
 
@@ -19,19 +19,19 @@ def line(outputs, inputs=(), operator="mul", arguments=None):
 
 
 def test_the_last_steps_are_kept():
-    ring = Ring(2)
-    gone = [ring.finished((step, 0)) for step in range(5)]
+    ring = LastSteps(2)
+    gone = [ring.finish((step, 0)) for step in range(5)]
     assert gone == [[], [], [(0, 0)], [(1, 0)], [(2, 0)]]
     assert ring.dropped == [(0, 0), (1, 0), (2, 0)]
 
 
 def test_what_is_held_stays_and_what_follows_goes_round_again():
-    ring = Ring(2)
+    ring = LastSteps(2)
     for step in range(4):
-        ring.finished((step, 0))
+        ring.finish((step, 0))
     ring.hold((4, 0))
     for step in range(4, 9):
-        ring.finished((step, 0))
+        ring.finish((step, 0))
     assert ring.held == {(3, 0), (4, 0)}
     assert [step for step, _ in ring.dropped] == [0, 1, 2, 5, 6]
 
@@ -56,22 +56,22 @@ def test_without_statistics_the_stored_tensors_tell():
     alarm = Alarm()
     entry = {"index": "0", "content": "aa"}
     assert not alarm.rings({**line([]), "outputs": [entry]})
-    alarm.content("aa")
+    alarm.note_content("aa")
     assert alarm.rings({**line([]), "outputs": [entry]})
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "complex64", "float8_e5m2"])
 def test_finite_in_every_type(dtype):
     kind = getattr(torch, dtype)
-    assert all_finite(torch.ones(3).to(kind))
-    assert not all_finite(torch.tensor([1.0, float("inf")]).to(kind))
-    assert all_finite(torch.ones(3, dtype=torch.int64))
+    assert is_finite(torch.ones(3).to(kind))
+    assert not is_finite(torch.tensor([1.0, float("inf")]).to(kind))
+    assert is_finite(torch.ones(3, dtype=torch.int64))
 
 
 def test_numbers_are_written_as_a_recipe_writes_steps():
     for numbers in ([], [5], [0, 1, 2], [0, 2, 3, 9]):
-        assert numbers_of(numbers_text(numbers)) == numbers
-    assert numbers_text([9, 0, 1, 3]) == "0-1,3,9"
+        assert parse_numbers(format_numbers(numbers)) == numbers
+    assert format_numbers([9, 0, 1, 3]) == "0-1,3,9"
 
 
 def steps(folder):

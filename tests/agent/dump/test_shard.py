@@ -144,7 +144,7 @@ def test_a_shard_is_full_by_bytes_or_by_its_index(tmp_path, monkeypatch):
 
 
 def test_large_and_strided_tensors_go_through_in_pieces(tmp_path, held_bytes, monkeypatch):
-    monkeypatch.setattr("precflow.agent.measure.content_id.PIECE_BYTES", 64)
+    monkeypatch.setattr("precflow.agent.measure.transfer.PIECE_BYTES", 64)
     tensor = torch.arange(600.0).reshape(20, 30).t()
     write(tmp_path / "a", [Entry("a", tensor, private=False)])
     assert torch.equal(safetensors.torch.load_file(str(tmp_path / "a"))["a"], tensor)
