@@ -1,6 +1,6 @@
-"""What an agent could not do, in a form that the judge can show.
+"""The one exception of the agent: something it could not do, in a form that the judge can show.
 
-The agent has no access to the judge's exception tree: a failure becomes one JSON line on stdout and exit code 2.
+The agent cannot use the judge's exception classes: a failure becomes one JSON line on stdout and exit code 2.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from precflow.agent import redaction
 
 KINDS = (
     "bad_request",  # the request itself
-    "device_missing",  # none of the wanted devices is here
+    "device_missing",  # this machine has none of the wanted devices
     "untrusted",  # a _target_ of a package that the user has not trusted
     "unsupported",  # an operator, element type, level or library version
     "workload",  # the user's model, inputs or weights
@@ -22,13 +22,13 @@ KINDS = (
 
 
 class AgentError(Exception):
-    """Something that the agent could not do; whatever is said about it is without secrets.
+    """Something that the agent could not do. Secrets are removed from all texts.
 
     Args:
         kind: One of ``KINDS``.
-        message: What was wrong, what was expected, what came.
+        message: What was wrong, what was expected, and what was found.
         next_step: What to do about it.
-        trace: Traceback of what the user's own code raised; ``""`` where the message says it all.
+        trace: Traceback of an exception of user code; ``""`` if the message is enough.
     """
 
     def __init__(self, kind: str, message: str, next_step: str = "", trace: str = "") -> None:

@@ -1,6 +1,7 @@
-"""Reading files that others wrote: regular files only, up to a size, and JSON only up to a depth.
+"""Reading files that may come from a stranger: only regular files, up to a size, and JSON up to a depth.
 
-Judge and agent share it: Python 3.8, standard library.
+A dump or a request may be sent by somebody else. Reading it must not hang, fill the memory or exhaust the stack. Judge and
+agent share this module: Python 3.8, standard library.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import lru_cache
 from typing import Any, Dict, FrozenSet, Iterator, List, Tuple, Union
 
 LARGEST = 1 << 30  # bytes of a file that is read as a whole
-DEEPEST = 64  # objects and lists inside one another
+DEEPEST = 64  # levels of objects and lists inside each other
 LONGEST_NUMBER = 400  # digits; the largest float64 has 309
 
 _KINDS = (
@@ -31,43 +32,43 @@ Path = Union[str, "os.PathLike[str]"]
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """Open a regular file for reading, without ever waiting for whoever should write it.
+    """Open a regular file for reading; never wait for a writer.
 
-    A named pipe would wait for a writer, a device may never end, and files of ``/proc`` call themselves regular and do either.
-    What a name stands for may change between a look and the opening, so it is looked at once more when it is open.
+    Opening a named pipe waits for a writer, a device may never end, and files of ``/proc`` claim to be regular and can do either.
+    The file behind a name may be replaced between check and opening, so it is checked again once it is open.
 
     Raises:
-        OSError: It cannot be opened, or it is none (``EINVAL``).
+        OSError: It cannot be opened, or is not a regular file (``EINVAL``).
     """
     try:
-        _demand_regular(os.stat(path), path)  # opening a device may do something already
+        _check_regular(os.stat(path), path)  # before opening: to open a device may already have an effect
         descriptor = os.open(path, _FLAGS)
     except ValueError as error:  # a NUL, or half a surrogate pair
         raise OSError(errno.EINVAL, "no file can have such a name") from error
     try:
-        _demand_regular(os.fstat(descriptor), path)
+        _check_regular(os.fstat(descriptor), path)
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
 
 
-def _demand_regular(status: os.stat_result, path: Path) -> None:
-    made_up = status.st_dev in _devices_made_up()
+def _check_regular(status: os.stat_result, path: Path) -> None:
+    made_up = status.st_dev in _virtual_file_systems()
     if made_up or not stat.S_ISREG(status.st_mode):
         kind = next((name for fits, name in _KINDS if fits(status.st_mode)), "made up by the system")
         raise OSError(errno.EINVAL, "it is not a regular file but %s" % kind, str(path))
 
 
 @lru_cache(maxsize=1)
-def _devices_made_up() -> FrozenSet[int]:
-    """Return the devices of file systems whose regular files are none."""
-    found = {os.stat(folder).st_dev for folder in ("/proc", "/sys") if os.path.isdir(folder)}
-    return frozenset(found - {os.stat("/").st_dev})
+def _virtual_file_systems() -> FrozenSet[int]:
+    """Return the device numbers of file systems whose files the kernel makes up, though they are marked as regular."""
+    devices = {os.stat(folder).st_dev for folder in ("/proc", "/sys") if os.path.isdir(folder)}
+    return frozenset(devices - {os.stat("/").st_dev})
 
 
-def pieces(path: Path, size: int) -> Iterator[bytes]:
-    """Yield the bytes of a file in pieces, no more than it has when it is opened: files of ``/proc`` have none.
+def read_pieces(path: Path, size: int) -> Iterator[bytes]:
+    """Yield the bytes of a file in pieces, up to the size that it has when it is opened.
 
     Raises:
         OSError: It cannot be read.
@@ -83,10 +84,10 @@ def pieces(path: Path, size: int) -> Iterator[bytes]:
 
 
 def read_bytes(path: Path, largest: int = LARGEST) -> bytes:
-    """Return what a file holds.
+    """Return the bytes of a file.
 
     Raises:
-        OSError: It cannot be read, is no regular file, or has more than ``largest`` bytes.
+        OSError: It cannot be read, is not a regular file, or has more than ``largest`` bytes.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -96,7 +97,7 @@ def read_bytes(path: Path, largest: int = LARGEST) -> bytes:
 
 
 def read_json(path: Path, largest: int = LARGEST) -> Any:
-    """Return the JSON that a file holds.
+    """Return the data in a JSON file.
 
     Raises:
         OSError: As :func:`read_bytes`.
@@ -109,15 +110,15 @@ def parse_json(text: Union[str, bytes]) -> Any:
     """Return plain data from JSON. ``NaN`` and ``Infinity`` are floats, as Python writes them.
 
     Raises:
-        ValueError: It is not JSON, not UTF-8, has a key twice, a number that is no float64, or is nested deeper than
-            ``DEEPEST``; says line and column where they are known.
+        ValueError: It is not JSON or not UTF-8, has a key twice or a number beyond float64, or is nested deeper than
+            ``DEEPEST``; gives line and column if they are known.
     """
     try:
         plain = json.loads(
             text if isinstance(text, str) else text.decode("utf-8"),
-            object_pairs_hook=_object,
-            parse_float=_float,
-            parse_int=_int,
+            object_pairs_hook=_build_object,
+            parse_float=_parse_float,
+            parse_int=_parse_int,
         )
     except RecursionError:
         raise ValueError("it is nested too deeply, expected at most %d levels" % DEEPEST) from None
@@ -126,45 +127,45 @@ def parse_json(text: Union[str, bytes]) -> Any:
 
 
 def check_depth(plain: Any) -> None:
-    """Make sure that plain data can be walked by recursion.
+    """Make sure that plain data can be walked by recursion without exhausting the stack.
 
     Raises:
         ValueError: It is nested deeper than ``DEEPEST``.
     """
     level = [plain]
     for _ in range(DEEPEST + 1):
-        level = [item for each in level for item in _items(each)]
+        level = [item for each in level for item in _list_containers(each)]
         if not level:
             return
     raise ValueError("it is nested too deeply, expected at most %d levels" % DEEPEST)
 
 
-def _items(plain: Any) -> List[Any]:
-    """Return what a map or a list holds and may hold more itself."""
+def _list_containers(plain: Any) -> List[Any]:
+    """Return the dicts and lists directly inside a dict or list."""
     values = plain.values() if isinstance(plain, dict) else plain if isinstance(plain, list) else ()
     return [value for value in values if isinstance(value, (dict, list))]
 
 
-def _object(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        seen = [key for key, _ in pairs]
-        raise ValueError("key %r stands twice in it" % next(key for key in seen if seen.count(key) > 1))
-    return found
+def _build_object(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    plain = dict(pairs)
+    if len(plain) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError("key %r appears twice" % next(key for key in keys if keys.count(key) > 1))
+    return plain
 
 
-def _float(text: str) -> float:
+def _parse_float(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise ValueError("number %s is beyond what a float64 holds" % _short(text))
+        raise ValueError("number %s is beyond what a float64 holds" % _shorten(text))
     return number
 
 
-def _int(text: str) -> int:
+def _parse_int(text: str) -> int:
     if len(text) > LONGEST_NUMBER:
-        raise ValueError("number %s has %d digits" % (_short(text), len(text)))
+        raise ValueError("number %s has %d digits" % (_shorten(text), len(text)))
     return int(text)
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= 24 else text[:21] + "..."

@@ -1,7 +1,10 @@
-"""Parts of tensors: which elements a slice or a sample keeps. A pure function of shape and rule, so both sides keep the same.
+"""Parts of tensors: which elements a slice or a sample keeps.
 
-A sample is strided blocks with a hashed jitter, and always the last block: never the first elements, which say nothing
-about a drift along the tensor, and never plain strides, which a periodic fault can hide between.
+The part depends only on the tensor's shape and the rule, so both sides keep the same elements.
+
+A sample consists of whole blocks: one from each of equal sections of the tensor, at a place that a hash chooses, and always the
+last block. Taking the first elements would miss an error that grows along the tensor; taking every n-th block would miss a
+periodic fault that lies between.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from functools import lru_cache
 from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
 
 BLOCK = 1024  # elements of one block
-FEWEST = 64  # blocks that a sample has at least; a tensor of no more blocks is kept whole
+FEWEST = 64  # blocks of a sample, at least; a tensor with no more blocks than that is kept whole
 
 _MASK = 0xFFFFFFFF
 _AXIS = re.compile(r"(?:(?P<number>-?\d+)|(?P<start>-?\d+)?:(?P<stop>-?\d+)?(?::(?P<step>[1-9]\d*)?)?|(?P<rest>\.\.\.))\Z")
@@ -24,11 +27,11 @@ class Part(NamedTuple):
     """What is kept of one tensor.
 
     Attributes:
-        axes: Index by axis, applied first; ``()`` keeps every axis whole.
+        axes: Index for each axis, applied first; ``()`` keeps every axis whole.
         shape: Sizes after the index.
-        blocks: Numbers of the whole blocks that are kept of what is left, ascending; ``None`` keeps everything.
-        tail: First element of a last block that is not whole; the number of elements where there is none.
-        share: Elements that are kept / elements of the tensor, above 0 and at most 1.
+        blocks: Numbers of the full blocks that are kept after the index, ascending; ``None`` keeps everything.
+        tail: First element of a last block that is not full; the number of elements if there is none.
+        share: Number of elements kept / number of elements of the tensor, above 0 and at most 1.
     """
 
     axes: Tuple[Index, ...]
@@ -39,28 +42,28 @@ class Part(NamedTuple):
 
 
 def part_name(slices: str, sample: float) -> str:
-    """Return 16 hex digits that tell one way to take parts from another."""
+    """Return 16 hex digits that identify a way to take parts; dumps with different ones hold different elements."""
     text = "%s;%r" % (slices.replace(" ", "").strip("[]"), float(sample))
     return hashlib.blake2b(text.encode("ascii", "replace"), digest_size=8).hexdigest()
 
 
 def part_of(shape: Sequence[int], slices: str = "", sample: float = 1.0) -> Optional[Part]:
-    """Return the part of a tensor of this shape that is kept, ``None`` where that is all of it.
+    """Return the part of a tensor of this shape that is kept, ``None`` for all of it.
 
     Args:
         shape: Sizes of the tensor.
-        slices: Index by axis such as ``[0, :, -1]``. A tensor that it does not fit (fewer axes, or shorter ones) is kept whole.
+        slices: Index such as ``[0, :, -1]``. A tensor that it does not fit (too few axes, or too short ones) is kept whole.
         sample: Share of the elements, above 0. Tensors of at most ``FEWEST * BLOCK`` elements are kept whole.
     """
-    return _part_of(tuple(shape), slices, float(sample))
+    return _compute_part(tuple(shape), slices, float(sample))
 
 
 @lru_cache(maxsize=4096)
-def _part_of(shape: Tuple[int, ...], slices: str, sample: float) -> Optional[Part]:
-    index = _fitting(parse_slices(slices), shape) if slices else ()
+def _compute_part(shape: Tuple[int, ...], slices: str, sample: float) -> Optional[Part]:
+    index = _fit_index(parse_slices(slices), shape) if slices else ()
     left = _shape_after(index, shape)
     count, whole = _product(left), _product(shape)
-    blocks = _sampled(count, sample, left) if sample < 1.0 else None
+    blocks = _pick_blocks(count, sample, left) if sample < 1.0 else None
     if count == 0 or (count == whole and blocks is None):
         return None
     tail = count if blocks is None or count % BLOCK == 0 else count - count % BLOCK
@@ -69,13 +72,13 @@ def _part_of(shape: Tuple[int, ...], slices: str, sample: float) -> Optional[Par
 
 
 def parse_slices(text: str) -> Tuple[Union[Index, str], ...]:
-    """Return the index that a text means, an entry an axis; ``...`` stands for the axes between.
+    """Parse an index, one entry for each axis; ``...`` stands for the axes between.
 
     >>> parse_slices("[0, :, -1]")
     (0, slice(None, None, None), -1)
 
     Raises:
-        ValueError: It is no index of whole numbers and ranges with positive steps.
+        ValueError: It is not an index of whole numbers and ranges with positive steps.
     """
     axes: List[Union[Index, str]] = []
     inner = text.strip()
@@ -95,8 +98,8 @@ def parse_slices(text: str) -> Tuple[Union[Index, str], ...]:
     return tuple(axes)
 
 
-def _fitting(axes: Sequence[Union[Index, str]], shape: Tuple[int, ...]) -> Tuple[Index, ...]:
-    """Return the index for a shape; empty where it does not fit."""
+def _fit_index(axes: Sequence[Union[Index, str]], shape: Tuple[int, ...]) -> Tuple[Index, ...]:
+    """Return the index with an entry for every axis of a shape; empty if it does not fit."""
     named = [axis for axis in axes if axis != "..."]
     if len(named) > len(shape):
         return ()
@@ -113,8 +116,11 @@ def _shape_after(index: Sequence[Index], shape: Tuple[int, ...]) -> Tuple[int, .
     return tuple(len(range(*axis.indices(size))) for axis, size in zip(index, shape) if isinstance(axis, slice))
 
 
-def _sampled(count: int, sample: float, shape: Tuple[int, ...]) -> Optional[Tuple[int, ...]]:
-    """Return the whole blocks that a sample keeps, one in each of equal strata and the last; ``None`` for all."""
+def _pick_blocks(count: int, sample: float, shape: Tuple[int, ...]) -> Optional[Tuple[int, ...]]:
+    """Return the full blocks that a sample keeps: one from each of equal strata, and the last; ``None`` for all.
+
+    The seed depends on the shape, so that tensors of different shapes are not sampled at the same places.
+    """
     whole = count // BLOCK
     strata = max(FEWEST, -int(-sample * whole // 1))
     if whole <= strata:
@@ -137,7 +143,10 @@ def _seed(shape: Tuple[int, ...]) -> int:
 
 
 def _mix(value: int) -> int:
-    """Return 32 bits that look random, the same on every machine."""
+    """Hash 32 bits to 32 bits that look random, the same on every machine.
+
+    The constants are those of lowbias32 (https://nullprogram.com/blog/2018/07/31/).
+    """
     value ^= value >> 16
     value = value * 0x7FEB352D & _MASK
     value ^= value >> 15

@@ -1,4 +1,4 @@
-"""From a request to its action, on a device that is here."""
+"""Runs a checked request: imports torch, starts the device, and hands over to the action."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ OLDEST_TORCH = (2, 1)
 def run(request: Request, events: Events) -> None:
     """Do what the request asks.
 
+    Actions and devices are imported here one by one, since most of them import torch.
+
     Raises:
         AgentError: It could not be done.
     """
     if not os.path.isdir(request.output):
         raise AgentError("bad_request", "output %r is not a folder; it must exist" % request.output)
     import_torch(events)
-    if request.action == "rehearse":  # which needs no device
+    if request.action == "rehearse":  # runs without values, so it needs no device
         from precflow.agent.session.rehearse import rehearse
 
         rehearse(request, events)
@@ -36,10 +38,10 @@ def run(request: Request, events: Events) -> None:
 
     with events.time_part("device", "starting the device"):
         device = choose(request.device, ci=request.ci, side=request.side)
-        where = _start(request, device)
+        where = _start_device(request, device)
     events.report_progress("device", "%s of %s" % (device.kind, ", ".join(request.device)))
     if request.action == "environment":
-        _environment(request, device)
+        _write_facts(request, device)
     else:
         from precflow.agent.session.dump import dump
 
@@ -63,8 +65,11 @@ def import_torch(events: Events) -> None:
         raise AgentError("unsupported", "torch %s is too old; expected 2.1 or newer" % torch.__version__)
 
 
-def _start(request: Request, device: Device) -> torch.device:
-    """Start the device and set determinism: after this, nothing about the run is left to chance or to its order."""
+def _start_device(request: Request, device: Device) -> torch.device:
+    """Start the device, then set faults, switches and seeds; return torch's name for the device.
+
+    The workload is not imported before that: a module that draws or allocates when it is imported does so under these settings.
+    """
     from precflow.agent.session import determinism, faults
 
     try:
@@ -76,7 +81,7 @@ def _start(request: Request, device: Device) -> torch.device:
     return where
 
 
-def _environment(request: Request, device: Device) -> None:
+def _write_facts(request: Request, device: Device) -> None:
     from precflow.agent.dump.step_files import write_json
     from precflow.agent.session import environment
 

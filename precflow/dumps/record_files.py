@@ -112,7 +112,7 @@ def read_records(folder: Path, name: str, seal: FileSeal | None, sites: Sequence
 def _pieces(path: Path) -> Iterator[bytes]:
     """Yield the file in pieces of whole lines; the last line may be cut."""
     rest: list[bytes] = []
-    for chunk in intake.pieces(path, _CHUNK):
+    for chunk in intake.read_pieces(path, _CHUNK):
         end = chunk.rfind(b"\n") + 1
         if end:
             yield b"".join([*rest, chunk[:end]])

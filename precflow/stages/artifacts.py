@@ -142,7 +142,7 @@ def checksum_of_file(path: Path) -> str:
         OSError: It cannot be read, or is no regular file.
     """
     digest = hashlib.blake2b(digest_size=DIGEST_SIZE)
-    for piece in intake.pieces(path, 1 << 20):
+    for piece in intake.read_pieces(path, 1 << 20):
         digest.update(piece)
     return digest.hexdigest()
 

@@ -28,7 +28,7 @@ OUT_OF_BOUNDS = {
     "nested and closed": ("[" * 70 + "]" * 70, "nested too deeply"),
     "infinite": ('{"size": 1e999}', "number 1e999 is beyond what a float64 holds"),
     "long": ('{"rank": ' + "7" * 5000 + "}", "7777... has 5000 digits"),
-    "twice": ('{"a": 1, "a": 2}', "key 'a' stands twice"),
+    "twice": ('{"a": 1, "a": 2}', "key 'a' appears twice"),
     "cut": ('{"a":\n 1,', "line 2 column"),
     "not UTF-8": (b"\xff\xfe", "utf-8"),
 }
@@ -53,12 +53,12 @@ def test_what_python_writes_comes_back():
 def test_a_file_is_read_up_to_a_size(tmp_path):
     (tmp_path / "a").write_bytes(b"12345")
     assert intake.read_bytes(tmp_path / "a") == b"12345"
-    assert list(intake.pieces(tmp_path / "a", 2)) == [b"12", b"34", b"5"]
+    assert list(intake.read_pieces(tmp_path / "a", 2)) == [b"12", b"34", b"5"]
     with pytest.raises(OSError, match="it has 5 bytes, expected at most 4"):
         intake.read_bytes(tmp_path / "a", 4)
 
 
-@pytest.mark.parametrize("read", [intake.read_bytes, intake.read_json, lambda path: list(intake.pieces(path, 9))])
+@pytest.mark.parametrize("read", [intake.read_bytes, intake.read_json, lambda path: list(intake.read_pieces(path, 9))])
 def test_nothing_is_read_that_never_ends(tmp_path, read):
     os.mkfifo(tmp_path / "pipe")
     for name, path in (("zero", "/dev/zero"), ("kmsg", "/proc/kmsg"), ("link", tmp_path / "pipe")):

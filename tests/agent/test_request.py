@@ -88,7 +88,7 @@ def test_numbers_that_nothing_can_count_to_are_refused_and_shown_short():
         ("[" * 100_000, "nested too deeply"),
         ('{"schema": 1e999}', "beyond what a float64 holds"),
         ('{"schema": ' + "1" * 5000 + "}", "has 5000 digits"),
-        ('{"schema": 1, "schema": 1}', "stands twice"),
+        ('{"schema": 1, "schema": 1}', "appears twice"),
         ("\xff", "is not JSON"),
     ],
     ids=["nested", "infinite", "long", "twice", "no text"],

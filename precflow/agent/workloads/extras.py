@@ -19,6 +19,6 @@ def require(module: str) -> Any:
     except ModuleNotFoundError as error:
         library = module.partition(".")[0]
         if error.name != library:
-            raise  # the library is there, and lacks something itself
+            raise  # the library is installed, but one of its own imports is missing
         message = "%s is not installed in this side's interpreter" % library
         raise AgentError("workload", message, "pip install 'precflow[models]', or %s alone" % library) from error

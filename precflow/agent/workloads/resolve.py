@@ -1,4 +1,4 @@
-"""From a ``_target_`` in a recipe to the value that the function behind it returns, in the side's own interpreter."""
+"""Finds the function that a ``_target_`` of a recipe names and calls it, in the side's own interpreter."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any, Callable, Mapping, Sequence
 from precflow.agent.contract import FACTORIES, SHIPPED, is_trusted
 from precflow.agent.failures import AgentError
 
-_AGENT = "precflow.agent.workloads."  # where our own factories are
+_FACTORIES = "precflow.agent.workloads."  # our own factories
 _TARGET = "_target_"
 
 
 def extend_path(import_paths: Sequence[str], workload: Mapping[str, Any]) -> None:
-    """Append folders to ``sys.path`` that are not on it, where a workload names code of the user's, behind what is installed.
+    """Append import paths to ``sys.path`` if the workload names user code.
 
-    Our own factories and torch's look for nothing there, and libraries look for optional modules wherever they may: the working
-    folder may be a stranger's, with a module of that name in it.
+    A workload of our own or torch's factories needs nothing from there, so the paths stay off: libraries try to import optional
+    modules, and the working folder may be a stranger's that has a module of such a name. For the same reason the paths come
+    after everything that is installed.
     """
     targets = [(part, str(spec[_TARGET])) for part, spec in workload.items() if isinstance(spec, dict) and _TARGET in spec]
     if any(not is_trusted("workload.%s" % part, target, ()) for part, target in targets):
@@ -31,40 +32,40 @@ def build(spec: Mapping[str, Any], *, key: str, trusted: Sequence[str], **offere
 
     Args:
         spec: The recipe's section: ``_target_`` and arguments by name.
-        key: Where it stands in the recipe, for messages, such as ``workload.model``.
+        key: Place in the recipe, for messages, such as ``workload.model``.
         trusted: Packages whose functions may be called.
-        offered: Arguments that are passed where the function takes one of that name and the recipe gives none.
+        offered: Arguments that are passed if the function has a parameter of that name and the recipe gives none.
 
     Raises:
-        AgentError: ``bad_request`` without a target; ``untrusted``; ``workload`` where module or function is missing or the
-            arguments do not fit. What the function itself raises comes through.
+        AgentError: ``bad_request`` without a target; ``untrusted``; ``workload`` if module or function is missing or the
+            arguments do not fit. Exceptions of the function itself pass through.
     """
     if not isinstance(spec.get(_TARGET), str):
         raise AgentError("bad_request", "%s has no _target_" % key, "name a function: %s._target_=my_pkg.my_module.build" % key)
     target = str(spec[_TARGET])
     function = resolve(target, key=key, trusted=trusted)
     arguments = {name: value for name, value in spec.items() if name != _TARGET}
-    signature = _signature(function)
+    signature = _read_signature(function)
     if signature is not None:
         arguments = {**{name: value for name, value in offered.items() if name in signature.parameters}, **arguments}
-        _check(signature, arguments, target=target, key=key)
+        _check_arguments(signature, arguments, target=target, key=key)
     return function(**arguments)
 
 
 def resolve(target: str, *, key: str, trusted: Sequence[str]) -> Callable[..., Any]:
-    """Return the function that a dotted name means.
+    """Return the function with a dotted name.
 
     Raises:
-        AgentError: ``untrusted``, or ``workload`` where there is no such module or function.
+        AgentError: ``untrusted``, or ``workload`` if there is no such module or function.
     """
     if "." not in target:
         raise AgentError("workload", "%s._target_=%s is not of the form package.module.function" % (key, target))
     if not is_trusted(key, target, trusted):
-        raise _untrusted(key, target)
+        raise _untrusted_error(key, target)
     if target.startswith(SHIPPED):
-        target = _AGENT + target[len(SHIPPED) :]
+        target = _FACTORIES + target[len(SHIPPED) :]
     module_name, _, name = target.rpartition(".")
-    module = _module(module_name, key)
+    module = _import_module(module_name, key)
     function = getattr(module, name, None)
     if not callable(function):
         near = difflib.get_close_matches(name, [each for each in vars(module) if not each.startswith("_")], n=3)
@@ -73,7 +74,7 @@ def resolve(target: str, *, key: str, trusted: Sequence[str]) -> Callable[..., A
     return function  # type: ignore[no-any-return]  # whatever is callable
 
 
-def _untrusted(key: str, target: str) -> AgentError:
+def _untrusted_error(key: str, target: str) -> AgentError:
     package = target.partition(".")[0]
     if target.startswith(SHIPPED):
         message = "%s._target_=%s is no factory of precflow" % (key, target)
@@ -83,24 +84,24 @@ def _untrusted(key: str, target: str) -> AgentError:
     return AgentError("untrusted", message, step)
 
 
-def _module(name: str, key: str) -> Any:
+def _import_module(name: str, key: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
-            raise  # the module is there, and lacks something itself: the traceback tells
+            raise  # the module exists, but one of its own imports is missing: the traceback says which
         message = "%s: no module %s in this side's interpreter (%s) nor in the import paths" % (key, error.name, sys.executable)
         raise AgentError("workload", message, "install it there, or run precflow in the folder that holds it") from error
 
 
-def _signature(function: Callable[..., Any]) -> Any:
+def _read_signature(function: Callable[..., Any]) -> Any:
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):  # some built-ins have none
         return None
 
 
-def _check(signature: inspect.Signature, arguments: Mapping[str, Any], *, target: str, key: str) -> None:
+def _check_arguments(signature: inspect.Signature, arguments: Mapping[str, Any], *, target: str, key: str) -> None:
     try:
         signature.bind(**arguments)
     except TypeError as error:

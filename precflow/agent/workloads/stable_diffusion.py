@@ -36,14 +36,14 @@ CONFIGURATION: Mapping[str, Any] = {
 }
 _PREFIX = "text_model."  # in SD checkpoints and in older transformers; not in newer ones
 _VOCABULARIES = ("tokenizer.json", "vocab.json")
-_DERIVED = "position_ids"  # a buffer that older checkpoints carry
+_DERIVED = "position_ids"  # a buffer that older checkpoints contain
 
 
 def text_encoder(weights: str = SEEDED, layers: int = 0) -> torch.nn.Module:
     """Build the text encoder on the CPU in float32, with eager attention, so that softmax and mask can be recorded.
 
     Args:
-        weights: ``seeded``, a ``.safetensors`` file, or a ``from_pretrained`` folder (whose ``config.json`` counts).
+        weights: ``seeded``, a ``.safetensors`` file, or a ``from_pretrained`` folder (its ``config.json`` is used).
         layers: Number of layers of a smaller, seeded encoder, for quick trials; 0 is the published 12.
 
     Returns:
@@ -57,12 +57,12 @@ def text_encoder(weights: str = SEEDED, layers: int = 0) -> torch.nn.Module:
             ``layers`` given together with weights that have their own number.
     """
     _stay_offline()
-    configuration = _configuration(weights)
+    configuration = _read_configuration(weights)
     if layers:
-        _shorten(configuration, weights, layers)
-    model = _empty(configuration)
+        _set_layers(configuration, weights, layers)
+    model = _build_uninitialized(configuration)
     if weights == SEEDED:
-        _draw(model)
+        _fill_seeded(model)
     else:
         checkpoints.load(model, weights, prefixes=(_PREFIX,), ignored=(_DERIVED,))
     return model
@@ -74,7 +74,7 @@ def prompts(token_ids: Sequence[Sequence[int]], texts: Sequence[str] = (), token
     Args:
         token_ids: One list a prompt, with start and end tokens, at most 77 long.
         texts: The same prompts in words. Only read together with a tokenizer.
-        tokenizer: Folder of a CLIP tokenizer; where it is given, ``texts`` are tokenized and ``token_ids`` not used.
+        tokenizer: Folder of a CLIP tokenizer. If given, ``texts`` are tokenized and ``token_ids`` are not used.
 
     Raises:
         AgentError: ``workload``: no prompt, a prompt too long, a token outside the vocabulary, other numbers of texts and
@@ -84,7 +84,7 @@ def prompts(token_ids: Sequence[Sequence[int]], texts: Sequence[str] = (), token
 
     if texts and len(texts) != len(token_ids):
         raise AgentError("workload", "prompts: %d texts and %d token lists; expected as many" % (len(texts), len(token_ids)))
-    rows = _tokenized(texts, tokenizer) if tokenizer and texts else [list(row) for row in token_ids]
+    rows = _tokenize(texts, tokenizer) if tokenizer and texts else [list(row) for row in token_ids]
     if not rows:
         raise AgentError("workload", "prompts: no prompt was given")
     for number, row in enumerate(rows):
@@ -97,7 +97,7 @@ def _stay_offline() -> None:
         os.environ.setdefault(name, "1")
 
 
-def _configuration(weights: str) -> Any:
+def _read_configuration(weights: str) -> Any:
     transformers = require("transformers")
     folder = os.path.expanduser(weights)
     if weights != SEEDED and os.path.isfile(os.path.join(folder, "config.json")):
@@ -108,15 +108,15 @@ def _configuration(weights: str) -> Any:
     return configuration
 
 
-def _shorten(configuration: Any, weights: str, layers: int) -> None:
+def _set_layers(configuration: Any, weights: str, layers: int) -> None:
     if weights != SEEDED or not 0 < layers <= CONFIGURATION["num_hidden_layers"]:
         message = "text_encoder: layers=%r; a number from 1 to %d, and only with weights=seeded"
         raise AgentError("workload", message % (layers, CONFIGURATION["num_hidden_layers"]))
     configuration.num_hidden_layers = layers
 
 
-def _empty(configuration: Any) -> torch.nn.Module:
-    """Build the model without initializing it: first without memory, then with memory of undefined content."""
+def _build_uninitialized(configuration: Any) -> torch.nn.Module:
+    """Build the model without the seconds that initializing takes: on the meta device, then in uninitialized memory."""
     import torch
 
     with torch.device("meta"):
@@ -132,8 +132,8 @@ def _empty(configuration: Any) -> torch.nn.Module:
     return model
 
 
-def _draw(model: torch.nn.Module) -> None:
-    """Fill all parameters; matrices are normal with mean 0, biases 0, scales of normalisations 1."""
+def _fill_seeded(model: torch.nn.Module) -> None:
+    """Fill all parameters: matrices are normal with mean 0, biases are 0, scales of normalizations are 1."""
     import torch
 
     seed = torch.initial_seed()
@@ -163,10 +163,11 @@ def _seed_of(name: str, seed: int) -> int:
     return int.from_bytes(hashlib.blake2b(("%d %s" % (seed, bare)).encode(), digest_size=7).digest(), "little")
 
 
-def _tokenized(texts: Sequence[str], folder: str) -> List[List[int]]:
+def _tokenize(texts: Sequence[str], folder: str) -> List[List[int]]:
     _stay_offline()
     place = os.path.expanduser(folder)
-    if not any(os.path.isfile(os.path.join(place, name)) for name in _VOCABULARIES):  # some versions then make one up
+    # Without these files, some versions of transformers make up a vocabulary instead of failing.
+    if not any(os.path.isfile(os.path.join(place, name)) for name in _VOCABULARIES):
         expected = " or ".join(_VOCABULARIES)
         raise AgentError("workload", "workload.tokenizer=%s is not a folder with %s" % (folder, expected))
     try:

@@ -1,4 +1,4 @@
-"""Checkpoints into models: every key accounted for, and what does not fit said by name."""
+"""Loads checkpoints into models. Every key must be accounted for; errors name the keys that do not fit."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 _SINGLE = ("model.safetensors", "pytorch_model.bin")
 _INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-_EXPECTED = "give a .safetensors file or a from_pretrained folder, as this side sees it"
-_SHOWN = 5  # problems a message lists before it counts
+_NEXT_STEP = "give a .safetensors file or a from_pretrained folder, as this side sees it"
+_SHOWN = 5  # problems that a message lists; of further ones it gives the number
 
 
 def load(model: torch.nn.Module, path: str, *, prefixes: Sequence[str] = (), ignored: Sequence[str] = ()) -> None:
@@ -23,17 +23,17 @@ def load(model: torch.nn.Module, path: str, *, prefixes: Sequence[str] = (), ign
     Args:
         model: All of its parameters and persistent buffers must be in the checkpoint.
         path: A ``.safetensors`` or ``.bin`` file, or a ``from_pretrained`` folder.
-        prefixes: Taken off from or put before the checkpoint's keys where that makes them the model's.
+        prefixes: Removed from or added to keys of the checkpoint if that makes them keys of the model.
         ignored: Endings of keys that may be in the checkpoint and not in the model.
 
     Raises:
-        AgentError: ``workload``: no such file, unreadable, keys missing or left over, other shapes; names file, key and
-            both shapes.
+        AgentError: ``workload``: no such file, unreadable, keys missing or left over, other shapes; names file, keys and
+            shapes.
     """
     wanted = model.state_dict()
-    found = {_renamed(key, wanted, prefixes): value for key, value in read(path).items()}
+    found = {_match_key(key, wanted, prefixes): value for key, value in read(path).items()}
     problems = [
-        *_other_shapes(wanted, found),
+        *_describe_wrong_shapes(wanted, found),
         *("%s is missing" % key for key in wanted if key not in found),
         *("%s is not in the model" % key for key in found if key not in wanted and not key.endswith(tuple(ignored))),
     ]
@@ -53,13 +53,13 @@ def read(path: str) -> Dict[str, torch.Tensor]:
         AgentError: ``workload``: missing, truncated or of an unknown kind.
     """
     tensors: Dict[str, torch.Tensor] = {}
-    for file in files(os.path.expanduser(path)):
+    for file in find_files(os.path.expanduser(path)):
         tensors.update(_read_file(file))
     return tensors
 
 
-def files(path: str) -> List[str]:
-    """Return the checkpoint files behind a path, safetensors before pickles.
+def find_files(path: str) -> List[str]:
+    """Return the files of a checkpoint; safetensors are preferred to pickles.
 
     Raises:
         AgentError: ``workload``: nothing there, or a folder without weights.
@@ -67,17 +67,17 @@ def files(path: str) -> List[str]:
     if os.path.isfile(path):
         return [path]
     if not os.path.isdir(path):
-        raise AgentError("workload", "weights %s: no such file or folder" % path, _EXPECTED)
+        raise AgentError("workload", "weights %s: no such file or folder" % path, _NEXT_STEP)
     for single, index in zip(_SINGLE, _INDEX):
         if os.path.isfile(os.path.join(path, single)):
             return [os.path.join(path, single)]
         if os.path.isfile(os.path.join(path, index)):
-            return _shards(os.path.join(path, index))
+            return _read_index(os.path.join(path, index))
     expected = ", ".join((*_SINGLE, *_INDEX))
-    raise AgentError("workload", "weights %s: the folder has no weights; expected one of %s" % (path, expected), _EXPECTED)
+    raise AgentError("workload", "weights %s: the folder has no weights; expected one of %s" % (path, expected), _NEXT_STEP)
 
 
-def _shards(index: str) -> List[str]:
+def _read_index(index: str) -> List[str]:
     with open(index, encoding="utf-8") as stream:
         try:
             names = sorted(set(json.load(stream)["weight_map"].values()))
@@ -92,7 +92,7 @@ def _read_file(path: str) -> Dict[str, torch.Tensor]:
     if path.endswith((".bin", ".pt", ".pth")):
         return _read_pickle(path)
     message = "weights %s: unknown kind of file; expected .safetensors, .bin, .pt or .pth" % path
-    raise AgentError("workload", message, _EXPECTED)
+    raise AgentError("workload", message, _NEXT_STEP)
 
 
 def _read_safetensors(path: str) -> Dict[str, torch.Tensor]:
@@ -101,8 +101,8 @@ def _read_safetensors(path: str) -> Dict[str, torch.Tensor]:
     loader = require("safetensors.torch")
     try:
         return dict(loader.load_file(path))
-    except Exception as error:  # its own class, OSError or ValueError, by what is broken
-        raise _unreadable(path, error) from error
+    except Exception as error:  # safetensors' own class, OSError or ValueError, depending on what is broken
+        raise _unreadable_error(path, error) from error
 
 
 def _read_pickle(path: str) -> Dict[str, torch.Tensor]:
@@ -110,11 +110,11 @@ def _read_pickle(path: str) -> Dict[str, torch.Tensor]:
 
     try:
         return dict(torch.load(path, map_location="cpu", weights_only=True))
-    except Exception as error:  # pickle, zip and runtime errors, by what is broken
-        raise _unreadable(path, error) from error
+    except Exception as error:  # errors of pickle, zip or torch, depending on what is broken
+        raise _unreadable_error(path, error) from error
 
 
-def _unreadable(path: str, error: Exception) -> AgentError:
+def _unreadable_error(path: str, error: Exception) -> AgentError:
     size = "%d bytes" % os.path.getsize(path) if os.path.exists(path) else "missing"
     message = "weights %s cannot be read (%s): %s" % (
         path,
@@ -124,7 +124,8 @@ def _unreadable(path: str, error: Exception) -> AgentError:
     return AgentError("workload", message, "is the file complete? compare its size with the source, and copy it again")
 
 
-def _renamed(key: str, wanted: Mapping[str, object], prefixes: Sequence[str]) -> str:
+def _match_key(key: str, wanted: Mapping[str, object], prefixes: Sequence[str]) -> str:
+    """Return the key of the model that a key of the checkpoint means, or the key itself if there is none."""
     candidates = [
         key,
         *(key[len(prefix) :] for prefix in prefixes if key.startswith(prefix)),
@@ -133,6 +134,6 @@ def _renamed(key: str, wanted: Mapping[str, object], prefixes: Sequence[str]) ->
     return next((name for name in candidates if name in wanted), key)
 
 
-def _other_shapes(wanted: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> List[str]:
+def _describe_wrong_shapes(wanted: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> List[str]:
     common = [key for key in wanted if key in found and wanted[key].shape != found[key].shape]
     return ["%s has shape %s, expected %s" % (key, list(found[key].shape), list(wanted[key].shape)) for key in common]
