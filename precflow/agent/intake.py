@@ -34,7 +34,7 @@ Path = Union[str, "os.PathLike[str]"]
 def open_regular(path: Path) -> io.BufferedReader:
     """Open a regular file for reading; never wait for a writer.
 
-    Opening a named pipe waits for a writer, a device may never end, and files of ``/proc`` claim to be regular and can do either.
+    A named pipe waits for a writer, a device may never end, and files of ``/proc`` claim to be regular but can do either.
     The file behind a name may be replaced between check and opening, so it is checked again once it is open.
 
     Raises:
