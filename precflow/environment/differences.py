@@ -1,4 +1,4 @@
-"""What differs between the environments of two sides, the important things first."""
+"""What differs between the environments of two sides, the most important first."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _CONVOLUTION = re.compile(r"conv|cudnn", re.IGNORECASE)
 _FULL = frozenset({"False", "highest", "ieee", "none", "unknown", "0", ABSENT})
 
 
-def differences(
+def find_differences(
     reference: Mapping[str, Any], target: Mapping[str, Any], *, same: Sequence[str] = ()
 ) -> dict[str, tuple[str, str]]:
-    """Return dotted fact -> (reference, target) for everything that differs and is not meant to.
+    """Return dotted fact -> (reference, target) for everything that differs and should not.
 
     First come the versions of torch and Python, then packages that the recipe wants the same, then device libraries,
     switches and variables, then the rest. Device names, kernels and paths differ on purpose and are left out.
@@ -36,22 +36,22 @@ def differences(
         target: Facts of the target.
         same: What the recipe wants to be the same.
     """
-    here, there = _flat(reference), _flat(target)
+    here, there = _flatten(reference), _flatten(target)
     names = [name for name in (*here, *there) if not _EXPECTED.fullmatch(name)]
     changed = {name: (here.get(name, ABSENT), there.get(name, ABSENT)) for name in names}
     wanted = [f"packages.{package_name(name)}" for name in same]
-    ordered = sorted(changed, key=lambda name: (_importance(name, wanted), name))
+    ordered = sorted(changed, key=lambda name: (_measure_importance(name, wanted), name))
     return {name: changed[name] for name in ordered if changed[name][0] != changed[name][1]}
 
 
-def variables_of(facts: Mapping[str, Any]) -> dict[str, str]:
+def read_variables(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the environment variables of a side."""
     variables = facts.get("variables")
     return {str(name): str(value) for name, value in variables.items()} if isinstance(variables, Mapping) else {}
 
 
 def is_compute_package(name: str, same: Sequence[str] = ()) -> bool:
-    """Tell whether a fact is the version of something that computes: torch, the usual libraries, or one of ``same``.
+    """Tell whether a fact is the version of a package that computes: torch, the usual libraries, or one of ``same``.
 
     >>> is_compute_package("packages.transformers"), is_compute_package("packages.rich"), is_compute_package("torch.version")
     (True, False, True)
@@ -65,10 +65,10 @@ def package_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def reduced_switches(facts: Mapping[str, Any], *, convolution: bool) -> list[str]:
-    """Return ``name=value`` of the switches in effect that let float32 products be rounded: TF32, HF32 and their like.
+def find_reduced_switches(facts: Mapping[str, Any], *, convolution: bool) -> list[str]:
+    """Return ``name=value`` of the switches that are on and allow float32 products to be rounded: TF32, HF32 and their like.
 
-    >>> reduced_switches({"switches": {"matmul.allow_hf32": "True", "conv.allow_hf32": "True"}}, convolution=False)
+    >>> find_reduced_switches({"switches": {"matmul.allow_hf32": "True", "conv.allow_hf32": "True"}}, convolution=False)
     ['matmul.allow_hf32=True']
     """
     switches = facts.get("switches")
@@ -77,11 +77,11 @@ def reduced_switches(facts: Mapping[str, Any], *, convolution: bool) -> list[str
     return [f"{name}={found[name]}" for name in chosen if str(found[name]) not in _FULL]
 
 
-def _flat(facts: Mapping[str, Any]) -> dict[str, str]:
+def _flatten(facts: Mapping[str, Any]) -> dict[str, str]:
     return {name: redaction.text(str(value)) for name, value in keys.flatten(facts)}  # a dump may be older than redaction
 
 
-def _importance(name: str, wanted: Sequence[str]) -> int:
+def _measure_importance(name: str, wanted: Sequence[str]) -> int:
     if name in _FIRST:
         return _FIRST.index(name)
     if name in wanted:

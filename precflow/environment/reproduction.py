@@ -9,13 +9,13 @@ from precflow.dumps.header import Header, Holdings
 _SHOWN = 5
 
 
-def blockers(reference: Header, target: Header, same: Sequence[str]) -> list[str]:
-    """Return what makes a comparison of two dumps meaningless, in words; empty where nothing does.
+def find_blockers(reference: Header, target: Header, same: Sequence[str]) -> list[str]:
+    """Return what makes a comparison of two dumps meaningless, in words; empty if nothing does.
 
     Args:
         reference: Header of the reference's dump.
         target: Header of the target's dump.
-        same: What the recipe wants to be the same; weights and inputs are looked at only where they are named.
+        same: What the recipe wants to be the same; weights and inputs are checked only if they are in it.
     """
     found = []
     if reference.recipe and target.recipe and reference.recipe != target.recipe:
@@ -24,11 +24,11 @@ def blockers(reference: Header, target: Header, same: Sequence[str]) -> list[str
     if seeds[0] != seeds[1]:
         found.append(f"the seeds differ: {seeds[0]} on the reference, {seeds[1]} on the target")
     holdings = (("weights", reference.weights, target.weights), ("inputs", reference.inputs, target.inputs))
-    return found + [text for name, one, other in holdings if name in same and (text := _difference(name, one, other))]
+    return found + [text for name, one, other in holdings if name in same and (text := _describe_difference(name, one, other))]
 
 
-def copied(reference: Header, target: Header) -> str:
-    """Say that the target's dump is the reference's, copied or given twice; ``""`` where they are two dumps."""
+def describe_copy(reference: Header, target: Header) -> str:
+    """Say that the target's dump is the reference's, copied or given twice; ``""`` if they are two dumps."""
     if not reference.id or reference.id != target.id:
         return ""
     return f"the dump of the target is the reference's own (id {target.id}): nothing of a target was recorded"
@@ -40,11 +40,11 @@ def find_different(reference: Holdings, target: Holdings) -> list[str]:
     return [name for name in names if reference.entries.get(name) != target.entries.get(name)]
 
 
-def _difference(name: str, reference: Holdings, target: Holdings) -> str:
-    """Say how the weights or the inputs differ; ``""`` where they do not."""
+def _describe_difference(name: str, reference: Holdings, target: Holdings) -> str:
+    """Say how the weights or the inputs differ; ``""`` if they do not."""
     unknown = [side for side, one in (("reference", reference), ("target", target)) if not one.digest]
     if unknown:
-        return f"the {name} of the {' and the '.join(unknown)} are not recorded, so nobody knows whether they are the same"
+        return f"the {name} of the {' and the '.join(unknown)} are not recorded, so it is unknown whether they are the same"
     if reference.digest == target.digest:
         return ""
     names = find_different(reference, target)

@@ -12,8 +12,8 @@ from precflow.config.schema import Requirements
 from precflow.errors import PrecflowError
 
 
-def check(require: Requirements, facts: Mapping[str, Any], free_disk_bytes: int) -> list[str]:
-    """Return what is missing, in words; empty where everything is there.
+def find_missing(require: Requirements, facts: Mapping[str, Any], free_disk_bytes: int) -> list[str]:
+    """Return what is missing, in words; empty if nothing is.
 
     Args:
         require: What the recipe requires; an empty text or 0 requires nothing.
@@ -21,24 +21,24 @@ def check(require: Requirements, facts: Mapping[str, Any], free_disk_bytes: int)
         free_disk_bytes: Free space where the run is written.
     """
     problems = [
-        *_version("torch", require.torch, facts),
-        *_version("python", require.python, facts),
+        *_check_version("torch", require.torch, facts),
+        *_check_version("python", require.python, facts),
     ]
-    return problems + check_disk(require, free_disk_bytes)
+    return problems + check_free_disk(require, free_disk_bytes)
 
 
-def check_disk(require: Requirements, free_disk_bytes: int) -> list[str]:
-    """Return what of the disk is missing, in words: it fills up between a look at the environment and a dump."""
+def check_free_disk(require: Requirements, free_disk_bytes: int) -> list[str]:
+    """Say that too little disk is free; it is checked again before a dump, because the disk may have filled up since."""
     if free_disk_bytes >= require.free_disk:
         return []
     return [f"{_gigabytes(require.free_disk)} of free disk are required, {_gigabytes(free_disk_bytes)} are free"]
 
 
-def demand(side: str, missing: Sequence[str]) -> None:
-    """Go on where nothing is missing.
+def refuse_missing(side: str, missing: Sequence[str]) -> None:
+    """Refuse to go on if something is missing.
 
     Raises:
-        PrecflowError: Something is.
+        PrecflowError: With everything that is missing.
     """
     if missing:
         raise PrecflowError(
@@ -47,7 +47,7 @@ def demand(side: str, missing: Sequence[str]) -> None:
         )
 
 
-def _version(name: str, specifier: str, facts: Mapping[str, Any]) -> Iterator[str]:
+def _check_version(name: str, specifier: str, facts: Mapping[str, Any]) -> Iterator[str]:
     if not specifier:
         return
     found = str((facts.get(name) or {}).get("version", ""))

@@ -1,7 +1,7 @@
-"""Environment variables that nobody reads because their names are misspelt.
+"""Environment variables with misspelt names, which nothing reads.
 
-A wrong name is silent: the switch stays as it was. Only names that resemble one of the known names are reported; anything
-else may belong to a library that is not listed here.
+A misspelt name causes no error: the switch stays as it was. Only names that resemble a known name are reported; any other name
+may belong to a library that is not listed here.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from dataclasses import dataclass
 from precflow.agent.variables import RECORDED, SETTABLE
 from precflow.config.schema import RunConfig
 
-# Those that are recorded, those that a recipe may set, and a few that other libraries read: a misspelt one is silent as well.
+# Known names are those that are recorded, those that a recipe may set, and a few that other libraries read.
 _OTHERS = (
     "HF_HOME HF_DATASETS_OFFLINE TORCHINDUCTOR_CACHE_DIR NVIDIA_VISIBLE_DEVICES NVIDIA_DRIVER_CAPABILITIES NVIDIA_REQUIRE_CUDA"
 )
-_RESEMBLED = {"LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH"}  # by what other systems have
-KNOWN = (RECORDED | SETTABLE | frozenset(_OTHERS.split())) - _RESEMBLED
-_NEAR = 0.9  # similarity that a misspelling of ten letters and more still has
-_LONG = 8  # letters; shorter names are near one another by chance
+_TOO_COMMON = {"LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH"}  # other systems have variables with names like these
+KNOWN = (RECORDED | SETTABLE | frozenset(_OTHERS.split())) - _TOO_COMMON
+_NEAR = 0.9  # similarity by difflib; one wrong letter in ten or more still has it
+_LONG = 8  # letters; shorter names resemble one another by chance
 _DIGITS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
 class Misspelt:
-    """A variable that is set and that nobody reads.
+    """A variable that is set and that nothing reads.
 
     Attributes:
         name: As it is set.
@@ -41,31 +41,31 @@ class Misspelt:
 
     @property
     def text(self) -> str:
-        """One line: ``HCCL_DETERMINISITIC is set and nobody reads it: HCCL_DETERMINISTIC``."""
-        return f"{self.name} is set and nobody reads it: {self.meant}"
+        """One line: ``HCCL_DETERMINISITIC is set, but nothing reads it: did you mean HCCL_DETERMINISTIC?``."""
+        return f"{self.name} is set, but nothing reads it: did you mean {self.meant}?"
 
 
-def lint(variables: Mapping[str, str]) -> list[Misspelt]:
-    """Return the variables whose names resemble a known name and are none, sorted by name."""
-    found = ((name, _resembled(name)) for name in sorted(variables) if name not in KNOWN)
+def find_misspelt(variables: Mapping[str, str]) -> list[Misspelt]:
+    """Return the variables whose names are unknown and resemble a known name, sorted by name."""
+    found = ((name, _find_resembled(name)) for name in sorted(variables) if name not in KNOWN)
     return [Misspelt(name, meant, variables[name]) for name, meant in found if meant]
 
 
-def misspelt(config: RunConfig, surroundings: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each variable that a side would get under a name that nobody reads.
+def describe_misspelt(config: RunConfig, inherited: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each variable with a misspelt name that a side would get.
 
     Args:
         config: The composed recipe, whose sides set variables.
-        surroundings: Variables of this process, which the sides inherit.
+        inherited: Variables of this process, which the sides inherit.
     """
     given = {"reference": config.reference.variables, "target": config.target.variables}
-    named = [(f"{side}.variables.{one.name}", one) for side in given for one in lint(given[side])]
-    named += [(one.name, one) for one in lint(surroundings)]
-    return [f"{place}: nobody reads a variable of this name. Did you mean  {one.meant} ?" for place, one in named]
+    named = [(f"{side}.variables.{one.name}", one) for side in given for one in find_misspelt(given[side])]
+    named += [(one.name, one) for one in find_misspelt(inherited)]
+    return [f"{place}: nothing reads a variable of this name. Did you mean  {one.meant} ?" for place, one in named]
 
 
-def _resembled(name: str) -> str:
-    """Return the known name that a name is a misspelling of, ``""`` for none."""
+def _find_resembled(name: str) -> str:
+    """Return the known name that a name may be a misspelling of, ``""`` if there is none."""
     if len(name) < _LONG or name != name.upper():
         return _other_case(name)
     near = difflib.get_close_matches(name, _candidates(name), n=1, cutoff=_NEAR)

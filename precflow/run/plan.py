@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from precflow.config.schema import Bytes
 from precflow.config.units import written
-from precflow.environment.variables import misspelt
+from precflow.environment.variables import describe_misspelt
 from precflow.run.jobs import make_job
 from precflow.run.sizes import describe_sizes, estimate_sizes
 from precflow.run.steps import Agenda, RunFolder, Step, locate_run, resolve
@@ -160,4 +160,4 @@ def _notes(job: Job) -> list[str]:
     ]
     notes.append("where it is EMULATED, every number says so" if emulated else "")
     notes.append(f"target is emulated with {config.emulate.name}" if config.emulate.name else "")
-    return [*(note for note in notes if note), *(f"warning: {text}" for text in misspelt(config, os.environ))]
+    return [*(note for note in notes if note), *(f"warning: {text}" for text in describe_misspelt(config, os.environ))]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precflow.agent.contract import LOG_FILE
-from precflow.environment.variables import misspelt
+from precflow.environment.variables import describe_misspelt
 from precflow.errors import ConfigError, PrecflowError, SideError
 from precflow.files import replacing
 from precflow.judgement.verdicts import EXIT_CODES
@@ -70,7 +70,7 @@ def run(composed: Composed, *, command: str) -> Outcome:
     """
     job = make_job(composed, command=command)
     steps.check_stages(job.config)
-    for text in misspelt(job.config, os.environ):
+    for text in describe_misspelt(job.config, os.environ):
         say(f" warning: {text}")
     where = steps.locate_run(job.config)
     started = time.monotonic()

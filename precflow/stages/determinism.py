@@ -14,7 +14,7 @@ from precflow.agent.contract import ROOT_MODULE
 from precflow.dumps.header import Repeat, told
 from precflow.dumps.reader import Dump
 from precflow.dumps.two_passes import count_unknown, find_unrepeated
-from precflow.environment.reproduction import blockers, copied
+from precflow.environment.reproduction import describe_copy, find_blockers
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.dump import damage_found, is_given, open_dump
 from precflow.stages.job import Job, Stage, StageResult
@@ -61,7 +61,7 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
     """
     both_sealed = reference.sealed and target.sealed
     return Reproduction(
-        blockers=tuple(blockers(reference.header, target.header, same)) if both_sealed else (),
+        blockers=tuple(find_blockers(reference.header, target.header, same)) if both_sealed else (),
         incomplete=(*_incomplete("reference", reference), *_incomplete("target", target)),
         unrepeatable=(*_unrepeatable("reference", reference), *_unrepeatable("target", target)),
         unseen=(*_unseen("reference", reference), *_unseen("target", target)),
@@ -80,7 +80,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         for side, dump in (("reference", reference), ("target", target))
         if not is_given(needs[f"dump.{side}"]) and dump.header.side != side
     ]
-    copy = copied(reference.header, target.header)
+    copy = describe_copy(reference.header, target.header)
     found = replace(found, blockers=(*([copy] if copy else []), *strange, *found.blockers))
     damage = [f"{side}: {text}" for side in ("reference", "target") for text in damage_found(needs[f"dump.{side}"])]
     found = replace(found, incomplete=tuple(dict.fromkeys([*found.incomplete, *damage])))

@@ -15,7 +15,7 @@ from precflow.config.vocabulary import SEEDED, names_file
 from precflow.dumps.header import Header
 from precflow.dumps.reader import Dump
 from precflow.dumps.requests import CaptureRules, describe_side, dump_request
-from precflow.environment.requirements import check_disk, demand
+from precflow.environment.requirements import check_free_disk, refuse_missing
 from precflow.errors import DumpError
 from precflow.sides.interpreter import fingerprint, origins
 from precflow.stages import code_digests
@@ -123,7 +123,7 @@ def record(side: str, job: Job, folder: Path, declared_key: str, region: Capture
         SideError: It refused, crashed, hung, or left no result.
         PrecflowError: The disk has less room than the recipe requires.
     """
-    demand(side, check_disk(job.config.environment.require, shutil.disk_usage(folder).free))
+    refuse_missing(side, check_free_disk(job.config.environment.require, shutil.disk_usage(folder).free))
     request = dump_request(
         job.config,
         side,

@@ -12,7 +12,7 @@ from precflow import keys
 from precflow.agent import redaction
 from precflow.agent.contract import FACTS_FILE
 from precflow.dumps.requests import environment_request
-from precflow.environment.requirements import check, demand
+from precflow.environment.requirements import find_missing, refuse_missing
 from precflow.sides.interpreter import fingerprint
 from precflow.stages.artifacts import read_plain
 from precflow.stages.job import Job, Stage, StageResult, ask_agent
@@ -51,7 +51,7 @@ def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Stage
     request = environment_request(job.config, side, folder, ci=job.ci)
     ask_agent(job, side, request, folder)
     facts = read_plain(folder / FACTS_FILE)
-    demand(side, check(job.config.environment.require, facts, shutil.disk_usage(folder).free))
+    refuse_missing(side, find_missing(job.config.environment.require, facts, shutil.disk_usage(folder).free))
     return StageResult(note=describe(facts))
 
 

@@ -19,7 +19,7 @@ from precflow.diagnosis.findings import Finding, Region
 from precflow.dumps.header import Header
 from precflow.dumps.lookup import FoundRecord, Recorded
 from precflow.dumps.reader import Dump
-from precflow.environment.differences import differences
+from precflow.environment.differences import find_differences
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged, Verdict
 from precflow.report.highlights import ratio_of
 from precflow.report.model import ReportModel, Row, SideView, StageView
@@ -84,7 +84,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
         region=region,
         findings=tuple(findings),
         rows=rows,
-        differences=differences(reference.header.facts, target.header.facts),
+        differences=find_differences(reference.header.facts, target.header.facts),
         stages=tuple(stages),
         recipe_yaml=recipe_yaml,
         columns=tuple(columns),

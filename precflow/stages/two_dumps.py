@@ -21,7 +21,7 @@ from precflow.diagnosis.localize import localize
 from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call
-from precflow.environment.reproduction import copied
+from precflow.environment.reproduction import describe_copy
 from precflow.judgement.inputs import make_input_judge
 from precflow.judgement.judge import judge
 from precflow.judgement.verdicts import Judged, Verdict
@@ -84,7 +84,7 @@ def comparison(  # noqa: PLR0913  each is a fact of its own, and all but two go 
     measures = [] if reproduction.blockers else mark_altered_unreadable(compare(reference, target), reference, target)
     judged, verdict = judged_by(tolerance, reference, target, measures, reproduction)
     dtypes = _dtypes(reference, target, measures)
-    copy = copied(reference.header, target.header)
+    copy = describe_copy(reference.header, target.header)
     verdict = replace(verdict, warnings=(*([copy] if copy else []), *verdict.warnings))
     inputs = make_input_judge(reference, target, tolerance, reference_dtype=dtypes[0], target_dtype=dtypes[1])
     region = localize(reference, target, measures, judged, inputs)

@@ -221,10 +221,10 @@ def matching(packages: Mapping[str, str]) -> list[Row]:
 
 
 def _variables(config: RunConfig) -> list[Row]:
-    from precflow.environment.variables import lint
+    from precflow.environment.variables import find_misspelt
 
     given = {**config.reference.variables, **config.target.variables}
-    found = lint({**os.environ, **given})
+    found = find_misspelt({**os.environ, **given})
     rows = [Row("variables", problem.text, problem=True, fix=f"call it {problem.meant}, or take it away") for problem in found]
     return rows or [Row("variables", "no name looks misspelt")]
 

@@ -115,7 +115,7 @@ def _check_file(place: Place, name: str, within: Sequence[Place]) -> Checked:
 
 def _check(title: str, words: Sequence[str], config_dirs: Sequence[Path], *, complete: bool) -> Checked:
     from precflow.config.composition import compose
-    from precflow.environment.variables import misspelt
+    from precflow.environment.variables import describe_misspelt
 
     try:
         composed = compose(words, config_dirs=config_dirs, complete=complete)
@@ -123,7 +123,7 @@ def _check(title: str, words: Sequence[str], config_dirs: Sequence[Path], *, com
         problems = error.problems or (Problem("", "", error.message),)
         only_trust = isinstance(error, TrustError) and all(problem.key.endswith("_target_") for problem in problems)
         return Checked(title, problems, untrusted=only_trust)
-    return Checked(title, composed.notes, warnings=tuple(misspelt(composed.config, {})))
+    return Checked(title, composed.notes, warnings=tuple(describe_misspelt(composed.config, {})))
 
 
 def _plain(one: Checked) -> dict[str, object]:

@@ -85,7 +85,11 @@ TABLE = [
     ("PF102", {**MATMUL, "error_bits": 13.9}, {**MATMUL, "error_bits": 20.0}),
     ("PF102", MATMUL, {**MATMUL, "low_precision": True}),
     ("PF103", {"seed_target": 1}, {}),
-    ("PF104", {"misspelt_variables": ["HCCL_DETERMINISITIC is set and nobody reads it: HCCL_DETERMINISTIC"]}, {}),
+    (
+        "PF104",
+        {"misspelt_variables": ["HCCL_DETERMINISITIC is set, but nothing reads it: did you mean HCCL_DETERMINISTIC?"]},
+        {},
+    ),
     ("PF105", {"package_differences": ["torch.version: 2.13.0 / 2.6.0"]}, {"package_differences": ["x: 1 / 2"], "failing": 0}),
     ("PF106", {"family": "random"}, {"family": "random", "status": "pass"}),
     ("PF107", {"damage": ["target: rank0/step0/records-0.jsonl:3 is torn"]}, {"unpaired_count": 1, "unpaired_target": ["a"]}),

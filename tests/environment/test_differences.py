@@ -22,21 +22,21 @@ def facts(**changed):
 
 
 def test_equal_sides_do_not_differ():
-    assert differences.differences(facts(), facts()) == {}
+    assert differences.find_differences(facts(), facts()) == {}
 
 
 def test_what_must_differ_is_left_out():
     other = facts(
         device__name="npu", device__kind="npu", device__description="910B3", system__kernel="5.10", python__executable="/b"
     )
-    assert differences.differences(facts(), other) == {}
+    assert differences.find_differences(facts(), other) == {}
 
 
 def test_important_ones_come_first():
     other = facts(
         packages__rich="14.0", variables__OMP_NUM_THREADS="4", packages__transformers="4.40.0", torch__version="2.6.0"
     )
-    assert list(differences.differences(facts(), other)) == [
+    assert list(differences.find_differences(facts(), other)) == [
         "torch.version",
         "packages.transformers",
         "variables.OMP_NUM_THREADS",
@@ -46,16 +46,16 @@ def test_important_ones_come_first():
 
 def test_packages_that_the_recipe_names_come_before_other_libraries():
     other = facts(packages__rich="14.0", packages__transformers="4.40.0")
-    assert next(iter(differences.differences(facts(), other, same=["rich", "weights"]))) == "packages.rich"
+    assert next(iter(differences.find_differences(facts(), other, same=["rich", "weights"]))) == "packages.rich"
 
 
 def test_a_fact_of_one_side_is_absent_on_the_other():
-    assert differences.differences(facts(), facts(device__cann="8.5.0")) == {"device.cann": ("(absent)", "8.5.0")}
+    assert differences.find_differences(facts(), facts(device__cann="8.5.0")) == {"device.cann": ("(absent)", "8.5.0")}
 
 
 def test_empty_facts_are_no_error():
-    assert differences.differences({}, {}) == {}
-    assert differences.variables_of({}) == {}
+    assert differences.find_differences({}, {}) == {}
+    assert differences.read_variables({}) == {}
 
 
 @pytest.mark.parametrize(("name", "answer"), [("torch.version", True), ("packages.torch-npu", True), ("packages.rich", False)])
@@ -75,6 +75,6 @@ def test_switches_that_round_products():
         "matmul.allow_hf32": "False",
         "matmul.allow_bf16_reduced_precision_reduction": "True",
     }
-    assert differences.reduced_switches({"switches": switches}, convolution=False) == ["matmul.allow_tf32=True"]
-    assert differences.reduced_switches({"switches": switches}, convolution=True) == ["cudnn.allow_tf32=True"]
-    assert differences.reduced_switches({"switches": {"float32_matmul_precision": "high"}}, convolution=False)
+    assert differences.find_reduced_switches({"switches": switches}, convolution=False) == ["matmul.allow_tf32=True"]
+    assert differences.find_reduced_switches({"switches": switches}, convolution=True) == ["cudnn.allow_tf32=True"]
+    assert differences.find_reduced_switches({"switches": {"float32_matmul_precision": "high"}}, convolution=False)

@@ -1,7 +1,7 @@
 """What makes a comparison meaningless."""
 
 from precflow.dumps.header import Entry, Header, Holdings
-from precflow.environment.reproduction import blockers, copied, find_different
+from precflow.environment.reproduction import describe_copy, find_blockers, find_different
 
 BOTH = ("weights", "inputs")
 
@@ -16,17 +16,17 @@ def header(weights=None, inputs=None, seed=1234, recipe="demo"):
 
 
 def test_equal_starts_block_nothing():
-    assert blockers(header(), header(), BOTH) == []
+    assert find_blockers(header(), header(), BOTH) == []
 
 
 def test_weights_that_differ_are_named():
-    found = blockers(header(weights=holdings("x", a="1", b="2")), header(weights=holdings("y", a="1", b="3")), BOTH)
+    found = find_blockers(header(weights=holdings("x", a="1", b="2")), header(weights=holdings("y", a="1", b="3")), BOTH)
     assert found == ["the weights differ in 1 of 2: b"]
 
 
 def test_at_most_five_names_and_the_count():
     here, there = ({f"w{number}": f"{side}{number}" for number in range(8)} for side in "ab")
-    (text,) = blockers(header(weights=holdings("x", **here)), header(weights=holdings("y", **there)), BOTH)
+    (text,) = find_blockers(header(weights=holdings("x", **here)), header(weights=holdings("y", **there)), BOTH)
     assert text == "the weights differ in 8 of 8: w0, w1, w2, w3, w4 and 3 more"
 
 
@@ -35,20 +35,20 @@ def test_entries_of_one_side_only_differ():
 
 
 def test_digests_decide_where_no_entry_tells():
-    assert blockers(header(inputs=Holdings("x")), header(inputs=Holdings("y")), BOTH) == ["the inputs differ"]
+    assert find_blockers(header(inputs=Holdings("x")), header(inputs=Holdings("y")), BOTH) == ["the inputs differ"]
 
 
 def test_only_what_the_recipe_names_is_compared():
-    assert blockers(header(weights=holdings("x", a="1")), header(weights=holdings("y", a="2")), ("inputs",)) == []
+    assert find_blockers(header(weights=holdings("x", a="1")), header(weights=holdings("y", a="2")), ("inputs",)) == []
 
 
 def test_what_was_not_recorded_is_no_agreement():
-    (text,) = blockers(header(), header(weights=Holdings()), BOTH)
-    assert text == "the weights of the target are not recorded, so nobody knows whether they are the same"
+    (text,) = find_blockers(header(), header(weights=Holdings()), BOTH)
+    assert text == "the weights of the target are not recorded, so it is unknown whether they are the same"
 
 
 def test_seeds_and_recipes_that_differ():
-    found = blockers(header(), header(seed=1, recipe="other"), BOTH)
+    found = find_blockers(header(), header(seed=1, recipe="other"), BOTH)
     assert found == [
         "the dumps are of different recipes: demo on the reference, other on the target",
         "the seeds differ: 1234 on the reference, 1 on the target",
@@ -57,6 +57,6 @@ def test_seeds_and_recipes_that_differ():
 
 def test_a_copy_is_no_second_dump():
     one, other = Header(side="reference", id="ab"), Header(side="target", id="cd")
-    assert copied(one, one).startswith("the dump of the target is the reference's own (id ab)")
-    assert not copied(one, other)
-    assert not copied(Header(), Header()), "nobody knows of dumps that were never sealed"
+    assert describe_copy(one, one).startswith("the dump of the target is the reference's own (id ab)")
+    assert not describe_copy(one, other)
+    assert not describe_copy(Header(), Header()), "nobody knows of dumps that were never sealed"

@@ -3,7 +3,7 @@
 import pytest
 
 from precflow.config.schema import RunConfig, Side
-from precflow.environment.variables import KNOWN, lint, misspelt
+from precflow.environment.variables import KNOWN, describe_misspelt, find_misspelt
 
 
 @pytest.mark.parametrize(
@@ -21,20 +21,20 @@ from precflow.environment.variables import KNOWN, lint, misspelt
     ],
 )
 def test_a_misspelling_is_named_with_what_was_meant(name, meant):
-    (problem,) = lint({name: "true", "HOME": "/root"})
+    (problem,) = find_misspelt({name: "true", "HOME": "/root"})
     assert (problem.name, problem.meant, problem.value) == (name, meant, "true")
-    assert problem.text == f"{name} is set and nobody reads it: {meant}"
+    assert problem.text == f"{name} is set, but nothing reads it: did you mean {meant}?"
 
 
 def test_variables_of_a_recipe_are_named_by_their_key():
     target = Side(variables={"HCCL_DETERMINISITIC": "true", "HCCL_ALGO": "ring"})
-    told = misspelt(RunConfig(target=target), {"OMP_NUM_THREAD": "2", "HOME": "/root"})
+    told = describe_misspelt(RunConfig(target=target), {"OMP_NUM_THREAD": "2", "HOME": "/root"})
     assert [text.partition(":")[0] for text in told] == ["target.variables.HCCL_DETERMINISITIC", "OMP_NUM_THREAD"]
     assert all("Did you mean" in text for text in told)
 
 
 def test_known_names_are_fine():
-    assert lint(dict.fromkeys(KNOWN, "1")) == []
+    assert find_misspelt(dict.fromkeys(KNOWN, "1")) == []
 
 
 OTHERS = (
@@ -48,4 +48,4 @@ OTHERS = (
 
 @pytest.mark.parametrize("name", OTHERS.split())
 def test_unrelated_names_raise_no_alarm(name):
-    assert lint({name: "x"}) == []
+    assert find_misspelt({name: "x"}) == []

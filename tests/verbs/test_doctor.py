@@ -69,8 +69,8 @@ def test_a_misspelt_variable_of_the_machine_or_the_site_is_a_problem(config, mon
     site = replace(config, target=Side(variables={"ASCEND_LAUNCH_BLOKING": "1"}))
     problems = [row.text for row in examine(site, answer) if row.problem]
     assert problems == [
-        "ASCEND_LAUNCH_BLOKING is set and nobody reads it: ASCEND_LAUNCH_BLOCKING",
-        "HCCL_DETERMINISITIC is set and nobody reads it: HCCL_DETERMINISTIC",
+        "ASCEND_LAUNCH_BLOKING is set, but nothing reads it: did you mean ASCEND_LAUNCH_BLOCKING?",
+        "HCCL_DETERMINISITIC is set, but nothing reads it: did you mean HCCL_DETERMINISTIC?",
     ]
 
 

@@ -69,15 +69,14 @@ def _compare_contents(name: str, reference: Holdings, target: Holdings) -> dict[
 
 
 def _compare_environments(reference: Header, target: Header, same: Sequence[str]) -> dict[str, Any]:
-    changed = differences.differences(reference.facts, target.facts, same=same)
+    changed = differences.find_differences(reference.facts, target.facts, same=same)
     packages = [
         f"{name}: {one} / {other}" for name, (one, other) in changed.items() if differences.is_compute_package(name, same)
     ]
-    lint = {
-        problem.text for header in (reference, target) for problem in variables.lint(differences.variables_of(header.facts))
-    }
+    given = (differences.read_variables(header.facts) for header in (reference, target))
+    misspelt = {variable.text for one in given for variable in variables.find_misspelt(one)}
     return {
-        "misspelt_variables": sorted(lint),
+        "misspelt_variables": sorted(misspelt),
         "package_differences": packages,
         "matmul_switches": _find_switches(reference, target, convolution=False),
         "convolution_switches": _find_switches(reference, target, convolution=True),
@@ -86,7 +85,7 @@ def _compare_environments(reference: Header, target: Header, same: Sequence[str]
 
 def _find_switches(reference: Header, target: Header, *, convolution: bool) -> list[str]:
     """Return the reducing switches in effect on one side only, as ``side: name=value``."""
-    one, other = (differences.reduced_switches(header.facts, convolution=convolution) for header in (reference, target))
+    one, other = (differences.find_reduced_switches(header.facts, convolution=convolution) for header in (reference, target))
     return [f"reference: {switch}" for switch in one if not other] + [f"target: {switch}" for switch in other if not one]
 
 

@@ -88,7 +88,7 @@ def test_environment_of_both_sides(about):
     assert found["package_differences"] == ["packages.transformers: 5.23.0 / 4.40.0"]
     assert found["matmul_switches"] == ["target: matmul.allow_hf32=True"]
     assert found["convolution_switches"] == []
-    assert found["misspelt_variables"] == ["HCCL_DETERMINISITIC is set and nobody reads it: HCCL_DETERMINISTIC"]
+    assert found["misspelt_variables"] == ["HCCL_DETERMINISITIC is set, but nothing reads it: did you mean HCCL_DETERMINISTIC?"]
 
 
 def test_statuses_are_counted_and_calls_without_a_partner_named(about, hand_made, judge_calls):
