@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html as html_escapes
 import re
 
@@ -14,6 +15,7 @@ from precflow.resources import directory
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]#|~!])")
 
 
+@functools.cache  # compiling the templates takes half a second, and a sweep writes several reports
 def load_templates() -> jinja2.Environment:
     """Return the environment of the shipped templates; HTML is escaped automatically, Markdown by its own filters."""
     loader = jinja2.FileSystemLoader(directory("templates"))

@@ -250,6 +250,9 @@ def _import_everything():
     for module in pkgutil.walk_packages(importlib.import_module("precflow").__path__, "precflow."):
         if not module.name.endswith("precflow.__main__"):
             importlib.import_module(module.name)
+    templates = importlib.import_module("precflow.report.templating").load_templates()
+    for name in templates.list_templates(extensions=["j2"]):
+        templates.get_template(name)
 
 
 def _adopt_orphans():
