@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import textwrap
 from pathlib import Path
 
@@ -20,6 +21,16 @@ def warm_server():
     server = warm.Warm()
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_interpreter_answers_once():
+    """Ask this interpreter once what is installed, not at every stage of every run."""
+    from precflow.sides import interpreter
+
+    interpreter.subprocess = warm.OneAnswer()
+    yield
+    interpreter.subprocess = subprocess
 
 
 @pytest.fixture(scope="session")

@@ -7,20 +7,23 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+from recipes_of_tests import TRAINED
 
 pytestmark = [pytest.mark.slow, pytest.mark.npu, pytest.mark.xdist_group("killed")]
-WORDS = ("+recipe=sd_text_encoder", "workload.model.layers=1", "target.dtype=float32", "+emulate=layernorm_eps")
+WORDS = ("+recipe=minilm", *TRAINED, "reference.device=cpu", "target.device=emulated", "+emulate=layernorm_eps")
 MOMENTS = int(os.environ.get("PRECFLOW_KILL_MOMENTS", "2"))
 
 
 def environment():
-    return {name: value for name, value in os.environ.items() if name != "CI"}
+    return {**{name: value for name, value in os.environ.items() if name != "CI"}, "PRECFLOW_TRUST": "trained"}
 
 
 @pytest.fixture
@@ -29,6 +32,7 @@ def start(warm_server, tmp_path):
     warm_server.start()  # so that its time is not in that of the run
 
     def started(cwd, capture):
+        shutil.copy(Path(__file__).parent / "workloads" / "trained.py", cwd)
         with (tmp_path / "err").open("wb") as err, (tmp_path / "out").open("wb") as out:
             words = (*WORDS, f"capture={capture}")
             return warm_server.popen(words, cwd=cwd, env=environment(), out=out.fileno(), err=err.fileno())
@@ -38,7 +42,7 @@ def start(warm_server, tmp_path):
 
 def report(cwd):
     """Return the run's result without what belongs to the moment: number, times, stages."""
-    result = json.loads((cwd / "runs" / "sd_text_encoder" / "public" / "result.json").read_text())
+    result = json.loads((cwd / "runs" / "minilm" / "public" / "result.json").read_text())
     for moment in ("run", "finished", "seconds", "stages"):
         result.pop(moment, None)
     return result
@@ -70,10 +74,11 @@ def test_killed_at_random_moments(start, tmp_path, capture):
 
 def test_interpreters_killed_while_the_first_dump_is_written(start, tmp_path):
     """Judge and agent are interpreters of their own, as users start them."""
+    shutil.copy(Path(__file__).parent / "workloads" / "trained.py", tmp_path)
     words = [sys.executable, "-m", "precflow", *WORDS, "capture=tensors"]
     process = subprocess.Popen(words, cwd=tmp_path, env=environment(), stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
-    making = tmp_path / "runs" / "sd_text_encoder" / "store" / ".making"
+    making = tmp_path / "runs" / "minilm" / "store" / ".making"
     while not list(making.glob("dump.reference-*/rank0")):
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -81,5 +86,5 @@ def test_interpreters_killed_while_the_first_dump_is_written(start, tmp_path):
     process.wait()
     assert not list(making.parent.glob("dump.reference-*"))
     finishes(start(tmp_path, "tensors"), tmp_path)
-    states = json.loads((tmp_path / "runs" / "sd_text_encoder" / "run.json").read_text())["runs"][-1]["states"]
+    states = json.loads((tmp_path / "runs" / "minilm" / "run.json").read_text())["runs"][-1]["states"]
     assert (states["environment.reference"], states["dump.reference"]) == ("kept", "run")

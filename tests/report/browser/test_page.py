@@ -10,7 +10,7 @@ from precflow.metrics import METRICS
 from precflow.report import highlights, wording
 from precflow.resources import directory
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]  # one browser, and each large page is made once
 MODELS = ["aligned", "misaligned", "inconclusive", "nasty", "empty"]
 
 
