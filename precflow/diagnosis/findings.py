@@ -1,4 +1,4 @@
-"""What ``localize`` and ``advise`` write: where the error starts, and what to do about it."""
+"""Suspects, the region where the sides part, and findings: what the stages ``localize`` and ``advise`` write."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Suspect:
         operator: Canonical operator name, ``""`` for a module.
         order: Order of the call on the reference.
         ratio: How far over its limit, at least 1 unless nonfinite.
-        why: In words: its inputs agree, its output does not...
+        why: Why it is suspect, such as "its inputs agree, its output does not".
         site: ``file:line in function`` of the call.
         inputs_use: Largest share of its limit that one of its inputs uses, 0 to 1; above a half its error may be accumulated.
-        changed: Which of its tensors is not what its maker returned, with that call and its place; ``""`` where all are.
+        changed: A tensor of the call that changed after another call had returned it, and where; ``""`` if there is none.
     """
 
     record: str
@@ -42,11 +42,11 @@ class Region:
     """Where two sides part.
 
     Attributes:
-        start: The first suspect's name, or ``""`` where nothing differs.
-        suspects: Those that introduce the error, in order of the graph.
+        start: The first suspect's name, or ``""`` if nothing differs.
+        suspects: The calls that introduce an error, most suspect first.
         roles: Identity text of a judged record -> ``introduces``, ``inherits``, ``agrees``, ``accepted`` or ``unknown``.
         unrepeatable: Names (``module / operator``) whose output changed between two equal runs, ``side: name``, in order.
-        notes: What a reader should know, such as "fails at its input already".
+        notes: What a reader should know, such as "the inputs of the two sides differ already".
     """
 
     start: str = ""
@@ -65,7 +65,7 @@ class Finding:
         title: One line: what is wrong.
         certainty: One of ``CERTAINTIES``.
         where: ``module / operator`` or a setting.
-        site: Source line, or ``""``.
+        site: Source line of the call, or ``""``.
         evidence: Measured facts, ``(what, value)``.
         why: Why this happens.
         fix: What to do.

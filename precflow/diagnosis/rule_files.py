@@ -105,7 +105,7 @@ def load_rules(folders: Sequence[Path], team: Sequence[Path] = ()) -> list[Advic
 
 
 def check_file(path: Path, *, of_team: bool) -> tuple[list[Problem], AdviceRule | None]:
-    """Return what is wrong with one file, each with its line, and its rule where nothing is."""
+    """Return what is wrong with one file, each problem with its line, and its rule if nothing is."""
     document = read(path, "rule", path.stem)
     problems = [Problem(one.place, one.key or path.stem, one.message) for one in document.problems]
     problems += [] if problems else list(_find_problems(document, _OF_TEAM if of_team else _IDENTIFIER))

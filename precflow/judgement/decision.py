@@ -236,7 +236,7 @@ def _leave_undecided(measure: Measure, undecided: Sequence[Use], unavailable: Se
 
 
 def _pass_by_tightest(measure: Measure, uses: Sequence[Use]) -> Judged:
-    """Return a passing status that names the condition of which most is used; callers replace the status."""
+    """Return a passing status that names the condition that is used up most; callers replace the status."""
     if not uses:
         return Judged(measure.record, "pass")
     most = max(uses, key=lambda use: use.share)

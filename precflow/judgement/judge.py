@@ -70,7 +70,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         target_dtype: Floating point type of the target's run.
         blockers: What makes any verdict but "misaligned" impossible, in words.
         unrepeatable: ``side: identity`` of records that changed between two equal runs of one side. Such a record proves
-            nothing by failing: where no other record fails, the run is inconclusive.
+            nothing by failing: if no other record fails, the run is inconclusive.
         second_pass: The measures are those after the second pass of escalating capture.
         today: Decides which accepted differences have expired.
         folders: Folders with standards besides the shipped ones.
@@ -263,5 +263,5 @@ def _find_closest(judged: Sequence[Judged]) -> str:
 
 
 def _unite(sets: Iterable[frozenset[Condition]]) -> set[Condition]:
-    """Return the union of very many sets, of which few differ: each is looked at once."""
+    """Return the union of very many sets; most are the same ones, so each is looked at only once."""
     return {condition for conditions in set(sets) for condition in conditions}

@@ -16,7 +16,7 @@ STATUSES = (
     "dtype",
     "nonfinite",
     "unreadable",
-    "undecided",  # what was kept of it does not tell whether it keeps its limits
+    "undecided",  # too little was kept of it to tell whether it stays within its limits
     "sampled_out",
     "not_judged",  # movement, integers, inputs: shown, never counted
 )

@@ -1,10 +1,8 @@
 """Rule files are checked all at once, and nothing in them can reach out of the sandbox."""
 
 import pytest
-from jinja2.exceptions import SecurityError
 
 from precflow.diagnosis.rule_files import load_rules
-from precflow.diagnosis.rule_templates import compile_condition, compile_text
 from precflow.errors import ConfigError
 
 GOOD = "id: PF901\ntitle: t\nwhen: failing > 0\nwhy: w\nfix: f\nabout: run\nwhere: here\n"
@@ -85,35 +83,3 @@ def test_an_id_stands_in_one_file_only(folder):
 )
 def test_what_could_take_any_time_or_room_is_no_rule(folder, hostile):
     assert problems(folder(PF901_bad=GOOD.replace("why: w", f'why: "{hostile}"')))
-
-
-@pytest.mark.parametrize(
-    "hostile",
-    [
-        "'a' * 9999999999",
-        "'%9999999999d' % 1",
-        "(names | join('x' * 1)) | join",
-        "names | join(names | join(names | join(long)))",
-    ],
-)
-def test_what_grows_is_stopped(hostile):
-    with pytest.raises(SecurityError):
-        compile_condition(hostile)(names=["a" * 1000] * 900, long="x" * 1000)
-
-
-def test_rounding_to_any_number_of_digits_ends():
-    assert compile_condition("1.26 | round(1)")() == 1.3
-    assert compile_condition("1.26 | round(999999999)")() == 1.26
-
-
-@pytest.mark.parametrize("attack", ["''.__class__.__mro__", "names.append(1)", "cycler.__init__.__globals__"])
-def test_conditions_stay_in_the_sandbox(attack):
-    names = ["a"]
-    with pytest.raises(SecurityError):
-        bool(compile_condition(f"({attack}).x")(names=names))
-    assert names == ["a"]
-
-
-def test_texts_stay_in_the_sandbox():
-    with pytest.raises(SecurityError):
-        compile_text("{{ ''.__class__.__mro__[1] }}").render()

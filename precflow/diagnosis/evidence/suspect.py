@@ -193,7 +193,7 @@ def find_different_arguments(reference: Call, target: Call, *, same_dtype: bool)
 
 
 def read_number(arguments: Mapping[str, str], name: str, position: int, default: float) -> float:
-    """Return a number among the arguments, by name or by position; the default where there is none.
+    """Return a number among the arguments, by name or by position; the default if there is none.
 
     >>> read_number({"4": "1e-06"}, "eps", 4, 1e-5)
     1e-06
