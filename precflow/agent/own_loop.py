@@ -308,7 +308,7 @@ def _device_of(model: torch.nn.Module) -> Device:
         known = ", ".join(kind for kind in DEVICES if kind != "emulated")
         message = "the weights of %s are on %s; expected one device of %s" % (type(model).__name__, " and ".join(kinds), known)
         raise AgentError("unsupported", message, "move the model before it is captured")
-    return DEVICES["emulated" if kinds[0] == "npu" and emulated.installed() else kinds[0]]
+    return DEVICES["emulated" if kinds[0] == "npu" and emulated.is_installed() else kinds[0]]
 
 
 def _dtype_of(model: torch.nn.Module) -> str:

@@ -167,8 +167,8 @@ def emulation():
     """Skip where torch is too old for an emulated device: these tests also run on torch 2.1."""
     from precflow.agent import emulated
 
-    if emulated.problem():
-        pytest.skip(emulated.problem())
+    if emulated.describe_problem():
+        pytest.skip(emulated.describe_problem())
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ class Emulated:
         """Return why the emulation does not work here: torch too old, or the device's name taken by a real one."""
         from precflow.agent import emulated
 
-        return emulated.problem()
+        return emulated.describe_problem()
 
     def start(self) -> torch.device:
         """Install the emulation into this process and return its device."""

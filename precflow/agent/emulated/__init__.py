@@ -15,13 +15,13 @@ from typing import Tuple
 LEAST_TORCH = (2, 10)  # the first release that lets Python code bring a device
 
 
-def problem() -> str:
+def describe_problem() -> str:
     """Return why the emulated npu cannot be installed here, with what to do; ``""`` where it can."""
     import torch
 
-    if installed():
+    if is_installed():
         return ""
-    if _release(torch.__version__) < LEAST_TORCH:
+    if _parse_release(torch.__version__) < LEAST_TORCH:
         return (
             "the emulated npu needs torch 2.10 or newer, here is torch %s; "
             "install a newer torch in this side's interpreter, or use device cpu" % torch.__version__
@@ -33,8 +33,8 @@ def problem() -> str:
     return ""
 
 
-def installed() -> bool:
-    """Return whether ``torch.npu`` is the emulated one."""
+def is_installed() -> bool:
+    """Tell whether ``torch.npu`` is the emulated one."""
     import torch
 
     return bool(getattr(getattr(torch, "npu", None), "emulated", False))
@@ -47,23 +47,18 @@ def install(device_count: int = 2) -> types.ModuleType:
     device only, and backward on ``npu:1`` would fail in an engine thread.
 
     Raises:
-        RuntimeError: It cannot be installed here; the text is that of :func:`problem`.
+        RuntimeError: It cannot be installed here; the text is that of :func:`describe_problem`.
     """
     import torch
 
-    if installed():
+    if is_installed():
         present: types.ModuleType = torch.npu  # type: ignore[attr-defined]  # exists once it is installed
         return present
-    reason = problem()
+    reason = describe_problem()
     if reason:
         raise RuntimeError(reason)
-    return _install(device_count)
 
-
-def _install(device_count: int) -> types.ModuleType:
-    import torch
-
-    from precflow.agent.emulated import generator, module, operators, ordinal, package, private, storage, stream
+    from precflow.agent.emulated import generator, module, operators, ordinal, private, storage, stream
     from precflow.agent.emulated.relabel import DEVICE_TYPE
 
     ordinal.set_device_count(device_count)
@@ -71,23 +66,23 @@ def _install(device_count: int) -> types.ModuleType:
     built = module.build()
     torch.npu = built  # type: ignore[attr-defined]  # the device's name was free until now
     torch.Generator = generator.Generator  # type: ignore[misc]  # a plain one refuses the device's name
-    torch.Tensor.pin_memory = _pinned  # type: ignore[method-assign,assignment]  # all memory is the host's
+    torch.Tensor.pin_memory = _pin_memory  # type: ignore[method-assign,assignment]  # all memory is the host's
     torch.accelerator.synchronize = stream.synchronize
     torch.autograd.set_multithreading_enabled(False)
     storage.install()
     operators.install()
-    package.install(built)
+    module.install_package(built)
     return built
 
 
-def _pinned(tensor: object, device: object = None) -> object:  # noqa: ARG001  torch's signature
+def _pin_memory(tensor: object, device: object = None) -> object:  # noqa: ARG001  torch's signature
     return tensor
 
 
-def _release(version: str) -> Tuple[int, ...]:
+def _parse_release(version: str) -> Tuple[int, ...]:
     """Return the numbers of a version.
 
-    >>> _release("2.13.0+cpu")
+    >>> _parse_release("2.13.0+cpu")
     (2, 13, 0)
     """
     numbers = version.split("+", maxsplit=1)[0].split(".")[:3]

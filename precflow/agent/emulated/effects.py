@@ -14,7 +14,6 @@ import torch
 from precflow.agent.emulated import switches
 from precflow.agent.emulated.fallback import Compute
 from precflow.agent.emulated.private import PlainGenerator
-from precflow.agent.emulated.rounding import keep_bits, step
 from precflow.agent.emulated.schemas import Operator
 
 Named = Dict[str, Any]
@@ -23,6 +22,8 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 
 _SENTINEL = -1e4  # no score of a healthy model is below; masks are filled with -65504, finfo.min or -inf
 _HF32_BITS = 11
+_FLOAT32_MANTISSA = 23
+_INTEGER_OF_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _wild = PlainGenerator()
 _wild.seed()
 
@@ -42,8 +43,8 @@ def ulp(distance: int = 1, share: float = 1.0) -> Effect:
 
     def change(output: torch.Tensor) -> torch.Tensor:
         """Step each element up or down."""
-        signs = torch.randint(0, 2, output.shape, generator=_fixed(1), dtype=torch.int64) * 2 - 1
-        return step(output, signs * distance)
+        signs = torch.randint(0, 2, output.shape, generator=_fixed_generator(1), dtype=torch.int64) * 2 - 1
+        return step_ulps(output, signs * distance)
 
     return _on_output(change, share)
 
@@ -55,7 +56,7 @@ def drift(share: float = 0.05) -> Effect:
     def change(output: torch.Tensor) -> torch.Tensor:
         """Step some elements, others at every call."""
         chance = torch.rand(output.shape, generator=_wild)
-        return step(output, (chance < share / 2).to(torch.int64) - (chance > 1 - share / 2).to(torch.int64))
+        return step_ulps(output, (chance < share / 2).to(torch.int64) - (chance > 1 - share / 2).to(torch.int64))
 
     return _on_output(change)
 
@@ -76,7 +77,7 @@ def poison(value: str = "nan", position: int = 0) -> Effect:
 
 def narrow(dtype: str = "float16") -> Effect:
     """Compute the whole operator in ``dtype`` and widen its outputs again."""
-    small = _dtype(dtype)
+    small = _parse_dtype(dtype)
 
     def effect(operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
         """Compute on narrow copies; what the operator writes itself is narrowed afterwards."""
@@ -84,7 +85,11 @@ def narrow(dtype: str = "float16") -> Effect:
             return _on_output(lambda output: output.to(small).to(output.dtype))(operator, compute, arguments, named)
         wide = next((value.dtype for value in arguments if _is_float(value)), None)
         outputs = compute(*[value.to(small) if _is_float(value) else value for value in arguments], **named)
-        return outputs if wide is None else _each(outputs, lambda output: output.to(wide) if output.dtype == small else output)
+        return (
+            outputs
+            if wide is None
+            else _change_each(outputs, lambda output: output.to(wide) if output.dtype == small else output)
+        )
 
     return effect
 
@@ -94,7 +99,7 @@ def round_inputs(bits: int = 10) -> Effect:
 
     def effect(_operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
         """Compute on rounded copies."""
-        return compute(*[keep_bits(value, bits) if _is_float(value) else value for value in arguments], **named)
+        return compute(*[round_mantissa(value, bits) if _is_float(value) else value for value in arguments], **named)
 
     return effect
 
@@ -131,7 +136,7 @@ def slices(width: int = 64) -> Effect:
             total += _slice(left, right, start, width)
         if bias is not None:
             total = total * alpha + bias.float() * beta
-        return _delivered(operator, total.to(left.dtype), arguments, named)
+        return _deliver(operator, total.to(left.dtype), arguments, named)
 
     return effect
 
@@ -181,7 +186,7 @@ def ignore_mask() -> Effect:
         if not isinstance(mask, torch.Tensor) or not mask.numel() or not bool((mask <= _SENTINEL).any()):
             return compute(*arguments, **named)
         shape = torch.broadcast_shapes(arguments[0].shape, mask.shape)
-        return _delivered(operator, arguments[0].expand(shape).clone(), arguments, named)
+        return _deliver(operator, arguments[0].expand(shape).clone(), arguments, named)
 
     return effect
 
@@ -189,7 +194,7 @@ def ignore_mask() -> Effect:
 def redraw(parameter: str) -> Effect:
     """Draw parameters whose names match again, with the device's generator; see :func:`rules.redraw`."""
     del parameter  # read by the rules when the model has been built
-    return _untouched
+    return _leave_unchanged
 
 
 KNOWN: Mapping[str, Callable[..., Effect]] = {
@@ -212,11 +217,11 @@ KNOWN: Mapping[str, Callable[..., Effect]] = {
 }
 
 
-def _untouched(_operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
+def _leave_unchanged(_operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
     return compute(*arguments, **named)
 
 
-def _dtype(name: str) -> torch.dtype:
+def _parse_dtype(name: str) -> torch.dtype:
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
         raise ValueError("dtype must be a floating point type of torch such as float16, got %r" % name)
@@ -227,15 +232,15 @@ def _is_float(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def _fixed(seed: int) -> Any:
+def _fixed_generator(seed: int) -> Any:
     generator = PlainGenerator()
     generator.manual_seed(seed)
     return generator
 
 
-def _each(outputs: Any, change: Change) -> Any:
+def _change_each(outputs: Any, change: Change) -> Any:
     if isinstance(outputs, (tuple, list)):
-        return type(outputs)([_each(output, change) for output in outputs])
+        return type(outputs)([_change_each(output, change) for output in outputs])
     return change(outputs) if _is_float(outputs) else outputs
 
 
@@ -257,7 +262,7 @@ def _on_output(change: Change, share: float = 1.0) -> Effect:
             return outputs
         changed = change(output)
         if share < 1.0:
-            changed = torch.where(torch.rand(output.shape, generator=_fixed(2)) < share, changed, output)
+            changed = torch.where(torch.rand(output.shape, generator=_fixed_generator(2)) < share, changed, output)
         if operator.written:
             changed = output.copy_(changed)
         return type(outputs)([changed, *outputs[1:]]) if several else changed
@@ -265,7 +270,7 @@ def _on_output(change: Change, share: float = 1.0) -> Effect:
     return effect
 
 
-def _delivered(operator: Operator, result: torch.Tensor, arguments: Sequence[Any], named: Named) -> torch.Tensor:
+def _deliver(operator: Operator, result: torch.Tensor, arguments: Sequence[Any], named: Named) -> torch.Tensor:
     """Return ``result``, or write it where an in-place or out= operator has to."""
     if not operator.written:
         return result
@@ -297,3 +302,24 @@ def _product(operator: Operator, arguments: Sequence[Any], named: Named) -> _Pro
     beta = extra[0] if extra else named.get("beta", 1.0)
     alpha = extra[1] if len(extra) > 1 else named.get("alpha", 1.0)
     return arguments[0], arguments[1], arguments[2], beta, alpha
+
+
+def round_mantissa(tensor: torch.Tensor, bits: int) -> torch.Tensor:
+    """Return float32 values rounded to ``bits`` explicit mantissa bits, ties to even; NaN and infinity stay.
+
+    10 is TF32, 11 is HF32, 7 is bfloat16. Other types come back as they are.
+    """
+    drop = _FLOAT32_MANTISSA - bits
+    if tensor.dtype != torch.float32 or drop <= 0:
+        return tensor
+    pattern = tensor.contiguous().view(torch.int32)
+    half = (1 << (drop - 1)) - 1
+    rounded = (pattern + half + ((pattern >> drop) & 1)) & -(1 << drop)
+    return torch.where(torch.isfinite(tensor), rounded.view(torch.float32), tensor)
+
+
+def step_ulps(tensor: torch.Tensor, distance: torch.Tensor) -> torch.Tensor:
+    """Return float values moved by ``distance`` (int64, signed) units in the last place away from 0; 0, NaN, infinity stay."""
+    integer = _INTEGER_OF_SIZE[tensor.element_size()]
+    moved = (tensor.contiguous().view(integer) + distance.to(integer)).view(tensor.dtype)
+    return torch.where(torch.isfinite(tensor) & (tensor != 0), moved, tensor)

@@ -14,7 +14,7 @@ import torch
 
 from precflow.agent.emulated import generator, ordinal
 from precflow.agent.emulated.relabel import CPU, DEVICE_TYPE, adopt, is_emulated, on_host_key, to_device, to_host
-from precflow.agent.emulated.schemas import Operator, facts
+from precflow.agent.emulated.schemas import Operator, read_schema
 
 Compute = Callable[..., Any]
 Interceptor = Callable[[Operator, Compute], Compute]
@@ -27,7 +27,7 @@ def intercept(interceptor: Optional[Interceptor]) -> None:
     _interceptors[:] = [] if interceptor is None else [interceptor]
 
 
-class _Placement:
+class _CallDevices:
     """Where the arguments of one call live, seen while they are moved to the host."""
 
     __slots__ = ("index", "operator", "saw_host")
@@ -63,22 +63,22 @@ def run(overload: Any, *arguments: Any, **named: Any) -> Any:
     Raises:
         RuntimeError: The tensors live on different devices, or a generator belongs to another one.
     """
-    operator = facts(overload)
+    operator = read_schema(overload)
     if operator.relabels:
         return on_host_key(overload, *arguments, **named)
     given = dict(zip(operator.arguments, arguments), **named)
-    placement = _Placement(operator)
-    call = {name: _hosted(value, name in operator.written, placement) for name, value in given.items()}
-    index = placement.settle()
+    devices = _CallDevices(operator)
+    call = {name: _move_to_host(value, name in operator.written, devices) for name, value in given.items()}
+    index = devices.settle()
     if call.get("pin_memory"):
         call["pin_memory"] = None
     with _random_numbers(operator, call, index):
-        results = _compute(operator, _with_numbers(operator, overload, call), call)
+        results = _compute(operator, _choose_overload(operator, overload, call), call)
     _adopt_resized(operator, given, call)
-    return _returned(operator, results, given, index)
+    return _wrap_results(operator, results, given, index)
 
 
-def _with_numbers(operator: Operator, overload: Any, call: Dict[str, Any]) -> Compute:
+def _choose_overload(operator: Operator, overload: Any, call: Dict[str, Any]) -> Compute:
     """Return the overload, or all of them where ``x % 3`` has come here as its tensor overload: that takes no number."""
     numbers = any(isinstance(call.get(name), (bool, int, float, complex)) for name in operator.tensors)
     compute: Compute = overload.overloadpacket if numbers else overload
@@ -93,24 +93,24 @@ def _compute(operator: Operator, compute: Compute, call: Dict[str, Any]) -> Any:
     return compute(*[call[name] for name in positional if name in call], **by_name)
 
 
-def _hosted(value: Any, written: bool, placement: _Placement) -> Any:  # noqa: FBT001  private, called once
+def _move_to_host(value: Any, written: bool, devices: _CallDevices) -> Any:  # noqa: FBT001  private, called once
     if isinstance(value, torch.Tensor):
         if value.dim() or is_emulated(value):  # a CPU scalar goes with every device
-            placement.see(value.device)
+            devices.see(value.device)
         if not is_emulated(value):
             return value
         return torch.empty(value.shape, dtype=value.dtype) if written and value.numel() == 0 else to_host(value)
     if isinstance(value, (list, tuple)):
-        return type(value)([_hosted(item, written, placement) for item in value])
+        return type(value)([_move_to_host(item, written, devices) for item in value])
     if isinstance(value, torch.device) and value.type == DEVICE_TYPE:
-        placement.see(torch.device(DEVICE_TYPE, ordinal.index_of(value)))
+        devices.see(torch.device(DEVICE_TYPE, ordinal.index_of(value)))
         return CPU
     return value
 
 
 def _random_numbers(operator: Operator, call: Dict[str, Any], index: int) -> ContextManager[None]:
     if operator.draws:
-        call["generator"] = generator.checked(call.get("generator"), index)
+        call["generator"] = generator.check(call.get("generator"), index)
     return generator.as_default(index) if operator.draws_silently else contextlib.nullcontext()
 
 
@@ -126,22 +126,22 @@ def _as_sequence(value: Any) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple)) else (value,)
 
 
-def _returned(operator: Operator, results: Any, given: Dict[str, Any], index: int) -> Any:
+def _wrap_results(operator: Operator, results: Any, given: Dict[str, Any], index: int) -> Any:
     if len(operator.sources) == 1:
-        return _placed(results, operator.sources[0], given, index)
+        return _wrap_result(results, operator.sources[0], given, index)
     if isinstance(results, tuple):
         pairs: List[Tuple[Any, Optional[str]]] = list(zip(results, operator.sources))
-        return tuple([_placed(result, source, given, index) for result, source in pairs])
+        return tuple([_wrap_result(result, source, given, index) for result, source in pairs])
     return results
 
 
-def _placed(result: Any, source: Optional[str], given: Dict[str, Any], index: int) -> Any:
+def _wrap_result(result: Any, source: Optional[str], given: Dict[str, Any], index: int) -> Any:
     if source is not None:
         return given[source]
     if isinstance(result, torch.Tensor):
         return to_device(result, index) if result.device.type == "cpu" else result
     if isinstance(result, (list, tuple)):
-        return type(result)([_placed(item, None, given, index) for item in result])
+        return type(result)([_wrap_result(item, None, given, index) for item in result])
     return result
 
 

@@ -86,7 +86,7 @@ def default(index: int) -> Any:
     return _defaults[index]
 
 
-def checked(given: Optional[Any], index: int) -> Any:
+def check(given: Optional[Any], index: int) -> Any:
     """Return the generator that an operator on ``npu:index`` draws from.
 
     Raises:

@@ -27,7 +27,7 @@ _TYPES: Dict[str, Tuple[type, ...]] = {"int": (int,), "float": (int, float), "st
 
 
 @dataclass
-class _Rule:
+class _ActiveRule:
     """One checked rule, the number of calls that it has matched in this forward, and whether it ever acted."""
 
     operators: Tuple[str, ...]
@@ -63,8 +63,8 @@ class _Rule:
         return self.effect(operator, compute, arguments, named)
 
 
-_rules: List[_Rule] = []
-_by_operator: Dict[str, Tuple[_Rule, ...]] = {}
+_rules: List[_ActiveRule] = []
+_by_operator: Dict[str, Tuple[_ActiveRule, ...]] = {}
 _running: List[str] = []  # names of the running modules of the watched model, the innermost last
 
 
@@ -75,7 +75,7 @@ def configure(rules: Sequence[Mapping[str, Any]]) -> None:
         ValueError: With every problem of every rule: unknown rule, key or phase, wrong type, missing parameter.
     """
     problems: List[str] = []
-    checked = [_checked(number, rule, problems) for number, rule in enumerate(rules)]
+    checked = [_check_rule(number, rule, problems) for number, rule in enumerate(rules)]
     if problems:
         raise ValueError("rules of the emulated device:\n  " + "\n  ".join(problems))
     _rules[:] = [rule for rule in checked if rule is not None]
@@ -113,7 +113,7 @@ def redraw(model: torch.nn.Module) -> List[str]:
     return redrawn
 
 
-def idle() -> bool:
+def are_idle() -> bool:
     """Tell whether there are rules and none of them has acted since :func:`configure`: a fault that is not in this model."""
     return bool(_rules) and not any(rule.acted for rule in _rules)
 
@@ -131,8 +131,8 @@ class Watch:
     def __init__(self, model: torch.nn.Module) -> None:
         self._handles: List[Any] = []
         for name, module in model.named_modules():
-            self._handles.append(module.register_forward_pre_hook(functools.partial(_entered, name)))
-            self._handles.append(module.register_forward_hook(_left, always_call=True))
+            self._handles.append(module.register_forward_pre_hook(functools.partial(_enter, name)))
+            self._handles.append(module.register_forward_hook(_leave, always_call=True))
 
     def remove(self) -> None:
         """Take the hooks off; a second call does nothing."""
@@ -147,19 +147,19 @@ def watch(model: torch.nn.Module) -> Watch:
     return Watch(model)
 
 
-def _entered(name: str, _module: torch.nn.Module, _arguments: Any) -> None:
+def _enter(name: str, _module: torch.nn.Module, _arguments: Any) -> None:
     if not _running:
         for rule in _rules:
             rule.seen = 0
     _running.append(name)
 
 
-def _left(_module: torch.nn.Module, _arguments: Any, _outputs: Any) -> None:
+def _leave(_module: torch.nn.Module, _arguments: Any, _outputs: Any) -> None:
     if _running:
         _running.pop()
 
 
-def _checked(number: int, rule: Mapping[str, Any], problems: List[str]) -> Optional[_Rule]:
+def _check_rule(number: int, rule: Mapping[str, Any], problems: List[str]) -> Optional[_ActiveRule]:
     where = "rule %d" % number
     name = rule.get("rule")
     if name not in effects.KNOWN:
@@ -178,7 +178,7 @@ def _checked(number: int, rule: Mapping[str, Any], problems: List[str]) -> Optio
     except ValueError as error:
         problems.append("%s (%s): %s" % (where, name, error))
         return None
-    return _Rule(
+    return _ActiveRule(
         operators=_patterns(rule.get("operator", ())),
         effect=effect,
         name=str(name),

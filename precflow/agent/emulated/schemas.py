@@ -48,7 +48,7 @@ class Operator(NamedTuple):
 _known: Dict[Any, Operator] = {}
 
 
-def facts(overload: Any) -> Operator:
+def read_schema(overload: Any) -> Operator:
     """Return what is known of ``overload`` (an ``OpOverload``); the schema is read at the first call only."""
     known = _known.get(overload)
     if known is None:

@@ -22,13 +22,13 @@ def install() -> None:
     """Replace the constructor and the moves of storages, and register how they are saved and loaded."""
     private.set_up_storage_methods(DEVICE_TYPE)
     untyped: Any = torch.UntypedStorage
-    private.StorageBase.npu = moved
+    private.StorageBase.npu = move
     private.StorageBase.to = _to
     untyped.__new__ = _new
-    torch.serialization.register_package(_PRIORITY, _location, _restored)
+    torch.serialization.register_package(_PRIORITY, _tag, _restore)
 
 
-def moved(storage: Any, device: ordinal.DeviceLike = None, non_blocking: bool = False) -> Any:  # noqa: ARG001, FBT001, FBT002  torch's own signature
+def move(storage: Any, device: ordinal.DeviceLike = None, non_blocking: bool = False) -> Any:  # noqa: ARG001, FBT001, FBT002  torch's own signature
     """Return the storage on ``device``: itself where it is there already, else a copy."""
     index = ordinal.index_of(device)
     if storage.device == torch.device(DEVICE_TYPE, index):
@@ -49,14 +49,14 @@ def _new(cls: Any, *arguments: Any, device: Any = None, **named: Any) -> Any:
 
 def _to(storage: Any, *, device: Any, non_blocking: bool = False) -> Any:
     if torch.device(device).type == DEVICE_TYPE:
-        return moved(storage, device)
+        return move(storage, device)
     return _plain_to(storage, device=device, non_blocking=non_blocking)
 
 
-def _location(storage: Any) -> Optional[str]:
+def _tag(storage: Any) -> Optional[str]:
     device = storage.device
     return "%s:%d" % (DEVICE_TYPE, device.index) if device.type == DEVICE_TYPE else None
 
 
-def _restored(storage: Any, location: str) -> Optional[Any]:
-    return moved(storage, location) if location.split(":", maxsplit=1)[0] == DEVICE_TYPE else None
+def _restore(storage: Any, location: str) -> Optional[Any]:
+    return move(storage, location) if location.split(":", maxsplit=1)[0] == DEVICE_TYPE else None

@@ -57,7 +57,7 @@ def check_acted(request: Request) -> None:
         return
     from precflow.agent.emulated import rules
 
-    if rules.idle():
+    if rules.are_idle():
         message = "emulate rules (%s) matched nothing that ran: no such operator or module in this model"
         raise AgentError(
             "bad_request",

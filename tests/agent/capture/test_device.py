@@ -35,7 +35,7 @@ PROGRAM = """
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(emulated.problem()), reason="this torch cannot emulate a device")
+@pytest.mark.skipif(bool(emulated.describe_problem()), reason="this torch cannot emulate a device")
 def test_equal_bits_on_another_device_are_equal_contents(tmp_path):
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)

@@ -2,9 +2,14 @@
 
 import math
 
+import numpy
 import pytest
 import torch
 from torch.nn import functional
+
+from precflow.agent.emulated.effects import round_mantissa, step_ulps
+
+NUMBERS = torch.randn(4096, generator=torch.Generator().manual_seed(0)) * 10 ** torch.linspace(-20, 20, 4096)
 
 
 def configured(rules, operator, rule, **parameters):
@@ -114,8 +119,6 @@ def test_round_inputs_reads_fewer_bits(rules, values, weights):
 
 @pytest.mark.parametrize("unit", ["matmul", "conv"])
 def test_hf32_obeys_the_switch_of_its_unit(rules, values, weights, unit):
-    from precflow.agent.emulated.rounding import keep_bits
-
     def computed(left, right):
         if unit == "matmul":
             return left @ right
@@ -124,7 +127,7 @@ def test_hf32_obeys_the_switch_of_its_unit(rules, values, weights, unit):
     configured(rules, "mm|convolution", "hf32", unit=unit, switched=unit == "matmul")
     switch = getattr(torch.npu, unit)
     assert switch.allow_hf32 is True
-    rounded = computed(keep_bits(values, 11), keep_bits(weights, 11))
+    rounded = computed(round_mantissa(values, 11), round_mantissa(weights, 11))
     assert torch.equal(computed(values.npu(), weights.npu()).cpu(), rounded)
     switch.allow_hf32 = False
     assert torch.equal(computed(values.npu(), weights.npu()).cpu(), computed(values, weights))
@@ -227,3 +230,50 @@ def test_only_the_first_of_several_outputs_is_changed(rules, values):
     assert torch.equal(output.cpu(), expected[0] * 2)
     assert torch.equal(mean.cpu(), expected[1])
     assert torch.equal(inverse.cpu(), expected[2])
+
+
+@pytest.mark.parametrize("bits", [7, 10, 11, 16])
+def test_the_error_is_at_most_half_a_unit(bits):
+    relative = ((round_mantissa(NUMBERS, bits) - NUMBERS) / NUMBERS).abs().max()
+    assert 0.9 * 2.0 ** -(bits + 1) < relative <= 2.0 ** -(bits + 1)
+
+
+def test_seven_bits_are_bfloat16():
+    assert torch.equal(round_mantissa(NUMBERS, 7), NUMBERS.bfloat16().float())
+
+
+def test_ten_bits_are_float16_where_it_has_the_range():
+    values = NUMBERS[(NUMBERS.abs() > 1e-4) & (NUMBERS.abs() < 6e4)]
+    assert torch.equal(round_mantissa(values, 10), values.half().float())
+
+
+def test_ties_go_to_even():
+    ties = torch.tensor([1 + 2.0**-12, 1 + 3 * 2.0**-12, -(1 + 2.0**-12)])
+    assert round_mantissa(ties, 11).tolist() == [1.0, 1 + 2.0**-10, -1.0]
+
+
+def test_special_values_and_other_types_stay():
+    special = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0])
+    assert torch.equal(round_mantissa(special, 11).view(torch.int32), special.view(torch.int32))
+    half = torch.ones(2, dtype=torch.float16)
+    assert round_mantissa(half, 7) is half
+    assert round_mantissa(NUMBERS, 23) is NUMBERS
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_a_step_is_what_nextafter_says(dtype):
+    values = torch.tensor([1.0, 1.5, -3.0, 1e-3], dtype=dtype)
+    up = numpy.nextafter(values.numpy(), numpy.inf * numpy.sign(values.numpy()).astype(values.numpy().dtype))
+    assert step_ulps(values, torch.ones(4, dtype=torch.int64)).numpy().tolist() == up.tolist()
+    down = numpy.nextafter(values.numpy(), numpy.zeros(4, values.numpy().dtype))
+    assert step_ulps(values, -torch.ones(4, dtype=torch.int64)).numpy().tolist() == down.tolist()
+
+
+def test_zero_and_nonfinite_values_take_no_step():
+    special = torch.tensor([0.0, float("inf"), -float("inf")])
+    assert torch.equal(step_ulps(special, torch.ones(3, dtype=torch.int64)), special)
+    assert step_ulps(torch.tensor([float("nan")]), torch.ones(1, dtype=torch.int64)).isnan().all()
+
+
+def test_bfloat16_takes_steps_too():
+    assert step_ulps(torch.ones(1, dtype=torch.bfloat16), torch.ones(1, dtype=torch.int64)).item() == 1 + 2.0**-7

@@ -19,8 +19,8 @@ def clean(monkeypatch):
 
 
 def test_it_installs_once_and_answers_the_same_afterwards(npu):
-    assert emulated.installed()
-    assert emulated.problem() == ""
+    assert emulated.is_installed()
+    assert emulated.describe_problem() == ""
     assert emulated.install() is npu
     assert emulated.install(device_count=9).device_count() == 2
 
@@ -35,17 +35,17 @@ def test_an_older_torch_is_refused_with_what_is_needed_and_what_is_here(clean, v
 @pytest.mark.parametrize("version", ["2.10.0", "2.13.0+cpu", "2.14.0a0+git123", "3.0"])
 def test_a_newer_torch_has_no_problem(clean, version):
     clean.setattr(torch, "__version__", version)
-    assert emulated.problem() == ""
+    assert emulated.describe_problem() == ""
 
 
 def test_a_real_torch_npu_is_left_alone(clean):
     clean.setattr(importlib.util, "find_spec", lambda name: importlib.machinery.ModuleSpec(name, None))
-    assert "torch_npu is installed in this interpreter" in emulated.problem()
+    assert "torch_npu is installed in this interpreter" in emulated.describe_problem()
 
 
 def test_another_backend_is_left_alone(clean):
     clean.setattr(torch._C, "_get_privateuse1_backend_name", lambda: "openreg")
-    assert "another device backend" in emulated.problem()
+    assert "another device backend" in emulated.describe_problem()
 
 
 def test_importing_the_package_imports_no_torch_and_installs_nothing():
@@ -54,7 +54,7 @@ def test_importing_the_package_imports_no_torch_and_installs_nothing():
 
 
 def test_asking_for_problems_installs_nothing():
-    code = "from precflow.agent import emulated; import torch; assert emulated.problem() == '' and not hasattr(torch, 'npu')"
+    code = "from precflow.agent import emulated; import torch; assert emulated.describe_problem() == '' and not hasattr(torch, 'npu')"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

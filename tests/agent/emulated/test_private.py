@@ -3,7 +3,7 @@
 A failure here means that this release of torch changed something without promise. What to do: read the message, adapt
 ``precflow/agent/emulated/private.py`` (the only file that names private things) to both the old and the new form, run this
 folder again on the oldest supported torch (2.10) and on the new one; if there is no new form, cap torch in
-``emulated.problem()``, so that people get a sentence and not a crash.
+``emulated.describe_problem()``, so that people get a sentence and not a crash.
 """
 
 import ctypes

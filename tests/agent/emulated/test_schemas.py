@@ -1,13 +1,13 @@
 import pytest
 import torch
 
-from precflow.agent.emulated.schemas import facts
+from precflow.agent.emulated.schemas import read_schema
 
 aten = torch.ops.aten
 
 
 def test_a_plain_operator():
-    addmm = facts(aten.addmm.default)
+    addmm = read_schema(aten.addmm.default)
     assert (addmm.name, addmm.overload) == ("addmm", "addmm")
     assert addmm.arguments == ("self", "mat1", "mat2", "beta", "alpha")
     assert addmm.positional == 3
@@ -26,8 +26,8 @@ def test_a_plain_operator():
     ],
 )
 def test_written_arguments_and_the_results_that_they_are(overload, written, sources):
-    assert facts(overload).written == written
-    assert facts(overload).sources == sources
+    assert read_schema(overload).written == written
+    assert read_schema(overload).sources == sources
 
 
 @pytest.mark.parametrize(
@@ -43,19 +43,19 @@ def test_written_arguments_and_the_results_that_they_are(overload, written, sour
     ],
 )
 def test_views_are_told_from_copies(overload, relabels):
-    assert facts(overload).relabels is relabels
+    assert read_schema(overload).relabels is relabels
 
 
 def test_two_ways_of_drawing_random_numbers():
-    assert facts(aten.normal_.default).draws
-    assert facts(aten.native_dropout.default).draws_silently
-    assert not facts(aten.mul.Tensor).draws_silently
+    assert read_schema(aten.normal_.default).draws
+    assert read_schema(aten.native_dropout.default).draws_silently
+    assert not read_schema(aten.mul.Tensor).draws_silently
 
 
 def test_indexing_may_mix_devices_and_arithmetic_may_not():
-    assert facts(aten.index.Tensor).mixed
-    assert not facts(aten.mul.Tensor).mixed
+    assert read_schema(aten.index.Tensor).mixed
+    assert not read_schema(aten.mul.Tensor).mixed
 
 
 def test_a_schema_is_read_once():
-    assert facts(aten.add.Tensor) is facts(aten.add.Tensor)
+    assert read_schema(aten.add.Tensor) is read_schema(aten.add.Tensor)
