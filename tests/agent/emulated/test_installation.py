@@ -54,7 +54,10 @@ def test_importing_the_package_imports_no_torch_and_installs_nothing():
 
 
 def test_asking_for_problems_installs_nothing():
-    code = "from precflow.agent import emulated; import torch; assert emulated.describe_problem() == '' and not hasattr(torch, 'npu')"
+    code = (
+        "from precflow.agent import emulated; import torch; "
+        "assert emulated.describe_problem() == '' and not hasattr(torch, 'npu')"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
