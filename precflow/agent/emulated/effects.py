@@ -85,11 +85,9 @@ def narrow(dtype: str = "float16") -> Effect:
             return _on_output(lambda output: output.to(small).to(output.dtype))(operator, compute, arguments, named)
         wide = next((value.dtype for value in arguments if _is_float(value)), None)
         outputs = compute(*[value.to(small) if _is_float(value) else value for value in arguments], **named)
-        return (
-            outputs
-            if wide is None
-            else _change_each(outputs, lambda output: output.to(wide) if output.dtype == small else output)
-        )
+        if wide is None:
+            return outputs
+        return _change_each(outputs, lambda output: output.to(wide) if output.dtype == small else output)
 
     return effect
 

@@ -12,7 +12,7 @@ from precflow.agent import emulated
 @pytest.fixture
 def clean(monkeypatch):
     """Make this process look as if nothing had been installed."""
-    monkeypatch.setattr(emulated, "installed", lambda: False)
+    monkeypatch.setattr(emulated, "is_installed", lambda: False)
     monkeypatch.delitem(sys.modules, "torch_npu", raising=False)
     monkeypatch.setattr(torch._C, "_get_privateuse1_backend_name", lambda: "privateuseone")
     return monkeypatch
