@@ -71,7 +71,7 @@ def test_it_answers_at_once():
 def test_a_rule_is_listed_by_what_it_is_about_without_the_syntax_of_its_title(capsys):
     assert ls.main(["rule"]) == 0
     shown = capsys.readouterr().out
-    assert "A normalisation adds another epsilon to the variance." in shown
+    assert "A normalisation adds a different epsilon to the variance." in shown
     assert "{{" not in shown
     assert "{%" not in shown
 
