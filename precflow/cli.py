@@ -165,7 +165,7 @@ def _run(line: command_line.CommandLine, arguments: Sequence[str]) -> int:
     ended = []
     for number, (job, one) in enumerate(zip(jobs, composed, strict=True), start=1):
         if len(jobs) > 1:
-            streams.say(f" job {number} of {len(jobs)}   {' '.join(map(redaction.word, job))}")
+            streams.say(f" job {number} of {len(jobs)}   {' '.join(map(redaction.redact_word, job))}")
         outcome = None
         try:
             outcome = run(one, command=command)
@@ -218,7 +218,7 @@ def _jobs(ended: Sequence[_Ended], code: int) -> str:
     wide, wider = len(str(len(ended))), max(map(len, furthest))
     rows = [
         f"   {number:>{wide}}  exit {job.code}  {job.text:<18}{f' {far:<{wider}} ' if wider else ''} "
-        + " ".join(redaction.word(word) for word in job.words if word not in every)
+        + " ".join(redaction.redact_word(word) for word in job.words if word not in every)
         for number, (job, far) in enumerate(zip(ended, furthest, strict=True), start=1)
     ]
     return "\n".join([f" {len(ended)} jobs, exit {code}", *rows])

@@ -51,7 +51,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 def say(text: str) -> None:
     """Say something to people, on stderr: lines, without the last line end."""
-    _put(sys.stderr, printable_lines(redaction.text(text.rstrip("\n"))) + "\n")
+    _put(sys.stderr, printable_lines(redaction.redact_text(text.rstrip("\n"))) + "\n")
     sys.stderr.flush()
 
 
@@ -62,13 +62,13 @@ def write(text: str, *, styled: bool = False) -> None:
         text: Lines, without the last line end.
         styled: It has colours of ours; the caller has made what it shows printable.
     """
-    text = redaction.text(text)
+    text = redaction.redact_text(text)
     _put(sys.stdout, (text if styled else printable_lines(text)) + "\n")
 
 
 def write_json(value: Any) -> None:
     """Write the answer on stdout as one JSON object in one line."""
-    _put(sys.stdout, printable_json(json.dumps(redaction.plain(value), ensure_ascii=False)) + "\n")
+    _put(sys.stdout, printable_json(json.dumps(redaction.redact(value), ensure_ascii=False)) + "\n")
 
 
 def is_unicode(stream: TextIO) -> bool:

@@ -29,7 +29,7 @@ class Events:
 
     def report_progress(self, step: str, text: str) -> None:
         """Report what is being done now."""
-        self._send({"event": "progress", "step": step, "text": redaction.text(text)})
+        self._send({"event": "progress", "step": step, "text": redaction.redact_text(text)})
 
     def report_failure(self, error: AgentError) -> None:
         """Report why the agent stops."""

@@ -280,7 +280,7 @@ class Recording:
             return
         header = build_header(self._request, self._device, weights=self._weights, inputs=workload_model.add_digest(inputs))
         header["capture"] = {**self._request.capture.to_plain(), "unmatched": self._selection.unmatched}
-        header["sites"] = [redaction.text(site) for site in self._recorder.sites]
+        header["sites"] = [redaction.redact_text(site) for site in self._recorder.sites]
         self._writer.seal(header, ranks=range(1, self._ranks))
 
     def _abandon(self, error: BaseException) -> None:

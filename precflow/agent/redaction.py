@@ -1,4 +1,7 @@
-"""Keeping secrets out of everything that is written or said: by the name they have, by their shape, and by heart.
+"""Keeping secrets out of everything that is written or printed.
+
+A secret is known by the name that it stands behind (``HF_TOKEN=...``), by its shape (a key that looks random), or because it was
+seen before: :func:`learn`.
 
 Both programs use it. Python 3.8, standard library, no torch. What is hidden, what is not, and why: ``docs/secrets.md``.
 """
@@ -65,51 +68,51 @@ def is_secret(name: str) -> bool:
     return bool(_ARGUMENT.fullmatch(snake))
 
 
-def text(said: str) -> str:
+def redact_text(said: str) -> str:
     """Return a text in which secrets are replaced by ``(redacted)``; everything else is as it was.
 
-    >>> text("cannot reach https://ann:pa55w0rd@models.example/a?X-Amz-Signature=0a1b2c&part=2")
+    >>> redact_text("cannot reach https://ann:pa55w0rd@models.example/a?X-Amz-Signature=0a1b2c&part=2")
     'cannot reach https://(redacted)@models.example/a?X-Amz-Signature=(redacted)&part=2'
     """
-    return _hidden(said, [])
+    return _hide(said, [])
 
 
-def plain(value: Any, *, name: str = "") -> Any:
+def redact(value: Any, *, name: str = "") -> Any:
     """Return plain data with its secrets replaced: by the names they stand behind, and in every text.
 
     What is hidden only because it looks random could still be what a result depends on, such as the id of a checkpoint. So that
     another one is not taken for the same, a checksum stands in its place: nobody can guess 32 random letters from it.
 
-    >>> plain({"api_key": "abcdef", "layers": 2, "urls": ["s3://AK1:SK2@bucket/x"], "pad_token": "<pad>"})
+    >>> redact({"api_key": "abcdef", "layers": 2, "urls": ["s3://AK1:SK2@bucket/x"], "pad_token": "<pad>"})
     {'api_key': '(redacted)', 'layers': 2, 'urls': ['s3://(redacted)@bucket/x'], 'pad_token': '<pad>'}
     """
     if isinstance(value, str):
-        if name and _behind_name(name, value):
+        if name and _is_secret_value(name, value):
             return REDACTED
-        return _LONG.sub(_checksum, _hidden(value, [], random=False))
+        return _LONG.sub(_to_checksum, _hide(value, [], random=False))
     if isinstance(value, Mapping):
-        return {key: plain(inner, name=str(key)) for key, inner in value.items()}
+        return {key: redact(inner, name=str(key)) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(inner, name=name) for inner in value]
+        return [redact(inner, name=name) for inner in value]
     return value
 
 
-def word(typed: str) -> str:
+def redact_word(typed: str) -> str:
     """Return a word of a command line without its secret: ``key=value`` keeps its key.
 
-    >>> word("target.variables.API_PASSWORD=hunter 2"), word("target.dtype=float16")
+    >>> redact_word("target.variables.API_PASSWORD=hunter 2"), redact_word("target.dtype=float16")
     ('target.variables.API_PASSWORD=(redacted)', 'target.dtype=float16')
     """
     key, equals, value = typed.partition("=")
-    return f"{key}={REDACTED}" if equals and _behind_name(key.lstrip("+~-"), value) else text(typed)
+    return f"{key}={REDACTED}" if equals and _is_secret_value(key.lstrip("+~-"), value) else redact_text(typed)
 
 
 def learn(value: Any, *, name: str = "") -> None:
     """Learn the secrets of plain data, or of variables, by heart: from now on they are hidden wherever they stand."""
     if isinstance(value, str):
-        found: List[str] = [value] if name and _behind_name(name, value) else []
-        _hidden(value, found)
-        _known.update(secret for secret in map(_bare, found) if _is_worth_hiding(secret))
+        found: List[str] = [value] if name and _is_secret_value(name, value) else []
+        _hide(value, found)
+        _known.update(secret for secret in map(_strip_quotes, found) if _is_worth_hiding(secret))
     elif isinstance(value, Mapping):
         for key, inner in value.items():
             learn(inner, name=str(key))
@@ -118,22 +121,22 @@ def learn(value: Any, *, name: str = "") -> None:
             learn(inner, name=name)
 
 
-def taken_out(value: Any, place: str = "") -> Tuple[Any, Dict[str, str]]:
+def take_out(value: Any, place: str = "") -> Tuple[Any, Dict[str, str]]:
     """Return plain data without its secrets, and the texts that had one by dotted place, for :func:`put_back`."""
-    texts = ((path, name, leaf) for path, name, leaf in _leaves(value, place, "") if isinstance(leaf, str))
-    return plain(value), {path: leaf for path, name, leaf in texts if plain(leaf, name=name) != leaf}
+    texts = ((path, name, leaf) for path, name, leaf in _walk_leaves(value, place, "") if isinstance(leaf, str))
+    return redact(value), {path: leaf for path, name, leaf in texts if redact(leaf, name=name) != leaf}
 
 
 def put_back(value: Any, secrets: Mapping[str, str], place: str = "") -> Any:
-    """Return plain data with the texts that :func:`taken_out` took."""
+    """Return plain data with the texts that :func:`take_out` removed."""
     if isinstance(value, dict):
-        return {key: put_back(inner, secrets, _below(place, key)) for key, inner in value.items()}
+        return {key: put_back(inner, secrets, _join_path(place, key)) for key, inner in value.items()}
     if isinstance(value, list):
-        return [put_back(inner, secrets, _below(place, number)) for number, inner in enumerate(value)]
+        return [put_back(inner, secrets, _join_path(place, number)) for number, inner in enumerate(value)]
     return secrets.get(place, value)
 
 
-def handed_over(variables: Mapping[str, str]) -> Dict[str, str]:
+def read_handed_over(variables: Mapping[str, str]) -> Dict[str, str]:
     """Return what a judge handed over beside its request."""
     try:
         found = json.loads(variables.get(VARIABLE, "{}"))
@@ -142,12 +145,12 @@ def handed_over(variables: Mapping[str, str]) -> Dict[str, str]:
     return {str(key): str(secret) for key, secret in found.items()} if isinstance(found, dict) else {}
 
 
-def placeholders(value: Any, place: str = "") -> Iterator[str]:
+def find_placeholders(value: Any, place: str = "") -> Iterator[str]:
     """Yield the dotted places of texts that stand for a secret which was not written down."""
-    return (path for path, _, leaf in _leaves(value, place, "") if isinstance(leaf, str) and REDACTED[:-1] in leaf)
+    return (path for path, _, leaf in _walk_leaves(value, place, "") if isinstance(leaf, str) and REDACTED[:-1] in leaf)
 
 
-def _hidden(said: str, found: List[str], *, random: bool = True) -> str:
+def _hide(said: str, found: List[str], *, random: bool = True) -> str:
     """Return a text without its secrets, which are added to ``found``."""
     if len(said) < _SHORTEST - 2:
         return said
@@ -155,15 +158,15 @@ def _hidden(said: str, found: List[str], *, random: bool = True) -> str:
     def hide(match: Any, group: int = 0) -> str:
         """Replace one group of a match; quotes around it stay."""
         found.append(match.group(group))
-        quoted = match.group(group) != _bare(match.group(group))
+        quoted = match.group(group) != _strip_quotes(match.group(group))
         start, end = match.start(group) - match.start() + quoted, match.end(group) - match.start() - quoted
         return str(match.group()[:start]) + REDACTED + str(match.group()[end:])
 
     for secret in sorted(_known, key=len, reverse=True):
         if secret in said:
-            said = _whole(secret).sub(REDACTED, said)
+            said = _compile_secret(secret).sub(REDACTED, said)
     if "://" in said:
-        said = _USER.sub(lambda match: _of_user(match, found), said)
+        said = _USER.sub(lambda match: _hide_user(match, found), said)
     if "-----BEGIN" in said:
         said = _KEY_BLOCK.sub(hide, said)
     if " " in said:
@@ -178,7 +181,7 @@ def _hidden(said: str, found: List[str], *, random: bool = True) -> str:
     return _LONG.sub(lambda match: hide(match) if _is_random(match.group()) else match.group(), said) if random else said
 
 
-def _behind_name(name: str, value: str) -> bool:
+def _is_secret_value(name: str, value: str) -> bool:
     """Tell whether a value is a secret because of its name; a number or a switch never is, nor what is hidden already."""
     if not is_secret(name) or _PLAIN.fullmatch(value) or value.startswith(REDACTED[:-1]):
         return False
@@ -188,19 +191,19 @@ def _behind_name(name: str, value: str) -> bool:
 def _is_pair(match: Any) -> bool:
     """Tell whether ``name=value``, or ``name: value`` in JSON or YAML, has a secret."""
     query, name, quote, sign, value = match.groups()
-    bare = _bare(value)
+    bare = _strip_quotes(value)
     if (
         sign.strip() == ":"
         and not quote
         and not re.match(r"(?:^|.*[\n{,])[ \t-]*$", match.string[: match.start(2)][-80:], re.DOTALL)
     ):
         return False  # prose
-    return _behind_name(name, bare) or (
+    return _is_secret_value(name, bare) or (
         bool(query and query in "?&") and bool(_IN_QUERY.fullmatch(name)) and not bare.startswith(REDACTED[:-1])
     )
 
 
-def _of_user(match: Any, found: List[str]) -> str:
+def _hide_user(match: Any, found: List[str]) -> str:
     user, _, secret = match.group()[:-1].partition(":")
     if match.group().startswith(REDACTED[:-1]):
         return str(match.group())
@@ -208,7 +211,7 @@ def _of_user(match: Any, found: List[str]) -> str:
     return REDACTED + "@"
 
 
-def _checksum(match: Any) -> str:
+def _to_checksum(match: Any) -> str:
     secret = match.group()
     if not _is_random(secret):
         return str(secret)
@@ -228,7 +231,7 @@ def _is_random(token: str) -> bool:
     return len(kinds) == 3 and len(runs) > 0.42 * letters and max(map(len, runs)) < 8 and marks <= letters / 10
 
 
-def _bare(value: str) -> str:
+def _strip_quotes(value: str) -> str:
     return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'" else value
 
 
@@ -239,25 +242,25 @@ def _is_worth_hiding(secret: str) -> bool:
     return not (secret[0] in "/~." and os.path.exists(os.path.expanduser(secret)))
 
 
-def _whole(secret: str) -> Any:
+def _compile_secret(secret: str) -> Any:
     """Return a pattern of a secret; one of letters alone (a word, after all) has to stand alone."""
     edge = r"(?<!\w)%s(?!\w)" if secret.isalpha() else "%s"
     return re.compile(edge % re.escape(secret))
 
 
-def _leaves(value: Any, place: str, name: str) -> Iterator[Tuple[str, str, Any]]:
+def _walk_leaves(value: Any, place: str, name: str) -> Iterator[Tuple[str, str, Any]]:
     """Yield ``(dotted place, name that a leaf stands behind, leaf)``."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _leaves(inner, _below(place, key), str(key))
+            yield from _walk_leaves(inner, _join_path(place, key), str(key))
     elif isinstance(value, (list, tuple)):
         for number, inner in enumerate(value):
-            yield from _leaves(inner, _below(place, number), name)
+            yield from _walk_leaves(inner, _join_path(place, number), name)
     else:
         yield place, name, value
 
 
-def _below(place: str, key: object) -> str:
+def _join_path(place: str, key: object) -> str:
     return "%s.%s" % (place, key) if place else str(key)
 
 

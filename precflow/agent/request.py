@@ -133,13 +133,15 @@ def _insert_secrets(plain: Dict[str, Any], path: str) -> Dict[str, Any]:
     Raises:
         AgentError: ``bad_request``: a secret is missing.
     """
-    secrets = redaction.handed_over(os.environ)
+    secrets = redaction.read_handed_over(os.environ)
     os.environ.pop(redaction.VARIABLE, None)  # processes that the workload starts must not inherit them
     redaction.learn(os.environ)
     for secret in secrets.values():
-        redaction.learn(secret, name="SECRET" if redaction.text(secret) == secret else "")  # of a URL only the secret part
+        redaction.learn(
+            secret, name="SECRET" if redaction.redact_text(secret) == secret else ""
+        )  # of a URL only the secret part
     workload = redaction.put_back(plain.get("workload"), secrets, "workload")
-    missing = list(redaction.placeholders(workload, "workload"))
+    missing = list(redaction.find_placeholders(workload, "workload"))
     if missing:
         message = "%s has no %s: secrets are not stored in a request" % (path, ", ".join(missing))
         example = json.dumps(dict.fromkeys(missing, "..."))

@@ -227,7 +227,7 @@ def select_recorded(variables: Mapping[str, str]) -> Dict[str, str]:
     for name in sorted(variables):
         value = variables[name]
         if name in RECORDED:
-            found[name] = redaction.text(value)
+            found[name] = redaction.redact_text(value)
         elif name.startswith(_PREFIXES):
             shown = _SWITCH.fullmatch(value) is not None and not redaction.is_secret(name)
             found[name] = value if shown else redaction.REDACTED

@@ -242,7 +242,7 @@ def _composed(
     return Composed(
         config=replace(config, recipe="+".join(overrides.chosen(words, "recipe"))),
         provenance=layers.provenance(),
-        yaml=as_text(redaction.plain(locked(layers.data, layers.mark))),
+        yaml=as_text(redaction.redact(locked(layers.data, layers.mark))),
         overrides=tuple(choice for word in words for choice in word.choices),  # a recipe file by its path, not by its name
         notes=tuple(notes),
         data=data,

@@ -78,7 +78,9 @@ def find_reduced_switches(facts: Mapping[str, Any], *, convolution: bool) -> lis
 
 
 def _flatten(facts: Mapping[str, Any]) -> dict[str, str]:
-    return {name: redaction.text(str(value)) for name, value in keys.flatten(facts)}  # a dump may be older than redaction
+    return {
+        name: redaction.redact_text(str(value)) for name, value in keys.flatten(facts)
+    }  # a dump may be older than redaction
 
 
 def _measure_importance(name: str, wanted: Sequence[str]) -> int:

@@ -33,13 +33,13 @@ def make_job(composed: Composed, *, command: str) -> Job:
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "precflow"
     return Job(
         config=composed.config,
-        command=shlex.join(map(redaction.word, shlex.split(command))),
+        command=shlex.join(map(redaction.redact_word, shlex.split(command))),
         yaml=composed.yaml,
         ci=in_ci(composed.config),
         trusted=(*composed.config.site.trusted, *trusted(())),  # a site file's own, then the environment's and the user's
         import_paths=(str(Path.cwd()), *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)),
         cache=cache,
-        overrides=tuple(map(redaction.word, composed.overrides)),
+        overrides=tuple(map(redaction.redact_word, composed.overrides)),
         team=composed.team,
         started=datetime.datetime.now(tz=datetime.timezone.utc).isoformat(timespec="minutes"),
     )

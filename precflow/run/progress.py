@@ -51,7 +51,7 @@ class Terminal:
 
     def say(self, text: str) -> None:
         """Put the text beside the spinner."""
-        self._status.update(f"{self._title}  [dim]{escape(printable(redaction.text(text)))}[/dim]")
+        self._status.update(f"{self._title}  [dim]{escape(printable(redaction.redact_text(text)))}[/dim]")
 
     def done(self, stage: str, side: str, state: str, seconds: float, note: str) -> None:
         """Print the stage's line."""
@@ -59,7 +59,7 @@ class Terminal:
         mark = {"kept": "=", "skipped": "?"}.get(state, made)
         spent = f"{seconds:.0f} s" if mark == made else "later" if state == "skipped" else state
         line = f" {mark} {stage:<13}{side:<10} {spent:>6}   {note}"
-        self._console.print(escape(printable(redaction.text(line))), highlight=False, overflow="ellipsis", no_wrap=True)
+        self._console.print(escape(printable(redaction.redact_text(line))), highlight=False, overflow="ellipsis", no_wrap=True)
 
 
 class Lines:

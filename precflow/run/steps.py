@@ -223,7 +223,7 @@ def _find_of_other_machine(stage: Stage, where: RunFolder, declared: Mapping[str
 def _declare(stage: Stage, job: Job, done: Mapping[str, Sealed]) -> dict[str, Any]:
     """Return what the key is made of. It is also written beside the artifacts, so secrets are taken out of it."""
     scope = {} if stage.declare_scope is None else stage.declare_scope({name: done[name].folder for name in stage.scope_needs})
-    declared: dict[str, Any] = redaction.plain({"version": stage.version, **stage.declare(job), **scope})
+    declared: dict[str, Any] = redaction.redact({"version": stage.version, **stage.declare(job), **scope})
     return declared
 
 

@@ -141,7 +141,7 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
         StoreError: The folder cannot be written to.
     """
     name = str(request["side"])
-    workload, secrets = redaction.taken_out(request.get("workload"), "workload")
+    workload, secrets = redaction.take_out(request.get("workload"), "workload")
     path = _write_request({**request, "workload": workload} if "workload" in request else request, side, folder)
     environment = {**os.environ, **implied_variables(request), **{key: str(value) for key, value in variables.items()}}
     environment |= {redaction.VARIABLE: json.dumps(secrets)} if secrets else {}
@@ -245,7 +245,7 @@ def _clean(log: Path) -> None:
         with log.open("rb") as source, clean.open("wb") as target:
             while lines := source.readlines(_BLOCK):
                 said = b"".join(lines).decode("utf-8", "surrogateescape")
-                shown = redaction.text(said)
+                shown = redaction.redact_text(said)
                 changed |= shown != said
                 target.write(shown.encode("utf-8", "surrogateescape"))
         if changed:

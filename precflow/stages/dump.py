@@ -81,7 +81,7 @@ def contents(value: Any, key: str = "") -> Any:
     if isinstance(value, (list, tuple)):
         return [contents(item) for item in value]
     path = _existing(value) if isinstance(value, str) and (names_file(key) or "/" in value or Path(value).suffix) else None
-    return redaction.plain(value, name=key) if path is None else {"content": keys.file_digest(path)}
+    return redaction.redact(value, name=key) if path is None else {"content": keys.file_digest(path)}
 
 
 def _existing(text: str) -> Path | None:

@@ -34,7 +34,7 @@ def _declare(side: str, job: Job) -> Mapping[str, Any]:
     return {
         "device": list(settings.device),
         "emulated_allowed": len(settings.device) == 1 or not job.ci,
-        "variables": redaction.plain(settings.variables),
+        "variables": redaction.redact(settings.variables),
         "setup": [_content(Path(path).expanduser()) for path in settings.setup],
         "require": {"torch": job.config.environment.require.torch, "python": job.config.environment.require.python},
         "here": fingerprint(settings),

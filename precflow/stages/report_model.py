@@ -96,7 +96,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
 
 
 def _describe_side(name: str, header: Header) -> SideView:
-    facts = {key: redaction.text(str(leaf)) for key, leaf in keys.flatten(header.facts)}
+    facts = {key: redaction.redact_text(str(leaf)) for key, leaf in keys.flatten(header.facts)}
     device = header.device
     words = [device.kind, device.description, _version("torch", facts), _version("torch_npu", facts), header.dtype]
     return SideView(

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
 
     team = team_folders("rule", places(chosen.config_dir))
     model = comparison(
-        reference, target, command=shlex.join(["precflow", "compare", *map(redaction.word, arguments)]), team=team
+        reference, target, command=shlex.join(["precflow", "compare", *map(redaction.redact_word, arguments)]), team=team
     )
     written = _write(model, chosen.output)
     code = EXIT_CODES[model.verdict.verdict]

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     side = _only(composed.config.sides)
     out = chosen.out or f"dump.{side}"
     request = made(composed, side, out=out, import_paths=chosen.import_path or ["."])
-    workload, secrets = redaction.taken_out(request["workload"], "workload")
+    workload, secrets = redaction.take_out(request["workload"], "workload")
     text = json.dumps({**request, "workload": workload}, indent=1)  # ASCII: whatever the terminal shows, the file reads back
     if chosen.to is None:
         write(text)
@@ -55,7 +55,9 @@ def main(arguments: Sequence[str]) -> int:
         except OSError as error:
             raise StoreError(f"{chosen.to} cannot be written: {error.strerror}") from error
     settings: Side = getattr(composed.config, side)
-    judged = shlex.join([*(redaction.word(word) for word in overrides if not word.startswith("sides=")), f"{side}.dump={out}"])
+    judged = shlex.join(
+        [*(redaction.redact_word(word) for word in overrides if not word.startswith("sides=")), f"{side}.dump={out}"]
+    )
     say(_told(request, settings, secrets, str(chosen.to or _FILE), judged))
     return 0
 
@@ -110,7 +112,7 @@ def _told(request: Mapping[str, Any], settings: Side, secrets: Iterable[str], fi
     """Return what the job has to do; ``secrets``: the keys of what is in no file, and comes in a variable."""
     from precflow.sides.launch import implied_variables
 
-    variables = {**implied_variables(request), **redaction.plain(settings.variables)}
+    variables = {**implied_variables(request), **redaction.redact(settings.variables)}
     if secrets:
         variables[redaction.VARIABLE] = json.dumps(dict.fromkeys(secrets, redaction.REDACTED))
     words = [settings.interpreter or "python", _AGENT, file]

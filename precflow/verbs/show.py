@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     overrides, section = as_overrides(chosen.words)
     composed = compose(overrides, config_dirs=chosen.config_dir, complete=False)
-    data = redaction.plain(effective(composed.data))
+    data = redaction.redact(effective(composed.data))
     if chosen.json:
         print_json({"recipe": composed.config.recipe, "config": data, "provenance": dict(composed.provenance)})
         return 0

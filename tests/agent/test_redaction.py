@@ -86,7 +86,7 @@ password=(redacted) and https://(redacted)@host""".splitlines()
 
 @pytest.mark.parametrize("text", HIDDEN)
 def test_secrets_are_hidden_by_their_shape(text):
-    for shown in (redaction.text(text), str(redaction.plain([text])), redaction.word(text)):
+    for shown in (redaction.redact_text(text), str(redaction.redact([text])), redaction.redact_word(text)):
         assert CANARY.upper() not in shown.upper()
         assert "HST3J3" not in shown
         assert redaction.REDACTED[:-1] in shown
@@ -94,23 +94,23 @@ def test_secrets_are_hidden_by_their_shape(text):
 
 @pytest.mark.parametrize("text", KEPT)
 def test_what_is_no_secret_stays(text):
-    assert redaction.text(text) == redaction.plain(text) == redaction.word(text) == text
+    assert redaction.redact_text(text) == redaction.redact(text) == redaction.redact_word(text) == text
 
 
 def test_what_was_hidden_is_not_hidden_again():
     for text in HIDDEN:
-        once = redaction.plain(text)
-        assert redaction.plain(once) == once
-        assert redaction.text(redaction.text(text)) == redaction.text(text)
+        once = redaction.redact(text)
+        assert redaction.redact(once) == once
+        assert redaction.redact_text(redaction.redact_text(text)) == redaction.redact_text(text)
 
 
 def test_nearly_every_random_text_is_recognized_and_no_checksum_is():
     draws = [secrets.token_urlsafe(32) for _ in range(500)] + [
         base64.b64encode(secrets.token_bytes(30)).decode() for _ in range(500)
     ]
-    assert sum(redaction.text(draw) != draw for draw in draws) > 850
+    assert sum(redaction.redact_text(draw) != draw for draw in draws) > 850
     sums = [secrets.token_hex(random.randrange(16, 64)) for _ in range(500)]
-    assert [one for one in sums if redaction.text(one) != one or redaction.plain(one) != one] == []
+    assert [one for one in sums if redaction.redact_text(one) != one or redaction.redact(one) != one] == []
 
 
 def test_the_name_of_a_module_is_hardly_ever_random():
@@ -120,17 +120,17 @@ def test_the_name_of_a_module_is_hardly_ever_random():
     )
     draw = random.Random(5)
     names = ["".join(draw.choice(words) for _ in range(draw.randrange(6, 14))) for _ in range(3000)]
-    assert sum(redaction.text(name) != name for name in names) < 100
+    assert sum(redaction.redact_text(name) != name for name in names) < 100
 
 
 def test_another_random_looking_value_is_another_value_and_another_password_is_not():
     """A checkpoint's id may look random and decide about the result; a password never does."""
     drawn = ["kD93hfXq7Lz0Pw2VbN8sTy4RmG6cJe1a", "aD93hfXq7Lz0Pw2VbN8sTy4RmG6cJe1k"]
-    one, other = (redaction.plain({"variant": value}) for value in drawn)
+    one, other = (redaction.redact({"variant": value}) for value in drawn)
     assert one != other
     assert drawn[0] not in str(one)
-    assert redaction.plain({"password": drawn[0]}) == redaction.plain({"password": drawn[1]})
-    assert redaction.plain(f"https://a:{drawn[0]}@h/x") == redaction.plain(f"https://b:{drawn[1]}@h/x")
+    assert redaction.redact({"password": drawn[0]}) == redaction.redact({"password": drawn[1]})
+    assert redaction.redact(f"https://a:{drawn[0]}@h/x") == redaction.redact(f"https://b:{drawn[1]}@h/x")
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_names_of_other_things(name):
 
 
 def test_a_switch_is_no_secret_whatever_it_is_called():
-    assert redaction.plain({"USE_KEY": "1", "MY_SECRET": "false", "token_ids": [1, 2], "api_key": ""}) == {
+    assert redaction.redact({"USE_KEY": "1", "MY_SECRET": "false", "token_ids": [1, 2], "api_key": ""}) == {
         "USE_KEY": "1",
         "MY_SECRET": "false",
         "token_ids": [1, 2],
@@ -160,18 +160,18 @@ def test_what_was_learnt_is_hidden_wherever_it_stands():
     redaction.learn(
         {"HCCL_PWD": "correcthorse", "PROXY": "http://ann:battery7@proxy", "MODE": "eval", "MY_KEY": "/tmp", "A_PIN": "12"}
     )
-    said = redaction.text("login as correcthorse:battery7 to /tmp in eval failed 12 times; correcthorses")
+    said = redaction.redact_text("login as correcthorse:battery7 to /tmp in eval failed 12 times; correcthorses")
     assert said == "login as (redacted):(redacted) to /tmp in eval failed 12 times; correcthorses"
 
 
 def test_a_request_is_written_without_secrets_and_read_with_them():
     workload = {"model": {"_target_": "a.b", "api_key": CANARY, "layers": 2}, "inputs": {"urls": [f"s3://A:{CANARY}@b/x", "y"]}}
-    clean, out = redaction.taken_out(workload, "workload")
+    clean, out = redaction.take_out(workload, "workload")
     assert CANARY not in json.dumps(clean)
-    assert list(redaction.placeholders(clean, "workload")) == ["workload.model.api_key", "workload.inputs.urls.0"]
+    assert list(redaction.find_placeholders(clean, "workload")) == ["workload.model.api_key", "workload.inputs.urls.0"]
     assert redaction.put_back(json.loads(json.dumps(clean)), out, "workload") == workload
-    assert redaction.handed_over({redaction.VARIABLE: json.dumps(out)}) == out
-    assert redaction.handed_over({redaction.VARIABLE: "["}) == redaction.handed_over({}) == {}
+    assert redaction.read_handed_over({redaction.VARIABLE: json.dumps(out)}) == out
+    assert redaction.read_handed_over({redaction.VARIABLE: "["}) == redaction.read_handed_over({}) == {}
 
 
 def test_variables_are_recorded_where_they_matter_and_can_be_no_password():

@@ -93,7 +93,7 @@ def format_argument(value: Any) -> str:
         whole = "<%s without repr: %s>" % (type(value).__qualname__, type(problem).__name__)
     text = whole if type(value) in _NUMBERS else _ADDRESS.sub("0x", whole)  # addresses differ from run to run
     if "'" in text or '"' in text:  # it contains a string, which may hold a secret
-        text = redaction.text(text)
+        text = redaction.redact_text(text)
     if len(text) <= LONGEST:
         return text
     checksum = hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=4).hexdigest()

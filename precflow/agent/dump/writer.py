@@ -256,7 +256,7 @@ class Writer:
             complete = False
         self._step = None
         try:
-            self._write_json(ERROR_FILE, redaction.plain(error))
+            self._write_json(ERROR_FILE, redaction.redact(error))
         except WriteError:
             complete = False
         self._release()

@@ -101,7 +101,7 @@ def _record_run(run: RunContext, writer: Writer) -> Dict[str, Any]:
             "losses": training.losses,
             "repeat": repeat,
             "draws": draws,
-            "sites": [redaction.text(site) for site in sites],
+            "sites": [redaction.redact_text(site) for site in sites],
         }
 
 

@@ -38,7 +38,7 @@ def collect(device: Device) -> Dict[str, Dict[str, Any]]:
         "packages": list_packages(),
         "variables": {name: hide_homes(value) for name, value in select_recorded(os.environ).items()},
     }
-    return {section: {name: redaction.plain(value) for name, value in facts.items()} for section, facts in found.items()}
+    return {section: {name: redaction.redact(value) for name, value in facts.items()} for section, facts in found.items()}
 
 
 def list_packages() -> Dict[str, str]:
