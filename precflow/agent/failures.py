@@ -32,11 +32,7 @@ class AgentError(Exception):
     """
 
     def __init__(self, kind: str, message: str, next_step: str = "", trace: str = "") -> None:
-        message, next_step, trace = (
-            redaction.redact_text(message),
-            redaction.redact_text(next_step),
-            redaction.redact_text(trace),
-        )
+        message, next_step, trace = map(redaction.redact_text, (message, next_step, trace))
         super().__init__(message + ("\n   " + next_step if next_step else ""))  # what a traceback shows
         self.kind = kind
         self.message = message

@@ -1,7 +1,7 @@
 """Keeping secrets out of everything that is written or printed.
 
-A secret is known by the name that it stands behind (``HF_TOKEN=...``), by its shape (a key that looks random), or because it was
-seen before: :func:`learn`.
+A secret is known by the name that it stands behind (``HF_TOKEN=...``), by its shape (a key that looks random), or because it
+was seen before: :func:`learn`.
 
 Both programs use it. Python 3.8, standard library, no torch. What is hidden, what is not, and why: ``docs/secrets.md``.
 """

@@ -137,9 +137,8 @@ def _insert_secrets(plain: Dict[str, Any], path: str) -> Dict[str, Any]:
     os.environ.pop(redaction.VARIABLE, None)  # processes that the workload starts must not inherit them
     redaction.learn(os.environ)
     for secret in secrets.values():
-        redaction.learn(
-            secret, name="SECRET" if redaction.redact_text(secret) == secret else ""
-        )  # of a URL only the secret part
+        shown = redaction.redact_text(secret)
+        redaction.learn(secret, name="SECRET" if shown == secret else "")  # of a URL only the secret part
     workload = redaction.put_back(plain.get("workload"), secrets, "workload")
     missing = list(redaction.find_placeholders(workload, "workload"))
     if missing:

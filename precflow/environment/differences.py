@@ -78,9 +78,8 @@ def find_reduced_switches(facts: Mapping[str, Any], *, convolution: bool) -> lis
 
 
 def _flatten(facts: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        name: redaction.redact_text(str(value)) for name, value in keys.flatten(facts)
-    }  # a dump may be older than redaction
+    # Redacted once more: a dump may be older than redaction.
+    return {name: redaction.redact_text(str(value)) for name, value in keys.flatten(facts)}
 
 
 def _measure_importance(name: str, wanted: Sequence[str]) -> int:
