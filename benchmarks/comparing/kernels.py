@@ -47,7 +47,7 @@ def fused(reference: Array, target: Array, *, compiled: bool = True, checked: bo
     def read(place: tuple[int, int]) -> None:
         start, stop = (element * reference.itemsize for element in place)
         data = tuple(side[start:stop] for side in sides) if checked else None
-        tensors.checked(*place, data, compiled=compiled)
+        tensors.summary_and_lanes(*place, data, compiled=compiled)
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(read, ranges))

@@ -29,7 +29,7 @@ Contents = tuple[str, str]
 
 
 @freezing_allowed()
-def compare(  # noqa: PLR0913  each is a thing of its own, named at the call
+def compare(  # noqa: PLR0913  each is needed, and named at the call
     reference: Dump,
     target: Dump,
     *,

@@ -131,7 +131,7 @@ class OpenPair:
             if self._whole
             else None
         )
-        summary, lanes = self._tensors.checked(start, stop, data, block=options.block, compiled=options.compiled)
+        summary, lanes = self._tensors.summary_and_lanes(start, stop, data, block=options.block, compiled=options.compiled)
         return PartResult(summary, lanes, tally)
 
     def views(self, start: int, stop: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -146,7 +146,7 @@ class OpenPair:
         except DumpError as error:
             return PairResult(problem=error.message)
         summaries = [(*span, part.summary) for span, part in zip(self.ranges(), parts, strict=True)]
-        summary, tally = self._tensors.settled(summaries, compiled=self._options.compiled), parts[0].tally
+        summary, tally = self._tensors.settle(summaries, compiled=self._options.compiled), parts[0].tally
         for part in parts[1:]:
             tally.merge(part.tally)
         own, absent = tally.values()

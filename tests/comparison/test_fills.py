@@ -78,7 +78,7 @@ def test_the_compiled_pass_says_no_less_however_it_is_cut(pair, cut):
     tensors = PairOfTensors(*pair)
     ends = (0, min(cut, tensors.size), tensors.size)
     parts = [(start, stop, tensors.summary(start, stop, compiled=True)) for start, stop in itertools.pairwise(ends)]
-    summary = tensors.settled(parts, compiled=True)
+    summary = tensors.settle(parts, compiled=True)
     found, expected = measure_all(summary), measure_all(summarize(*pair))
     assert found["relative_l2"] >= plain_relative_l2(*pair) * (1 - 1e-9) or summary.other_fill
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-14)

@@ -49,7 +49,7 @@ def estimate_pair(  # noqa: PLR0913, PLR0917  a pair, both dumps, and what masks
         right: Record of the target, same shape.
         reference: Its dump.
         target: Its dump.
-        constants: Which mask fills are known.
+        constants: Constants that count as mask fills.
 
     Returns:
         The measure with metrics, their ranges where they are no exact numbers, and why others are absent. Where a part was

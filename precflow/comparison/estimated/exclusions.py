@@ -60,7 +60,7 @@ def match_exclusions(left: KeptTensor, right: KeptTensor, constants: tuple[float
     Args:
         left: The reference, with statistics.
         right: The target, with statistics.
-        constants: Which mask fills are known.
+        constants: Constants that count as mask fills.
     """
     one, other = left.statistics, right.statistics
     if one is None or other is None:

@@ -97,7 +97,7 @@ def load_kept(record: Record, dump: EvidenceSource, constants: tuple[float, ...]
     Args:
         record: The record.
         dump: The dump.
-        constants: Which mask fills are known, for a tensor that is looked at here.
+        constants: Constants that count as mask fills, for a tensor that is classified here.
 
     Raises:
         DumpError: It should have it, and it cannot be read.
@@ -123,7 +123,7 @@ def sum_tensor(tensor: npt.NDArray[Any], described: KeptTensor, constants: tuple
     Args:
         tensor: Any shape.
         described: Its type, shape and share.
-        constants: Which mask fills are known.
+        constants: Constants that count as mask fills.
     """
     name = real_part(name_of(tensor.dtype))
     if name not in FLOATS:

@@ -1,7 +1,7 @@
-"""The fixed ladder of tolerances for which elements are counted, so that ``allclose`` needs no second pass.
+"""The tolerances of ``assert_close`` by type, and how many elements are within them.
 
-A record of a float32 operator inside a float16 run is judged by float16's tolerances. So every rung from the record's own
-type down to the coarsest is counted.
+Which of them decides is known only when limits are applied: a record of a float32 operator inside a float16 run is judged by
+float16's. So elements are counted for the record's own type and all coarser ones, and no second pass is needed.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import numpy as np
 
 from precflow.comparison.fused.value_classes import Floats
 
-# rtol and atol of torch.testing.assert_close; from tight to loose in both, which :func:`count_close` relies on
+# rtol and atol of torch.testing.assert_close; from tight to loose, which :func:`count_close` relies on
 RUNGS = {"float64": (1e-7, 1e-7), "float32": (1.3e-6, 1e-5), "float16": (1e-3, 1e-5), "bfloat16": (1.6e-2, 1e-5)}
 
 
 def rungs_from(coarse: str) -> tuple[str, ...]:
-    """Return the rungs for a type and all coarser ones; none for float8, where ``assert_close`` has no tolerance.
+    """Return a type and all coarser ones that have tolerances; none for float8, for which ``assert_close`` has none.
 
     >>> rungs_from("float16")
     ('float16', 'bfloat16')
@@ -30,7 +30,7 @@ def count_close(distance: Floats, magnitude: Floats, rungs: tuple[str, ...]) -> 
     Args:
         distance: |d|, finite.
         magnitude: |y|, finite, same shape.
-        rungs: Names in ``RUNGS``, from tight to loose: once all elements are within, they are on the looser ones too.
+        rungs: Names in ``RUNGS``, from tight to loose: once all elements are within one, they are within the looser ones too.
     """
     counts: dict[str, int] = {}
     within = 0

@@ -1,4 +1,8 @@
-"""One block of a floating point pair as a :class:`Summary`; pure NumPy, all arithmetic in float64."""
+"""Sums up one block of a floating point pair: pure NumPy, all arithmetic in float64.
+
+A tensor is read in blocks so that the dozen temporaries of a block (differences, quotients, classes) stay in the cache, and
+memory stays bounded whatever the size of the tensor. This is also the oracle that the compiled pass is tested against.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +26,14 @@ from precflow.dumps.dtypes import FloatFacts, coarsest, float_facts
 
 _OFFSET = 1e-7  # CANN's operator standard adds it to |y|
 _SAFE = 2.0**400  # squares and sums of values between 1/_SAFE and _SAFE stay inside float64
-_MOST_EXPONENT = 1000  # norms below 2 to this can be added up
-_EXTREME = 2.0**1022  # from here on the difference of two values may leave float64
+_MOST_EXPONENT = 1000  # norms below 2 to this power can be added up
+_EXTREME = 2.0**1022  # from here on the difference of two values may overflow
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 @dataclass(frozen=True, slots=True)
 class PairFacts:
-    """What the types of a pair imply: facts of both, the coarser one, their fills, and the rungs of the ladder."""
+    """What the types of a pair imply: facts of both, the coarser one, their fills, and types with tolerances to count for."""
 
     reference: FloatFacts
     target: FloatFacts
@@ -49,7 +53,7 @@ def pair_facts(reference: str, target: str, constants: tuple[float, ...] = FILLS
     Args:
         reference: Type of the reference.
         target: Type of the target.
-        constants: Which mask fills are known.
+        constants: Constants that count as mask fills.
     """
     left, right, coarse = float_facts(reference), float_facts(target), coarsest([reference, target])
     return PairFacts(left, right, coarse, (fills_of(left, constants), fills_of(right, constants)), rungs_from(coarse))
@@ -57,13 +61,13 @@ def pair_facts(reference: str, target: str, constants: tuple[float, ...] = FILLS
 
 @dataclass(frozen=True, slots=True)
 class _FloatBlock:
-    """One population of a block, widened: its ordinary pairs, or its fills; others hold 0 on both sides and add nothing.
+    """Either the ordinary pairs of a block or its fills, widened; all other pairs are 0 on both sides and add nothing.
 
     Attributes:
         y: Reference, float64.
-        x: Target, float64; the very same array where no bit differs.
+        x: Target, float64; the very same array if no bit differs.
         raw: Reference and target in their own types.
-        excluded: How many pairs do not belong to it.
+        excluded: Pairs that do not belong to it.
         facts: Of the two types.
         row: Number of the row that the block starts in.
         shape: Rows and their length.
@@ -78,13 +82,13 @@ class _FloatBlock:
     shape: tuple[int, int]
 
     def parts(self) -> list[Summary]:
-        """Measure it."""
+        """Return summaries that add up to that of the block."""
         if self.x is self.y:
-            return [_equal_part(self)]
-        return [_difference_part(self), _relative_part(self), _divergence_part(self)]
+            return [_sum_equal(self)]
+        return [_sum_differences(self), _sum_quotients(self), _sum_divergence(self)]
 
 
-def summarize_floats(  # noqa: PLR0913  each is a thing of its own, named at the call
+def summarize_floats(  # noqa: PLR0913  each is needed, and named at the call
     reference: npt.NDArray[Any],
     target: npt.NDArray[Any],
     facts: PairFacts,
@@ -101,9 +105,9 @@ def summarize_floats(  # noqa: PLR0913  each is a thing of its own, named at the
         facts: Of the two types.
         row: Number of the row that the block starts in.
         length: Elements of a row; the block holds whole rows, or lies within one.
-        floors: Constants below these are no fills in the reference and in the target: ``Summary.floors`` of the whole pair.
+        floors: Smaller constants are not fills, in the reference and in the target: ``Summary.floors`` of the whole pair.
     """
-    unequal = not facts.same or _unequal(reference, target)
+    unequal = not facts.same or _differ(reference, target)
     y = widen(reference)
     x = widen(target) if unequal else y
     shape = (reference.size // length, length) if reference.size % length == 0 else (1, reference.size)
@@ -118,19 +122,19 @@ def summarize_floats(  # noqa: PLR0913  each is a thing of its own, named at the
         )
         return merge([counted, *_FloatBlock(y, x, (reference, target), 0, facts, row, shape).parts()])
     groups = classify_pairs(y, x, facts.fills, floors)
-    fills = _fills(y, x, (reference, target), groups, facts, row, shape)
+    fills = _measure_fills(y, x, (reference, target), groups, facts, row, shape)
     y[groups.excluded] = x[groups.excluded] = 0.0
     excluded = groups.sentinel + groups.nonfinite
-    counted = replace(_counted(reference.size, groups, unequal=unequal), fills=fills)
+    counted = replace(_count_classes(reference.size, groups, unequal=unequal), fills=fills)
     return merge([counted, *_FloatBlock(y, x, (reference, target), excluded, facts, row, shape).parts()])
 
 
 def _largest(values: Floats) -> float:
-    """Return the largest magnitude, NaN where there is a NaN."""
+    """Return the largest magnitude; NaN if there is a NaN."""
     return max(-float(values.min()), float(values.max()))
 
 
-def _fills(  # noqa: PLR0913, PLR0917  what a block is made of
+def _measure_fills(  # noqa: PLR0913, PLR0917  the parts of a block
     y: Floats,
     x: Floats,
     raw: tuple[npt.NDArray[Any], npt.NDArray[Any]],
@@ -139,7 +143,7 @@ def _fills(  # noqa: PLR0913, PLR0917  what a block is made of
     row: int,
     shape: tuple[int, int],
 ) -> Summary | None:
-    """Measure the pairs that are fills of one constant, ``None`` where there are none."""
+    """Measure the pairs that are fills of one constant; ``None`` if there are none."""
     number = int(np.count_nonzero(groups.measured))
     if not number:
         return None
@@ -149,12 +153,12 @@ def _fills(  # noqa: PLR0913, PLR0917  what a block is made of
     return merge([counted, *_FloatBlock(here, there, raw, y.size - number, facts, row, shape).parts()])
 
 
-def _unequal(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> bool:
+def _differ(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> bool:
     word = _WORDS[reference.itemsize]
     return not np.array_equal(reference.view(word), target.view(word))
 
 
-def _counted(elements: int, groups: PairClasses, *, unequal: bool) -> Summary:
+def _count_classes(elements: int, groups: PairClasses, *, unequal: bool) -> Summary:
     return Summary(
         inexact=True,
         elements=elements,
@@ -173,8 +177,8 @@ def _counted(elements: int, groups: PairClasses, *, unequal: bool) -> Summary:
     )
 
 
-def _equal_part(block: _FloatBlock) -> Summary:
-    """Return what a block of equal bits gives: every error is 0, and only the reference's own sums are needed."""
+def _sum_equal(block: _FloatBlock) -> Summary:
+    """Return the summary of a block of equal bits: every error is 0, and only the reference's own sums are needed."""
     magnitude = np.abs(block.y)
     largest = float(magnitude.max())
     compared = block.y.size - block.excluded
@@ -195,11 +199,11 @@ def _equal_part(block: _FloatBlock) -> Summary:
     )
 
 
-def _difference_part(block: _FloatBlock) -> Summary:
-    """Return the sums over differences and values of either side."""
+def _sum_differences(block: _FloatBlock) -> Summary:
+    """Return the sums of differences, and of the values of both sides."""
     magnitude, target = np.abs(block.y), np.abs(block.x)
     largest_y, largest_x = float(magnitude.max()), float(target.max())
-    halved = int(max(largest_y, largest_x) >= _EXTREME)  # then differences are of halves, which stay inside float64
+    halved = int(max(largest_y, largest_x) >= _EXTREME)  # then halves are subtracted, which cannot overflow
     distance = np.abs(_difference(block, halved))
     halves = float(distance.max())
     wrong, difference_square = _squares(distance, halves, block.shape, halved)
@@ -225,8 +229,8 @@ def _difference(block: _FloatBlock, halved: int) -> Floats:
     return block.x / 2 - block.y / 2 if halved else block.x - block.y
 
 
-def _relative_part(block: _FloatBlock) -> Summary:
-    """Return what divides by the reference, element by element; small references (and excluded pairs) give 0."""
+def _sum_quotients(block: _FloatBlock) -> Summary:
+    """Return the sums and maxima of what is divided by the reference; elements with a small reference give 0."""
     normal = block.facts.reference.smallest_normal
     magnitude = np.abs(block.y)
     halved = int(max(float(magnitude.max()), _largest(block.x)) >= _EXTREME)
@@ -255,8 +259,8 @@ def _relative_part(block: _FloatBlock) -> Summary:
     )
 
 
-def _divergence_part(block: _FloatBlock) -> Summary:
-    """Return the terms of the divergence, where both sides may be distributions: no value is negative."""
+def _sum_divergence(block: _FloatBlock) -> Summary:
+    """Return the terms of the divergence, if no value is negative, so that both sides may be distributions."""
     y, x, smallest = block.y, block.x, block.facts.target.smallest
     if y.min() < 0 or x.min() < 0:
         return Summary(negative=True)
@@ -280,7 +284,7 @@ def _sum(values: Floats, largest: float, halved: int = 0) -> ScaledFloat:
 
 
 def _squares(values: Floats, largest: float, shape: tuple[int, int], halved: int = 0) -> tuple[tuple[Floats, int], ScaledFloat]:
-    """Return the Euclidean norm of each row, to be multiplied by 2 to the number beside them, and the sum of all squares."""
+    """Return the norm of each row, with the power of two to multiply them by, and the sum of all squares."""
     exponent = _exponent(largest)
     table = (np.ldexp(values, -exponent) if exponent else values).reshape(shape)
     squares: Floats = np.einsum("ij,ij->i", table, table)
@@ -289,7 +293,7 @@ def _squares(values: Floats, largest: float, shape: tuple[int, int], halved: int
 
 
 def _rows(first: int, difference: tuple[Floats, int], reference: tuple[Floats, int]) -> RowNorms:
-    """Return the norms of rows in one size; in that of the values where none of them leaves float64."""
+    """Return the norms of rows with one common exponent; 0 if none of them leaves the range of float64."""
     most = max(float(norms.max()) for norms, _ in (difference, reference))
     exponent = max(difference[1], reference[1])
     if exponent + math.frexp(most)[1] <= _MOST_EXPONENT:
@@ -301,7 +305,7 @@ def _rows(first: int, difference: tuple[Floats, int], reference: tuple[Floats, i
 
 
 def _product(y: Floats, x: Floats, largest_y: float, largest_x: float) -> ScaledFloat:
-    """Return the sum of x y; not by BLAS, whose own threads would fight with ours."""
+    """Return the sum of x y. Not by BLAS: its threads would compete with ours for the processors."""
     left, right = _exponent(largest_y), _exponent(largest_x)
     first = np.ldexp(y, -left) if left else y
     second = np.ldexp(x, -right) if right else x

@@ -1,4 +1,8 @@
-"""Norms of the rows of a tensor, so that one bad row is seen among a million good ones."""
+"""Norms of the rows of a tensor, so that one bad row is seen among a million good ones.
+
+A row is the last axis: one token of hidden states, one query of attention scores. One wrong token of a thousand changes
+relative L2 of the whole by 3 %, and its own row by 100 %.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,14 @@ import numpy as np
 
 from precflow.comparison.fused.value_classes import Floats
 
-_FEW = 32
-MOST_ROWS = 1 << 20  # 16 MB of norms; beyond it neighbouring rows count as one
+_FEW = 32  # rows up to which sorting a list is faster than NumPy
+MOST_ROWS = 1 << 20  # 16 MB of norms; of longer tensors neighbouring rows count as one
 
 
 def row_length(shape: tuple[int, ...]) -> int:
-    """Return how many elements make a row: the last axis, or the whole tensor where it has one axis or none.
+    """Return how many elements make a row: the last axis, or the whole tensor if it has one axis or none.
 
-    Tensors of more than ``MOST_ROWS`` rows have neighbouring rows taken together, so that memory stays bounded.
+    In tensors of more than ``MOST_ROWS`` rows, neighbouring rows are taken together, so that memory stays bounded.
 
     >>> row_length((3, 77, 768)), row_length((5,)), row_length(()), row_length((1 << 24, 1))
     (768, 5, 1, 16)
@@ -54,7 +58,7 @@ class RowNorms:
         first: Number of the first row.
         difference: Norm of target - reference in each row, divided by 2 to the power of ``exponent``.
         reference: Norm of the reference in each row, divided by the same.
-        exponent: 0 but where norms would leave float64.
+        exponent: 0, unless norms would leave the range of float64.
     """
 
     first: int = 0
@@ -63,7 +67,7 @@ class RowNorms:
     exponent: int = 0
 
     def __add__(self, other: RowNorms) -> RowNorms:
-        """Put two parts together; a row that both have a part of gets the norm of both parts."""
+        """Merge two parts; a row that is cut between them gets the norm of both pieces."""
         if not self.difference.size:
             return other
         if not other.difference.size:
@@ -79,7 +83,7 @@ class RowNorms:
         return RowNorms(first, norms[0], norms[1], exponent)
 
     def filled(self) -> RowNorms:
-        """Return the rows whose reference is not 0: those that hold fills, where norms are of fills alone."""
+        """Return the rows whose reference is not 0. Where norms are of mask fills alone, these are the rows that have any."""
         there = self.reference > 0
         return RowNorms(0, self.difference[there], self.reference[there], self.exponent)
 
@@ -90,7 +94,7 @@ class RowNorms:
             return 0.0
         middle = _median(self.reference)
         scale = np.maximum(self.reference, middle)
-        if middle and math.isfinite(largest / middle):  # then no quotient divides by 0 or leaves float64
+        if middle and math.isfinite(largest / middle):  # then no quotient divides by 0 or overflows
             return float((self.difference / scale).max())
         wrong = self.difference > 0
         with np.errstate(divide="ignore", over="ignore"):

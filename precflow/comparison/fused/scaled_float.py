@@ -1,4 +1,9 @@
-"""A sum that neither overflows nor vanishes: a float times a power of two of any size."""
+"""Sums that neither overflow nor vanish: a float times a power of two of any size.
+
+The squares of float64 values beyond 1e154 are infinite and those below 1e-162 are 0, so a relative L2 of such tensors would
+be NaN, infinite or 0. Sums of squares are therefore taken of values that are scaled by a power of two, which is exact, and
+the exponent is kept beside them.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +14,7 @@ from typing import NamedTuple
 class ScaledFloat(NamedTuple):
     """The number ``mantissa * 2 ** exponent``; the mantissa is 0, not finite, or of magnitude 0.5 to 1.
 
-    Squares of float64 values leave the range of float64; sums of them do not, when they are kept like this.
-    Make it with :meth:`of`.
+    Make it with :meth:`of`, which normalises the mantissa.
     """
 
     mantissa: float = 0.0
@@ -37,7 +41,7 @@ class ScaledFloat(NamedTuple):
         )
 
     def __float__(self) -> float:
-        """Return it as a float: infinite above the range of float64, 0 far below."""
+        """Return it as a float: infinite above the range of float64, 0 far below it."""
         return _times(self.mantissa, self.exponent)
 
 

@@ -1,6 +1,6 @@
-"""The fused pass: a pair of tensors is read once, in blocks, and every block's summary is added up.
+"""The fused pass: reads a pair of tensors once, in blocks, and adds up the summaries of all blocks.
 
-A large comparison takes the compiled pass where it can be had; NumPy's is its oracle, and always there.
+Large comparisons use the compiled pass if there is one for the types; the NumPy pass is always there, and is its oracle.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from precflow.dumps.mapped_pages import release
 Data = npt.NDArray[np.uint8]
 Lanes = tuple[Words, Words]
 
-DEFAULT_BLOCK = 1 << 17  # elements; the temporaries of a block then stay in the cache
-_WORTH_COMPILING = 1 << 27  # elements; below, NumPy is done before numba has compiled (3 s once) or even loaded (0.3 s)
-_EACH = 1 << 17  # elements that NumPy could read in the time that it takes for the smallest pair
+DEFAULT_BLOCK = 1 << 17  # elements: 1 MiB of float64, so that the temporaries of a block stay in the cache
+_WORTH_COMPILING = 1 << 27  # elements; of fewer, NumPy is done before numba has compiled (3 s once) or loaded (0.3 s)
+_EACH = 1 << 17  # elements that NumPy could read in the time that the smallest pair takes
 _LARGEST_KEPT = 31 << 20  # bytes; glibc's own upper bound is 32 MiB
 
 
@@ -39,7 +39,7 @@ class PairOfTensors:
     Args:
         reference: Any element type that a dump can hold.
         target: The same shape, possibly another element type.
-        constants: Which mask fills are known.
+        constants: Constants that count as mask fills.
 
     Raises:
         ValueError: The shapes differ.
@@ -77,29 +77,29 @@ class PairOfTensors:
             stop: Element behind the last one; all of them by default.
             block: Elements that NumPy widens at a time; the result depends on it by rounding only.
             compiled: Take the compiled pass where there is one. It differs by the rounding of sums only.
-            floors: ``Summary.floors`` of the whole pair, where that is not settled: see :func:`settled`.
+            floors: ``Summary.floors`` of the whole pair, where that is not settled: see :meth:`settle`.
         """
         last = self.size if stop is None else stop
         fast = find_compiled_pass(*self._names, self._constants) if compiled else None
         if fast:
             summary = fast(self.reference[start:last], self.target[start:last], start, self.length, floors=floors)
-            return self._typed(summary)
+            return self._mark_mixed(summary)
         _keep_freed_memory()
         ranges = split_at_rows(start, last, self.length, block)
         empty = Summary(inexact=self.inexact, unequal=self._mixed)
         return merge([empty, *(self._block(first, last, floors) for first, last in ranges)])
 
-    def checked(
+    def summary_and_lanes(
         self, start: int, stop: int, data: tuple[Data, ...] | None, *, block: int = DEFAULT_BLOCK, compiled: bool = False
     ) -> tuple[Summary, Lanes | None]:
-        """Measure a range as :meth:`summary` does, and return the lanes of both sides' content ids too.
+        """Measure a range as :meth:`summary` does, and return the checksums of both sides' content ids too.
 
-        The compiled pass takes them from what it has in the cache.
+        The compiled pass computes them from what it has in the cache.
 
         Args:
-            start: First element; it starts a block of lanes on both sides.
+            start: First element; on both sides it starts a block of checksums.
             stop: Element behind the last one.
-            data: Bytes of the range on both sides; ``None`` where nobody asks for lanes.
+            data: Bytes of the range on both sides; ``None`` if no checksums are needed.
             block: As for :meth:`summary`.
             compiled: The same.
         """
@@ -108,14 +108,16 @@ class PairOfTensors:
             summary = self.summary(start, stop, block=block, compiled=compiled)
             return summary, (lanes(data[0]), lanes(data[1])) if data else None
         found = no_lanes(data[0].size), no_lanes(data[1].size)
-        return self._typed(fast(self.reference[start:stop], self.target[start:stop], start, self.length, found)), found
+        return self._mark_mixed(fast(self.reference[start:stop], self.target[start:stop], start, self.length, found)), found
 
-    def _typed(self, summary: Summary) -> Summary:
-        """Return the summary of flat elements as that of the tensors: of two types they are unequal, whatever the bits."""
+    def _mark_mixed(self, summary: Summary) -> Summary:
+        """Mark tensors of two types as unequal, whatever their bits."""
         return replace(summary, unequal=True) if self._mixed and not summary.unequal else summary
 
-    def settled(self, parts: Sequence[tuple[int, int, Summary]], *, compiled: bool = False) -> Summary:
-        """Put the summaries of all ranges together; those with fills that are not far from everything else are read again.
+    def settle(self, parts: Sequence[tuple[int, int, Summary]], *, compiled: bool = False) -> Summary:
+        """Merge the summaries of all ranges; ranges with fills that turn out near other values are read again.
+
+        Whether a constant is far from everything else in its tensor shows only when all of it has been read.
 
         Args:
             parts: First element, the one behind the last, and what :meth:`summary` gave of them, in order.
@@ -132,19 +134,19 @@ class PairOfTensors:
 
     def _block(self, first: int, last: int, floors: FloatPair) -> Summary:
         reference, target = self.reference[first:last], self.target[first:last]
-        summary = self._measured(reference, target, first, floors)
+        summary = self._measure(reference, target, first, floors)
         for side in (reference, target):
             release(side)
         return summary
 
-    def _measured(self, reference: npt.NDArray[Any], target: npt.NDArray[Any], first: int, floors: FloatPair) -> Summary:
+    def _measure(self, reference: npt.NDArray[Any], target: npt.NDArray[Any], first: int, floors: FloatPair) -> Summary:
         if not self.inexact:
             return summarize_integers(reference, target)
         facts = pair_facts(*self._names, self._constants)
         return summarize_floats(reference, target, facts, row=first // self.length, length=self.length, floors=floors)
 
     def _flat(self, array: npt.NDArray[Any], parts: int) -> npt.NDArray[Any]:
-        """Return the elements in C order, without a copy where they lie so already."""
+        """Return the elements in C order, without a copy if they already are."""
         if parts == 2 and array.dtype.kind != "c":
             array = array.astype(np.complex128)
         flat = np.ascontiguousarray(array).reshape(-1)
@@ -155,7 +157,7 @@ class PairOfTensors:
 
 
 def worth_compiling(sizes: Iterable[int]) -> bool:
-    """Say whether pairs of these sizes are read sooner by the compiled pass, the time to compile it included.
+    """Tell whether the compiled pass reads pairs of these sizes sooner, the time to compile it included.
 
     >>> worth_compiling([1 << 26]), worth_compiling([1 << 26] * 2), worth_compiling([77] * 2000)
     (False, True, True)
@@ -170,21 +172,21 @@ def summarize(
     block: int = DEFAULT_BLOCK,
     constants: tuple[float, ...] = FILLS,
 ) -> Summary:
-    """Read a pair of tensors and return its summary; twice only where constants that masks are made of stand among others.
+    """Read a pair of tensors and return its summary; it is read twice only if constants of masks are among its values.
 
     Raises:
         ValueError: The shapes differ.
     """
     pair = PairOfTensors(reference, target, constants)
     compiled = worth_compiling([pair.size])
-    return pair.settled([(0, pair.size, pair.summary(block=block, compiled=compiled))], compiled=compiled)
+    return pair.settle([(0, pair.size, pair.summary(block=block, compiled=compiled))], compiled=compiled)
 
 
 @functools.cache
 def _keep_freed_memory() -> None:
-    """Make the allocator keep what is freed: measured, a pass is four times faster when no temporary faults its pages in anew.
+    """Make the allocator keep freed memory: measured, a pass is four times faster if temporaries need no fresh pages.
 
     glibc returns freed blocks above a threshold to the kernel, and raises the threshold to the largest block it ever freed.
-    Other allocators do not care.
+    Other allocators are not affected.
     """
     np.empty(_LARGEST_KEPT, np.uint8)

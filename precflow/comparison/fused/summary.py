@@ -1,8 +1,8 @@
-"""What one pass over a pair of tensors leaves: a small value from which every metric follows, and which can be merged.
+"""What one pass over a pair of tensors gives: a small value from which every metric follows, and which can be added up.
 
-Blocks, threads and resumed runs agree, because a summary of a whole is the sum of the summaries of its parts, and memory is
-bounded whatever the size of the tensors. ``summarize.py`` makes it. It is a value like a frozen dataclass, but of msgspec: of
-thirty attributes that takes a tenth of the time, and every pair has one.
+The summary of a whole is the sum of the summaries of its parts. So blocks, threads and resumed runs agree, and memory is
+bounded whatever the size of the tensors. ``summarize.py`` makes it. It is a struct of msgspec and not a frozen dataclass
+because making one with thirty attributes takes a tenth of the time, and every pair has one.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
         saturated_mismatch: Pairs of which one side only has the largest value of its narrow type, the other not nearly.
         nonfinite_mismatch: NaN or infinities without an equal partner.
         infinity_for_sentinel: -inf against a negative fill: a match.
-        unequal: Some element's bits differ, or the types do.
+        unequal: The bits of some element differ, or the types do.
         difference_sum: Sum of |d|.
         difference_square: Sum of d^2.
         difference_max: Largest |d|; exact integer for integers.
         reference_sum: Sum of |y|.
         reference_square: Sum of y^2.
-        target_sum: Sum of x; means nothing where ``negative``.
+        target_sum: Sum of x; meaningless if ``negative``.
         target_square: Sum of x^2.
         product: Sum of x y.
         relative_sum: Sum of |d| / |y|.
@@ -63,14 +63,14 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
         ulp_sum: Sum of distances in units in the last place.
         ulp_max: Largest.
         divergence: Sum of y log(y / x) - y + x.
-        negative: Some compared value is negative, so ``divergence`` means nothing.
+        negative: Some compared value is negative, so ``divergence`` is meaningless.
         rows: Norms of rows.
         largest_reference: Largest magnitude of a finite value of the reference that is near no constant.
         largest_target: The same of the target.
         least_fill_reference: Smallest constant, by magnitude, that was taken for a fill in the reference; infinite for none.
         least_fill_target: The same of the target.
-        fills: The sentinel pairs of one constant, measured like compared ones; ``None`` where there are none. Rows without
-            any have a norm of 0 there, or none.
+        fills: The sentinel pairs of one constant, measured like compared ones; ``None`` if there are none. Rows without
+            fills have a norm of 0 in it, or none.
     """
 
     inexact: bool = False

@@ -1,9 +1,8 @@
-"""Classes of values: what is an ordinary number, and what is a mask fill, an infinity or a NaN that must not enter its sums.
+"""Sorts values into classes: ordinary numbers, and mask fills, infinities and NaN, which must not enter the sums.
 
 One masked attention score of ``finfo.min`` outweighs every other element of a norm: it hides any fault, or fails a clean pair
-whose two sides fill with different constants. So fills are measured by themselves, and told from ordinary numbers by place. A
-fill is a known constant, far from everything else in its tensor (``agent/contract.py`` says which); all else is ordinary,
-however large.
+whose two sides fill with different constants. So fills are measured by themselves. A fill is a known constant that is far from
+everything else in its tensor (``agent/contract.py`` has the list); all other values are ordinary, however large.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ FloatPair = tuple[float, float]  # of the reference and of the target
 ORDINARY, NOT_A_NUMBER, INFINITY, MINUS_INFINITY, FIRST_FILL = range(5)
 """Classes; from ``FIRST_FILL`` on one class for each constant of the list, the same on both sides."""
 
-CLOSE = 0.02  # of the larger one: a fill and an ordinary number that are no further apart are two of the latter
-_WIDE = frozenset({"float64", "float32"})  # nobody sees the end of these
+CLOSE = 0.02  # of the larger one; a fill and an ordinary number no further apart than this count as two ordinary numbers
+_WIDE = frozenset({"float64", "float32"})  # no computation saturates at the largest value of these
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,8 +41,8 @@ class Fills:
         classes: The class of each band.
         low: Whether a class is a fill at the lower end, by class.
         ends: Classes of the smallest and of the largest finite value of the type; ``ORDINARY`` where it has no fills.
-        largest: Magnitude at which it saturates; infinite for types whose end nobody sees.
-        slack: How far another value may be from that and count as the same.
+        largest: Magnitude at which it saturates; infinite for float32 and float64.
+        slack: A value no further from that than this counts as saturated too.
     """
 
     plain: float
@@ -83,12 +82,12 @@ def _columns(bands: Any) -> tuple[list[float], list[float], list[float]]:
 
 
 def widen(block: npt.NDArray[Any]) -> Floats:
-    """Return the values as float64, exactly; bfloat16 by its bits, which is ten times faster than its cast."""
+    """Return the values as float64, exactly; bfloat16 by its bits, which is ten times faster than ``ml_dtypes``' cast."""
     if block.dtype.name == "bfloat16":
         bits: npt.NDArray[np.uint32] = block.view(np.uint16).astype(np.uint32)
         bits <<= np.uint32(16)
         block = bits.view(np.float32)
-    with np.errstate(invalid="ignore"):  # a signalling NaN
+    with np.errstate(invalid="ignore"):  # a signalling NaN would warn
         return block.astype(np.float64)
 
 
@@ -98,8 +97,8 @@ class ClassifiedValues:
 
     Attributes:
         kinds: Class of each.
-        largest: Largest magnitude of a finite value that lies in no band; 0 where there is none.
-        least: Smallest constant, by magnitude, of those taken for fills; infinite where there is none.
+        largest: Largest magnitude of a finite value that is near no constant; 0 if there is none.
+        least: Smallest constant, by magnitude, that was taken for a fill; infinite if there is none.
     """
 
     kinds: Classes
@@ -108,7 +107,7 @@ class ClassifiedValues:
 
     @property
     def floor(self) -> float:
-        """Smallest magnitude of a constant that is far from everything else, where the part is the whole."""
+        """If the part is the whole tensor: the magnitude from which a constant is far from everything else."""
         return FILLS_FAR * self.largest
 
 
@@ -122,7 +121,7 @@ def classify_values(values: Floats, fills: Fills, floor: float = 0.0) -> Classif
     """
     kinds = np.zeros(values.shape, np.uint8)
     top = max(-float(values.min()), float(values.max())) if values.size else 0.0
-    if top < fills.plain:  # NaN is not
+    if top < fills.plain:  # False for NaN
         return ClassifiedValues(kinds, top, np.inf)
     magnitudes = np.abs(values)
     plain = magnitudes < fills.plain
@@ -164,8 +163,8 @@ class PairClasses:
         sentinel: How many hold a fill on both sides.
         sentinel_mismatch: How many hold a fill on one side, and another number on the other that is far from it.
         other_fill: How many of ``sentinel`` hold two constants that do not stand for each other.
-        saturated_mismatch: How many are the largest value of a narrow type on one side only, and not nearly on the other.
-        infinity_for_sentinel: Places where a negative fill stands against -inf, which masks alike: a match.
+        saturated_mismatch: How many are the largest value of a narrow type on one side, and not nearly so on the other.
+        infinity_for_sentinel: How many are a negative fill on one side and -inf on the other: both mask, so this is a match.
         largest: See :class:`ClassifiedValues`; of both sides.
         least: The same.
     """
@@ -189,14 +188,14 @@ def classify_pairs(
 ) -> PairClasses:
     """Sort a pair of blocks into classes.
 
-    A fill on one side only is an ordinary pair, whose difference enters the sums like any other. Two fills stand for each
-    other where they are one constant, or each is the extreme value of its own type.
+    A fill on one side only is an ordinary pair: its difference enters the sums like any other. Two fills match if they are the
+    same constant, or if each is the extreme value of its own type.
 
     Args:
         reference: Values of the reference.
         target: Values of the target, same shape.
         fills: Of the reference's and of the target's type.
-        floors: Constants below these are ordinary numbers in the reference and in the target.
+        floors: Smaller constants are ordinary numbers, in the reference and in the target.
     """
     mine, theirs = classify_values(reference, fills[0], floors[0]), classify_values(target, fills[1], floors[1])
     left, right = mine.kinds, theirs.kinds

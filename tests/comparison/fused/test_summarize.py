@@ -75,11 +75,11 @@ def test_the_compiled_pass_reads_where_it_is_asked_for(compiled):
 def test_lanes_come_with_the_compiled_pass_or_from_the_bytes(compiled):
     pair = PairOfTensors(X, X)
     data = X.reshape(-1).view(np.uint8), X.reshape(-1).view(np.uint8)
-    pair.checked(0, 360, data, compiled=True)
+    pair.summary_and_lanes(0, 360, data, compiled=True)
     assert compiled[-1][-1]
-    _, found = pair.checked(0, 360, data)
+    _, found = pair.summary_and_lanes(0, 360, data)
     assert np.array_equal(found[0], lanes(data[0]))
-    assert pair.checked(0, 360, None, compiled=True)[1] is None
+    assert pair.summary_and_lanes(0, 360, None, compiled=True)[1] is None
     assert not compiled[-1][-1], "nobody asked for lanes"
 
 
