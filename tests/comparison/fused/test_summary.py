@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.scaled_float import ScaledFloat
@@ -41,6 +42,8 @@ def assert_same(first, second):
         if isinstance(getattr(first, name), ScaledFloat):
             room = 1e-12 * float(first.target_square + first.reference_square) if name == "product" else 0.0
             assert float(getattr(first, name)) == pytest.approx(float(getattr(second, name)), rel=1e-12, abs=room)
+        elif name == "fills" and first.fills is not None and second.fills is not None:
+            assert_same(*(replace(one.fills, rows=one.fills.rows.filled()) for one in (first, second)))
         elif name != "rows":
             assert getattr(first, name) == getattr(second, name), name
     ours, theirs = measure_all(first), measure_all(second)
