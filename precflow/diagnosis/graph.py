@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from precflow.agent.contract import BACKWARD, FORWARD, OUTSIDE, ROOT_MODULE
+from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT, OUTSIDE, ROOT_MODULE
 from precflow.diagnosis.nodes import CallKey, CallNode, Edge, OutputKey, key_of
 from precflow.diagnosis.phases import PhaseEdges
 from precflow.dumps.records import Call, Record
@@ -32,11 +32,11 @@ class _SeenOutputs:
     def add(self, key: CallKey, call: Call) -> None:
         """Remember the outputs of a call."""
         for record in call.outputs:
-            place = (key, record.index)
-            self.outputs.add(place)
-            self.by_shape[call.phase, record.shape].append(place)
-            if record.known and math.prod(record.shape) > 1:  # single numbers are equal by chance
-                self.by_content[record.known].append(place)
+            output = (key, record.index)
+            self.outputs.add(output)
+            self.by_shape[call.phase, record.shape].append(output)
+            if record.known and math.prod(record.shape) > 1:  # single numbers are often equal by chance
+                self.by_content[record.known].append(output)
 
 
 def build_graph(calls: Iterable[Call], *, outside: frozenset[str] = frozenset()) -> dict[CallKey, CallNode]:
@@ -47,24 +47,24 @@ def build_graph(calls: Iterable[Call], *, outside: frozenset[str] = frozenset())
         outside: Content ids of the workload's own inputs: no edge is guessed for them.
     """
     ordered = sorted(((key_of(call), call) for call in calls), key=lambda pair: pair[0])
-    inside = _inside(ordered)
+    inside = _find_inside(ordered)
     seen = _SeenOutputs()
     nodes: dict[CallKey, CallNode] = {}
     phases = PhaseEdges(nodes, (call for _, call in ordered))
     for key, call in ordered:
         children = inside.get(key, ())
-        start = children[0] if children else key
+        start = children[0] if children else key  # a module is given its inputs before its first child runs
         edges = [*_find_edges(call, start, seen, outside, phases), *phases.edges(call)]
-        around = phases.find_unfinished_backward(call)
-        if around is not None:
-            edges += [*_find_edges(around, start, seen, outside, phases), *phases.edges(around)]
+        backward = phases.find_unfinished_backward(call)
+        if backward is not None:  # the gradient depends on whatever that backward was given
+            edges += [*_find_edges(backward, start, seen, outside, phases), *phases.edges(backward)]
         nodes[key] = CallNode(key, call, tuple(edges), children)
         seen.add(key, call)
         phases.note(call)
     return nodes
 
 
-def _inside(ordered: list[tuple[CallKey, Call]]) -> Mapping[CallKey, tuple[CallKey, ...]]:
+def _find_inside(ordered: list[tuple[CallKey, Call]]) -> Mapping[CallKey, tuple[CallKey, ...]]:
     """Return, for each module call, the calls that it and its children made in its phase since the module's last call.
 
     A call that completes is kept waiting for every module around it; the next call of such a module to complete takes it.
@@ -108,34 +108,41 @@ def _enclosing(call: Call, outer: dict[str, str]) -> Iterator[str]:
 
 
 def _find_edges(call: Call, start: CallKey, seen: _SeenOutputs, outside: frozenset[str], phases: PhaseEdges) -> Iterator[Edge]:
-    given = call.outputs if call.phase == "gradient" else call.inputs  # a gradient's record is what arrived at the parameter
+    """Yield the edges of a call's inputs.
+
+    An input that nothing made has an edge without a source in the forward: it came from outside. A guess from execution order
+    is made only if nothing else is known about any input of the call, because a wrong edge would blame the wrong call.
+    """
+    given = call.outputs if call.phase == GRADIENT else call.inputs  # a gradient's record is what arrived at the parameter
     sources = [_find_recorded(record, start, seen) or _find_same_content(record, start, seen) for record in given]
     anything = any(source is not None for source in sources)
     for record, source in zip(given, sources, strict=True):
         from_outside = bool(record.content) and record.content in outside
         if record.weight:
             yield Edge(record, source or phases.find_weight(call, record))
-        elif source is not None or (call.phase == "forward" and (anything or from_outside)):
+        elif source is not None or (call.phase == FORWARD and (anything or from_outside)):
             yield Edge(record, source)
         elif call.phase in _NESTED and not anything:
             guess = _find_latest(seen.by_shape.get((call.phase, record.shape), []), start)
-            if guess is not None or call.phase == "forward":
+            if guess is not None or call.phase == FORWARD:
                 yield Edge(record, guess, guessed=guess is not None)
 
 
 def _find_recorded(record: Record, start: CallKey, seen: _SeenOutputs) -> OutputKey | None:
     if record.source is None:
         return None
-    place = ((start[0], start[1], record.source[0]), record.source[1])
-    return place if place in seen.outputs and place[0] < start else None
+    rank, step, _ = start
+    order, index = record.source
+    output = ((rank, step, order), index)
+    return output if output in seen.outputs and output[0] < start else None
 
 
 def _find_same_content(record: Record, start: CallKey, seen: _SeenOutputs) -> OutputKey | None:
     return None if record.weight else _find_latest(seen.by_content.get(record.known, []), start)
 
 
-def _find_latest(places: list[OutputKey], start: CallKey) -> OutputKey | None:
-    """Return the last output before ``start`` in the same rank and step; ``places`` are sorted."""
-    position = bisect.bisect_left(places, (start, ""))
-    found = places[position - 1] if position else None
+def _find_latest(outputs: list[OutputKey], start: CallKey) -> OutputKey | None:
+    """Return the last of some sorted outputs before ``start`` in the same rank and step."""
+    position = bisect.bisect_left(outputs, (start, ""))
+    found = outputs[position - 1] if position else None
     return found if found and found[0][:2] == start[:2] else None

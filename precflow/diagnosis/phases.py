@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
-from precflow.agent.contract import OUTSIDE, ROOT_MODULE
+from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT, OPTIMIZER, OUTSIDE, ROOT_MODULE
 from precflow.diagnosis.nodes import CallKey, CallNode, Edge, OutputKey, key_of
 from precflow.dumps.records import Call, Record
 
@@ -38,31 +38,31 @@ class PhaseEdges:
         self._weights: _Weights = defaultdict(dict)  # rank and module -> weight and phase -> what was last made of it
         self._added: Counter[_ParameterKey] = Counter()  # how often backward adds to a parameter's gradient
         for call in calls:
-            if call.phase == "backward" and not call.operator:
+            if call.phase == BACKWARD and not call.operator:
                 self._all_backwards[call.rank, call.step, call.module].append(call)
-            elif call.phase == "gradient":
+            elif call.phase == GRADIENT:
                 self._added[_parameter(call)] += 1
 
     def note(self, call: Call) -> None:
         """Remember a call that is in the graph now."""
         key = key_of(call)
-        if call.phase == "forward":
+        if call.phase == FORWARD:
             self._end[key[:2]] = key
             if not call.operator:
                 self._forward[(*key[:2], call.module)][call.call] = key
-        elif call.phase == "backward" and not call.operator:
+        elif call.phase == BACKWARD and not call.operator:
             self._done_backwards[(*key[:2], call.module)].append(key)
-        elif call.phase in {"gradient", "optimizer"} and call.outputs:
+        elif call.phase in {GRADIENT, OPTIMIZER} and call.outputs:
             name = call.outputs[0].index
             sources = [(record, (key, record.index)) for record in call.outputs]
             self._weights[call.rank, call.module][name, call.phase] = sources
-            if call.phase == "gradient":
+            if call.phase == GRADIENT:
                 self._gradients[(*key[:2], call.module, name)] = sources[0]
 
     def find_weight(self, call: Call, record: Record) -> OutputKey | None:
         """Return the optimizer's call that made a weight in an earlier step."""
         module, _, name = record.weight.rpartition(".")
-        made = self._weights.get((call.rank, module), {}).get((name, "optimizer"), ())
+        made = self._weights.get((call.rank, module), {}).get((name, OPTIMIZER), ())
         return next((place for _, place in made if place[0] < (call.rank, call.step, 0)), None)
 
     def find_unfinished_backward(self, call: Call) -> Call | None:
@@ -70,7 +70,7 @@ class PhaseEdges:
 
         A linear layer has the gradient of its weights before that of its input, so the record of its backward comes later.
         """
-        if call.phase != "gradient":
+        if call.phase != GRADIENT:
             return None
         done = len(self._done_backwards.get(self._find_user(call), ()))
         return next((backward for number, backward in self._summed_backwards(call) if number >= done), None)
@@ -88,11 +88,11 @@ class PhaseEdges:
 
     def edges(self, call: Call) -> Iterator[Edge]:
         """Yield the edges of a call besides those of its inputs."""
-        if call.phase == "forward":
+        if call.phase == FORWARD:
             yield from () if call.operator else self._own_weights(call)
-        elif call.phase == "backward":
+        elif call.phase == BACKWARD:
             yield from () if call.operator else self._of_forward(call)
-        elif call.phase == "gradient":
+        elif call.phase == GRADIENT:
             yield from self._of_gradient(call)
         else:
             yield from self._of_optimizer(call)
