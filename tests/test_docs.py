@@ -59,6 +59,12 @@ def test_links_lead_somewhere(document):
     assert broken == []
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
+def test_source_files_that_are_named_exist(document):
+    named = re.findall(r"(?<![\w/])(?:precflow|tests|conf|templates)/[\w/-]+\.\w+", document.read_text(encoding="utf-8"))
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 def test_numbers_in_words_are_those_of_the_code():
     words = {10: "Ten", 11: "Eleven", 12: "Twelve", 13: "Thirteen", 14: "Fourteen"}
     statistics = (ROOT / "conf" / "capture" / "statistics.yaml").read_text(encoding="utf-8")
