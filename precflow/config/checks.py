@@ -17,7 +17,7 @@ from precflow.agent.contract import BACKWARD, FILLS, GRADIENT, LARGEST, MODULE, 
 from precflow.agent.sampling import parse_slices
 from precflow.config import emulation, factories, standards
 from precflow.config.documents import DottedPath, PathProblems, scalars
-from precflow.config.schema import Accepted, Capture, CaptureRule, Limits, Rule, RunConfig
+from precflow.config.schema import Accepted, Capture, CaptureRule, Limits, RunConfig, ToleranceRule
 from precflow.config.suggestions import did_you_mean
 from precflow.config.trust import TARGET
 from precflow.config.vocabulary import COLUMNS, ESCALATING
@@ -122,7 +122,7 @@ def _check_rules(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
             yield path, f"loosens {metric} of {source} without `because`"
 
 
-def _loosened_limits(rule: Rule, config: RunConfig) -> Iterator[tuple[str, str]]:
+def _loosened_limits(rule: ToleranceRule, config: RunConfig) -> Iterator[tuple[str, str]]:
     """Yield ``(metric, whose limit)`` where a rule's limit is wider than the one it takes the place of."""
     dtype = standards.coarsest(config.reference.dtype, config.target.dtype)
     others = {f"`{name}`": standards.limits(name, dtype) for name in config.tolerance.standards}
@@ -205,7 +205,7 @@ def _check_executor(config: RunConfig) -> PathProblems:
             yield ("executor", key), "is a number; 0 is one a processor"
 
 
-def _given_limits(limits: Limits | Rule | Accepted) -> dict[str, float]:
+def _given_limits(limits: Limits | ToleranceRule | Accepted) -> dict[str, float]:
     ours = {metric: getattr(limits, metric) for metric in LIMITED if getattr(limits, metric) is not None}
     return {**ours, **limits.metrics}
 

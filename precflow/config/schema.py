@@ -255,7 +255,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Rule(Limits):
+class ToleranceRule(Limits):
     """Other limits for the records that match; the first matching rule wins over standards and plain limits."""
 
     match: str = key("*", "Pattern over `module` or `module / operator`.", '"*.final_layer_norm"')
@@ -274,7 +274,7 @@ class Tolerance(Limits):
     standards: tuple[str, ...] = key(
         ("default",), "Names of standards (`precflow ls standard`). Every one of them must pass.", "[default, allclose]"
     )
-    rules: tuple[Rule, ...] = key(
+    rules: tuple[ToleranceRule, ...] = key(
         (),
         "Other limits for some records. The first rule that matches wins over standards and plain limits.",
         '[{match: "*.router", relative_l2: 5%, because: ties of the top k break by rounding}]',

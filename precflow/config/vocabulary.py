@@ -32,7 +32,7 @@ WORDS = {
     "CaptureRule.level": LEVELS,
     "CaptureRule.phase": PHASES,
     "CaptureRule.detail": ("", *DETAILS, NONE),
-    "Rule.phase": ("", *PHASES),
+    "ToleranceRule.phase": ("", *PHASES),
     "Accepted.phase": ("", *PHASES),
     "Report.formats": ("html", "markdown", "json", "junit"),
     "Executor.name": ("local", "dask"),

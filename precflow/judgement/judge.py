@@ -8,8 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from precflow.comparison.measure import Measure
-from precflow.config.schema import Rule as ToleranceRule
-from precflow.config.schema import RunConfig
+from precflow.config.schema import RunConfig, ToleranceRule
 from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
 from precflow.judgement.coverage import (

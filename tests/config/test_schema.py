@@ -1,6 +1,6 @@
 import json
 
-from precflow.config.schema import Rule, RunConfig, Share, Tolerance, plain
+from precflow.config.schema import RunConfig, Share, Tolerance, ToleranceRule, plain
 
 
 def test_a_whole_configuration_is_json():
@@ -8,7 +8,7 @@ def test_a_whole_configuration_is_json():
 
 
 def test_order_is_that_of_the_schema_and_tuples_are_lists():
-    tolerance = plain(Tolerance(standards=("a", "b"), rules=(Rule(match="x", relative_l2=Share(0.5)),)))
+    tolerance = plain(Tolerance(standards=("a", "b"), rules=(ToleranceRule(match="x", relative_l2=Share(0.5)),)))
     assert list(tolerance)[-3:] == ["standards", "rules", "fills"]
     assert tolerance["standards"] == ["a", "b"]
     assert tolerance["rules"][0]["relative_l2"] == 0.5

@@ -15,7 +15,7 @@ from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import summarize
 from precflow.comparison.measure import Measure
 from precflow.comparison.reading import count_classes
-from precflow.config.schema import Rule, Tolerance
+from precflow.config.schema import Tolerance, ToleranceRule
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
@@ -90,8 +90,8 @@ def test_at_least_metrics(measure, run):
 
 def test_the_first_rule_that_matches_replaces_the_metrics_it_names(measure, run):
     rules = (
-        Rule(match="*.mlp", relative_l2=0.01, because="known"),
-        Rule(match="*", relative_l2=1e-9),
+        ToleranceRule(match="*.mlp", relative_l2=0.01, because="known"),
+        ToleranceRule(match="*", relative_l2=1e-9),
     )
     tolerance = Tolerance(rules=rules, cosine_similarity=0.9999)
     loose = status(run, measure(relative_l2=5e-3), tolerance=tolerance)
@@ -105,7 +105,7 @@ def test_the_first_rule_that_matches_replaces_the_metrics_it_names(measure, run)
 def test_a_rule_on_allclose_replaces_the_standards_form_of_it(measure, run):
     record = measure(metrics={"allclose_share": 0.9, "allclose_share_float32": 0.9})
     assert status(run, record, tolerance=Tolerance(standards=("allclose",))).status == "fail"
-    rule = Rule(match="*", allclose_share=0.8, because="ties")
+    rule = ToleranceRule(match="*", allclose_share=0.8, because="ties")
     assert status(run, record, tolerance=Tolerance(standards=("allclose",), rules=(rule,))).status == "pass"
 
 

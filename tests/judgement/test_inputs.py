@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from precflow.config.schema import Rule, Tolerance
+from precflow.config.schema import Tolerance, ToleranceRule
 from precflow.errors import DumpError
 from precflow.judgement.inputs import make_input_judge, measure_input
 
@@ -37,7 +37,7 @@ def test_what_was_kept_may_leave_it_open():
 
 def test_the_types_of_the_runs_and_the_rules_of_the_recipe_count():
     assert status(X, X * np.float32(1.001), dtypes=("float16", "float32")).limit == 2.0**-8
-    wide = replace(Tolerance(), rules=(Rule(match="a", relative_l2=0.05),))
+    wide = replace(Tolerance(), rules=(ToleranceRule(match="a", relative_l2=0.05),))
     assert (status(X, X * np.float32(1.01), tolerance=wide).status, status(X, X * np.float32(1.01)).status) == ("pass", "fail")
 
 

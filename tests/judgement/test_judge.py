@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from precflow.config.schema import Coverage, Limits, Rule, Tolerance
+from precflow.config.schema import Coverage, Limits, Tolerance, ToleranceRule
 from precflow.judgement.verdicts import VERDICTS
 from precflow.metrics import METRICS
 
@@ -63,7 +63,11 @@ def test_a_recipe_that_records_nothing_is_told_so(measure, run):
 
 
 def test_a_rule_of_the_tolerance_that_matches_nothing_is_told(measure, run):
-    rules = (Rule(match="*.mlp", relative_l2=1e-3), Rule(match="*.mpl", relative_l2=1e-9), Rule(match="*", phase="backward"))
+    rules = (
+        ToleranceRule(match="*.mlp", relative_l2=1e-3),
+        ToleranceRule(match="*.mpl", relative_l2=1e-9),
+        ToleranceRule(match="*", phase="backward"),
+    )
     warnings = run([measure()], tolerance=Tolerance(rules=rules))[1].warnings
     assert warnings == ("tolerance.rules '*.mpl' matches no record", "tolerance.rules '*' (backward) matches no record")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precflow.config.schema import Rule
+from precflow.config.schema import ToleranceRule
 from precflow.judgement.limits import (
     Condition,
     describe_undecided,
@@ -69,12 +69,12 @@ def test_blind_limits(metric, limit, dtype, expected):
 
 
 def test_conditions_are_the_limits_that_are_set():
-    rule = Rule(match="a", relative_l2=0.5, cosine_similarity=0.0, because="x")
+    rule = ToleranceRule(match="a", relative_l2=0.5, cosine_similarity=0.0, because="x")
     assert list_conditions(rule, "a", "x") == [
         Condition("cosine_similarity", 0.0, "a", "x"),
         Condition("relative_l2", 0.5, "a", "x"),
     ]
-    assert list_conditions(Rule(), "a") == []
+    assert list_conditions(ToleranceRule(), "a") == []
 
 
 def test_a_condition_is_written_with_its_direction():
