@@ -1,4 +1,4 @@
-"""Descriptions and details as plain data: strict JSON, in which NaN and infinity are words."""
+"""Turns descriptions and details into plain data for strict JSON, which has no NaN and infinity: they become words."""
 
 from __future__ import annotations
 

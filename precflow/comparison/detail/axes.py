@@ -1,4 +1,4 @@
-"""Where along each axis the squared error sits, summed up box by box."""
+"""Sums of squared errors by position along each axis, added up box by box."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from precflow.comparison.detail.boxes import Box
 from precflow.comparison.fused.value_classes import Floats
 
-MOST_GROUPS = 1 << 16  # of positions of one axis; on longer axes neighbours count together, so that memory stays bounded
-PROFILE = 48  # groups that a picture of an axis has
-SHOWN = 5
+MOST_GROUPS = 1 << 16  # sums that one axis has; on longer axes neighbours share one, so that memory stays bounded
+PROFILE = 48  # stretches that an axis is drawn with
+SHOWN = 5  # positions with the largest shares that are listed
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Axis:
     Attributes:
         number: Which axis, from 0.
         size: Positions.
-        step: Positions that count as one: 1 but on axes of more than ``MOST_GROUPS`` positions.
+        step: Positions that share a sum: 1, except on axes of more than ``MOST_GROUPS`` positions.
         top: ``(first, last, share)`` of the (groups of) positions with the largest shares of the tensor's squared error.
         profile: Shares of at most ``PROFILE`` equal stretches of the axis, in order; together 1, or nothing where no error is.
     """
@@ -61,7 +61,7 @@ class AxisSums:
         self.sums = [mine + theirs for mine, theirs in zip(self.sums, other.sums, strict=True)]
 
     def axes(self) -> tuple[Axis, ...]:
-        """Return what was found along each axis."""
+        """Return the squared error along each axis."""
         return tuple(self._axis(number) for number in range(len(self.sizes)))
 
     def shares(self, axis: int) -> Floats:

@@ -1,4 +1,8 @@
-"""Says in words where the error of a tensor is: one column, the last positions of an axis, everywhere alike."""
+"""Finds where along the axes the error of a tensor is, and says it in words: one column, the last positions, everywhere alike.
+
+Each axis is looked at by itself: the shares of the squared error by position show a single position, a few, a stretch, or every
+n-th one, which points at a padding, a tile or a lane of the device.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,19 @@ from precflow.comparison.fused.value_classes import Floats
 
 MOST_OF_IT = 0.9  # share of the squared error that a few positions must carry to be named
 FEW = 8  # positions that are named one by one
-_END = 0.99  # share that a stretch at an end of the axis must carry
-_EVEN = 8.0  # times the mean share up to which the largest one counts as even; noise over a thousand positions reaches 5
-_HALF = 0.5  # share from which one position is uneven however few there are
+_END = 0.99  # share that a stretch must carry
+_EVEN = 8.0  # times the mean share; a largest share up to this counts as even: noise over a thousand positions reaches 5
+_HALF = 0.5  # a position with a larger share is uneven, however few positions there are
 _FEWEST_TO_BE_EVEN = 2
-_PERIODS = {64: "64th", 32: "32nd", 16: "16th", 8: "eighth", 4: "fourth", 2: "second", 3: "third"}  # a tile, a lane, a pair
+_PERIODS = {
+    64: "64th",
+    32: "32nd",
+    16: "16th",
+    8: "eighth",
+    4: "fourth",
+    2: "second",
+    3: "third",
+}  # a device's tiles and lanes, and pairs
 
 
 @dataclass(frozen=True)
@@ -41,7 +53,7 @@ class AxisPattern:
 
 
 def find_patterns(sums: AxisSums) -> tuple[AxisPattern, ...]:
-    """Return what stands out along each axis that has more than one position; nothing where there is no error."""
+    """Return what stands out along each axis of more than one position; nothing if there is no error."""
     return tuple(
         _find_pattern(axis, sums.shares(axis), sums.steps[axis], size)
         for axis, size in enumerate(sums.sizes)
@@ -72,7 +84,7 @@ def describe_patterns(found: Sequence[AxisPattern], sizes: tuple[int, ...]) -> s
 
 
 def format_percent(share: float) -> str:
-    """Return a share in percent; 100 % only where it is all of it.
+    """Return a share in percent; 100 % only if it is all.
 
     >>> format_percent(1.0), format_percent(0.99999), format_percent(0.934)
     ('100 %', '99.99 %', '93 %')
@@ -98,7 +110,7 @@ def _find_pattern(axis: int, shares: Floats, step: int, size: int) -> AxisPatter
 
 
 def _find_few(axis: int, shares: Floats, step: int, size: int) -> AxisPattern | None:
-    """Return the fewest positions that carry most of the error, where they are few and far fewer than all."""
+    """Return the fewest positions that carry most of the error, if they are few and far fewer than all."""
     most = min(FEW, max(1, shares.size // 8)) if shares.size > 2 else 1
     order = np.lexsort((np.arange(shares.size), -shares))[:most]
     carried = np.cumsum(shares[order])
@@ -110,7 +122,7 @@ def _find_few(axis: int, shares: Floats, step: int, size: int) -> AxisPattern | 
     if len(found) == 1:
         text = f"one position ({_name_group(found[0], step, size)} of axis {axis}) carries {format_percent(share)}"
         return AxisPattern(axis, "one", (found[0] * step,), share, text)
-    if found[-1] - found[0] + 1 == len(found):  # neighbours: a stretch says more
+    if found[-1] - found[0] + 1 == len(found):  # neighbours are described better as a stretch
         return None
     listed = ", ".join(_name_group(group, step, size) for group in found)
     text = f"{len(found)} of {shares.size} positions of axis {axis} ({listed}) carry {format_percent(share)}"
@@ -118,7 +130,7 @@ def _find_few(axis: int, shares: Floats, step: int, size: int) -> AxisPattern | 
 
 
 def _find_stretch(axis: int, shares: Floats, step: int, size: int) -> AxisPattern | None:
-    """Return the shortest stretch around all but the last per cent of the error, where it is at most half of the axis."""
+    """Return the stretch that holds 99 % of the error, if it is at most half of the axis."""
     sums = np.cumsum(shares)
     spare = (1 - _END) / 2
     first = int(np.searchsorted(sums, spare, side="right"))
@@ -139,7 +151,7 @@ def _find_stretch(axis: int, shares: Floats, step: int, size: int) -> AxisPatter
 
 
 def _find_every(axis: int, shares: Floats, step: int, size: int) -> AxisPattern | None:
-    """Return the remainder that carries most of the error, where every second, fourth... position does: a tile or a lane."""
+    """Return period and remainder if every second, third, fourth... position carries most of the error."""
     if step > 1:
         return None
     for period, ordinal in _PERIODS.items():

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-BLOCK = 1 << 17  # elements of a box at most; its temporaries then stay in the cache
+BLOCK = 1 << 17  # elements of a box, at most, so that its temporaries stay in the cache
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from precflow.dumps.dtypes import NUMPY_DTYPES, name_of, real_part
 from precflow.dumps.mapped_pages import release
 
 ENDS = 6  # values shown at either end
-_ENOUGH_DIGITS = 7  # tell all bfloat16 and float8 apart
+_ENOUGH_DIGITS = 7  # six digits distinguish all values of bfloat16 and float8
 
 
 @dataclass(frozen=True)
@@ -72,19 +72,19 @@ def describe(arrays: Sequence[npt.NDArray[Any]], *, block: int = BLOCK) -> list[
 
 
 def _find_fill_floor(flat: npt.NDArray[Any]) -> float:
-    """Return what a constant must be larger than to be a mask's fill in a tensor, in a pass of its own."""
+    """Return the magnitude below which a constant is no mask fill in a tensor; this takes a pass of its own."""
     fills = extents.find_kind(flat.dtype.name).fills
     return 0.0 if fills is None else find_fill_floor(flat, fills)
 
 
 def as_reals(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the elements flat in C order, without a copy where they lie so already; complex numbers as pairs of reals."""
+    """Return the elements flat in C order, without a copy if they already are; complex numbers as pairs of reals."""
     flat = np.ascontiguousarray(array).reshape(-1)
     return flat.view(NUMPY_DTYPES[real_part(name_of(flat.dtype))]) if flat.dtype.kind == "c" else flat
 
 
 def split_blocks(flat: npt.NDArray[Any], block: int = BLOCK) -> Iterator[npt.NDArray[Any]]:
-    """Return the blocks of a flat array one after the other, and give the pages of each back when the next one is asked for."""
+    """Yield the blocks of a flat array, and release the mapped pages of each before the next one."""
     for start in range(0, flat.size, block):
         part = flat[start : start + block]
         yield part

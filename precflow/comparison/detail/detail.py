@@ -1,4 +1,4 @@
-"""One pair of tensors in full, computed in blocks: memory is bounded whatever the size."""
+"""Everything about one pair of tensors, computed in blocks, so that memory is bounded whatever their size."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Element:
     """One element of a pair.
 
     Attributes:
-        index: Where it is; of complex tensors a last number says which part, 0 real and 1 imaginary.
-        reference: Its value, as the shortest text that gives it back.
+        index: Its index; for complex tensors a last number says which part, 0 real and 1 imaginary.
+        reference: Its value, as the shortest text that reads back as the same value.
         target: The same of the target.
-        error: ``|target - reference|``; NaN where one of them is not finite.
-        relative: ``error / |reference|``; NaN where that has no meaning.
+        error: ``|target - reference|``; NaN if one of them is not finite.
+        relative: ``error / |reference|``; NaN if the reference is 0 or the error NaN.
     """
 
     index: tuple[int, ...]
@@ -53,7 +53,7 @@ class Detail:
         metrics: Metric name -> number; one that has no meaning is absent.
         mismatches: Elements that are NaN, infinite or a fill and have no equal partner.
         unequal: Elements whose values differ, NaN equal to NaN.
-        first: The first of them in C order, ``None`` where there is none.
+        first: The first of them in C order; ``None`` if there is none.
         mismatched: The first elements that are NaN, infinite or a fill on one side only, or of another kind on each.
         worst_absolute: Elements with the largest ``|x - y|``, largest first.
         worst_relative: Elements with the largest ``|x - y| / |y|``.
@@ -106,7 +106,7 @@ def examine(reference: npt.NDArray[Any], target: npt.NDArray[Any], *, threads: i
         reference=first,
         target=second,
         metrics=measure_all(summary),
-        mismatches=_list_mismatches(summary),
+        mismatches=_count_mismatches(summary),
         unequal=found.unequal,
         first=next(iter(_elements(pair, shape, [found.first] if found.first >= 0 else [])), None),
         mismatched=_elements(pair, shape, found.mismatched),
@@ -122,7 +122,7 @@ def examine(reference: npt.NDArray[Any], target: npt.NDArray[Any], *, threads: i
     )
 
 
-def _list_mismatches(summary: Summary) -> int:
+def _count_mismatches(summary: Summary) -> int:
     by_place = summary.sentinel_mismatch + summary.other_fill + summary.saturated_mismatch
     return by_place + summary.nonfinite_mismatch
 
@@ -137,25 +137,25 @@ def _measure_errors(
     every = cut_boxes(shape, block)
     total, found = AxisSums(shape), Errors()
     with ThreadPoolExecutor(threads) as pool:
-        while tasks := [task for _ in range(threads) if (task := _take(every))]:
-            for errors, sums in pool.map(lambda task: _task(pair, shape, summary, task), tasks):
+        while tasks := [task for _ in range(threads) if (task := _take_boxes(every))]:
+            for errors, sums in pool.map(lambda task: _measure_task(pair, shape, summary, task), tasks):
                 found += errors
                 total.merge(sums)
     return found, total
 
 
-def _take(every: Iterable[Box]) -> list[Box]:
+def _take_boxes(every: Iterable[Box]) -> list[Box]:
     return [box for _, box in zip(range(_TASK), every, strict=False)]
 
 
-def _task(pair: PairOfTensors, shape: tuple[int, ...], summary: Summary, task: list[Box]) -> tuple[Errors, AxisSums]:
+def _measure_task(pair: PairOfTensors, shape: tuple[int, ...], summary: Summary, task: list[Box]) -> tuple[Errors, AxisSums]:
     sums, errors = AxisSums(shape), Errors()
     for box in task:
-        errors += _box(pair, box, sums, summary, errors)
+        errors += _measure_errors_of_box(pair, box, sums, summary, errors)
     return errors, sums
 
 
-def _box(pair: PairOfTensors, box: Box, sums: AxisSums, summary: Summary, before: Errors) -> Errors:
+def _measure_errors_of_box(pair: PairOfTensors, box: Box, sums: AxisSums, summary: Summary, before: Errors) -> Errors:
     reference, target = pair.reference[box.start : box.stop], pair.target[box.start : box.stop]
     found = measure_differences(reference, target, inexact=pair.inexact, floors=summary.floors)
     errors = (
@@ -183,8 +183,8 @@ def _element(pair: PairOfTensors, shape: tuple[int, ...], number: int) -> Elemen
 
 
 def _describe_where(standing: tuple[AxisPattern, ...], summary: Summary, found: Errors, sizes: tuple[int, ...]) -> str:
-    """Return where the error is in one sentence; what has no size, a NaN or a fill on one side, is told first."""
-    mismatched = _list_mismatches(summary)
+    """Return where the error is, in one sentence; NaN and fills on one side, which have no size, come first."""
+    mismatched = _count_mismatches(summary)
     texts = [f"{mismatched} elements are NaN, infinite or a mask's fill on one side only"] if mismatched else []
     if summary.difference_max:
         texts.append(describe_patterns(standing, sizes))

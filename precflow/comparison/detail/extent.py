@@ -1,4 +1,4 @@
-"""What one tensor holds: classes of values, extremes and sums, read in blocks and added up."""
+"""What the values of one tensor are: counts by class, extremes and sums, read in blocks and added up."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Extent:
         sentinel: Fill values of masks among them.
         zero: Exact zeros among them.
         saturated: Elements that have the largest finite magnitude of their type.
-        minimum: Smallest ordinary element; ``inf`` where there is none.
-        maximum: Largest ordinary element; ``-inf`` where there is none.
+        minimum: Smallest ordinary element; ``inf`` if there is none.
+        maximum: Largest ordinary element; ``-inf`` if there is none.
         total: Sum of the ordinary elements.
         square: Sum of their squares.
     """
@@ -97,7 +97,7 @@ def measure_extent(block: npt.NDArray[Any], floor: float = 0.0) -> Extent:
 
     Args:
         block: Its elements.
-        floor: Constants of a smaller magnitude are ordinary numbers in its tensor: :func:`kept.floor_of`.
+        floor: Constants of a smaller magnitude are ordinary numbers in its tensor: :func:`kept_evidence.find_fill_floor`.
     """
     if not block.size:
         return Extent()
@@ -113,11 +113,11 @@ def measure_extent(block: npt.NDArray[Any], floor: float = 0.0) -> Extent:
         zero=values.size - int(np.count_nonzero(values)),
         saturated=int(np.count_nonzero(np.abs(values) == kind.largest)) if math.isfinite(kind.largest) else 0,
     )
-    return counted + _summed(wanted) if wanted.size else counted
+    return counted + _sum_values(wanted) if wanted.size else counted
 
 
 def select_ordinary(values: Floats, fills: Fills | None, floor: float = 0.0) -> tuple[Floats, Classes | None]:
-    """Return the ordinary values of a block, and the class of every one; ``None`` where all of them are ordinary.
+    """Return the ordinary values of a block, and the class of each value; ``None`` if all are ordinary.
 
     Args:
         values: Of the block.
@@ -146,7 +146,7 @@ def norm(of: Extent) -> float:
     return float(ScaledFloat.of(math.sqrt(math.ldexp(of.square.mantissa, odd)), (of.square.exponent - odd) // 2))
 
 
-def _summed(values: Floats) -> Extent:
+def _sum_values(values: Floats) -> Extent:
     """Return extremes and sums; squares are taken of values scaled to at most 1, so that none overflows or vanishes."""
     low, high = float(values.min()), float(values.max())
     exponent = math.frexp(max(abs(low), abs(high)))[1]

@@ -1,4 +1,4 @@
-"""One record of two dumps in full: its pair of tensors, what went into its call on both sides, and where its output goes."""
+"""Everything about one record of two dumps: both tensors, the inputs of its call on both sides, and where its output goes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Weights = tuple[Mapping[str, Entry], Mapping[str, Entry]]
 
 @dataclass(frozen=True)
 class InputComparison:
-    """What went into the call at one place.
+    """One input of a call, compared between the sides.
 
     Attributes:
         index: Name of the argument, or its number.
-        weight: Name of the parameter where it is one.
+        weight: Name of the parameter, if it is one.
         state: ``equal bits``, ``equal before casting`` (weights), ``differs``, ``another shape``, ``another type``,
             ``unknown`` (no content id), or the only side that has it.
     """
@@ -41,12 +41,12 @@ class RecordDetail:
     Attributes:
         record: Identity text.
         name: ``module / operator``.
-        detail: Both tensors side by side, ``None`` where they cannot be laid so.
-        reference: The reference's tensor alone, where there is no detail and it can be read.
+        detail: Both tensors compared; ``None`` if that is not possible.
+        reference: The reference's tensor alone, if there is no detail and it can be read.
         target: The same of the target.
-        reason: Why there is no detail, ``""`` where there is one.
-        note: What a reader of the positions has to know, ``""`` for nothing.
-        inputs: What went into the call.
+        reason: Why there is no detail; ``""`` if there is one.
+        note: What a reader of the positions has to know; ``""`` for nothing.
+        inputs: The inputs of the call.
         feeds: Names of the calls that its output goes to, on the reference.
     """
 
@@ -96,7 +96,7 @@ def examine_record(
 
 
 def compare_inputs(left: FoundRecord, right: FoundRecord, weights: Weights = ({}, {})) -> tuple[InputComparison, ...]:
-    """Return what went into the calls of two records and whether it was the same, by content ids alone.
+    """Return the inputs of the calls of two records and whether they were the same, by content ids alone.
 
     Args:
         left: The record on the reference.

@@ -1,7 +1,8 @@
-"""Between which values a metric must lie, from sums of either side and, where there are sketches, an estimate of the distance.
+"""Between which values a metric must lie, from sums of both sides and, if there are sketches, an estimate of the distance.
 
-y is the reference, x the target, d = x - y, as in ``metrics.py``; all norms are Euclidean. Every range holds whatever the
-elements are, but for the range of a sketch, which holds as often as its construction says.
+y is the reference, x the target, d = x - y, as in ``formulas.py``; all norms are Euclidean. Every range holds whatever the
+elements are: norms bound the distance by the triangle inequality. Only the range of a sketch may fail, as rarely as
+docs/estimates.md says.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ ROUNDING = 2.0**-20
 """Error of an agent's sums, relative to the sum of magnitudes, and of its norms: rows of 512 values are added up in float32."""
 
 _OFFSET = 1e-7  # of mare and mere
-_TELLING = 4.0  # times that 1 - cosine may vary within its range; beyond, its best guess says nothing
-_TINY = 2.0**-20  # of a vector's length, below which the other one's direction is lost in their difference
+_TELLING = 4.0  # factor by which 1 - cosine may vary within its range for its best guess to be worth showing
+_TINY = 2.0**-20  # of a vector's length; the direction of a shorter one is lost in their difference
 _ROUNDED = 2.0**-50  # error of a few operations in float64, relative to the largest operand
 _SMALLEST_SQUARE = 2.0**-1000  # mean square below which float64 loses squares; agents scale what float32 would lose
 _SMALLEST_NORM = 2.0**-62  # of one element, below which the norm of a row in float32 loses it
@@ -60,19 +61,19 @@ class SideSums:
 
     @property
     def smallest(self) -> float:
-        """A magnitude that no element is below: 0 where both signs occur."""
+        """A lower bound of all magnitudes: 0 if both signs occur."""
         return max(self.minimum, -self.maximum, 0.0)
 
     @property
     def magnitudes(self) -> Bounds:
-        """Between which values the sum of magnitudes lies."""
+        """Lower and upper bound of the sum of magnitudes."""
         if self.minimum >= 0 or self.maximum <= 0:
             return abs(self.total), abs(self.total)
         return max(self.norm, abs(self.total)), math.sqrt(self.count) * self.norm
 
 
 def sum_side(kept: KeptTensor, count: int) -> SideSums | str:
-    """Return the sums of one side, or why they are of no use, in words.
+    """Return the sums of one side, or the reason why they cannot be used.
 
     Args:
         kept: With statistics.
@@ -95,14 +96,14 @@ def sum_side(kept: KeptTensor, count: int) -> SideSums | str:
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """What is known of the norm of the difference.
+    """Bounds and estimate of the norm of the difference.
 
     Attributes:
         low: At least.
         high: At most.
-        estimate: The best guess, from sketches; ``None`` without, and where a certain bound proves them wrong: elements that
-            differ have met in one bucket and cancel there.
-        largest: Between which values the largest single ``|d|`` lies.
+        estimate: The best guess, from sketches; ``None`` without, and if a certain bound proves it wrong: then differences have
+            met in one bucket and cancel there.
+        largest: Lower and upper bound of the largest single ``|d|``.
     """
 
     low: float
@@ -112,7 +113,7 @@ class Distance:
 
 
 def bound_distance(y: SideSums, x: SideSums, left: KeptTensor, right: KeptTensor) -> Distance:
-    """Return the norm of the difference as far as it is known.
+    """Return what the sums, sketches and row norms of both sides say about the norm of the difference.
 
     Args:
         y: Sums of the reference.
@@ -145,20 +146,20 @@ def _sketched(left: KeptTensor, right: KeptTensor) -> float | None:
 
 
 def _rows_apart(left: KeptTensor, right: KeptTensor) -> float:
-    """Return what the norms of rows differ by, as a whole: never more than the norm of the difference."""
+    """Return the norm of the differences of row norms: it is never more than the norm of the difference."""
     rows = _rows(left, right)
     return estimate_norm(rows[1] - rows[0]) if rows else 0.0
 
 
 def _rows(left: KeptTensor, right: KeptTensor) -> tuple[Floats, Floats] | None:
-    """Return the norms of the rows of both sides, ``None`` where they were not kept alike."""
+    """Return the norms of the rows of both sides; ``None`` unless both sides kept the same rows."""
     if left.rows is None or right.rows is None or left.rows.shape != right.rows.shape or not left.rows.size:
         return None
     return left.rows, right.rows
 
 
 def bound_metrics(y: SideSums, x: SideSums, far: Distance, left: KeptTensor, right: KeptTensor) -> dict[str, Bounds]:
-    """Return between which values each metric lies; metrics of which nothing is known are absent."""
+    """Return lower and upper bound of each metric; metrics without any are absent."""
     found = dict(_bound_by_distance(y, x, far))
     found |= _bound_close_shares(y, far, coarsest((left.dtype, right.dtype)))
     worst = _bound_worst_row(y, far, left, right)
@@ -166,12 +167,12 @@ def bound_metrics(y: SideSums, x: SideSums, far: Distance, left: KeptTensor, rig
 
 
 def add_fills(known: Mapping[str, Bounds], error: float, size: float) -> dict[str, Bounds]:
-    """Return the ranges with what the fills of a mask may add to them: a metric is the worse of ordinary numbers and of fills.
+    """Widen ranges by what mask fills may add: a metric is the worse of the numbers of ordinary elements and of fills.
 
     Args:
         known: The ranges of ordinary numbers.
-        error: No two fills are further apart than this.
-        size: No fill of the reference has a smaller magnitude, above 0.
+        error: Largest distance of two fills.
+        size: Smallest magnitude of a fill of the reference, above 0.
     """
     relative = error / size
     share = {name: error <= RUNGS[name][1] + RUNGS[name][0] * size for name in RUNGS}
@@ -188,9 +189,9 @@ def add_fills(known: Mapping[str, Bounds], error: float, size: float) -> dict[st
 
 
 def guess_metrics(y: SideSums, x: SideSums, far: Distance) -> dict[str, float]:
-    """Return the best guess of each metric that follows from the norm of the difference; none without sketches.
+    """Return the best guesses of metrics that follow from the norm of the difference; none without sketches.
 
-    The cosine of vectors whose lengths explain most of their difference cannot be guessed.
+    The cosine is left out if the lengths of both vectors explain most of their difference: little is known of the angle then.
     """
     if far.estimate is None:
         return {}
@@ -224,9 +225,9 @@ def compute_cosine(y: SideSums, x: SideSums, apart: float) -> float:
 
 
 def _bound_cosine(y: SideSums, x: SideSums, far: Distance) -> Bounds:
-    """Return between which values the cosine lies: :func:`compute_cosine` with what its norms are off by.
+    """Return the bounds of the cosine: :func:`compute_cosine` at both ends of the distance, widened by the error of the norms.
 
-    The shorter of two vectors of very different lengths is lost in their difference: nothing is known of their angle then.
+    If one vector is far shorter than the other it is lost in their difference, and nothing is known of the angle.
     """
     if not y.norm or not x.norm:
         return compute_cosine(y, x, far.high), compute_cosine(y, x, far.low)
@@ -267,7 +268,7 @@ def _bound_close_shares(y: SideSums, far: Distance, coarse: str) -> Mapping[str,
 
 
 def _bound_worst_row(y: SideSums, far: Distance, left: KeptTensor, right: KeptTensor) -> Bounds | None:
-    """Return the range of the worst row's error, from the norms of rows; ``None`` where they were not kept."""
+    """Return the range of the worst row's error, from the norms of rows; ``None`` if they were not kept."""
     if len(left.shape) < 2:  # a vector is one row
         return divide(far.low, y.norm), divide(far.high, y.norm)
     kept_rows, count = _rows(left, right), math.prod(left.shape[:-1])
@@ -285,7 +286,7 @@ def _bound_worst_row(y: SideSums, far: Distance, left: KeptTensor, right: KeptTe
 
 
 def _group_scale(rows: Floats, count: int, y: SideSums) -> Floats:
-    """Return what a group's difference is at most divided by, for its worst row; the median is below ``|y| sqrt(2 / rows)``."""
+    """Return an upper bound of the divisor for the worst row of each group; the median is below ``|y| sqrt(2 / rows)``."""
     together = -(-count // len(rows))
     scale: Floats = np.hypot(rows, math.sqrt(together * 2 / count) * y.norm)
     return scale

@@ -1,8 +1,8 @@
-"""Metrics of pairs of which not both tensors were kept: exact, estimated or bounded where they can be had, else absent.
+"""Metrics of pairs of which not both tensors were kept: exact, estimated or bounded if possible, else absent with a reason.
 
-Equal content ids mean equal bits, so that every error is exactly 0. Two sketches give the norm of the difference with an error
-of 3.1 % (root mean square); statistics give bounds only. Nothing is passed on the strength of what was not kept: a metric that
-cannot be had is named with its reason.
+Equal content ids mean equal bits, so every error is exactly 0. Two sketches give the norm of the difference with an error of
+3.1 % (root mean square); statistics give bounds only. A metric that cannot be computed is absent, never 0, so that no record
+passes because of what was not kept.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _SINGLE = "needs single elements"
 
 
 def needs_estimate(measure: Measure, left: Record, right: Record) -> bool:
-    """Tell whether a pair is measured here: not both tensors were stored, or other parts of them, or equal bits say all."""
+    """Tell whether a pair is measured here: a tensor was not stored, the sides kept different parts, or the bits are equal."""
     parts = (left.share, left.part) != (right.share, right.part)
     return not (left.stored and right.stored) or parts or (measure.equal and left.share < 1)
 
 
-def estimate_pair(  # noqa: PLR0913, PLR0917  a pair, both dumps, and what masks are known
+def estimate_pair(  # noqa: PLR0913, PLR0917  a pair, both dumps, and the constants of masks
     measure: Measure,
     left: Record,
     right: Record,
@@ -52,8 +52,8 @@ def estimate_pair(  # noqa: PLR0913, PLR0917  a pair, both dumps, and what masks
         constants: Constants that count as mask fills.
 
     Returns:
-        The measure with metrics, their ranges where they are no exact numbers, and why others are absent. Where a part was
-        kept they are those of the part, and only whether the bits are equal is told of the whole.
+        The measure with metrics, ranges of those that are not exact, and why others are absent. If a part of the tensor was
+        kept, they are those of the part; only ``bitwise_equal`` is always about the whole.
     """
     if measure.equal:
         return _measure_equal(measure, left)
@@ -74,7 +74,7 @@ def estimate_pair(  # noqa: PLR0913, PLR0917  a pair, both dumps, and what masks
 
 
 def _load_side(side: str, record: Record, dump: EvidenceSource, constants: tuple[float, ...]) -> KeptTensor:
-    """Return what a dump has of a record; an error says on which side it is."""
+    """Return what a dump kept of a record; an error names the side."""
     try:
         return load_kept(record, dump, constants)
     except DumpError as error:
@@ -91,7 +91,7 @@ def _name_sides_without(left: Record, right: Record) -> str:
 
 
 def _measure_equal(measure: Measure, record: Record) -> Measure:
-    """Return the metrics of equal bits, and what is known of the values that enter no sum."""
+    """Return the metrics of equal bits, and the counts of values that enter no sum."""
     known = record.statistics
     size = _count_elements(record, 1.0)
     nonfinite, sentinel = (known.nonfinite, known.sentinel) if known and record.share == 1 else (0, 0)
@@ -118,7 +118,7 @@ def _measure_equal(measure: Measure, record: Record) -> Measure:
 
 
 def _count_elements(record: Record, share: float) -> int:
-    """Return the number of elements of a part of a tensor, parts of complex ones counted singly."""
+    """Return the number of elements of a part of a tensor; a complex number counts as two."""
     whole = math.prod(record.shape) * (2 if record.dtype.startswith("complex") else 1)
     return round(whole * share)
 
@@ -148,7 +148,7 @@ def _estimate(measure: Measure, first: KeptTensor, second: KeptTensor, size: int
 def _sort_metrics(
     measure: Measure, guessed: Mapping[str, float], known: Mapping[str, bounds.Bounds], meaningless: frozenset[str]
 ) -> Measure:
-    """Sort metrics into exact ones, estimates and bounds, and name what is absent."""
+    """Sort metrics into exact ones, estimates and ranges, and name those that are absent."""
     known = {name: limits for name, limits in known.items() if name not in meaningless}
     fixed = {name: low for name, (low, high) in known.items() if low == high}
     metrics = {**{name: value for name, value in guessed.items() if name in known}, **fixed, **measure.metrics}
@@ -161,13 +161,13 @@ def _sort_metrics(
 
 
 def _give_up(measure: Measure, reason: str) -> Measure:
-    """Return a measure of which no more is known than whether the bits are equal, each metric with the reason."""
+    """Return a measure of which only ``bitwise_equal`` is known; the reason stands with each other metric."""
     without = _find_without_tolerances(measure)
     return replace(measure, absent={name: reason for name in METRICS if name not in {*measure.metrics, *without}})
 
 
 def _compare_bits(left: Record, right: Record) -> dict[str, float]:
-    """Return that the bits differ, where that is known: content ids are those of whole tensors, whatever was kept."""
+    """Return that the bits differ, if that is known: content ids are those of whole tensors, whatever part was kept."""
     known = left.dtype != right.dtype or (left.content and right.content)
     return {"bitwise_equal": 0.0} if known else {}
 
@@ -192,7 +192,7 @@ def _find_without_tolerances(measure: Measure) -> frozenset[str]:
 
 
 def _count_classes(size: int, one: Statistics, other: Statistics, found: ExclusionMatch) -> dict[str, int]:
-    """Return the classes of values as for tensors; where the places differ, at least so many of each."""
+    """Return the classes of values as for tensors; if their positions differ, these are lower bounds."""
     nonfinite = max(one.nonfinite, other.nonfinite)
     excluded = max(one.nonfinite + one.sentinel, other.nonfinite + other.sentinel)
     return {
@@ -208,7 +208,7 @@ def _count_classes(size: int, one: Statistics, other: Statistics, found: Exclusi
 
 
 def _list_warnings(counts: Mapping[str, int]) -> tuple[str, ...]:
-    """Return what a reader should know of the elements that enter no sum, where both sides agree on them."""
+    """Return what a reader should know of the elements that enter no sum, if both sides agree on them."""
     masked = counts["infinity_for_sentinel"]
     told = (
         (counts["nonfinite"] - masked, "{} NaN or Inf, equal in kind and place on both sides"),

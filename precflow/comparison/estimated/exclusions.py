@@ -1,7 +1,7 @@
-"""Whether the fills, NaN and infinities of two tensors stand at the same places, told from counts and checksums.
+"""Finds out from counts and checksums whether fills, NaN and infinities are at the same positions in two tensors.
 
-Sums of two sides may be compared only where both leave out the same elements. Counts that differ prove a mismatch, equal ones
-prove nothing; the checksum of their places does.
+Sums of two sides may be compared only if both leave out the same elements. Different counts prove a mismatch; equal counts
+prove nothing, but equal checksums of the positions do.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _SEVERAL = "a side holds mask fill values of several constants, and where each o
 
 @dataclass(frozen=True, slots=True)
 class ExclusionMatch:
-    """What is known of the elements that are no ordinary numbers.
+    """What is known of the elements that are not ordinary numbers.
 
     Attributes:
         agree: Both sides leave out the same elements, each for the same reason.
-        unknown: Why that cannot be told, ``""`` where it can.
+        unknown: Why that is not known; ``""`` if it is.
         nonfinite_mismatch: NaN or infinities without an equal partner: at least so many.
         sentinel_mismatch: Fills that stand against ordinary numbers: at least so many.
         other_fill: Fills of two constants that do not stand for each other: at least so many.
         saturated_mismatch: Elements with the largest value of their type on one side only: at least so many.
         infinity_for_sentinel: -inf against a negative fill, where they agree.
-        fill_error: Where they agree, at most so far are two fills from each other, in the tensor's own unit...
-        fill_size: ...and no fill of the reference has a smaller magnitude.
+        fill_error: If they agree: largest distance of two fills, in the tensor's own unit.
+        fill_size: If they agree: smallest magnitude of a fill of the reference.
     """
 
     agree: bool = False
@@ -55,7 +55,7 @@ class ExclusionMatch:
 
 
 def match_exclusions(left: KeptTensor, right: KeptTensor, constants: tuple[float, ...] = FILLS) -> ExclusionMatch:
-    """Compare where two tensors of one shape hold something else than ordinary numbers.
+    """Compare at which positions two tensors of one shape hold something else than ordinary numbers.
 
     Args:
         left: The reference, with statistics.
@@ -81,7 +81,7 @@ def match_exclusions(left: KeptTensor, right: KeptTensor, constants: tuple[float
 
 
 def _match_by_checksum(one: Statistics, other: Statistics, fills: FillsOfBoth, *, straddle: bool) -> ExclusionMatch:
-    """Compare places where both sides have the same numbers of everything."""
+    """Compare positions, after all counts were found to be equal."""
     if not (one.sentinel or other.sentinel or one.nonfinite or other.nonfinite):
         return ExclusionMatch(agree=True)
     if one.places is None or other.places is None:
@@ -96,7 +96,7 @@ def _match_by_checksum(one: Statistics, other: Statistics, fills: FillsOfBoth, *
 
 
 def _match_constants(one: Statistics, other: Statistics, fills: FillsOfBoth) -> ExclusionMatch:
-    """Compare what two sides are filled with, at the same places."""
+    """Compare the constants of two sides that are filled at the same positions."""
     here, there = (_find_constant(side, kinds) for side, kinds in zip((one, other), fills, strict=True))
     if here is None or there is None:
         return ExclusionMatch(unknown=_SEVERAL)
@@ -113,7 +113,7 @@ def _match_constants(one: Statistics, other: Statistics, fills: FillsOfBoth) -> 
 
 
 class _FillConstant(NamedTuple):
-    """What all fills of a side are of: the value, its class, how far fills are from it, and which end of its type it is."""
+    """The one constant that fills a side: value, class, how far fills are from it, and which end of its type it is."""
 
     value: float
     kind: int
@@ -122,7 +122,7 @@ class _FillConstant(NamedTuple):
 
 
 def _find_constant(side: Statistics, fills: Fills | None) -> _FillConstant | None:
-    """Return what a side is filled with, ``None`` where that is not one constant."""
+    """Return the constant that a side is filled with; ``None`` if there are several."""
     if fills is None or side.fill is None or side.spread is None:
         return None
     kind = int(classify_values(np.array([side.fill], np.float64), fills).kinds[0])
@@ -136,7 +136,7 @@ def _count_masked(side: Statistics) -> int:
 
 
 def _is_counted_otherwise(side: KeptTensor, fills: Fills | None, constants: tuple[float, ...]) -> bool:
-    """Tell whether the fills of a side were counted by another definition, and that may matter."""
+    """Tell whether a side counted fills by another definition, in a way that may matter here."""
     known = side.statistics
     if side.fills is not None and sorted(side.fills) == sorted(constants):
         return False
@@ -146,7 +146,7 @@ def _is_counted_otherwise(side: KeptTensor, fills: Fills | None, constants: tupl
 
 
 def _match_saturated(one: Statistics, other: Statistics, fills: FillsOfBoth) -> ExclusionMatch | None:
-    """Return what follows from saturated elements that are no fills; ``None`` where no side has any."""
+    """Return what follows from saturated elements that are not fills; ``None`` if no side has any."""
     pairs = ((one, other, fills[0]), (other, one, fills[1]))
     found = [(against, kinds) for side, against, kinds in pairs if kinds and _largest(side) == kinds.largest]
     if not found:
@@ -162,19 +162,19 @@ def _largest(side: Statistics) -> float:
 
 
 def _count_nonfinite_apart(one: Statistics, other: Statistics) -> int:
-    """Return at how many places a NaN or infinity cannot have an equal partner; one place may take one of each side."""
+    """Return how many NaN or infinities cannot have an equal partner, at least; one position may take one of each side."""
     return max(_count_without_partner(one, other), _count_without_partner(other, one))
 
 
 def _count_without_partner(side: Statistics, other: Statistics) -> int:
-    """Return how many NaN and infinities of a side are more than the other has; -inf may stand against a negative fill."""
+    """Return by how many NaN and infinities a side exceeds the other; -inf also matches a negative fill."""
     low = other.sentinel - (other.high or 0)
     kinds = ((side.nan, other.nan), (side.positive_infinity, other.positive_infinity))
     return sum(max(0, here - there) for here, there in (*kinds, (side.negative_infinity, other.negative_infinity + low)))
 
 
 def _count_fills_apart(one: Statistics, other: Statistics) -> int:
-    """Return how many fills cannot have a partner; a negative one may stand against -inf."""
+    """Return how many fills cannot have a partner, at least; a negative one also matches -inf."""
     if one.high is None or other.high is None:
         return abs(one.sentinel + one.negative_infinity - other.sentinel - other.negative_infinity)
     return max(abs(_count_low(one) - _count_low(other)), abs(one.high - other.high))

@@ -1,6 +1,7 @@
-"""What is known of one side's tensor, whatever was kept of it: the tensor, its sketch, its statistics, or its content id.
+"""Loads what one side kept of a tensor: the tensor itself, its sketch, its statistics, or its content id.
 
-A tensor that one side stored is brought into the form of the other side's sketch or statistics, in float64.
+A stored tensor is summed up here, in float64, as the agent would have done it, so that it can be compared with a sketch or with
+statistics of the other side.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ _SINGLE, _SPLIT = 2.0**-22, 2.0**-32  # error of sums in float32, without and wi
 
 
 class EvidenceSource(Protocol):
-    """A dump, as far as it is read here."""
+    """What is needed of a dump here."""
 
     @property
     def fills(self) -> tuple[float, ...] | None:
-        """The constants by which its statistics tell mask fills; ``None`` where they are of an older definition."""
+        """The constants that its statistics count as mask fills; ``None`` if they go by an older definition."""
 
     def tensor(self, record: Record) -> npt.NDArray[Any]:
         """Return a record's tensor; raises DumpError."""
@@ -64,14 +65,14 @@ class KeptTensor:
     Attributes:
         dtype: Name of its element type.
         shape: Sizes.
-        share: Share of its elements that the rest speaks of.
+        share: Share of its elements that all else here is about.
         evidence: One of ``contract.DETAILS``: the most that was kept.
         statistics: Counts and sums.
-        sketch: float64 ``[BUCKETS]``; ``None`` too where the tensor's shape is in step with the buckets.
+        sketch: float64 ``[BUCKETS]``; ``None`` also if the tensor's shape is in step with the buckets.
         resolution: Error of the sketch's own sums, relative to the tensor's norm.
         rows: Norms of rows, or of equal groups of neighbouring rows.
-        exact: The numbers were taken in float64 from the tensor itself.
-        fills: The constants by which fills were told; ``None`` where it was done by an older definition.
+        exact: The numbers were computed in float64 from the tensor itself.
+        fills: The constants that were counted as fills; ``None`` for an older definition.
     """
 
     dtype: str
@@ -87,12 +88,12 @@ class KeptTensor:
 
 
 def common_constants(reference: EvidenceSource, target: EvidenceSource) -> tuple[float, ...]:
-    """Return the constants that both dumps know mask fills by, those that are always known where they do not agree."""
+    """Return the constants that both dumps count as mask fills; the usual ones if the dumps do not agree."""
     return reference.fills if reference.fills and reference.fills == target.fills else FILLS
 
 
 def load_kept(record: Record, dump: EvidenceSource, constants: tuple[float, ...] = FILLS) -> KeptTensor:
-    """Return what a dump has of a record.
+    """Return what a dump kept of a record.
 
     Args:
         record: The record.
@@ -100,7 +101,7 @@ def load_kept(record: Record, dump: EvidenceSource, constants: tuple[float, ...]
         constants: Constants that count as mask fills, for a tensor that is classified here.
 
     Raises:
-        DumpError: It should have it, and it cannot be read.
+        DumpError: Something that was kept cannot be read.
     """
     found = KeptTensor(record.dtype, record.shape, record.share, fills=dump.fills)
     if record.stored:
@@ -118,7 +119,7 @@ def load_kept(record: Record, dump: EvidenceSource, constants: tuple[float, ...]
 
 
 def sum_tensor(tensor: npt.NDArray[Any], described: KeptTensor, constants: tuple[float, ...] = FILLS) -> KeptTensor:
-    """Return sketch, statistics and row norms of a floating point tensor; of other types nothing but that it was stored.
+    """Return sketch, statistics and row norms of a floating point tensor; for other types only that it was stored.
 
     Args:
         tensor: Any shape.
@@ -146,7 +147,7 @@ def sum_tensor(tensor: npt.NDArray[Any], described: KeptTensor, constants: tuple
 
 
 def find_fill_floor(flat: npt.NDArray[Any], fills: Fills, block: int = BLOCK) -> float:
-    """Return the magnitude below which a constant is an ordinary number in a tensor; 0 where no constant is.
+    """Return the magnitude below which a constant is an ordinary number in a tensor; 0 if all constants in it are fills.
 
     Args:
         flat: Its elements, real.
@@ -163,7 +164,7 @@ def find_fill_floor(flat: npt.NDArray[Any], fills: Fills, block: int = BLOCK) ->
 
 
 def group_length(shape: tuple[int, ...], size: int) -> int:
-    """Return how many elements one kept row norm speaks of.
+    """Return how many elements one kept row norm stands for.
 
     Args:
         shape: Of the tensor.
@@ -178,14 +179,14 @@ def group_length(shape: tuple[int, ...], size: int) -> int:
 
 
 def _is_in_step(shape: tuple[int, ...]) -> bool:
-    """Tell whether an axis steps by a multiple of the bucket count: one column would fall into one bucket, and be misjudged."""
+    """Tell whether an axis steps by a multiple of ``BUCKETS``: all of a column would be in one bucket, and cancel there."""
     return any(
         int(np.prod(shape[axis + 1 :], dtype=np.int64)) % BUCKETS == 0 for axis in range(len(shape) - 1) if shape[axis] > 1
     )
 
 
 def _in_range(numbers: npt.NDArray[Any] | None) -> Floats | None:
-    """Return numbers as flat float64; ``None`` where sums left the range of float32, or its digits at the lower end."""
+    """Return numbers as flat float64; ``None`` if the agent's float32 sums overflowed, or lost digits near 0."""
     if numbers is None:
         return None
     wide = np.asarray(numbers, np.float64).reshape(-1)
@@ -194,7 +195,7 @@ def _in_range(numbers: npt.NDArray[Any] | None) -> Floats | None:
 
 
 class _TensorSums:
-    """Sums over the blocks of one tensor.
+    """Adds up sketch, statistics and row norms over the blocks of one tensor.
 
     Args:
         fills: Of its type.
@@ -238,7 +239,7 @@ class _TensorSums:
             self._places += checksum_places(kinds, start, self._fills)
 
     def statistics(self) -> Statistics:
-        """Return what was counted and added up."""
+        """Return the statistics of all blocks."""
         known = bool(self._extremes)
         filled = self._counts[FIRST_FILL:]
         fill, spread = self._one_fill() if np.count_nonzero(filled) == 1 else (None, None)
@@ -260,7 +261,7 @@ class _TensorSums:
         )
 
     def _one_fill(self) -> tuple[float, float]:
-        """Return the constant that all fills are of, and how far the furthest is from it."""
+        """Return the one constant that all fills are, and how far the furthest is from it."""
         low, high = min(one for one, _ in self._filled), max(one for _, one in self._filled)
         size = self._fills.sizes[np.searchsorted(self._fills.lows, low, side="right") - 1]
         fill = float(np.copysign(size, low))
@@ -277,7 +278,7 @@ class _TensorSums:
 
 
 def checksum_places(kinds: Classes, start: int, fills: Fills) -> int:
-    """Return the checksum of where elements stand that are not ordinary, as ``contract.STATISTICS`` defines it.
+    """Return the checksum of the positions of elements that are not ordinary, as ``contract.STATISTICS`` defines it.
 
     Args:
         kinds: Class of each element, of a part of a tensor.

@@ -1,9 +1,9 @@
-"""Sketches on the judge's side: 509 sums of signed values from which the norm of a difference is estimated.
+"""Sketches on the judge's side: 509 sums of signed values, from which the norm of a difference is estimated.
 
-The construction is that of the agent (``precflow/agent/measure/sketch.py``), so that a tensor on one side can be held
-against a sketch on the other. It is linear: the sketch of a difference is the difference of the sketches.
-A prime number of buckets and signs that are read at a hashed offset keep rows, columns and constant shifts from falling
-into a pattern.
+They are made exactly as the agent makes them (``precflow/agent/measure/sketch.py``), so that a tensor of one side can be
+compared with a sketch of the other. It is linear: the sketch of a difference is the difference of the sketches. A prime
+number of buckets and signs that are read at a hashed offset keep rows, columns and constant shifts from falling into a
+pattern.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ BLOCK = (65536 // BUCKETS) * BUCKETS
 ROOT_MEAN_SQUARE_ERROR = 1 / (2 * BUCKETS) ** 0.5
 """Of an estimated norm, relative to it: 3.1 %."""
 
+# An estimate below 0.75 of a limit passes, one above 1 / 0.75 = 1.33 of it fails, and between these it decides nothing. The
+# estimate is off by 3.1 % (root mean square) and the band is eight times that: a sketch must not pass what the tensors would fail.
 DECISIVE = 0.75
-"""An estimate below this share of a limit passes, above its reciprocal it fails; between, it decides nothing."""
 
 _OFFSETS = 1 << 20
 _HALF = np.uint32(16)
@@ -33,7 +34,7 @@ def make_sketch(values: Floats) -> Floats:
     """Return the sketch of some values, float64 ``[BUCKETS]``.
 
     Args:
-        values: Flat, finite; 0 where an element is no ordinary number.
+        values: Flat, finite; 0 in place of elements that are not ordinary numbers.
     """
     total = np.zeros(BUCKETS)
     for number, start in enumerate(range(0, values.size, BLOCK)):
@@ -42,7 +43,7 @@ def make_sketch(values: Floats) -> Floats:
 
 
 def sketch_block(values: Floats, number: int) -> Floats:
-    """Return what a block adds to the sketch of its tensor.
+    """Return the sums that a block adds to the sketch of its tensor.
 
     Args:
         values: Its elements, at most ``BLOCK``.
@@ -56,7 +57,7 @@ def sketch_block(values: Floats, number: int) -> Floats:
 
 
 def estimate_norm(vector: Floats) -> float:
-    """Return the Euclidean norm of a vector, without leaving the range of float64 on the way."""
+    """Return the Euclidean norm of a vector; no intermediate result overflows."""
     largest = float(np.max(np.abs(vector), initial=0.0))
     if not largest or not np.isfinite(largest):
         return largest
