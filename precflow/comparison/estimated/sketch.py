@@ -23,7 +23,7 @@ ROOT_MEAN_SQUARE_ERROR = 1 / (2 * BUCKETS) ** 0.5
 """Of an estimated norm, relative to it: 3.1 %."""
 
 # An estimate below 0.75 of a limit passes, one above 1 / 0.75 = 1.33 of it fails, and between these it decides nothing. The
-# estimate is off by 3.1 % (root mean square) and the band is eight times that: a sketch must not pass what the tensors would fail.
+# estimate is off by 3.1 % (root mean square), the band by eight times that: no sketch may pass what the tensors would fail.
 DECISIVE = 0.75
 
 _OFFSETS = 1 << 20
