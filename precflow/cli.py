@@ -106,22 +106,22 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[0] in VERBS:
         return _verb(arguments[0], arguments[1:])
     if {"-sc", "--shell-completion"} & set(arguments):
-        from precflow.config.hydra_views import complete
+        from precflow.config.hydra_views import complete_word
 
-        return complete(arguments, verbs={name: name in _OF_RECIPES for name in VERBS})
+        return complete_word(arguments, verbs={name: name in _OF_RECIPES for name in VERBS})
     line = command_line.parse(arguments)
     if line.words and _is_bare(line.words[0]):
         return _bare(line)
-    return _look(line) if line.asks_for(*command_line.LOOKING) else _run(line, arguments)
+    return _look(line) if line.asks_for(*command_line.SHOW_OPTIONS) else _run(line, arguments)
 
 
 def _look(line: command_line.CommandLine) -> int:
     if line.asks_for("--version"):
         streams.write(f"precflow {__version__}")
         return 0
-    from precflow.config.hydra_views import look
+    from precflow.config.hydra_views import show
 
-    return look(line)
+    return show(line)
 
 
 def _verb(name: str, arguments: Sequence[str]) -> int:
@@ -140,13 +140,13 @@ def _bare(line: command_line.CommandLine) -> int:
     if word in VERBS:
         folders = [text for folder in line.config_dirs for text in ("--config-dir", str(folder))]
         return _verb(word, [*line.words[1:], *folders, *(["--help"] if line.asks_for("--help") else [])])
-    from precflow.config.search_path import names, places
-    from precflow.config.suggestions import near
+    from precflow.config.search_path import list_folders, list_names
+    from precflow.config.suggestions import find_near
 
-    recipes = names("recipe", places(line.config_dirs))
+    recipes = list_names("recipe", list_folders(line.config_dirs))
     if word in recipes:
         raise ConfigError(f"{word} is a recipe, not a verb", next_step=f"precflow +recipe={word}")
-    like = near(word, recipes, most=1)
+    like = find_near(word, recipes, most=1)
     run = f"+recipe={like[0]}" if like else "+recipe=NAME"
     raise ConfigError(
         f"no such verb: {word}.{did_you_mean(word, VERBS)}   Verbs: {', '.join(VERBS)}",
@@ -155,9 +155,10 @@ def _bare(line: command_line.CommandLine) -> int:
 
 
 def _run(line: command_line.CommandLine, arguments: Sequence[str]) -> int:
-    from precflow.config.composition import compose, sweep
+    from precflow.config.composition import compose
+    from precflow.config.overrides import expand_sweep
 
-    jobs = sweep(line.words, config_dirs=line.config_dirs) if line.multirun else [line.words]
+    jobs = expand_sweep(line.words, config_dirs=line.config_dirs) if line.multirun else [line.words]
     composed = [compose(job, config_dirs=line.config_dirs) for job in jobs]  # every job is checked before the first one runs
     from precflow.run.runner import publish, run
 

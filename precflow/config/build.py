@@ -1,4 +1,4 @@
-"""From plain data to the frozen dataclasses of the schema; everything that is wrong is collected, nothing is guessed."""
+"""Builds the frozen dataclasses of the schema from plain data, and collects everything that is wrong on the way."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from precflow.config import key_tree, units
-from precflow.config.documents import DottedPath, Mark, dotted, trap
+from precflow.config.documents import DottedPath, Mark, dotted, explain_yaml_trap
 from precflow.config.layers import COMMAND_LINE
 from precflow.config.schema import Numbers, RunConfig
 from precflow.config.suggestions import did_you_mean
-from precflow.config.vocabulary import MEANT, known
+from precflow.config.vocabulary import MEANT, allowed_words
 from precflow.errors import Problem
 
 _WRONG = object()
@@ -23,10 +23,10 @@ class Builder:
     """Builds one configuration.
 
     Args:
-        mark: Gives the mark of a path, for places and for what was written.
+        mark: Returns the mark of a path: its file and line, and the text that was written there.
 
     Attributes:
-        problems: What is wrong, in the order in which it was met.
+        problems: What is wrong, in order of the data.
     """
 
     def __init__(self, mark: Callable[[DottedPath], Mark]) -> None:
@@ -35,7 +35,7 @@ class Builder:
         self.problems: list[Problem] = []
 
     def build(self, data: Mapping[str, Any]) -> RunConfig:
-        """Return the configuration; where ``problems`` is not empty afterwards, it is not usable."""
+        """Return the configuration. It is usable only if ``problems`` is empty afterwards."""
         config = self._section(RunConfig, data, ())
         return config if isinstance(config, RunConfig) else RunConfig()
 
@@ -47,14 +47,16 @@ class Builder:
     def _section(self, kind: type, data: Any, path: DottedPath) -> Any:
         if not isinstance(data, Mapping):
             keys = ", ".join(list(key_tree.fields(kind))[:4])
-            found = "it is empty: leave it out" if data is None else f"not one value: {_shown(data)}"
+            found = "it is empty: leave it out" if data is None else f"not one value: {_shorten(data)}"
             return self.say(path, f"is a section with keys ({keys}...), {found}")
         values = {}
         for key, value in data.items():
             here = (*path, str(key))
             if key not in key_tree.fields(kind):
                 self._unknown += 1  # a near key takes milliseconds to find
-                self.say(here, "no such key." + (key_tree.suggestion(here, len(path)) if self._unknown <= _SUGGESTIONS else ""))
+                self.say(
+                    here, "no such key." + (key_tree.suggest_key(here, len(path)) if self._unknown <= _SUGGESTIONS else "")
+                )
             elif value is None and self._mark(here).raw in (None, "null"):
                 continue  # an explicit null takes an inherited value away
             else:
@@ -81,7 +83,7 @@ class Builder:
     def _list(self, kind: Any, value: Any, path: DottedPath, field: str) -> Any:
         if not isinstance(value, (list, tuple)):
             if key_tree.is_section(kind) or isinstance(value, Mapping) or value is None:
-                return self.say(path, f"expected a list, got {_shown(value)}")
+                return self.say(path, f"expected a list, got {_shorten(value)}")
             built = self._value(kind, value, path, field)
             return _WRONG if built is _WRONG else (built,)
         items = [self._value(kind, item, (*path, str(number)), field) for number, item in enumerate(value)]
@@ -96,13 +98,13 @@ class Builder:
         return _WRONG if any(one is _WRONG for one in found) else tuple(sorted({number for one in found for number in one}))
 
     def _range(self, value: Any, path: DottedPath) -> Any:
-        bent = trap(value, self._raw(path))
+        bent = explain_yaml_trap(value, self._raw(path))
         if bent:
             return self.say(path, bent)
         try:
             found = units.parse_numbers(value)
         except ValueError as error:
-            return self.say(path, f"{error}, got {_written(value, self._raw(path))}")
+            return self.say(path, f"{error}, got {_quote(value, self._raw(path))}")
         self._members += len(found)
         if self._members > units.MOST_NUMBERS:
             return self.say(path, f"makes more than {units.MOST_NUMBERS} numbers of all ranges together")
@@ -110,61 +112,61 @@ class Builder:
 
     def _map(self, kind: Any, value: Any, path: DottedPath, field: str) -> Any:
         if not isinstance(value, Mapping):
-            return self.say(path, f"expected `name: value` lines, got {_shown(value)}")
+            return self.say(path, f"expected `name: value` lines, got {_shorten(value)}")
         items = {str(key): self._value(kind, item, (*path, str(key)), field) for key, item in value.items() if item is not None}
         return _WRONG if any(item is _WRONG for item in items.values()) else items
 
     def _open(self, value: Any, path: DottedPath) -> Any:
-        """Take any value, but name what YAML bent."""
+        """Accept any value, except one that YAML changed against expectation."""
         if isinstance(value, Mapping):
             return {str(key): self._open(item, (*path, str(key))) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
             return [self._open(item, (*path, str(number))) for number, item in enumerate(value)]
-        bent = "" if self._mark(path).place == COMMAND_LINE else trap(value, self._raw(path))
+        bent = "" if self._mark(path).place == COMMAND_LINE else explain_yaml_trap(value, self._raw(path))
         return self.say(path, bent) if bent else value
 
     def _scalar(self, kind: Any, value: Any, path: DottedPath, field: str) -> Any:
         if isinstance(value, (Mapping, list, tuple)):
-            return self.say(path, f"expected one value, got {_shown(value)}")
+            return self.say(path, f"expected one value, got {_shorten(value)}")
         if kind in units.PARSERS:
             return self._number(kind, value, path)
         if kind is bool:
-            bent = trap(value, self._raw(path))
+            bent = explain_yaml_trap(value, self._raw(path))
             return (
                 value
                 if isinstance(value, bool) and not bent
-                else self.say(path, bent or f"expected true or false, got {_shown(value)}")
+                else self.say(path, bent or f"expected true or false, got {_shorten(value)}")
             )
         if kind is int:
             if not isinstance(value, int) or isinstance(value, bool):
-                return self.say(path, f"expected a whole number, got {_written(value, self._raw(path))}")
-            wrong = trap(value, self._raw(path)) or _too_large(value)
+                return self.say(path, f"expected a whole number, got {_quote(value, self._raw(path))}")
+            wrong = explain_yaml_trap(value, self._raw(path)) or _too_large(value)
             return self.say(path, wrong) if wrong else value
         return self._text(value, path, field)
 
     def _number(self, kind: Any, value: Any, path: DottedPath) -> Any:
-        bent = trap(value, self._raw(path))
+        bent = explain_yaml_trap(value, self._raw(path))
         if bent:
             return self.say(path, bent)
         try:
             return units.PARSERS[kind](value)
         except ValueError as error:
-            return self.say(path, f"{error}, got {_written(value, self._raw(path))}")
+            return self.say(path, f"{error}, got {_quote(value, self._raw(path))}")
 
     def _text(self, value: Any, path: DottedPath, field: str) -> Any:
-        words, mark = known(field), self._mark(path)
+        words, mark = allowed_words(field), self._mark(path)
         raw = self._raw(path)
         if not isinstance(value, str):
             as_typed = raw if mark.place == COMMAND_LINE or (type(value) is int and raw == str(value)) else None
             if as_typed is None:
-                return self.say(path, _bent(value, raw, words, field))
+                return self.say(path, _describe_bent(value, raw, words, field))
             value = as_typed
         if words is not None and value not in words:
             shown = ", ".join(word for word in words if word)
             meant = MEANT.get((field, _BOOLEANS[value.casefold()])) if value.casefold() in _BOOLEANS else ""
             if meant:
                 return self.say(path, f"`{value}` is a boolean for YAML, and no word here. Use {meant} (one of {shown})")
-            return self.say(path, f"{_shown(value)} is not one of {shown}.{did_you_mean(value, words)}")
+            return self.say(path, f"{_shorten(value)} is not one of {shown}.{did_you_mean(value, words)}")
         return value
 
     def _raw(self, path: DottedPath) -> str | None:
@@ -172,8 +174,8 @@ class Builder:
         return mark.raw
 
 
-def _bent(value: Any, raw: str | None, words: tuple[str, ...] | None, field: str) -> str:
-    """Return what to say about a boolean, a float or a null where a word is wanted."""
+def _describe_bent(value: Any, raw: str | None, words: tuple[str, ...] | None, field: str) -> str:
+    """Say what YAML made of a word: a boolean, a number or nothing."""
     if value is None:
         return 'is empty: write "" or leave the key out'
     read = str(value).lower() if isinstance(value, bool) else value
@@ -186,13 +188,13 @@ def _bent(value: Any, raw: str | None, words: tuple[str, ...] | None, field: str
 
 
 def _too_large(value: int) -> str:
-    return "" if abs(value) < 2**63 else f"expected a whole number below 2^63, got {_shown(value)}"
+    return "" if abs(value) < 2**63 else f"expected a whole number below 2^63, got {_shorten(value)}"
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = str(value)
     return f"`{text if len(text) <= 60 else text[:57] + '...'}`"
 
 
-def _written(value: Any, raw: str | None) -> str:
-    return _shown(raw if raw is not None else value)
+def _quote(value: Any, raw: str | None) -> str:
+    return _shorten(raw if raw is not None else value)

@@ -16,7 +16,7 @@ from precflow.agent import redaction
 from precflow.agent.contract import BACKWARD, FILLS, GRADIENT, LARGEST, MODULE, OPERATOR, OPTIMIZER
 from precflow.agent.sampling import parse_slices
 from precflow.config import emulation, factories, standards
-from precflow.config.documents import DottedPath, PathProblems, scalars
+from precflow.config.documents import DottedPath, PathProblems, walk_scalars
 from precflow.config.schema import Accepted, Capture, CaptureRule, Limits, RunConfig, ToleranceRule
 from precflow.config.suggestions import did_you_mean
 from precflow.config.trust import TARGET
@@ -81,7 +81,7 @@ def _check_stores(config: RunConfig) -> PathProblems:
 
 
 def _check_secrets(data: Mapping[str, Any]) -> PathProblems:
-    for path, value in scalars(data):
+    for path, value in walk_scalars(data):
         if isinstance(value, str) and redaction.REDACTED[:-1] in value:
             yield path, "stands for a secret, which is never written down: give the secret itself"
 

@@ -1,4 +1,4 @@
-"""The options of a command line, apart from its words: Hydra's own ones may stand anywhere here, also between overrides."""
+"""Separates the options of a command line from its words; Hydra's options may stand anywhere, also between overrides."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from precflow.config.key_tree import problem_at
+from precflow.config.key_tree import explain_problem
 from precflow.config.search_path import GROUPS
 from precflow.config.suggestions import did_you_mean
 from precflow.errors import ConfigError
@@ -32,12 +32,12 @@ _REFUSED = {
     "--experimental-rerun": "the same command again goes on where the last one stopped",
 }
 _KNOWN = (*_ALONE, *_WITH_VALUE, "--info")
-LOOKING = ("--version", "--cfg", "--info", "--help", "--hydra-help", "--shell-completion")
+SHOW_OPTIONS = ("--version", "--cfg", "--info", "--help", "--hydra-help", "--shell-completion")
 
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A command line, taken apart.
+    """A command line in its parts.
 
     Attributes:
         words: Everything that is no option, in order: a verb and its arguments, or overrides.
@@ -57,7 +57,7 @@ class CommandLine:
 
 
 def parse(arguments: Sequence[str]) -> CommandLine:
-    """Take a command line apart.
+    """Separate options and words.
 
     Raises:
         ConfigError: An option is unknown, lacks its value or is not for precflow.
@@ -71,7 +71,7 @@ def parse(arguments: Sequence[str]) -> CommandLine:
         if not word.startswith("-") or word == "-":
             words.append(word)
             continue
-        name, value = _option(word, waiting)
+        name, value = _read_option(word, waiting)
         if name == "--config-dir":
             folders.append(Path(value or ""))
         else:
@@ -80,12 +80,12 @@ def parse(arguments: Sequence[str]) -> CommandLine:
     return CommandLine(tuple(words), kept, tuple(folders), multirun="--multirun" in options)
 
 
-def _option(word: str, waiting: list[str]) -> tuple[str, str | None]:
-    """Return an option's full name and its value, taken from the words that wait where it needs one."""
+def _read_option(word: str, waiting: list[str]) -> tuple[str, str | None]:
+    """Return an option's full name and its value, which may be the next word; that word is removed from ``waiting``."""
     typed, equals, value = word.partition("=")
     name = _FULL.get(typed, typed)
     if name not in _KNOWN:
-        raise unknown_option(name, value if equals else behind(waiting), _KNOWN)
+        raise unknown_option_error(name, value if equals else value_after(waiting), _KNOWN)
     if name in _ALONE:
         return name, None
     if equals:
@@ -97,13 +97,13 @@ def _option(word: str, waiting: list[str]) -> tuple[str, str | None]:
     return name, waiting.pop(0)
 
 
-def behind(words: Sequence[str]) -> str:
-    """Return the first word where it can be the value of an option in front of it, else ``""``."""
+def value_after(words: Sequence[str]) -> str:
+    """Return the first word if it can be the value of the option before it, else ``""``."""
     return words[0] if words and "=" not in words[0] and not words[0].startswith("-") else ""
 
 
-def unknown_option(option: str, value: str, known: Sequence[str], *, next_step: str = "precflow --help") -> ConfigError:
-    """Return the error for an option that nobody knows; recipes and keys go without dashes.
+def unknown_option_error(option: str, value: str, known: Sequence[str], *, next_step: str = "precflow --help") -> ConfigError:
+    """Return the error for an unknown option; it says how to write a recipe or a key, which people type with dashes too.
 
     Args:
         option: As typed, without its value.
@@ -116,7 +116,7 @@ def unknown_option(option: str, value: str, known: Sequence[str], *, next_step: 
     key, given = option.lstrip("-"), value or "VALUE"
     if key in GROUPS:
         return ConfigError(f"no such option: {option}. What is chosen by name goes without dashes:  +{key}={given}")
-    wrong = problem_at(tuple(key.split(".")))
+    wrong = explain_problem(tuple(key.split(".")))
     if not wrong:
         return ConfigError(f"no such option: {option}. Keys go without dashes:  {key}={given}")
     if "." in key:

@@ -23,27 +23,25 @@ from precflow import resources
 from precflow.agent import redaction
 from precflow.config import checks, factories, missing, overrides, recipe_source, standards, trust
 from precflow.config.build import Builder
-from precflow.config.documents import Document, DottedPath, dotted, shown
+from precflow.config.documents import Document, DottedPath, display_path, dotted
 from precflow.config.interpolation import Interpolation
 from precflow.config.layers import COMMAND_LINE, Layers
-from precflow.config.overrides import Word, sweep
-from precflow.config.recipe_yaml import as_text, locked
+from precflow.config.overrides import Word
+from precflow.config.recipe_yaml import format_yaml, keep_portable
 from precflow.config.schema import RunConfig
 from precflow.config.search_path import (
     DATA_GROUPS,
     GROUPS,
     OPEN_GROUPS,
-    Place,
-    clash,
+    SearchFolder,
+    describe_not_found,
     find,
-    not_found,
-    places,
-    shipped,
+    find_clash,
+    list_folders,
+    shipped_folders,
     team_folders,
 )
 from precflow.errors import ConfigError, Problem, TrustError
-
-__all__ = ["Composed", "compose", "sweep"]
 
 _DEFAULT = {("capture", "tensors"), ("executor", "local")}  # chosen where nobody chooses
 MOST_FILES = 200  # that one run is composed of
@@ -88,48 +86,50 @@ def compose(words: Sequence[str], *, config_dirs: Sequence[Path] = (), complete:
         ConfigError: Something is not usable; all problems at once.
         TrustError: A file asks for code that is not trusted.
     """
-    within = places(config_dirs)
+    within = list_folders(config_dirs)
     read, problems = overrides.read(words, within=within)
-    read, extra = overrides.recipe_files(read)
+    read, extra = overrides.resolve_recipe_files(read)
     within = (*extra, *within)
-    problems += overrides.single(read)
-    files, missing = _reachable(read, within)
+    problems += overrides.find_sweeps(read)
+    files, missing = _collect_files(read, within)
     problems += missing
     _refuse_more_than_data(files, problems, words)
     unusable = [problem for document in files for problem in document.problems]
     if problems and not missing and not unusable:
-        problems += _further(read, within)
+        problems += _find_more_problems(read, within)
     if problems or unusable:
-        raise overrides.problem_list([*problems, *unusable], words)
+        raise overrides.build_error([*problems, *unusable], words)
     team = {group: team_folders(group, within) for group in DATA_GROUPS}
     with standards.searching(team["standard"]):
-        composed = _composed(*_lay(read, within), read, words, complete=complete)
-    problems = _clashes(composed, files, within)
+        composed = _build(*_lay_files(read, within), read, words, complete=complete)
+    problems = _find_clashes(composed, files, within)
     if problems:
-        raise overrides.problem_list(problems, words)
+        raise overrides.build_error(problems, words)
     return replace(composed, team=team)
 
 
-def _clashes(composed: Composed, files: Sequence[Document], within: Sequence[Place]) -> list[Problem]:
+def _find_clashes(composed: Composed, files: Sequence[Document], within: Sequence[SearchFolder]) -> list[Problem]:
     """Return a problem for each chosen standard or fault of a team that has the name of a shipped one."""
     named = [("standard", name) for name in composed.config.tolerance.standards]
     named += [("emulate", document.name) for document in files if document.group == "emulate"]
-    return [problem for group, name in named if (problem := clash(group, name, within))]
+    return [problem for group, name in named if (problem := find_clash(group, name, within))]
 
 
-def _further(words: Sequence[Word], within: Sequence[Place]) -> list[Problem]:
+def _find_more_problems(words: Sequence[Word], within: Sequence[SearchFolder]) -> list[Problem]:
     """Return what is wrong with the values on a line that has unusable words too: everything is shown at once."""
     single = [word for word in words if len(word.choices) <= 1]
     try:
-        _composed(*_lay(single, within), single, (), complete=False)
+        _build(*_lay_files(single, within), single, (), complete=False)
     except ConfigError as error:
         return [replace(problem, place=problem.place or COMMAND_LINE) for problem in error.problems]
     return []
 
 
-def _reachable(words: Sequence[Word], within: Sequence[Place]) -> tuple[list[Document], list[Problem]]:
+def _collect_files(words: Sequence[Word], within: Sequence[SearchFolder]) -> tuple[list[Document], list[Problem]]:
     """Return every file that the words and the files' own defaults name, read, and what does not exist."""
-    waiting = [(group, name, COMMAND_LINE, f"+{group}={name}") for group in GROUPS for name in overrides.chosen(words, group)]
+    waiting = [
+        (group, name, COMMAND_LINE, f"+{group}={name}") for group in GROUPS for name in overrides.list_chosen(words, group)
+    ]
     problems = [] if any(group == "recipe" for group, *_ in waiting) else [Problem(COMMAND_LINE, "+recipe", _NO_RECIPE)]
     found: dict[tuple[str, str], Document] = {}
     met = 0
@@ -143,12 +143,12 @@ def _reachable(words: Sequence[Word], within: Sequence[Place]) -> tuple[list[Doc
             continue
         document = found.get((group, name)) or find(group, name, within)
         if document is None:
-            problems.append(Problem(place, key, not_found(group, name, within)))
+            problems.append(Problem(place, key, describe_not_found(group, name, within)))
             continue
         found[(group, name)] = document
         place = document.marks[("defaults",)].place if ("defaults",) in document.marks else ""
         waiting += [
-            ("recipe", parent, place, f"defaults: {parent}") for parent in trust.inherited(document) if group == "recipe"
+            ("recipe", parent, place, f"defaults: {parent}") for parent in trust.list_parents(document) if group == "recipe"
         ]
     return list(found.values()), problems
 
@@ -159,24 +159,24 @@ def _refuse_more_than_data(files: Sequence[Document], others: Iterable[Problem],
     Raises:
         TrustError: A file is more than data.
     """
-    problems = [problem for document in files for problem in trust.forbidden(document)]
+    problems = [problem for document in files for problem in trust.find_forbidden_text(document)]
     if problems:
         raise _as_trust_error([*problems, *others], typed)
 
 
 def _as_trust_error(problems: Sequence[Problem], typed: Sequence[str]) -> TrustError:
-    error = overrides.problem_list(problems, typed)
+    error = overrides.build_error(problems, typed)
     return TrustError(error.message, problems=error.problems, next_step=error.next_step)
 
 
-def _lay(words: Sequence[Word], within: Sequence[Place]) -> tuple[Layers, list[Document]]:
+def _lay_files(words: Sequence[Word], within: Sequence[SearchFolder]) -> tuple[Layers, list[Document]]:
     """Return all files laid over each other in Hydra's order, and these files."""
     layers, documents = Layers(), []
     chosen = {word.group for word in words}
     for config_path, package in _defaults_list(words, within):
         group, _, name = config_path.partition("/")
         # An executor has addresses: one that nobody chose is precflow's own, whatever a folder of recipes brings along.
-        folders = shipped(group) if group == "executor" and group not in chosen else within
+        folders = shipped_folders(group) if group == "executor" and group not in chosen else within
         document = find(group, name, folders) if group in GROUPS else None
         if document is not None:
             layers.add(document, () if document.group in OPEN_GROUPS else tuple(filter(None, package.split("."))))
@@ -184,12 +184,12 @@ def _lay(words: Sequence[Word], within: Sequence[Place]) -> tuple[Layers, list[D
     return layers, documents
 
 
-def _defaults_list(words: Sequence[Word], within: Sequence[Place]) -> list[tuple[str, str]]:
+def _defaults_list(words: Sequence[Word], within: Sequence[SearchFolder]) -> list[tuple[str, str]]:
     recipe_source.register()
     choices = [word.text for word in words if word.group]
     try:
         with (
-            recipe_source.searching(within, values=False),
+            recipe_source.search_in(within, values=False),
             initialize_config_dir(str(resources.directory("conf")), version_base="1.3", job_name="precflow"),
         ):
             loader = GlobalHydra.instance().config_loader()
@@ -205,11 +205,11 @@ def _first_line(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def _composed(
+def _build(
     layers: Layers, documents: Sequence[Document], words: Sequence[Word], typed: Sequence[str], *, complete: bool
 ) -> Composed:
-    problems = _apply(layers, words)
-    site = next((shown(document.path) for document in documents if document.group == "site"), "")
+    problems = _apply_words(layers, words)
+    site = next((display_path(document.path) for document in documents if document.group == "site"), "")
     interpolation = Interpolation(layers.data, site=site)
     data = interpolation.resolve(layers.data)
     redaction.learn(data)  # whatever is said from now on
@@ -217,11 +217,14 @@ def _composed(
     for path, message in interpolation.problems:
         builder.say(path, message)
     config = builder.build(data)
-    packages = (*trust.trusted(()), *config.site.trusted)
-    untrusted = [*trust.beyond_recipes(data, interpolation.read, layers.mark), *trust.targets(data, packages)]
+    packages = (*trust.list_trusted_packages(()), *config.site.trusted)
+    untrusted = [
+        *trust.find_forbidden_values(data, interpolation.read, layers.mark),
+        *trust.find_untrusted_targets(data, packages),
+    ]
     for path, message in untrusted:
         builder.say(path, message)
-    wrong = {_parts(problem.key) for problem in builder.problems}
+    wrong = {_split_key(problem.key) for problem in builder.problems}
     wrong_inside = {key[:length] for key in wrong for length in range(len(key) + 1)}
     to_run: tuple[tuple[DottedPath, str], ...] = ()
     if complete and not untrusted:  # nothing that an untrusted recipe names is looked for
@@ -237,12 +240,12 @@ def _composed(
     if untrusted:
         raise _as_trust_error(problems, typed)
     if problems:
-        raise overrides.problem_list(problems, typed)
+        raise overrides.build_error(problems, typed)
     notes = [Problem(layers.mark(path).place, dotted(path), text) for path, text in checks.find_expired(config, _today())]
     return Composed(
-        config=replace(config, recipe="+".join(overrides.chosen(words, "recipe"))),
+        config=replace(config, recipe="+".join(overrides.list_chosen(words, "recipe"))),
         provenance=layers.provenance(),
-        yaml=as_text(redaction.redact(locked(layers.data, layers.mark))),
+        yaml=format_yaml(redaction.redact(keep_portable(layers.data, layers.mark))),
         overrides=tuple(choice for word in words for choice in word.choices),  # a recipe file by its path, not by its name
         notes=tuple(notes),
         data=data,
@@ -250,18 +253,18 @@ def _composed(
     )
 
 
-def _parts(key: str) -> DottedPath:
+def _split_key(key: str) -> DottedPath:
     """Return the path behind a dotted key."""
     return tuple(re.findall(r"[^.\[\]]+", key))
 
 
-def _apply(layers: Layers, words: Sequence[Word]) -> list[Problem]:
+def _apply_words(layers: Layers, words: Sequence[Word]) -> list[Problem]:
     """Lay the command line's keys over the files; of two words for one key the last counts, as in a shell."""
     problems = []
     for word in words:
         if word.group:
             continue
-        wrong = layers.remove(word.path) if word.removes else layers.assign(word.path, word.value, overrides.mark(word))
+        wrong = layers.remove(word.path) if word.removes else layers.assign(word.path, word.value, overrides.mark_word(word))
         if wrong:
             problems.append(Problem(COMMAND_LINE, word.typed, wrong))
     return problems

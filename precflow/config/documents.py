@@ -1,8 +1,10 @@
-"""One YAML file, read with the line of every value, and with YAML's traps named.
+"""Reads one YAML file: its values, the line of each of them, and what YAML made of them against expectation.
 
-YAML 1.1 bends words: ``off`` becomes false, ``3.10`` becomes 3.1, ``12:30`` becomes 750. A :class:`Mark` keeps what was
-written, so that a message can say so. Nothing here runs anything: only plain scalars, lists and maps are constructed, and a
-file may only be as large, as deep and as long as a recipe ever is, aliases included.
+YAML 1.1 changes unquoted words: ``off`` becomes false, ``3.10`` becomes 3.1, ``12:30`` becomes 750. A :class:`Mark` keeps
+what was written, so that a message can say so.
+
+A file may come from a stranger. Only plain scalars, lists and maps are constructed, so reading runs no code. Size, depth and
+number of values are bounded, with aliases counted as often as they are used: ten lines of aliases of aliases make 2^40 values.
 """
 
 from __future__ import annotations
@@ -96,8 +98,8 @@ class Document:
     problems: tuple[Problem, ...] = ()
 
 
-def shown(path: Path) -> str:
-    """Return a path as people want to read it: relative to the working directory where it is inside."""
+def display_path(path: Path) -> str:
+    """Return a path for a message: relative to the working directory if it is inside of it."""
     try:
         return path.resolve().relative_to(Path.cwd()).as_posix()
     except ValueError:
@@ -109,10 +111,10 @@ def dotted(path: DottedPath) -> str:
     return "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path).removeprefix(".")
 
 
-def trap(value: Any, raw: str | None) -> str:
-    """Return what YAML made of an unquoted scalar, where that surprises; ``""`` where it does not.
+def explain_yaml_trap(value: Any, raw: str | None) -> str:
+    """Say what YAML made of an unquoted scalar if that is a surprise; return ``""`` if it is not.
 
-    >>> trap(750, "12:30")
+    >>> explain_yaml_trap(750, "12:30")
     'YAML reads `12:30` as 750: put it in quotes'
     """
     if raw is None:
@@ -126,8 +128,8 @@ def trap(value: Any, raw: str | None) -> str:
 
 
 def read(path: Path, group: str, name: str) -> Document:
-    """Read one file; what is wrong with it is returned in ``problems``, never raised."""
-    where = shown(path)
+    """Read one file. What is wrong with it is in the ``problems`` of the result, nothing is raised."""
+    where = display_path(path)
     try:
         with open_regular(path) as stream:
             raw = stream.read(LARGEST_FILE + 1)
@@ -138,19 +140,19 @@ def read(path: Path, group: str, name: str) -> Document:
         return Document(path, group, name, problems=(Problem(where, "", f"cannot be read: {error.strerror}"),))
     if len(raw) > LARGEST_FILE:
         return Document(path, group, name, problems=(Problem(where, "", f"is larger than {LARGEST_FILE} bytes"),))
-    return _parsed(path, group, name, where, text)
+    return _parse(path, group, name, where, text)
 
 
 @lru_cache(maxsize=64)  # the same file is read for its own sake, for Hydra and for its values
-def _parsed(path: Path, group: str, name: str, where: str, text: str) -> Document:
+def _parse(path: Path, group: str, name: str, where: str, text: str) -> Document:
     try:
-        _demand_bounds(text)
+        _check_bounds(text)
         walk = _Walk(_Loader(text), where, group)
         data = walk.document()
     except _TooMuchError as error:
         return Document(path, group, name, problems=(Problem(f"{where}:{error.line}", "", f"is {error}: no recipe is"),))
     except yaml.MarkedYAMLError as error:
-        return Document(path, group, name, problems=(_syntax(error, text, where),))
+        return Document(path, group, name, problems=(_describe_syntax_error(error, text, where),))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         return Document(path, group, name, problems=(Problem(where, "", f"is not YAML: {str(error).splitlines()[0]}"),))
     if group == "recipe" and not data and not walk.problems:
@@ -184,8 +186,8 @@ class _TooMuchError(Exception):
         self.line = line
 
 
-def _demand_bounds(text: str) -> None:
-    """Go through a file from token to token, before anything is built of it.
+def _check_bounds(text: str) -> None:
+    """Check the size of a file token by token, before anything is built from it.
 
     Raises:
         _TooMuchError: It is nested too deep, or has a value that is too long, or too many.
@@ -206,7 +208,7 @@ def _demand_bounds(text: str) -> None:
             raise _TooMuchError(f"made of more than {MOST_VALUES} values", line)
 
 
-def _syntax(error: yaml.MarkedYAMLError, text: str, where: str) -> Problem:
+def _describe_syntax_error(error: yaml.MarkedYAMLError, text: str, where: str) -> Problem:
     mark = error.problem_mark or error.context_mark
     line = mark.line if mark else 0
     whole = text.splitlines()[line] if line < len(text.splitlines()) else ""
@@ -219,7 +221,7 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, where: str) -> Problem:
 
 
 class _Walk:
-    """Builds plain data from YAML nodes and notes where each one stands."""
+    """Builds plain data from YAML nodes and notes the line of each."""
 
     def __init__(self, loader: Any, where: str, group: str) -> None:
         self.loader, self.where, self.group = loader, where, group
@@ -255,7 +257,7 @@ class _Walk:
             raise _TooMuchError(f"not YAML of a recipe: nested deeper than {DEEPEST} levels by aliases of itself", line)
 
     def _map(self, node: yaml.MappingNode, path: DottedPath, depth: int = 0) -> dict[str, Any]:
-        """Return a map; what it merges (``<<``) comes first, and its own keys win."""
+        """Return a map. Keys of maps that it merges (``<<``) come first; its own keys win."""
         if depth > DEEPEST:
             raise _TooMuchError(f"merged deeper than {DEEPEST} levels", node.start_mark.line + 1)
         result: dict[str, Any] = {}
@@ -323,13 +325,13 @@ class _Walk:
         return Mark(f"{self.where}:{node.start_mark.line + 1}", text, self.group)
 
 
-def scalars(value: Any, path: DottedPath = ()) -> Iterator[tuple[DottedPath, Any]]:
-    """Yield ``(path, scalar)`` of nested plain data, keys before their values' order."""
+def walk_scalars(value: Any, path: DottedPath = ()) -> Iterator[tuple[DottedPath, Any]]:
+    """Yield ``(path, scalar)`` of nested plain data, in its order."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from scalars(item, (*path, str(key)))
+            yield from walk_scalars(item, (*path, str(key)))
     elif isinstance(value, (list, tuple)):
         for number, item in enumerate(value):
-            yield from scalars(item, (*path, str(number)))
+            yield from walk_scalars(item, (*path, str(number)))
     else:
         yield path, value

@@ -1,6 +1,6 @@
-"""Hydra's own views, ``--cfg``, ``--info``, ``--help`` and tab completion, on precflow's configuration.
+"""Hydra's own views of precflow's configuration: ``--cfg``, ``--info``, ``--help`` and tab completion.
 
-The words go through the same door first, so Hydra sees nothing that was not checked; its exit code 1 becomes 2.
+The words are checked first, as for a run, so that Hydra reads nothing that was not checked. Its exit code 1 becomes 2.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from precflow import resources
 from precflow.config import overrides, recipe_source
 from precflow.config.command_line import CommandLine
 from precflow.config.composition import compose
-from precflow.config.key_tree import leaves
-from precflow.config.search_path import places
+from precflow.config.key_tree import list_keys
+from precflow.config.search_path import list_folders
 from precflow.errors import ConfigError
 from precflow.streams import write
 
 
-def look(line: CommandLine) -> int:
-    """Let Hydra show what an option asks for; return 0, or 2 where it could not.
+def show(line: CommandLine) -> int:
+    """Let Hydra show what an option asks for; return 0, or 2 if it cannot.
 
     Raises:
         ConfigError: The words are not usable.
@@ -36,15 +36,15 @@ def look(line: CommandLine) -> int:
     words, _ = overrides.read(line.words)
     if line.asks_for("--cfg", "--info", "--hydra-help") and line.words:
         compose(line.words, config_dirs=line.config_dirs, complete=False)
-    words, extra = overrides.recipe_files(words)
-    within = (*extra, *places(line.config_dirs))
+    words, extra = overrides.resolve_recipe_files(words)
+    within = (*extra, *list_folders(line.config_dirs))
     recipe_source.register()
-    with recipe_source.searching(within):
+    with recipe_source.search_in(within):
         # Hydra's own help is about no recipe, and Hydra fails where one is chosen.
-        return _hydra([*line.options, *(word.text for word in words if not line.asks_for("--hydra-help"))])
+        return _run_hydra([*line.options, *(word.text for word in words if not line.asks_for("--hydra-help"))])
 
 
-def complete(arguments: Sequence[str], config_dirs: Sequence[Path] = (), verbs: Mapping[str, bool] | None = None) -> int:
+def complete_word(arguments: Sequence[str], config_dirs: Sequence[Path] = (), verbs: Mapping[str, bool] | None = None) -> int:
     """Install, remove or answer tab completion, with the words exactly as the shell gave them.
 
     Args:
@@ -58,7 +58,7 @@ def complete(arguments: Sequence[str], config_dirs: Sequence[Path] = (), verbs: 
         write(" ".join(found))
         return 0
     if len(words) > 1 and words[0] == "explain":
-        write(" ".join(key for key in leaves() if key.startswith(words[-1])))
+        write(" ".join(key for key in list_keys() if key.startswith(words[-1])))
         return 0
     if len(words) > 1 and words[0] in (verbs or {}):
         if not (verbs or {})[words[0]]:
@@ -69,8 +69,8 @@ def complete(arguments: Sequence[str], config_dirs: Sequence[Path] = (), verbs: 
     )  # the groups are in the defaults, so Hydra completes them without the plus
     recipe_source.register()
     answer = io.StringIO()
-    with recipe_source.searching(places(config_dirs)), contextlib.redirect_stdout(answer):
-        code = _hydra(arguments)
+    with recipe_source.search_in(list_folders(config_dirs)), contextlib.redirect_stdout(answer):
+        code = _run_hydra(arguments)
     behind_plus = typed.split(" ")[-1].startswith("+")
     write((_with_plus(answer.getvalue()) if behind_plus else answer.getvalue()).removesuffix("\n"))
     return code
@@ -81,7 +81,7 @@ def _with_plus(answer: str) -> str:
     return " ".join(f"+{word}" for word in answer.split()) + "\n"
 
 
-def _hydra(arguments: Sequence[str]) -> int:
+def _run_hydra(arguments: Sequence[str]) -> int:
     application = hydra.main(version_base="1.3", config_path=str(resources.directory("conf")), config_name="config")(_nothing)
     before, log = sys.argv, logging.getLogger()
     handlers, level = list(log.handlers), log.level
@@ -99,4 +99,4 @@ def _hydra(arguments: Sequence[str]) -> int:
 
 
 def _nothing(config: DictConfig) -> None:
-    """Run nothing: every option that leads here only looks."""
+    """Run nothing: Hydra wants a function, and every option that leads here only shows something."""

@@ -1,6 +1,7 @@
-"""``${site.paths.models}``: a value that stands elsewhere in the same configuration, and nothing more.
+"""Replaces references such as ``${site.paths.models}`` by the value of another key of the same configuration.
 
-No resolvers, no environment: a recipe that could read ``${oc.env:TOKEN}`` could carry it into a report.
+There are no resolvers and there is no access to the environment: a recipe that could read ``${oc.env:TOKEN}`` could carry it
+into a report.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ LONGEST_COPIED = 1 << 20  # characters of them
 REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 KEY = re.compile(r"[^\W\d][\w-]*(\.[\w-]+|\[\d+\])*")
 _DEEPEST = 8
-_MOST_PROBLEMS = 100  # that are told
+_MOST_PROBLEMS = 100  # that are shown
 _MISSING = object()
 
 
@@ -26,7 +27,7 @@ class Interpolation:
 
     Attributes:
         problems: ``(path, message)`` of every reference that leads nowhere.
-        read: Path of a value -> every path whose text took part in it, its own included; only where references did.
+        read: Path of a value with references -> every path that was read for it, its own included.
     """
 
     def __init__(self, data: Mapping[str, Any], *, site: str) -> None:
@@ -110,10 +111,10 @@ class Interpolation:
             raise _TooMuchError(reference)
 
     def _value(self, parts: DottedPath) -> Any:
-        found = _descend(self._data, parts)
+        found = _look_up(self._data, parts)
         if found is _MISSING and parts[0] != "site":
             self._defaults = self._defaults or plain(RunConfig())
-            found = _descend(self._defaults, parts)
+            found = _look_up(self._defaults, parts)
         return found
 
     def _missing(self, key: str) -> str:
@@ -132,7 +133,7 @@ class _TooMuchError(Exception):
         self.reference = reference
 
 
-def _descend(data: Any, parts: DottedPath) -> Any:
+def _look_up(data: Any, parts: DottedPath) -> Any:
     for part in parts:
         if isinstance(data, Mapping) and part in data:
             data = data[part]

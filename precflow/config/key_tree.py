@@ -1,4 +1,4 @@
-"""The schema as a tree of types: what may stand at a dotted key."""
+"""The schema as a tree of keys: which keys exist, of which type their values are, and what an unknown key may have meant."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from precflow import __version__
 from precflow.config.documents import DottedPath, dotted
 from precflow.config.schema import SIDES, Numbers, RunConfig, key_of
-from precflow.config.suggestions import near
+from precflow.config.suggestions import find_near
 
 _SPOKEN_KEYS = {
     "standard": "tolerance.standards",
@@ -63,17 +63,17 @@ def item(hint: Any) -> Any:
     return typing.get_args(hint)[1] if origin is not None and issubclass(origin, Mapping) else None
 
 
-def problem_at(path: DottedPath) -> str:
-    """Return why there can be no value at this path, with a did-you-mean; ``""`` where there can be one."""
+def explain_problem(path: DottedPath) -> str:
+    """Say why there is no such key, with a did-you-mean; return ``""`` if there is one."""
     hint: Any = RunConfig
     for depth, part in enumerate(path):
         hint = without_none(hint)
         if is_section(hint):
             if part not in fields(hint):
-                return f"no such key.{suggestion(path, depth)}"
+                return f"no such key.{suggest_key(path, depth)}"
             hint = fields(hint)[part]
         elif hint is Any or item(hint) is None:
-            return "" if hint is Any else f"{dotted(path[:depth])} is one value and has no keys.{suggestion(path, depth)}"
+            return "" if hint is Any else f"{dotted(path[:depth])} is one value and has no keys.{suggest_key(path, depth)}"
         elif typing.get_origin(hint) is tuple and not part.isdigit():
             return f"{dotted(path[:depth])} is a list: {dotted((*path[:depth], '0'))}..., or the whole list"
         else:
@@ -82,7 +82,7 @@ def problem_at(path: DottedPath) -> str:
 
 
 def is_known(path: DottedPath) -> bool:
-    """Tell whether the schema has a value at this path: :func:`problem_at` without its words, which take time."""
+    """Tell whether there is such a key. Like :func:`explain_problem`, without the message, which takes time."""
     hint: Any = RunConfig
     for part in path:
         hint = without_none(hint)
@@ -97,26 +97,26 @@ def is_known(path: DottedPath) -> bool:
     return True
 
 
-def suggestion(path: DottedPath, depth: int) -> str:
-    """Return the key that was meant: a neighbour of the wrong part, else the same word elsewhere in the schema."""
+def suggest_key(path: DottedPath, depth: int) -> str:
+    """Suggest the key that was meant: one beside the wrong part, else one of the same name elsewhere in the schema."""
     if ".".join(("side" if path[0] in SIDES else path[0], *path[1 : depth + 1])) in _PLANNED:
         return f" precflow {__version__} does not have it yet"
     rest = path[depth + 1 :]
-    for neighbour in near(path[depth], _keys_at(path[:depth])):
+    for neighbour in find_near(path[depth], _keys_at(path[:depth])):
         meant = (*path[:depth], neighbour, *rest)
-        if not problem_at(meant):
+        if not explain_problem(meant):
             return f" Did you mean  {dotted(meant)} ?"
     spoken = _SPOKEN_KEYS.get(".".join(path))
     if spoken:
         return f" Did you mean  {spoken} ?"
-    every = list(leaves())
+    every = list(list_keys())
     same_word = [
-        key for key in every if key.rsplit(".", 1)[-1] in near(path[-1], {key.rsplit(".", 1)[-1] for key in every}, most=1)
+        key for key in every if key.rsplit(".", 1)[-1] in find_near(path[-1], {key.rsplit(".", 1)[-1] for key in every}, most=1)
     ]
     if same_word:
-        best = near(dotted(path), same_word, most=1) or same_word
+        best = find_near(dotted(path), same_word, most=1) or same_word
         return f" Did you mean  {best[0]} ?"
-    far = near(dotted(path), every, most=1, alike=0.85)
+    far = find_near(dotted(path), every, most=1, alike=0.85)
     return f" Did you mean  {far[0]} ?" if far else ""
 
 
@@ -131,15 +131,15 @@ def _keys_at(path: DottedPath) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=1)
-def leaves() -> tuple[str, ...]:
+def list_keys() -> tuple[str, ...]:
     """Return every dotted key of the schema; lists and open maps count as one."""
-    return tuple(_leaves(RunConfig, ()))
+    return tuple(_list_keys(RunConfig, ()))
 
 
-def _leaves(kind: type, path: DottedPath) -> Iterator[str]:
+def _list_keys(kind: type, path: DottedPath) -> Iterator[str]:
     for name, hint in fields(kind).items():
         inner = without_none(hint)
         if is_section(inner):
-            yield from _leaves(inner, (*path, name))
+            yield from _list_keys(inner, (*path, name))
         else:
             yield dotted((*path, name))

@@ -1,11 +1,11 @@
-"""Files and command line laid over each other: maps merge, everything else replaces, and each value keeps its place."""
+"""Lays files and command line over each other: maps merge, other values replace, and each keeps the line that set it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from precflow.config.documents import Document, DottedPath, Mark, dotted, scalars
+from precflow.config.documents import Document, DottedPath, Mark, dotted, walk_scalars
 
 COMMAND_LINE = "command line"
 TARGET = "_target_"
@@ -24,7 +24,7 @@ class Layers:
         self.marks: dict[DottedPath, Mark] = {}
 
     def add(self, document: Document, package: DottedPath = ()) -> None:
-        """Lay a file over what is there.
+        """Lay a file over what is there already.
 
         Args:
             document: The file.
@@ -37,8 +37,8 @@ class Layers:
         self._overlay(self.data, data, (), marks)
 
     def assign(self, path: DottedPath, value: Any, mark: Mark) -> str:
-        """Set one value; a map is merged into a map that is there. Return what is wrong, ``""`` where nothing is."""
-        marks = {(*path, *inner): Mark(mark.place, None) for inner, _ in scalars(value)}
+        """Set one value; a map is merged into an existing map. Return what is wrong, or ``""``."""
+        marks = {(*path, *inner): Mark(mark.place, None) for inner, _ in walk_scalars(value)}
         marks[path] = mark
         parent = self._parent(path)
         if isinstance(parent, str):
@@ -49,7 +49,7 @@ class Layers:
         return ""
 
     def remove(self, path: DottedPath) -> str:
-        """Take one key away. Return what is wrong, ``""`` where nothing is."""
+        """Remove one key. Return what is wrong, or ``""``."""
         here: Any = self.data
         for part in path[:-1]:
             here = here.get(part) if isinstance(here, Mapping) else None
@@ -59,7 +59,7 @@ class Layers:
         return ""
 
     def mark(self, path: DottedPath) -> Mark:
-        """Return the mark of a path or of what it stands in."""
+        """Return the mark of a path, or of the nearest map or list around it."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.marks:
                 return self.marks[path[:length]]
@@ -67,7 +67,7 @@ class Layers:
 
     def provenance(self) -> dict[str, str]:
         """Return dotted key -> ``file:line`` or ``command line`` for every value that was set."""
-        return {dotted(path): self.mark(path).place for path, _ in scalars(self.data)}
+        return {dotted(path): self.mark(path).place for path, _ in walk_scalars(self.data)}
 
     def _overlay(
         self, under: dict[str, Any], over: Mapping[str, Any], path: DottedPath, marks: Mapping[DottedPath, Mark]
@@ -85,7 +85,10 @@ class Layers:
             self.marks.update({inner: marks[inner] for inner in _paths(value, here) if inner in marks})
 
     def _drop_arguments(self, under: dict[str, Any], path: DottedPath) -> None:
-        """Take away the arguments of a function that another one replaces, but for those that the command line gave."""
+        """Remove the arguments of a function that another function replaces, except those from the command line.
+
+        A recipe that inherits ``{_target_: a.build, layers: 2}`` and says ``_target_: b.build`` has no ``layers`` in mind.
+        """
         for key in [key for key in under if self.mark((*path, key)).place != COMMAND_LINE]:
             self._forget((*path, key), under.pop(key))
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from precflow.agent.contract import HEADER_FILE
-from precflow.config.documents import DottedPath, PathProblems, scalars
+from precflow.config.documents import DottedPath, PathProblems, walk_scalars
 from precflow.config.schema import RunConfig, Side, plain
 from precflow.config.trust import SHIPPED, TARGET
 from precflow.config.vocabulary import SEEDED, names_file
@@ -81,7 +81,7 @@ def _check_workload(config: RunConfig) -> PathProblems:
                 continue
             if shipped or value.startswith(("/", "./", "../", "~")):  # `weights: org/model` may be a name on a hub
                 yield from _check_path(("workload", part, key), value, _ANY, "a file or a folder")
-    used = [text for _, text in scalars(plain(config.workload)) if isinstance(text, str)]
+    used = [text for _, text in walk_scalars(plain(config.workload)) if isinstance(text, str)]
     for name, folder in config.site.paths.items():
         if any(text == folder or text.startswith(f"{folder.rstrip('/')}/") for text in used):
             yield from _check_path(("site", "paths", name), folder, _ANY, "a file or a folder: workload names it")

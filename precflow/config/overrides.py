@@ -1,7 +1,7 @@
-"""The words of a command line: what was typed, what Hydra reads, which key they set.
+"""The overrides of a command line: what was typed, what Hydra reads, which key each of them sets.
 
-``key=value``, ``+key=value`` and ``++key=value`` mean the same: keys are checked against the schema, by us, so nobody needs
-to know whether a key was there before. ``~key`` takes a key away. The order of the words has no meaning.
+``key=value``, ``+key=value`` and ``++key=value`` mean the same: precflow checks keys against its schema, so nobody has to
+know whether Hydra has seen a key before. ``~key`` removes a key. The order of the words has no meaning.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from hydra.core.override_parser.types import Glob, Override
 
 from precflow.config import quoting
 from precflow.config.documents import DottedPath, Mark
-from precflow.config.key_tree import problem_at
+from precflow.config.key_tree import explain_problem
 from precflow.config.layers import COMMAND_LINE
-from precflow.config.search_path import GROUPS, Place, file_as_recipe, is_file, names, places
-from precflow.config.suggestions import near
+from precflow.config.search_path import GROUPS, SearchFolder, is_file, list_folders, list_names, locate_recipe_file
+from precflow.config.suggestions import find_near
 from precflow.errors import ConfigError, Problem
 
 _MOST_SHOWN = 100  # problems of one configuration
@@ -33,13 +33,13 @@ class Word:
 
     Attributes:
         typed: As it was typed.
-        text: As Hydra reads it: quoted where needed, with the prefix that Hydra wants.
+        text: As Hydra reads it: quoted if needed, with the prefix that Hydra wants.
         key: Dotted key, ``tolerance.rules.0.match``; a group's name for a choice of group.
         value: The parsed value.
-        raw: The text behind the ``=`` where the value is one plain scalar, else ``None``.
+        raw: The text after the ``=`` if the value is one plain scalar, else ``None``.
         group: One of ``GROUPS``, or ``""`` for a key.
-        removes: It takes the key away.
-        choices: The single overrides that a sweep over this word consists of; one where it is no sweep.
+        removes: It removes the key.
+        choices: The overrides that a sweep over this word consists of; a single one if it is no sweep.
     """
 
     typed: str
@@ -57,7 +57,7 @@ class Word:
         return tuple(self.key.split("."))
 
 
-def read(words: Sequence[str], *, within: Sequence[Place] = ()) -> tuple[list[Word], list[Problem]]:
+def read(words: Sequence[str], *, within: Sequence[SearchFolder] = ()) -> tuple[list[Word], list[Problem]]:
     """Return the overrides and everything that is wrong with them, unknown keys included.
 
     Args:
@@ -71,31 +71,31 @@ def read(words: Sequence[str], *, within: Sequence[Place] = ()) -> tuple[list[Wo
             problems.append(word)
         else:
             found.append(word)
-    return found, _aligned(problems)
+    return found, _align_keys(problems)
 
 
-def single(words: Sequence[Word]) -> list[Problem]:
-    """Return a problem for each word that gives several values where one run wants one."""
+def find_sweeps(words: Sequence[Word]) -> list[Problem]:
+    """Return a problem for each word that gives several values to a single run."""
     message = "gives several values: add -m to run each of them, or write a list as [a,b]"
     return [Problem(COMMAND_LINE, word.typed.partition("=")[0], message) for word in words if len(word.choices) > 1]
 
 
-def sweep(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> list[tuple[str, ...]]:
+def expand_sweep(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> list[tuple[str, ...]]:
     """Return the overrides of every job of ``-m``, in the order of Hydra's basic sweeper (last word fastest).
 
     Raises:
         ConfigError: The words are not usable.
     """
-    words, problems = read(overrides, within=places(config_dirs))
+    words, problems = read(overrides, within=list_folders(config_dirs))
     empty = [
         Problem(COMMAND_LINE, word.typed, "matches nothing, so there is nothing to run") for word in words if not word.choices
     ]
     if problems or empty:
-        raise problem_list([*problems, *empty], overrides)
+        raise build_error([*problems, *empty], overrides)
     return list(product(*(word.choices for word in words)))
 
 
-def problem_list(problems: Sequence[Problem], overrides: Sequence[str]) -> ConfigError:
+def build_error(problems: Sequence[Problem], overrides: Sequence[str]) -> ConfigError:
     """Return the error that shows all problems at once and how to check again without running."""
     count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
     only_typed = all(problem.place == COMMAND_LINE for problem in problems)
@@ -108,11 +108,11 @@ def problem_list(problems: Sequence[Problem], overrides: Sequence[str]) -> Confi
     return ConfigError(f"{count} {where}, nothing was run", problems=shown, next_step=again)
 
 
-def _read(typed: str, within: Sequence[Place]) -> Word | Problem:
-    prefix, key, value = quoting.split(typed)
+def _read(typed: str, within: Sequence[SearchFolder]) -> Word | Problem:
+    prefix, key, value = quoting.split_word(typed)
     key = re.sub(r"\[(\d+)\]", r".\1", key).strip()
     if value is None and prefix != "~":
-        return Problem(COMMAND_LINE, typed, _bare(typed, within))
+        return Problem(COMMAND_LINE, typed, _explain_bare_word(typed, within))
     if not _KEY.fullmatch(key.removeprefix("/")):
         return Problem(COMMAND_LINE, typed, "expected key=value with a dotted key")
     if key.startswith("hydra.") or key == "hydra":
@@ -122,18 +122,18 @@ def _read(typed: str, within: Sequence[Place]) -> Word | Problem:
             "precflow keeps Hydra's own settings: folders of recipes come by --config-dir or PRECFLOW_RECIPES",
         )
     if prefix == "~":
-        wrong = "cannot be taken away" if key in GROUPS else problem_at(tuple(key.split(".")))
+        wrong = "cannot be taken away" if key in GROUPS else explain_problem(tuple(key.split(".")))
         return Problem(COMMAND_LINE, typed, wrong) if wrong else Word(typed, f"~{key}", key, removes=True, choices=(typed,))
     group = key.removeprefix("/") if key.removeprefix("/") in GROUPS else ""
-    wrong = "" if group else problem_at(tuple(key.split(".")))
+    wrong = "" if group else explain_problem(tuple(key.split(".")))
     if wrong:
         return Problem(COMMAND_LINE, f"{prefix}{key}", f"{wrong}   (no + needed)" if prefix else wrong)
-    return _assignment(typed, group or key, value or "", within, group=group)
+    return _read_assignment(typed, group or key, value or "", within, group=group)
 
 
-def _assignment(typed: str, key: str, value: str, within: Sequence[Place], *, group: str) -> Word | Problem:
-    text = f"{'' if group else '++'}{key}={quoting.quoted(value, many=True)}"
-    override = quoting.parse(text)
+def _read_assignment(typed: str, key: str, value: str, within: Sequence[SearchFolder], *, group: str) -> Word | Problem:
+    text = f"{'' if group else '++'}{key}={quoting.quote(value, many=True)}"
+    override = quoting.parse_override(text)
     if override is None:
         return Problem(COMMAND_LINE, typed, "cannot be read as key=value, not even in quotes")
     if group and not _names_group(override):
@@ -141,7 +141,7 @@ def _assignment(typed: str, key: str, value: str, within: Sequence[Place], *, gr
     parsed = override.value()
     several = override.is_sweep_override()
     raw = None if several or isinstance(parsed, (list, dict)) else parsed if isinstance(parsed, str) else value
-    choices = _choices(override, group, within) if several else (spoken(text, group),)
+    choices = _expand_choices(override, group, within) if several else (format_override(text, group),)
     return Word(typed, text, key, None if several else parsed, raw, group, choices=choices)
 
 
@@ -153,30 +153,30 @@ def _names_group(override: Override) -> bool:
     return several or (isinstance(value, (str, int, float)) and not isinstance(value, bool))
 
 
-def _choices(override: Override, group: str, within: Sequence[Place]) -> tuple[str, ...]:
+def _expand_choices(override: Override, group: str, within: Sequence[SearchFolder]) -> tuple[str, ...]:
     pattern: Any = override.value()
     if isinstance(pattern, Glob):
-        chosen = pattern.filter(list(names(group, within)))
-        return tuple(f"+{group}={quoting.quoted(name)}" for name in chosen)
+        chosen = pattern.filter(list(list_names(group, within)))
+        return tuple(f"+{group}={quoting.quote(name)}" for name in chosen)
     left = (override.input_line or "").partition("=")[0]
-    return tuple(spoken(f"{left}={text}", group) for text in override.sweep_string_iterator())
+    return tuple(format_override(f"{left}={text}", group) for text in override.sweep_string_iterator())
 
 
-def spoken(text: str, group: str) -> str:
+def format_override(text: str, group: str) -> str:
     """Return an override as people write it: ``+recipe=NAME``, ``key=value``."""
     return f"+{text}" if group else text.removeprefix("++")
 
 
-def _bare(typed: str, within: Sequence[Place]) -> str:
-    recipes = names("recipe", within or places())
+def _explain_bare_word(typed: str, within: Sequence[SearchFolder]) -> str:
+    recipes = list_names("recipe", within or list_folders())
     if typed in recipes:
         return f"is a recipe: +recipe={typed}"
-    like = near(typed, recipes, most=1)
+    like = find_near(typed, recipes, most=1)
     hint = f" Did you mean  +recipe={like[0]} ?" if like else ""
     return f"is not an override; those are key=value.{hint}"
 
 
-def _aligned(problems: Sequence[Problem]) -> list[Problem]:
+def _align_keys(problems: Sequence[Problem]) -> list[Problem]:
     """Indent keys without a plus where others have one, so that the column reads straight."""
     if not any(problem.key.startswith("+") for problem in problems):
         return list(problems)
@@ -186,10 +186,10 @@ def _aligned(problems: Sequence[Problem]) -> list[Problem]:
     ]
 
 
-def recipe_files(words: Sequence[Word]) -> tuple[list[Word], list[Place]]:
-    """Turn ``+recipe=some/where.yaml`` into a name and the folder that it stands in."""
+def resolve_recipe_files(words: Sequence[Word]) -> tuple[list[Word], list[SearchFolder]]:
+    """Turn ``+recipe=some/where.yaml`` into a name and the folder to look it up in."""
     found: list[Word] = []
-    extra: list[Place] = []
+    extra: list[SearchFolder] = []
     for word in words:
         if (
             word.group == "recipe"
@@ -197,20 +197,20 @@ def recipe_files(words: Sequence[Word]) -> tuple[list[Word], list[Place]]:
             and word.value.endswith(".yaml")
             and is_file(Path(word.value))
         ):
-            name, place = file_as_recipe(Path(word.value))
+            name, place = locate_recipe_file(Path(word.value))
             extra.append(place)
-            word = Word(word.typed, f"recipe={quoting.quoted(name)}", word.key, name, name, "recipe", choices=word.choices)  # noqa: PLW2901  # the same word, said as Hydra wants it
+            word = Word(word.typed, f"recipe={quoting.quote(name)}", word.key, name, name, "recipe", choices=word.choices)  # noqa: PLW2901  # the same word, said as Hydra wants it
         found.append(word)
     return found, extra
 
 
-def chosen(words: Sequence[Word], group: str) -> list[str]:
+def list_chosen(words: Sequence[Word], group: str) -> list[str]:
     """Return the names that the command line chose in a group, the last word winning."""
     values = [word.value for word in words if word.group == group]
     last = values[-1] if values else []
     return [str(item) for item in last] if isinstance(last, list) else [str(last)]
 
 
-def mark(word: Word) -> Mark:
+def mark_word(word: Word) -> Mark:
     """Return the mark of a value that was typed."""
     return Mark(COMMAND_LINE, word.raw)

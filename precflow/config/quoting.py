@@ -1,7 +1,7 @@
-"""Quotes what Hydra's grammar refuses and people type: ``2^-10``, ``s3://桶/模型``, ``~/x``, ``/data/a=b``, ``/data/x(1)``.
+"""Quotes values that Hydra's grammar refuses: ``2^-10``, ``s3://桶/模型``, ``~/x``, ``/data/a=b``, ``/data/x(1)``.
 
-What Hydra takes as it is stays as it is, so its lists, maps and sweeps keep working; only the part that does not parse is put
-in double quotes.
+A value that Hydra can parse stays as it is, so its lists, maps and sweeps keep working. Only the part that does not parse is
+put in double quotes.
 """
 
 from __future__ import annotations
@@ -18,52 +18,52 @@ _OPENING = {"[": "]", "{": "}", "(": ")"}
 _PARSER = OverridesParser.create()
 
 
-def split(word: str) -> tuple[str, str, str | None]:
-    """Return prefix (``+``, ``++``, ``~`` or ``""``), key and value text of one word; ``None`` where there is no ``=``."""
+def split_word(word: str) -> tuple[str, str, str | None]:
+    """Return prefix (``+``, ``++``, ``~`` or ``""``), key and value of one word; the value is ``None`` without an ``=``."""
     match = _WORD.fullmatch(word)
     if match is None:  # the pattern takes any text
         return "", word, None
     return match["prefix"] or "", match["key"], match["value"]
 
 
-def parse(word: str) -> Override | None:
-    """Return what Hydra makes of one word, or ``None`` where its grammar refuses it."""
+def parse_override(word: str) -> Override | None:
+    """Return one word as parsed by Hydra, or ``None`` if its grammar refuses it."""
     try:
         return _PARSER.parse_override(word)
     except (HydraException, ValueError):  # the second: a number of more digits than Python reads
         return None
 
 
-def quoted(value: str, *, many: bool = False) -> str:
-    """Return a value that Hydra's grammar takes and that means the same text.
+def quote(value: str, *, many: bool = False) -> str:
+    """Return a value in a form that Hydra's grammar accepts and reads as the same text.
 
     Args:
-        value: What stands behind the ``=``.
+        value: The text after the ``=``.
         many: Commas separate the values of a sweep.
 
-    >>> quoted("2^-10"), quoted("[a,--config=b.yaml]"), quoted("0.5")
+    >>> quote("2^-10"), quote("[a,--config=b.yaml]"), quote("0.5")
     ('"2^-10"', '[a,"--config=b.yaml"]', '0.5')
     """
     if _is_taken(value):
         return value
     attempts: list[Callable[[], str]] = []
     if value.startswith("[") and value.endswith("]"):
-        attempts.append(lambda: "[" + ",".join(quoted(item.strip()) for item in parts(value[1:-1])) + "]")
+        attempts.append(lambda: "[" + ",".join(quote(item.strip()) for item in split_at_commas(value[1:-1])) + "]")
     if value.startswith("{") and value.endswith("}"):
-        attempts.append(lambda: "{" + ",".join(_entry(item) for item in parts(value[1:-1])) + "}")
+        attempts.append(lambda: "{" + ",".join(_entry(item) for item in split_at_commas(value[1:-1])) + "}")
     if many and "," in value:
-        attempts.append(lambda: ",".join(quoted(item) for item in parts(value)))
+        attempts.append(lambda: ",".join(quote(item) for item in split_at_commas(value)))
     for attempt in attempts:
         text = attempt()
         if _is_taken(text):
             return text
-    return in_quotes(value)
+    return put_in_quotes(value)
 
 
-def in_quotes(text: str) -> str:
+def put_in_quotes(text: str) -> str:
     r"""Return text in double quotes, with the escapes of Hydra's grammar.
 
-    >>> in_quotes('say "hi"')
+    >>> put_in_quotes('say "hi"')
     '"say \\\\"hi\\\\""'
     """
     inner = re.sub(r'(\\*)"', lambda match: match[1] * 2 + '\\"', text)
@@ -71,8 +71,8 @@ def in_quotes(text: str) -> str:
     return f'"{inner}{chr(92) * trailing}"'
 
 
-def parts(text: str) -> Iterator[str]:
-    """Yield what stands between the commas of the outermost level; brackets and quotes hold together."""
+def split_at_commas(text: str) -> Iterator[str]:
+    """Yield the parts between commas; a comma in brackets or quotes does not count."""
     level, start, quote, escaped = 0, 0, "", False
     for number, character in enumerate(text):
         if escaped or (quote and character != quote):
@@ -92,8 +92,8 @@ def parts(text: str) -> Iterator[str]:
 
 def _entry(text: str) -> str:
     key, colon, value = text.partition(":")
-    return f"{key}:{quoted(value.strip())}" if colon else text
+    return f"{key}:{quote(value.strip())}" if colon else text
 
 
 def _is_taken(value: str) -> bool:
-    return parse(f"key={value}") is not None
+    return parse_override(f"key={value}") is not None

@@ -1,8 +1,8 @@
-"""precflow's folders as a source of Hydra's config groups: ``+recipe=llama/attention`` reads ``recipes/llama/attention.yaml``.
+"""Lets Hydra read precflow's folders: ``+recipe=llama/attention`` reads ``recipes/llama/attention.yaml``.
 
-Hydra names a group after its folder; the group here is ``recipe`` and the folder ``recipes/``, and several folders serve one
-group. A file without ``# @package _global_`` still goes to the top. What :mod:`precflow.config.trust` forbids is refused here
-once more, so that no way into Hydra goes around it.
+Hydra alone cannot do it: it names a group after its folder (the group here is ``recipe``, the folder ``recipes/``), and it
+knows one folder for a group. A file without ``# @package _global_`` still goes to the top. Whatever
+:mod:`precflow.config.trust` forbids is refused here once more, so that no file gets into Hydra unchecked.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from omegaconf import OmegaConf
 from precflow.config import trust
 from precflow.config.documents import read
 from precflow.config.schema import RunConfig, plain
-from precflow.config.search_path import GROUPS, OPEN_GROUPS, Place
+from precflow.config.search_path import GROUPS, OPEN_GROUPS, SearchFolder
 from precflow.errors import TrustError
 
 SCHEME = "precflow"
 
-_CURRENT: ContextVar[tuple[Place, ...]] = ContextVar("places", default=())
+_CURRENT: ContextVar[tuple[SearchFolder, ...]] = ContextVar("folders", default=())
 _WITH_VALUES: ContextVar[bool] = ContextVar("with_values", default=True)
 
 
-class PlaceSource(ConfigSource):
+class FolderSource(ConfigSource):
     """One folder of one group, addressed as ``precflow://GROUP/absolute/folder``."""
 
     def __init__(self, provider: str, path: str) -> None:
         super().__init__(provider=provider, path=path)
         group, _, folder = path.partition("://")[2].partition("/")
-        self._place = Place(group, Path(f"/{folder}") if folder[1:2] != ":" else Path(folder), provider)
+        self._folder = SearchFolder(group, Path(f"/{folder}") if folder[1:2] != ":" else Path(folder), provider)
 
     @staticmethod
     def scheme() -> str:
@@ -54,17 +54,17 @@ class PlaceSource(ConfigSource):
             TrustError: It is more than data.
         """
         name = self._name(config_path)
-        file = self._place.file(name) if name else None
+        file = self._folder.file(name) if name else None
         if file is None:
-            raise ConfigLoadError(f"no {config_path} in {self._place.folder}")
-        document = read(file, self._place.group, name)
+            raise ConfigLoadError(f"no {config_path} in {self._folder.folder}")
+        document = read(file, self._folder.group, name)
         if document.problems:
             raise ConfigLoadError(str(document.problems[0]))
-        problems = list(trust.forbidden(document))
+        problems = list(trust.find_forbidden_text(document))
         if problems:
             raise TrustError(f"{file} is more than a recipe", problems=problems)
         package = document.package or ("_global_" if document.group in OPEN_GROUPS else None)
-        data: dict[str, Any] = {"defaults": trust.absolute(document.defaults)} if document.defaults else {}
+        data: dict[str, Any] = {"defaults": trust.make_defaults_absolute(document.defaults)} if document.defaults else {}
         return ConfigResult(
             config=OmegaConf.create({**data, **(document.data if _WITH_VALUES.get() else {})}),
             path=str(file),
@@ -74,64 +74,64 @@ class PlaceSource(ConfigSource):
 
     def available(self) -> bool:
         """Tell whether the folder exists."""
-        return self._place.folder.is_dir()
+        return self._folder.folder.is_dir()
 
     def is_group(self, config_path: str) -> bool:
         """Tell whether a path is this group or a folder in it."""
         inside = self._inside(config_path)
-        return config_path == "" or (inside is not None and (self._place.folder / inside).is_dir())
+        return config_path == "" or (inside is not None and (self._folder.folder / inside).is_dir())
 
     def is_config(self, config_path: str) -> bool:
         """Tell whether a path is a file of this group."""
         name = self._name(config_path)
-        return bool(name) and self._place.file(name) is not None
+        return bool(name) and self._folder.file(name) is not None
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         """Return what stands directly in a group."""
         if config_path == "":
-            return [] if results_filter == ObjectType.CONFIG else [self._place.group]
+            return [] if results_filter == ObjectType.CONFIG else [self._folder.group]
         inside = self._inside(config_path)
         found: list[str] = []
         for path in (
-            sorted((self._place.folder / inside).iterdir()) if inside is not None and self.is_group(config_path) else []
+            sorted((self._folder.folder / inside).iterdir()) if inside is not None and self.is_group(config_path) else []
         ):
             self._list_add_result(found, f"{config_path}/{path.name}", path.name, results_filter)
         return sorted(set(found))
 
     def _inside(self, config_path: str) -> str | None:
         group, _, rest = config_path.partition("/")
-        return rest if group == self._place.group else None
+        return rest if group == self._folder.group else None
 
     def _name(self, config_path: str) -> str:
         return (self._inside(config_path) or "").removesuffix(".yaml")
 
 
-class PlacesSearchPath(SearchPathPlugin):
-    """Puts precflow's folders before ``conf``, so that a team's file wins over the shipped one of the same name."""
+class FoldersFirst(SearchPathPlugin):
+    """Puts the folders of users and teams before ``conf``, so that their file wins over a shipped one of the same name."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Add the folders that are searched now; none, where another Hydra application runs in this process."""
+        """Add the folders that are searched now: none, if another Hydra application runs in this process."""
         path = search_path.get_path()
         before = next((number for number, element in enumerate(path) if element.provider == "main"), 0)
-        elements = [SearchPathElement(place.origin, address(place)) for place in _CURRENT.get() if place.group in GROUPS]
+        elements = [SearchPathElement(folder.origin, address(folder)) for folder in _CURRENT.get() if folder.group in GROUPS]
         path[before:before] = elements
 
 
-def address(place: Place) -> str:
+def address(folder: SearchFolder) -> str:
     """Return the address of a folder in Hydra's search path."""
-    return f"{SCHEME}://{place.group}/{place.folder.as_posix().lstrip('/')}"
+    return f"{SCHEME}://{folder.group}/{folder.folder.as_posix().lstrip('/')}"
 
 
 def register() -> None:
     """Tell Hydra about precflow's folders and about the defaults of the schema; may be called again."""
-    Plugins.instance().register(PlaceSource)
-    Plugins.instance().register(PlacesSearchPath)
+    Plugins.instance().register(FolderSource)
+    Plugins.instance().register(FoldersFirst)
     ConfigStore.instance().store(name="schema", node=plain(RunConfig()), provider="precflow")
 
 
 @contextmanager
-def searching(within: Sequence[Place], *, values: bool = True) -> Iterator[None]:
-    """Make Hydra look into these folders; without ``values`` it gets the ``defaults`` of each file alone, and is quick."""
+def search_in(within: Sequence[SearchFolder], *, values: bool = True) -> Iterator[None]:
+    """Make Hydra look into these folders; without ``values`` it gets only the ``defaults`` of each file, which is quicker."""
     token, with_values = _CURRENT.set(tuple(within)), _WITH_VALUES.set(values)
     try:
         yield

@@ -1,4 +1,4 @@
-"""A composed recipe as YAML: sections in their one order, each line with the place where its value was set."""
+"""Writes a composed recipe as YAML: sections in their fixed order, each line with the file and line that set its value."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ import yaml
 from precflow.config import key_tree, units
 from precflow.config.documents import DottedPath, Mark, dotted
 from precflow.config.schema import RunConfig
-from precflow.config.trust import refusal
+from precflow.config.trust import explain_refusal
 
 _WIDE = 100
 _PLAIN = re.compile(r"[^\W\d][\w ./+=-]*")
 _EMPTY: tuple[Any, ...] = (None, "", (), [], {})
 
 
-def lines(data: Mapping[str, Any]) -> Iterator[tuple[DottedPath, str]]:
+def format_lines(data: Mapping[str, Any]) -> Iterator[tuple[DottedPath, str]]:
     """Yield ``(path, line of YAML)`` of plain data."""
     for key, value in data.items():
         yield from _entry((str(key),), f"{_scalar(str(key))}:", value, 0)
 
 
-def as_text(data: Mapping[str, Any]) -> str:
+def format_yaml(data: Mapping[str, Any]) -> str:
     """Return plain data as YAML, one entry a line."""
-    return "".join(f"{line}\n" for _, line in lines(data))
+    return "".join(f"{line}\n" for _, line in format_lines(data))
 
 
-def effective(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was set, in the order of the schema, with the defaults of everything else that is not empty."""
+def fill_defaults(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was set, in the order of the schema, and every other key that has a default."""
     return _section(RunConfig, data, RunConfig())
 
 
-def locked(data: Mapping[str, Any], mark: Callable[[DottedPath], Mark]) -> dict[str, Any]:
-    """Return the effective recipe without what belongs to a machine: it composes again, to the same run, elsewhere."""
-    return _of_recipes(effective(_without_site(data, (), mark)), ())
+def keep_portable(data: Mapping[str, Any], mark: Callable[[DottedPath], Mark]) -> dict[str, Any]:
+    """Return the effective recipe without what belongs to a machine, so that it gives the same run on another one."""
+    return _of_recipes(fill_defaults(_without_site(data, (), mark)), ())
 
 
 def _of_recipes(data: Mapping[str, Any], path: DottedPath) -> dict[str, Any]:
-    """Return what of plain data a recipe may say."""
+    """Return the part of plain data that a recipe may set."""
     found: dict[str, Any] = {}
     for key, value in data.items():
         here = (*path, str(key))
         inner = _of_recipes(value, here) if isinstance(value, Mapping) and value else value
         if inner is not value and inner:
             found[key] = inner
-        elif inner is value and not refusal(here, "" if "${" in str(value) else value):
+        elif inner is value and not explain_refusal(here, "" if "${" in str(value) else value):
             found[key] = value
     return found
 
 
-def margin(path: DottedPath, provenance: Mapping[str, str]) -> str:
-    """Return where a line's value was set: its own place, its only item's place, or ``default``."""
+def describe_place(path: DottedPath, provenance: Mapping[str, str]) -> str:
+    """Say where a line's value was set: the place of the value, or of all its items if they share one, or ``default``."""
     key = dotted(path)
     if key in provenance:
         return provenance[key]
@@ -85,8 +85,8 @@ def _section(kind: type, data: Mapping[str, Any], defaults: Any) -> dict[str, An
                 found[name] = section
         elif name in data:
             found[name] = data[name]
-        elif default not in _EMPTY and units.written(inner, default) != 0:
-            found[name] = units.written(inner, default) if inner in units.PARSERS else _plain_default(default)
+        elif default not in _EMPTY and units.format_value(inner, default) != 0:
+            found[name] = units.format_value(inner, default) if inner in units.PARSERS else _plain_default(default)
     return found
 
 
@@ -144,6 +144,6 @@ def _scalar(value: Any) -> str:
 
 
 def _is_bent(word: str) -> bool:
-    """Tell whether YAML reads a word without quotes as something else: ``off``, ``null``."""
+    """Tell whether YAML reads a word without quotes as something else than text: ``off``, ``null``."""
     resolvers = yaml.SafeLoader.yaml_implicit_resolvers
     return any(pattern.match(word) for _, pattern in (*resolvers.get(word[0], ()), *resolvers.get(None, ())))

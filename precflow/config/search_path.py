@@ -1,6 +1,6 @@
-"""Where recipes and sites are looked for: the command line's folders, the team's, the user's, then the shipped ones.
+"""The folders where recipes and sites are looked for: those of the command line, the team, the user, then the shipped ones.
 
-The first folder that has a name wins. Only paths here, no Hydra: ``precflow ls`` must answer at once.
+The first folder that has a file of the name wins. There is no Hydra here, because ``precflow ls`` must answer at once.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from pathlib import Path
 import platformdirs
 
 from precflow import resources
-from precflow.config.documents import Document, read, shown
-from precflow.config.suggestions import near
+from precflow.config.documents import Document, display_path, read
+from precflow.config.suggestions import find_near
 from precflow.errors import ConfigError, Problem
 
 GROUPS = ("capture", "executor", "recipe", "emulate", "site")  # in the order in which they are laid over each other
 DATA_GROUPS = ("standard", "rule")  # files that stages read; nothing is laid over them
-OF_MACHINES = ("site", "executor")  # whoever names their folder, or one of them, says what may run
+MACHINE_GROUPS = ("site", "executor")  # their files decide what runs on a machine, so a folder of recipes brings none
 OPEN_GROUPS = ("recipe", "site")  # their files say `# @package _global_`, or nothing
 SHIPPED = "precflow"  # the origin of what comes with precflow
 _SUFFIX = ".yaml"
 
 
 @dataclass(frozen=True)
-class Place:
+class SearchFolder:
     """One folder with the files of one group.
 
     Attributes:
@@ -62,7 +62,7 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def places(config_dirs: Sequence[Path] = (), *, extra: Sequence[Place] = ()) -> tuple[Place, ...]:
+def list_folders(config_dirs: Sequence[Path] = (), *, extra: Sequence[SearchFolder] = ()) -> tuple[SearchFolder, ...]:
     """Return all folders in the order in which they are searched.
 
     Args:
@@ -77,75 +77,75 @@ def places(config_dirs: Sequence[Path] = (), *, extra: Sequence[Place] = ()) -> 
     problems: list[Problem] = []
     found = list(extra)
     for folder in config_dirs:
-        found += _tree(folder, "--config-dir", problems)
-    found += _listed("PRECFLOW_RECIPES", "recipe", problems)
-    found += _listed("PRECFLOW_SITES", "site", problems)
+        found += _list_folders_of_tree(folder, "--config-dir", problems)
+    found += _list_folders_of_variable("PRECFLOW_RECIPES", "recipe", problems)
+    found += _list_folders_of_variable("PRECFLOW_SITES", "site", problems)
     if problems:
         raise ConfigError("a folder that should have recipes or sites does not exist", problems=problems)
-    found += [Place("site", user_folder() / "site", "user configuration")]
-    found += [place for group in (*GROUPS, *DATA_GROUPS) for place in shipped(group)]
-    return tuple(place for place in found if place.folder.is_dir())
+    found += [SearchFolder("site", user_folder() / "site", "user configuration")]
+    found += [entry for group in (*GROUPS, *DATA_GROUPS) for entry in shipped_folders(group)]
+    return tuple(entry for entry in found if entry.folder.is_dir())
 
 
-def shipped(group: str) -> tuple[Place, ...]:
+def shipped_folders(group: str) -> tuple[SearchFolder, ...]:
     """Return precflow's own folder of a group."""
     folder = resources.directory("recipes") if group == "recipe" else resources.directory("conf") / group
-    return (Place(group, folder, SHIPPED),)
+    return (SearchFolder(group, folder, SHIPPED),)
 
 
-def find(group: str, name: str, within: Sequence[Place]) -> Document | None:
+def find(group: str, name: str, within: Sequence[SearchFolder]) -> Document | None:
     """Return the first file of this name, read; ``None`` where no folder has it."""
-    for place in within:
-        file = place.file(name) if place.group == group else None
+    for entry in within:
+        file = entry.file(name) if entry.group == group else None
         if file:
             return read(file, group, name)
     return None
 
 
-def names(group: str, within: Sequence[Place]) -> dict[str, Place]:
+def list_names(group: str, within: Sequence[SearchFolder]) -> dict[str, SearchFolder]:
     """Return every name of a group with the folder that wins."""
-    found: dict[str, Place] = {}
-    for place in within:
-        if place.group == group:
-            for name in place.names():
-                found.setdefault(name, place)
+    found: dict[str, SearchFolder] = {}
+    for entry in within:
+        if entry.group == group:
+            for name in entry.names():
+                found.setdefault(name, entry)
     return found
 
 
-def team_folders(group: str, within: Sequence[Place]) -> tuple[Path, ...]:
+def team_folders(group: str, within: Sequence[SearchFolder]) -> tuple[Path, ...]:
     """Return the folders of a group that are not precflow's own."""
-    return tuple(place.folder for place in within if place.group == group and place.origin != SHIPPED)
+    return tuple(entry.folder for entry in within if entry.group == group and entry.origin != SHIPPED)
 
 
-def clash(group: str, name: str, within: Sequence[Place]) -> Problem | None:
-    """Return why a name is refused that a team's file has in common with a shipped one; ``None`` where there is no such pair.
+def find_clash(group: str, name: str, within: Sequence[SearchFolder]) -> Problem | None:
+    """Refuse a name that a team's file shares with a shipped one; return ``None`` if there is no such pair.
 
     A report says by name what judged a run, or which fault was emulated, so a name means one thing everywhere.
     """
-    files = [(place, file) for place in within if place.group == group and (file := place.file(name))]
-    theirs = [shown(file) for place, file in files if place.origin != SHIPPED]
+    files = [(entry, file) for entry in within if entry.group == group and (file := entry.file(name))]
+    theirs = [display_path(file) for entry, file in files if entry.origin != SHIPPED]
     if len(theirs) == len(files) or not theirs:
         return None
     return Problem(theirs[0], name, f"is the name of precflow's own {group} too: give the file another name")
 
 
-def not_found(group: str, name: str, within: Sequence[Place]) -> str:
+def describe_not_found(group: str, name: str, within: Sequence[SearchFolder]) -> str:
     """Return a message for a name that no folder has: near names and the folders that were searched."""
     if group == "recipe" and name.endswith(_SUFFIX):
         return f"there is no such file. A recipe that is listed goes without {_SUFFIX}:  precflow ls"
-    known = names(group, within)
-    like = near(name, known, alike=0.5)
+    known = list_names(group, within)
+    like = find_near(name, known, alike=0.5)
     hint = f" Did you mean  {', '.join(like)} ?" if like else ""
     if group == "recipe" and not like:
         hint = f" There are: {', '.join(known)}." if len(known) <= 8 else " See `precflow ls`."
-    folders = ", ".join(shown(place.folder) for place in within if place.group == group) or "no folder at all"
+    folders = ", ".join(display_path(entry.folder) for entry in within if entry.group == group) or "no folder at all"
     return f"no {group} of this name.{hint} Searched: {folders}"
 
 
-def file_as_recipe(file: Path) -> tuple[str, Place]:
-    """Return name and place of a recipe file that stands anywhere."""
+def locate_recipe_file(file: Path) -> tuple[str, SearchFolder]:
+    """Return the name of a recipe file, wherever it is, and its folder."""
     resolved = file.resolve()
-    return resolved.name.removesuffix(_SUFFIX), Place("recipe", resolved.parent, shown(resolved.parent))
+    return resolved.name.removesuffix(_SUFFIX), SearchFolder("recipe", resolved.parent, display_path(resolved.parent))
 
 
 def user_folder() -> Path:
@@ -153,18 +153,20 @@ def user_folder() -> Path:
     return platformdirs.user_config_path("precflow")
 
 
-def _listed(variable: str, group: str, problems: list[Problem]) -> Iterator[Place]:
+def _list_folders_of_variable(variable: str, group: str, problems: list[Problem]) -> Iterator[SearchFolder]:
     for text in filter(None, os.environ.get(variable, "").split(os.pathsep)):
         folder = Path(text).expanduser()
         if group == "recipe" and any((folder / name).is_dir() for name in ("recipe", "recipes")):
-            yield from (place for place in _tree(folder, variable, problems) if place.group not in OF_MACHINES)
+            yield from (
+                entry for entry in _list_folders_of_tree(folder, variable, problems) if entry.group not in MACHINE_GROUPS
+            )
         elif folder.is_dir():
-            yield Place(group, folder.resolve(), variable)
+            yield SearchFolder(group, folder.resolve(), variable)
         else:
             problems.append(Problem(variable, text, "is not a folder"))
 
 
-def _tree(root: Path, origin: str, problems: list[Problem]) -> Iterator[Place]:
+def _list_folders_of_tree(root: Path, origin: str, problems: list[Problem]) -> Iterator[SearchFolder]:
     root = root.expanduser()
     if not root.is_dir():
         problems.append(Problem(origin, str(root), "is not a folder"))
@@ -172,4 +174,4 @@ def _tree(root: Path, origin: str, problems: list[Problem]) -> Iterator[Place]:
     for group in (*GROUPS, *DATA_GROUPS):
         for folder in (root / group, root / f"{group}s"):
             if folder.is_dir():
-                yield Place(group, folder.resolve(), f"{origin} {shown(root)}")
+                yield SearchFolder(group, folder.resolve(), f"{origin} {display_path(root)}")

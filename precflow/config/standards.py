@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow import resources
-from precflow.config.documents import DottedPath, dotted, read, shown
+from precflow.config.documents import DottedPath, display_path, dotted, read
 from precflow.config.suggestions import did_you_mean
 from precflow.config.units import parse_share
 from precflow.errors import PrecflowError, Problem
@@ -96,7 +96,7 @@ class StandardFile:
         """Add a problem, at the line of the key or of the innermost key around it that has one."""
         marks = self._document.marks
         known = next((key[:length] for length in range(len(key), 0, -1) if key[:length] in marks), ())
-        self.problems.append(Problem(marks[known].place if known else shown(self.path), dotted(key), message))
+        self.problems.append(Problem(marks[known].place if known else display_path(self.path), dotted(key), message))
 
     def _line(self, key: str) -> str:
         value = self._document.data.get(key)

@@ -1,4 +1,4 @@
-"""Did you mean: the nearest known words for one that is not known."""
+"""Did you mean: finds the known words that look most like an unknown one."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _SPOKEN = {
 }
 
 
-def near(word: str, known: Iterable[str], *, most: int = 3, alike: float = 0.6) -> list[str]:
-    """Return up to ``most`` known words that look like the given one, best first; spoken short forms count.
+def find_near(word: str, known: Iterable[str], *, most: int = 3, alike: float = 0.6) -> list[str]:
+    """Return up to ``most`` known words that look like the given one, best first; usual short forms such as ``bf16`` count.
 
     Args:
         word: What was written.
@@ -38,7 +38,7 @@ def near(word: str, known: Iterable[str], *, most: int = 3, alike: float = 0.6) 
         most: How many to return.
         alike: How much alike they must be, from 0 to 1 (``difflib``'s ratio).
 
-    >>> near("flaot16", ["float16", "float32", "bfloat16"], most=1)
+    >>> find_near("flaot16", ["float16", "float32", "bfloat16"], most=1)
     ['float16']
     """
     words = list(dict.fromkeys(known))
@@ -51,6 +51,6 @@ def near(word: str, known: Iterable[str], *, most: int = 3, alike: float = 0.6) 
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``" Did you mean  x ?"`` with the nearest known word, or ``""`` where nothing is near."""
-    found = near(word, known, most=1)
+    """Return ``" Did you mean  x ?"`` with the nearest known word, or ``""`` if nothing is near."""
+    found = find_near(word, known, most=1)
     return f" Did you mean  {found[0]} ?" if found else ""

@@ -1,10 +1,17 @@
-"""What a recipe may say: the boundary between data that anybody may write and what decides which code runs on a machine.
+"""What a recipe may say: recipes come from strangers, and none of them may decide which code runs on a machine.
 
-A recipe is data, and it may say only what is listed here, in ``RECIPES_MAY_SET``: a key that nobody put there belongs to a site
-file or the command line. It is checked on the composed values, by where each of them came from, so that nothing is said by a
-reference that could not be said outright. ``_target_`` names a factory of precflow, one of torch's own optimizers or losses, or
-a function of a package that the user trusts in a site file, in ``PRECFLOW_TRUST`` or in his own ``config.yaml``. What Hydra
-itself would read is checked before it does. docs/recipe-safety.md is this for people.
+A recipe may set the keys in ``RECIPES_MAY_SET``; every other key belongs to a site file or the command line. ``_target_`` may
+name a factory of precflow, one of torch's own optimizers or losses, or a function of a package that the user trusts in a site
+file, in ``PRECFLOW_TRUST`` or in the ``config.yaml`` of the user folder.
+
+Two checks enforce this. The text of each file is checked before Hydra reads it (:func:`find_forbidden_text`). Afterwards the
+composed values are checked by where each of them came from (:func:`find_forbidden_values`). The text alone is not enough,
+because a reference can hide a key::
+
+    target: ${emulate.rules[0].hidden}              # the text sets no launcher, the composed value does
+    emulate: {rules: [{hidden: {launcher: [rm]}}]}
+
+docs/recipe-safety.md explains all of this to users.
 """
 
 from __future__ import annotations
@@ -17,10 +24,10 @@ from typing import Any
 from precflow.agent import contract
 from precflow.agent.variables import SETTABLE, is_switch_value
 from precflow.config import key_tree
-from precflow.config.documents import Document, DottedPath, Mark, dotted, read, scalars
+from precflow.config.documents import Document, DottedPath, Mark, dotted, read, walk_scalars
 from precflow.config.interpolation import KEY, REFERENCE
 from precflow.config.layers import COMMAND_LINE
-from precflow.config.search_path import OF_MACHINES, OPEN_GROUPS, user_folder
+from precflow.config.search_path import MACHINE_GROUPS, OPEN_GROUPS, user_folder
 from precflow.config.suggestions import did_you_mean
 from precflow.errors import ConfigError, Problem
 from precflow.metrics import LIMITED
@@ -62,7 +69,7 @@ _DEFAULT_GROUPS = re.compile(r"override +/?(capture|emulate)")
 
 
 def may_set(path: DottedPath) -> bool:
-    """Tell whether a recipe may set a key, or keys below it; entries of lists are not told apart.
+    """Tell whether a recipe may set a key, or keys below it; all entries of a list are alike.
 
     >>> may_set(("target", "dtype")), may_set(("target", "interpreter")), may_set(("tolerance", "rules", "0", "match"))
     (True, False, True)
@@ -71,47 +78,49 @@ def may_set(path: DottedPath) -> bool:
     return parts in _CLOSED or parts in _ABOVE or any(parts[:length] in _OPEN for length in range(1, len(parts) + 1))
 
 
-def beyond_recipes(
+def find_forbidden_values(
     data: Mapping[str, Any], read: Mapping[DottedPath, Iterable[DottedPath]], mark: Callable[[DottedPath], Mark]
 ) -> Iterator[tuple[DottedPath, str]]:
-    """Yield ``(path, message)`` for every composed value that comes from a recipe, even in part, and may not.
+    """Yield ``(path, message)`` for every composed value that comes from a recipe, even in part, and must not.
 
     Args:
         data: Composed values, references replaced.
-        read: Path -> the places whose text took part in its value, where references did.
-        mark: Gives the mark of such a place.
+        read: Path -> the paths that its references read, for values that have references.
+        mark: Returns the mark of a path: the file and line that set it.
     """
-    told: set[tuple[DottedPath, str]] = set()  # of a list that is not allowed once
-    for path, value in leaves(data):
+    told: set[tuple[DottedPath, str]] = set()  # one message for a list, not one for each of its entries
+    for path, value in walk_values(data):
         places = {path, *read.get(path, ())}
-        theirs = sorted(place for place in places if not _is_by_hand(mark(place)))
+        theirs = sorted(place for place in places if not _is_of_user(mark(place)))
         if not theirs or not key_tree.is_known(path):
             continue
-        said = refusal(path, value)
-        not_theirs = next((place for place in sorted(places - {path}) if not _is_site_path(place) and refusal(place, "")), None)
+        said = explain_refusal(path, value)
+        not_theirs = next(
+            (place for place in sorted(places - {path}) if not _is_site_path(place) and explain_refusal(place, "")), None
+        )
         if not said and not_theirs is not None:
             said = f"may not read {dotted(not_theirs)}: a recipe refers to keys that it may set and to ${{site.paths.NAME}}"
         if said and len(places) > 1:
             said += f". The value comes by a reference, from {mark(theirs[-1]).place}"
-        if said and (_shortest(path), said) not in told:
-            told.add((_shortest(path), said))
-            yield _shortest(path), said
+        if said and (_shortest_refused(path), said) not in told:
+            told.add((_shortest_refused(path), said))
+            yield _shortest_refused(path), said
 
 
-def targets(data: Mapping[str, Any], packages: Iterable[str]) -> Iterator[tuple[DottedPath, str]]:
+def find_untrusted_targets(data: Mapping[str, Any], packages: Iterable[str]) -> Iterator[tuple[DottedPath, str]]:
     """Yield ``(path, message)`` for every ``_target_`` that may not be resolved, however deep it stands."""
     known = tuple(packages)
-    for path, value in scalars(data):
+    for path, value in walk_scalars(data):
         if TARGET not in path:
             continue
         if path[-1] != TARGET or not isinstance(value, str) or not _DOTTED_NAME.fullmatch(value):
             yield path, f"expected the dotted name of a function, such as my_package.my_module.build, got {value!r}"
         elif not contract.is_trusted(dotted(path[:-1]), value, known):
-            yield path, _untrusted(value)
+            yield path, _explain_untrusted(value)
 
 
-def trusted(sites: Iterable[Document]) -> tuple[str, ...]:
-    """Return the packages that the user trusts: from ``PRECFLOW_TRUST``, the user's configuration and the chosen site files.
+def list_trusted_packages(sites: Iterable[Document]) -> tuple[str, ...]:
+    """Return the packages that the user trusts, in ``PRECFLOW_TRUST``, the user's configuration and the chosen site files.
 
     Raises:
         ConfigError: The user's configuration file is not usable.
@@ -123,11 +132,13 @@ def trusted(sites: Iterable[Document]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in [*named, *_user_trusted()] if name))
 
 
-def forbidden(document: Document) -> Iterator[Problem]:
-    """Yield what makes a file more than data, whatever it is composed with: Hydra's keys, resolvers, keys of a machine."""
+def find_forbidden_text(document: Document) -> Iterator[Problem]:
+    """Yield what makes a file more than data, whatever it is combined with: Hydra's keys, resolvers, keys of a machine."""
     first = f"{document.marks[('defaults',)].place}" if ("defaults",) in document.marks else str(document.path)
     if "hydra" in document.data:
-        yield Problem(_place(document, ("hydra",)), "hydra", "a recipe or site file may not configure Hydra: that runs code")
+        yield Problem(
+            _find_place(document, ("hydra",)), "hydra", "a recipe or site file may not configure Hydra: that runs code"
+        )
     allowed = ("", "_global_") if document.group in OPEN_GROUPS else ("", document.group)
     if document.package not in allowed:
         yield Problem(
@@ -139,36 +150,36 @@ def forbidden(document: Document) -> Iterator[Problem]:
     for entry in document.defaults:
         if not _is_plain_default(entry, document.group):
             message = "expected the name of another recipe, `override /capture: NAME`, `override /emulate: NAME` or _self_"
-            yield Problem(first, "defaults", f"{message}; got {_short(entry)}")
+            yield Problem(first, "defaults", f"{message}; got {_shorten(entry)}")
     package = () if document.group in OPEN_GROUPS else (document.group,)
     told = set()
-    for path, value in leaves(document.data):
+    for path, value in walk_values(document.data):
         full = (*package, *path)
-        message = _more_than_text(path, value)
-        if not message and document.group not in OF_MACHINES and key_tree.is_known(full):
-            path = _shortest(full)[len(package) :]  # noqa: PLW2901  the key that the message is about
-            message = refusal(full, "" if "${" in str(value) else value)
+        message = _explain_more_than_text(path, value)
+        if not message and document.group not in MACHINE_GROUPS and key_tree.is_known(full):
+            path = _shortest_refused(full)[len(package) :]  # noqa: PLW2901  the key that the message is about
+            message = explain_refusal(full, "" if "${" in str(value) else value)
         if message and (path, message) not in told:
             told.add((path, message))
-            yield Problem(_place(document, path), dotted((*package, *path)), message)
+            yield Problem(_find_place(document, path), dotted((*package, *path)), message)
 
 
-def leaves(value: Any, path: DottedPath = ()) -> Iterator[tuple[DottedPath, Any]]:
+def walk_values(value: Any, path: DottedPath = ()) -> Iterator[tuple[DottedPath, Any]]:
     """Yield ``(path, value)`` of every scalar and of every empty map and list."""
     if isinstance(value, (Mapping, list, tuple)) and value:
         for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
-            yield from leaves(item, (*path, str(key)))
+            yield from walk_values(item, (*path, str(key)))
     elif path:
         yield path, value
 
 
-def inherited(document: Document) -> tuple[str, ...]:
+def list_parents(document: Document) -> tuple[str, ...]:
     """Return the names of the recipes that this one inherits from, as they are looked up."""
     names = (entry for entry in document.defaults if isinstance(entry, str) and entry != "_self_")
     return tuple(name.removeprefix("/").removeprefix("recipe/") if name.startswith("/") else name for name in names)
 
 
-def absolute(defaults: Iterable[Any]) -> list[Any]:
+def make_defaults_absolute(defaults: Iterable[Any]) -> list[Any]:
     """Return the entries of a ``defaults`` list as Hydra reads them the same from anywhere.
 
     Names are those of ``precflow ls``. Hydra would take them relative to the group for one recipe and relative to the
@@ -183,8 +194,8 @@ def absolute(defaults: Iterable[Any]) -> list[Any]:
     return found
 
 
-def refusal(path: DottedPath, value: Any) -> str:
-    """Return why a recipe may not give a key this value, ``""`` where it may; a reference has been replaced."""
+def explain_refusal(path: DottedPath, value: Any) -> str:
+    """Say why a recipe may not give a key this value; return ``""`` if it may. References are replaced already."""
     if not may_set(path):
         return f"belongs to a machine, not to a recipe: {ELSEWHERE}"
     parts = tuple(part for part in path if not part.isdigit())
@@ -193,14 +204,13 @@ def refusal(path: DottedPath, value: Any) -> str:
         if name not in SETTABLE:
             return f"is no switch that a recipe may set (they are in docs/recipe-safety.md): {ELSEWHERE}"
         if isinstance(value, str) and not is_switch_value(value):
-            return (
-                f"is {_short(value)}: a recipe gives a switch a number or plain words, at most 100 characters. Else {ELSEWHERE}"
-            )
+            expected = "a recipe gives a switch a number or plain words, at most 100 characters"
+            return f"is {_shorten(value)}: {expected}. Else {ELSEWHERE}"
     return ""
 
 
-def _more_than_text(path: DottedPath, value: Any) -> str:
-    """Return what makes a key or a value more than text and plain references."""
+def _explain_more_than_text(path: DottedPath, value: Any) -> str:
+    """Say what makes a key or a value more than text and plain references; return ``""`` if nothing does."""
     if any("${" in part for part in path):
         return "a key is written out: only values may have references"
     if not isinstance(value, str) or "${" not in value:
@@ -212,7 +222,7 @@ def _more_than_text(path: DottedPath, value: Any) -> str:
     return ""
 
 
-def _untrusted(target: str) -> str:
+def _explain_untrusted(target: str) -> str:
     if target.startswith(contract.SHIPPED):
         ours = [contract.SHIPPED + name for name in contract.FACTORIES]
         return f"there is no factory {target} here.{did_you_mean(target, ours) or ' There are: ' + ', '.join(ours)}"
@@ -230,25 +240,25 @@ def _is_plain_default(entry: Any, group: str) -> bool:
     return bool(_DEFAULT_GROUPS.fullmatch(key)) and isinstance(value, str) and "$" not in value
 
 
-def _is_by_hand(mark: Mark) -> bool:
-    return mark.place == COMMAND_LINE or mark.group in OF_MACHINES
+def _is_of_user(mark: Mark) -> bool:
+    return mark.place == COMMAND_LINE or mark.group in MACHINE_GROUPS
 
 
 def _is_site_path(path: DottedPath) -> bool:
     return path[:2] == ("site", "paths")
 
 
-def _shortest(path: DottedPath) -> DottedPath:
+def _shortest_refused(path: DottedPath) -> DottedPath:
     """Return the part of a path that already says what a recipe may not: ``site`` for ``site.trusted.0``."""
     return next((path[:length] for length in range(1, len(path)) if not may_set(path[:length])), path)
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _place(document: Document, path: DottedPath) -> str:
+def _find_place(document: Document, path: DottedPath) -> str:
     return next(
         (document.marks[path[:length]].place for length in range(len(path), 0, -1) if path[:length] in document.marks),
         str(document.path),

@@ -1,7 +1,7 @@
 """Numbers with their units, as people write them in recipes: ``1%``, ``2^-10``, ``8ulp``, ``2GB``, ``45m``.
 
 Each ``parse_*`` takes what YAML or the command line gave (text or a number) and raises ``ValueError`` with the units that
-are known. :func:`written` is the way back: ``parse(written(value)) == value``.
+are known. :func:`format_value` is the way back: ``parse(written(value)) == value``.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ PARSERS: Mapping[Any, Callable[[Any], Any]] = {
 }
 
 
-def written(kind: Any, value: float) -> Any:
+def format_value(kind: Any, value: float) -> Any:
     """Return a value of one of the unit types as a recipe would say it; other kinds come back as they are."""
     if kind is Bytes:
         unit = next((unit for unit in ("TB", "GB", "MB", "kB") if value and value % _BYTES[unit] == 0), "B")

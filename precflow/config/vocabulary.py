@@ -49,7 +49,7 @@ MEANT = {
 }
 
 
-def known(field: str) -> tuple[str, ...] | None:
+def allowed_words(field: str) -> tuple[str, ...] | None:
     """Return the words that ``Dataclass.field`` may take, or ``None`` where any text will do."""
     return standards.names() if field == "Tolerance.standards" else WORDS.get(field)
 

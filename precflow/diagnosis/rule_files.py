@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow.config.documents import Document, dotted, read
-from precflow.config.documents import shown as shown_path
+from precflow.config.documents import display_path as shown_path
 from precflow.diagnosis.evidence.names import EVIDENCE, OF_SUSPECT
 from precflow.diagnosis.findings import CERTAINTIES
 from precflow.diagnosis.rule_templates import check_template

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from precflow import resources
-from precflow.config.documents import shown
+from precflow.config.documents import display_path
 from precflow.config.standards import StandardFile, find
 from precflow.config.suggestions import did_you_mean
 from precflow.dumps.dtypes import FLOATS
@@ -52,7 +52,9 @@ def load(name: str, folders: Sequence[Path] = ()) -> Standard:
         file.report(("limits", dtype), f"is no element type; known are {', '.join(FLOATS)}.{did_you_mean(dtype, FLOATS)}")
     if file.problems:
         raise ConfigError(
-            f"{shown(path)} is not usable as a standard", problems=file.problems, next_step="precflow show standard/default"
+            f"{display_path(path)} is not usable as a standard",
+            problems=file.problems,
+            next_step="precflow show standard/default",
         )
     limits = {
         dtype: tuple(Condition(metric, limit, path.stem) for metric, limit in metrics.items())

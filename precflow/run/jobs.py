@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from precflow import resources
 from precflow.agent import redaction
 from precflow.config.schema import RunConfig
-from precflow.config.trust import trusted
+from precflow.config.trust import list_trusted_packages
 from precflow.diagnosis import rule_files
 from precflow.judgement import standards
 from precflow.stages.job import Job
@@ -36,7 +36,10 @@ def make_job(composed: Composed, *, command: str) -> Job:
         command=shlex.join(map(redaction.redact_word, shlex.split(command))),
         yaml=composed.yaml,
         ci=in_ci(composed.config),
-        trusted=(*composed.config.site.trusted, *trusted(())),  # a site file's own, then the environment's and the user's
+        trusted=(
+            *composed.config.site.trusted,
+            *list_trusted_packages(()),
+        ),  # a site file's own, then the environment's and the user's
         import_paths=(str(Path.cwd()), *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)),
         cache=cache,
         overrides=tuple(map(redaction.redact_word, composed.overrides)),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from precflow.config.schema import Bytes
-from precflow.config.units import written
+from precflow.config.units import format_value
 from precflow.environment.variables import describe_misspelt
 from precflow.run.jobs import make_job
 from precflow.run.sizes import describe_sizes, estimate_sizes
@@ -147,7 +147,7 @@ def _second_pass(job: Job, done: Mapping[str, Sealed]) -> list[str]:
         return []
     if region.NAME in done:
         return [f"Pass 2 of escalating capture: {region.read_scope(done[region.NAME].folder).why}"]
-    budget = written(Bytes, job.config.capture.budget)
+    budget = format_value(Bytes, job.config.capture.budget)
     most = f"at most {budget} (capture.budget)" if budget else "without a bound: capture.budget sets one"
     return [f"Pass 2 of escalating capture is decided by pass 1: {most}."]
 

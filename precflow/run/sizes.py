@@ -15,7 +15,7 @@ from typing import Any
 from precflow import keys
 from precflow.agent.contract import REHEARSAL_FILE
 from precflow.config.schema import SIDES, Bytes
-from precflow.config.units import written
+from precflow.config.units import format_value
 from precflow.dumps.estimate import estimate_calls, estimate_dump
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call
@@ -95,7 +95,7 @@ def estimate_sizes(
 def describe_sizes(steps: Sequence[Step], sizes: Sizes, job: Job, where: RunFolder) -> Iterator[str]:
     """Yield what a reader should know: which sizes are unknown, why, and how to learn them; which are beyond the budget."""
     budget = job.config.capture.budget
-    bound = written(Bytes, budget)
+    bound = format_value(Bytes, budget)
     first = [step.stage for step in _dumps_to_make(steps) if not step.stage.scope_needs]
     unknown = [stage.side for stage in first if stage.name not in sizes.bytes]
     if unknown:

@@ -47,8 +47,8 @@ class _Parser(argparse.ArgumentParser):
             option, equals, value = word.partition("=")
             if option.startswith("--") and option not in self._option_string_actions:
                 known = sorted(name for name in self._option_string_actions if name.startswith("--"))
-                given = value if equals else command_line.behind(words[number + 1 :])
-                raise command_line.unknown_option(option, given, known, next_step=f"{self.prog} --help")
+                given = value if equals else command_line.value_after(words[number + 1 :])
+                raise command_line.unknown_option_error(option, given, known, next_step=f"{self.prog} --help")
         return super().parse_intermixed_args(words, namespace)  # options may stand between the words, as without a verb
 
     def error(self, message: str) -> NoReturn:

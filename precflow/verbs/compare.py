@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precflow.agent import redaction
-from precflow.config.search_path import places, team_folders
+from precflow.config.search_path import list_folders, team_folders
 from precflow.errors import DumpError, StoreError
 from precflow.files import write_text
 from precflow.judgement.verdicts import EXIT_CODES
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         return _record(reference, target, chosen)
     from precflow.stages.two_dumps import comparison
 
-    team = team_folders("rule", places(chosen.config_dir))
+    team = team_folders("rule", list_folders(chosen.config_dir))
     model = comparison(
         reference, target, command=shlex.join(["precflow", "compare", *map(redaction.redact_word, arguments)]), team=team
     )

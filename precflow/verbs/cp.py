@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from precflow.config.search_path import DATA_GROUPS, GROUPS, find, not_found, places
+from precflow.config.search_path import DATA_GROUPS, GROUPS, describe_not_found, find, list_folders
 from precflow.errors import ConfigError, StoreError
 from precflow.verbs import parser, print_json, say
 
@@ -24,10 +24,10 @@ def main(arguments: Sequence[str]) -> int:
     options.add_argument("destination", type=Path, metavar="DEST", help="a file or a folder")
     chosen = options.parse_args(arguments)
     group, name = _group_and_name(chosen.name)
-    within = places(chosen.config_dir)
+    within = list_folders(chosen.config_dir)
     document = find(group, name, within)
     if document is None:
-        raise ConfigError(f"{chosen.name}: {not_found(group, name, within)}")
+        raise ConfigError(f"{chosen.name}: {describe_not_found(group, name, within)}")
     destination = _copy(document.path, _as_file(chosen.destination.expanduser(), name))
     command = next_command(group, destination)
     if chosen.json:

@@ -15,7 +15,7 @@ import yaml
 
 from precflow.config import key_tree, quoting, trust, units
 from precflow.config.schema import SIDES, Bytes, Limits, Numbers, RunConfig, Seconds, Share, Ulp, key_of, plain
-from precflow.config.vocabulary import known
+from precflow.config.vocabulary import allowed_words
 from precflow.errors import ConfigError
 from precflow.verbs import parser, print_json, table, write
 
@@ -87,7 +87,7 @@ class Explained:
         if value is None or nested or "[]" in self.key:
             return ""
         text = self.example if isinstance(value, list) else self.example.strip("\"'")
-        text = quoting.in_quotes(text) if isinstance(value, str) and "," in text else text  # a comma is a sweep
+        text = quoting.put_in_quotes(text) if isinstance(value, str) and "," in text else text  # a comma is a sweep
         word = f"{'+' if self.key == 'recipe' else ''}{self.key}={text}"
         return f"precflow {'' if self.key == 'recipe' else '+recipe=NAME '}{shlex.quote(word)}"
 
@@ -133,7 +133,7 @@ def explain(key: str) -> Explained:
         ConfigError: There is no such key; with those that may be meant.
     """
     path = tuple(part for part in re.sub(r"\[\d*\]", ".0", key).lstrip("+~").split(".") if part)
-    wrong = key_tree.problem_at(path) if path else "no such key."
+    wrong = key_tree.explain_problem(path) if path else "no such key."
     if wrong:
         same = [one for one in every() if _name(one) == key]
         meant = f" Did you mean  {', '.join(one.key for one in same)} ?" if len(same) > 1 else ""
@@ -219,7 +219,7 @@ def _explained(kind: type, field: dataclasses.Field[Any], hint: Any, key: str) -
     of_entry = item if key_tree.is_section(item) else inner if key_tree.is_section(inner) else None
     name = f"{kind.__name__}.{key_of(field.name)}"
     default = {} if field.default is dataclasses.MISSING else field.default
-    words = known(name) or ()
+    words = allowed_words(name) or ()
     return Explained(
         key=key,
         takes=_takes(inner, words),
@@ -253,7 +253,7 @@ def _plural(item: Any) -> str:
 def _default(hint: Any, value: Any) -> str:
     if value is None:
         return ""
-    written = units.written(hint, value) if hint in units.PARSERS else plain(value)
+    written = units.format_value(hint, value) if hint in units.PARSERS else plain(value)
     text = (
         yaml.safe_dump(written, default_flow_style=True, width=10**9, allow_unicode=True)
         .removesuffix("\n")

@@ -63,7 +63,7 @@ def entries_of(group: str, config_dirs: Sequence[Path] = ()) -> list[Entry]:
 
 
 def _placed(group: str, config_dirs: Sequence[Path]) -> list[Entry]:
-    found = search_path.names(group, search_path.places(config_dirs))
+    found = search_path.list_names(group, search_path.list_folders(config_dirs))
     return [_entry(read(place.folder / f"{name}.yaml", group, name), place.origin) for name, place in found.items()]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from precflow.config.documents import shown as _shown
+from precflow.config.documents import display_path as _shown
 from precflow.config.suggestions import did_you_mean
 from precflow.config.units import parse_seconds
 from precflow.errors import ConfigError, StoreError

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from precflow.agent import redaction
-from precflow.config.documents import Document, shown
-from precflow.config.search_path import DATA_GROUPS, GROUPS, find, not_found, places
+from precflow.config.documents import Document, display_path
+from precflow.config.search_path import DATA_GROUPS, GROUPS, describe_not_found, find, list_folders
 from precflow.config.suggestions import did_you_mean
 from precflow.errors import ConfigError
 from precflow.streams import printable
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
         ConfigError: It does not compose, or it has no such section.
     """
     from precflow.config.composition import compose
-    from precflow.config.recipe_yaml import effective
+    from precflow.config.recipe_yaml import fill_defaults
 
     options = parser("show", "RECIPE|+recipe=NAME [key=value ...] [SECTION]  |  GROUP/NAME")
     options.add_argument("words", nargs="+", metavar="RECIPE|key=value|SECTION")
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     overrides, section = as_overrides(chosen.words)
     composed = compose(overrides, config_dirs=chosen.config_dir, complete=False)
-    data = redaction.redact(effective(composed.data))
+    data = redaction.redact(fill_defaults(composed.data))
     if chosen.json:
         print_json({"recipe": composed.config.recipe, "config": data, "provenance": dict(composed.provenance)})
         return 0
@@ -57,18 +57,18 @@ def _file(words: Sequence[str], config_dirs: Sequence[Path]) -> Document | None:
     group, _, name = words[0].partition("/")
     if len(words) > 1 or not name or group not in (*GROUPS, *DATA_GROUPS) or group == "recipe":
         return None
-    within = places(config_dirs)
+    within = list_folders(config_dirs)
     document = find(group, name, within)
     if document is None and find("recipe", words[0], within) is None:
-        raise ConfigError(f"{words[0]}: {not_found(group, name, within)}")
+        raise ConfigError(f"{words[0]}: {describe_not_found(group, name, within)}")
     return document
 
 
 def _show_file(document: Document, *, as_json: bool) -> None:
     if as_json:
-        print_json({"group": document.group, "name": document.name, "file": shown(document.path), "data": document.data})
+        print_json({"group": document.group, "name": document.name, "file": display_path(document.path), "data": document.data})
     else:
-        write(f"# {shown(document.path)}\n{document.path.read_text(encoding='utf-8', errors='replace').rstrip()}")
+        write(f"# {display_path(document.path)}\n{document.path.read_text(encoding='utf-8', errors='replace').rstrip()}")
 
 
 def as_overrides(words: Sequence[str]) -> tuple[list[str], str]:
@@ -84,10 +84,10 @@ def as_overrides(words: Sequence[str]) -> tuple[list[str], str]:
 
 def _rows(data: dict[str, object], provenance: object, section: str) -> list[tuple[str, str]]:
     from precflow.config.documents import dotted
-    from precflow.config.recipe_yaml import lines, margin
+    from precflow.config.recipe_yaml import describe_place, format_lines
 
     inside = (section, f"{section}.", f"{section}[")
-    rows = [(margin(path, provenance), line, dotted(path)) for path, line in lines(data)]  # type: ignore[arg-type]  # a mapping, see Composed
+    rows = [(describe_place(path, provenance), line, dotted(path)) for path, line in format_lines(data)]  # type: ignore[arg-type]  # a mapping, see Composed
     return [(place, line) for place, line, key in rows if not section or key == section or key.startswith(inside[1:])]
 
 

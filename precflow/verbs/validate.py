@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from precflow.config import trust
-from precflow.config.documents import dotted, read, shown
-from precflow.config.search_path import SHIPPED, Place, clash, names, places
+from precflow.config.documents import display_path, dotted, read
+from precflow.config.search_path import SHIPPED, SearchFolder, find_clash, list_folders, list_names
 from precflow.errors import ConfigError, Problem, TrustError
 from precflow.verbs import parser, print_json, say
 
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser("validate", "[RECIPE|FILE|standard/NAME|rule/NAME|emulate/NAME|+recipe=NAME key=value ...]")
     options.add_argument("words", nargs="*", metavar="RECIPE|FILE|key=value")
     chosen = options.parse_args(arguments)
-    within = places(chosen.config_dir)
+    within = list_folders(chosen.config_dir)
     files, words = _files(chosen.words, within)
     jobs = _jobs(words, chosen.config_dir) if words or not files or not chosen.words else []
     checked = [_check(title, job, chosen.config_dir, complete=whole) for title, job, whole in jobs]
@@ -68,13 +68,13 @@ def _jobs(words: Sequence[str], config_dirs: Sequence[Path]) -> list[tuple[str, 
     if any(word.lstrip("+").startswith("recipe=") for word in overrides):
         return [(" ".join(overrides), overrides, True), *((name, [f"+recipe={name}"], False) for name in named)]
     if not named:
-        named = list(names("recipe", places(config_dirs)))
+        named = list(list_names("recipe", list_folders(config_dirs)))
     return [(name, [f"+recipe={name}", *overrides], False) for name in named]
 
 
-def _files(words: Sequence[str], within: Sequence[Place]) -> tuple[list[tuple[Place, str]], list[str]]:
+def _files(words: Sequence[str], within: Sequence[SearchFolder]) -> tuple[list[tuple[SearchFolder, str]], list[str]]:
     """Return the standards, rules and faults to check, and the other words; where nothing is named, all of a team's."""
-    known = {group: names(group, within) for group in _OF_TEAMS}
+    known = {group: list_names(group, within) for group in _OF_TEAMS}
     if not words:
         return [(place, name) for group in _OF_TEAMS for name, place in known[group].items() if place.origin != SHIPPED], []
     found, others = [], []
@@ -87,14 +87,14 @@ def _files(words: Sequence[str], within: Sequence[Place]) -> tuple[list[tuple[Pl
     return found, others
 
 
-def _check_file(place: Place, name: str, within: Sequence[Place]) -> Checked:
+def _check_file(place: SearchFolder, name: str, within: Sequence[SearchFolder]) -> Checked:
     """Check one standard, rule or emulated fault of a team."""
     from precflow.config import emulation
     from precflow.diagnosis import rule_files
     from precflow.judgement import standards
 
     file = place.folder / f"{name}.yaml"
-    same = clash(place.group, name, within)
+    same = find_clash(place.group, name, within)
     problems = [same] if same else []
     try:
         if place.group == "standard":
@@ -103,11 +103,11 @@ def _check_file(place: Place, name: str, within: Sequence[Place]) -> Checked:
             problems += rule_files.check_file(file, of_team=place.origin != SHIPPED)[0]
         else:
             document = read(file, place.group, name)
-            problems += [*document.problems, *trust.forbidden(document)]
+            problems += [*document.problems, *trust.find_forbidden_text(document)]
             rules = document.data.get("rules")
             for path, message in emulation.find_problems(rules) if isinstance(rules, list) else ():
                 near = next((path[1:length] for length in range(len(path), 1, -1) if path[1:length] in document.marks), ())
-                problems.append(Problem(document.marks[near].place if near else shown(file), dotted(path[1:]), message))
+                problems.append(Problem(document.marks[near].place if near else display_path(file), dotted(path[1:]), message))
     except ConfigError as error:
         problems += error.problems or (Problem("", "", error.message),)
     return Checked(f"{place.group}/{name}", tuple(problems))
@@ -164,5 +164,5 @@ def _rows(one: Checked) -> list[str]:
 def _line(place: str, title: str) -> str:
     """Return the line alone where the place is in the file that the title names."""
     file, _, line = place.rpartition(":")
-    same = file and (file == title or (Path(title).suffix and file == shown(Path(title))))
+    same = file and (file == title or (Path(title).suffix and file == display_path(Path(title))))
     return line if same else place

@@ -15,9 +15,9 @@ from omegaconf import OmegaConf
 from precflow import resources
 from precflow.config import recipe_source
 from precflow.config.composition import compose
-from precflow.config.documents import scalars
+from precflow.config.documents import walk_scalars
 from precflow.config.schema import RunConfig
-from precflow.config.search_path import places
+from precflow.config.search_path import list_folders
 from precflow.errors import ConfigError, TrustError
 
 RECIPES = sorted(path.stem for path in resources.directory("recipes").glob("*.yaml"))
@@ -44,11 +44,11 @@ def test_every_shipped_recipe_composes_and_is_short(recipe):
 def test_our_layers_say_what_hydra_says(recipe):
     words = [f"recipe={recipe}", "emulate=reorder", "site=local", "++target.device=[emulated]"]
     recipe_source.register()
-    with recipe_source.searching(places()), initialize_config_dir(str(resources.directory("conf")), version_base="1.3"):
+    with recipe_source.search_in(list_folders()), initialize_config_dir(str(resources.directory("conf")), version_base="1.3"):
         theirs = OmegaConf.to_container(hydra_compose("config", words))
-    ours = dict(scalars(compose(words, complete=False).data))
+    ours = dict(walk_scalars(compose(words, complete=False).data))
     assert len(ours) > 8
-    assert {path: value for path, value in scalars(theirs) if path in ours} == ours
+    assert {path: value for path, value in walk_scalars(theirs) if path in ours} == ours
 
 
 def test_the_main_recipe_is_what_the_interface_promises():

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from precflow.config.documents import dotted, read, scalars, shown, trap
+from precflow.config.documents import display_path, dotted, explain_yaml_trap, read, walk_scalars
 
 
 def written(tmp_path, text):
@@ -114,14 +114,14 @@ def test_anchors_and_merge_keys_work(tmp_path):
     ],
 )
 def test_traps_are_named(value, raw, said):
-    assert (said in trap(value, raw)) if said else trap(value, raw) == ""
+    assert (said in explain_yaml_trap(value, raw)) if said else explain_yaml_trap(value, raw) == ""
 
 
 def test_paths_are_shown_from_here(tmp_path):
-    assert shown(tmp_path / "a" / "b.yaml") == "a/b.yaml"
-    assert shown(tmp_path.parent / "b.yaml") == str(tmp_path.parent / "b.yaml")
+    assert display_path(tmp_path / "a" / "b.yaml") == "a/b.yaml"
+    assert display_path(tmp_path.parent / "b.yaml") == str(tmp_path.parent / "b.yaml")
 
 
 def test_dotted_and_scalars():
     assert dotted(("tolerance", "rules", "0", "match")) == "tolerance.rules[0].match"
-    assert list(scalars({"a": [1, {"b": 2}]})) == [(("a", "0"), 1), (("a", "1", "b"), 2)]
+    assert list(walk_scalars({"a": [1, {"b": 2}]})) == [(("a", "0"), 1), (("a", "1", "b"), 2)]

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from precflow.agent.variables import SETTABLE
-from precflow.config import composition, key_tree, trust
+from precflow.config import composition, key_tree, overrides, trust
 from precflow.config.schema import Numbers, RunConfig, Side
 from precflow.config.search_path import find
 from precflow.errors import ConfigError, TrustError
@@ -203,7 +203,7 @@ def test_a_key_that_is_new_is_hostile(team, monkeypatch):
 @pytest.mark.parametrize("form", [literal, by_reference, by_its_section])
 def test_every_job_of_a_sweep_is_refused(team, form):
     team("evil", yaml.safe_dump(form(("target", "interpreter"), "/owned")["evil"]))
-    jobs = composition.sweep(["+recipe=evil", "reference.dtype=float16,float32"])
+    jobs = overrides.expand_sweep(["+recipe=evil", "reference.dtype=float16,float32"])
     assert len(jobs) == 2
     for job in jobs:
         with pytest.raises(TrustError):

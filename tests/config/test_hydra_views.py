@@ -1,12 +1,12 @@
 import pytest
 
 from precflow.config.command_line import parse
-from precflow.config.hydra_views import complete, look
+from precflow.config.hydra_views import complete_word, show
 from precflow.errors import TrustError
 
 
 def test_cfg_shows_the_composed_recipe_and_leaves_no_trace(capsys, tmp_path):
-    assert look(parse(["+recipe=sd_text_encoder", "--cfg", "job", "tolerance.max_rel_error=2^-10"])) == 0
+    assert show(parse(["+recipe=sd_text_encoder", "--cfg", "job", "tolerance.max_rel_error=2^-10"])) == 0
     shown = capsys.readouterr().out
     assert "_target_: precflow.workloads.stable_diffusion.text_encoder" in shown
     assert "max_rel_error: 2^-10" in shown
@@ -15,34 +15,34 @@ def test_cfg_shows_the_composed_recipe_and_leaves_no_trace(capsys, tmp_path):
 
 @pytest.mark.parametrize("kind", ["defaults", "searchpath", "defaults-tree"])
 def test_info_works(capsys, kind):
-    assert look(parse(["+recipe=sd_text_encoder", "--info", kind])) == 0
+    assert show(parse(["+recipe=sd_text_encoder", "--info", kind])) == 0
     assert "recipe" in capsys.readouterr().out
 
 
 def test_help_lists_the_groups(capsys):
-    assert look(parse(["--help"])) == 0
+    assert show(parse(["--help"])) == 0
     shown = capsys.readouterr().out
     assert "sd_text_encoder" in shown
     assert "layernorm_eps" in shown
 
 
 def test_help_of_hydra_is_about_no_recipe(capsys, team):
-    assert look(parse(["--hydra-help", "+recipe=sd_text_encoder"])) == 0
+    assert show(parse(["--hydra-help", "+recipe=sd_text_encoder"])) == 0
     assert "Hydra" in capsys.readouterr().out
     team("evil", "target: {interpreter: /owned}")
     with pytest.raises(TrustError):
-        look(parse(["--hydra-help", "+recipe=evil"]))
+        show(parse(["--hydra-help", "+recipe=evil"]))
 
 
 def test_what_hydra_cannot_do_is_two():
-    assert look(parse(["--cfg", "nothing", "+recipe=sd_text_encoder"])) == 2
+    assert show(parse(["--cfg", "nothing", "+recipe=sd_text_encoder"])) == 2
 
 
 @pytest.mark.parametrize("option", [["--cfg", "job"], ["--cfg", "hydra"], ["--info", "config"]])
 def test_no_view_runs_what_is_not_trusted(team, tmp_path, option):
     team("evil", "hydra: {callbacks: {x: {_target_: builtins.open, file: hacked, mode: w}}}")
     with pytest.raises(TrustError):
-        look(parse(["+recipe=evil", *option]))
+        show(parse(["+recipe=evil", *option]))
     assert not (tmp_path / "hacked").exists()
 
 
@@ -56,7 +56,7 @@ def test_no_view_runs_what_is_not_trusted(team, tmp_path, option):
 )
 def test_tab_completes_recipes_and_keys(capsys, monkeypatch, typed, answer):
     monkeypatch.setenv("COMP_LINE", typed)
-    assert complete(["-sc", "query=bash"]) == 0
+    assert complete_word(["-sc", "query=bash"]) == 0
     assert answer in capsys.readouterr().out.split()
 
 
@@ -77,10 +77,10 @@ VERBS = {"explain": False, "inspect": False, "show": True, "plan": True, "compar
 )
 def test_tab_completes_verbs_and_what_follows_them(capsys, monkeypatch, typed, answer):
     monkeypatch.setenv("COMP_LINE", typed)
-    assert complete(["-sc", "query=bash"], verbs=VERBS) == 0
+    assert complete_word(["-sc", "query=bash"], verbs=VERBS) == 0
     assert capsys.readouterr().out.split() == answer
 
 
 def test_completion_can_be_installed(capsys):
-    assert complete(["-sc", "install=bash"]) == 0
+    assert complete_word(["-sc", "install=bash"]) == 0
     assert "complete -F" in capsys.readouterr().out.replace("complete -o nospace -o default -F", "complete -F")

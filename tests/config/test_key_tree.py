@@ -16,7 +16,7 @@ from precflow.config.schema import Limits, Share, Side
     ],
 )
 def test_keys_that_exist(key):
-    assert key_tree.problem_at(tuple(key.split("."))) == ""
+    assert key_tree.explain_problem(tuple(key.split("."))) == ""
 
 
 @pytest.mark.parametrize(
@@ -32,20 +32,20 @@ def test_keys_that_exist(key):
     ],
 )
 def test_keys_that_do_not(key, said):
-    assert said in key_tree.problem_at(tuple(key.split(".")))
+    assert said in key_tree.explain_problem(tuple(key.split(".")))
 
 
 @pytest.mark.parametrize("key", ["golden.device", "curves.loss", "target.ranks", "workload.script", "site.store_profile"])
 def test_keys_of_a_later_version_are_named_as_such(key):
-    assert key_tree.problem_at(tuple(key.split("."))) == "no such key. precflow 0.1.0 does not have it yet"
+    assert key_tree.explain_problem(tuple(key.split("."))) == "no such key. precflow 0.1.0 does not have it yet"
 
 
 def test_nothing_far_away_is_suggested():
-    assert key_tree.problem_at(("target", "foo")) == "no such key."
+    assert key_tree.explain_problem(("target", "foo")) == "no such key."
 
 
 def test_leaves_are_dotted_and_complete():
-    assert {"about.title", "tolerance.relative_l2", "accepted", "target.dtype", "output"} <= set(key_tree.leaves())
+    assert {"about.title", "tolerance.relative_l2", "accepted", "target.dtype", "output"} <= set(key_tree.list_keys())
 
 
 def test_types_are_seen():

@@ -1,7 +1,7 @@
 import pytest
 
 from precflow.config import overrides
-from precflow.config.overrides import read, sweep
+from precflow.config.overrides import expand_sweep, read
 from precflow.errors import ConfigError
 
 
@@ -80,11 +80,11 @@ def test_all_problems_come_at_once_and_their_column_is_straight():
 
 def test_several_values_want_a_sweep():
     words, _ = read(["target.dtype=float16,float32"])
-    assert "add -m" in overrides.single(words)[0].message
+    assert "add -m" in overrides.find_sweeps(words)[0].message
 
 
 def test_a_sweep_is_every_combination():
-    jobs = sweep(["+recipe=sd_text_encoder", "target.dtype=float16,float32", "determinism.seed=range(1,3)"])
+    jobs = expand_sweep(["+recipe=sd_text_encoder", "target.dtype=float16,float32", "determinism.seed=range(1,3)"])
     assert jobs == [
         ("+recipe=sd_text_encoder", f"target.dtype={dtype}", f"determinism.seed={seed}")
         for dtype in ("float16", "float32")
@@ -93,27 +93,30 @@ def test_a_sweep_is_every_combination():
 
 
 def test_a_sweep_over_quoted_values():
-    assert sweep(["tolerance.relative_l2=2^-10,1%"]) == [('tolerance.relative_l2="2^-10"',), ("tolerance.relative_l2=1%",)]
+    assert expand_sweep(["tolerance.relative_l2=2^-10,1%"]) == [
+        ('tolerance.relative_l2="2^-10"',),
+        ("tolerance.relative_l2=1%",),
+    ]
 
 
 def test_a_sweep_over_recipes_by_pattern():
-    assert ("+recipe=sd_text_encoder",) in sweep(["+recipe=glob(sd_*)"])
+    assert ("+recipe=sd_text_encoder",) in expand_sweep(["+recipe=glob(sd_*)"])
 
 
 def test_a_sweep_over_nothing_is_refused():
     with pytest.raises(ConfigError, match="matches nothing"):
-        sweep(["+recipe=glob(nothing_*)"])
+        expand_sweep(["+recipe=glob(nothing_*)"])
 
 
 def test_no_sweep_is_one_job():
-    assert sweep(["+recipe=a"]) == [("+recipe=a",)]
+    assert expand_sweep(["+recipe=a"]) == [("+recipe=a",)]
 
 
 def test_a_bad_word_stops_the_sweep():
     with pytest.raises(ConfigError, match="no such key"):
-        sweep(["target.devise=a,b"])
+        expand_sweep(["target.devise=a,b"])
 
 
 def test_the_last_choice_of_a_group_counts():
     words, _ = read(["+recipe=a", "+recipe=[b,c]"])
-    assert overrides.chosen(words, "recipe") == ["b", "c"]
+    assert overrides.list_chosen(words, "recipe") == ["b", "c"]

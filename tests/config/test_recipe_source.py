@@ -2,8 +2,8 @@ import pytest
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigLoadError
 
-from precflow.config.recipe_source import PlaceSource, address
-from precflow.config.search_path import Place
+from precflow.config.recipe_source import FolderSource, address
+from precflow.config.search_path import SearchFolder
 from precflow.errors import TrustError
 
 
@@ -14,7 +14,7 @@ def source(tmp_path):
     (tmp_path / "base.yaml").write_text("# @package _global_\n")
     (tmp_path / "evil.yaml").write_text("hydra: {x: 1}\n")
     (tmp_path / "broken.yaml").write_text("a: [\n")
-    return PlaceSource("test", address(Place("recipe", tmp_path, "test")))
+    return FolderSource("test", address(SearchFolder("recipe", tmp_path, "test")))
 
 
 def test_a_file_without_header_goes_to_the_top(source):
@@ -25,7 +25,7 @@ def test_a_file_without_header_goes_to_the_top(source):
 
 def test_other_groups_keep_their_package(tmp_path):
     (tmp_path / "x.yaml").write_text("level: [api]\n")
-    source = PlaceSource("test", address(Place("capture", tmp_path, "test")))
+    source = FolderSource("test", address(SearchFolder("capture", tmp_path, "test")))
     assert source.load_config("capture/x.yaml").header == {"package": None}
 
 

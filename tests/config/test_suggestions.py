@@ -1,6 +1,6 @@
 import pytest
 
-from precflow.config.suggestions import did_you_mean, near
+from precflow.config.suggestions import did_you_mean, find_near
 
 
 @pytest.mark.parametrize(
@@ -13,11 +13,11 @@ from precflow.config.suggestions import did_you_mean, near
     ],
 )
 def test_nearest_word(word, known, meant):
-    assert near(word, known, most=1) == [meant]
+    assert find_near(word, known, most=1) == [meant]
 
 
 def test_upper_case_is_no_difference():
-    assert near("Float16", ["float16"]) == ["float16"]
+    assert find_near("Float16", ["float16"]) == ["float16"]
 
 
 def test_nothing_near_says_nothing():
@@ -26,5 +26,5 @@ def test_nothing_near_says_nothing():
 
 
 def test_how_much_alike_can_be_asked():
-    assert near("sd_txt", ["sd_text_encoder"]) == []
-    assert near("sd_txt", ["sd_text_encoder"], alike=0.5) == ["sd_text_encoder"]
+    assert find_near("sd_txt", ["sd_text_encoder"]) == []
+    assert find_near("sd_txt", ["sd_text_encoder"], alike=0.5) == ["sd_text_encoder"]

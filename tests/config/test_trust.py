@@ -36,20 +36,25 @@ def document(tmp_path, text, group="recipe"):
     ],
 )
 def test_a_name_is_trusted_by_its_package(target, packages, yes):
-    assert (list(trust.targets({"workload": {"model": {"_target_": target}}}, packages)) == []) is yes
+    assert (list(trust.find_untrusted_targets({"workload": {"model": {"_target_": target}}}, packages)) == []) is yes
 
 
 @pytest.mark.parametrize(
     "value", ["os.system", "${site.name}", "", "a b.c", "precflow.workloads.", 3, None, {"a": "b"}, ["os.system"]]
 )
 def test_targets_are_found_however_deep_and_however_written(value):
-    found = list(trust.targets({"workload": {"model": {"parts": [{"_target_": value}]}}}, ["mine"]))
+    found = list(trust.find_untrusted_targets({"workload": {"model": {"parts": [{"_target_": value}]}}}, ["mine"]))
     assert found
     assert found[0][0][:4] == ("workload", "model", "parts", "0")
 
 
 def test_what_is_trusted_is_not_mentioned():
-    assert list(trust.targets({"a": {"_target_": "mine.x"}, "workload": {"model": {"_target_": FACTORY}}}, ["mine"])) == []
+    assert (
+        list(
+            trust.find_untrusted_targets({"a": {"_target_": "mine.x"}, "workload": {"model": {"_target_": FACTORY}}}, ["mine"])
+        )
+        == []
+    )
 
 
 def test_trust_comes_from_variable_site_and_user(monkeypatch, tmp_path):
@@ -58,7 +63,7 @@ def test_trust_comes_from_variable_site_and_user(monkeypatch, tmp_path):
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("trusted: [d]\n")
     site = document(tmp_path, "site: {trusted: [e, f]}", "site")
-    assert set(trust.trusted([site])) == {"a", "b", "c", "d", "e", "f"}
+    assert set(trust.list_trusted_packages([site])) == {"a", "b", "c", "d", "e", "f"}
 
 
 def test_a_broken_user_configuration_is_named():
@@ -66,7 +71,7 @@ def test_a_broken_user_configuration_is_named():
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("trusted: [d\n")
     with pytest.raises(ConfigError, match="your own configuration"):
-        trust.trusted([])
+        trust.list_trusted_packages([])
 
 
 @pytest.mark.parametrize(
@@ -96,7 +101,7 @@ def test_a_broken_user_configuration_is_named():
     ],
 )
 def test_a_recipe_is_only_data(tmp_path, text, key):
-    assert [problem.key for problem in trust.forbidden(document(tmp_path, text))] == [key]
+    assert [problem.key for problem in trust.find_forbidden_text(document(tmp_path, text))] == [key]
 
 
 @pytest.mark.parametrize(
@@ -109,12 +114,17 @@ def test_a_recipe_is_only_data(tmp_path, text, key):
     ],
 )
 def test_a_plain_recipe_may_say_what_recipes_say(tmp_path, text):
-    assert list(trust.forbidden(document(tmp_path, text))) == []
+    assert list(trust.find_forbidden_text(document(tmp_path, text))) == []
 
 
 def test_a_site_may_speak_of_its_machine_but_not_configure_hydra(tmp_path):
-    assert list(trust.forbidden(document(tmp_path, "site: {name: x}\nstore: /d\ntarget: {interpreter: /py}", "site"))) == []
-    assert [problem.key for problem in trust.forbidden(document(tmp_path, "hydra: {x: 1}\ndefaults: [a]", "site"))] == [
+    assert (
+        list(trust.find_forbidden_text(document(tmp_path, "site: {name: x}\nstore: /d\ntarget: {interpreter: /py}", "site")))
+        == []
+    )
+    assert [
+        problem.key for problem in trust.find_forbidden_text(document(tmp_path, "hydra: {x: 1}\ndefaults: [a]", "site"))
+    ] == [
         "hydra",
         "defaults",
     ]
@@ -122,7 +132,7 @@ def test_a_site_may_speak_of_its_machine_but_not_configure_hydra(tmp_path):
 
 def test_names_mean_the_same_from_anywhere():
     entries = ["a/b", "/recipe/c", "_self_", {"override /capture": "x"}, {"override capture": "x"}]
-    assert trust.absolute(entries) == [
+    assert trust.make_defaults_absolute(entries) == [
         "/recipe/a/b",
         "/recipe/c",
         "_self_",
@@ -132,7 +142,10 @@ def test_names_mean_the_same_from_anywhere():
 
 
 def test_inherited_recipes_are_named_as_they_are_looked_up(tmp_path):
-    assert trust.inherited(document(tmp_path, "defaults: [a/b, /recipe/c, _self_, override /capture: tensors]")) == ("a/b", "c")
+    assert trust.list_parents(document(tmp_path, "defaults: [a/b, /recipe/c, _self_, override /capture: tensors]")) == (
+        "a/b",
+        "c",
+    )
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipe-safety.md"

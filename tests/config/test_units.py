@@ -91,18 +91,18 @@ def test_a_percentage_is_the_number_by_a_hundred(number):
 
 @given(st.integers(0, 10**15))
 def test_bytes_come_back_as_they_were_written(size):
-    assert units.parse_bytes(units.written(Bytes, size)) == size
+    assert units.parse_bytes(units.format_value(Bytes, size)) == size
 
 
 @given(st.floats(1e-3, 1e9, allow_nan=False))
 def test_seconds_come_back_as_they_were_written(seconds):
-    assert math.isclose(units.parse_seconds(units.written(Seconds, seconds)), seconds, rel_tol=1e-12)
+    assert math.isclose(units.parse_seconds(units.format_value(Seconds, seconds)), seconds, rel_tol=1e-12)
 
 
 @pytest.mark.parametrize(("kind", "parse"), [(Ulp, units.parse_ulp), (Share, units.parse_share)])
 @given(value=st.floats(1e-9, 1e9, allow_nan=False))
 def test_numbers_come_back_as_they_were_written(kind, parse, value):
-    assert math.isclose(parse(units.written(kind, value)), value, rel_tol=1e-12)
+    assert math.isclose(parse(units.format_value(kind, value)), value, rel_tol=1e-12)
 
 
 @pytest.mark.parametrize(("written", "numbers"), [(3, [3]), ("3", [3]), ("0-3", [0, 1, 2, 3]), (" 7 - 7 ", [7])])

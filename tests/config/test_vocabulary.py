@@ -20,15 +20,15 @@ def test_every_default_is_one_of_the_words():
     wrong = []
     for kind in set(sections(RunConfig)):
         for name in fields(kind):
-            allowed, default = vocabulary.known(f"{kind.__name__}.{name}"), getattr(kind(), attribute(name))
+            allowed, default = vocabulary.allowed_words(f"{kind.__name__}.{name}"), getattr(kind(), attribute(name))
             values = default if isinstance(default, tuple) else (default,)
             wrong += [(kind, name, value) for value in values if allowed and isinstance(value, str) and value not in allowed]
     assert wrong == []
 
 
 def test_free_text_has_no_words():
-    assert vocabulary.known("About.title") is None
+    assert vocabulary.allowed_words("About.title") is None
 
 
 def test_standards_are_those_of_the_folder():
-    assert {"default", "allclose"} == set(vocabulary.known("Tolerance.standards"))
+    assert {"default", "allclose"} == set(vocabulary.allowed_words("Tolerance.standards"))

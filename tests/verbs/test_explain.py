@@ -39,7 +39,7 @@ def test_an_example_is_a_recipe_and_a_command_line(one, tmp_path):
     builder = Builder(lambda _: Mark("here"))
     builder.build(document.data)
     assert [*document.problems, *builder.problems] == []
-    assert bool(list(trust.forbidden(document))) == ("recipe" not in one.set_by)
+    assert bool(list(trust.find_forbidden_text(document))) == ("recipe" not in one.set_by)
     words, problems = overrides.read(shlex.split(one.on_command_line)[-1:])
     assert problems == []
     meant = yaml.safe_load(one.example)

@@ -46,7 +46,7 @@ def test_a_run_without_values_is_made_for_a_budget_or_where_it_is_asked_for(caps
         job.say("building the model without values")
         return Rehearsal((), "float32", "it looks (model.py:3 in forward)")
 
-    monkeypatch.setattr("precflow.run.sizes.rehearsal", rehearsal)
+    monkeypatch.setattr("precflow.run.sizes.rehearse", rehearsal)
     assert plan.main(["sd_text_encoder", *words]) == 0
     said = capsys.readouterr()
     assert made == [asked]
