@@ -64,7 +64,7 @@ def put_in_quotes(text: str) -> str:
     r"""Return text in double quotes, with the escapes of Hydra's grammar.
 
     >>> put_in_quotes('say "hi"')
-    '"say \\\\"hi\\\\""'
+    '"say \\"hi\\""'
     """
     inner = re.sub(r'(\\*)"', lambda match: match[1] * 2 + '\\"', text)
     trailing = len(inner) - len(inner.rstrip("\\"))
