@@ -83,7 +83,11 @@ def build_page_data(model: ReportModel, every: Sequence[Row] | None = None) -> d
         "counts": _list_counts(model.rows),
         "details": {str(index): detail for index, row in enumerate(model.rows) if (detail := _describe_rare_facts(row))},
         "texts": texts.all(),
-        "chart": {"metric": picture.metric, "decades": list(picture.decades), "groups": _list_labels(picture.groups)},
+        "chart": {
+            "metric": picture.metric,
+            "decades": list(picture.decades),
+            "groups": [[wording.printable(label), index] for label, index in picture.groups],
+        },
         "tree": tree.flatten_tree(tree.build_tree(every)),
         "totals": {**Counter(row.judged.status for row in every), "introduces": sum(row.role == "introduces" for row in every)},
         "symbols": dict(wording.STATUS_SYMBOLS),
@@ -167,7 +171,3 @@ def round_number(value: float) -> Any:
 
 def _format_shape(sizes: Sequence[int], dtype: str) -> str:
     return str(list(sizes)) if dtype else ""
-
-
-def _list_labels(groups: Sequence[tuple[str, int]]) -> list[list[Any]]:
-    return [[wording.printable(label), index] for label, index in groups]

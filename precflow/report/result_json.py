@@ -40,7 +40,10 @@ def build_document(model: ReportModel) -> dict[str, Any]:
         "emulation": model.emulation,
         "verdict": make_strict(model.verdict),
         "region": {key: value for key, value in make_strict(model.region).items() if key != "roles"},
-        "findings": [_build_finding(make_strict(finding)) for finding in model.findings],
+        "findings": [
+            make_strict(finding) | {"evidence": [{"what": what, "value": value} for what, value in finding.evidence]}
+            for finding in model.findings
+        ],
         "sides": make_strict(model.sides),
         "differences": {
             name: {"reference": reference, "target": target} for name, (reference, target) in model.differences.items()
@@ -135,11 +138,6 @@ def _build_evidence(row: Row) -> dict[str, Any]:
         "share": measure.share if measure.share < 1 else None,
         "range": make_strict(limits) if limits else None,
     }
-
-
-def _build_finding(finding: dict[str, Any]) -> dict[str, Any]:
-    pairs = [{"what": what, "value": value} for what, value in finding["evidence"]]
-    return finding | {"evidence": pairs}
 
 
 def _format_line(row: Mapping[str, Any]) -> str:

@@ -100,8 +100,9 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
         if len(body) <= room:
             break
     lines = [*head, *_cut_to_room(body, room), "", *foot]
-    shown = (line if isinstance(line, Uncut) else fit(_to_ascii(line) if ascii_only else line, columns) for line in lines)
-    return "\n".join(shown)
+    if ascii_only:
+        lines = [line if isinstance(line, Uncut) else _to_ascii(line) for line in lines]
+    return "\n".join(line if isinstance(line, Uncut) else fit(line, columns) for line in lines)
 
 
 def fit(line: str, columns: int = WIDEST) -> str:

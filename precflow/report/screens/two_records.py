@@ -161,13 +161,10 @@ def _write_axes(paper: Paper, detail: Detail) -> None:
     for axis in detail.axes:
         if axis.size > 1 and axis.top:
             top = ", ".join(
-                f"{_format_positions(first, last)} {format_percent(share)}" for first, last, share in axis.top[:_TOP]
+                f"{first if first == last else f'{first}-{last}'} {format_percent(share)}"
+                for first, last, share in axis.top[:_TOP]
             )
             paper.fact(f"axis {axis.number}", f"|{draw_bars(axis.profile)}| of {wording.count(axis.size)}   most at {top}")
-
-
-def _format_positions(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"
 
 
 def _write_elements(paper: Paper, title: str, worst: Sequence[Element]) -> None:
