@@ -1,4 +1,7 @@
-"""What a side's interpreter is, told in a tenth of a second and without torch: part of the key of what it computes."""
+"""What a side's interpreter is: versions, packages and drivers, found in a tenth of a second and without importing torch.
+
+It is part of the key of everything that the side computes, so it is asked before every run.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ for name in json.loads(sys.argv[2]):
         origins[name] = list(spec.submodule_search_locations or [spec.origin])
 print(json.dumps({"version": platform.python_version(), "packages": found, "origins": origins}))
 """
-_DRIVERS = (  # files that a new driver or toolkit rewrites, wherever the links of its folder still lead
+_DRIVERS = (  # files that a new driver rewrites, even where the folder is a link that stays the same
     "/proc/driver/nvidia/version",
     "/usr/local/Ascend/driver/version.info",
     "/usr/local/Ascend/firmware/version.info",
@@ -48,7 +51,7 @@ _LONGEST = 1 << 20  # bytes that are read of a version file
 _PATIENCE = 30.0  # seconds for the probe: a network file system may be slow
 
 
-def fingerprint(side: Side) -> dict[str, Any]:
+def take_fingerprint(side: Side) -> dict[str, Any]:
     """Return what a side's results may depend on besides its recipe.
 
     Returns:
@@ -58,43 +61,43 @@ def fingerprint(side: Side) -> dict[str, Any]:
     Raises:
         SideError: The interpreter is missing, cannot be executed or does not answer.
     """
-    executable = interpreter(side)
+    executable = find_interpreter(side)
     everything = {**os.environ, **{name: str(value) for name, value in side.variables.items()}}
     probed = _probe(executable, everything.get("PYTHONPATH", ""))
     return {
         "interpreter": {"path": str(Path(executable).resolve()), "version": probed["version"]},
         "packages": probed["packages"],
         "accelerators": sorted(node.name for pattern in _NODES for node in Path("/dev").glob(pattern)),
-        "drivers": drivers(everything),
+        "drivers": find_drivers(everything),
         "machine": os.uname().machine,
         "variables": select_recorded(everything),
     }
 
 
-def origins(side: Side, packages: Sequence[str]) -> dict[str, list[str]]:
+def find_origins(side: Side, packages: Sequence[str]) -> dict[str, list[str]]:
     """Return where a side's interpreter itself finds packages, installed or linked to their sources: file, or folders.
 
     Raises:
         SideError: The interpreter is missing, cannot be executed or does not answer.
     """
-    found: dict[str, list[str]] = _probe(interpreter(side), "", packages)["origins"]
+    found: dict[str, list[str]] = _probe(find_interpreter(side), "", packages)["origins"]
     return found
 
 
-def drivers(variables: Mapping[str, str]) -> dict[str, str]:
+def find_drivers(variables: Mapping[str, str]) -> dict[str, str]:
     """Return ``path -> checksum`` of the files in which drivers and toolkits say their version."""
     homes = [*dict.fromkeys(variables[name] for name in _TOOLKITS if variables.get(name)), _USUAL_TOOLKIT]
     files = [*map(Path, _DRIVERS), *(Path(home) / name for home in homes for name in _OF_TOOLKIT)]
-    return {str(file): _told_by(file) for file in files if file.is_file() and os.access(file, os.R_OK)}
+    return {str(file): _checksum_file(file) for file in files if file.is_file() and os.access(file, os.R_OK)}
 
 
-def _told_by(file: Path) -> str:
+def _checksum_file(file: Path) -> str:
     """Return the checksum of a version file; those of drivers lie below ``/proc``, where no file has a size."""
     with file.open("rb") as stream:
         return hashlib.blake2b(stream.read(_LONGEST), digest_size=16).hexdigest()
 
 
-def interpreter(side: Side) -> str:
+def find_interpreter(side: Side) -> str:
     """Return the path of a side's interpreter; ``""`` in the recipe is the judge's own.
 
     Raises:

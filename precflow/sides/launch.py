@@ -22,7 +22,7 @@ from precflow.agent.contract import FACTS_FILE, HEADER_FILE, LOG_FILE, REHEARSAL
 from precflow.config.schema import Side
 from precflow.errors import SideError, StoreError
 from precflow.sides import pack
-from precflow.sides.interpreter import interpreter
+from precflow.sides.interpreter import find_interpreter
 
 REQUEST_FILE = "request.json"
 COMMAND = "{command}"  # where a launcher wants the command, if not at its end
@@ -44,7 +44,7 @@ _MADE = {"environment": FACTS_FILE, "dump": HEADER_FILE, "rehearse": REHEARSAL_F
 
 
 @dataclass
-class _Heard:
+class _Outcome:
     """What an agent said before it ended."""
 
     error: Mapping[str, str] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Agents:
             _end(self._waiting.popitem()[1].process)
 
     @contextlib.contextmanager
-    def asked(  # noqa: PLR0913  each is a fact of its own
+    def ask(  # noqa: PLR0913  each is a fact of its own
         self, request: Path, name: str, side: Side, environment: Mapping[str, str], log: IO[bytes], *, stays: bool
     ) -> Iterator[_Agent]:
         """Give a request to the agent of this side that waits, else to one that is started.
@@ -96,7 +96,7 @@ class Agents:
         Its whole group of processes ends on the way out, whatever the way is; but an agent that ``stays`` and has done the
         request waits for the next one.
         """
-        words = command(side, "--stay", str(os.getpid()))
+        words = build_command(side, "--stay", str(os.getpid()))
         key = (name, tuple(words), tuple(sorted(environment.items())))
         agent = self._waiting.pop(key, None)
         if agent is not None and not agent.ask(request, more=stays):  # it ended while nobody looked
@@ -105,7 +105,7 @@ class Agents:
         if agent is None and stays and _FORKS and not side.launcher:  # a launcher may start several, or somewhere else
             agent = _start(words, environment, log, stdin=subprocess.PIPE)
             agent.ask(request, more=True)
-        agent = agent or _start(command(side, str(request)), environment, log)
+        agent = agent or _start(build_command(side, str(request)), environment, log)
         try:
             yield agent
             if stays and agent.waits:
@@ -143,28 +143,28 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
     name = str(request["side"])
     workload, secrets = redaction.take_out(request.get("workload"), "workload")
     path = _write_request({**request, "workload": workload} if "workload" in request else request, side, folder)
-    environment = {**os.environ, **implied_variables(request), **{key: str(value) for key, value in variables.items()}}
+    environment = {**os.environ, **imply_variables(request), **{key: str(value) for key, value in variables.items()}}
     environment |= {redaction.VARIABLE: json.dumps(secrets)} if secrets else {}
     stays = agents is not None and request["action"] == "environment"
     try:
-        with _log(folder) as log, (agents or Agents()).asked(path, name, side, environment, log, stays=stays) as agent:
+        with _open_log(folder) as log, (agents or Agents()).ask(path, name, side, environment, log, stays=stays) as agent:
             deadline = time.monotonic() + timeout if timeout else float("inf")
             heard = _follow(agent, deadline, on_progress or (lambda _: None), log)
     finally:
-        _clean(folder / LOG_FILE)
+        _redact_log(folder / LOG_FILE)
     if heard.timed_out:
         message = f"the {name} side did not finish within {timeout:g} s and was stopped"
-        raise SideError(message, log=last_lines(folder), next_step="allow it more time: capture.timeout=2h")
+        raise SideError(message, log=read_last_lines(folder), next_step="allow it more time: capture.timeout=2h")
     _check_end(agent.process.returncode if heard.code is None else heard.code, heard, name, folder)
     if not (folder / _MADE[str(request["action"])]).is_file():
         raise SideError(
             f"the agent of the {name} side ended without a result",
-            log=last_lines(folder),
+            log=read_last_lines(folder),
             next_step="does the workload end its process, as os._exit does? look into the log",
         )
 
 
-def implied_variables(request: Mapping[str, Any]) -> dict[str, str]:
+def imply_variables(request: Mapping[str, Any]) -> dict[str, str]:
     """Return the variables that must stand before Python or a driver starts, as the request's determinism wants them."""
     determinism = request.get("determinism", {})
     seed, algorithms = determinism.get("seed", 0), determinism.get("algorithms", "warn")
@@ -176,24 +176,24 @@ def implied_variables(request: Mapping[str, Any]) -> dict[str, str]:
     return wanted
 
 
-def command(side: Side, *request: str) -> list[str]:
+def build_command(side: Side, *request: str) -> list[str]:
     """Return the words that start an agent: set-up files, then launcher, then interpreter, agent and its own words.
 
     Raises:
         SideError: The interpreter or a set-up file is missing.
     """
     elsewhere = bool(side.setup or side.launcher)  # a set-up file may change PATH, a launcher the machine
-    python = side.interpreter if elsewhere and side.interpreter else interpreter(side)
-    words = [python, str(pack.cached()), *request]
+    python = side.interpreter if elsewhere and side.interpreter else find_interpreter(side)
+    words = [python, str(pack.find_or_build()), *request]
     if COMMAND in side.launcher:
         place = side.launcher.index(COMMAND)
         words = [*side.launcher[:place], *words, *side.launcher[place + 1 :]]
     else:
         words = [*side.launcher, *words]
-    return _behind_setup(side.setup, words) if side.setup else words
+    return _source_setup(side.setup, words) if side.setup else words
 
 
-def last_lines(folder: Path, count: int = LOG_LINES) -> list[str]:
+def read_last_lines(folder: Path, count: int = LOG_LINES) -> list[str]:
     """Return the last lines of the agent's log, of a crash or a hang the innermost ones; none where there is no log."""
     try:
         text = (folder / LOG_FILE).read_text(encoding="utf-8", errors="replace")
@@ -207,7 +207,7 @@ def last_lines(folder: Path, count: int = LOG_LINES) -> list[str]:
     return [*lines[:stacks][-count // 3 :], *lines[stacks : min(first, stacks + 1)], *lines[first : first + count // 2]]
 
 
-def _behind_setup(files: Sequence[str], words: Sequence[str]) -> list[str]:
+def _source_setup(files: Sequence[str], words: Sequence[str]) -> list[str]:
     found = {file: Path(file).expanduser().absolute() for file in files}  # `.` looks for a bare name in PATH first
     missing = [file for file, path in found.items() if not path.is_file()]
     if missing:
@@ -230,7 +230,7 @@ def _write_request(request: Mapping[str, Any], side: Side, folder: Path) -> Path
     return path
 
 
-def _log(folder: Path) -> IO[bytes]:
+def _open_log(folder: Path) -> IO[bytes]:
     try:
         (folder / LOG_FILE).write_bytes(b"")
         return (folder / LOG_FILE).open("ab", buffering=0)  # an agent that stayed opens it too
@@ -238,7 +238,7 @@ def _log(folder: Path) -> IO[bytes]:
         raise StoreError(f"cannot write {folder / LOG_FILE}: {error.strerror}") from error
 
 
-def _clean(log: Path) -> None:
+def _redact_log(log: Path) -> None:
     """Hide the secrets in a log that nobody writes any more: a workload prints what it likes."""
     clean, changed = log.with_name(f"{log.name}.{os.getpid()}.clean"), False
     with contextlib.suppress(OSError):
@@ -266,7 +266,7 @@ def _start(words: Sequence[str], environment: Mapping[str, str], log: IO[bytes],
         ) from error
     assert process.stdout is not None
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
+    threading.Thread(target=_read_lines, args=(process.stdout, lines), daemon=True).start()
     return _Agent(process, lines)
 
 
@@ -287,9 +287,9 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
         os.killpg(process.pid, number)
 
 
-def _follow(agent: _Agent, deadline: float, say: Callable[[str], None], log: IO[bytes]) -> _Heard:
+def _follow(agent: _Agent, deadline: float, say: Callable[[str], None], log: IO[bytes]) -> _Outcome:
     """Pass on what an agent says until it has done its request, or has ended, or its time has."""
-    heard, process = _Heard(), agent.process
+    heard, process = _Outcome(), agent.process
     while True:
         if time.monotonic() > deadline:
             heard.timed_out = True
@@ -312,13 +312,13 @@ def _follow(agent: _Agent, deadline: float, say: Callable[[str], None], log: IO[
     return heard
 
 
-def _read(stream: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
+def _read_lines(stream: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
     for line in stream:
         lines.put(line)
     lines.put(b"")
 
 
-def _hear(line: bytes, heard: _Heard, say: Callable[[str], None], log: IO[bytes]) -> None:
+def _hear(line: bytes, heard: _Outcome, say: Callable[[str], None], log: IO[bytes]) -> None:
     """Take one line: an event, or something that a launcher printed, which belongs into the log."""
     try:
         event = intake.parse_json(line)
@@ -334,14 +334,14 @@ def _hear(line: bytes, heard: _Heard, say: Callable[[str], None], log: IO[bytes]
         say(str(event.get("text", "")))
 
 
-def _check_end(code: int, heard: _Heard, name: str, folder: Path) -> None:
+def _check_end(code: int, heard: _Outcome, name: str, folder: Path) -> None:
     if heard.error:
         raise SideError(f"{name}: {heard.error['message']}", next_step=heard.error.get("next_step", ""))
     if code == 0:
         return
     by = _signal_name(code)
     why = f"was killed by {by}" if by else f"ended with exit code {code}"
-    raise SideError(f"the agent of the {name} side {why}", log=last_lines(folder), next_step=_NEXT_STEPS.get(by, ""))
+    raise SideError(f"the agent of the {name} side {why}", log=read_last_lines(folder), next_step=_NEXT_STEPS.get(by, ""))
 
 
 def _signal_name(code: int) -> str:

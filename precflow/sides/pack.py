@@ -18,9 +18,9 @@ from precflow.files import replacing
 
 NAME = "precflow-agent.pyz"
 _PACKAGE = Path(precflow.__file__).resolve().parent
-_STAMP = (1980, 1, 1, 0, 0, 0)  # the oldest time a zip file knows: the same sources give the same bytes
+_TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the oldest time a zip file knows: the same sources give the same bytes
 _SHEBANG = b"#!/usr/bin/env python3\n"
-_DOOR = '''\
+_ENTRY_SCRIPT = '''\
 """Checks the interpreter before anything newer than Python 3.5 is read."""
 import json
 import sys
@@ -50,20 +50,20 @@ def build(destination: Path) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
-            temporary.write_bytes(packed())
+            temporary.write_bytes(pack_bytes())
             temporary.chmod(0o755)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}", next_step="name another place") from error
     return path
 
 
-def cached() -> Path:
+def find_or_build() -> Path:
     """Return the agent of this very precflow from the user's cache, built if it is not there yet.
 
     The name holds a hash of the content, so that another version never runs by mistake. Where the cache cannot be written
     to, the folder for temporary files is taken.
     """
-    name = f"precflow-agent-{precflow.__version__}-{hashlib.blake2b(packed(), digest_size=8).hexdigest()}.pyz"
+    name = f"precflow-agent-{precflow.__version__}-{hashlib.blake2b(pack_bytes(), digest_size=8).hexdigest()}.pyz"
     path = platformdirs.user_cache_path("precflow") / name
     if path.is_file():
         return path
@@ -73,12 +73,12 @@ def cached() -> Path:
         return build(Path(tempfile.mkdtemp(prefix="precflow-")) / name)
 
 
-def packed() -> bytes:
+def pack_bytes() -> bytes:
     """Return the bytes of the file: the package's version and everything below ``precflow/agent``, compressed."""
     buffer = io.BytesIO(_SHEBANG)
     buffer.seek(0, os.SEEK_END)
     with zipfile.ZipFile(buffer, "a", compression=zipfile.ZIP_DEFLATED) as archive:
-        _add(archive, "__main__.py", _DOOR.encode())
+        _add(archive, "__main__.py", _ENTRY_SCRIPT.encode())
         for source in _sources():
             _add(archive, source.relative_to(_PACKAGE.parent).as_posix(), source.read_bytes())
     return buffer.getvalue()
@@ -90,7 +90,7 @@ def _sources() -> Iterator[Path]:
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
-    entry = zipfile.ZipInfo(name, date_time=_STAMP)
+    entry = zipfile.ZipInfo(name, date_time=_TIMESTAMP)
     entry.compress_type = zipfile.ZIP_DEFLATED
     entry.external_attr = 0o644 << 16
     archive.writestr(entry, content)

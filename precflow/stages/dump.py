@@ -17,7 +17,7 @@ from precflow.dumps.reader import Dump
 from precflow.dumps.requests import CaptureRules, describe_side, dump_request
 from precflow.environment.requirements import check_free_disk, refuse_missing
 from precflow.errors import DumpError
-from precflow.sides.interpreter import fingerprint, origins
+from precflow.sides.interpreter import find_origins, take_fingerprint
 from precflow.stages import code_digests
 from precflow.stages.artifacts import once, read_plain, write_value
 from precflow.stages.job import Job, Stage, StageResult, ask_agent
@@ -102,8 +102,8 @@ def declare(side: str, job: Job) -> Mapping[str, Any]:
 def locate(side: str, job: Job) -> Mapping[str, Any]:
     """Return where a side runs: its interpreter and machine, and the user's own code."""
     packages = {str(part["_target_"]).partition(".")[0] for part in _factories(job)} - _KNOWN
-    found = origins(job.side(side), sorted(packages)) if packages else {}
-    return {"code": code_digests.digests(packages, job.import_paths, found), "here": fingerprint(job.side(side))}
+    found = find_origins(job.side(side), sorted(packages)) if packages else {}
+    return {"code": code_digests.digests(packages, job.import_paths, found), "here": take_fingerprint(job.side(side))}
 
 
 def _factories(job: Job) -> list[Mapping[str, Any]]:

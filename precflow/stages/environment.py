@@ -13,7 +13,7 @@ from precflow.agent import redaction
 from precflow.agent.contract import FACTS_FILE
 from precflow.dumps.requests import environment_request
 from precflow.environment.requirements import find_missing, refuse_missing
-from precflow.sides.interpreter import fingerprint
+from precflow.sides.interpreter import take_fingerprint
 from precflow.stages.artifacts import read_plain
 from precflow.stages.job import Job, Stage, StageResult, ask_agent
 
@@ -37,7 +37,7 @@ def _declare(side: str, job: Job) -> Mapping[str, Any]:
         "variables": redaction.redact(settings.variables),
         "setup": [_content(Path(path).expanduser()) for path in settings.setup],
         "require": {"torch": job.config.environment.require.torch, "python": job.config.environment.require.python},
-        "here": fingerprint(settings),
+        "here": take_fingerprint(settings),
     }
 
 

@@ -188,13 +188,13 @@ def _interpreter(config: RunConfig, name: str, ask: Probe) -> Row:
 
 def _matching(config: RunConfig) -> list[Row]:
     """Compare torch_npu with the torch that it was built for, where it is installed."""
-    from precflow.sides.interpreter import fingerprint
+    from precflow.sides.interpreter import take_fingerprint
 
     rows = []
     sides = [_side(config, name) for name in ("reference", "target")]
     for side in sides if sides[0] != sides[1] else sides[:1]:
         try:
-            packages = fingerprint(side)["packages"]
+            packages = take_fingerprint(side)["packages"]
         except SideError:
             continue  # said in the row of the interpreter
         rows += matching(packages)

@@ -110,9 +110,9 @@ def _only(sides: Sequence[str]) -> str:
 
 def _told(request: Mapping[str, Any], settings: Side, secrets: Iterable[str], file: str, judged: str) -> str:
     """Return what the job has to do; ``secrets``: the keys of what is in no file, and comes in a variable."""
-    from precflow.sides.launch import implied_variables
+    from precflow.sides.launch import imply_variables
 
-    variables = {**implied_variables(request), **redaction.redact(settings.variables)}
+    variables = {**imply_variables(request), **redaction.redact(settings.variables)}
     if secrets:
         variables[redaction.VARIABLE] = json.dumps(dict.fromkeys(secrets, redaction.REDACTED))
     words = [settings.interpreter or "python", _AGENT, file]

@@ -12,7 +12,7 @@ import pytest
 from precflow.config.schema import Side
 from precflow.errors import SideError, StoreError
 from precflow.sides import launch
-from precflow.sides.launch import Agents, command, implied_variables, last_lines, run_agent
+from precflow.sides.launch import Agents, build_command, imply_variables, read_last_lines, run_agent
 
 
 def run(request, output, side=None, **options):
@@ -46,9 +46,9 @@ def test_facts_show_the_variables_that_were_set_before_python(asked, output):
 
 
 def test_what_determinism_implies():
-    assert "CUBLAS_WORKSPACE_CONFIG" not in implied_variables({"determinism": {"algorithms": "native"}})
-    assert "PYTHONHASHSEED" not in implied_variables({"determinism": {"seed": "script"}})
-    assert implied_variables({"determinism": {"seed": 2**32 + 5}})["PYTHONHASHSEED"] == "5"
+    assert "CUBLAS_WORKSPACE_CONFIG" not in imply_variables({"determinism": {"algorithms": "native"}})
+    assert "PYTHONHASHSEED" not in imply_variables({"determinism": {"seed": "script"}})
+    assert imply_variables({"determinism": {"seed": 2**32 + 5}})["PYTHONHASHSEED"] == "5"
 
 
 def test_a_refusal_carries_message_and_next_step(asked, output):
@@ -196,10 +196,10 @@ def test_a_missing_set_up_file_is_named(asked, output):
 
 
 def test_the_command_stands_where_the_launcher_wants_it():
-    last = command(Side(launcher=("nice", "-n", "5")), "r.json")
+    last = build_command(Side(launcher=("nice", "-n", "5")), "r.json")
     assert last[:4] == ["nice", "-n", "5", sys.executable]
     assert last[-1] == "r.json"
-    inside = command(Side(launcher=("run", "{command}", "--then", "stop")), "r.json")
+    inside = build_command(Side(launcher=("run", "{command}", "--then", "stop")), "r.json")
     assert (inside[0], inside[1], inside[-2:]) == ("run", sys.executable, ["--then", "stop"])
 
 
@@ -212,7 +212,7 @@ def test_behind_a_launcher_the_parent_is_not_ours(asked, output):
 def test_quoting_survives_the_shell(tmp_path):
     file = tmp_path / "it's; here.sh"
     file.write_text("")
-    words = command(Side(setup=(str(file),), launcher=("echo", "a b", "$HOME", "{command}")), "r q.json")
+    words = build_command(Side(setup=(str(file),), launcher=("echo", "a b", "$HOME", "{command}")), "r q.json")
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("a b $HOME ")
     assert done.stdout.endswith("r q.json\n")
@@ -225,7 +225,7 @@ def test_a_folder_that_cannot_be_written_to(asked):
 
 
 def test_no_log_has_no_lines(tmp_path):
-    assert last_lines(tmp_path) == []
+    assert read_last_lines(tmp_path) == []
 
 
 def records(folder):

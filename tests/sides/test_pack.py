@@ -91,19 +91,19 @@ def test_an_old_python_is_refused_before_it_reads_newer_syntax(packed):
 
 def test_the_cache_is_used_again_and_follows_the_sources(tmp_path, monkeypatch):
     monkeypatch.setattr(pack.platformdirs, "user_cache_path", lambda _: tmp_path / "cache")
-    first = pack.cached()
+    first = pack.find_or_build()
     stamp = first.stat().st_mtime_ns
-    assert pack.cached() == first
+    assert pack.find_or_build() == first
     assert first.stat().st_mtime_ns == stamp
     monkeypatch.setattr(pack, "_DOOR", "# other\n")
-    assert pack.cached() != first
+    assert pack.find_or_build() != first
 
 
 def test_without_a_cache_a_temporary_folder_does(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(pack.platformdirs, "user_cache_path", lambda _: tmp_path / "file")
     monkeypatch.setattr(pack.tempfile, "mkdtemp", lambda prefix: str(tmp_path))
-    assert pack.cached().parent == tmp_path
+    assert pack.find_or_build().parent == tmp_path
 
 
 def test_a_place_that_cannot_be_written_to_is_named(tmp_path):
