@@ -95,7 +95,7 @@ def test_the_cache_is_used_again_and_follows_the_sources(tmp_path, monkeypatch):
     stamp = first.stat().st_mtime_ns
     assert pack.find_or_build() == first
     assert first.stat().st_mtime_ns == stamp
-    monkeypatch.setattr(pack, "_DOOR", "# other\n")
+    monkeypatch.setattr(pack, "_ENTRY_SCRIPT", "# other\n")
     assert pack.find_or_build() != first
 
 
