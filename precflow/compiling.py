@@ -1,8 +1,8 @@
-"""Compiling by numba, and where the outcome is kept between processes: a folder that only this very source ever reads from.
+"""Compiles functions with numba, and keeps the result for other processes in a folder that belongs to exactly this source.
 
-numba looks at the file of a function to see whether its stored form is out of date, and not at the files of what it calls.
-So the folder carries a fingerprint of every package that compiled code takes helpers and constants from. Imported by such
-code only, because numba takes 0.2 s.
+numba checks the file of a function to see whether its stored form is out of date, but not the files of what it calls. So the
+name of the folder has a fingerprint of all packages that compiled code takes helpers and constants from. Only compiled code
+imports this module, because importing numba takes 0.2 s.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False
 
 
 def _load_numba() -> None:
-    """Import what numba does at the first call, without SciPy's linear algebra: it takes 0.14 s, and nothing here uses it.
+    """Import what numba would import at the first call, but without SciPy's linear algebra: that takes 0.14 s and is not used.
 
-    numba takes it for missing then, and is told again what is there, for what others in this process may compile.
+    numba then believes that it is missing. It is told otherwise at the end, for other code in this process that uses it.
     """
     algebra = "scipy.linalg"
     if algebra in sys.modules or importlib.util.find_spec("scipy") is None:
         return
-    sys.modules[algebra] = cast("ModuleType", None)  # so that its import fails
+    sys.modules[algebra] = cast("ModuleType", None)  # makes its import fail
     try:
         arrays: Any = importlib.import_module("numba.np.arraymath")
     finally:
         del sys.modules[algebra]
-    arrays._HAVE_BLAS = True  # noqa: SLF001  numba looks once, when this is imported
+    arrays._HAVE_BLAS = True  # noqa: SLF001  numba looks only once, at import
 
 
 _load_numba()
 
 
 def folder() -> Path:
-    """Return the folder: below ``NUMBA_CACHE_DIR`` where that is set, else below the user's own cache."""
+    """Return the folder for compiled code: in ``NUMBA_CACHE_DIR`` if that is set, else in the user's cache."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     base = Path(chosen) if chosen else Path(platformdirs.user_cache_dir("precflow"))
     return base / f"kernel-{fingerprint()}"
 
 
 def fingerprint() -> str:
-    """Return 16 hex digits that change with any source file that compiled code is made of."""
+    """Return 16 hex digits that change with every source file that compiled code may be made of."""
     digest = hashlib.blake2b(digest_size=8)
     root = Path(__file__).parent
     for path in sorted(path for package in _SOURCES for path in (root / package).rglob("*.py")):
@@ -65,11 +65,11 @@ def fingerprint() -> str:
 
 
 def compile_cached(function: Function) -> Function:
-    """Compile a function so that it holds no lock of the interpreter, and keep the outcome for other processes.
+    """Compile a function so that it releases the interpreter's lock, and keep the result for other processes.
 
-    It may allocate nothing, so that numba counts no references: where blocks are short that took a third of the time.
+    The function must not allocate memory. So numba counts no references, which took a third of the time for short blocks.
 
-    Where the folder cannot be written to nothing is kept: no folder that others can write to is ever read from.
+    If the folder cannot be written to, nothing is kept: code is never loaded from a folder that others can write to.
     """
     with _LOCK:
         before = _CONFIG.CACHE_DIR

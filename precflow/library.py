@@ -32,7 +32,7 @@ from precflow.metrics import LIMITED
 
 Array = npt.NDArray[Any]
 Standards = str | Sequence[str] | None
-_NO_LIMITS = ("standards", "rules", "metrics")  # of a recipe's section: what a recipe alone can say
+_NO_LIMITS = ("standards", "rules", "metrics")  # keys of a recipe's `tolerance` that are not limits, so not accepted here
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Compared:
     """One pair of tensors.
 
     Attributes:
-        name: A record's identity, or the path of the tensor in nested values; ``value`` where a tensor was given itself.
+        name: A record's identity, or the path of the tensor in nested values; ``value`` if the tensor itself was given.
         status: One of ``precflow.judgement.verdicts.STATUSES``: ``pass``, ``fail``, ``shape``...
         reason: In words, for every status but ``pass``.
         metric: Metric of the tightest limit.
@@ -68,14 +68,14 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What :func:`compare` returns; it is true only where everything is aligned, and prints as a summary.
+    """What :func:`compare` returns: true only if everything is aligned; prints as a summary.
 
     Attributes:
         verdict: ``aligned``, ``misaligned`` or ``inconclusive``.
         reasons: Why, most important first; empty for ``aligned``.
         records: Every pair, in order.
-        start: Where the error starts, of two dumps; ``""`` where nobody knows.
-        findings: Advice, best first, of two dumps.
+        start: For two dumps, where the error starts; ``""`` if that is unknown.
+        findings: For two dumps, advice, best first.
         summary: The verdict with its numbers, as a terminal shows it.
     """
 

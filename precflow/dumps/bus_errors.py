@@ -1,9 +1,10 @@
-"""A file that is cut while it is read: the system ends the process for it, which says so first.
+"""Says what happened when a mapped file is cut short while it is read, before the system ends the process for it.
 
-Shards are mapped. Where a mapped file gets shorter (on a network folder, by a copy that begins anew), or its disk goes away,
-the next look at what is gone is a bus error: no exception, and without this no word either. Python cannot be asked to handle
-it, because it cannot go on; a handler of the C library can say what happened and leave as what could not be done leaves.
-That is for the command line to ask for: a program that only imports precflow has signals of its own.
+Shards are mapped. If a mapped file gets shorter (on a network folder, by a copy that starts again), or its disk goes away,
+reading the missing part is a bus error: not an exception, and without this module not even a message. A handler in Python
+would never run, because the failing instruction cannot be left; a handler of the C library can print a message and exit with
+the code for what could not be done. Only the command line installs it: a program that imports precflow has signals of its
+own.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _handlers: list[Any] = []  # the C library has only their addresses
 
 @functools.cache
 def explain_bus_errors() -> None:
-    """From now on, leave with a message and exit code 2 where a mapped file ends before what is read of it; Linux only.
+    """From now on, exit with a message and code 2 if a mapped file ends before what is read of it; Linux only.
 
-    A process in which ``faulthandler`` is on has its own way of telling, and keeps it.
+    If ``faulthandler`` is on, it reports bus errors itself, and nothing is changed.
     """
     if sys.platform != "linux" or faulthandler.is_enabled():
         return

@@ -1,4 +1,4 @@
-"""Where the files of a step lie in a dump, and which files there are of a dump that has no header."""
+"""Names of files in a dump: which step a file belongs to, and which files a step has (for a dump without a header)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _OWN = re.compile(r"(records-[0-9]+\.jsonl|tensors-[0-9]+\.safetensors)")
 
 
 def rank_and_step_of(name: str) -> tuple[int, int] | None:
-    """Return rank and step of a file by the name of its folder, ``None`` where that is no step's.
+    """Return rank and step of a file, by the name of its folder; ``None`` if that is not the folder of a step.
 
     >>> rank_and_step_of("rank0/step12/records-0.jsonl"), rank_and_step_of("notes.jsonl")
     ((0, 12), None)
@@ -29,7 +29,7 @@ def is_own(name: str) -> bool:
 
 
 def step_folders(dump: Path) -> list[Path]:
-    """Return the folders of steps, by rank and step; what else lies in the dump is not its own."""
+    """Return the folders of steps, ordered by rank and step; anything else in the folder is ignored."""
     found = {
         rank_and_step_of(f"{path.relative_to(dump).as_posix()}/x"): path for path in dump.glob("rank*/step*") if path.is_dir()
     }
@@ -37,5 +37,5 @@ def step_folders(dump: Path) -> list[Path]:
 
 
 def own_files(folder: Path) -> list[str]:
-    """Return the names of the record files and shards in a step's folder, without those that were never finished."""
+    """Return the names of the record files and shards in a step's folder; unfinished ones have other names."""
     return sorted(path.name for path in folder.iterdir() if _OWN.fullmatch(path.name))

@@ -1,4 +1,4 @@
-"""Records of a dump by what people type: an identity, the name of a call, or a pattern."""
+"""Finds records of a dump by what people type: an identity, the name of a call, or a pattern."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
 
 _SHOWN = 6  # records that an error names
-_LOOKED_AT = 400  # records whose text is compared letter by letter when nothing fits
-_ALIKE = 0.4
+_LOOKED_AT = 400  # records whose text is compared letter by letter if nothing matches
+_ALIKE = 0.4  # similarity, by difflib, from which a record is suggested
 _DIGITS = 10  # of the number behind an identity that several records share
 _PARTS = re.compile(r"[./~@ ]+")
 
@@ -61,7 +61,7 @@ class FoundRecord:
 
 
 def list_records(dump: Recorded) -> Iterator[FoundRecord]:
-    """Return every record in order: of each call what went in, then what came out."""
+    """Return every record in order: for each call its inputs, then its outputs."""
     return (FoundRecord(call, record) for call in dump.calls() for record in (*call.inputs, *call.outputs))
 
 

@@ -1,4 +1,8 @@
-"""Pages of mapped files are given back once they are read, so that memory stays bounded whatever the size of a tensor."""
+"""Releases the pages of mapped files that have been read, so that memory stays bounded whatever the size of a tensor.
+
+A mapped file needs no memory of ours, but each page that is read counts as used until the system takes it back, which it does
+only under pressure: a limit on a container may kill the process before.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-_AROUND = 1 << 21  # bytes; a read may map a whole large folio, which lies in a window of memory of this size
+_AROUND = 1 << 21  # bytes; one read may map a whole large folio of Linux, which lies within an aligned window of this size
 _SMALL = 1 << 16  # bytes
-_ADVICE = getattr(mmap, "MADV_DONTNEED", None)  # Linux has it; elsewhere the system decides for itself
+_ADVICE = getattr(mmap, "MADV_DONTNEED", None)  # on Linux; other systems decide for themselves
 
 
 def release(*views: npt.NDArray[Any]) -> None:
     """Unmap the pages on and around contiguous, read-only views of mapped files; reading them again brings them back.
 
-    Views that lie near one another go together, because each call stops every processor that this process runs on. A small
-    one that lies within one window is left to the one that reaches the window's end: of ten thousand small tensors few are
-    asked for. Any other array is left alone: of a writable mapping this would throw changes away.
+    Neighbouring views are released together, because each call interrupts every processor that this process runs on. A small
+    view within one window is left to the view that reaches the window's end, so that ten thousand small tensors take few calls.
+    All other arrays are ignored: releasing pages of a writable mapping would throw changes away.
     """
     waiting: dict[int, _MappedStretch] = {}
     for values in views:
@@ -43,13 +47,13 @@ class _MappedStretch(NamedTuple):
     last: int
 
     def release(self) -> None:
-        """Let the system take these pages, where it can be told so."""
+        """Tell the system that these pages are not needed, if it can be told."""
         if _ADVICE is not None:
             self.mapping.madvise(_ADVICE, self.first, self.last - self.first)
 
 
 def _around(values: npt.NDArray[Any]) -> _MappedStretch | None:
-    """Return the windows that a view touches, ``None`` where it is not one of a file mapped for reading."""
+    """Return the windows that a view touches; ``None`` if it is no view of a file mapped for reading."""
     mapping = None if values.flags.writeable else mapping_of(values)
     if mapping is None:
         return None
@@ -61,12 +65,12 @@ def _around(values: npt.NDArray[Any]) -> _MappedStretch | None:
 
 
 def _is_inside(begin: int, size: int) -> bool:
-    """Say whether a stretch of memory ends in the window that it begins in, and before that ends."""
+    """Tell whether a stretch of memory ends before the window that it begins in."""
     return begin // _AROUND == (begin + size) // _AROUND
 
 
 def mapping_of(values: npt.NDArray[Any]) -> mmap.mmap | None:
-    """Return the mapped file that an array is a view of, where there is one and it was mapped for reading."""
+    """Return the file, mapped for reading, that an array is a view of; ``None`` for any other array."""
     owner: Any = values
     while isinstance(owner, np.ndarray):
         if isinstance(owner, np.memmap) and owner.mode != "r":
@@ -76,5 +80,5 @@ def mapping_of(values: npt.NDArray[Any]) -> mmap.mmap | None:
 
 
 def address(values: npt.NDArray[Any]) -> int:
-    """Return where the first element lies in memory."""
+    """Return the address of the first element."""
     return int(values.__array_interface__["data"][0])

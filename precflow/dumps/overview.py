@@ -1,4 +1,4 @@
-"""What a dump holds, counted: steps, ranks, records, tensors and bytes; what is damaged, and up to where it is complete."""
+"""Counts what a dump has: steps, ranks, records, tensors, bytes; what is damaged, and up to which step it is complete."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Overview:
 
     Attributes:
         steps: ``(rank, step)`` of every step that has a folder.
-        unfinished: Those of a dump without header that have no seal of their own.
+        unfinished: Steps of a dump without a header that have no seal.
         calls: Calls recorded.
         levels: Level -> calls.
         phases: Phase -> calls.
-        operators: Operator -> calls, most frequent first; modules are not among them.
-        inputs: Records that went into a call.
-        outputs: Records that came out of one.
+        operators: Operator -> calls, most frequent first; modules are not counted.
+        inputs: Records of inputs.
+        outputs: Records of outputs.
         kept: What is kept of a record -> records, in the order of ``KEPT``, without zeros.
         dtypes: Element type -> records, most frequent first.
         tensors: Different tensors that are stored, by content.
         bytes: Size of all files of steps on disk.
         shards: Number of files that hold tensors.
-        damage: What is wrong, as far as it shows without reading tensors.
+        damage: What is wrong, as far as it can be seen without reading tensors.
     """
 
     steps: tuple[tuple[int, int], ...]

@@ -1,4 +1,4 @@
-"""The evidence of one side that was recorded twice: everything in little detail, then some of it in full."""
+"""Combines two dumps of one side: the first has everything in little detail, the second a part of it in full."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from precflow.dumps.records import Call, Record
 class TwoPasses:
     """A dump whose records and graph are the first pass's, and whose tensors are the second's where it has them.
 
-    A tensor of the second pass stands for a record of the first where both have the same content id, and so the same bits;
-    also where the first kept no content id, only statistics.
+    A tensor of the second pass is used for a record of the first if both have the same content id, and so the same bits, or if
+    the first pass kept only statistics, so that nothing can be compared.
 
     Args:
         first: The dump of everything.
@@ -32,16 +32,16 @@ class TwoPasses:
 
     @property
     def header(self) -> Header:
-        """The first pass's: what was run is the same."""
+        """The header of the first pass; both ran the same."""
         return self.first.header
 
     @property
     def fills(self) -> tuple[float, ...] | None:
-        """The constants by which the first pass tells mask fills; ``None`` where it does it by another definition."""
+        """The constants that the first pass counts as mask fills; ``None`` if it goes by another definition."""
         return self.first.fills
 
     def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
-        """Return the calls of the first pass; records whose tensor the second pass has say ``stored``."""
+        """Return the calls of the first pass; records whose tensor the second pass has are marked as ``stored``."""
         return [call for call in self._calls if step in (None, call.step) and rank in (None, call.rank)]
 
     def tensor(self, record: Record) -> npt.NDArray[Any]:
@@ -50,7 +50,7 @@ class TwoPasses:
         Raises:
             DumpError: Neither pass stored it, or it cannot be read.
         """
-        again = self._again(record)
+        again = self._find_second(record)
         return self.first.tensor(record) if again is None else self.second.tensor(again)
 
     def sketch(self, record: Record) -> npt.NDArray[Any] | None:
@@ -73,11 +73,11 @@ class TwoPasses:
         ]
 
     def _with_tensor(self, record: Record) -> Record:
-        stored = record.stored or self._again(record) is not None
+        stored = record.stored or self._find_second(record) is not None
         return record if stored == record.stored else msgspec.structs.replace(record, stored=True)
 
-    def _again(self, record: Record) -> Record | None:
-        """Return the same record of the second pass, if it stored the same content, or nobody knows what it was before."""
+    def _find_second(self, record: Record) -> Record | None:
+        """Return the same record of the second pass, if it stored the same content, or the first kept only statistics of it."""
         found = self._kept.get(record.identity)
         return found if found is not None and (found.key == record.key or _has_statistics_only(record)) else None
 
@@ -89,21 +89,21 @@ class TwoPasses:
 def find_unrepeated(first: Dump, second: Dump) -> list[str]:
     """Return the identities of the second pass's records whose bits are not those of the first, in order of completion.
 
-    A record that the first pass does not have is one of them: the second time something else was run. One of which the first
-    kept statistics alone is none: :func:`count_unknown`.
+    A record that the first pass does not have is one of them, because then something else was run. Records of which the first
+    pass kept only statistics are not: :func:`count_unknown` counts those.
     """
     return [record.text for before, record in _pairs(first, second) if record.content and not _repeats(before, record)]
 
 
 def count_unknown(first: Dump, second: Dump) -> int:
-    """Return how many records of the second pass the first kept statistics of alone: nobody can tell whether bits repeat."""
+    """Return of how many records the first pass kept only statistics, so that it is unknown whether their bits repeat."""
     return sum(
         before is not None and _has_statistics_only(before) for before, record in _pairs(first, second) if record.content
     )
 
 
 def _pairs(first: Dump, second: Dump) -> Iterator[tuple[Record | None, Record]]:
-    """Yield the records of the second pass, each behind the same one of the first."""
+    """Yield each record of the second pass together with the same one of the first, or ``None``."""
     known = {record.identity: record for record in _records(first)}
     return ((known.get(record.identity), record) for record in _records(second))
 
@@ -117,5 +117,5 @@ def _repeats(before: Record | None, record: Record) -> bool:
 
 
 def _has_statistics_only(record: Record) -> bool:
-    """Tell whether statistics are all that was kept, so that no content id can be compared."""
+    """Tell whether only statistics were kept, so that there is no content id to compare."""
     return bool(record.mark and not record.content)

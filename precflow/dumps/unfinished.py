@@ -1,4 +1,4 @@
-"""A dump that has no header: its finished steps, each sealed by itself, and what is left of one that was not finished."""
+"""Reads a dump without a header, whose writer was stopped: finished steps, each with its seal, and a part of one more."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class UnfinishedSteps:
     """What a folder without a header holds.
 
     Attributes:
-        files: Every file that is there or should be -> its seal, ``None`` where its step was not finished.
-        sites: Places in the source, which calls index, by rank, as far as a finished step knows them.
-        damage: Steps that are not finished, or whose seal is not usable.
+        files: Every file that is there or should be -> its seal; ``None`` if its step was not finished.
+        sites: Rank -> places in the source, which calls refer to by index, as far as finished steps have them.
+        damage: Steps that are not finished, or whose seal cannot be used.
     """
 
     files: Mapping[str, FileSeal | None]
@@ -31,7 +31,7 @@ class UnfinishedSteps:
 
 
 def read_steps(dump: Path) -> UnfinishedSteps:
-    """Return the steps of a dump by their own seals."""
+    """Return the steps of a dump, by the seal that each of them has."""
     files: dict[str, FileSeal | None] = {}
     sites: dict[int, tuple[str, ...]] = {}
     damage: list[str] = []
@@ -62,7 +62,7 @@ def _list_files(folder: Path, name: str, damage: list[str]) -> list[str]:
 
 
 def _read_seal(path: Path, name: str) -> dict[str, Any]:
-    """Return the seal of a step as plain data, once it is clear that it is one, and of this place."""
+    """Return the seal of a step as plain data, after checking schema, checksum, rank and step."""
     plain = intake.read_json(path)
     if not isinstance(plain, dict):
         raise ValueError(f"expected an object, found {type(plain).__name__}")  # noqa: TRY004  one error for every bad seal
