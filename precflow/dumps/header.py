@@ -20,7 +20,7 @@ _SIDES = ("reference", "target", "golden")
 
 
 @dataclass(frozen=True)
-class Device:
+class RecordedDevice:
     """Where the side ran: ``name`` (npu), ``kind``, a line of ``description``, and whether it is ``emulated``."""
 
     name: str = ""
@@ -30,7 +30,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ContentEntry:
     """One weight or input: content id, element type and sizes, as they were before any cast."""
 
     content: str
@@ -39,15 +39,15 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Holdings:
+class ContentEntries:
     """All weights, or all inputs: one ``digest`` over them, and each by its name."""
 
     digest: str = ""
-    entries: Mapping[str, Entry] = field(default_factory=dict)
+    entries: Mapping[str, ContentEntry] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Repeat:
+class RepeatCheck:
     """What became of the second run.
 
     Attributes:
@@ -66,13 +66,13 @@ class Repeat:
     @property
     def how(self) -> str:
         """How it was found that nothing changed, for people: equal statistics may hide a changed bit."""
-        return told(self.by)
+        return describe_comparison(self.by)
 
 
-def told(by: Collection[str]) -> str:
+def describe_comparison(by: Collection[str]) -> str:
     """Return how equality was found, for people.
 
-    >>> told(["statistics"])
+    >>> describe_comparison(["statistics"])
     'by statistics'
 
     Args:
@@ -154,16 +154,16 @@ class Header:
     side: str = ""
     recipe: str = ""
     declared: str = ""
-    device: Device = field(default_factory=Device)
+    device: RecordedDevice = field(default_factory=RecordedDevice)
     dtype: str = ""
     emulate: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     determinism: Mapping[str, Any] = field(default_factory=dict)
     capture: Mapping[str, Any] = field(default_factory=dict)
     fills: CountedFills = field(default_factory=CountedFills)
-    weights: Holdings = field(default_factory=Holdings)
-    inputs: Holdings = field(default_factory=Holdings)
-    repeat: Repeat = field(default_factory=Repeat)
+    weights: ContentEntries = field(default_factory=ContentEntries)
+    inputs: ContentEntries = field(default_factory=ContentEntries)
+    repeat: RepeatCheck = field(default_factory=RepeatCheck)
     losses: tuple[float, ...] = ()
     draws: tuple[Mapping[str, Any], ...] = ()
     counts: Mapping[str, Count] = field(default_factory=dict)
@@ -266,16 +266,16 @@ def _convert(plain: Mapping[str, Any]) -> Header:
     """
     _check_keys(plain, {*EMPTY_HEADER, CHECKSUM})
     for key, kind in (
-        ("device", Device),
-        ("weights", Holdings),
-        ("inputs", Holdings),
-        ("repeat", Repeat),
+        ("device", RecordedDevice),
+        ("weights", ContentEntries),
+        ("inputs", ContentEntries),
+        ("repeat", RepeatCheck),
         ("fills", CountedFills),
     ):
         _check_keys(plain[key], {one.name for one in fields(kind)}, f"{key}.")
     for key in ("weights", "inputs"):
         for name, entry in dict(plain[key]["entries"]).items():
-            _check_keys(entry, {one.name for one in fields(Entry)}, f"{key}.entries.{name}.")
+            _check_keys(entry, {one.name for one in fields(ContentEntry)}, f"{key}.entries.{name}.")
     _check_keys(plain["counts"], set(EMPTY_HEADER["counts"]), "counts.")
     msgspec.convert(plain["capture"], _CaptureSection)
     msgspec.convert(plain["emulate"], _Emulated)

@@ -97,13 +97,13 @@ def find(dump: Dump, text: str) -> FoundRecord:
         DumpError: No record is meant, or several are; names the nearest, or those.
     """
     records = list(list_records(dump))
-    for meant in (_exact, _numbered, _short, _inside, _covered):
+    for meant in (_find_exact, _find_numbered, _find_by_short_name, _find_inside, _find_covered):
         found = meant(records, text)
         if len(found) == 1:
             return found[0]
         if found:
-            raise _ambiguous(text, found)
-    raise _unknown(dump, records, text)
+            raise _make_ambiguous_error(text, found)
+    raise _make_unknown_error(dump, records, text)
 
 
 def find_users(dump: Recorded, of: FoundRecord) -> list[FoundRecord]:
@@ -150,7 +150,7 @@ def find_same(dump: Recorded, of: FoundRecord, *, among: Recorded) -> FoundRecor
     )
 
 
-def numbered(records: Sequence[FoundRecord]) -> list[str]:
+def number_records(records: Sequence[FoundRecord]) -> list[str]:
     """Return the text that means each record: its identity, with ``#2`` behind it where it is the second of that identity."""
     seen: Counter[str] = Counter()
     texts = []
@@ -160,17 +160,17 @@ def numbered(records: Sequence[FoundRecord]) -> list[str]:
     return texts
 
 
-def _exact(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
-    return _identical(records, text)[:1]
+def _find_exact(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
+    return _find_identical(records, text)[:1]
 
 
-def _numbered(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
+def _find_numbered(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
     name, _, number = text.rpartition("#")
     place = int(number) if number.isdecimal() and len(number) < _DIGITS else 0
-    return _identical(records, name)[place - 1 : place] if place else []
+    return _find_identical(records, name)[place - 1 : place] if place else []
 
 
-def _identical(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
+def _find_identical(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
     """Return the records whose identity a text is; a million of them are compared without being written out."""
     try:
         identity = parse_identity(text)
@@ -179,29 +179,29 @@ def _identical(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
     return [found for found in records if found.record.identity == identity and found.text == text]
 
 
-def _short(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
+def _find_by_short_name(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
     """Return the outputs of the call that a text names; inputs only of a call that has no output of that name."""
-    near = _in_module(records, text)
-    called = [found for found in near if text in _names(found)]
+    near = _find_in_module(records, text)
+    called = [found for found in near if text in _list_names(found)]
     outputs = [found for found in called if found.record.whose.role == "output"]
     forward = [found for found in outputs if found.call.phase == "forward"]
     return forward or outputs or called
 
 
-def _names(found: FoundRecord) -> set[str]:
+def _list_names(found: FoundRecord) -> set[str]:
     """Return what a call may be called: with or without ordinal, with or without its phase."""
     place = module_text(found.call.module, found.call.call)
     plain = f"{place} / {found.call.operator}" if found.call.operator else place
     return {found.name, found.call.name, plain, plain.replace(" / ", "/")}
 
 
-def _inside(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
+def _find_inside(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
     """Return what came out of the operators of a module that is no record itself."""
-    near = (found for found in _in_module(records, text) if found.record.whose.role == "output")
+    near = (found for found in _find_in_module(records, text) if found.record.whose.role == "output")
     return [found for found in near if module_text(found.call.module, found.call.call) == text]
 
 
-def _in_module(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
+def _find_in_module(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
     """Return the records of modules whose name a text begins with: few, of which alone the whole name is written out."""
     begins: dict[tuple[str, int], bool] = {}
     for found in records:
@@ -211,20 +211,20 @@ def _in_module(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
     return [found for found in records if begins[found.call.module, found.call.call]]
 
 
-def _covered(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
+def _find_covered(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
     if not is_pattern(text):
         return []
     covers = re.compile(translate(text)).match
     return [found for found in records if covers(found.text)]
 
 
-def _ambiguous(text: str, found: Sequence[FoundRecord]) -> DumpError:
+def _make_ambiguous_error(text: str, found: Sequence[FoundRecord]) -> DumpError:
     listed = "".join(f"\n      {one.text}" for one in found[:_SHOWN])
     more = f"\n      and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return DumpError(f"{text} means {len(found)} records:{listed}{more}", next_step="name one of them")
 
 
-def _unknown(dump: Dump, records: Sequence[FoundRecord], text: str) -> DumpError:
+def _make_unknown_error(dump: Dump, records: Sequence[FoundRecord], text: str) -> DumpError:
     if not records:
         return DumpError(f"{dump.path} holds no record", next_step=f"precflow inspect {dump.path}   says what it holds")
     like = near(text, [found.text for found in records])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from precflow.dumps.header import Header, Holdings
+from precflow.dumps.header import ContentEntries, Header
 
 _SHOWN = 5
 
@@ -34,13 +34,13 @@ def describe_copy(reference: Header, target: Header) -> str:
     return f"the dump of the target is the reference's own (id {target.id}): nothing of a target was recorded"
 
 
-def find_different(reference: Holdings, target: Holdings) -> list[str]:
+def find_different(reference: ContentEntries, target: ContentEntries) -> list[str]:
     """Return the names of entries that differ or are on one side only, in the reference's order."""
     names = [*reference.entries, *(name for name in target.entries if name not in reference.entries)]
     return [name for name in names if reference.entries.get(name) != target.entries.get(name)]
 
 
-def _describe_difference(name: str, reference: Holdings, target: Holdings) -> str:
+def _describe_difference(name: str, reference: ContentEntries, target: ContentEntries) -> str:
     """Say how the weights or the inputs differ; ``""`` if they do not."""
     unknown = [side for side, one in (("reference", reference), ("target", target)) if not one.digest]
     if unknown:

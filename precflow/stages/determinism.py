@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import ROOT_MODULE
-from precflow.dumps.header import Repeat, told
+from precflow.dumps.header import RepeatCheck, describe_comparison
 from precflow.dumps.reader import Dump
 from precflow.dumps.two_passes import count_unknown, find_unrepeated
 from precflow.environment.reproduction import describe_copy, find_blockers
@@ -85,7 +85,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     damage = [f"{side}: {text}" for side in ("reference", "target") for text in damage_found(needs[f"dump.{side}"])]
     found = replace(found, incomplete=tuple(dict.fromkeys([*found.incomplete, *damage])))
     write_value(folder / REPRODUCTION_FILE, found)
-    note = _note(found, same, told(_ways(reference.header.repeat, target.header.repeat)))
+    note = _note(found, same, describe_comparison(_ways(reference.header.repeat, target.header.repeat)))
     return StageResult(note=note, damaged=bool(found.incomplete))
 
 
@@ -166,6 +166,6 @@ SECOND = Stage(
 )
 
 
-def _ways(*repeats: Repeat) -> set[str]:
+def _ways(*repeats: RepeatCheck) -> set[str]:
     """Return how sides were found to repeat themselves; nothing where one of them does not say."""
     return {way for repeat in repeats for way in repeat.by} if all(repeat.by for repeat in repeats) else set()

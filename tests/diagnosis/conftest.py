@@ -8,13 +8,13 @@ import pytest
 
 from precflow.agent.contract import Identity
 from precflow.comparison.measure import Measure
-from precflow.dumps.header import Header, Repeat
+from precflow.dumps.header import Header, RepeatCheck
 from precflow.dumps.records import Call, Record
 from precflow.judgement.verdicts import Judged
 
 
 def header(**given):
-    return Header(**{"dtype": "float32", "recipe": "demo", "repeat": Repeat(checked=True), **given})
+    return Header(**{"dtype": "float32", "recipe": "demo", "repeat": RepeatCheck(checked=True), **given})
 
 
 DEFAULTS = {"shape": (2, 3), "movement": False, "ordinal": 0, "call": 0, "arguments": {}, "class_name": "Module", "rank": 0}

@@ -3,7 +3,7 @@
 import pytest
 
 from precflow.diagnosis.localize import localize
-from precflow.dumps.header import Holdings, Repeat
+from precflow.dumps.header import ContentEntries, RepeatCheck
 
 
 def locate(dump, judge_calls, statuses, *, target=None, **options):
@@ -214,7 +214,7 @@ def test_a_differing_weight_is_named(hand_made, judge_calls):
 
 
 def test_digests_that_differ_are_a_note(hand_made, make_header, judge_calls):
-    reference, target = (hand_made(header=make_header(weights=Holdings(digest=digest))) for digest in ("one", "two"))
+    reference, target = (hand_made(header=make_header(weights=ContentEntries(digest=digest))) for digest in ("one", "two"))
     assert locate(reference, judge_calls, {}, target=target).notes == ("the weights of the two sides differ already",)
 
 
@@ -225,7 +225,7 @@ def test_unrepeatable_names_keep_their_order_and_say_their_side(hand_made, make_
         "(model)/forward.output.0",
         "not an identity",
     )
-    target = hand_made(header=make_header(repeat=Repeat(checked=True, different=texts)))
+    target = hand_made(header=make_header(repeat=RepeatCheck(checked=True, different=texts)))
     region = locate(hand_made(), judge_calls, {}, target=target)
     assert region.unrepeatable == (
         "target: layers.0.mlp / linear",

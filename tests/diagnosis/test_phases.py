@@ -9,7 +9,7 @@ from precflow.agent.contract import Identity
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.graph import build_graph, key_of
 from precflow.diagnosis.localize import localize
-from precflow.dumps.header import Header, Repeat
+from precflow.dumps.header import Header, RepeatCheck
 from precflow.dumps.records import Call, Record
 from precflow.judgement.verdicts import Judged
 
@@ -17,7 +17,7 @@ from precflow.judgement.verdicts import Judged
 class Training:
     """A dump of two linear layers in training, one line a call, as the agent writes them."""
 
-    header = Header(dtype="float32", recipe="demo", repeat=Repeat(checked=True))
+    header = Header(dtype="float32", recipe="demo", repeat=RepeatCheck(checked=True))
 
     def __init__(self, steps=2, level="module", *, gradient_first=False):
         self.made = []

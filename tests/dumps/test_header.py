@@ -30,8 +30,8 @@ def write(tmp_path, with_checksum):
 def test_a_header_is_read(write, plain):
     read = header.read(write(plain))
     assert (read.side, read.dtype, read.device.name) == ("reference", "float32", "cpu")
-    assert read.weights.entries["linear.weight"] == header.Entry("c0", "float32", (2, 3))
-    assert read.repeat == header.Repeat(checked=True, records=2, different=(), by=("bits",))
+    assert read.weights.entries["linear.weight"] == header.ContentEntry("c0", "float32", (2, 3))
+    assert read.repeat == header.RepeatCheck(checked=True, records=2, different=(), by=("bits",))
     assert read.files["rank0/step0/records-0.jsonl"].bytes > 0
     assert read.sites[0].startswith("model.py:3")
 

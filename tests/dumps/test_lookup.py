@@ -75,7 +75,7 @@ def test_of_equal_identities_each_can_be_named(build):
         made.call("a", "mul", [X * factor], ordinal=0)
     dump = Dump.open(made.write())
     records = list(lookup.list_records(dump))
-    texts = lookup.numbered(records)
+    texts = lookup.number_records(records)
     assert texts[1:] == ["a/mul.0/forward.output.0#2", "a/mul.0/forward.output.0#3"]
     assert [lookup.find(dump, text).record for text in texts] == [found.record for found in records]
     other = Dump.open(made.write())

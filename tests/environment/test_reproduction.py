@@ -1,13 +1,13 @@
 """What makes a comparison meaningless."""
 
-from precflow.dumps.header import Entry, Header, Holdings
+from precflow.dumps.header import ContentEntries, ContentEntry, Header
 from precflow.environment.reproduction import describe_copy, find_blockers, find_different
 
 BOTH = ("weights", "inputs")
 
 
 def holdings(digest, **contents):
-    return Holdings(digest, {name: Entry(content, "float32", (2,)) for name, content in contents.items()})
+    return ContentEntries(digest, {name: ContentEntry(content, "float32", (2,)) for name, content in contents.items()})
 
 
 def header(weights=None, inputs=None, seed=1234, recipe="demo"):
@@ -35,7 +35,7 @@ def test_entries_of_one_side_only_differ():
 
 
 def test_digests_decide_where_no_entry_tells():
-    assert find_blockers(header(inputs=Holdings("x")), header(inputs=Holdings("y")), BOTH) == ["the inputs differ"]
+    assert find_blockers(header(inputs=ContentEntries("x")), header(inputs=ContentEntries("y")), BOTH) == ["the inputs differ"]
 
 
 def test_only_what_the_recipe_names_is_compared():
@@ -43,7 +43,7 @@ def test_only_what_the_recipe_names_is_compared():
 
 
 def test_what_was_not_recorded_is_no_agreement():
-    (text,) = find_blockers(header(), header(weights=Holdings()), BOTH)
+    (text,) = find_blockers(header(), header(weights=ContentEntries()), BOTH)
     assert text == "the weights of the target are not recorded, so it is unknown whether they are the same"
 
 

@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from precflow.comparison.detail.description import Description, describe
 from precflow.comparison.detail.detail import Detail, examine
-from precflow.dumps.header import Entry
+from precflow.dumps.header import ContentEntry
 from precflow.dumps.lookup import FoundRecord, Recorded, find_users
 from precflow.dumps.records import Record
 from precflow.errors import DumpError
 
-Weights = tuple[Mapping[str, Entry], Mapping[str, Entry]]
+Weights = tuple[Mapping[str, ContentEntry], Mapping[str, ContentEntry]]
 
 
 @dataclass(frozen=True)

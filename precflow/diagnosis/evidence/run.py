@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from precflow.comparison.measure import Measure
-from precflow.dumps.header import Header, Holdings
+from precflow.dumps.header import ContentEntries, Header
 from precflow.environment import differences, reproduction, variables
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
 
@@ -61,7 +61,7 @@ def _compare_starts(reference: Header, target: Header) -> dict[str, Any]:
     }
 
 
-def _compare_contents(name: str, reference: Holdings, target: Holdings) -> dict[str, Any]:
+def _compare_contents(name: str, reference: ContentEntries, target: ContentEntries) -> dict[str, Any]:
     if not (reference.digest and target.digest):  # a dump that was never sealed does not say what it started from
         return {}
     names = reproduction.find_different(reference, target)

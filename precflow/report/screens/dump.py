@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from precflow.dumps.header import Header, Holdings
-from precflow.dumps.lookup import FoundRecord, numbered
+from precflow.dumps.header import ContentEntries, Header
+from precflow.dumps.lookup import FoundRecord, number_records
 from precflow.dumps.overview import Overview, complete_until, describe_kept
 from precflow.dumps.reader import Dump
 from precflow.report import wording
@@ -58,7 +58,7 @@ def show_records(records: Sequence[FoundRecord], *, total: int, pattern: str) ->
     """
     paper = Paper()
     head = ("record", "dtype", "shape", "kept", "content")
-    rows = [_list_cells(found, text) for found, text in zip(records, numbered(records), strict=True)]
+    rows = [_list_cells(found, text) for found, text in zip(records, number_records(records), strict=True)]
     paper.table([head, *rows])
     of = f" of {wording.count(total)}" if total > len(records) else ""
     matching = f" that match {pattern}" if pattern else ""
@@ -139,7 +139,7 @@ def _format_counts(counts: Mapping[str, int], rest: int = 0) -> str:
     return f"{told} · and {rest - len(counts)} more" if rest > len(counts) else told
 
 
-def _describe_holdings(held: Holdings, *, names: bool) -> str:
+def _describe_holdings(held: ContentEntries, *, names: bool) -> str:
     if not held.digest:
         return ""
     if names:

@@ -4,7 +4,7 @@ import pytest
 
 from precflow.diagnosis.evidence import run
 from precflow.diagnosis.evidence.names import EVIDENCE, OF_SUSPECT
-from precflow.dumps.header import Device, Entry, Holdings, Repeat
+from precflow.dumps.header import ContentEntries, ContentEntry, RecordedDevice, RepeatCheck
 from precflow.judgement.verdicts import Judged
 
 
@@ -36,15 +36,18 @@ def test_equal_sides_have_nothing_to_tell(about):
 
 
 def test_weights_that_differ_are_named_up_to_five(about):
-    sides = [{"weights": Holdings(side, {f"w{n}": Entry(f"{side}{n}", "float32", ()) for n in range(7)})} for side in "ab"]
+    sides = [
+        {"weights": ContentEntries(side, {f"w{n}": ContentEntry(f"{side}{n}", "float32", ()) for n in range(7)})}
+        for side in "ab"
+    ]
     found = about(*sides)
     assert found["weights_different"] == ["w0", "w1", "w2", "w3", "w4"]
     assert found["weights_different_count"] == 7
 
 
 def test_of_a_dump_without_header_no_weights_are_known_to_differ(about):
-    whole = {"weights": Holdings("d", {"w": Entry("c", "float32", ())})}
-    found = about(whole, {"weights": Holdings()}, incomplete=["the target dump t/ was never sealed"])
+    whole = {"weights": ContentEntries("d", {"w": ContentEntry("c", "float32", ())})}
+    found = about(whole, {"weights": ContentEntries()}, incomplete=["the target dump t/ was never sealed"])
     assert "weights_different" not in found
     assert found["damage"] == ["the target dump t/ was never sealed"]
 
@@ -67,7 +70,7 @@ def test_seeds_draws_and_emulation(about):
     target = {
         "determinism": {"seed": 7},
         "draws": ({"operator": "randn", "moved": False}, {"operator": "rand", "moved": True}),
-        "device": Device("npu", "emulated", "Ascend910B-emulated", emulated=True),
+        "device": RecordedDevice("npu", "emulated", "Ascend910B-emulated", emulated=True),
     }
     found = about(reference={"determinism": {"seed": 1234}}, target=target)
     assert (found["seed_reference"], found["seed_target"]) == (1234, 7)
@@ -105,4 +108,4 @@ def test_statuses_are_counted_and_calls_without_a_partner_named(about, hand_made
 
 
 def test_a_repeat_of_the_headers_is_not_counted_here(about):
-    assert "unrepeatable_target" not in about(target={"repeat": Repeat(checked=True, different=("a/forward.output.0",))})
+    assert "unrepeatable_target" not in about(target={"repeat": RepeatCheck(checked=True, different=("a/forward.output.0",))})

@@ -1,6 +1,6 @@
 import pytest
 
-from precflow.dumps.header import Device, Entry, Header, Holdings, Repeat
+from precflow.dumps.header import ContentEntries, ContentEntry, Header, RecordedDevice, RepeatCheck
 from precflow.dumps.overview import Overview
 from precflow.report.screens.dump import show_dump, show_records
 
@@ -60,15 +60,20 @@ def test_steps_and_ranks(steps, text):
 
 def test_an_emulated_device_says_so():
     header = Header(
-        side="target", dtype="float16", device=Device("npu", "emulated", "Ascend", emulated=True), emulate={"name": "bad"}
+        side="target",
+        dtype="float16",
+        device=RecordedDevice("npu", "emulated", "Ascend", emulated=True),
+        emulate={"name": "bad"},
     )
     shown = screen(header)
     assert "target · EMULATED npu float16 · Ascend · fault bad" in shown
 
 
 def test_inputs_weights_and_repetition():
-    held = Holdings("d", {"ids": Entry("c", "int64", (3, 77))})
-    shown = screen(Header(side="target", inputs=held, weights=held, repeat=Repeat(checked=True, records=3, different=("x",))))
+    held = ContentEntries("d", {"ids": ContentEntry("c", "int64", (3, 77))})
+    shown = screen(
+        Header(side="target", inputs=held, weights=held, repeat=RepeatCheck(checked=True, records=3, different=("x",)))
+    )
     assert "inputs      ids int64 [3, 77]" in shown
     assert "weights     1 entry, d" in shown
     assert "1 record changed between two equal runs, first x" in shown
@@ -76,11 +81,11 @@ def test_inputs_weights_and_repetition():
 
 
 def test_what_repeats_by_statistics_is_not_said_to_repeat_bitwise():
-    by_statistics = Repeat(checked=True, records=3, by=("statistics",))
+    by_statistics = RepeatCheck(checked=True, records=3, by=("statistics",))
     assert "repeated    by statistics, 3 records\n" in screen(Header(side="target", repeat=by_statistics))
-    bitwise = Repeat(checked=True, records=3, by=("bits",))
+    bitwise = RepeatCheck(checked=True, records=3, by=("bits",))
     assert "repeated    bitwise, 3 records\n" in screen(Header(side="target", repeat=bitwise))
-    silent = Repeat(checked=True, records=3)
+    silent = RepeatCheck(checked=True, records=3)
     assert "repeated    in a way that the dump does not name, 3 records\n" in screen(Header(side="target", repeat=silent))
 
 
