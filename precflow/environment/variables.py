@@ -67,13 +67,9 @@ def describe_misspelt(config: RunConfig, inherited: Mapping[str, str]) -> list[s
 def _find_resembled(name: str) -> str:
     """Return the known name that a name may be a misspelling of, ``""`` if there is none."""
     if len(name) < _LONG or name != name.upper():
-        return _other_case(name)
+        return name.upper() if name.upper() in KNOWN and "_" in name else ""  # hccl_deterministic, in small letters
     near = difflib.get_close_matches(name, _candidates(name), n=1, cutoff=_NEAR)
     return near[0] if near and not _is_variant(name, near[0]) else ""
-
-
-def _other_case(name: str) -> str:
-    return name.upper() if name.upper() in KNOWN and "_" in name else ""
 
 
 def _candidates(name: str) -> Iterable[str]:

@@ -71,6 +71,7 @@ def keep_tensors(config: RunConfig) -> str:
 
 
 def _gather_from_region(region: Region) -> dict[str, Any]:
+    """Return the evidence that localization found."""
     kinds = {operator_families.find_family(one.operator) for one in region.suspects}
     return {
         "suspect_count": len(region.suspects),
@@ -81,4 +82,5 @@ def _gather_from_region(region: Region) -> dict[str, Any]:
 
 
 def _names_of_side(names: Sequence[str], side: str) -> list[str]:
+    """Return the names of one side; the region has ``side: name``, which ``result.json`` shows."""
     return [name.removeprefix(f"{side}: ") for name in names if name.startswith(f"{side}: ")]

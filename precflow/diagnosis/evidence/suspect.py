@@ -125,7 +125,7 @@ def _compare_statistics(one: Record, other: Record | None) -> dict[str, Any]:
 def _find_narrow_type(observed: ObservedCall, output: TensorPair) -> str:
     """Return the narrower type that holds the target's values, ``""`` if the reference's values fit into it too."""
     _, other = observed.records
-    if other is None or other.dtype not in _WIDE:
+    if other is None or other.dtype not in _WIDE:  # a narrow tensor holds narrow values anyway
         return ""
     narrow = error_shape.find_narrow_type(output.target)
     return "" if narrow == error_shape.find_narrow_type(output.reference) else narrow
@@ -142,7 +142,7 @@ def _gather_by_family(family: str, observed: ObservedCall, output: TensorPair) -
 
 
 def _count_masks(output: TensorPair, *, probabilities: bool) -> dict[str, Any]:
-    if probabilities:
+    if probabilities:  # after a softmax the fill values of a mask have become exact zeros
         counts = nonfinite.count_masked(output.reference == 0.0, output.target == 0.0)
     else:
         counts = nonfinite.count_masked(output.filled_reference, output.filled_target)
@@ -150,6 +150,7 @@ def _count_masks(output: TensorPair, *, probabilities: bool) -> dict[str, Any]:
 
 
 def _fit_curve(observed: ObservedCall, output: TensorPair) -> dict[str, Any]:
+    """Return how far the error is a function of the input alone, as that of an approximate activation is."""
     if not observed.inputs or observed.inputs[0].reference.shape != output.reference.shape:
         return {}
     return {"curve_share": error_shape.measure_curve_share(observed.inputs[0].reference, output.target - output.reference)}
