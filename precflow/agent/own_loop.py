@@ -95,7 +95,8 @@ def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the
             "output": os.fspath(folder),
             "device": [device.kind],
             "dtype": _dtype_of(model),
-            "determinism": {  # that of the loop: nothing is set
+            # The loop sets its own seeds and switches. These values say in the header that nothing was changed.
+            "determinism": {
                 "seed": "script",
                 "algorithms": "native",
                 "random_numbers": "device",
@@ -170,7 +171,7 @@ class Recording:
         from precflow.agent.session import garbage, workload_model
 
         capturing = self._request.capture
-        _prepare(self.folder, overwrite=self._overwrite)
+        _prepare_folder(self.folder, overwrite=self._overwrite)
         self._writer = Writer(
             self.folder,
             budget_bytes=capturing.budget,
@@ -233,6 +234,7 @@ class Recording:
         if self.number not in self._wanted:
             return
         self._calls = 0
+        # Before the recorder sets its own hooks: the inputs are hashed as the loop passes them.
         self._watching.callback(self._model.register_forward_pre_hook(self._hash_inputs, with_kwargs=True).remove)
         self._recorder.begin_step(self.number)
         self._watching.enter_context(self._recorder.watch(self._model, self._optimizer))
@@ -321,7 +323,7 @@ def _dtype_of(model: torch.nn.Module) -> str:
     return max(counts, key=lambda dtype: counts[dtype]) if counts else "float32"
 
 
-def _prepare(folder: str, *, overwrite: bool) -> None:
+def _prepare_folder(folder: str, *, overwrite: bool) -> None:
     """Create the folder; refuse one that holds a dump (unless it may be replaced) or other files."""
     from precflow.agent.dump.write_errors import write_error
 

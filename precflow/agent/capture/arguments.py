@@ -69,6 +69,7 @@ def _add_argument(value: Any, path: str, name: str, tensors: List[TensorWithPath
     if type(value) in _NUMBERS:
         others[name] = format_argument(value)
         return
+    # A list, a dict, a ModelOutput: its tensors get paths such as past.0.key
     entries = list(leaves(value, path))
     if not any(isinstance(leaf, torch.Tensor) for _, leaf in entries):
         others[name] = format_argument(value)

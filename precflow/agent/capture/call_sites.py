@@ -136,7 +136,7 @@ def _is_within(name: str, package: str) -> bool:
 
 
 def relative_path(path: str, roots: Sequence[str]) -> str:
-    """Return a path relative to the deepest of the roots that holds it, with ``/``; the bare name where none does.
+    """Return a path relative to the deepest root that holds it, with ``/``; just the file name if none does.
 
     >>> relative_path("/opt/site/package/model.py", ["/opt", "/opt/site"])
     'package/model.py'

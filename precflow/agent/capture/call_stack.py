@@ -165,6 +165,7 @@ class CallStack:
         Returns:
             The calls that were taken off, the module's own last; empty if the module is not running.
         """
+        # From the top: a recursive module leaves its innermost call. Entry 0 is (outside) and never leaves.
         for depth in range(len(self._running) - 1, 0, -1):
             if self._running[depth].module == module:
                 removed = self._running[depth:]

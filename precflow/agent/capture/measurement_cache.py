@@ -88,7 +88,7 @@ class MeasurementCache:
         if address is None:
             return NO_CONTENT
         # Nothing shows whether an inference tensor was written to: it has no version counter. Collectives such as
-        # all_reduce_ write without raising the counter. In both cases every tensor is measured anew.
+        # all_reduce write without raising the counter. In both cases every tensor is measured anew.
         if version is None or self._in_group:
             return self._measurer.measure(tensor, detail, kept)
         by_place = self._tickets.get(address)

@@ -1,7 +1,7 @@
 """Level ``module``: hooks before and after the forward of every module of a model, down to compiled ones.
 
 The hooks keep the stack of running modules for all of capture. A compiled module is watched from outside only: its inside is
-no Python code any more, and capture's modes would make the compiler compile it anew.
+no Python code any more, and our modes on the stack would make the compiler skip it or compile it again.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class ModuleRecorder:
             self._before_recomputation(watched, module, positional, keywords)
             return
         if self._graph is not None and not self._stack.is_in_module:
-            self._graph.flush()
+            self._graph.flush()  # a new forward of the model begins, so no backward pass of the last one is running
         module_call = self._stack.enter(watched.name, class_name_of(module), compiled=watched.compiled)
         module_call.exception_at_entry = sys.exc_info()[1]
         module_call.caller = ModuleCaller(sys._getframe(1))  # noqa: SLF001  the frame of torch that runs this hook; it costs nothing

@@ -189,7 +189,7 @@ class Lines:
         self._measurer.flush()
         self.sources.purge()
         self._storages.purge()
-        when = (self._step, self._rank)
+        when = (self._step, self._rank)  # all waiting lines are of this step: begin_step flushes
         for _, heading, _, outputs in pending:
             for record in outputs:
                 self._output_contents[self._identity(heading, record["index"])] = record["ticket"].known

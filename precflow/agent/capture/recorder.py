@@ -169,6 +169,7 @@ class Recorder:
         modes: List[Union[FunctionMode, AtenMode]] = []
         if self._aten is not None:
             modes.append(AtenMode(self._aten))
+            # Only the dispatch mode has to step aside: the guard switches torch functions off by other means.
             self._guard.modes = tuple(modes)
             undo.callback(setattr, self._guard, "modes", ())
         if self._functions is not None:

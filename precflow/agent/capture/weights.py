@@ -61,6 +61,7 @@ class Weights:
         """
         weight = self._objects.get(id(tensor))
         if weight is None and self._memory:
+            # weight.detach(), weight.data and parameters that a library wraps anew are other objects with the same layout
             state = state or read_state(tensor)
             weight = None if state.address is None else self._memory.get(state.layout)
         if weight is None or version_of(weight.tensor) != weight.version:

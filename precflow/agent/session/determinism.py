@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import torch
 
 _COMPILER, _COMPILER_VARIABLE = "torch._inductor.config", "TORCHINDUCTOR_DETERMINISTIC"
-_CUBLAS = "CUBLAS_WORKSPACE_CONFIG"  # cuBLAS reads it once; without it, strict mode refuses matrix products on CUDA
+# cuBLAS reads this variable once, when it starts. Without it, torch refuses matrix products on CUDA in strict mode.
+_CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
 
 def apply(settings: DeterminismSection, device: Device) -> None:

@@ -59,7 +59,7 @@ def hide_homes(text: str) -> str:
     >>> hide_homes("/home/ann/models:/opt/models")
     '~/models:/opt/models'
     """
-    home = os.path.expanduser("~")
+    home = os.path.expanduser("~")  # may lie elsewhere than below /home
     if home not in ("/", "~"):
         text = re.sub(re.escape(home) + r"(?=/|:|$)", "~", text)
     return _HOMES.sub("~", text)

@@ -107,6 +107,7 @@ class RandomNumbers(TorchFunctionMode):
         result = func(
             *[self._to_cpu(value, copies) for value in args], **{k: self._to_cpu(v, copies) for k, v in arguments.items()}
         )
+        # An in-place draw such as x.normal_() has filled the copy of x and must return x itself.
         if isinstance(first, torch.Tensor) and result is copies.get(id(first)):
             with torch.no_grad():
                 return first.copy_(copies[id(first)])

@@ -58,6 +58,7 @@ def rehearse(request: Request, events: Events) -> None:
         if error.kind not in ("workload", "bad_request", "untrusted", "unsupported"):
             raise
         problem = error.message
+        # The lines of a step that failed half-way would give too small a size.
         shutil.rmtree(os.path.join(request.output, "rank0"), ignore_errors=True)
     facts = {"problem": problem, "dtype": request.dtype, "torch": torch.__version__, "seconds": dict(events.seconds)}
     try:

@@ -98,6 +98,8 @@ class Training:
 
     def _forward(self, inputs: Dict[str, Any]) -> torch.Tensor:
         loss_names = self._loss_names or ArgumentNames((), (), any_name=False)
+        # An input goes to the forward if that names it, to the loss if that names it, to both if both do. A forward with
+        # **keywords takes all others, but not what the loss names: that would often be the labels.
         given = {
             name: value
             for name, value in inputs.items()
