@@ -45,6 +45,7 @@ def compile_text(source: str) -> Template:
     return _sandbox().from_string(source)
 
 
+@functools.lru_cache(maxsize=1024)  # a sweep reads the same rules at each of its runs
 def check_template(source: str, *, condition: bool) -> tuple[list[str], list[str]]:
     """Check one text or condition of a rule.
 

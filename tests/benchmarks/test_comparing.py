@@ -38,6 +38,7 @@ def test_the_dumps_are_whole_and_off_by_what_they_should_be(tmp_path, comparing)
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("compiled")  # it compares by the compiled pass
 def test_our_run_writes_the_table_with_every_record_judged(tmp_path, comparing):
     comparing("dumps").write_records(tmp_path, 20)
     table = tmp_path / "table.csv"

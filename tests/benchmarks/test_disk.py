@@ -30,6 +30,7 @@ def test_pages_in_memory_are_counted_and_taken_from_there(disk, tmp_path):
     assert disk.resident(path) == (11, 11)
 
 
+@pytest.mark.xdist_group("compiled")
 def test_two_dumps_are_compared_cold_and_cached(disk, tmp_path):
     found = disk.compared(tmp_path, 0.01, 1)
     assert found["bytes"] > 0.01 * 1e9

@@ -253,6 +253,8 @@ def _import_everything():
     interpreter = importlib.import_module("precflow.sides.interpreter")
     interpreter.subprocess = OneAnswer()
     interpreter.fingerprint(importlib.import_module("precflow.config.schema").Side())
+    rules = importlib.import_module("precflow.diagnosis.rule_files")
+    rules.load_rules([importlib.import_module("precflow.resources").directory("conf") / "rule"])  # compiles their templates
     templates = importlib.import_module("precflow.report.templating").load_templates()
     for name in templates.list_templates(extensions=["j2"]):
         templates.get_template(name)

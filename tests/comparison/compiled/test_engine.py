@@ -18,7 +18,6 @@ from precflow.comparison.fused.summarize import PairOfTensors
 from precflow.comparison.fused.summary import Summary, merge
 from precflow.dumps.dtypes import NUMPY_DTYPES
 
-pytestmark = pytest.mark.xdist_group("compiled")  # each form is compiled once
 COMPILED = ("float32", "bfloat16", "float16")
 SHAPES = [
     (),
