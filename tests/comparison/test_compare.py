@@ -231,8 +231,10 @@ def test_equal_pairs_of_contents_are_read_once(both, monkeypatch):
     for dump, factor in zip(both, (1, 2), strict=True):
         dump.call("a", "linear", [HIDDEN * factor]).call("a", "", [HIDDEN * factor]).call("b", "linear", [HIDDEN])
     read = []
-    original = PairOfTensors.checked
-    monkeypatch.setattr(PairOfTensors, "checked", lambda self, *a, **k: read.append(self.size) or original(self, *a, **k))
+    original = PairOfTensors.summary_and_lanes
+    monkeypatch.setattr(
+        PairOfTensors, "summary_and_lanes", lambda self, *a, **k: read.append(self.size) or original(self, *a, **k)
+    )
     linear, module, other = measured(*both)
     assert len(read) == 2
     assert linear.metrics == module.metrics
