@@ -145,10 +145,10 @@ def compare(
         return compare_values(reference, target, tolerance)
     from precflow.report.terminal import render_summary
     from precflow.run.find_dumps import open_named_dump
-    from precflow.stages.two_dumps import comparison
+    from precflow.stages.two_dumps import compare_dumps
 
     left, right = (open_named_dump(os.fspath(folder)) for folder in (reference, target))
-    model = comparison(left, right, command="", tolerance=tolerance, same=same)
+    model = compare_dumps(left, right, command="", tolerance=tolerance, same=same)
     return Comparison(
         verdict=model.verdict.verdict,
         reasons=model.verdict.reasons,

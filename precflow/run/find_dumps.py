@@ -1,4 +1,4 @@
-"""Which dumps there are, by what people type: a folder, a run, ``RUN:reference``."""
+"""Finds the dumps that a text on the command line names: a folder, a run, or one side of a run (``RUN:reference``)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STAGE = "dump."
 
 @dataclass(frozen=True)
 class NamedDump:
-    """One dump that was found.
+    """One dump, with the name to type for it.
 
     Attributes:
         name: What to type for it.
@@ -49,7 +49,7 @@ def find_dumps(text: str) -> list[NamedDump]:
         DumpError: There is no such place or no dump in it; names what is near.
     """
     try:
-        return _dumps_at(text)
+        return _find_dumps(text)
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:  # the door says it, as of any path that was typed
             raise
@@ -59,18 +59,18 @@ def find_dumps(text: str) -> list[NamedDump]:
         ) from error
 
 
-def _dumps_at(text: str) -> list[NamedDump]:
+def _find_dumps(text: str) -> list[NamedDump]:
     folder = Path(text).expanduser()
     if folder.is_dir() and (lies := _dump_folder(folder)):
         return [NamedDump(text, "", lies)]
     place, colon, side = text.rpartition(":")
     run = _run_folder(text) or (_run_folder(place) if colon else None)
     if run is None:
-        raise _nowhere(text)
-    found = list(_of_run(run, place if colon and not _run_folder(text) else text))
+        raise _nothing_found_error(text)
+    found = list(_find_in_run(run, place if colon and not _run_folder(text) else text))
     wanted = [one for one in found if one.side == side] if colon and not _run_folder(text) else found
     if not wanted:
-        raise _no_dump(run, side if found else "", found)
+        raise _no_dump_error(run, side if found else "", found)
     return wanted
 
 
@@ -103,21 +103,21 @@ def _run_folder(text: str) -> Path | None:
     if not text:
         return None
     for folder in (Path(text).expanduser(), RUNS / text):
-        if folder.is_dir() and ((folder / MANIFEST_FILE).is_file() or _stored(folder)):
+        if folder.is_dir() and ((folder / MANIFEST_FILE).is_file() or _list_stored(folder)):
             return folder
     return None
 
 
-def _stored(folder: Path) -> list[Path]:
+def _list_stored(folder: Path) -> list[Path]:
     """Return the dumps' stage instances in a store, newest first."""
     found = [sealed for path in folder.glob(f"{_STAGE}*") if path.is_dir() and (sealed := read_seal(path))]
     return [sealed.folder for sealed in sorted(found, key=lambda sealed: -sealed.finished)]
 
 
-def _of_run(folder: Path, name: str) -> Iterator[NamedDump]:
+def _find_in_run(folder: Path, name: str) -> Iterator[NamedDump]:
     """Return the newest dump of each side of a run folder or a store."""
     seen = set()
-    for path in _instances(folder):
+    for path in _list_instances(folder):
         sealed = read_seal(path)
         side = sealed.name.removeprefix(_STAGE) if sealed else ""
         if sealed is None or side in seen:
@@ -128,10 +128,10 @@ def _of_run(folder: Path, name: str) -> Iterator[NamedDump]:
             yield NamedDump(f"{name}:{side}", side, lies, sealed.note)
 
 
-def _instances(folder: Path) -> list[Path]:
+def _list_instances(folder: Path) -> list[Path]:
     """Return the stage instances of dumps: those of the newest run first, then all others of the store, newest first."""
     if not (folder / MANIFEST_FILE).is_file():
-        return _stored(folder)
+        return _list_stored(folder)
     entries = Manifest(folder).entries()
     roots = dict.fromkeys(Path(entry.store) for entry in reversed(entries) if entry.store)
     stores = [*roots, folder / "store"]
@@ -142,11 +142,11 @@ def _instances(folder: Path) -> list[Path]:
         if name.startswith(_STAGE)
         for root in stores
     ]
-    others = [path for root in stores if root.is_dir() for path in _stored(root)]
+    others = [path for root in stores if root.is_dir() for path in _list_stored(root)]
     return [path for path in dict.fromkeys([*last, *others]) if path.is_dir()]
 
 
-def _nowhere(text: str) -> DumpError:
+def _nothing_found_error(text: str) -> DumpError:
     runs = sorted(path.parent.name for path in RUNS.glob(f"*/{MANIFEST_FILE}"))
     name = text.partition(":")[0].rpartition("/")[2]
     here = f"   Runs here: {', '.join(runs)}" if runs else ""
@@ -156,7 +156,7 @@ def _nowhere(text: str) -> DumpError:
     )
 
 
-def _no_dump(run: Path, side: str, found: list[NamedDump]) -> DumpError:
+def _no_dump_error(run: Path, side: str, found: list[NamedDump]) -> DumpError:
     if not found:
         return DumpError(
             f"{run} has no sealed dump yet", next_step="run it again; a side that failed left NAME.failed in its store"

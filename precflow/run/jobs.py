@@ -1,4 +1,4 @@
-"""From a composed recipe to a job: who is trusted, where the user's modules are, whether this is continuous integration."""
+"""Makes the job of a composed recipe: whom the user trusts, where his modules are, whether this is continuous integration."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Manifest:
                 raise StoreError(
                     f"{self.path} was written by a newer precflow (schema {data['schema']})", next_step="update precflow"
                 )
-            return _entries(data)
+            return _read_entries(data)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreError(
                 f"{self.path} is damaged: {error}",
@@ -118,7 +118,7 @@ class Manifest:
             write_text(self.path, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
 
 
-def _entries(data: Mapping[str, Any]) -> list[RunEntry]:
+def _read_entries(data: Mapping[str, Any]) -> list[RunEntry]:
     """Return the runs of a manifest's plain data, once it is clear that it is what was written.
 
     Raises:

@@ -88,7 +88,7 @@ def build_plan(composed: Composed, *, sizes: bool = False, say: Callable[[str], 
         where=where,
         steps=tuple(steps),
         costs={step.stage.name: _cost(step, where, told.bytes) for step in steps},
-        notes=(*_notes(job), *describe_sizes(steps, told, job, where), *_second_pass(job, done)),
+        notes=(*_notes(job), *describe_sizes(steps, told, job, where), *_describe_second_pass(job, done)),
     )
 
 
@@ -141,7 +141,7 @@ def _cost(step: Step, where: RunFolder, sizes: Mapping[str, int]) -> tuple[float
     return seconds, 0 if like is None or to_dump else like.bytes
 
 
-def _second_pass(job: Job, done: Mapping[str, Sealed]) -> list[str]:
+def _describe_second_pass(job: Job, done: Mapping[str, Sealed]) -> list[str]:
     """Say how a second pass is decided, or what was decided about it."""
     if not escalates(job.config):
         return []

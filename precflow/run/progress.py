@@ -1,4 +1,4 @@
-"""How a run goes, on stderr: one line a finished stage; a spinner on a terminal, heartbeats in continuous integration."""
+"""Shows on stderr how a run goes: one line a finished stage; a spinner on a terminal, heartbeats in continuous integration."""
 
 from __future__ import annotations
 

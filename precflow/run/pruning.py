@@ -1,8 +1,8 @@
-"""What of a store can go: finished stages that no kept run names, and what failed or killed makers left.
+"""Finds what can be deleted from a store, and deletes it: stages that no kept run names, and remains of failed attempts.
 
-Only folders that the store made are looked at: sealed ones whose seal names the folder, failed attempts and unfinished ones.
-A folder is renamed into ``.pruned/`` before it is deleted, so that a prune that is killed leaves nothing half-deleted in its
-place; the next one finishes its work. Links are never followed.
+Only folders that the store made are considered: sealed ones whose seal names the folder, failed attempts and unfinished ones.
+A folder is renamed into ``.pruned/`` before it is deleted. If a prune is killed halfway, no run finds a stage with half of its
+files, and the next prune deletes the rest. Links are never followed.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _LARGEST_SEAL = 64_000_000  # bytes
 
 
 @dataclass(frozen=True)
-class Rest:
-    """One folder of a store.
+class StoreFolder:
+    """One folder of a store, and whether it can go.
 
     Attributes:
         name: Its name in the store.
@@ -66,14 +66,14 @@ class Pruning:
 
     store: Path
     shared: bool
-    goes: tuple[Rest, ...] = ()
-    stays: tuple[Rest, ...] = ()
+    goes: tuple[StoreFolder, ...] = ()
+    stays: tuple[StoreFolder, ...] = ()
     foreign: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What is asked for.
+class PruneRequest:
+    """What the user wants to have deleted.
 
     Attributes:
         older: Only what was not used for so many seconds, and runs that began earlier; ``None`` for any age.
@@ -85,16 +85,18 @@ class Wish:
     now: float = field(default_factory=time.time)
 
     def keeps(self, entries: Sequence[RunEntry]) -> list[RunEntry]:
-        """Return the runs whose stages stay: the last one always, and those that the wish does not give up."""
+        """Return the runs whose stages stay: always the last one, and those that are young or recent enough."""
         if self.older is None and self.runs is None:
             return list(entries)
         last = entries[-(self.runs or 1) :]
-        young = [] if self.older is None else [one for one in entries if self.now - _began(one) <= self.older]
+        young = [] if self.older is None else [one for one in entries if self.now - _time_of_start(one) <= self.older]
         under_way = [one for one in entries if one.exit_code == -1 and self.older is None]
         return [one for one in entries if one in last or one in young or one in under_way]
 
 
-def look(folders: Sequence[Path], stores: Sequence[Path], wish: Wish, *, witnesses: Sequence[Path] = ()) -> list[Pruning]:
+def find_prunable(
+    folders: Sequence[Path], stores: Sequence[Path], wish: PruneRequest, *, witnesses: Sequence[Path] = ()
+) -> list[Pruning]:
     """Return what can go of the stores of some run folders, and of some stores that were named.
 
     Args:
@@ -105,31 +107,35 @@ def look(folders: Sequence[Path], stores: Sequence[Path], wish: Wish, *, witness
         witnesses: Other run folders, whose runs may name what is in these stores.
 
     Raises:
-        StoreError: A run folder's history is damaged, so nobody can tell what its runs name.
+        StoreError: A run folder's history is damaged, so it is unknown what its runs name.
     """
     histories = {folder: Manifest(folder).entries() for folder in dict.fromkeys([*folders, *witnesses])}
-    used = {folder: {_store(folder, entry) for entry in entries} for folder, entries in histories.items()}
+    used = {folder: {_store_of(folder, entry) for entry in entries} for folder, entries in histories.items()}
     own = {(folder / "store").resolve(): folder for folder in histories}
     asked = [place for folder in folders for place in ((folder / "store").resolve(), *sorted(used[folder]))]
     roots = [root for root in dict.fromkeys([*asked, *(store.resolve() for store in stores)]) if root.is_dir()]
-    given = {path for root in {*roots, *own, *(place for places in used.values() for place in places)} for path in _given(root)}
+    given = {
+        path
+        for root in {*roots, *own, *(place for places in used.values() for place in places)}
+        for path in _list_given_dumps(root)
+    }
     found = []
     for root in roots:
-        entries = [entry for folder, every in histories.items() for entry in every if _store(folder, entry) == root]
-        found.append(_look(root, entries, wish, given, shared=root not in own or not entries))
+        entries = [entry for folder, every in histories.items() for entry in every if _store_of(folder, entry) == root]
+        found.append(_sort_store(root, entries, wish, given, shared=root not in own or not entries))
     return found
 
 
-def _store(folder: Path, entry: RunEntry) -> Path:
+def _store_of(folder: Path, entry: RunEntry) -> Path:
     return (Path(entry.store) if entry.store else folder / "store").resolve()
 
 
-def prune(pruning: Pruning, still: Pruning) -> Iterator[tuple[Rest, str]]:
-    """Delete what can go, and yield each folder with what stood in the way (``""`` where nothing did).
+def prune(pruning: Pruning, still: Pruning) -> Iterator[tuple[StoreFolder, str]]:
+    """Delete what can go, and yield each folder with the reason why it was left (``""`` if it is gone).
 
     Args:
         pruning: What was shown.
-        still: The same, looked at again: what a run has come to name since then stays.
+        still: The same, determined again just now: whatever a run has started to use since then stays.
     """
     goes = {rest.folder for rest in still.goes}
     for rest in pruning.goes:
@@ -137,7 +143,7 @@ def prune(pruning: Pruning, still: Pruning) -> Iterator[tuple[Rest, str]]:
             yield rest, "a run has come to use it"
             continue
         try:
-            with _held(rest) as free:
+            with _hold(rest) as free:
                 if free:
                     _delete(rest.folder, pruning.store / _PRUNED)
                 yield rest, "" if free else "it is being made right now"
@@ -161,65 +167,67 @@ def stores_in(folder: Path) -> list[Path]:
     return [place for place in (folder, *sorted(folder.iterdir())) if _is_folder(place) and _has_instances(place)]
 
 
-def _look(root: Path, entries: Sequence[RunEntry], wish: Wish, given: set[Path], *, shared: bool) -> Pruning:
+def _sort_store(root: Path, entries: Sequence[RunEntry], wish: PruneRequest, given: set[Path], *, shared: bool) -> Pruning:
     kept = wish.keeps(entries)
     named = {f"{name}-{key}" for entry in kept for name, key in entry.instances.items()}
     once = {f"{name}-{key}": entry.number for entry in entries for name, key in entry.instances.items()}
-    last = max((_began(entry) for entry in entries), default=0.0)
-    goes: list[Rest] = []
-    stays: list[Rest] = []
+    last = max((_time_of_start(entry) for entry in entries), default=0.0)
+    goes: list[StoreFolder] = []
+    stays: list[StoreFolder] = []
     foreign: list[str] = []
-    for rest in _rests(root, foreign):
+    for rest in _list_folders(root, foreign):
         instance, reason = rest.name, rest.why
         if instance in named:
-            stays.append(_because(rest, "named by a run"))
+            stays.append(_with_reason(rest, "named by a run"))
         elif any(path == rest.folder or rest.folder in path.parents for path in given):
-            stays.append(_because(rest, "another run was given this dump"))
+            stays.append(_with_reason(rest, "another run was given this dump"))
         elif reason and rest.folder.parent.name == _PRUNED:
             goes.append(rest)
         elif rest.folder.parent.name == MAKING and not _is_free(rest):
-            stays.append(_because(rest, "being made right now"))
+            stays.append(_with_reason(rest, "being made right now"))
         elif wish.older is not None and wish.now - rest.used <= wish.older:
-            stays.append(_because(rest, "younger than asked for"))
+            stays.append(_with_reason(rest, "younger than asked for"))
         elif shared and wish.older is None:
-            stays.append(_because(rest, "in a shared store: runs elsewhere may name it"))
+            stays.append(_with_reason(rest, "in a shared store: runs elsewhere may name it"))
         elif not shared and rest.used >= last and instance not in once:
-            stays.append(_because(rest, "made since the last run began"))
+            stays.append(_with_reason(rest, "made since the last run began"))
         else:
             number = once.get(instance, 0)
-            goes.append(_because(rest, reason or (f"run {number} was the last to name it" if number else "no run names it")))
+            goes.append(
+                _with_reason(rest, reason or (f"run {number} was the last to name it" if number else "no run names it"))
+            )
     return Pruning(root, shared, tuple(goes), tuple(stays), tuple(foreign))
 
 
-def _rests(root: Path, foreign: list[str]) -> Iterator[Rest]:
+def _list_folders(root: Path, foreign: list[str]) -> Iterator[StoreFolder]:
     """Yield what the store made; names of everything else go into ``foreign``."""
     for folder in sorted(root.iterdir()):
         if folder.name in {MAKING, _PRUNED} and _is_folder(folder):
             continue
-        finished = _sealed(folder) if _is_folder(folder) else None
+        finished = _read_finished(folder) if _is_folder(folder) else None
         if finished is not None:
-            yield _rest(folder, max(finished, _changed(folder / SEAL_FILE)), "")
+            yield _measure(folder, max(finished, _time_of_change(folder / SEAL_FILE)), "")
         elif _is_folder(folder) and folder.name.endswith(_FAILED):
-            yield _rest(folder, _changed(folder), "a failed attempt")
+            yield _measure(folder, _time_of_change(folder), "a failed attempt")
         else:
             foreign.append(folder.name)
     for place, why in ((MAKING, "never finished"), (_PRUNED, "half deleted")):
         for folder in sorted((root / place).iterdir()) if _is_folder(root / place) else ():
             if _is_folder(folder) and (place == _PRUNED or _UNFINISHED.fullmatch(folder.name)):
-                yield _rest(folder, _changed(folder), why)
+                yield _measure(folder, _time_of_change(folder), why)
 
 
-def _rest(folder: Path, used: float, why: str) -> Rest:
-    return Rest(folder.name, folder, _size(folder), used, why)
+def _measure(folder: Path, used: float, why: str) -> StoreFolder:
+    return StoreFolder(folder.name, folder, _size(folder), used, why)
 
 
-def _because(rest: Rest, why: str) -> Rest:
-    return Rest(rest.name, rest.folder, rest.bytes, rest.used, why)
+def _with_reason(rest: StoreFolder, why: str) -> StoreFolder:
+    return StoreFolder(rest.name, rest.folder, rest.bytes, rest.used, why)
 
 
 @contextlib.contextmanager
-def _held(rest: Rest) -> Iterator[bool]:
-    """Hold the lock of the instance that a folder belongs to, so that nobody makes it meanwhile; tell whether it was free."""
+def _hold(rest: StoreFolder) -> Iterator[bool]:
+    """Hold the lock of the instance that a folder belongs to, so that no run makes it meanwhile; tell whether it was free."""
     unfinished = _UNFINISHED.fullmatch(rest.name) if rest.folder.parent.name == MAKING else None
     instance = unfinished["instance"] if unfinished else rest.name.removesuffix(_FAILED)
     root = rest.folder.parent.parent if rest.folder.parent.name in {MAKING, _PRUNED} else rest.folder.parent
@@ -239,8 +247,8 @@ def _held(rest: Rest) -> Iterator[bool]:
         lock.release()
 
 
-def _is_free(rest: Rest) -> bool:
-    with _held(rest) as free:
+def _is_free(rest: StoreFolder) -> bool:
+    with _hold(rest) as free:
         return free
 
 
@@ -256,7 +264,7 @@ def _delete(folder: Path, pruned: Path) -> None:
         pruned.rmdir()
 
 
-def _sealed(folder: Path) -> float | None:
+def _read_finished(folder: Path) -> float | None:
     """Return when a folder was finished by its seal; ``None`` where there is none or it is of another folder."""
     seal = folder / SEAL_FILE
     try:
@@ -270,7 +278,7 @@ def _sealed(folder: Path) -> float | None:
         return None
 
 
-def _given(root: Path) -> Iterator[Path]:
+def _list_given_dumps(root: Path) -> Iterator[Path]:
     """Yield where the dumps lie that were given to runs with this store."""
     for pointer in root.glob(f"dump.*/{GIVEN_FILE}") if root.is_dir() else ():
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -295,14 +303,14 @@ def _size(folder: Path) -> int:
     return total
 
 
-def _changed(path: Path) -> float:
+def _time_of_change(path: Path) -> float:
     try:
         return path.lstat().st_mtime
     except OSError:
         return time.time()
 
 
-def _began(entry: RunEntry) -> float:
+def _time_of_start(entry: RunEntry) -> float:
     try:
         return datetime.datetime.fromisoformat(entry.started).timestamp()
     except ValueError as error:

@@ -74,38 +74,40 @@ def run(composed: Composed, *, command: str) -> Outcome:
         say(f" warning: {text}")
     where = steps.locate_run(job.config)
     started = time.monotonic()
-    entry = replace(where.manifest.begin(job.started, job.command), store=_elsewhere(where))
+    entry = replace(where.manifest.begin(job.started, job.command), store=_foreign_store(where))
     job = replace(job, run=entry.number)
     done: dict[str, Sealed] = {}
     states: dict[str, str] = {}
     verdict, code = "", 2
     try:
-        _withdraw(where)
+        _remove_old_report(where)
         with cache_reads():
             with closing(Agents()) as agents:
                 job = replace(job, agents=agents)
-                due = _stages(job, where, done, states, note=lambda: where.manifest.update(_so_far(entry, done, states)))
+                due = _make_stages(
+                    job, where, done, states, note=lambda: where.manifest.update(_add_progress(entry, done, states))
+                )
             kept = None if set(states.values()) - {"kept"} else time.monotonic() - started
             outcome = _close(job, where, done, due, kept=kept)
         verdict, code = outcome.verdict or "", outcome.exit_code
     finally:
         seconds = round(time.monotonic() - started, 1)
-        where.manifest.update(replace(_so_far(entry, done, states), verdict=verdict, exit_code=code, seconds=seconds))
+        where.manifest.update(replace(_add_progress(entry, done, states), verdict=verdict, exit_code=code, seconds=seconds))
     return outcome
 
 
-def _so_far(entry: RunEntry, done: Mapping[str, Sealed], states: Mapping[str, str]) -> RunEntry:
+def _add_progress(entry: RunEntry, done: Mapping[str, Sealed], states: Mapping[str, str]) -> RunEntry:
     """Return a run's entry with what it has finished: also one that fails or is killed names what it made."""
     return replace(entry, instances={name: sealed.key for name, sealed in done.items()}, states=dict(states))
 
 
-def _elsewhere(where: steps.RunFolder) -> str:
+def _foreign_store(where: steps.RunFolder) -> str:
     """Return the store where it is not the run folder's own, so that whoever has the run folder finds its dumps."""
     own = where.store.root == where.folder / "store"
     return "" if own else str(where.store.root.resolve())
 
 
-def _stages(
+def _make_stages(
     job: Job, where: steps.RunFolder, done: dict[str, Sealed], states: dict[str, str], *, note: Callable[[], None]
 ) -> tuple[str, ...]:
     """Make or find every instance; return the sides whose second pass another machine has to make.
@@ -166,7 +168,7 @@ def _make(step: steps.Step, job: Job, where: steps.RunFolder, done: Mapping[str,
 def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Sequence[str], *, kept: float | None) -> Outcome:
     """Publish the report and print how the run ended; ``kept``: its seconds, where it computed nothing."""
     if "judge" not in done:
-        say(_half_done(job, where, done))
+        say(_describe_half_done(job, where, done))
         return Outcome(None, 0)
     verdict = read_verdict(latest({name: sealed.folder for name, sealed in done.items()}, "judge"))
     code, furthest = EXIT_CODES[verdict.verdict], ""
@@ -186,7 +188,7 @@ def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Se
                 )
             )
     if due:
-        say(_second_half(job, where, done, due))
+        say(_describe_second_half(job, where, done, due))
     return Outcome(verdict.verdict, code, where.folder, done["report"].folder if "report" in done else None, furthest)
 
 
@@ -200,7 +202,7 @@ def publish(outcome: Outcome) -> None:
         _publish(outcome.folder, outcome.report)
 
 
-def _withdraw(where: steps.RunFolder) -> None:
+def _remove_old_report(where: steps.RunFolder) -> None:
     """Take the report of the run before away: where this one fails, a build server must not find an older verdict."""
     with explain_disk_errors(where.folder):
         for file in (where.folder / "report.html", *where.folder.glob("public/*")):
@@ -226,21 +228,21 @@ def _copy(source: Path, destination: Path) -> None:
         shutil.copyfile(source, temporary)
 
 
-def _half_done(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed]) -> str:
+def _describe_half_done(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed]) -> str:
     lines = [f" sealed   {sealed.folder}" for name, sealed in done.items() if name.startswith("dump.")]
     if tuple(job.config.sides) == ("reference",):
-        lines += ["", *_then(job, where, "target")]
+        lines += ["", *_continue_with(job, where, "target")]
     return "\n".join(lines)
 
 
-def _second_half(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Sequence[str]) -> str:
+def _describe_second_half(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Sequence[str]) -> str:
     """Say where the second pass goes on: its scope lies in the store."""
     lines = ["", f" scope of the second pass   {done[region.NAME].folder / region.SCOPE_FILE}"]
     for side in due:
-        lines += _then(job, where, side)
+        lines += _continue_with(job, where, side)
     return "\n".join(lines)
 
 
-def _then(job: Job, where: steps.RunFolder, side: str) -> list[str]:
+def _continue_with(job: Job, where: steps.RunFolder, side: str) -> list[str]:
     place = "store" if job.config.store or job.config.site.store else "run folder"
     return [f" Half done. On the machine of the {side}, with the same {place}:", f"   {command_for_side(job, where, side)}"]

@@ -26,7 +26,7 @@ from precflow.run.steps import RunFolder, Step, digest_own_code
 from precflow.run.store import Sealed
 from precflow.stages import region
 from precflow.stages.artifacts import read_plain
-from precflow.stages.dump import contents, locate, open_dump
+from precflow.stages.dump import locate, open_dump, replace_paths
 from precflow.stages.job import Job, ask_agent
 
 REHEARSAL = "rehearsal"  # its name in the store
@@ -123,7 +123,7 @@ def _dumps_to_make(steps: Sequence[Step]) -> list[Step]:
 
 def _explain_unknown(job: Job, where: RunFolder) -> str:
     """Say why no dump in the store tells the size."""
-    workload = contents(describe_side(job.config, SIDES[0])["workload"])
+    workload = replace_paths(describe_side(job.config, SIDES[0])["workload"])
     dumps = [sealed for side in SIDES for sealed in where.store.list_sealed(f"dump.{side}")]
     if not any(sealed.declared.get("workload") == workload for sealed in dumps):
         return f"{where.store.root} has no dump of this workload"
@@ -133,7 +133,7 @@ def _explain_unknown(job: Job, where: RunFolder) -> str:
 def _estimate_from_dumps(side: str, job: Job, where: RunFolder) -> int | None:
     """Return what an earlier dump of the same workload says about this side: its own dumps first, the newest of them."""
     wanted = describe_side(job.config, side)
-    workload = contents(wanted["workload"])
+    workload = replace_paths(wanted["workload"])
     for other in sorted(SIDES, key=lambda name: name != side):
         for sealed in where.store.list_sealed(f"dump.{other}"):
             if sealed.declared.get("workload") != workload:
@@ -182,7 +182,7 @@ def _declare(side: str, job: Job) -> dict[str, Any]:
     """Return what the calls of a step depend on. Detail, scope and rules do not: they are applied to the calls afterwards."""
     plain = describe_side(job.config, side)
     return {
-        "workload": contents(plain["workload"]),
+        "workload": replace_paths(plain["workload"]),
         "level": plain["capture"]["level"],
         "phase": plain["capture"]["phase"],
         "dropout": plain["determinism"]["dropout"],

@@ -1,4 +1,8 @@
-"""A store of values: sealed folders, one a stage instance, named by what went into them.
+"""A store of finished stages: one sealed folder for each stage instance, named by the key of what went into it.
+
+Artifacts are written into a folder of their own, which is renamed when the seal is written: a rename is atomic, so a reader
+sees a whole instance or none, however the writer ended. The lock keeps two runs from making the same instance at the same
+time, for instance the jobs of a sweep that share a dump. The folder looks like this:
 
 STORE/judge-1c9f20ab34/           artifacts and sealed.json, never changed again
 STORE/.making/judge-1c9f...-4711/ being made; renamed when it is whole, thrown away when its maker died
@@ -121,12 +125,12 @@ class Store:
 
     @contextlib.contextmanager
     def making(self, name: str, key: str, *, resumes: bool = False) -> Iterator[Attempt]:
-        """Hold the instance's lock and give a fresh folder; what a killed maker left is thrown away.
+        """Hold the instance's lock and return an empty folder; the remains of a killed attempt are deleted.
 
         Args:
             name: Name of the instance.
             key: Its key.
-            resumes: The maker can go on with what was left, so give that.
+            resumes: The stage can continue with these remains, so return them instead.
 
         An error keeps what was written as ``NAME-KEY.failed`` and passes on.
 
@@ -157,14 +161,14 @@ class Store:
                     self._keep_failed(folder, name, key)
 
     def _next_time(self, name: str) -> float:
-        """Return the time, behind that of every instance of the name: a clock that was set back makes nothing older."""
+        """Return the time, but later than that of every instance of the name: if the clock was set back, new stays newest."""
         last = next((sealed.finished for sealed in self.list_sealed(name)), 0.0)
         return max(time.time(), math.nextafter(last, math.inf))
 
     def seal(self, attempt: Attempt, sealed: Mapping[str, Any]) -> Sealed:
         """Write the seal and move the folder to its place; ``sealed`` has name, key, declared, needs, note, maybe seal."""
         with explain_disk_errors(self.root):
-            files = {path.relative_to(attempt.folder).as_posix(): path for path in _files(attempt.folder)}
+            files = {path.relative_to(attempt.folder).as_posix(): path for path in _list_files(attempt.folder)}
             seals = {name: {"bytes": path.stat().st_size, CHECKSUM: _checksum(name, path)} for name, path in files.items()}
             written: dict[str, Any] = {
                 "schema": SEAL_SCHEMA,
@@ -180,7 +184,7 @@ class Store:
             write_text(attempt.folder / SEAL_FILE, json.dumps(seal, ensure_ascii=False, indent=1))
             place = self.root / f"{sealed['name']}-{sealed['key']}"
             shutil.rmtree(place, ignore_errors=True)
-            shutil.rmtree(_failed(place), ignore_errors=True)
+            shutil.rmtree(_failed_folder(place), ignore_errors=True)
             attempt.folder.replace(place)
         found = read_seal(place)
         if found is None:
@@ -191,7 +195,7 @@ class Store:
 
     def failed_folder(self, name: str, key: str) -> Path:
         """Return the folder where the last failed attempt's files are kept."""
-        return _failed(self.root / f"{name}-{key}")
+        return _failed_folder(self.root / f"{name}-{key}")
 
     def _keep_failed(self, folder: Path, name: str, key: str) -> None:
         place = self.failed_folder(name, key)
@@ -208,7 +212,7 @@ class Store:
                 lock.acquire(timeout=0)
         except filelock.Timeout as error:
             raise BusyError(
-                f"{name} of this recipe is being made by another run: {_owner(owner)}",
+                f"{name} of this recipe is being made by another run: {_describe_owner(owner)}",
                 next_step="wait for it, or stop it; this run would make the same thing",
             ) from error
         try:
@@ -226,7 +230,7 @@ def lock_file(root: Path, instance: str) -> Path:
 
 
 def mark_used(sealed: Sealed) -> None:
-    """Note that a run kept an instance: what was used lately is not deleted for its age, in a shared store either."""
+    """Note that a run used an instance, so that ``precflow prune --older`` does not delete it for its age."""
     with contextlib.suppress(OSError):  # a store that can only be read
         os.utime(sealed.folder / SEAL_FILE)
 
@@ -237,7 +241,7 @@ def _checksum(name: str, path: Path) -> str:
 
 
 def read_seal(folder: Path) -> Sealed | None:
-    """Return what a folder's seal says, or ``None`` where it has no usable seal or a file that was lost or changed in size."""
+    """Return what a folder's seal says; ``None`` if it has no usable seal, or a file that is gone or of another size."""
     try:
         seal = artifacts.read_seal(folder)
         if seal["schema"] != SEAL_SCHEMA or seal.keys() != _KEYS:
@@ -274,7 +278,7 @@ def explain_disk_errors(folder: Path) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno in _OUT_OF_SPACE:
-            free = shutil.disk_usage(_existing(folder)).free
+            free = shutil.disk_usage(_nearest_folder(folder)).free
             raise StoreError(
                 f"the disk of {folder} is full ({free / 1e6:.0f} MB free)",
                 next_step="free some space, then run the same command: finished stages are kept",
@@ -284,7 +288,7 @@ def explain_disk_errors(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _owner(path: Path) -> str:
+def _describe_owner(path: Path) -> str:
     try:
         owner = intake.read_json(path)
         return f"pid {owner['pid']} on {owner['host']}"
@@ -292,13 +296,13 @@ def _owner(path: Path) -> str:
         return "a process that has just started"
 
 
-def _failed(place: Path) -> Path:
+def _failed_folder(place: Path) -> Path:
     return place.with_name(f"{place.name}.failed")
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _existing(folder: Path) -> Path:
+def _nearest_folder(folder: Path) -> Path:
     return next((place for place in (folder, *folder.parents) if place.exists()), Path("/"))

@@ -28,32 +28,32 @@ SEAL_FILE = "sealed.json"  # beside the artifacts of a finished stage instance
 LARGEST = 1 << 34  # bytes of an artifact
 
 Value = TypeVar("Value")
-_held: dict[tuple[object, Path], Any] | None = None
+_cache: dict[tuple[object, Path], Any] | None = None
 
 
 @contextmanager
 def cache_reads() -> Iterator[None]:
-    """Keep what :func:`once` has read until the outermost such block is left: stages of one run hand on the same frozen values.
+    """Keep what :func:`read_once` has read until the outermost such block ends; outside of one, every stage reads anew.
 
-    Outside of it every stage reads its files anew.
+    The stages of a run read the same 200 000 measures one after the other. The values are frozen, so they can be shared.
     """
-    global _held  # noqa: PLW0603  one process runs one recipe
-    outer = _held
-    _held = {} if outer is None else outer
+    global _cache  # noqa: PLW0603  one process runs one recipe
+    outer = _cache
+    _cache = {} if outer is None else outer
     try:
         yield
     finally:
-        _held = outer
+        _cache = outer
 
 
-def once(read: Callable[[Path], Value], path: Path) -> Value:
-    """Return what ``read`` makes of a path, within :func:`cache_reads` the same value each time; nobody may change it."""
-    if _held is None:
+def read_once(read: Callable[[Path], Value], path: Path) -> Value:
+    """Return ``read(path)``; within :func:`cache_reads` the same value each time, which nobody may change."""
+    if _cache is None:
         return read(path)
     key = (read, path)
-    if key not in _held:
-        _held[key] = read(path)
-    found: Value = _held[key]
+    if key not in _cache:
+        _cache[key] = read(path)
+    found: Value = _cache[key]
     return found
 
 
@@ -61,10 +61,10 @@ def write_value(path: Path, value: object) -> None:
     """Write one dataclass (or plain data) as JSON, through a temporary file; one line a key, to be read by eye."""
     plain = _plain(value)
     if isinstance(plain, dict) and plain:
-        lines = [f" {_dumped(key)}: {_dumped(item)}" for key, item in plain.items()]
+        lines = [f" {_dump(key)}: {_dump(item)}" for key, item in plain.items()]
         _replace(path, ["{\n", ",\n".join(lines), "\n}\n"])
     else:
-        _replace(path, [_dumped(plain), "\n"])
+        _replace(path, [_dump(plain), "\n"])
 
 
 def read_value(path: Path, kind: type[Value]) -> Value:
@@ -73,20 +73,20 @@ def read_value(path: Path, kind: type[Value]) -> Value:
     Raises:
         StoreError: The file is missing, not what was sealed, or not such a value.
     """
-    data = _parsed(path, _text(path))
+    data = _parse(path, _text(path))
     try:
         value = msgspec.convert(data, kind)
         whole = _has_keys_of(_plain(value), data)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise _other(str(path), kind) from error
+        raise _wrong_content_error(str(path), kind) from error
     if not whole:
-        raise _other(str(path), kind)
+        raise _wrong_content_error(str(path), kind)
     return value
 
 
 def write_lines(path: Path, values: Iterable[object]) -> None:
     """Write one JSON line a value, through a temporary file."""
-    _replace(path, (_dumped(_plain(value)) + "\n" for value in values))
+    _replace(path, (_dump(_plain(value)) + "\n" for value in values))
 
 
 def read_lines(path: Path, kind: type[Value]) -> list[Value]:
@@ -104,7 +104,7 @@ def read_lines(path: Path, kind: type[Value]) -> list[Value]:
             msgspec.MsgspecError,
             UnicodeDecodeError,
         ):  # NaN and infinity, which Python alone reads; or damage, told with its line
-            numbered = enumerate(_decoded(path, data).split("\n"), start=1)
+            numbered = enumerate(_decode(path, data).split("\n"), start=1)
             lines = [_line(f"{path}:{number}", line, decoder.type, kind) for number, line in numbered if line]
         made.append(len(lines))
         return [kind(*msgspec.structs.astuple(line)) for line in lines]
@@ -157,9 +157,9 @@ def _line_decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
 
 def _line(place: str, text: str, line: type[Any], kind: type[Any]) -> Any:
     try:
-        return msgspec.convert(_parsed(place, text), line)
+        return msgspec.convert(_parse(place, text), line)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise _other(place, kind) from error
+        raise _wrong_content_error(place, kind) from error
 
 
 def _plain(value: object) -> Any:
@@ -176,7 +176,7 @@ def _has_keys_of(plain: Any, data: Any) -> bool:
     return True
 
 
-def _other(place: str, kind: type[Any]) -> StoreError:
+def _wrong_content_error(place: str, kind: type[Any]) -> StoreError:
     return StoreError(f"{place} is not a {kind.__name__} as this precflow writes it", next_step=_AGAIN)
 
 
@@ -202,7 +202,7 @@ def _check(data: bytes, sealed: Mapping[str, Any]) -> None:
         raise ValueError("it does not have the checksum that it was sealed with")
 
 
-def _decoded(path: Path, data: bytes) -> str:
+def _decode(path: Path, data: bytes) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -210,17 +210,17 @@ def _decoded(path: Path, data: bytes) -> str:
 
 
 def _text(path: Path) -> str:
-    return _decoded(path, _bytes(path))
+    return _decode(path, _bytes(path))
 
 
-def _parsed(place: str | Path, text: str) -> Any:
+def _parse(place: str | Path, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{place} is damaged: {error}", next_step=_AGAIN) from error
 
 
-def _dumped(plain: Any) -> str:
+def _dump(plain: Any) -> str:
     return json.dumps(plain, ensure_ascii=False)
 
 

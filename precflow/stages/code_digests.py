@@ -1,4 +1,4 @@
-"""The user's own code behind a workload: what a factory's package holds, and the modules beside it that it imports."""
+"""Digests of the user's own code: the package of a workload's factory, and the modules beside it that it imports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from precflow import keys
 _KINDS = frozenset([".py", ".pyi", ".so", ".pyd", ".json", ".yaml", ".yml", ".toml"])
 
 
-def digests(packages: Iterable[str], folders: Sequence[str], origins: dict[str, list[str]]) -> dict[str, str]:
+def digest_packages(packages: Iterable[str], folders: Sequence[str], origins: dict[str, list[str]]) -> dict[str, str]:
     """Return ``package -> 32 hex digits`` of the given packages and of every package in the folders that they import.
 
     Imports are read from the text, so code that is imported by a computed name is not followed.
@@ -23,19 +23,19 @@ def digests(packages: Iterable[str], folders: Sequence[str], origins: dict[str, 
         origins: Where the side's own interpreter finds a package, which comes before the folders: files or folders.
     """
     found: dict[str, str] = {}
-    waiting = [(name, origins.get(name) or _places(name, folders)) for name in sorted(set(packages))]
+    waiting = [(name, origins.get(name) or _locate(name, folders)) for name in sorted(set(packages))]
     while waiting:
         name, places = waiting.pop()
         if name in found:
             continue
-        files = [file for place in places for file in _files(Path(place))]
+        files = [file for place in places for file in _list_files(Path(place))]
         found[name] = keys.digest([[file.name, keys.file_digest(file)] for file in files]) if files else ""
-        imported = sorted({other for file in files if file.suffix == ".py" for other in _imported(file)} - found.keys())
-        waiting += [(other, beside) for other in imported if (beside := _places(other, folders))]
+        imported = sorted({other for file in files if file.suffix == ".py" for other in _list_imports(file)} - found.keys())
+        waiting += [(other, beside) for other in imported if (beside := _locate(other, folders))]
     return dict(sorted(found.items()))
 
 
-def _places(name: str, folders: Sequence[str]) -> list[str]:
+def _locate(name: str, folders: Sequence[str]) -> list[str]:
     """Return the file of a module, or the folders of a package, with or without an ``__init__.py``."""
     spec = importlib.machinery.PathFinder.find_spec(name, list(folders))
     if spec is None:
@@ -43,13 +43,13 @@ def _places(name: str, folders: Sequence[str]) -> list[str]:
     return list(spec.submodule_search_locations or ([spec.origin] if spec.origin else []))
 
 
-def _files(place: Path) -> list[Path]:
+def _list_files(place: Path) -> list[Path]:
     if place.is_file():
         return [place]
     return sorted(file for file in place.rglob("*") if file.suffix in _KINDS and file.is_file())
 
 
-def _imported(file: Path) -> Iterator[str]:
+def _list_imports(file: Path) -> Iterator[str]:
     """Yield the top-level names that a file imports anywhere; none where it is no Python that can be read."""
     try:
         tree = ast.parse(file.read_bytes())

@@ -1,4 +1,4 @@
-"""The command line of this run: with what the environment adds to it, and with a change, whole and as the difference."""
+"""The command line of this run, with a change: whole, to be pasted, and as the difference to this run's own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHOSEN = {"capture": "capture.detail"}  # a group -> the key that it is chosen 
 
 
 def environment_assignments() -> list[str]:
-    """Return the assignments that stand before the command: whom the user trusts."""
+    """Return the assignments to put before the command: whom the user trusts."""
     trust = os.environ.get(_TRUST, "")
     return [f"{_TRUST}={shlex.quote(trust)}"] if trust else []
 

@@ -17,7 +17,7 @@ from precflow.comparison.user_metrics import DeclaredMetrics
 from precflow.config.schema import plain
 from precflow.config.trust import TARGET
 from precflow.stages import code_digests
-from precflow.stages.artifacts import once, read_lines, write_lines
+from precflow.stages.artifacts import read_lines, read_once, write_lines
 from precflow.stages.determinism import read_reproduction
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Stage, StageResult
@@ -29,7 +29,7 @@ _BATCHES = "batches"  # there while pairs are read
 
 def read_measures(folder: Path) -> list[Measure]:
     """Return every measure, in order of the reference's graph."""
-    return once(_read_measures, folder / MEASURES_FILE)
+    return read_once(_read_measures, folder / MEASURES_FILE)
 
 
 def _read_measures(path: Path) -> list[Measure]:
@@ -40,40 +40,42 @@ def _declare(job: Job) -> Mapping[str, Any]:
     metrics = plain(job.config.metrics)
     packages = {str(declared[TARGET]).partition(".")[0] for declared in metrics.values()}
     own = (
-        {"metrics": metrics, "code": code_digests.digests(packages, job.import_paths, _installed(packages))} if metrics else {}
+        {"metrics": metrics, "code": code_digests.digest_packages(packages, job.import_paths, _locate_installed(packages))}
+        if metrics
+        else {}
     )
     fills = plain(job.config.tolerance.fills)
     return {"summary": SUMMARY_VERSION, **({"fills": fills} if fills else {}), **own}
 
 
-def _installed(packages: Iterable[str]) -> dict[str, list[str]]:
+def _locate_installed(packages: Iterable[str]) -> dict[str, list[str]]:
     """Return where this interpreter finds packages, for those that it has: its own come before the user's folders."""
     specs = {name: PathFinder.find_spec(name) for name in packages}
     places = {name: [*(spec.submodule_search_locations or ()), spec.origin] for name, spec in specs.items() if spec}
     return {name: [place for place in found if place] for name, found in places.items()}
 
 
-def _own_metrics(job: Job) -> DeclaredMetrics:
+def _user_metrics(job: Job) -> DeclaredMetrics:
     return DeclaredMetrics(plain(job.config.metrics), job.trusted, job.import_paths)
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     blocked = bool(read_reproduction(needs["determinism"]).blockers)
     sides = [needs[f"dump.{side}"] for side in ("reference", "target")]
-    measures = [] if blocked else _compared(job, folder, sides)
+    measures = [] if blocked else _compare(job, folder, sides)
     write_lines(folder / MEASURES_FILE, measures)
     paired = sum(measure.join == "paired" for measure in measures)
     note = "no tensor was compared" if blocked else f"{paired} of {len(measures)} records paired"
-    return StageResult(note=note, damaged=_unreadable(measures))
+    return StageResult(note=note, damaged=_has_unreadable(measures))
 
 
-def _unreadable(measures: Iterable[Measure]) -> bool:
+def _has_unreadable(measures: Iterable[Measure]) -> bool:
     return any(measure.join == "unreadable" for measure in measures)
 
 
-def _compared(job: Job, folder: Path, sides: Sequence[Path]) -> list[Measure]:
+def _compare(job: Job, folder: Path, sides: Sequence[Path]) -> list[Measure]:
     """Compare two dumps; batches that a run which was killed has finished lie in the folder, and are not read again."""
-    declared = _own_metrics(job)
+    declared = _user_metrics(job)
     for torn in folder.glob(f"{MEASURES_FILE}.*"):  # what a run that was killed had half written
         torn.unlink()
     reference, target = map(open_dump, sides)
@@ -95,11 +97,11 @@ def _make_second(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResu
     first = read_measures(needs["compare"])
     blocked = bool(read_reproduction(needs[second("determinism")]).blockers)
     sides = [needs[second(f"dump.{side}")] for side in ("reference", "target")]
-    measures = first if blocked else merge_passes(first, _compared(job, folder, sides))
+    measures = first if blocked else merge_passes(first, _compare(job, folder, sides))
     write_lines(folder / MEASURES_FILE, measures)
     renewed = sum(one is not other for one, other in zip(measures, first, strict=True))
     note = "no tensor was compared" if blocked else f"{renewed} of {len(measures)} records measured anew"
-    return StageResult(note=note, damaged=_unreadable(measures))
+    return StageResult(note=note, damaged=_has_unreadable(measures))
 
 
 STAGE = Stage(

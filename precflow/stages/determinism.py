@@ -16,7 +16,7 @@ from precflow.dumps.reader import Dump
 from precflow.dumps.two_passes import count_unknown, find_unrepeated
 from precflow.environment.reproduction import describe_copy, find_blockers
 from precflow.stages.artifacts import read_value, write_value
-from precflow.stages.dump import damage_found, is_given, open_dump
+from precflow.stages.dump import is_given, open_dump, read_damage
 from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.passes import second
 
@@ -62,9 +62,9 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
     both_sealed = reference.sealed and target.sealed
     return Reproduction(
         blockers=tuple(find_blockers(reference.header, target.header, same)) if both_sealed else (),
-        incomplete=(*_incomplete("reference", reference), *_incomplete("target", target)),
-        unrepeatable=(*_unrepeatable("reference", reference), *_unrepeatable("target", target)),
-        unseen=(*_unseen("reference", reference), *_unseen("target", target)),
+        incomplete=(*_find_incomplete("reference", reference), *_find_incomplete("target", target)),
+        unrepeatable=(*_find_unrepeatable("reference", reference), *_find_unrepeatable("target", target)),
+        unseen=(*_find_unseen("reference", reference), *_find_unseen("target", target)),
         unchecked=tuple(
             side for side, dump in (("reference", reference), ("target", target)) if not dump.header.repeat.checked
         ),
@@ -82,10 +82,10 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     ]
     copy = describe_copy(reference.header, target.header)
     found = replace(found, blockers=(*([copy] if copy else []), *strange, *found.blockers))
-    damage = [f"{side}: {text}" for side in ("reference", "target") for text in damage_found(needs[f"dump.{side}"])]
+    damage = [f"{side}: {text}" for side in ("reference", "target") for text in read_damage(needs[f"dump.{side}"])]
     found = replace(found, incomplete=tuple(dict.fromkeys([*found.incomplete, *damage])))
     write_value(folder / REPRODUCTION_FILE, found)
-    note = _note(found, same, describe_comparison(_ways(reference.header.repeat, target.header.repeat)))
+    note = _note(found, same, describe_comparison(_find_common_ways(reference.header.repeat, target.header.repeat)))
     return StageResult(note=note, damaged=bool(found.incomplete))
 
 
@@ -99,17 +99,17 @@ def _make_second(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResu
     drifted = [f"{side}: {record}" for side, passes in sides.items() for record in find_unrepeated(*passes)]
     found = replace(
         first,
-        blockers=(*first.blockers, *(text for side, passes in sides.items() for text in _changed(side, *passes))),
-        incomplete=(*first.incomplete, *(text for side, passes in sides.items() for text in _incomplete(side, passes[1]))),
+        blockers=(*first.blockers, *(text for side, passes in sides.items() for text in _describe_changes(side, *passes))),
+        incomplete=(*first.incomplete, *(text for side, passes in sides.items() for text in _find_incomplete(side, passes[1]))),
         unrepeatable=tuple(dict.fromkeys([*first.unrepeatable, *drifted])),
     )
     write_value(folder / REPRODUCTION_FILE, found)
     unknown = sum(count_unknown(*passes) for passes in sides.values())
-    note = found.blockers[0] if found.blockers else _repeats(len(drifted), unknown)
+    note = found.blockers[0] if found.blockers else _describe_repeats(len(drifted), unknown)
     return StageResult(note=note, damaged=bool(found.incomplete))
 
 
-def _changed(side: str, first: Dump, again: Dump) -> list[str]:
+def _describe_changes(side: str, first: Dump, again: Dump) -> list[str]:
     """Name what a side started from and was not the same in both passes."""
     found = (("weights", first.header.weights, again.header.weights), ("inputs", first.header.inputs, again.header.inputs))
     return [
@@ -117,23 +117,23 @@ def _changed(side: str, first: Dump, again: Dump) -> list[str]:
     ]
 
 
-def _repeats(drifted: int, unknown: int) -> str:
+def _describe_repeats(drifted: int, unknown: int) -> str:
     if drifted:
         return f"{drifted} records are not those of the first pass"
     unseen = f", but for {unknown} records of which it kept statistics alone" if unknown else ""
     return f"both sides repeat their first pass bitwise{unseen}"
 
 
-def _incomplete(side: str, dump: Dump) -> list[str]:
+def _find_incomplete(side: str, dump: Dump) -> list[str]:
     unsealed = [] if dump.sealed else [f"the {side} dump {dump.path.name}/ was never sealed: its writer was stopped"]
     return [*unsealed, *(f"{side}: {damage}" for damage in dump.damage)]
 
 
-def _unrepeatable(side: str, dump: Dump) -> list[str]:
+def _find_unrepeatable(side: str, dump: Dump) -> list[str]:
     return [f"{side}: {record}" for record in dump.header.repeat.different] if dump.sealed else []
 
 
-def _unseen(side: str, dump: Dump) -> list[str]:
+def _find_unseen(side: str, dump: Dump) -> list[str]:
     ends = [call for call in dump.calls() if (call.module, call.operator, call.phase) == (ROOT_MODULE, "", "forward")]
     hollow = sum(not call.outputs for call in ends)
     what = "holds no tensor that precflow can find: return tensors, or tuples, dicts and dataclasses of them"
@@ -150,10 +150,11 @@ def _note(found: Reproduction, same: Sequence[str], how: str) -> str:
     if found.unseen:
         return found.unseen[0]
     repeated = f"not checked whether the {' and the '.join(found.unchecked)} repeats itself"
-    return f"{_listed(['seeds', *same])} are the same; {repeated if found.unchecked else f'both sides repeat themselves {how}'}"
+    repeated = repeated if found.unchecked else f"both sides repeat themselves {how}"
+    return f"{_join_words(['seeds', *same])} are the same; {repeated}"
 
 
-def _listed(words: Sequence[str]) -> str:
+def _join_words(words: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
@@ -166,6 +167,6 @@ SECOND = Stage(
 )
 
 
-def _ways(*repeats: RepeatCheck) -> set[str]:
+def _find_common_ways(*repeats: RepeatCheck) -> set[str]:
     """Return how sides were found to repeat themselves; nothing where one of them does not say."""
     return {way for repeat in repeats for way in repeat.by} if all(repeat.by for repeat in repeats) else set()

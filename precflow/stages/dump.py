@@ -19,7 +19,7 @@ from precflow.environment.requirements import check_free_disk, refuse_missing
 from precflow.errors import DumpError
 from precflow.sides.interpreter import find_origins, take_fingerprint
 from precflow.stages import code_digests
-from precflow.stages.artifacts import once, read_plain, write_value
+from precflow.stages.artifacts import read_once, read_plain, write_value
 from precflow.stages.job import Job, Stage, StageResult, ask_agent
 
 GIVEN_FILE = "given.json"
@@ -39,20 +39,20 @@ def stage(side: str) -> Stage:
     )
 
 
-def given(side: str) -> Stage:
+def make_given_stage(side: str) -> Stage:
     """Return the stage that takes the user's own dump of one side."""
     return Stage(
         name=f"dump.{side}",
         needs=(),
-        declare=functools.partial(_given, side),
-        make=functools.partial(_take, side),
+        declare=functools.partial(_declare_given, side),
+        make=functools.partial(_make_given, side),
         locate=functools.partial(_locate_given, side),
     )
 
 
 def open_dump(folder: Path) -> Dump:
     """Open the dump of a sealed ``dump`` stage, whether it was made here or given."""
-    return once(_open, folder)
+    return read_once(_open, folder)
 
 
 def _open(folder: Path) -> Dump:
@@ -66,25 +66,25 @@ def is_given(folder: Path) -> bool:
     return (folder / GIVEN_FILE).exists()
 
 
-def damage_found(folder: Path) -> list[str]:
+def read_damage(folder: Path) -> list[str]:
     """Return what was wrong with a dump that was given: nobody reads its inputs again, and a damaged dump proves nothing."""
     return list(read_plain(folder / GIVEN_FILE)["damage"]) if is_given(folder) else []
 
 
-def contents(value: Any, key: str = "") -> Any:
+def replace_paths(value: Any, key: str = "") -> Any:
     """Replace every path to an existing file or folder by what is in it: paths never enter a key, nor do secrets; content does.
 
     A word without a slash or an ending is a path only below a ``key`` that always means files.
     """
     if isinstance(value, Mapping):
-        return {name: contents(item, name) for name, item in value.items()}
+        return {name: replace_paths(item, name) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [contents(item) for item in value]
-    path = _existing(value) if isinstance(value, str) and (names_file(key) or "/" in value or Path(value).suffix) else None
+        return [replace_paths(item) for item in value]
+    path = _find_path(value) if isinstance(value, str) and (names_file(key) or "/" in value or Path(value).suffix) else None
     return redaction.redact(value, name=key) if path is None else {"content": keys.file_digest(path)}
 
 
-def _existing(text: str) -> Path | None:
+def _find_path(text: str) -> Path | None:
     """Return the path that a text is, if there is such a file or folder; many texts are none, and some can be none."""
     try:
         path = Path(text).expanduser()
@@ -96,14 +96,14 @@ def _existing(text: str) -> Path | None:
 def declare(side: str, job: Job) -> Mapping[str, Any]:
     """Return what a dump of a side depends on: the request, with the content of the files that it names."""
     plain = dict(describe_side(job.config, side))
-    return {**plain, "workload": contents(plain["workload"])}
+    return {**plain, "workload": replace_paths(plain["workload"])}
 
 
 def locate(side: str, job: Job) -> Mapping[str, Any]:
     """Return where a side runs: its interpreter and machine, and the user's own code."""
     packages = {str(part["_target_"]).partition(".")[0] for part in _factories(job)} - _KNOWN
     found = find_origins(job.side(side), sorted(packages)) if packages else {}
-    return {"code": code_digests.digests(packages, job.import_paths, found), "here": take_fingerprint(job.side(side))}
+    return {"code": code_digests.digest_packages(packages, job.import_paths, found), "here": take_fingerprint(job.side(side))}
 
 
 def _factories(job: Job) -> list[Mapping[str, Any]]:
@@ -137,7 +137,7 @@ def record(side: str, job: Job, folder: Path, declared_key: str, region: Capture
     )
     ask_agent(job, side, request, folder)
     header = Dump.open(folder).header
-    return StageResult(note=_note(header), seal=identify(folder))
+    return StageResult(note=_describe_dump(header), seal=identify(folder))
 
 
 def identify(folder: Path) -> str:
@@ -149,7 +149,7 @@ def identify(folder: Path) -> str:
     return keys.digest({key: value for key, value in plain.items() if key not in {"id", "seconds", "declared", CHECKSUM}})
 
 
-def _note(header: Header) -> str:
+def _describe_dump(header: Header) -> str:
     counts, repeat = header.counts, header.repeat
     size = counts["bytes"] / 1e6
     again = (
@@ -164,22 +164,22 @@ def _note(header: Header) -> str:
     return f"{counts['records']} records, {size:.0f} MB{again}{unmatched}"
 
 
-def _given(side: str, job: Job) -> Mapping[str, Any]:
-    return {"content": _brought(side, job).header.content}
+def _declare_given(side: str, job: Job) -> Mapping[str, Any]:
+    return {"content": _open_given(side, job).header.content}
 
 
 def _locate_given(side: str, job: Job) -> Mapping[str, Any]:
     """Return where the dump is and how its files look from outside: a copy, or one that was changed, is read again."""
-    path = _brought(side, job).path.resolve()
+    path = _open_given(side, job).path.resolve()
     files = [path / HEADER_FILE, *path.glob("rank*/step*/*")]
     stats = {file.relative_to(path).as_posix(): file.stat() for file in files if file.is_file()}
     return {"path": str(path), "files": {name: [stat.st_size, stat.st_mtime_ns] for name, stat in sorted(stats.items())}}
 
 
-def _take(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+def _make_given(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     """Read every byte once, so that a damaged dump is never taken for the whole one that it was copied from."""
     del needs
-    dump = _brought(side, job)
+    dump = _open_given(side, job)
     damage = dump.verify() if dump.sealed else []
     write_value(folder / GIVEN_FILE, {"path": str(dump.path.resolve()), "damage": damage})
     if not dump.sealed:
@@ -190,7 +190,7 @@ def _take(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Stage
     )
 
 
-def _brought(side: str, job: Job) -> Dump:
+def _open_given(side: str, job: Job) -> Dump:
     path = Path(job.side(side).dump).expanduser()
     if not path.is_dir():
         found = "is a file" if path.is_file() else "does not exist"

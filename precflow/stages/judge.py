@@ -16,7 +16,7 @@ from precflow.dumps.two_passes import TwoPasses
 from precflow.errors import StoreError
 from precflow.judgement.judge import judge
 from precflow.judgement.verdicts import STATUSES, VERDICTS, Judged, Verdict
-from precflow.stages.artifacts import once, read_lines, read_value, write_lines, write_value
+from precflow.stages.artifacts import read_lines, read_once, read_value, write_lines, write_value
 from precflow.stages.compare import read_measures
 from precflow.stages.determinism import read_reproduction
 from precflow.stages.dump import open_dump
@@ -33,7 +33,7 @@ def read_judged(folder: Path) -> list[Judged]:
     Raises:
         StoreError: It cannot be read, or a status is none.
     """
-    return once(_read_judged, folder / JUDGED_FILE)
+    return read_once(_read_judged, folder / JUDGED_FILE)
 
 
 def _read_judged(path: Path) -> list[Judged]:

@@ -35,7 +35,9 @@ def instances(config: RunConfig, *, second_pass: bool = True) -> list[Stage]:
             without it where the recipe does not.
     """
     probes = [environment.stage(side) for side in ("reference", "target") if not getattr(config, side).dump]
-    dumps = [dump.given(side) if getattr(config, side).dump else dump.stage(side) for side in ("reference", "target")]
+    dumps = [
+        dump.make_given_stage(side) if getattr(config, side).dump else dump.stage(side) for side in ("reference", "target")
+    ]
     escalating = escalates(config)
     both = escalating and second_pass
     passes = [*([region.STAGE] if escalating else []), *(SECOND if both else [])]

@@ -1,4 +1,4 @@
-"""Two dumps compared and judged without a recipe: the default limits, and nothing that has to be run."""
+"""Compares and judges two dumps without a recipe: with the default limits, and nothing that has to be run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from precflow.stages.report_model import build_model
 SAME = RunConfig().environment.same  # what two dumps need to have in common, where no recipe says otherwise
 
 
-class Excerpt(Dump):
+class OneRecordDump(Dump):
     """A dump of which one record is looked at, as if it were the only output of its call."""
 
     def __init__(self, whole: Dump, found: FoundRecord) -> None:
@@ -46,7 +46,7 @@ class Excerpt(Dump):
         return [self._only] if step in {None, self._only.step} and rank in {None, self._only.rank} else []
 
 
-def one_record(reference: Dump, target: Dump, left: FoundRecord, right: FoundRecord) -> Row:
+def compare_record(reference: Dump, target: Dump, left: FoundRecord, right: FoundRecord) -> Row:
     """Measure and judge one record of both sides, an input as well as an output.
 
     Args:
@@ -55,12 +55,12 @@ def one_record(reference: Dump, target: Dump, left: FoundRecord, right: FoundRec
         left: The record on the reference.
         right: The same on the target.
     """
-    measures = compare(Excerpt(reference, left), Excerpt(target, right))
-    judged, _ = judged_by(RunConfig().tolerance, reference, target, measures, Reproduction())
+    measures = compare(OneRecordDump(reference, left), OneRecordDump(target, right))
+    judged, _ = judge_dumps(RunConfig().tolerance, reference, target, measures, Reproduction())
     return Row(measures[0], judged[0], "unknown")
 
 
-def comparison(  # noqa: PLR0913  each is a fact of its own, and all but two go by name
+def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two go by name
     reference: Dump,
     target: Dump,
     *,
@@ -69,7 +69,7 @@ def comparison(  # noqa: PLR0913  each is a fact of its own, and all but two go 
     same: Sequence[str] = SAME,
     team: Sequence[Path] = (),
 ) -> ReportModel:
-    """Compare and judge two dumps; what is missing for a verdict is told like in a run.
+    """Compare and judge two dumps; what is missing for a verdict is named as in a run.
 
     Args:
         reference: Dump of the reference; all denominators are its.
@@ -82,13 +82,15 @@ def comparison(  # noqa: PLR0913  each is a fact of its own, and all but two go 
     started = time.monotonic()
     reproduction = reproduce(reference, target, same)
     measures = [] if reproduction.blockers else mark_altered_unreadable(compare(reference, target), reference, target)
-    judged, verdict = judged_by(tolerance, reference, target, measures, reproduction)
+    judged, verdict = judge_dumps(tolerance, reference, target, measures, reproduction)
     dtypes = _dtypes(reference, target, measures)
     copy = describe_copy(reference.header, target.header)
     verdict = replace(verdict, warnings=(*([copy] if copy else []), *verdict.warnings))
     inputs = make_input_judge(reference, target, tolerance, reference_dtype=dtypes[0], target_dtype=dtypes[1])
     region = localize(reference, target, measures, judged, inputs)
-    findings = advice(reference, target, region=region, measures=measures, judged=judged, reproduction=reproduction, team=team)
+    findings = find_advice(
+        reference, target, region=region, measures=measures, judged=judged, reproduction=reproduction, team=team
+    )
     return build_model(
         reference,
         target,
@@ -105,7 +107,7 @@ def comparison(  # noqa: PLR0913  each is a fact of its own, and all but two go 
     )
 
 
-def advice(  # noqa: PLR0913  the evidence that rules are about, each by its own name
+def find_advice(  # noqa: PLR0913  the evidence that rules are about, each by its own name
     reference: Dump,
     target: Dump,
     *,
@@ -130,7 +132,7 @@ def advice(  # noqa: PLR0913  the evidence that rules are about, each by its own
     return [replace(finding, try_it="") for finding in rules.advise(evidence, known)]
 
 
-def judged_by(
+def judge_dumps(
     tolerance: Tolerance, reference: Dump, target: Dump, measures: Sequence[Measure], reproduction: Reproduction
 ) -> tuple[list[Judged], Verdict]:
     """Judge measures of two dumps by a tolerance and the types that the sides ran in."""

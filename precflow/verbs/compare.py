@@ -39,10 +39,10 @@ def main(arguments: Sequence[str]) -> int:
     reference, target = open_named_dump(chosen.reference), open_named_dump(chosen.target)
     if chosen.record:
         return _record(reference, target, chosen)
-    from precflow.stages.two_dumps import comparison
+    from precflow.stages.two_dumps import compare_dumps
 
     team = team_folders("rule", list_folders(chosen.config_dir))
-    model = comparison(
+    model = compare_dumps(
         reference, target, command=shlex.join(["precflow", "compare", *map(redaction.redact_word, arguments)]), team=team
     )
     written = _write(model, chosen.output)
@@ -100,10 +100,10 @@ def _record(reference: Dump, target: Dump, chosen: argparse.Namespace) -> int:
     from precflow.comparison.detail.record import examine_record
     from precflow.report.screens.two_records import show_pair
     from precflow.stages.determinism import reproduce
-    from precflow.stages.two_dumps import SAME, one_record
+    from precflow.stages.two_dumps import SAME, compare_record
 
     left, right = _both(reference, target, chosen.record)
-    row = one_record(reference, target, left, right)
+    row = compare_record(reference, target, left, right)
     detail = examine_record(reference, target, left, right)
     doubts = reproduce(reference, target, SAME).blockers
     if chosen.json:

@@ -14,7 +14,7 @@ from precflow.errors import ConfigError, StoreError
 from precflow.run import pruning
 from precflow.run.find_dumps import RUNS
 from precflow.run.manifest import MANIFEST_FILE
-from precflow.run.pruning import Pruning, Rest, Wish
+from precflow.run.pruning import PruneRequest, Pruning, StoreFolder
 from precflow.verbs import parser, print_json, table, write
 
 _NOT_DONE = 2
@@ -34,12 +34,12 @@ def main(arguments: Sequence[str]) -> int:
     options.add_argument("--runs", default="", metavar="N", help="keep what the last N runs name, not what every run names")
     options.add_argument("--yes", action="store_true", help="delete; without it nothing is deleted")
     chosen = options.parse_args(arguments)
-    wish = Wish(older=_age(chosen.older), runs=_number(chosen.runs))
+    wish = PruneRequest(older=_age(chosen.older), runs=_number(chosen.runs))
     folders, stores = _places(chosen.places)
-    found = pruning.look(folders, stores, wish, witnesses=pruning.run_folders(RUNS))
+    found = pruning.find_prunable(folders, stores, wish, witnesses=pruning.run_folders(RUNS))
     hindered: dict[Path, str] = {}
     if chosen.yes:
-        again = {one.store: one for one in pruning.look(folders, stores, wish, witnesses=pruning.run_folders(RUNS))}
+        again = {one.store: one for one in pruning.find_prunable(folders, stores, wish, witnesses=pruning.run_folders(RUNS))}
         for one in found:
             hindered |= {rest.folder: why for rest, why in pruning.prune(one, again.get(one.store, one)) if why}
     if chosen.json:
@@ -87,8 +87,8 @@ def _places(texts: Sequence[str]) -> tuple[list[Path], list[Path]]:
     return folders, stores
 
 
-def _plain(found: Sequence[Pruning], hindered: Mapping[Path, str], wish: Wish, *, deleted: bool) -> dict[str, Any]:
-    def row(rest: Rest) -> dict[str, Any]:
+def _plain(found: Sequence[Pruning], hindered: Mapping[Path, str], wish: PruneRequest, *, deleted: bool) -> dict[str, Any]:
+    def row(rest: StoreFolder) -> dict[str, Any]:
         age = round(max(0.0, wish.now - rest.used))
         return {"name": rest.name, "bytes": rest.bytes, "unused_seconds": age, "why": rest.why}
 
@@ -105,7 +105,7 @@ def _plain(found: Sequence[Pruning], hindered: Mapping[Path, str], wish: Wish, *
     return {"deleted": deleted, "bytes": sum(_size(one.goes, hindered) for one in found), "stores": stores}
 
 
-def _screen(found: Sequence[Pruning], hindered: Mapping[Path, str], wish: Wish, *, deleted: bool) -> str:
+def _screen(found: Sequence[Pruning], hindered: Mapping[Path, str], wish: PruneRequest, *, deleted: bool) -> str:
     lines = []
     for one in found:
         lines += [f" {_shown(one.store)}{'   shared' if one.shared else ''}"]
@@ -124,13 +124,13 @@ def _screen(found: Sequence[Pruning], hindered: Mapping[Path, str], wish: Wish, 
     return "\n".join(lines)
 
 
-def _staying(stays: Sequence[Rest]) -> list[str]:
+def _staying(stays: Sequence[StoreFolder]) -> list[str]:
     reasons = dict.fromkeys(rest.why for rest in stays)
     grouped = [(reason, [rest for rest in stays if rest.why == reason]) for reason in reasons]
     return [f"{len(rests)} stay ({_bytes(_size(rests, {}))}): {reason}" for reason, rests in grouped]
 
 
-def _size(rests: Sequence[Rest], hindered: Mapping[Path, str]) -> int:
+def _size(rests: Sequence[StoreFolder], hindered: Mapping[Path, str]) -> int:
     return sum(rest.bytes for rest in rests if rest.folder not in hindered)
 
 

@@ -14,7 +14,7 @@ import pytest
 from precflow.comparison.compare import compare
 from precflow.dumps.reader import Dump
 from precflow.errors import DumpError
-from precflow.stages.two_dumps import comparison
+from precflow.stages.two_dumps import compare_dumps
 
 _SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
 builder = importlib.util.module_from_spec(_SPEC)
@@ -30,7 +30,7 @@ def build(tmp_path):
 
 
 def judged(reference, target):
-    return comparison(Dump.open(reference), Dump.open(target), command="precflow compare")
+    return compare_dumps(Dump.open(reference), Dump.open(target), command="precflow compare")
 
 
 def both(build, *fill):
@@ -135,7 +135,7 @@ def test_a_shard_that_goes_missing_midway_is_unreadable(build, side):
     (measure,) = compare(*dumps)
     assert measure.join == "unreadable"
     assert "rank0/step0/tensors-0.safetensors" in measure.reason
-    model = comparison(*dumps, command="")
+    model = compare_dumps(*dumps, command="")
     assert model.verdict.verdict == "inconclusive"
     assert "1 record cannot be read" in " ".join(model.verdict.reasons)
 

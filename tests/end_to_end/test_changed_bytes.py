@@ -14,7 +14,7 @@ import numpy as np
 from precflow.dumps import header as headers
 from precflow.dumps.reader import Dump
 from precflow.errors import DumpError
-from precflow.stages.two_dumps import comparison
+from precflow.stages.two_dumps import compare_dumps
 
 _SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
 builder = importlib.util.module_from_spec(_SPEC)
@@ -47,7 +47,7 @@ def changes(data):
 
 
 def outcome(folder):
-    model = comparison(Dump.open(folder / "reference"), Dump.open(folder / "target"), command="")
+    model = compare_dumps(Dump.open(folder / "reference"), Dump.open(folder / "target"), command="")
     return model.verdict.verdict, model.verdict.reasons, model.emulated, model.emulation, [one.title for one in model.sides]
 
 

@@ -40,7 +40,7 @@ def test_a_comparison_that_could_not_read_everything_is_made_again(recipe, monke
 
 def test_what_was_said_of_a_damaged_dump_is_said_anew(recipe, monkeypatch):
     with monkeypatch.context() as damaged:
-        damaged.setattr(determinism, "_incomplete", lambda side, dump: [f"{side}: {dump.path.name} is damaged"])
+        damaged.setattr(determinism, "_find_incomplete", lambda side, dump: [f"{side}: {dump.path.name} is damaged"])
         assert run(recipe, command="").verdict == "inconclusive"
     assert run(recipe, command="").verdict == "aligned"
 

@@ -15,7 +15,7 @@ from precflow.agent.contract import checksum_of
 from precflow.errors import StoreError
 from precflow.run import pruning
 from precflow.run.manifest import Manifest, RunEntry
-from precflow.run.pruning import Wish
+from precflow.run.pruning import PruneRequest
 from precflow.run.store import SEAL_FILE, Store, lock_file
 
 DAY = 86400.0
@@ -85,26 +85,26 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     ("wish", "expected"),
     [
-        (Wish(), {"judge-x"}),
-        (Wish(runs=1), {"judge-a", "judge-b", "judge-x"}),
-        (Wish(runs=2), {"judge-a", "judge-x"}),
-        (Wish(runs=9), {"judge-x"}),
-        (Wish(older=30 * DAY), {"judge-a"}),
-        (Wish(older=10 * DAY), {"judge-a", "judge-b", "judge-x"}),
-        (Wish(older=0.0), {"judge-a", "judge-b", "judge-x"}),
-        (Wish(older=30 * DAY, runs=1), {"judge-a"}),
-        (Wish(older=10 * DAY, runs=2), {"judge-a", "judge-x"}),
+        (PruneRequest(), {"judge-x"}),
+        (PruneRequest(runs=1), {"judge-a", "judge-b", "judge-x"}),
+        (PruneRequest(runs=2), {"judge-a", "judge-x"}),
+        (PruneRequest(runs=9), {"judge-x"}),
+        (PruneRequest(older=30 * DAY), {"judge-a"}),
+        (PruneRequest(older=10 * DAY), {"judge-a", "judge-b", "judge-x"}),
+        (PruneRequest(older=0.0), {"judge-a", "judge-b", "judge-x"}),
+        (PruneRequest(older=30 * DAY, runs=1), {"judge-a"}),
+        (PruneRequest(older=10 * DAY, runs=2), {"judge-a", "judge-x"}),
     ],
 )
 def test_what_no_kept_run_names_can_go(folder, wish, expected):
-    found = pruning.look([folder], [], wish)
+    found = pruning.find_prunable([folder], [], wish)
     assert goes(found) == expected
     assert goes(found) | stays(found) == {"dump-a", "judge-a", "judge-b", "judge-c", "judge-x"}
 
 
 def test_sizes_and_reasons(folder):
     make(folder / "store", "judge-y", days=30, size=5000)
-    rests = {rest.name: rest for one in pruning.look([folder], [], Wish(runs=1)) for rest in one.goes}
+    rests = {rest.name: rest for one in pruning.find_prunable([folder], [], PruneRequest(runs=1)) for rest in one.goes}
     assert 5000 < rests["judge-y"].bytes < 6000
     assert (rests["judge-y"].why, rests["judge-b"].why) == ("no run names it", "run 2 was the last to name it")
 
@@ -113,13 +113,13 @@ def test_what_was_made_since_the_last_run_began_stays(folder):
     make(folder / "store", "dump-new")
     left(folder / "store", "dump-q.failed")
     left(folder / "store" / ".making", "dump-q-99999999")
-    assert {"dump-new", "dump-q.failed", "dump-q-99999999"} <= stays(pruning.look([folder], [], Wish(runs=1)))
+    assert {"dump-new", "dump-q.failed", "dump-q-99999999"} <= stays(pruning.find_prunable([folder], [], PruneRequest(runs=1)))
 
 
 def test_what_failed_and_killed_makers_left_can_go(folder):
     left(folder / "store", "dump-q.failed", days=10)
     left(folder / "store" / ".making", "dump-r-99999999", days=10)
-    found = pruning.look([folder], [], Wish())
+    found = pruning.find_prunable([folder], [], PruneRequest())
     assert goes(found) == {"judge-x", "dump-q.failed", "dump-r-99999999"}
     deleted = [rest.name for one in found for rest, why in pruning.prune(one, one) if not why]
     assert set(deleted) == goes(found)
@@ -130,7 +130,7 @@ def test_what_is_being_made_stays(folder):
     store = folder / "store"
     left(store / ".making", "dump-r-4711", days=10)
     with filelock.FileLock(lock_file(store, "dump-r"), thread_local=False), filelock.FileLock(lock_file(store, "judge-x")):
-        (found,) = pruning.look([folder], [], Wish())
+        (found,) = pruning.find_prunable([folder], [], PruneRequest())
         assert "dump-r-4711" in stays([found])
         ((rest, why),) = pruning.prune(found, found)
     assert (rest.name, why) == ("judge-x", "it is being made right now")
@@ -138,9 +138,9 @@ def test_what_is_being_made_stays(folder):
 
 
 def test_what_a_run_names_since_it_was_shown_stays(folder):
-    shown = pruning.look([folder], [], Wish())
+    shown = pruning.find_prunable([folder], [], PruneRequest())
     write_runs(folder, (1, ["judge-x"]))
-    again = pruning.look([folder], [], Wish())
+    again = pruning.find_prunable([folder], [], PruneRequest())
     assert [(rest.name, why) for rest, why in pruning.prune(shown[0], again[0])] == [("judge-x", "a run has come to use it")]
     assert (folder / "store" / "judge-x").is_dir()
 
@@ -153,7 +153,7 @@ def test_what_precflow_did_not_make_is_left_alone(folder, tmp_path):
     left(store, "judge-z", days=90)  # no seal
     make(store, "judge-w", days=90).rename(store / "copy-of-judge-w")  # the seal of another name
     (store / ".making" / "mine").mkdir()
-    (found,) = pruning.look([folder], [], Wish(older=0.0, runs=1))
+    (found,) = pruning.find_prunable([folder], [], PruneRequest(older=0.0, runs=1))
     assert {"notes", "readme.txt", "judge-z", "copy-of-judge-w"} == set(found.foreign)
     assert "mine" not in goes([found])
 
@@ -168,7 +168,7 @@ def test_links_are_never_followed(folder, tmp_path):
     (store / "judge-n.failed").symlink_to(outside)
     inside = make(store, "judge-o", days=90)
     (inside / "link").symlink_to(outside)
-    (found,) = pruning.look([folder], [], Wish(runs=1))
+    (found,) = pruning.find_prunable([folder], [], PruneRequest(runs=1))
     rests = {rest.name: rest for rest in found.goes}
     assert not {"judge-l", "judge-m-1", "judge-n.failed"} & set(rests)
     assert rests["judge-o"].bytes < 5000
@@ -182,8 +182,8 @@ def test_a_dump_that_another_run_was_given_stays(folder, tmp_path):
     dump = make(folder / "store", "dump-x", days=90)
     other = write_runs(tmp_path / "other", (1, ["dump.target-g"]))
     make(other / "store", "dump.target-g", files={"given.json": json.dumps({"path": str(dump), "damage": []})})
-    assert "dump-x" in stays(pruning.look([folder, other], [], Wish()))
-    assert "dump-x" in stays(pruning.look([folder], [], Wish(), witnesses=[other]))
+    assert "dump-x" in stays(pruning.find_prunable([folder, other], [], PruneRequest()))
+    assert "dump-x" in stays(pruning.find_prunable([folder], [], PruneRequest(), witnesses=[other]))
 
 
 _KILLED = """
@@ -191,7 +191,7 @@ import os, shutil, signal, sys
 from pathlib import Path
 from precflow.run import pruning
 shutil.rmtree = lambda path: os.kill(os.getpid(), signal.SIGKILL)
-(found,) = pruning.look([Path(sys.argv[1])], [], pruning.Wish())
+(found,) = pruning.find_prunable([Path(sys.argv[1])], [], pruning.PruneRequest())
 list(pruning.prune(found, found))
 """
 
@@ -201,7 +201,7 @@ def test_a_prune_that_is_killed_leaves_nothing_half_deleted_in_its_place(folder)
     assert done.returncode == -signal.SIGKILL
     assert not (folder / "store" / "judge-x").exists()
     (aside,) = (folder / "store" / ".pruned").iterdir()
-    (found,) = pruning.look([folder], [], Wish(older=10 * DAY))
+    (found,) = pruning.find_prunable([folder], [], PruneRequest(older=10 * DAY))
     assert aside.name in goes([found])  # whatever its age
     assert [why for _, why in pruning.prune(found, found) if why] == []
     assert not (folder / "store" / ".pruned").exists()
@@ -219,37 +219,37 @@ def shared(tmp_path):
 
 def test_of_a_shared_store_only_what_is_old_can_go(shared):
     store, one, two = shared
-    (found,) = pruning.look([one], [], Wish())
+    (found,) = pruning.find_prunable([one], [], PruneRequest())
     assert (found.store, found.shared, goes([found])) == (store, True, set())
-    assert goes(pruning.look([one], [], Wish(runs=1))) == set()
-    assert goes(pruning.look([one, two], [], Wish(older=30 * DAY))) == {"judge-c"}
-    assert goes(pruning.look([one], [], Wish(older=30 * DAY), witnesses=[two])) == {"judge-c"}
-    assert goes(pruning.look([], [store], Wish(older=30 * DAY), witnesses=[one])) == {"judge-b", "judge-c"}
+    assert goes(pruning.find_prunable([one], [], PruneRequest(runs=1))) == set()
+    assert goes(pruning.find_prunable([one, two], [], PruneRequest(older=30 * DAY))) == {"judge-c"}
+    assert goes(pruning.find_prunable([one], [], PruneRequest(older=30 * DAY), witnesses=[two])) == {"judge-c"}
+    assert goes(pruning.find_prunable([], [store], PruneRequest(older=30 * DAY), witnesses=[one])) == {"judge-b", "judge-c"}
 
 
 def test_what_a_run_elsewhere_kept_lately_is_young(shared):
     store, one, _ = shared
     os.utime(store / "judge-b" / SEAL_FILE)  # as a run does that keeps it
-    assert goes(pruning.look([one], [], Wish(older=30 * DAY))) == {"judge-c"}
+    assert goes(pruning.find_prunable([one], [], PruneRequest(older=30 * DAY))) == {"judge-c"}
 
 
 def test_a_run_that_has_not_ended_keeps_what_it_names(tmp_path):
     folder = write_runs(tmp_path / "run", (5, ["judge-a"], -1), (1, ["judge-b"]))
     for name in ("judge-a", "judge-b"):
         make(folder / "store", name, days=6)
-    assert goes(pruning.look([folder], [], Wish(runs=1))) == set()
-    assert goes(pruning.look([folder], [], Wish(older=3 * DAY))) == {"judge-a"}
+    assert goes(pruning.find_prunable([folder], [], PruneRequest(runs=1))) == set()
+    assert goes(pruning.find_prunable([folder], [], PruneRequest(older=3 * DAY))) == {"judge-a"}
 
 
 def test_a_damaged_history_stops_it(folder):
     (folder / "run.json").write_text("{", encoding="utf-8")
     with pytest.raises(StoreError, match="damaged"):
-        pruning.look([folder], [], Wish())
+        pruning.find_prunable([folder], [], PruneRequest())
 
 
 def test_without_a_history_a_store_counts_as_shared(tmp_path):
     make(tmp_path / "run" / "store", "judge-a", days=40)
-    (found,) = pruning.look([tmp_path / "run"], [], Wish())
+    (found,) = pruning.find_prunable([tmp_path / "run"], [], PruneRequest())
     assert (found.shared, goes([found])) == (True, set())
 
 

@@ -113,7 +113,7 @@ def test_a_run_under_way_names_what_it_made(composed, tmp_path, monkeypatch):
 def test_the_last_run_needs_nothing_that_prune_takes(composed, tmp_path):
     for limit in ("0.9", "0.99", "0.999"):
         run(composed(f"tolerance.cosine_similarity={limit}"), command="")
-    (found,) = pruning.look([tmp_path / "runs" / "compare_dumps"], [], pruning.Wish(runs=1))
+    (found,) = pruning.find_prunable([tmp_path / "runs" / "compare_dumps"], [], pruning.PruneRequest(runs=1))
     assert {rest.name.partition("-")[0] for rest in found.goes} >= {"judge", "report"}
     assert [why for _, why in pruning.prune(found, found) if why] == []
     run(composed("tolerance.cosine_similarity=0.999"), command="")

@@ -73,13 +73,13 @@ def test_a_file_is_read_once_where_stages_follow_each_other(tmp_path):
         asked.append(path)
         return object()
 
-    assert artifacts.once(read, tmp_path) is not artifacts.once(read, tmp_path)
+    assert artifacts.read_once(read, tmp_path) is not artifacts.read_once(read, tmp_path)
     with artifacts.cache_reads():
         with artifacts.cache_reads():
-            found = artifacts.once(read, tmp_path)
-        assert artifacts.once(read, tmp_path) is found
-        assert artifacts.once(read, tmp_path / "other") is not found
-    assert artifacts.once(read, tmp_path) is not found
+            found = artifacts.read_once(read, tmp_path)
+        assert artifacts.read_once(read, tmp_path) is found
+        assert artifacts.read_once(read, tmp_path / "other") is not found
+    assert artifacts.read_once(read, tmp_path) is not found
     assert len(asked) == 5
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from precflow.stages.code_digests import digests
+from precflow.stages.code_digests import digest_packages
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def project(tmp_path):
 
 
 def found(project, name="my_model", **origins):
-    return digests([name], [str(project)], origins)
+    return digest_packages([name], [str(project)], origins)
 
 
 def test_what_is_imported_beside_it_counts(project):
@@ -58,6 +58,6 @@ def test_what_the_interpreter_finds_comes_first(project, tmp_path):
 
 
 def test_what_is_nowhere_or_no_python_is_no_failure(project):
-    assert digests(["absent"], [str(project)], {}) == {"absent": ""}
+    assert digest_packages(["absent"], [str(project)], {}) == {"absent": ""}
     (project / "my_model.py").write_text("def broken(:\n")
     assert list(found(project)) == ["my_model"]

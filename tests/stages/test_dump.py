@@ -14,34 +14,34 @@ def test_a_path_is_replaced_by_its_content(tmp_path):
     one, other = tmp_path / "one.safetensors", tmp_path / "other.safetensors"
     one.write_bytes(b"weights")
     other.write_bytes(b"weights")
-    assert dump.contents({"weights": str(one)}) == dump.contents({"weights": str(other)})
+    assert dump.replace_paths({"weights": str(one)}) == dump.replace_paths({"weights": str(other)})
     other.write_bytes(b"Weights")
-    assert dump.contents({"weights": str(one)}) != dump.contents({"weights": str(other)})
+    assert dump.replace_paths({"weights": str(one)}) != dump.replace_paths({"weights": str(other)})
 
 
 def test_words_stay_words(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "seeded").write_text("a file of that name")
     value = {"weights": "seeded", "layers": 2, "texts": ["a/b", ""]}
-    assert dump.contents(value) == value
+    assert dump.replace_paths(value) == value
 
 
 def test_weights_are_files_also_without_a_slash(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "checkpoint").write_bytes(b"one")
-    before = dump.contents({"weights": "checkpoint", "title": "checkpoint"})
+    before = dump.replace_paths({"weights": "checkpoint", "title": "checkpoint"})
     assert before["title"] == "checkpoint"
     (tmp_path / "checkpoint").write_bytes(b"other")
-    assert dump.contents({"weights": "checkpoint"})["weights"] != before["weights"]
+    assert dump.replace_paths({"weights": "checkpoint"})["weights"] != before["weights"]
 
 
 @pytest.mark.parametrize("text", ["v1.5 " + "very " * 100 + "long/text", "a\0b/c", "~nobody_of_this_name/x", "", "."])
 def test_texts_that_can_be_no_path_stay_texts(text):
-    assert dump.contents([text]) == [text]
+    assert dump.replace_paths([text]) == [text]
 
 
 def test_a_given_dump_is_keyed_by_its_evidence(pair, job_of):
-    stage = dump.given("target")
+    stage = dump.make_given_stage("target")
     same = [stage.declare(job_of(pair(name))) for name in ("here", "there")]
     assert same[0] == same[1]
     assert stage.declare(job_of(pair("else", content="e1"))) != same[0]
@@ -49,10 +49,10 @@ def test_a_given_dump_is_keyed_by_its_evidence(pair, job_of):
 
 def test_a_given_folder_that_is_none_is_said(tmp_path, job_of):
     with pytest.raises(DumpError, match=r"target\.dump=.* does not exist"):
-        dump.given("target").declare(job_of(tmp_path / "absent"))
+        dump.make_given_stage("target").declare(job_of(tmp_path / "absent"))
     (tmp_path / "target").write_text("")
     with pytest.raises(DumpError, match=r"target\.dump=.* is a file"):
-        dump.given("target").declare(job_of(tmp_path))
+        dump.make_given_stage("target").declare(job_of(tmp_path))
 
 
 def sealed(stage, job, folder):
@@ -88,14 +88,14 @@ def test_the_note_of_a_dump_says_how_it_was_found_to_repeat(pair, job_of, monkey
 
 
 def test_a_copy_of_a_given_dump_is_looked_at_and_then_worth_the_same(pair, job_of, tmp_path):
-    stage = dump.given("target")
+    stage = dump.make_given_stage("target")
     here, there = (job_of(pair(name)) for name in ("here", "there"))
     assert stage.locate(here) != stage.locate(there)
     assert sealed(stage, here, tmp_path / "one") == sealed(stage, there, tmp_path / "other")
 
 
 def test_a_damaged_copy_is_never_taken_for_the_whole_one(pair, job_of, tmp_path):
-    stage = dump.given("target")
+    stage = dump.make_given_stage("target")
     whole, damaged = job_of(pair("whole")), pair("damaged")
     shard = damaged / "target/rank0/step0/tensors-0.safetensors"
     data = bytearray(shard.read_bytes())
@@ -116,7 +116,7 @@ def test_what_later_stages_read_of_a_header_is_part_of_its_evidence(pair, header
 
 def test_a_dump_that_changed_in_its_place_is_looked_at_again(pair, job_of):
     job = job_of(pair())
-    stage = dump.given("target")
+    stage = dump.make_given_stage("target")
     before = stage.locate(job)
     assert stage.locate(job) == before
     records = Path(job.config.target.dump) / "rank0/step0/records-0.jsonl"
@@ -145,6 +145,6 @@ def test_a_folder_without_a_slash_counts_where_its_key_means_one(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     (tmp_path / "clip").mkdir()
     (tmp_path / "clip" / "model.safetensors").write_bytes(b"one")
-    before = dump.contents({key: "clip"})
+    before = dump.replace_paths({key: "clip"})
     (tmp_path / "clip" / "model.safetensors").write_bytes(b"other")
-    assert dump.contents({key: "clip"}) != before
+    assert dump.replace_paths({key: "clip"}) != before

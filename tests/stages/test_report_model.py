@@ -8,7 +8,7 @@ import pytest
 from precflow.dumps.reader import Dump
 from precflow.stages import report_model
 from precflow.stages.report_model import detail_worst
-from precflow.stages.two_dumps import comparison
+from precflow.stages.two_dumps import compare_dumps
 
 _SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
 builder = importlib.util.module_from_spec(_SPEC)
@@ -34,7 +34,7 @@ def both(tmp_path):
 
 
 def shown(dumps, **options):
-    return [one.record for one in detail_worst(*dumps, comparison(*dumps, command="").rows, **options)]
+    return [one.record for one in detail_worst(*dumps, compare_dumps(*dumps, command="").rows, **options)]
 
 
 def test_the_worst_come_first_and_a_repetition_once(both):
@@ -45,7 +45,7 @@ def test_what_introduces_the_error_comes_before_what_is_larger(both):
     dumps = both(1.1, 2.0)
     rows = [
         dataclasses.replace(row, role="introduces" if row.measure.module == "m0" else "inherits")
-        for row in comparison(*dumps, command="").rows
+        for row in compare_dumps(*dumps, command="").rows
     ]
     assert detail_worst(*dumps, rows)[0].record.startswith("m0/")
 

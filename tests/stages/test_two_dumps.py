@@ -6,7 +6,7 @@ import pytest
 
 from precflow.dumps import lookup
 from precflow.dumps.reader import Dump
-from precflow.stages.two_dumps import Excerpt, comparison, one_record
+from precflow.stages.two_dumps import OneRecordDump, compare_dumps, compare_record
 
 _SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
 builder = importlib.util.module_from_spec(_SPEC)
@@ -31,20 +31,20 @@ def both(tmp_path):
 
 
 def test_equal_dumps_are_aligned(both):
-    model = comparison(*both(), command="precflow compare a b")
+    model = compare_dumps(*both(), command="precflow compare a b")
     assert (model.verdict.verdict, model.command, model.recipe) == ("aligned", "precflow compare a b", "test")
     assert [row.judged.status for row in model.rows] == ["pass", "pass"]
 
 
 def test_a_dump_beside_itself_is_aligned_with_a_warning(both):
     reference, _ = both()
-    verdict = comparison(reference, reference, command="").verdict
+    verdict = compare_dumps(reference, reference, command="").verdict
     assert verdict.verdict == "aligned"
     assert "the dump of the target is the reference's own" in verdict.warnings[0]
 
 
 def test_a_difference_is_found_and_advised(both):
-    model = comparison(*both(2.0), command="")
+    model = compare_dumps(*both(2.0), command="")
     assert model.verdict.verdict == "misaligned"
     assert model.region.start == "b / linear"
     assert all(not finding.try_it for finding in model.findings)
@@ -55,26 +55,26 @@ def test_a_difference_is_found_and_advised(both):
     [{"weights": {"digest": "other", "entries": {}}}, {"determinism": {"seed": 5}}, {"inputs": {"digest": "x", "entries": {}}}],
 )
 def test_other_weights_inputs_or_seeds_are_never_compared(both, changes):
-    model = comparison(*both(**changes), command="")
+    model = compare_dumps(*both(**changes), command="")
     assert (model.verdict.verdict, model.rows) == ("inconclusive", ())
 
 
 def test_the_type_of_a_side_sets_its_limit(both):
-    assert comparison(*both(1.001), command="").verdict.verdict == "misaligned"
-    assert comparison(*both(1.001, dtype="float16"), command="").rows[0].judged.limit == 2.0**-8
+    assert compare_dumps(*both(1.001), command="").verdict.verdict == "misaligned"
+    assert compare_dumps(*both(1.001, dtype="float16"), command="").rows[0].judged.limit == 2.0**-8
 
 
 def test_one_record_is_measured_alone(both):
     dumps = both(2.0)
     for text, status in (("b/linear.0@1.0", "fail"), ("a/linear.0", "pass"), ("a/linear.0/forward.input.0", "pass")):
         left, right = (lookup.find(dump, text) for dump in dumps)
-        row = one_record(*dumps, left, right)
+        row = compare_record(*dumps, left, right)
         assert (row.measure.record, row.judged.status) == (left.text, status)
 
 
 def test_an_excerpt_has_one_call(both):
     dump, _ = both()
-    excerpt = Excerpt(dump, lookup.find(dump, "b/linear.0@1.0"))
+    excerpt = OneRecordDump(dump, lookup.find(dump, "b/linear.0@1.0"))
     assert [call.step for call in excerpt.calls()] == [1]
     assert excerpt.calls(step=0) == []
     assert excerpt.calls(step=1, rank=0)[0].outputs[0].stored

@@ -19,7 +19,7 @@ from precflow.diagnosis.rule_files import load_rules
 from precflow.diagnosis.rules import advise
 from precflow.dumps.reader import Dump
 from precflow.stages.determinism import reproduce
-from precflow.stages.two_dumps import SAME, judged_by
+from precflow.stages.two_dumps import SAME, judge_dumps
 
 RULES = load_rules([resources.directory("conf") / "rule"])
 PHASES = ("forward", "backward", "gradient", "optimizer")
@@ -123,7 +123,7 @@ def advised(reference, target):
     """Return evidence and the findings by rule, as ``precflow compare`` makes them."""
     reproduction = reproduce(reference, target, SAME)
     measures = compare(reference, target)
-    judged, verdict = judged_by(RunConfig().tolerance, reference, target, measures, reproduction)
+    judged, verdict = judge_dumps(RunConfig().tolerance, reference, target, measures, reproduction)
     region = localize(reference, target, measures, judged)
     evidence = collect(reference, target, region=region, measures=measures, judged=judged, config=RunConfig())
     return evidence, {finding.rule: finding for finding in advise(evidence, RULES)}, verdict
