@@ -9,7 +9,7 @@ import torch
 
 from precflow.agent.contract import COMPRESSED_BLOCK
 from precflow.agent.dump.compression import compress_entry
-from precflow.agent.dump.shard import Entry
+from precflow.agent.dump.shard import TensorEntry
 from precflow.agent.dump.writer import Writer
 from precflow.agent.measure.content_id import content_id
 from precflow.dumps.digest import content_id as content_of
@@ -72,7 +72,7 @@ def test_the_first_shard_that_has_a_content_is_read(build, content_of):
 
 
 def packed(tensor):
-    return compress_entry(Entry("aa", tensor, private=True)).host.numpy()
+    return compress_entry(TensorEntry("aa", tensor, private=True)).host.numpy()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "complex128", "int16", "bool", "uint8", "float8_e4m3fn"])

@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Callable, Deque, Optional
 
 if TYPE_CHECKING:
-    from precflow.agent.dump.shard import Entry
+    from precflow.agent.dump.shard import TensorEntry
 
 QUEUE_BYTES = 256 << 20  # of tensors that may wait; whoever brings more waits until there is room
 QUEUE_ITEMS = 4096
@@ -25,12 +25,14 @@ class Background:
         peak_bytes: Most bytes that were waiting or under way at any time.
     """
 
-    def __init__(self, store: Callable[[Entry], None], most_bytes: int = QUEUE_BYTES, most_items: int = QUEUE_ITEMS) -> None:
+    def __init__(
+        self, store: Callable[[TensorEntry], None], most_bytes: int = QUEUE_BYTES, most_items: int = QUEUE_ITEMS
+    ) -> None:
         self.peak_bytes = 0
         self._store = store
         self._most_bytes = most_bytes
         self._most_items = most_items
-        self._waiting: Deque[Entry] = deque()
+        self._waiting: Deque[TensorEntry] = deque()
         self._bytes = 0  # waiting or under way
         self._busy = False
         self._closed = False
@@ -38,7 +40,7 @@ class Background:
         self._changed = threading.Condition()
         self._thread: Optional[threading.Thread] = None
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: TensorEntry) -> None:
         """Queue an entry whose bytes stay as they are; wait while the queue is full.
 
         Raises:

@@ -24,7 +24,7 @@ HELD_BYTES = 8 << 20  # tensors that wait in memory: a smaller shard is written 
 _LEAST_INDEX = 64 << 10  # bytes that are left at least for what else comes into the index of a larger one
 
 
-class Entry(NamedTuple):
+class TensorEntry(NamedTuple):
     """One tensor of a shard.
 
     Attributes:
@@ -52,12 +52,12 @@ class Entry(NamedTuple):
         """Bytes of all elements."""
         return byte_count(self.host)
 
-    def kept(self) -> Entry:
+    def freeze(self) -> TensorEntry:
         """Return the entry as it is now, whatever is written to the tensor afterwards."""
-        return self if self.private else Entry(self.key, self.host.clone(), private=True)
+        return self if self.private else TensorEntry(self.key, self.host.clone(), private=True)
 
 
-class Written(NamedTuple):
+class ShardSeal(NamedTuple):
     """What is known of a finished shard: its ``bytes`` and the checksum of its ``index``, as the seal lists them."""
 
     bytes: int
@@ -86,7 +86,7 @@ class ShardFile:
         self._limit = limit
         self._partial = path + ".part"
         self._file: Optional[io.FileIO] = None
-        self._held: List[Entry] = []
+        self._held: List[TensorEntry] = []
         self._held_bytes = 0
         self._described: List[str] = []
         self._checksums: Dict[str, str] = {}
@@ -99,30 +99,30 @@ class ShardFile:
         """Bytes of tensors that are not in the file yet."""
         return self._held_bytes
 
-    def fits(self, entry: Entry) -> bool:
+    def fits(self, entry: TensorEntry) -> bool:
         """Tell whether an entry belongs into this shard; into an empty one every entry does."""
         if not (self._held or self._offset):
             return True
         if self._offset + self._held_bytes + entry.size > self._limit:
             return False
-        return self._file is None or self._index_bytes + _most(entry) <= self._begun - 8
+        return self._file is None or self._index_bytes + _index_room(entry) <= self._begun - 8
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: TensorEntry) -> None:
         """Take an entry; its bytes are written or copied before this returns.
 
         Raises:
             OSError: The file cannot be written; what it had before can still be closed.
         """
         if self._file is None and self._held_bytes + entry.size > HELD_BYTES:
-            self._begin(entry)
+            self._start_file(entry)
         if self._file is not None:
             self._write(entry)
         else:
-            self._held.append(entry.kept())
+            self._held.append(entry.freeze())
             self._held_bytes += entry.size
-        self._index_bytes += _most(entry)
+        self._index_bytes += _index_room(entry)
 
-    def close(self) -> Written:
+    def close(self) -> ShardSeal:
         """Write what waits and the index, and give the file its name.
 
         Raises:
@@ -130,7 +130,7 @@ class ShardFile:
         """
         try:
             if self._file is None:
-                self._open(self._exact())
+                self._open(self._measure_index())
             return self._finish()
         except OSError:
             self.discard()
@@ -144,9 +144,9 @@ class ShardFile:
         if os.path.exists(self._partial):
             os.remove(self._partial)
 
-    def _begin(self, entry: Entry) -> None:
+    def _start_file(self, entry: TensorEntry) -> None:
         """Leave room for as long an index as the entries so far let expect, and write what waits."""
-        so_far = self._index_bytes + _most(entry)
+        so_far = self._index_bytes + _index_room(entry)
         expected = so_far * self._limit // (self._held_bytes + entry.size) * 5 // 4
         self._open(max(so_far + _LEAST_INDEX, min(expected, self._limit // 16)))
 
@@ -159,12 +159,12 @@ class ShardFile:
         for each in sorted(held, key=lambda one: -one.width):
             self._write(each)
 
-    def _write(self, entry: Entry) -> None:
+    def _write(self, entry: TensorEntry) -> None:
         assert self._file is not None
         missing = -self._offset % min(entry.width, ALIGNMENT)
         if missing:
             name = "%s%d" % (PADDING, len(self._described))
-            self._write(Entry(name, torch.zeros(missing, dtype=torch.uint8), private=True))
+            self._write(TensorEntry(name, torch.zeros(missing, dtype=torch.uint8), private=True))
         checksum = hashlib.blake2b(digest_size=DIGEST_SIZE) if "." in entry.key else None
         try:
             for piece in byte_pieces(entry.host):
@@ -177,41 +177,41 @@ class ShardFile:
             raise
         if checksum is not None:
             self._checksums[entry.key] = checksum.hexdigest()
-        self._described.append(_text(entry, self._offset))
+        self._described.append(_describe(entry, self._offset))
         self._offset += entry.size
 
-    def _exact(self) -> int:
+    def _measure_index(self) -> int:
         """Return how long the index will be when nothing comes any more; no padding is needed in a small shard."""
         described, offset = [], 0
         for each in sorted(self._held, key=lambda one: -one.width):
-            described.append(_text(each, offset))
+            described.append(_describe(each, offset))
             offset += each.size
-        return len(_index({each.key: "0" * 2 * DIGEST_SIZE for each in self._held if "." in each.key}, described))
+        return len(_join_index({each.key: "0" * 2 * DIGEST_SIZE for each in self._held if "." in each.key}, described))
 
-    def _finish(self) -> Written:
+    def _finish(self) -> ShardSeal:
         assert self._file is not None
-        index = _index(self._checksums, self._described).ljust(self._begun - 8)
+        index = _join_index(self._checksums, self._described).ljust(self._begun - 8)
         head = len(index).to_bytes(8, "little") + index
         self._file.seek(0)
         _write_all(self._file, head)
         self._file.close()
         self._file = None
         os.replace(self._partial, self.path)
-        return Written(len(head) + self._offset, hashlib.blake2b(head, digest_size=DIGEST_SIZE).hexdigest())
+        return ShardSeal(len(head) + self._offset, hashlib.blake2b(head, digest_size=DIGEST_SIZE).hexdigest())
 
 
-def _most(entry: Entry) -> int:
+def _index_room(entry: TensorEntry) -> int:
     """Return the most bytes that an entry takes in the index, with a padding before it."""
     named = 2 * len(entry.key) + 2 * DIGEST_SIZE if "." in entry.key else len(entry.key)
     return named + 2 * len(str(tuple(entry.host.shape))) + 256
 
 
-def _text(entry: Entry, offset: int) -> str:
+def _describe(entry: TensorEntry, offset: int) -> str:
     facts = {"dtype": entry.dtype, "shape": list(entry.host.shape), "data_offsets": [offset, offset + entry.size]}
     return "%s:%s" % (json.dumps(entry.key), json.dumps(facts, separators=(",", ":")))
 
 
-def _index(checksums: Mapping[str, str], described: Sequence[str]) -> bytes:
+def _join_index(checksums: Mapping[str, str], described: Sequence[str]) -> bytes:
     attached = ['"__metadata__":%s' % json.dumps(checksums, separators=(",", ":"))] if checksums else []
     return ("{%s}" % ",".join(chain(attached, described))).encode("ascii")
 

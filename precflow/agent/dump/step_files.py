@@ -9,7 +9,7 @@ import shutil
 from typing import Any, Dict, Mapping, Optional
 
 from precflow.agent.contract import CHECKSUM, DIGEST_SIZE, STEP_FILE, checksum_of
-from precflow.agent.dump.shard import Entry, ShardFile
+from precflow.agent.dump.shard import ShardFile, TensorEntry
 
 _LARGEST_SHARD = 16 << 30
 
@@ -65,7 +65,7 @@ class StepFiles:
         self._checksum.update(data)
         self.line_bytes += len(data)
 
-    def store(self, entry: Entry) -> None:
+    def store(self, entry: TensorEntry) -> None:
         """Put a tensor into the shard under way, or into the next one where it is full.
 
         Raises:

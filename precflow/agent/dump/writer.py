@@ -15,7 +15,7 @@ from precflow.agent.dump.compression import compress_entry
 from precflow.agent.dump.finished_steps import FinishedStep, FinishedSteps
 from precflow.agent.dump.last_steps import Alarm, is_finite
 from precflow.agent.dump.lock import WriterLock
-from precflow.agent.dump.shard import Entry, storable
+from precflow.agent.dump.shard import TensorEntry, storable
 from precflow.agent.dump.step_files import StepFiles, json_bytes, write_json, write_sealed
 from precflow.agent.dump.write_errors import WriteError, incomplete_rank, over_budget, write_error
 from precflow.agent.measure.transfer import byte_count, to_host
@@ -169,7 +169,7 @@ class Writer:
         self._require_step()
         self._check_budget(byte_count(tensor))
         host = to_host(tensor)
-        self._hand_over(Entry(key, host, owned or host.data_ptr() != tensor.data_ptr()))
+        self._hand_over(TensorEntry(key, host, owned or host.data_ptr() != tensor.data_ptr()))
         self._stored.add(key)
         self._count({"tensors": 1, "bytes": byte_count(host)})
         if self._alarm is not None and not is_finite(host):
@@ -287,16 +287,16 @@ class Writer:
             raise self.failure
         return sites
 
-    def _hand_over(self, entry: Entry) -> None:
+    def _hand_over(self, entry: TensorEntry) -> None:
         if self._background is None:
             self._store(entry)
         elif entry.size > self._queue_bytes:  # a copy of it would be what the queue is to prevent
             self._background.drain()
             self._store(entry)
         else:
-            self._background.put(entry.kept())
+            self._background.put(entry.freeze())
 
-    def _store(self, entry: Entry) -> None:
+    def _store(self, entry: TensorEntry) -> None:
         """Put an entry into the open step's shard; runs in the background thread where there is one."""
         with self._explaining(entry.size):
             self._require_step().store(compress_entry(entry) if self._compress else entry)

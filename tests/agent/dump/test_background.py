@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from precflow.agent.dump.background import Background
-from precflow.agent.dump.shard import Entry
+from precflow.agent.dump.shard import TensorEntry
 from precflow.agent.dump.writer import WriteError, Writer
 from precflow.agent.measure.content_id import content_id
 
@@ -14,7 +14,7 @@ LINE = {"order": 0, "operator": "add", "inputs": [], "outputs": [{"index": "0"}]
 
 
 def entry(count, key="a"):
-    return Entry(key, torch.zeros(count), private=True)
+    return TensorEntry(key, torch.zeros(count), private=True)
 
 
 def test_entries_are_stored_in_their_order_in_another_thread():
@@ -149,8 +149,8 @@ def test_memory_is_bounded_by_the_queue_and_not_by_the_step(tmp_path):
 
 def test_a_cpu_tensor_that_was_given_away_is_not_copied(tmp_path, monkeypatch):
     copies = []
-    real = Entry.kept
-    monkeypatch.setattr(Entry, "kept", lambda entry: copies.append(entry.private) or real(entry))
+    real = TensorEntry.freeze
+    monkeypatch.setattr(TensorEntry, "freeze", lambda entry: copies.append(entry.private) or real(entry))
     writer = Writer(str(tmp_path), background=True)
     writer.open_step(0, 0)
     writer.tensor("a", torch.ones(10), owned=True)

@@ -5,13 +5,13 @@ import torch
 
 from precflow.agent.contract import COMPRESSED_BLOCK
 from precflow.agent.dump.compression import compress_entry
-from precflow.agent.dump.shard import Entry
+from precflow.agent.dump.shard import TensorEntry
 
 NOISE = torch.Generator().manual_seed(1)
 
 
 def entry(tensor):
-    return Entry("aa", tensor, private=False)
+    return TensorEntry("aa", tensor, private=False)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64", "complex64", "int64", "bool", "float8_e5m2"])

@@ -7,7 +7,7 @@ import torch
 
 from precflow.agent.contract import DTYPE_OF_SAFETENSORS
 from precflow.agent.dump import shard as shard_module
-from precflow.agent.dump.shard import Entry, ShardFile, storable
+from precflow.agent.dump.shard import ShardFile, TensorEntry, storable
 from precflow.agent.measure.content_id import content_id
 
 TENSORS = [
@@ -23,7 +23,7 @@ TENSORS = [
 
 
 def entries(tensors, *, private=False):
-    return [Entry(content_id(tensor), tensor, private) for tensor in tensors]
+    return [TensorEntry(content_id(tensor), tensor, private) for tensor in tensors]
 
 
 def write(path, wanted, limit=1 << 30):
@@ -98,7 +98,7 @@ def test_size_and_checksum_are_those_of_file_and_index(tmp_path, held_bytes):
 
 def test_what_is_no_content_id_has_its_checksum_in_the_index(tmp_path, held_bytes):
     tensors = {"aa.sketch": torch.ones(1, 7), "aa": torch.zeros(5), "aa.rows": torch.arange(3.0)}
-    write(tmp_path / "a", [Entry(key, tensor, private=False) for key, tensor in tensors.items()])
+    write(tmp_path / "a", [TensorEntry(key, tensor, private=False) for key, tensor in tensors.items()])
     with safetensors.safe_open(str(tmp_path / "a"), "pt") as file:
         found = file.metadata()
     wanted = {
@@ -110,7 +110,7 @@ def test_what_is_no_content_id_has_its_checksum_in_the_index(tmp_path, held_byte
 def test_the_values_of_the_moment_are_stored(tmp_path, held_bytes):
     tensor = torch.ones(20)
     shard = ShardFile(str(tmp_path / "a"), 1 << 20)
-    shard.add(Entry("a", tensor, private=False))
+    shard.add(TensorEntry("a", tensor, private=False))
     tensor.zero_()
     shard.close()
     assert torch.equal(safetensors.torch.load_file(str(tmp_path / "a"))["a"], torch.ones(20))
@@ -118,14 +118,14 @@ def test_the_values_of_the_moment_are_stored(tmp_path, held_bytes):
 
 def test_what_is_kept_is_copied_once_and_only_where_it_must_be():
     tensor = torch.ones(2)
-    assert Entry("a", tensor, private=True).kept().host is tensor
-    kept = Entry("a", tensor, private=False).kept()
+    assert TensorEntry("a", tensor, private=True).freeze().host is tensor
+    kept = TensorEntry("a", tensor, private=False).freeze()
     assert kept.host is not tensor
-    assert kept.kept() is kept
+    assert kept.freeze() is kept
 
 
 def test_a_shard_is_full_by_bytes_or_by_its_index(tmp_path, monkeypatch):
-    one, large = Entry("a", torch.ones(10), private=False), Entry("b", torch.ones(100), private=False)
+    one, large = TensorEntry("a", torch.ones(10), private=False), TensorEntry("b", torch.ones(100), private=False)
     shard = ShardFile(str(tmp_path / "a"), 100)
     assert shard.fits(large), "an empty shard takes what is larger than its limit"
     shard.add(one)
@@ -136,7 +136,7 @@ def test_a_shard_is_full_by_bytes_or_by_its_index(tmp_path, monkeypatch):
     shard = ShardFile(str(tmp_path / "b"), 1 << 20)
     count = 0
     while count == 0 or shard.fits(one):
-        shard.add(Entry(f"{count:032x}", torch.ones(64000), private=True))
+        shard.add(TensorEntry(f"{count:032x}", torch.ones(64000), private=True))
         count += 1
     assert 1 < count < 20
     shard.close()
@@ -146,7 +146,7 @@ def test_a_shard_is_full_by_bytes_or_by_its_index(tmp_path, monkeypatch):
 def test_large_and_strided_tensors_go_through_in_pieces(tmp_path, held_bytes, monkeypatch):
     monkeypatch.setattr("precflow.agent.measure.transfer.PIECE_BYTES", 64)
     tensor = torch.arange(600.0).reshape(20, 30).t()
-    write(tmp_path / "a", [Entry("a", tensor, private=False)])
+    write(tmp_path / "a", [TensorEntry("a", tensor, private=False)])
     assert torch.equal(safetensors.torch.load_file(str(tmp_path / "a"))["a"], tensor)
 
 
@@ -154,7 +154,7 @@ def test_large_and_strided_tensors_go_through_in_pieces(tmp_path, held_bytes, mo
 def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path, monkeypatch, streamed):
     monkeypatch.setattr(shard_module, "HELD_BYTES", 0 if streamed else 1 << 20)
     shard = ShardFile(str(tmp_path / "a"), 1 << 20)
-    shard.add(Entry("a", torch.ones(4), private=False))
+    shard.add(TensorEntry("a", torch.ones(4), private=False))
     monkeypatch.setattr(shard_module.os, "replace", refuse)
     with pytest.raises(OSError, match="No space"):
         shard.close()
@@ -169,7 +169,7 @@ def test_a_tensor_that_does_not_fit_on_the_disk_leaves_those_before_it(tmp_path,
     monkeypatch.setattr(shard_module, "HELD_BYTES", 0)
     shard = ShardFile(str(tmp_path / "a"), 1 << 20)
     first, second = torch.ones(400), torch.zeros(400)
-    shard.add(Entry("a", first, private=False))
+    shard.add(TensorEntry("a", first, private=False))
     real = shard_module.byte_pieces
     with monkeypatch.context() as patched:
 
@@ -180,7 +180,7 @@ def test_a_tensor_that_does_not_fit_on_the_disk_leaves_those_before_it(tmp_path,
 
         patched.setattr(shard_module, "byte_pieces", half)
         with pytest.raises(OSError, match="No space"):
-            shard.add(Entry("b", second, private=False))
+            shard.add(TensorEntry("b", second, private=False))
     shard.close()
     found = safetensors.torch.load_file(str(tmp_path / "a"))
     assert list(found) == ["a"]

@@ -5,12 +5,12 @@ import pytest
 import safetensors.torch
 import torch
 
-from precflow.agent.dump.shard import Entry
+from precflow.agent.dump.shard import TensorEntry
 from precflow.agent.dump.step_files import StepFiles, json_bytes, write_json
 
 
 def entry(key, count, value=1.0):
-    return Entry(key, torch.full((count,), value), private=True)
+    return TensorEntry(key, torch.full((count,), value), private=True)
 
 
 def test_a_step_is_finished_when_its_seal_is_there(tmp_path):
