@@ -250,9 +250,7 @@ def _import_everything():
     for module in pkgutil.walk_packages(importlib.import_module("precflow").__path__, "precflow."):
         if not module.name.endswith("precflow.__main__"):
             importlib.import_module(module.name)
-    interpreter = importlib.import_module("precflow.sides.interpreter")
-    interpreter.subprocess = OneAnswer()
-    interpreter.fingerprint(importlib.import_module("precflow.config.schema").Side())
+    importlib.import_module("precflow.sides.interpreter").subprocess = OneAnswer()
     rules = importlib.import_module("precflow.diagnosis.rule_files")
     rules.load_rules([importlib.import_module("precflow.resources").directory("conf") / "rule"])  # compiles their templates
     templates = importlib.import_module("precflow.report.templating").load_templates()
