@@ -25,7 +25,7 @@ from numba.core import config
 Function = TypeVar("Function", bound=Callable[..., Any])
 _CONFIG: Any = config
 _LOCK = threading.Lock()
-_SOURCES = ("comparison", "dumps")
+_SOURCES = ("comparison/**/*.py", "dumps/**/*.py", "agent/contract.py")  # the contract has constants of fills and checksums
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}  # the last is not in numba's annotations
 
 
@@ -59,7 +59,7 @@ def fingerprint() -> str:
     """Return 16 hex digits that change with every source file that compiled code may be made of."""
     digest = hashlib.blake2b(digest_size=8)
     root = Path(__file__).parent
-    for path in sorted(path for package in _SOURCES for path in (root / package).rglob("*.py")):
+    for path in sorted(path for pattern in _SOURCES for path in root.glob(pattern)):
         digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()
 

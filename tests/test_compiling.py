@@ -87,10 +87,12 @@ def test_the_folder_is_the_chosen_one_or_the_users_own(monkeypatch, tmp_path):
         assert compiling.folder().parent == tmp_path / "mine" / "precflow"
 
 
-@pytest.mark.parametrize("changed", ["comparison/compiled/bits.py", "comparison/fused/value_classes.py", "dumps/digest.py"])
+@pytest.mark.parametrize(
+    "changed", ["comparison/compiled/bits.py", "comparison/fused/value_classes.py", "dumps/digest.py", "agent/contract.py"]
+)
 def test_any_change_of_the_source_is_another_folder(monkeypatch, tmp_path, changed):
     root = Path(compiling.__file__).parent
-    for package in ("comparison", "dumps"):
+    for package in ("comparison", "dumps", "agent"):
         shutil.copytree(root / package, tmp_path / package)
     before = compiling.fingerprint()
     monkeypatch.setattr(compiling, "__file__", str(tmp_path / "compiling.py"))
