@@ -67,9 +67,9 @@ def kernel(python: Path, folder: Path, *, quick: bool) -> dict[str, Any]:
 def starts(folder: Path) -> dict[str, float]:
     """Return the seconds of the first call in a process: that compiles, and that finds the kernel compiled."""
     code = (
-        "import time, numpy as np\nfrom precflow.comparison.compiled.engine import compiled_range\n"
+        "import time, numpy as np\nfrom precflow.comparison.compiled.engine import find_compiled_pass\n"
         "start = time.perf_counter()\n"
-        "compiled_range('float32', 'float32')(np.ones(9, np.float32), np.ones(9, np.float32), 0, 9)\n"
+        "find_compiled_pass('float32', 'float32')(np.ones(9, np.float32), np.ones(9, np.float32), 0, 9)\n"
         "print(time.perf_counter() - start)"
     )
     own_cache = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache")}

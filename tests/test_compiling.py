@@ -20,15 +20,15 @@ from precflow import compiling
 def double(value):
     return 2 * value
 
-form = compiling.storing(double)
+form = compiling.compile_cached(double)
 doubled = form(5.0)
 print(json.dumps([sum(form.stats.cache_hits.values()), sum(form.stats.cache_misses.values()), doubled]))
 """
 SCRIPT = """
 import json
 import numpy as np
-from precflow.comparison.compiled.engine import compiled_range
-form = compiled_range("float32", "float32")
+from precflow.comparison.compiled.engine import find_compiled_pass
+form = find_compiled_pass("float32", "float32")
 if form:
     ones = np.ones(10, np.float32)
     summary = form(ones, ones * 2, 0, 10)
