@@ -17,7 +17,16 @@ def header(**given):
     return Header(**{"dtype": "float32", "recipe": "demo", "repeat": RepeatCheck(checked=True), **given})
 
 
-DEFAULTS = {"shape": (2, 3), "movement": False, "ordinal": 0, "call": 0, "arguments": {}, "class_name": "Module", "rank": 0}
+DEFAULTS = {
+    "shape": (2, 3),
+    "movement": False,
+    "ordinal": 0,
+    "call": 0,
+    "arguments": {},
+    "class_name": "Module",
+    "rank": 0,
+    "phase": "forward",
+}
 
 
 @dataclass
@@ -45,7 +54,7 @@ class HandMade:
         given = {**DEFAULTS, **options}
         order = len(self.made)
         self.rank = given["rank"]
-        about = (module, given["call"], operator, given["ordinal"], "forward")
+        about = (module, given["call"], operator, given["ordinal"], given["phase"])
         made = Call(
             order=order,
             level="api" if operator else "module",
@@ -54,7 +63,7 @@ class HandMade:
             call=given["call"],
             operator=operator,
             ordinal=given["ordinal"],
-            phase="forward",
+            phase=given["phase"],
             step=0,
             rank=self.rank,
             site=f"model.py:{order} in forward",

@@ -79,6 +79,10 @@ def test_relative_error_is_the_ratio_of_norms():
     assert measure_relative_error(VALUES, target) == pytest.approx(np.linalg.norm(target - VALUES) / np.linalg.norm(VALUES))
 
 
+def test_a_small_reference_is_no_missing_one():
+    assert measure_relative_error(1e-6 * VALUES, 2e-6 * VALUES) == pytest.approx(1.0)
+
+
 def test_what_is_not_defined_is_none():
     zero = np.zeros(4)
     assert fit_scale(zero, zero) is None

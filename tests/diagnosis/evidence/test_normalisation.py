@@ -38,6 +38,17 @@ def test_root_mean_square_without_a_mean():
     assert fit.epsilon == pytest.approx(1e-4, rel=0.01)
 
 
+def test_a_column_without_any_input_does_not_matter():
+    values = np.where(np.arange(64) == 3, 0.0, INPUT)  # padded features: nothing to fit a weight from
+
+    def rms_norm(epsilon):
+        return values / np.sqrt(np.mean(values**2, axis=1, keepdims=True) + epsilon) * WEIGHT
+
+    with np.errstate(all="raise"):
+        fit = fit_epsilon(values, rms_norm(1e-6), rms_norm(1e-4), 1e-6, centred=False)
+    assert fit.epsilon == pytest.approx(1e-4, rel=0.01)
+
+
 def test_noise_and_a_plain_factor_are_not_explained():
     reference = layer_norm(INPUT, 1e-5)
     noise = fit_epsilon(INPUT, reference, reference + 1e-3 * GENERATOR.standard_normal(reference.shape), 1e-5)

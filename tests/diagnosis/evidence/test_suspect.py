@@ -51,6 +51,22 @@ def test_who_it_is_and_why(about):
     assert found["inputs_equal"]
 
 
+@pytest.mark.parametrize(
+    ("operator", "phase", "name"),
+    [
+        ("linear", "forward", "linear"),
+        ("linear", "backward", "linear"),
+        ("", "forward", "linear"),
+        ("", "backward", "linear backward"),
+        ("", "gradient", "linear gradient"),
+        ("", "optimizer", "optimizer"),
+    ],
+)
+def test_a_module_outside_of_its_forward_is_no_operator_of_that_name(about, operator, phase, name):
+    """Rules about ``linear`` speak of its forward, and must not fire for the gradients of a Linear."""
+    assert about(operator, VALUES * 2, phase=phase, class_name="Linear")["operator"] == name
+
+
 def test_what_changed_its_input_is_evidence_where_something_did(about):
     assert "changed" not in about("linear", VALUES * 2)
     assert about("linear", VALUES * 2, changed="input 0 after a / add returned it")["changed"].startswith("input 0")
