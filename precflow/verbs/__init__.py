@@ -1,4 +1,4 @@
-"""The verbs: one file each, with ``main(arguments) -> exit code``. What they share is here."""
+"""The verbs of the command line, one module each with ``main(arguments) -> exit code``; here is what they share."""
 
 from __future__ import annotations
 
@@ -34,29 +34,31 @@ VERBS: Mapping[str, str] = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that refuses an option which it does not have in our own words, with what was probably meant."""
+    """An argument parser whose error for an unknown option suggests the one that was probably meant."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Return what was chosen.
+        """Return the parsed arguments.
 
         Raises:
-            ConfigError: There is no such option.
+            ConfigError: The verb has no such option.
         """
         words = list(args or ())
+        # argparse itself would say only "unrecognized arguments: --ouput". Words behind "--" are no options, whatever they are.
         for number, word in enumerate(words[: words.index("--")] if "--" in words else words):
             option, equals, value = word.partition("=")
             if option.startswith("--") and option not in self._option_string_actions:
                 known = sorted(name for name in self._option_string_actions if name.startswith("--"))
                 given = value if equals else command_line.value_after(words[number + 1 :])
                 raise command_line.unknown_option_error(option, given, known, next_step=f"{self.prog} --help")
-        return super().parse_intermixed_args(words, namespace)  # options may stand between the words, as without a verb
+        # parse_args of argparse fills `nargs="*"` once: of `validate a --json b` it would refuse `b` as unrecognized.
+        return super().parse_intermixed_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
-        super().error(printable(message))
+        super().error(printable(message))  # the message repeats what was typed, which may hold control characters
 
 
 def parser(verb: str, usage: str, description: str = "") -> argparse.ArgumentParser:
-    """Return an argument parser with what every verb knows: ``--json`` and ``--config-dir``."""
+    """Return an argument parser with the options that every verb has: ``--json`` and ``--config-dir``."""
     made = _Parser(
         prog=f"precflow {verb}",
         usage=f"precflow {verb} {usage} [--json] [--config-dir DIR]",
@@ -71,14 +73,14 @@ def parser(verb: str, usage: str, description: str = "") -> argparse.ArgumentPar
 
 
 def json_error(error: PrecflowError) -> dict[str, Any]:
-    """Return an error as ``--json`` shows it."""
+    """Return an error as plain data for ``--json``."""
     problems = error.problems if isinstance(error, ConfigError) else ()
     rows = [{"place": problem.place, "key": problem.key.strip(), "message": problem.message} for problem in problems]
     return {"error": error.message, "problems": rows, "next_step": error.next_step}
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows in columns; wide characters count two."""
+    """Return rows as text in aligned columns; a wide character, such as a Chinese one, takes two places."""
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
     lines = ("   ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)) for row in rows)
@@ -86,4 +88,5 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _width(text: str) -> int:
+    # Unicode's classes W (wide) and F (full width) take two columns of a terminal, all others one.
     return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)

@@ -1,4 +1,4 @@
-"""``precflow agent [DEST]``: the one file that a side needs, to carry into a container without network."""
+"""``precflow agent [DEST]``: write the one file that a side needs, for instance to copy it into a container without network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAME = "precflow-agent.pyz"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the agent; return 0.
+    """Write ``precflow-agent.pyz`` and print how to start it; return 0.
 
     Raises:
         StoreError: The file cannot be written.

@@ -27,7 +27,7 @@ _RESULT, _TABLE = "result.json", "result.csv"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compare; return 0 aligned, 1 misaligned, 3 inconclusive. With ``--record`` the same of that record alone.
+    """Compare two dumps, or one record of them (``--record``); return 0 if aligned, 1 if misaligned, 3 if inconclusive.
 
     Raises:
         DumpError: There is no such dump or record.
@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _write(model: ReportModel, folder: Path) -> list[Path]:
-    """Write the result into a folder, each file whole or not at all."""
+    """Write the result files into a folder and return their paths. No file is ever left half written."""
     from precflow.report import result_csv, result_json
 
     texts = {_RESULT: result_json.render(model), _TABLE: result_csv.render(model)}
@@ -91,6 +91,7 @@ def _say(model: ReportModel, written: Sequence[Path], code: int, *, as_json: boo
     told = render_summary(model, report_path="", exit_code=code, columns=count_columns(sys.stdout), ascii_only=plain).split(
         "\n"
     )
+    # The summary ends with the line "exit N", and the files are named above it, where a run names its report.
     lines = [*told[:-1], f"   result      {written[0]}   {written[1].name}", told[-1]]
     write("\n".join(lines))
 
@@ -116,10 +117,10 @@ def _record(reference: Dump, target: Dump, chosen: argparse.Namespace) -> int:
 
 
 def _both(reference: Dump, target: Dump, text: str) -> tuple[FoundRecord, FoundRecord]:
-    """Return the record that a text means on both sides.
+    """Return the record that a text names, on both sides.
 
     Raises:
-        DumpError: It means none, or several, or only one side has it.
+        DumpError: The text fits no record or several, or only one side has the record.
     """
     from precflow.dumps import lookup
 
@@ -138,11 +139,12 @@ def _both(reference: Dump, target: Dump, text: str) -> tuple[FoundRecord, FoundR
 
 
 def _code(row: Row) -> int:
-    """Return the exit code that this record alone stands for."""
+    """Return the exit code of comparing this record alone."""
     from precflow.judgement.verdicts import MISALIGNED_STATUSES
 
     status = row.judged.status
     if status in MISALIGNED_STATUSES:
         return EXIT_CODES["misaligned"]
+    # Integers, moved values and inputs have no limit, so they are not judged; if they are equal, no limit could fail them.
     same = status in {"pass", "accepted"} or (status == "not_judged" and row.measure.equal)
     return EXIT_CODES["aligned" if same else "inconclusive"]

@@ -1,4 +1,4 @@
-"""``precflow convert DUMP RECORD --to npy|txt``: tensors of a dump as files that other programs read."""
+"""``precflow convert DUMP RECORD --to npy|txt``: write tensors of a dump as files that other programs can read."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from precflow.report.wording import plural
 from precflow.verbs import parser, print_json, say, write
 
 FORMATS = ("npy", "txt")
-INDEX = "records.json"  # beside many files: which file is which record
+INDEX = "records.json"  # written beside the files of several records; says which file holds which record
 _MANY = Path("tensors")
-_LETTERS = 14  # that a number takes in a text, about
+_LETTERS = 14  # characters of one number in a text file, roughly; used to check that the disk has room
 
 
 @dataclass(frozen=True)
 class Written:
-    """One record that was asked for.
+    """One converted record.
 
     Attributes:
         record: Identity.
-        file: Where its tensor is now, ``""`` where it could not be written.
+        file: The file that its tensor was written to; ``""`` if the tensor could not be read.
         dtype: Element type in the dump.
-        shape: Sizes.
-        note: What was done to its elements, or why there is no file.
+        shape: Size of each dimension.
+        note: How its elements were changed for the file, or why there is no file.
     """
 
     record: str
@@ -47,12 +47,12 @@ class Written:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the tensors; return 0, or 2 where a tensor that was stored could not be read.
+    """Write the tensors; return 0, or 2 if a stored tensor could not be read.
 
     Raises:
         ConfigError: The format is not known.
-        DumpError: There is no such dump or record, or nothing of what was asked for was stored.
-        StoreError: A file exists, or cannot be written.
+        DumpError: There is no such dump or record, or the dump stored the tensor of no matching record.
+        StoreError: A file exists already, or cannot be written.
     """
     chosen = _parser().parse_args(arguments)
     if chosen.to not in FORMATS:
@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _files(stored: Sequence[FoundRecord], chosen: argparse.Namespace, *, many: bool) -> list[Path]:
-    """Return where to write each tensor, once it is clear that nothing is in the way and there is room.
+    """Return the file for each tensor, after checking that no such file exists and that the disk has room for all of them.
 
     Raises:
         StoreError: A file exists, the folder cannot be made, or the disk has no room.
@@ -113,7 +113,9 @@ def _files(stored: Sequence[FoundRecord], chosen: argparse.Namespace, *, many: b
 
 
 def _bytes(found: FoundRecord, chosen: argparse.Namespace) -> int:
-    """Return about how large a file will be."""
+    """Return about how large a file will be, in bytes."""
+    # A .npy file has at least 4 bytes an element: bfloat16 and float8, which NumPy lacks, are widened to float32. With --raw
+    # they are written as their bits and keep their size.
     each = NUMPY_DTYPES[found.record.dtype].itemsize if found.record.dtype in NUMPY_DTYPES else 8
     return math.prod(found.record.shape) * (_LETTERS if chosen.to == "txt" else max(each, 1 if chosen.raw else 4))
 
@@ -132,7 +134,7 @@ def _written(dump: Dump, found: FoundRecord, file: Path, chosen: argparse.Namesp
 
 
 def _index(folder: Path, done: Sequence[Written]) -> None:
-    """Write which file is which record: a file's name may be cut or changed."""
+    """Write ``records.json``, which maps files to records: a file's name may be a shortened or changed record name."""
     rows = [
         {"file": Path(one.file).name, "record": one.record, "dtype": one.dtype, "shape": list(one.shape)}
         for one in done
@@ -146,7 +148,7 @@ def _index(folder: Path, done: Sequence[Written]) -> None:
 
 
 def _nothing(dump: Dump, found: Sequence[FoundRecord], text: str) -> DumpError:
-    """Say what there is in place of tensors."""
+    """Return the error for records without a stored tensor; it says what the dump has instead."""
     if not found:
         known = lookup.near(text, [one.text for one in lookup.list_records(dump)])
         return DumpError(f"no record matches {text}" + "".join(f"\n      {one}" for one in known))

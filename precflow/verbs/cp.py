@@ -13,7 +13,7 @@ from precflow.verbs import parser, print_json, say
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Copy one file, never over another one; say the next command; return 0.
+    """Copy one file, never overwriting an existing one, and print the command that uses the copy; return 0.
 
     Raises:
         ConfigError: There is no such name.
@@ -43,6 +43,8 @@ def next_command(group: str, file: Path) -> str:
         return f"precflow {shlex.quote(f'+recipe={file}')}"
     if group == "site":
         return f"PRECFLOW_SITES={shlex.quote(str(file.parent))} precflow +recipe=NAME {shlex.quote(f'+site={file.stem}')}"
+    # --config-dir takes the folder above `standard/` or `standards/`. Rules of such a folder always apply, so no override
+    # chooses them.
     root = file.parent.parent if file.parent.name in (group, f"{group}s") else file.parent
     chosen = {"standard": f"tolerance.standards=[{file.stem}]", "rule": ""}.get(group, f"{group}={file.stem}")
     return f"precflow --config-dir {shlex.quote(str(root))} +recipe=NAME {shlex.quote(chosen) if chosen else ''}".rstrip()

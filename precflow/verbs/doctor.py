@@ -1,4 +1,4 @@
-"""``precflow doctor``: what this machine is, what can be a side here, and what has to be put right. Computes nothing else."""
+"""``precflow doctor``: show what this machine is, which devices can be a side, and what has to be fixed. Runs no recipe."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from precflow.verbs import parser, print_json, say
 if TYPE_CHECKING:
     from precflow.sides.launch import Agents
 
-_NODES = {"cuda": "nvidia", "npu": "davinci"}  # how the kernel calls them
+_NODES = {"cuda": "nvidia", "npu": "davinci"}  # kind of device -> start of its names in /dev: nvidia0, davinci0
 _ANY_RECIPE = "+recipe=sd_text_encoder"  # a site file is composed on top of a recipe; which one makes no difference here
 _PATIENCE = 120.0  # seconds for an interpreter to import torch
 
 
 @dataclass(frozen=True)
 class Row:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
         topic: First column.
         text: What was found.
-        problem: Whether it has to be put right.
-        fix: How.
+        problem: Whether it has to be fixed.
+        fix: How to fix it; ``""`` if there is nothing to fix, or no known way.
     """
 
     topic: str
@@ -48,7 +48,7 @@ Probe = Callable[[RunConfig, str], Mapping[str, Any]]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Look at this machine; return 0 where nothing has to be put right, else 2.
+    """Check this machine and print the results; return 0 if nothing has to be fixed, else 2.
 
     Raises:
         ConfigError: The site file or an override is not usable.
@@ -70,13 +70,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def examine(config: RunConfig, ask: Probe) -> list[Row]:
-    """Return everything that was looked at.
+    """Run all checks and return their results.
 
     Args:
-        config: What a site gives: interpreters, variables, store.
-        ask: Asks a device of a side for its facts; raises SideError where it cannot be a side.
+        config: The interpreters, variables and store to check, from a site file.
+        ask: Returns the facts of a side (see :func:`probe`); raises SideError if this machine cannot run it.
     """
-    with ThreadPoolExecutor(max_workers=1) as pool:  # each loads torch: two at a time, with the devices
+    # Importing torch takes seconds in each interpreter. The pool's one thread and this one, which tries the devices, keep two
+    # of them busy at a time, not more.
+    with ThreadPoolExecutor(max_workers=1) as pool:
         interpreters = pool.map(lambda side: _interpreter(config, side, ask), _own_interpreters(config))
         matches = pool.submit(_matching, config)
         devices = [_device(config, name, ask) for name in DEVICE_KINDS]
@@ -91,15 +93,16 @@ def examine(config: RunConfig, ask: Probe) -> list[Row]:
 
 
 def probe(config: RunConfig, name: str, agents: Agents | None = None) -> Mapping[str, Any]:
-    """Return the facts of a side, asked of an agent in the side's interpreter.
+    """Return the facts of a side, by running an agent in the side's interpreter.
 
     Args:
-        config: Has the side.
-        name: Of the side.
-        agents: Where precflow's own interpreter waits for the next device, with torch imported.
+        config: Configuration with the side.
+        name: ``reference`` or ``target``.
+        agents: Agents that stay alive between calls. A side without an interpreter of its own uses one of them, so that torch
+            is imported once for all devices.
 
     Raises:
-        SideError: It cannot be a side, and why.
+        SideError: The side cannot run here; the message says why.
     """
     from precflow.agent.contract import FACTS_FILE
     from precflow.dumps.requests import environment_request
@@ -116,7 +119,7 @@ def probe(config: RunConfig, name: str, agents: Agents | None = None) -> Mapping
 
 
 def screen(rows: Sequence[Row]) -> str:
-    """Return the rows as text; a topic is written once, and how to put a thing right stands below it."""
+    """Return the rows as text: each topic only in its first row, each fix in the line below its problem."""
     width = max(len(row.topic) for row in rows)
     lines, last = [], ""
     for row in rows:
@@ -156,6 +159,7 @@ def _device(config: RunConfig, name: str, ask: Probe) -> Row:
     try:
         facts = ask(alone, "target")
     except SideError as error:
+        # A machine without a GPU is no problem; one with a GPU that torch cannot use is.
         expected = name == "cpu" or _has_node(name)
         reason = _first_line(error.message).rpartition(f"{name}: ")[2]
         return Row("sides", f"{name}: none ({reason})", problem=expected, fix=error.next_step if expected else "")
@@ -164,13 +168,13 @@ def _device(config: RunConfig, name: str, ask: Probe) -> Row:
 
 
 def _has_node(device: str) -> bool:
-    """Tell whether the kernel knows such an accelerator: then it should be usable."""
-    prefix = _NODES.get(device)
+    """Return whether ``/dev`` has such an accelerator, so that torch should be able to use it."""
+    prefix = _NODES.get(device)  # a digit has to follow: /dev/nvidiactl may be there without a GPU
     return prefix is not None and any(node.name[len(prefix) :].isdigit() for node in Path("/dev").glob(f"{prefix}*"))
 
 
 def _own_interpreters(config: RunConfig) -> list[str]:
-    """Return the sides that a site gives an interpreter of their own, each interpreter once."""
+    """Return the sides with an interpreter of their own; if both have the same one, only the reference."""
     sides = {_side(config, name).interpreter: name for name in ("target", "reference")}
     return sorted(name for interpreter, name in sides.items() if interpreter)
 
@@ -187,7 +191,7 @@ def _interpreter(config: RunConfig, name: str, ask: Probe) -> Row:
 
 
 def _matching(config: RunConfig) -> list[Row]:
-    """Compare torch_npu with the torch that it was built for, where it is installed."""
+    """Check for each side that torch_npu, if installed, fits the installed torch."""
     from precflow.sides.interpreter import take_fingerprint
 
     rows = []
@@ -196,13 +200,13 @@ def _matching(config: RunConfig) -> list[Row]:
         try:
             packages = take_fingerprint(side)["packages"]
         except SideError:
-            continue  # said in the row of the interpreter
+            continue  # the row of the interpreter reports it
         rows += matching(packages)
     return list(dict.fromkeys(rows))
 
 
 def matching(packages: Mapping[str, str]) -> list[Row]:
-    """Return whether torch and torch_npu belong together; nothing where torch_npu is not installed.
+    """Return a row that says whether torch and torch_npu fit together; no row if torch_npu is not installed.
 
     >>> matching({"torch": "2.6.0", "torch-npu": "2.6.0.post5"})
     [Row(topic='matching table', text='torch_npu 2.6.0.post5 belongs to torch 2.6.0', problem=False, fix='')]
@@ -210,6 +214,7 @@ def matching(packages: Mapping[str, str]) -> list[Row]:
     here, npu = packages.get("torch", ""), packages.get("torch-npu", "")
     if not npu:
         return []
+    # torch_npu has the version of its torch with its own releases behind it: 2.6.0rc1 and 2.6.0.post5 need torch 2.6.0.
     wanted = npu.partition(".post")[0].partition("rc")[0]
     if here.partition("+")[0] != wanted:
         text = f"torch_npu {npu} belongs to torch {wanted}; found torch {here or '(none)'}"

@@ -1,4 +1,4 @@
-"""``precflow explain [KEY]``: what a key takes, what it means and who may set it; docs/keys.md is this for all keys."""
+"""``precflow explain [KEY]``: say what a key takes, what it means and who may set it. docs/keys.md says it for all keys."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ refused in a recipe. Precedence: command line, site, recipe, default.
 
 @dataclass(frozen=True)
 class Explained:
-    """What there is to say about one key or section.
+    """The description of one key or section.
 
     Attributes:
         key: Dotted, with ``[]`` for each entry of a list: ``tolerance.rules[].match``.
@@ -56,7 +56,7 @@ class Explained:
         set_by: Who may set it.
         meaning: In sentences.
         example: A value as YAML; ``""`` for a section.
-        keys: Of a section, or of each entry of a list: its keys.
+        keys: The keys inside a section, or inside each entry of a list.
     """
 
     key: str
@@ -69,7 +69,7 @@ class Explained:
 
     @property
     def in_recipe(self) -> str:
-        """The example as lines of a recipe or a site file, from the top."""
+        """The example as lines of a recipe or a site file, with all sections around it."""
         lines: list[str] = []
         indent, dash = 0, ""
         *outer, last = self.key.split(".")
@@ -81,7 +81,7 @@ class Explained:
 
     @property
     def on_command_line(self) -> str:
-        """The example as it is typed; ``""`` for maps and for what stands in a list."""
+        """The example as a command line; ``""`` for maps, lists of maps and keys inside a list."""
         value = yaml.safe_load(self.example) if self.example else None
         nested = isinstance(value, Mapping) or (isinstance(value, list) and any(isinstance(item, Mapping) for item in value))
         if value is None or nested or "[]" in self.key:
@@ -93,7 +93,7 @@ class Explained:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print what there is to say; return 0.
+    """Print the description of a key or a section, or a list of all sections; return 0.
 
     Raises:
         ConfigError: There is no such key.
@@ -119,18 +119,18 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def sections() -> tuple[Explained, ...]:
-    """Return what there is to say about everything, by section, in the order of a recipe."""
+    """Return the descriptions of all sections and of the keys at the top, in the order of a recipe."""
     return _keys(RunConfig, "")
 
 
 def explain(key: str) -> Explained:
-    """Return what there is to say about one key; below an open map that of the map.
+    """Return the description of one key; for a name in an open map (``workload.model.layers``), that of the map.
 
     Args:
         key: Dotted, as on the command line or in a message: ``target.dtype``, ``tolerance.rules[0].match``.
 
     Raises:
-        ConfigError: There is no such key; with those that may be meant.
+        ConfigError: There is no such key; the message names keys that may be meant.
     """
     path = tuple(part for part in re.sub(r"\[\d*\]", ".0", key).lstrip("+~").split(".") if part)
     wrong = key_tree.explain_problem(path) if path else "no such key."
@@ -160,7 +160,7 @@ def every() -> Iterator[Explained]:
 
 
 def page() -> str:
-    """Return docs/keys.md: every section with a table of its keys."""
+    """Return the text of docs/keys.md: every section with a table of its keys."""
     lines = [_HEAD]
     tops = [one for one in sections() if not one.keys]
     lines += ["## At the top", "", *_rows(tops)]
@@ -172,7 +172,7 @@ def page() -> str:
 
 
 def _listed(one: Explained) -> list[Explained]:
-    """Return the keys of a section, its own before the limits, which stand at ``tolerance`` alone."""
+    """Return the keys to list for a section. Limits, which several sections have, are listed for ``tolerance`` only."""
     limits = [inner for inner in one.keys if _name(inner) in _LIMITS]
     return [inner for inner in one.keys if inner not in limits] + (limits if one.key == "tolerance" else [])
 
@@ -254,6 +254,7 @@ def _default(hint: Any, value: Any) -> str:
     if value is None:
         return ""
     written = units.format_value(hint, value) if hint in units.PARSERS else plain(value)
+    # PyYAML writes a lone scalar as "1\n...\n", and would fold long values into several lines.
     text = (
         yaml.safe_dump(written, default_flow_style=True, width=10**9, allow_unicode=True)
         .removesuffix("\n")
@@ -263,7 +264,7 @@ def _default(hint: Any, value: Any) -> str:
 
 
 def _set_by(key: str) -> str:
-    """Return who may set a key: what belongs to a machine is refused in recipes."""
+    """Return who may set a key: a recipe may not set what belongs to one machine."""
     if key == "recipe":
         return "command line"
     return _EVERYBODY if trust.may_set(tuple(key.replace("[]", "").split("."))) else "site, command line"

@@ -1,4 +1,4 @@
-"""``precflow inspect DUMP [RECORD]``: what a dump holds, its records by pattern, or one record in full."""
+"""``precflow inspect DUMP [RECORD]``: show what a dump holds, the records that match a pattern, or one record in full."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _NOT_STORED = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Show a dump, a list of its records, or one record; return 0, or 2 where ``--verify`` found damage.
+    """Show a dump, a list of its records, or one record; return 0, or 2 if ``--verify`` found damage.
 
     Raises:
-        DumpError: There is no such dump or record.
+        DumpError: There is no such dump or record, or the name fits several dumps.
     """
     chosen = _parser().parse_args(arguments)
     from precflow.run.find_dumps import find_dumps
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def show(paper: Paper) -> None:
-    """Print a screen: in colour on a terminal that wants it, plain everywhere else."""
+    """Print a screen, in colour if stdout is a terminal with colours and ``NO_COLOR`` is not set."""
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     plain = not is_unicode(sys.stdout)
     write(paper.render(colour=colour, ascii_only=plain), styled=colour)
@@ -99,6 +99,7 @@ def _dump(dump: Dump, chosen: argparse.Namespace) -> int:
 
 def _plain(dump: Dump, seen: overview.Overview, problems: Sequence[str] | None) -> dict[str, Any]:
     header = dump.header
+    # Without --verify only the damage is known that was noticed on the way; with it, every byte was read.
     counted = asdict(seen)
     counted["damage"] = list(seen.damage if problems is None else problems)
     facts = {"side": header.side, "recipe": header.recipe, "dtype": header.dtype, "device": asdict(header.device)}
@@ -157,7 +158,7 @@ def _viewed(dump: Dump, found: FoundRecord) -> RecordView:
 
 
 def _kept(dump: Dump, found: FoundRecord) -> str:
-    """Say what is kept of a record, and what there is instead of a tensor."""
+    """Return what the dump keeps of a record: the tensor, a part of it, or what it has instead."""
     record = found.record
     what = overview.describe_kept(record)
     if what == "tensor":

@@ -1,4 +1,7 @@
-"""``precflow ls [GROUP]``: what there is, read from the YAML as it stands, in a fraction of a second."""
+"""``precflow ls [GROUP]``: list the names in a group with their titles.
+
+The YAML files are read without composing them, so that it takes a fraction of a second.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from precflow.errors import ConfigError
 from precflow.metrics import LIMITED, METRICS
 from precflow.verbs import parser, print_json, table, write
 
-_TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}")
+_TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}")  # a place that Jinja fills in, {{ ... }} or {% ... %}
 
 
 @dataclass(frozen=True)
@@ -25,8 +28,8 @@ class Entry:
     Attributes:
         name: What to type.
         title: What it is, in one line.
-        owner: Who answers for it.
-        origin: Where it comes from.
+        owner: Who is responsible for it.
+        origin: Where it comes from: precflow, or a folder of a user or team.
     """
 
     name: str
@@ -44,6 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser("ls", "[GROUP]")
     options.add_argument("group", nargs="?", default="recipe", help=f"one of {', '.join(_GROUPS)}")
     chosen = options.parse_args(arguments)
+    # `ls recipes` is the same as `ls recipe`.
     group = chosen.group if chosen.group in _GROUPS else chosen.group.removesuffix("s")
     if group not in _GROUPS:
         raise ConfigError(f"no such group: {chosen.group}.{did_you_mean(chosen.group, _GROUPS)}   Groups: {', '.join(_GROUPS)}")
@@ -58,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def entries_of(group: str, config_dirs: Sequence[Path] = ()) -> list[Entry]:
-    """Return what a group has, sorted by name."""
+    """Return the entries of a group, sorted by name."""
     return sorted(_GROUPS[group](group, config_dirs), key=lambda entry: entry.name)
 
 
@@ -90,7 +94,7 @@ def _entry(document: Document, origin: str) -> Entry:
         return Entry(document.name, f"not usable: {problem.message}   ({problem.place})", "", origin)
     about = document.data.get("about")
     title = _text(about, "title") or _text(document.data, "title")
-    if not title or _TEMPLATE.search(title):  # a rule's title is filled in with evidence; here there is none
+    if not title or _TEMPLATE.search(title):  # the title of a rule has places for evidence, and here there is no evidence
         title = _first_comment(document) or _TEMPLATE.sub("...", title)
     return Entry(document.name, title, _text(about, "owner"), origin)
 

@@ -1,4 +1,4 @@
-"""``precflow open [FOLDER]``: the newest report, in the browser."""
+"""``precflow open [FOLDER]``: open the newest report in the browser."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _PAGE = "report.html"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Open the newest report, or print where it is; return 0.
+    """Open the newest report, or print its path if asked to or if there is no browser; return 0.
 
     Raises:
-        StoreError: There is none.
+        StoreError: There is no report.
     """
     options = parser("open", "[FOLDER] [--print]")
     options.add_argument(
@@ -40,6 +40,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def newest(folder: Path) -> Path | None:
-    """Return the youngest report below a folder; the copies inside stores do not count."""
+    """Return the newest report below a folder, or ``None``. Copies in ``store/`` and ``public/`` folders do not count."""
     found = [page for page in folder.rglob(_PAGE) if not {"store", "public"} & set(page.relative_to(folder).parts)]
     return max(found, key=lambda page: page.stat().st_mtime, default=None)

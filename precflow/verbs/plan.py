@@ -1,4 +1,4 @@
-"""``precflow plan +recipe=NAME [key=value ...]``: which stages would run, which are kept, and why."""
+"""``precflow plan +recipe=NAME [key=value ...]``: show which stages would run, which are kept, and why."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from precflow.verbs import parser, print_json, say, write
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the plan of a run; return 0. Nothing is computed: what dumps will take is told by shapes alone.
+    """Print the plan of a run; return 0. No values are computed: the sizes of dumps follow from shapes and element types.
 
     Raises:
         ConfigError: The recipe does not compose.

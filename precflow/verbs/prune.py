@@ -1,4 +1,4 @@
-"""``precflow prune [RUN ...]``: frees space that no kept run needs; shows what, and deletes it with ``--yes``."""
+"""``precflow prune [RUN ...]``: show which finished stages no kept run needs, and delete them if ``--yes`` is given."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DAY, _HOUR = 86400.0, 3600.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Show what can go; delete it where that is asked for. Return 0, or 2 where something could not be deleted.
+    """Show what can be deleted, and with ``--yes`` delete it; return 0, or 2 if something could not be deleted.
 
     Raises:
         ConfigError: An age or a number cannot be read.
@@ -39,6 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     found = pruning.find_prunable(folders, stores, wish, witnesses=pruning.run_folders(RUNS))
     hindered: dict[Path, str] = {}
     if chosen.yes:
+        # Finding takes time, for every file is measured; a run may have started to use one of the folders since.
         again = {one.store: one for one in pruning.find_prunable(folders, stores, wish, witnesses=pruning.run_folders(RUNS))}
         for one in found:
             hindered |= {rest.folder: why for rest, why in pruning.prune(one, again.get(one.store, one)) if why}
@@ -67,7 +68,7 @@ def _number(text: str) -> int | None:
 
 
 def _places(texts: Sequence[str]) -> tuple[list[Path], list[Path]]:
-    """Return the run folders and the other stores that are meant; the runs below ``runs/`` always tell what they name."""
+    """Return the run folders, and the stores outside of run folders, that the words name; without words, all of ``runs/``."""
     if not texts:
         return pruning.run_folders(RUNS), []
     folders: list[Path] = []

@@ -1,4 +1,7 @@
-"""``precflow request RECIPE sides=[SIDE]``: what the agent of one side is asked, for a machine that starts its own jobs."""
+"""``precflow request RECIPE sides=[SIDE]``: write the request that the agent of one side reads.
+
+It is for machines where precflow cannot start the agent itself, such as a cluster with a job queue.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,10 @@ _COMMAND = "{command}"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the request on stdout, and on stderr what the job has to do; return 0.
+    """Print the request on stdout, and the shell commands of the job on stderr; return 0.
 
     Raises:
-        ConfigError: The recipe does not compose, names no single side, or that side has nothing to run.
+        ConfigError: The recipe does not compose, ``sides`` is not one side, or that side has nothing to run.
         StoreError: The file cannot be written.
     """
     from precflow.config.composition import compose
@@ -63,12 +66,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def made(composed: Any, side: str, *, out: str, import_paths: Sequence[str]) -> dict[str, Any]:
-    """Return the request for the dump of a side that is run elsewhere.
+    """Return the request to record the dump of one side on another machine.
 
     Args:
         composed: The composed recipe.
         side: ``reference`` or ``target``.
-        out: Folder for the dump, as the job sees it; relative ones from where the job starts.
+        out: Folder for the dump, as the job sees it; a relative path starts at the job's working directory.
         import_paths: Folders where the job finds the modules that the recipe names.
 
     Raises:
@@ -109,13 +112,22 @@ def _only(sides: Sequence[str]) -> str:
 
 
 def _told(request: Mapping[str, Any], settings: Side, secrets: Iterable[str], file: str, judged: str) -> str:
-    """Return what the job has to do; ``secrets``: the keys of what is in no file, and comes in a variable."""
+    """Return the shell commands of the job.
+
+    Args:
+        request: What the agent will read.
+        settings: The recipe's section of the side.
+        secrets: Keys of the values that were left out of the request: the job gets them in an environment variable.
+        file: The request's file.
+        judged: Overrides of the command that judges the finished dump.
+    """
     from precflow.sides.launch import imply_variables
 
     variables = {**imply_variables(request), **redaction.redact(settings.variables)}
-    if secrets:
+    if secrets:  # the user fills in the values: what is printed here may end up in a log
         variables[redaction.VARIABLE] = json.dumps(dict.fromkeys(secrets, redaction.REDACTED))
     words = [settings.interpreter or "python", _AGENT, file]
+    # A launcher may say where the command goes, such as [srun, "{command}", --end]; otherwise it goes to the end.
     place = settings.launcher.index(_COMMAND) if _COMMAND in settings.launcher else len(settings.launcher)
     command = [*settings.launcher[:place], *words, *settings.launcher[place + 1 :]]
     lines = [

@@ -1,4 +1,4 @@
-"""``precflow show RECIPE [key=value...] [SECTION]``: the composed recipe, with where each line comes from in the margin."""
+"""``precflow show RECIPE [key=value...] [SECTION]``: print the composed recipe, with the origin of each line in the margin."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _GREY, _PLAIN = "\033[90m", "\033[0m"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a composed recipe; return 0.
+    """Print a composed recipe, or one file such as ``standard/NAME``; return 0.
 
     Raises:
-        ConfigError: It does not compose, or it has no such section.
+        ConfigError: The recipe does not compose, has no such section, or there is no such file.
     """
     from precflow.config.composition import compose
     from precflow.config.recipe_yaml import fill_defaults
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _file(words: Sequence[str], config_dirs: Sequence[Path]) -> Document | None:
-    """Return the file that ``standard/NAME``, ``rule/NAME``, ``emulate/NAME``... names; ``None`` where a recipe is meant.
+    """Return the file that ``standard/NAME``, ``rule/NAME``, ``emulate/NAME``... names; ``None`` if the words name a recipe.
 
     Raises:
         ConfigError: There is no such name in the group.
@@ -72,7 +72,15 @@ def _show_file(document: Document, *, as_json: bool) -> None:
 
 
 def as_overrides(words: Sequence[str]) -> tuple[list[str], str]:
-    """Return the overrides and the section that words ask for; the first bare word is the recipe where no other is chosen."""
+    """Split words into overrides and a section, ``""`` for none.
+
+    Words without ``=`` are the recipe, unless ``+recipe=NAME`` is among the overrides, and after it the section::
+
+        minilm target.dtype=float16 tolerance  ->  ["+recipe=minilm", "target.dtype=float16"], "tolerance"
+
+    Raises:
+        ConfigError: There is more than one section.
+    """
     overrides = [word for word in words if "=" in word or word[:1] in "+~"]
     bare = [word for word in words if word not in overrides]
     if bare and not any(word.lstrip("+").startswith("recipe=") for word in overrides):
@@ -99,5 +107,5 @@ def _with_margin(rows: Sequence[tuple[str, str]], *, colour: bool) -> str:
 
 
 def _short(place: str) -> str:
-    """Return a place without the folders that lead to it: the last two parts are enough to find it."""
+    """Return a long place without its outer folders: the last two parts are enough to find it."""
     return place if len(place) <= 48 else "..." + str(Path(*Path(place).parts[-2:]))

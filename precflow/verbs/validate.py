@@ -1,4 +1,4 @@
-"""``precflow validate [RECIPE|FILE|key=value ...]``: every problem of every recipe, nothing run, torch not imported."""
+"""``precflow validate [RECIPE|FILE|key=value ...]``: list every problem of every recipe. Runs nothing, imports no torch."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Checked:
 
     Attributes:
         title: Its file or its name.
-        problems: What makes it unusable, and what a run would count as a failure again.
+        problems: What makes it unusable. Without such, its expired accepted differences: a run would judge those records again.
         untrusted: It is unusable here only because it names code that is not trusted.
-        warnings: What hinders no run and is hardly meant.
+        warnings: What would not stop a run but is probably a mistake.
     """
 
     title: str
@@ -35,7 +35,7 @@ class Checked:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Check recipes; return 0 where all are usable, else 2.
+    """Check recipes; return 0 if all are usable, else 2.
 
     Raises:
         ConfigError: A folder of recipes is missing.
@@ -59,9 +59,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _jobs(words: Sequence[str], config_dirs: Sequence[Path]) -> list[tuple[str, list[str], bool]]:
-    """Return what to check: title, overrides, and whether they are a whole command line that has to run as it stands.
+    """Return what to check: a title, the overrides, and whether they have to be complete, that is, ready to run.
 
-    Overrides go to every recipe that is named. A recipe may leave something to the command line, such as the dumps to compare.
+    Only a typed command line (``+recipe=NAME ...``) has to be complete. A recipe by itself may leave something to the command
+    line, such as the dumps to compare. Overrides are applied to every recipe that is named.
     """
     overrides = [word for word in words if "=" in word or word[:1] in "+~"]
     named = [word for word in words if word not in overrides]
@@ -73,7 +74,7 @@ def _jobs(words: Sequence[str], config_dirs: Sequence[Path]) -> list[tuple[str, 
 
 
 def _files(words: Sequence[str], within: Sequence[SearchFolder]) -> tuple[list[tuple[SearchFolder, str]], list[str]]:
-    """Return the standards, rules and faults to check, and the other words; where nothing is named, all of a team's."""
+    """Return the standards, rules and emulated faults to check, and the other words; without words, all of a team's files."""
     known = {group: list_names(group, within) for group in _OF_TEAMS}
     if not words:
         return [(place, name) for group in _OF_TEAMS for name, place in known[group].items() if place.origin != SHIPPED], []
@@ -106,6 +107,7 @@ def _check_file(place: SearchFolder, name: str, within: Sequence[SearchFolder]) 
             problems += [*document.problems, *trust.find_forbidden_text(document)]
             rules = document.data.get("rules")
             for path, message in emulation.find_problems(rules) if isinstance(rules, list) else ():
+                # The problem may be about a key that is missing, so it has no line: take that of the nearest key around it.
                 near = next((path[1:length] for length in range(len(path), 1, -1) if path[1:length] in document.marks), ())
                 problems.append(Problem(document.marks[near].place if near else display_path(file), dotted(path[1:]), message))
     except ConfigError as error:
@@ -143,7 +145,7 @@ def _screen(checked: Sequence[Checked], unusable: int, seconds: float) -> str:
 
 
 def _sum(checked: Sequence[Checked], unusable: int) -> str:
-    """Return the last line; a recipe that only waits for trust is unusable where it was named, and said so where it was not."""
+    """Return the last line. It counts apart the recipes that would be usable if the user trusted the code they name."""
     if unusable:
         of = f"{unusable} of {len(checked)} recipes {'is' if unusable == 1 else 'are'}" if len(checked) > 1 else "the recipe is"
         return f" {of} not usable"
@@ -162,7 +164,7 @@ def _rows(one: Checked) -> list[str]:
 
 
 def _line(place: str, title: str) -> str:
-    """Return the line alone where the place is in the file that the title names."""
+    """Return a place without its file if the title names that file already: ``12`` for ``a.yaml:12``."""
     file, _, line = place.rpartition(":")
     same = file and (file == title or (Path(title).suffix and file == display_path(Path(title))))
     return line if same else place
