@@ -1,10 +1,10 @@
-"""Says what happened when a mapped file is cut short while it is read, before the system ends the process for it.
+"""Prints a message and exits if a mapped file is cut short while it is read, where the system would just kill the process.
 
-Shards are mapped. If a mapped file gets shorter (on a network folder, by a copy that starts again), or its disk goes away,
-reading the missing part is a bus error: not an exception, and without this module not even a message. A handler in Python
-would never run, because the failing instruction cannot be left; a handler of the C library can print a message and exit with
-the code for what could not be done. Only the command line installs it: a program that imports precflow has signals of its
-own.
+Shards are mapped into memory. If a mapped file gets shorter (a copy onto a network folder starts again) or its disk goes away,
+reading the missing part raises no exception: the system sends SIGBUS, which ends the process without a message. Python's
+``signal.signal`` cannot help: it only notes the signal and runs the Python function after the current instruction, but the
+failing read is repeated forever. So the handler is registered with the C library and runs at once. Only the command line
+installs it, because a program that imports precflow may handle signals in its own way.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ MESSAGE = """ a file of a dump was cut short, or its disk went away, while it wa
    make sure that nobody writes there, then the same command: it goes on behind what is finished, and names the file
 """
 
-_handlers: list[Any] = []  # the C library has only their addresses
+_handlers: list[Any] = []  # kept alive here: the C library knows only their addresses, and ctypes would free them
 
 
 @functools.cache
 def explain_bus_errors() -> None:
-    """From now on, exit with a message and code 2 if a mapped file ends before what is read of it; Linux only.
+    """From now on, exit with a message and code 2 if a mapped file ends before the part that is being read; Linux only.
 
-    If ``faulthandler`` is on, it reports bus errors itself, and nothing is changed.
+    If ``faulthandler`` is on, it already reports bus errors, so its handler stays.
     """
     if sys.platform != "linux" or faulthandler.is_enabled():
         return
@@ -39,6 +39,7 @@ def explain_bus_errors() -> None:
 
 
 def _leave(_: int) -> None:
+    # Only os.write and os._exit: the process may have been stopped anywhere, so buffered output and cleanup are not safe here.
     shown = "\x1b[?25h\n" if os.isatty(2) else ""  # a spinner has hidden the cursor
     os.write(2, f"{shown}{MESSAGE}".encode())
     os._exit(EXIT_CODE)

@@ -1,9 +1,9 @@
-"""Content id of a tensor's bytes on the judge's side: the very function that agents compute on their devices.
+"""Computes the content id of a tensor's bytes for the judge: the same function that agents compute on their devices.
 
-The bytes (little-endian, C order, zeros behind them up to whole words) are uint32 words in blocks of 16384. Each word is mixed
-with a weight that hangs on its place in the block, and each of a block's two lanes is the sum of the mixed words times weights
-of its own, modulo 2^32; so lanes are added up in any order, by anyone. The id is BLAKE2b-128 over ``float32[3,77]`` and the
-lanes, block by block: 8 bytes for each 64 KiB.
+The bytes (little-endian, C order, padded with zeros to whole words) are read as uint32 words in blocks of 16384. Each word is
+mixed with a weight that depends on its place in the block. Each block has two checksums, its lanes: the sum of the mixed words
+times weights of that lane, modulo 2^32. Such sums come out the same in any order, so a device or several threads can add them
+up. The id is BLAKE2b-128 over type and shape (``float32[3,77]``) and the lanes of all blocks, 8 bytes for each 64 KiB.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ BLOCK_WORDS = 16384
 BLOCK_BYTES = 4 * BLOCK_WORDS
 SEEDS = (0x243F6A88, 0x85A308D3)
 FACTOR = 0x9E3779B1
-WORTH_COMPILING = 1 << 29  # bytes; NumPy reads less than that before numba is even loaded
-_STRETCH = 256  # blocks after which the pages of a mapped file are given back: 16 MiB
+WORTH_COMPILING = 1 << 29  # bytes; with less to read, NumPy is done before numba is even loaded
+_STRETCH = 256  # blocks after which the pages of a mapped file are released: 16 MiB
 _HALF, _ODD, _WORD = np.uint32(16), np.uint32(1), 0xFFFFFFFF
 _LOCK = threading.Lock()
 
 
 def content_id(array: npt.NDArray[Any]) -> str:
-    """Return the content id of a tensor of a type that a dump can hold, 32 hex digits.
+    """Return the content id of a tensor, 32 hex digits; its type must be one that a dump can hold.
 
     >>> content_id(np.array([[1.0, -2.5]], np.float32))
     '824087d03562cbda6502751f0c07382a'
@@ -45,12 +45,12 @@ def content_id(array: npt.NDArray[Any]) -> str:
 
 
 def id_of_lanes(dtype: str, shape: Iterable[int], blocks: Words) -> str:
-    """Return the content id of a tensor whose lanes are known.
+    """Return the content id of a tensor from the lanes of its blocks.
 
     Args:
         dtype: Name of the element type, such as ``bfloat16``.
         shape: Sizes.
-        blocks: uint32 ``[blocks, 2]``, lanes of all blocks in order.
+        blocks: uint32 ``[blocks, 2]``, the lanes of all blocks in order.
     """
     state = hashlib.blake2b(f"{dtype}[{','.join(map(str, shape))}]".encode("ascii"), digest_size=DIGEST_SIZE)
     state.update(np.ascontiguousarray(blocks, "<u4").tobytes())
@@ -58,11 +58,14 @@ def id_of_lanes(dtype: str, shape: Iterable[int], blocks: Words) -> str:
 
 
 def lanes(data: npt.NDArray[np.uint8], *, compiled: bool | None = None) -> Words:
-    """Return the lanes of bytes, uint32 ``[blocks, 2]``; threads may call it at once, and most of it holds no lock.
+    """Return the lanes of some bytes, uint32 ``[blocks, 2]``.
+
+    Several threads may call it at once: most of the work runs without the interpreter's lock.
 
     Args:
-        data: Bytes of a whole tensor, or of a part of it that starts with a block.
-        compiled: Read them by the compiled form where there is one; by default once this process has much to read.
+        data: Bytes of a whole tensor, or of a part of it that starts at a block.
+        compiled: Use the compiled function if numba is installed. By default it is used once this process has read
+            ``WORTH_COMPILING`` bytes.
     """
     wanted = _reads_much(data.size) if compiled is None else compiled
     measure = (_find_compiled() if wanted else None) or _add_lanes_by_numpy
@@ -76,30 +79,30 @@ def lanes(data: npt.NDArray[np.uint8], *, compiled: bool | None = None) -> Words
 
 
 def no_lanes(size: int) -> Words:
-    """Return zeros to add the lanes of so many bytes to, uint32 ``[blocks, 2]``."""
+    """Return zeros, uint32 ``[blocks, 2]``, to which the lanes of ``size`` bytes are added."""
     return np.zeros((-(-size // BLOCK_BYTES), 2), np.uint32)
 
 
 def words(data: npt.NDArray[np.uint8]) -> Words:
-    """Return the whole words of bytes, little-endian and read-only; copied where they do not lie at whole words."""
-    whole = data[: data.size // 4 * 4]
+    """Return the whole words of some bytes, little-endian and read-only; copied if their address is not a multiple of 4."""
+    whole = data[: data.size // 4 * 4]  # the rest, one to three bytes, is for `add_last`
     seen: Words = (whole if address(whole) % 4 == 0 else whole.copy()).view("<u4")
     seen.flags.writeable = False
     return seen
 
 
 def add_last(data: npt.NDArray[np.uint8], blocks: Words) -> None:
-    """Add the word that the last one to three bytes make with zeros behind them; nothing where all words are whole.
+    """Add the last one to three bytes to the lanes, padded with zeros to a word; nothing if all words are whole.
 
     Args:
-        data: Bytes of a whole tensor, or of its last part, which starts with a block.
-        blocks: Their lanes, with all whole words summed up.
+        data: Bytes of a whole tensor, or of its last part, which starts at a block.
+        blocks: The lanes of these bytes, which already contain all whole words; the last row is changed.
     """
     odd = data.size % 4
     if odd:
         word = int.from_bytes(data[-odd:].tobytes(), "little")
         place = data.size // 4 % BLOCK_WORDS
-        first, second = (int(weights()[lane, place]) for lane in (0, 1))
+        first, second = (int(weights()[lane, place]) for lane in (0, 1))  # Python integers, so `& _WORD` does the modulo
         mixed = (word ^ first) * FACTOR & _WORD
         mixed ^= mixed >> 16
         blocks[-1] += np.array([mixed * (first | 1) & _WORD, mixed * second & _WORD], np.uint32)
@@ -109,7 +112,8 @@ def add_last(data: npt.NDArray[np.uint8], blocks: Words) -> None:
 def weights() -> Words:
     """Return two weights for every place in a block, uint32 ``[2, BLOCK_WORDS]``.
 
-    Words are mixed with the first; made odd, it is the weight of the first lane. The second is that of the second lane.
+    The first is mixed into the word and, made odd, is also the weight of the first lane. The second is the weight of the second
+    lane.
     """
     places = np.arange(BLOCK_WORDS, dtype=np.uint32)
     made = np.stack([_mix(places + np.uint32(seed)) for seed in SEEDS])
@@ -118,14 +122,14 @@ def weights() -> Words:
 
 
 def _mix(values: Words) -> Words:
-    """Return the agents' ``mix32`` of each value."""
+    """Return each value hashed as the agents' ``mix32`` does it."""
     values = (values ^ values >> _HALF) * np.uint32(0x7FEB352D)
     values = (values ^ values >> np.uint32(15)) * np.uint32(0x846CA68B)
     return values ^ values >> _HALF
 
 
 def _add_lanes_by_numpy(seen: Words, weight: Words, blocks: Words) -> None:
-    """Do what the compiled form does: set the lanes of every block."""
+    """Set the lanes of every block, as the compiled function does."""
     for number in range(len(blocks)):
         block = seen[number * BLOCK_WORDS : (number + 1) * BLOCK_WORDS]
         first, second = weight[0, : block.size], weight[1, : block.size]
@@ -137,11 +141,11 @@ def _add_lanes_by_numpy(seen: Words, weight: Words, blocks: Words) -> None:
         blocks[number, 0] = np.add.reduce(mixed, dtype=np.uint32)
 
 
-_read = 0  # bytes so far, by NumPy
+_read = 0  # bytes whose lanes this process was asked for so far
 
 
 def _reads_much(size: int) -> bool:
-    """Count the bytes that NumPy reads in this process, and say whether it is time to compile."""
+    """Add to the count of bytes that this process has read, and tell whether compiling is worth it by now."""
     global _read  # noqa: PLW0603  a process reads one dump or many, in any number of calls
     with _LOCK:
         _read += size
@@ -149,13 +153,13 @@ def _reads_much(size: int) -> bool:
 
 
 def _find_compiled() -> Callable[..., None] | None:
-    with _LOCK:
+    with _LOCK:  # `functools.cache` alone would let two threads compile at the same time
         return _load_and_test()
 
 
 @functools.cache
 def _load_and_test() -> Callable[..., None] | None:
-    """Return the compiled form where numba is there and it gives what NumPy gives."""
+    """Return the compiled function if numba is installed and gives the same lanes as NumPy for a sample, else ``None``."""
     if importlib.util.find_spec("numba") is None:
         return None
     sample, blocks, expected = weights()[1, :77], np.zeros((1, 2), np.uint32), np.zeros((1, 2), np.uint32)

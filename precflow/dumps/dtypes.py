@@ -1,4 +1,4 @@
-"""Element types by name: their NumPy form, their kind, and the facts of the floating point ones.
+"""Element types by name: their NumPy dtype, whether they are floating point, and the limits of those that are.
 
 Names are torch's without the prefix (``float32``, ``bfloat16``, ``float8_e4m3fn``). bfloat16 and float8 come from
 ``ml_dtypes``.
@@ -33,22 +33,22 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     "complex64": np.dtype(np.complex64),
     "complex128": np.dtype(np.complex128),
 }
-FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")  # from fine to coarse
-_NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}  # dtype.name is put together anew each time
-_PARTS = {"complex64": "float32", "complex128": "float64"}
+FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")  # by precision, finest first
+_NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}  # faster than `dtype.name`, which builds a text on each access
+_PARTS = {"complex64": "float32", "complex128": "float64"}  # type of the real and the imaginary part
 _RANKS = {name: FLOATS.index(_PARTS.get(name, name)) for name in (*FLOATS, *_PARTS)}
 
 
 @dataclass(frozen=True, slots=True)
 class FloatFacts:
-    """What a floating point type can hold.
+    """Precision and range of a floating point type.
 
     Attributes:
         name: Torch's name.
         digits: Bits of the significand, the hidden one included: 24 for ``float32``.
         largest: Largest finite value.
-        smallest_normal: Below it (and above 0) values are subnormal.
-        smallest: Smallest positive value, subnormal.
+        smallest_normal: Smallest positive normal value; smaller ones are subnormal.
+        smallest: Smallest positive value, which is subnormal.
     """
 
     name: str
@@ -60,7 +60,7 @@ class FloatFacts:
 
 @functools.cache
 def float_facts(name: str) -> FloatFacts:
-    """Return the facts of a floating point type.
+    """Return precision and range of a floating point type.
 
     Raises:
         KeyError: The name is not one of ``FLOATS``.
@@ -73,7 +73,7 @@ def float_facts(name: str) -> FloatFacts:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Return the name of a NumPy element type, ``""`` where a dump cannot hold it.
+    """Return the name of a NumPy element type, or ``""`` if a dump cannot hold it.
 
     >>> name_of(np.dtype("float32")), name_of(np.dtype("<U3"))
     ('float32', '')
@@ -82,7 +82,7 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 
 def real_part(name: str) -> str:
-    """Return the type of the parts of a complex type; other names stay as they are.
+    """Return the type of the real and imaginary parts of a complex type; other names are returned unchanged.
 
     >>> real_part("complex64"), real_part("bfloat16")
     ('float32', 'bfloat16')
@@ -91,9 +91,9 @@ def real_part(name: str) -> str:
 
 
 def is_floating(name: str) -> bool:
-    """Say whether a type is floating point or complex, one that a dump cannot hold included: its rounding is to be judged.
+    """Tell whether values of a type are rounded numbers: floating point, complex, or quantized, which stands for such numbers.
 
-    Quantized types stand for such numbers.
+    This goes by the name, so it also answers for types whose tensors a dump cannot hold, such as ``float8_e4m3fnuz``.
 
     >>> is_floating("bfloat16"), is_floating("float8_e4m3fnuz"), is_floating("quint8"), is_floating("uint8")
     (True, True, True, False)
@@ -102,7 +102,7 @@ def is_floating(name: str) -> bool:
 
 
 def coarsest(names: Iterable[str]) -> str:
-    """Return the floating point type with the fewest digits; others than ``FLOATS`` are passed over, ``""`` if none is left.
+    """Return the least precise of some types, by the order of ``FLOATS``; others are ignored, ``""`` if none is left.
 
     >>> coarsest(["float32", "float16", "int64", "complex128"])
     'float16'

@@ -1,4 +1,4 @@
-"""Estimates what a dump will take on disk, from an earlier dump of the same workload: its records have the shapes."""
+"""Estimates how many bytes a dump will take on disk, from the shapes in an earlier dump of the same workload."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
 
-WHOLE = 1024  # elements; tensors up to this size are kept whole in place of their sketch
+WHOLE = 1024  # elements; a tensor up to this size is stored itself instead of its sketch
 _SKETCH_BYTES = 509 * 4  # 509 sums in float32
-_ROWS = 1024  # norms of rows that are kept of one tensor, at most
-_UNKNOWN = 4  # bytes that are assumed for an element of an unknown type
+_ROWS = 1024  # row norms kept of one tensor, at most
+_UNKNOWN = 4  # bytes assumed for an element of an unknown type
 
 
 def element_bytes(dtype: str) -> int:
@@ -25,16 +25,16 @@ def element_bytes(dtype: str) -> int:
 
 
 def tensor_bytes(record: Record) -> int:
-    """Return how many bytes a record's tensor, or the kept part of it, takes in a shard."""
+    """Return how many bytes a record's tensor takes in a shard, or the part of it that is kept."""
     return math.ceil(math.prod(record.shape) * record.share) * element_bytes(record.dtype)
 
 
 def sketch_bytes(record: Record, parts: int = 1) -> int:
-    """Return how many bytes a record's sketch takes in a shard; small tensors are kept whole.
+    """Return how many bytes a record's sketch and row norms take in a shard; small tensors are stored whole instead.
 
     Args:
-        record: With a shape.
-        parts: 2 if high and low parts of values are summed up apart (``capture.fine``), else 1.
+        record: The record of the earlier dump.
+        parts: 2 if the high and the low parts of values are summed up separately (``capture.fine``), else 1.
     """
     elements = math.ceil(math.prod(record.shape) * record.share)
     if elements <= WHOLE:
@@ -50,17 +50,22 @@ def rows_bytes(record: Record) -> int:
 
 
 def holds_tensor(record: Record, *, movement: bool) -> bool:
-    """Tell whether a dump in full detail stores a tensor for a record: not for weights as inputs, not for data movement."""
+    """Tell whether a dump in full detail stores a tensor for a record: not for weights as inputs, nor for data movement.
+
+    Args:
+        record: The record of the earlier dump.
+        movement: Its call only moves values, such as a transpose.
+    """
     return bool(record.known) and not record.weight and not movement
 
 
 def estimate_dump(dump: Dump, capture: Mapping[str, Any], dtype: str) -> int | None:
-    """Return about how many bytes a dump of the same workload will take; ``None`` if this one does not show it.
+    """Return about how many bytes a dump of the same workload will take; ``None`` if the earlier dump lacks some of its calls.
 
     Args:
-        dump: An earlier one, in any detail.
-        capture: Section ``capture`` of the request for the dump in question.
-        dtype: Element type that it will run in.
+        dump: The earlier dump, in any detail.
+        capture: Section ``capture`` of the request for the new dump.
+        dtype: Element type that the new dump will run in.
     """
     if not _covers(dump.header.capture, capture):
         return None
@@ -71,9 +76,9 @@ def estimate_calls(calls: Sequence[Call], capture: Mapping[str, Any], dtype: str
     """Return about how many bytes a dump of these calls will take; ``None`` if there are none.
 
     Args:
-        calls: Of all levels and phases that are asked for; those of the first step are counted.
-        capture: Section ``capture`` of the request for the dump in question.
-        dtype: Element type that it will run in.
+        calls: Calls of all requested levels and phases. Those of the first rank and step are counted, once for each step.
+        capture: Section ``capture`` of the request for the new dump.
+        dtype: Element type that the new dump will run in.
         ran_in: Element type of the earlier run; ``""`` means the same one.
     """
     if not calls:
@@ -94,6 +99,8 @@ def estimate_calls(calls: Sequence[Call], capture: Mapping[str, Any], dtype: str
         for record in (*call.inputs, *call.outputs) if detail != NONE else ():
             lines += DETAIL_FACTS[detail].line_bytes
             if holds_tensor(record, movement=call.movement):
+                # Tensors of the run's own type change with it (float32 to bfloat16 halves them); integers and masks do not.
+                # Equal bits are stored once, under one key; of records that keep different amounts of it, the largest counts.
                 factor = wider if record.dtype == ran_in else 1.0
                 sizes[record.key] = max(sizes.get(record.key, 0), _evidence_bytes(record, detail, factor, parts))
     steps = len(capture["step"])
@@ -109,7 +116,7 @@ def _evidence_bytes(record: Record, detail: str, factor: float, parts: int) -> i
 
 
 def _covers(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Tell whether an earlier capture has all calls that the new one asks for."""
+    """Tell whether an earlier capture recorded all calls that the new one asks for."""
     known = all(set(wanted[key]) <= set(before.get(key, ())) for key in ("level", "phase"))
     scope: Sequence[str] = before.get("scope", ())
     everywhere = "*" in scope or list(scope) == list(wanted["scope"])

@@ -1,4 +1,7 @@
-"""Tensors of a dump as files that other programs read: ``.npy``, and text; in blocks, whole or not at all."""
+"""Writes tensors of a dump as files that other programs read, ``.npy`` or text.
+
+Tensors are written block by block, so that memory stays bounded. A file appears only once it is complete.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,15 @@ from precflow.errors import StoreError
 from precflow.files import replacing
 
 _BLOCK = 1 << 20  # elements read at a time
-_LONGEST = 180  # bytes of a file name without its ending; file systems take 255
-_PLAIN = frozenset("._-=+,~")
+_LONGEST = 180  # bytes of a file name without its ending; file systems allow 255
+_PLAIN = frozenset("._-=+,~")  # kept in file names, besides letters and digits
+# Names of devices on Windows, with any ending: writing to con.npy would write to the console.
 _RESERVED = frozenset(
     "con prn aux nul com1 com2 com3 com4 com5 com6 com7 com8 com9 lpt1 lpt2 lpt3 lpt4 lpt5 lpt6 lpt7 lpt8 lpt9".split()
 )
-_DIGITS = 8  # of the hash behind a name that was changed or cut
+_DIGITS = 8  # hex digits of the hash that ends a name which was changed or cut
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
-_WIDENED = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}  # NumPy's own files cannot name them
+_WIDENED = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}  # the .npy format has no names for these types
 _BITS: Mapping[int, type[np.unsignedinteger[Any]]] = {1: np.uint8, 2: np.uint16}
 
 Text = Callable[[Any], str]
@@ -39,11 +43,11 @@ def as_npy(array: npt.NDArray[Any], path: Path, *, raw: bool = False) -> str:
 
     Args:
         array: The tensor.
-        path: Where to; the folder is there.
-        raw: Write the bits of bfloat16 and float8 as unsigned integers, in place of float32.
+        path: The file; its folder exists.
+        raw: Write the bits of bfloat16 and float8 as unsigned integers, instead of converting the values to float32.
 
     Returns:
-        What was done to the elements, in words; ``""`` for nothing.
+        How the elements were converted, in words; ``""`` if they were not.
 
     Raises:
         StoreError: It cannot be written.
@@ -63,12 +67,12 @@ def as_npy(array: npt.NDArray[Any], path: Path, *, raw: bool = False) -> str:
 
 
 def as_txt(array: npt.NDArray[Any], path: Path, spell: Text) -> str:
-    """Write a text: a line with type and shape, then one line a row (the last axis).
+    """Write a text file: a line with type and shape, then one line for each row (the last axis).
 
     Args:
         array: The tensor.
-        path: Where to; the folder is there.
-        spell: Returns an element as the shortest text that gives it back.
+        path: The file; its folder exists.
+        spell: Returns an element as the shortest text that reads back as the same value.
 
     Raises:
         StoreError: It cannot be written.
@@ -86,10 +90,10 @@ def as_txt(array: npt.NDArray[Any], path: Path, spell: Text) -> str:
 
 
 def file_names(texts: Sequence[str], ending: str) -> list[str]:
-    """Return a file name for each text, all different, also where upper and lower case are one, and none too long.
+    """Return a file name for each text: not too long, and all different, also on file systems that ignore upper and lower case.
 
-    Slashes become two underscores, what file systems or shells take amiss becomes one; letters of any script stay. A name that
-    was changed so or cut ends in eight digits of the hash of the text.
+    A slash becomes two underscores; a character that file systems or shells may not accept becomes one. Letters of any script
+    stay. A name that was changed in the second way, or cut, ends in eight hex digits of the hash of the text.
 
     >>> file_names(["encoder.0/linear.0/forward.output.0"], ".npy")
     ['encoder.0__linear.0__forward.output.0.npy']
@@ -111,11 +115,12 @@ def file_names(texts: Sequence[str], ending: str) -> list[str]:
 
 
 def room_for(folder: Path, needed: int) -> None:
-    """Make sure that a disk has room.
+    """Make sure that the disk of a folder has room for ``needed`` bytes.
 
     Raises:
         StoreError: It has not.
     """
+    # The folder need not exist yet: its nearest parent that exists is on the same disk.
     free = shutil.disk_usage(next(place for place in (folder, *folder.resolve().parents) if place.exists())).free
     if needed > free:
         raise StoreError(
@@ -125,16 +130,18 @@ def room_for(folder: Path, needed: int) -> None:
 
 
 def _make_safe(text: str) -> str:
+    # One form for letters with accents: macOS may store "é" as two characters, and two names would be one file.
     plain = unicodedata.normalize("NFC", text).replace("/", "__")
     safe = "".join(letter if letter.isalnum() or letter in _PLAIN else "_" for letter in plain).strip(".") or "_"
     changed = safe != plain or safe.partition(".")[0].casefold() in _RESERVED or safe.startswith("-")
-    if len(os.fsencode(safe)) > _LONGEST:
+    if len(os.fsencode(safe)) > _LONGEST:  # the cut may fall into a letter of several bytes, whose rest is then ignored
         safe = os.fsencode(safe)[:_LONGEST].decode("utf-8", "ignore")
         changed = True
     return _shorten_by_hash(safe, text) if changed else safe
 
 
 def _shorten_by_hash(name: str, text: str) -> str:
+    # A name in a dump may hold half a surrogate pair, which JSON allows and plain UTF-8 refuses.
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGITS // 2).hexdigest()
     return f"_{name}-{digest}" if name.startswith("-") or name.partition(".")[0].casefold() in _RESERVED else f"{name}-{digest}"
 
@@ -152,13 +159,13 @@ def _blocks(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
 
 
 def _spelling(dtype: np.dtype[Any], spell: Text) -> Callable[[npt.NDArray[Any]], Iterator[str]]:
-    """Return what spells a block; each of the 256 or 65 536 values of a short type is spelt once."""
+    """Return a function that spells a block; for types of one or two bytes it spells each different value only once."""
     if dtype.itemsize > 2:
         return lambda block: map(spell, block)
     known: dict[int, str] = {}
 
     def texts(block: npt.NDArray[Any]) -> Iterator[str]:
-        """Spell values that are new, and look the others up by their bits."""
+        """Spell values that have not occurred before, and look the others up by their bits."""
         bits = block.view(_BITS[dtype.itemsize])
         for number, place in zip(*np.unique(bits, return_index=True), strict=True):
             if int(number) not in known:
@@ -170,7 +177,7 @@ def _spelling(dtype: np.dtype[Any], spell: Text) -> Callable[[npt.NDArray[Any]],
 
 @contextlib.contextmanager
 def _whole(path: Path) -> Iterator[Path]:
-    """Give a temporary file that becomes the file when all went well, and is gone when not.
+    """Yield a temporary file that replaces ``path`` at the end, or is removed if an error occurs.
 
     Raises:
         StoreError: The disk is full, or the folder cannot be written.

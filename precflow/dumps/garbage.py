@@ -1,7 +1,8 @@
-"""Keeps Python's garbage collector from walking over millions of values that are no garbage, again and again.
+"""Keeps Python's garbage collector from searching millions of records for cycles that they cannot have.
 
-The collector looks at every container that was made since its last pass, and now and then at all of them. A dump of a million
-records is all containers and holds no cycle, so each of these passes finds nothing and takes as long as reading did.
+The collector visits every container made since its last pass, and now and then all containers of the process. A dump of a
+million records consists of containers without any cycle, so each of these passes finds nothing and may take as long as reading
+the dump did.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from contextlib import contextmanager
 MANY = 50_000  # calls, or tensors of a shard
 
 _LOCK = threading.Lock()
-_blocks: list[bool] = []  # one for each block of `freezing_allowed` that runs: had the program frozen objects of its own?
+_blocks: list[bool] = []  # one per running block of `freezing_allowed`: had the program frozen objects of its own before?
 
 
 @contextmanager
 def freezing_allowed() -> Iterator[None]:
-    """Allow :func:`collector_off` to freeze what it made, until the outermost such block is left.
+    """Allow :func:`collector_off` to freeze new objects, until the outermost such block is left.
 
-    Freezing takes everything that exists at that time out of collections, so it is not done for a program that reads a dump
-    outside of such a block, nor for one that has frozen objects of its own: thawing ours would thaw those.
+    ``gc.freeze`` exempts every object of the process from collection, not only ours. So nothing is frozen in a program that
+    reads a dump outside of such a block, nor in one that has frozen objects itself: ``gc.unfreeze`` would unfreeze those too.
     """
     with _LOCK:
         _blocks.append(_blocks[0] if _blocks else gc.get_freeze_count() > 0)
@@ -37,12 +38,12 @@ def freezing_allowed() -> Iterator[None]:
 
 @contextmanager
 def collector_off() -> Iterator[list[int]]:
-    """Switch the garbage collector off while values are made that are in no cycle.
+    """Switch the garbage collector off while values without cycles are created.
 
     Yields:
-        A list that takes how many values were made. From ``MANY`` on, and inside of :func:`freezing_allowed`, they are frozen:
-        reference counts free them as they free any value, but collections skip them. One pass over a million values takes a
-        third of the time that reading them took.
+        A list to which the caller appends how many values it created. If there are at least ``MANY``, inside of
+        :func:`freezing_allowed`, they are frozen: reference counting still frees them, but the collector skips them. One pass
+        over a million values takes a third of the time that reading them took.
     """
     was_on = gc.isenabled()
     made: list[int] = []

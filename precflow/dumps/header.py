@@ -1,4 +1,4 @@
-"""The header of a dump, ``dump.json``, as a typed value: who wrote it, from what, and the seal of each file."""
+"""Reads the header of a dump, ``dump.json``: who wrote it, from which model and inputs, and the seal of each file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SIDES = ("reference", "target", "golden")
 
 @dataclass(frozen=True)
 class RecordedDevice:
-    """Where the side ran: ``name`` (npu), ``kind``, a line of ``description``, and whether it is ``emulated``."""
+    """The device that the side ran on: ``name`` (npu), ``kind``, a line of ``description``, and whether it is ``emulated``."""
 
     name: str = ""
     kind: str = ""
@@ -31,7 +31,7 @@ class RecordedDevice:
 
 @dataclass(frozen=True)
 class ContentEntry:
-    """One weight or input: content id, element type and sizes, as they were before any cast."""
+    """One weight or input: content id, element type and sizes, all before any cast."""
 
     content: str
     dtype: str
@@ -40,7 +40,7 @@ class ContentEntry:
 
 @dataclass(frozen=True)
 class ContentEntries:
-    """All weights, or all inputs: one ``digest`` over them, and each by its name."""
+    """All weights, or all inputs: one ``digest`` over all of them, and an entry for each by name."""
 
     digest: str = ""
     entries: Mapping[str, ContentEntry] = field(default_factory=dict)
@@ -48,14 +48,13 @@ class ContentEntries:
 
 @dataclass(frozen=True)
 class RepeatCheck:
-    """What became of the second run.
+    """Whether a second run of the same side gave the same results.
 
     Attributes:
-        checked: There was one.
+        checked: There was a second run.
         records: How many records were compared.
         different: Identities of those that changed.
-        by: What was compared of them: ``bits``, ``statistics`` where nothing else is kept, or both; nothing where the dump does
-            not say.
+        by: What was compared: ``bits``, ``statistics`` where nothing else is kept, or both; empty if the dump does not say.
     """
 
     checked: bool = False
@@ -65,12 +64,12 @@ class RepeatCheck:
 
     @property
     def how(self) -> str:
-        """How it was found that nothing changed, for people: equal statistics may hide a changed bit."""
+        """How the runs were compared, in words for people: equal statistics may hide a changed bit."""
         return describe_comparison(self.by)
 
 
 def describe_comparison(by: Collection[str]) -> str:
-    """Return how equality was found, for people.
+    """Return how two runs were compared, in words for people.
 
     >>> describe_comparison(["statistics"])
     'by statistics'
@@ -87,12 +86,13 @@ def describe_comparison(by: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class FileSeal:
-    """Size and one BLAKE2b checksum of a file of the dump (hex; its length tells the digest size).
+    """Size of a file of the dump, and one BLAKE2b checksum in hex, whose length gives the digest size.
 
     Attributes:
         bytes: Size of the file.
-        blake2b: Checksum of all of it; ``""`` for a shard.
-        index: Checksum of a shard's index: eight length bytes and the JSON. Its tensors are checked by their content ids.
+        blake2b: Checksum of the whole file; ``""`` for a shard.
+        index: Checksum of a shard's index: the eight length bytes and the JSON. A shard is never hashed as a whole, because its
+            tensors are checked by their content ids when they are read.
     """
 
     bytes: Count
@@ -102,11 +102,11 @@ class FileSeal:
 
 @dataclass(frozen=True)
 class CountedFills:
-    """How an agent told mask fills from ordinary numbers.
+    """How the agent distinguished mask fills (such as -1e9 in an attention mask) from ordinary numbers.
 
     Attributes:
-        version: ``contract.FILLS_VERSION``; 1 where a dump does not say.
-        constants: The list that it went by.
+        version: ``contract.FILLS_VERSION`` of the agent; 1 if the dump does not say.
+        constants: The constants that it counted as fills.
     """
 
     version: int = 1
@@ -119,32 +119,32 @@ class Header:
 
     Attributes:
         schema: Version of the layout.
-        format: What the file is.
-        id: Drawn for this dump: two dumps that have the same one are one dump, copied.
+        format: Always ``contract.DUMP_FORMAT``; says that the file is the header of a dump.
+        id: Random, drawn when the side was recorded: two folders with the same id are copies of one dump.
         agent: Version of the agent that wrote it.
         side: ``reference``, ``target`` or ``golden``.
         recipe: Name of the recipe.
-        declared: Hash of what the dump depends on by declaration.
+        declared: Hash of everything in the request that the dump depends on.
         device: Where it ran.
         dtype: Floating point type of the run.
         emulate: Emulated fault: ``name`` and ``rules``.
         facts: Environment of the side, as the agent saw it.
         determinism: Seeds and switches in force.
         capture: Levels, phases, scope and detail.
-        fills: By what its statistics tell mask fills.
-        weights: Before casting and before the move to the device.
-        inputs: Before casting.
+        fills: How the agent distinguished mask fills from ordinary numbers.
+        weights: Content ids of the weights, before casting and before the move to the device.
+        inputs: Content ids of the inputs, before casting.
         repeat: Outcome of the second run.
-        losses: One a training step.
+        losses: One for each training step.
         draws: Random draws, in order.
         counts: ``calls, records, tensors, bytes``.
-        sites: Places in the source, which calls index.
-        sites_of_ranks: The same of other processes, by rank.
+        sites: Places in the source; calls refer to them by index.
+        sites_of_ranks: The same for other processes, by rank.
         seconds: Time by part.
-        dropped: Steps that went round, by rank, such as ``0-3,7``.
+        dropped: Steps that were recorded and later deleted (``keep_last``), by rank, such as ``0-3,7``.
         files: Relative path -> seal.
-        content: Identity of the evidence.
-        checksum: Of everything above.
+        content: Hash that identifies the evidence, without times, paths and facts.
+        checksum: Checksum of everything above.
     """
 
     schema: int = DUMP_SCHEMA
@@ -178,7 +178,7 @@ class Header:
 
 @dataclass(frozen=True)
 class _CaptureSection:
-    """What a header says of capture, for its types alone; a writer of one's own may say nothing."""
+    """Section ``capture`` of a header, used only to check types. Every key may be missing: not only our agent writes dumps."""
 
     level: tuple[str, ...] = ()
     phase: tuple[str, ...] = ()
@@ -194,7 +194,7 @@ class _CaptureSection:
 
 @dataclass(frozen=True)
 class _Emulated:
-    """What a header says of an emulated fault, for its types alone."""
+    """Section ``emulate`` of a header, used only to check types."""
 
     name: str
     rules: tuple[dict[str, Any], ...]
@@ -207,8 +207,8 @@ def read(path: Path) -> Header:
         path: The file itself.
 
     Raises:
-        DumpError: It is no JSON, no header of a dump, of another schema, not what was sealed, lacks a key or has one too many,
-            or names files outside of the dump.
+        DumpError: It is not JSON, not the header of a dump, of another schema, changed since it was sealed, lacks a key or has
+            an unknown one, or names files outside of the dump.
     """
     try:
         plain = intake.read_json(path)
@@ -237,13 +237,13 @@ def read(path: Path) -> Header:
 
 
 def describe_error(error: Exception) -> str:
-    """Return what an error says, for people: of the system its words alone."""
+    """Return the message of an error for people; for an error of the operating system without its number and path."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def _check_schema(path: Path, plain: Mapping[str, Any]) -> None:
     schema = plain.get("schema")
-    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:  # True is an int in Python
         raise DumpError(f"{path} says schema {schema!r}; expected {DUMP_SCHEMA}", next_step=_AGAIN)
     writer = f"precflow {plain.get('agent', 'of unknown version')} with {DUMP_FORMAT} schema {schema}"
     if schema > DUMP_SCHEMA:
@@ -259,10 +259,10 @@ def _check_schema(path: Path, plain: Mapping[str, Any]) -> None:
 
 
 def _convert(plain: Mapping[str, Any]) -> Header:
-    """Return the header of plain data, once every key is there and each value is of its type.
+    """Convert plain JSON data to a header, after checking that every key is there and each value has its type.
 
     Raises:
-        TypeError, ValueError, OverflowError: One is not.
+        TypeError, ValueError, OverflowError: A key is missing or unknown, or a value has another type.
     """
     _check_keys(plain, {*EMPTY_HEADER, CHECKSUM})
     for key, kind in (
@@ -279,6 +279,7 @@ def _convert(plain: Mapping[str, Any]) -> Header:
     _check_keys(plain["counts"], set(EMPTY_HEADER["counts"]), "counts.")
     msgspec.convert(plain["capture"], _CaptureSection)
     msgspec.convert(plain["emulate"], _Emulated)
+    # `str_keys`: keys of a JSON object are always texts, but `sites_of_ranks` and `dropped` are by the number of the rank.
     header = replace(msgspec.convert({**plain, "files": {}}, Header, str_keys=True), files=parse_seals(plain["files"]))
     if header.side not in _SIDES:
         raise ValueError(f"side is {header.side!r}, expected one of {', '.join(_SIDES)}")
@@ -288,10 +289,10 @@ def _convert(plain: Mapping[str, Any]) -> Header:
 
 
 def _check_keys(plain: Any, wanted: Collection[str], place: str = "") -> None:
-    """Make sure that a map has the keys that are wanted and no others.
+    """Make sure that a map has exactly the wanted keys.
 
     Raises:
-        ValueError: It has not, or is no map.
+        ValueError: A key is missing or unknown, or ``plain`` is not a map.
     """
     if not isinstance(plain, dict):
         raise ValueError(f"{place.rstrip('.')} is a {type(plain).__name__}, expected a map")  # noqa: TRY004  one error for all
@@ -304,10 +305,10 @@ def _check_keys(plain: Any, wanted: Collection[str], place: str = "") -> None:
 
 
 def parse_seals(plain: Any) -> dict[str, FileSeal]:
-    """Return the seals of files by name, as a header or the seal of a step has them.
+    """Return the seals of files by name, from the key ``files`` of a header or of ``step.json``.
 
     Raises:
-        ValueError: A seal has no size or no checksum, something else, or a value of another kind.
+        ValueError: A seal lacks its size or checksum, has an unknown key, or a value of another type.
     """
     if not isinstance(plain, dict):
         raise ValueError(f"files is a {type(plain).__name__}, expected a map")  # noqa: TRY004  one error for all
@@ -317,6 +318,7 @@ def parse_seals(plain: Any) -> dict[str, FileSeal]:
 
 
 def is_inside(name: str) -> bool:
-    """Tell whether the name of a file stays in the folder of its dump on every system."""
+    """Tell whether a file name stays in the folder of its dump, on any operating system."""
+    # Backslash and colon mean nothing to PurePosixPath, but on Windows `..\x` and `C:x` leave the folder.
     path = PurePosixPath(name)
     return bool(name) and not path.is_absolute() and ".." not in path.parts and "\\" not in name and ":" not in name

@@ -1,4 +1,7 @@
-"""Names of files in a dump: which step a file belongs to, and which files a step has (for a dump without a header)."""
+"""File names in a dump: which rank and step a file belongs to, and which files belong to a step.
+
+A finished dump lists its files in the header. The names are searched for only where there is no header.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ _OWN = re.compile(r"(records-[0-9]+\.jsonl|tensors-[0-9]+\.safetensors)")
 
 
 def rank_and_step_of(name: str) -> tuple[int, int] | None:
-    """Return rank and step of a file, by the name of its folder; ``None`` if that is not the folder of a step.
+    """Return rank and step of a file from the name of its folder; ``None`` if that is not the folder of a step.
 
     >>> rank_and_step_of("rank0/step12/records-0.jsonl"), rank_and_step_of("notes.jsonl")
     ((0, 12), None)
@@ -20,7 +23,7 @@ def rank_and_step_of(name: str) -> tuple[int, int] | None:
 
 
 def is_own(name: str) -> bool:
-    """Tell whether a name is that of a record file or a shard, in the folder of a step.
+    """Tell whether a name is that of a record file or a shard in the folder of a step.
 
     >>> is_own("rank0/step12/records-0.jsonl"), is_own("rank0/step12/step.json")
     (True, False)
@@ -37,5 +40,5 @@ def step_folders(dump: Path) -> list[Path]:
 
 
 def own_files(folder: Path) -> list[str]:
-    """Return the names of the record files and shards in a step's folder; unfinished ones have other names."""
+    """Return the names of the record files and shards in a step's folder, without those still being written (``.part``)."""
     return sorted(path.name for path in folder.iterdir() if _OWN.fullmatch(path.name))

@@ -1,4 +1,4 @@
-"""Finds records of a dump by what people type: an identity, the name of a call, or a pattern."""
+"""Finds records of a dump by what a user types: an identity, the name of a call, or a shell pattern."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
 
-_SHOWN = 6  # records that an error names
-_LOOKED_AT = 400  # records whose text is compared letter by letter if nothing matches
-_ALIKE = 0.4  # similarity, by difflib, from which a record is suggested
-_DIGITS = 10  # of the number behind an identity that several records share
+_SHOWN = 6  # records that an error lists
+_LOOKED_AT = 400  # records that difflib compares letter by letter if nothing matches: it is too slow for all of them
+_ALIKE = 0.4  # difflib's similarity, 0 to 1, from which a record is suggested
+_DIGITS = 10  # longest number N of `IDENTITY#N`, in digits: longer ones cannot be places in a list
 _PARTS = re.compile(r"[./~@ ]+")
 
 
 class Recorded(Protocol):
-    """What is needed of a dump, or of two passes that stand for one: header, calls and tensors."""
+    """The part of :class:`Dump` that is needed here; ``TwoPasses``, two dumps that act as one, has it too."""
 
     @property
     def header(self) -> Header:
@@ -55,30 +55,31 @@ class FoundRecord:
     @property
     def name(self) -> str:
         """The identity without phase, role and index: ``encoder.mlp/linear.0``."""
+        # `encoder.mlp/linear.0/forward.output.0@1.2` has step and rank at its end, unless both are 0: these are kept.
         head, _, tail = self.text.rpartition("/")
         when = tail.rpartition("@")[2] if "@" in tail else ""
         return f"{head}@{when}" if when else head
 
 
 def list_records(dump: Recorded) -> Iterator[FoundRecord]:
-    """Return every record in order: for each call its inputs, then its outputs."""
+    """Yield every record in order: for each call its inputs, then its outputs."""
     return (FoundRecord(call, record) for call in dump.calls() for record in (*call.inputs, *call.outputs))
 
 
 def find_matching(dump: Dump, pattern: str) -> list[FoundRecord]:
-    """Return the records that a shell pattern covers, in order.
+    """Return the records that match a shell pattern, in order.
 
     Args:
         dump: Where to look.
-        pattern: ``* ? [abc]``, upper and lower case distinguished, over the identity as text or over ``module / operator``.
-            A text without such letters is looked for anywhere in the identity.
+        pattern: A pattern with ``* ? [abc]``, case-sensitive. It must match the whole identity or the whole
+            ``module / operator``. A text without these characters may be any part of the two.
     """
     covers = re.compile(translate(pattern if is_pattern(pattern) else f"*{pattern}*")).match
     return [found for found in list_records(dump) if covers(found.text) or covers(found.call.name)]
 
 
 def is_pattern(text: str) -> bool:
-    """Say whether a text is a shell pattern.
+    """Tell whether a text is a shell pattern.
 
     >>> is_pattern("encoder.*"), is_pattern("encoder.0/linear.0/forward.output.0")
     (True, False)
@@ -87,16 +88,17 @@ def is_pattern(text: str) -> bool:
 
 
 def find(dump: Dump, text: str) -> FoundRecord:
-    """Return the one record that a text means.
+    """Return the one record that a text refers to.
 
-    A text is an identity, or short for one: ``encoder.mlp/linear.0`` or ``encoder.mlp / linear`` for the one output of that
-    call, ``encoder.mlp`` for the one output of the module, or of what ran in it. Of records that share an identity the second
-    is ``IDENTITY#2``. A pattern is taken where it covers one record only.
+    The text is an identity or a short form of one: ``encoder.mlp/linear.0`` or ``encoder.mlp / linear`` for the only output of
+    that call, ``encoder.mlp`` for the only output of the module, or of an operator in it. If several records share an identity,
+    ``IDENTITY#2`` is the second of them. A pattern may be used if it matches a single record.
 
     Raises:
-        DumpError: No record is meant, or several are; names the nearest, or those.
+        DumpError: The text refers to no record or to several; the message lists similar ones, or these.
     """
     records = list(list_records(dump))
+    # From the most exact meaning to the loosest; the first that finds anything decides.
     for meant in (_find_exact, _find_numbered, _find_by_short_name, _find_inside, _find_covered):
         found = meant(records, text)
         if len(found) == 1:
@@ -107,12 +109,11 @@ def find(dump: Dump, text: str) -> FoundRecord:
 
 
 def find_users(dump: Recorded, of: FoundRecord) -> list[FoundRecord]:
-    """Return where an output went: inputs of later calls whose source it is.
-
-    What a module returns has the operator that made it as its source, and so have the inputs that it became.
-    """
+    """Return the inputs of later calls that received an output; empty if the record is an input itself."""
     if of.record.whose.role != "output":
         return []
+    # A module often returns a tensor that an operator in it made. Both the module's output and the later inputs then name
+    # that operator as their source, so the source is looked for too.
     made = {(of.call.order, of.record.index), of.record.source}
     calls = dump.calls(step=of.call.step, rank=of.call.rank)
     return [
@@ -125,7 +126,7 @@ def find_users(dump: Recorded, of: FoundRecord) -> list[FoundRecord]:
 
 
 def find_source(dump: Recorded, of: FoundRecord) -> FoundRecord | None:
-    """Return the output that a record came from, ``None`` where it comes from outside."""
+    """Return the output that a record came from, or ``None`` if no recorded call made it, as for a model's input."""
     if of.record.source is None:
         return None
     order, index = of.record.source
@@ -135,12 +136,14 @@ def find_source(dump: Recorded, of: FoundRecord) -> FoundRecord | None:
 
 
 def find_same(dump: Recorded, of: FoundRecord, *, among: Recorded) -> FoundRecord | None:
-    """Return the record of another dump that has the identity of one; of several the one in the same place among them.
+    """Return the record with the same identity in another dump, or ``None``.
+
+    If several records share the identity, and ``of`` is the second of them in its dump, the second of them is returned.
 
     Args:
         dump: Where to look.
-        of: The record of the other dump.
-        among: The dump that it is of.
+        of: The record to look for.
+        among: The dump that ``of`` belongs to.
     """
     identity = of.record.identity
     before = [found.record for found in list_records(among) if found.record.identity == identity]
@@ -151,7 +154,7 @@ def find_same(dump: Recorded, of: FoundRecord, *, among: Recorded) -> FoundRecor
 
 
 def number_records(records: Sequence[FoundRecord]) -> list[str]:
-    """Return the text that means each record: its identity, with ``#2`` behind it where it is the second of that identity."""
+    """Return a text for each record by which :func:`find` finds it: the identity, with ``#2`` for the second record with it."""
     seen: Counter[str] = Counter()
     texts = []
     for found in records:
@@ -171,7 +174,10 @@ def _find_numbered(records: Sequence[FoundRecord], text: str) -> list[FoundRecor
 
 
 def _find_identical(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
-    """Return the records whose identity a text is; a million of them are compared without being written out."""
+    """Return the records with the identity that a text spells.
+
+    The text is parsed once and compared with the identities: spelling a million identities would take far longer.
+    """
     try:
         identity = parse_identity(text)
     except ValueError:
@@ -180,7 +186,7 @@ def _find_identical(records: Sequence[FoundRecord], text: str) -> list[FoundReco
 
 
 def _find_by_short_name(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
-    """Return the outputs of the call that a text names; inputs only of a call that has no output of that name."""
+    """Return the outputs of the calls that a text names, those of the forward phase if there are any, else the inputs."""
     near = _find_in_module(records, text)
     called = [found for found in near if text in _list_names(found)]
     outputs = [found for found in called if found.record.whose.role == "output"]
@@ -189,20 +195,23 @@ def _find_by_short_name(records: Sequence[FoundRecord], text: str) -> list[Found
 
 
 def _list_names(found: FoundRecord) -> set[str]:
-    """Return what a call may be called: with or without ordinal, with or without its phase."""
+    """Return the short names of a record's call: with or without ordinal, with or without its phase."""
     place = module_text(found.call.module, found.call.call)
     plain = f"{place} / {found.call.operator}" if found.call.operator else place
     return {found.name, found.call.name, plain, plain.replace(" / ", "/")}
 
 
 def _find_inside(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
-    """Return what came out of the operators of a module that is no record itself."""
+    """Return the outputs of all operators that ran directly in the module that a text names."""
     near = (found for found in _find_in_module(records, text) if found.record.whose.role == "output")
     return [found for found in near if module_text(found.call.module, found.call.call) == text]
 
 
 def _find_in_module(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
-    """Return the records of modules whose name a text begins with: few, of which alone the whole name is written out."""
+    """Return the records of modules whose name is the beginning of a text.
+
+    They are few, so that only their full names need to be spelled and compared by the caller.
+    """
     begins: dict[tuple[str, int], bool] = {}
     for found in records:
         place = (found.call.module, found.call.call)
@@ -234,9 +243,9 @@ def _make_unknown_error(dump: Dump, records: Sequence[FoundRecord], text: str) -
 
 
 def near(text: str, known: Sequence[str], most: int = 3) -> list[str]:
-    """Return the texts that look most like one, best first; fast for a million of them.
+    """Return the known texts most similar to a text, best first; fast for a million of them.
 
-    Those that share the most parts between dots and slashes are looked at letter by letter, no others.
+    Only the texts that share the most parts between dots and slashes are compared letter by letter.
     """
     wanted = set(_PARTS.split(text.casefold()))
     shared = {one: len(wanted.intersection(_PARTS.split(one.casefold()))) for one in dict.fromkeys(known)}

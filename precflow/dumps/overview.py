@@ -1,4 +1,4 @@
-"""Counts what a dump has: steps, ranks, records, tensors, bytes; what is damaged, and up to which step it is complete."""
+"""Summarizes a dump: its steps, ranks, records, tensors and bytes, what is damaged, and up to which step it is complete."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ KEPT = ("tensor", "part", "statistics", "digest", "nothing")
 
 @dataclass(frozen=True)
 class Overview:
-    """What a dump holds.
+    """Counts that summarize a dump.
 
     Attributes:
         steps: ``(rank, step)`` of every step that has a folder.
-        unfinished: Steps of a dump without a header that have no seal.
-        calls: Calls recorded.
+        unfinished: ``(rank, step)`` of steps without a seal; empty if the dump has a header.
+        calls: Number of calls.
         levels: Level -> calls.
         phases: Phase -> calls.
         operators: Operator -> calls, most frequent first; modules are not counted.
-        inputs: Records of inputs.
-        outputs: Records of outputs.
+        inputs: Number of input records.
+        outputs: Number of output records.
         kept: What is kept of a record -> records, in the order of ``KEPT``, without zeros.
         dtypes: Element type -> records, most frequent first.
-        tensors: Different tensors that are stored, by content.
-        bytes: Size of all files of steps on disk.
+        tensors: Number of stored tensors; equal ones are stored once.
+        bytes: Size of the record files and shards on disk.
         shards: Number of files that hold tensors.
         damage: What is wrong, as far as it can be seen without reading tensors.
     """
@@ -54,7 +54,7 @@ class Overview:
 
 
 def summarize_dump(dump: Dump) -> Overview:
-    """Count what a dump holds; records are read, tensors are not."""
+    """Summarize a dump from its records, without reading tensors."""
     records = list(list_records(dump))
     calls = dump.calls()
     folders = step_folders(dump.path)
@@ -82,7 +82,7 @@ def summarize_dump(dump: Dump) -> Overview:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files of a step that can be seen; what cannot is told as damage where it is read."""
+    """Return the files of a step; none if the folder cannot be read, which the dump's ``damage`` reports."""
     try:
         return [folder / name for name in own_files(folder)]
     except OSError:
@@ -90,7 +90,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def describe_kept(record: Record) -> str:
-    """Return what is kept of a record, one of ``KEPT``; a sketch beside the statistics is not looked for."""
+    """Return what is kept of a record, one of ``KEPT``; whether there is a sketch besides the statistics is not checked."""
     if record.stored:
         return "part" if record.part else "tensor"
     if record.statistics is not None:
@@ -99,7 +99,7 @@ def describe_kept(record: Record) -> str:
 
 
 def complete_until(seen: Overview) -> Mapping[int, int]:
-    """Return rank -> last step before the first one that was not finished; -1 where not even the first was."""
+    """Return rank -> the last step before the first unfinished one; -1 if already the first step is unfinished."""
     whole: dict[int, list[int]] = {}
     for rank, step in sorted(seen.steps):
         first = min((other for of, other in seen.unfinished if of == rank), default=step + 1)
@@ -112,7 +112,7 @@ def _count(values: Iterable[str]) -> Mapping[str, int]:
 
 
 def listed(records: Sequence[FoundRecord]) -> list[dict[str, object]]:
-    """Return records as plain data, one object each."""
+    """Return records as plain data for JSON, one dictionary for each."""
     return [
         {
             "record": found.text,
