@@ -1,6 +1,6 @@
-"""What a side's interpreter is: versions, packages and drivers, found in a tenth of a second and without importing torch.
+"""The fingerprint of a side's interpreter: versions, packages and drivers, found in 0.1 s without importing torch.
 
-It is part of the key of everything that the side computes, so it is asked before every run.
+It is part of the cache key of everything that the side computes, so it is taken before every run.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from precflow.agent.variables import select_recorded
 from precflow.config.schema import Side
 from precflow.errors import SideError
 
-# Runs in the other interpreter, isolated, so that no module of the working directory stands in for one that it needs; what
-# the agent will find besides (its user's folder, PYTHONPATH) is looked through by name. Distributions are read from the names
-# of their folders: opening each one's metadata takes ten times as long.
+# Runs in the side's interpreter with -I, so that a json.py in the working directory cannot replace the real one. That option
+# also hides folders that the agent will see (user site-packages, PYTHONPATH), so those are added to the search by name.
+# Distributions are read from the names of their folders ("torch-2.4.0.dist-info"): opening their metadata is ten times slower.
 _PROBE = """
 import importlib.util, json, os, platform, site, sys
 found, origins = {}, {}
@@ -38,7 +38,7 @@ for name in json.loads(sys.argv[2]):
         origins[name] = list(spec.submodule_search_locations or [spec.origin])
 print(json.dumps({"version": platform.python_version(), "packages": found, "origins": origins}))
 """
-_DRIVERS = (  # files that a new driver rewrites, even where the folder is a link that stays the same
+_DRIVERS = (  # files that an update of the driver changes, even if the path to its folder stays the same
     "/proc/driver/nvidia/version",
     "/usr/local/Ascend/driver/version.info",
     "/usr/local/Ascend/firmware/version.info",
@@ -47,16 +47,16 @@ _TOOLKITS = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "CUDA_HOME")
 _OF_TOOLKIT = ("version.cfg", "compiler/version.info", "runtime/version.info", "version.json")
 _USUAL_TOOLKIT = "/usr/local/Ascend/ascend-toolkit/latest"
 _NODES = ("nvidia[0-9]*", "davinci[0-9]*", "davinci_manager", "dri/renderD*", "kfd")
-_LONGEST = 1 << 20  # bytes that are read of a version file
-_PATIENCE = 30.0  # seconds for the probe: a network file system may be slow
+_LONGEST = 1 << 20  # most bytes read from a version file
+_PATIENCE = 30.0  # seconds until the probe is given up: a network file system may be slow
 
 
 def take_fingerprint(side: Side) -> dict[str, Any]:
-    """Return what a side's results may depend on besides its recipe.
+    """Return everything outside the recipe that a side's results may depend on.
 
     Returns:
-        ``interpreter`` (path behind links, version), ``packages`` (distribution -> version), ``accelerators`` (device nodes),
-        ``drivers`` (version file of a driver or toolkit -> checksum), ``machine``, and ``variables`` that matter.
+        ``interpreter`` (path with links resolved, version), ``packages`` (distribution -> version), ``accelerators`` (device
+        nodes), ``drivers`` (version file of a driver or toolkit -> checksum), ``machine``, and ``variables`` that matter.
 
     Raises:
         SideError: The interpreter is missing, cannot be executed or does not answer.
@@ -75,7 +75,7 @@ def take_fingerprint(side: Side) -> dict[str, Any]:
 
 
 def find_origins(side: Side, packages: Sequence[str]) -> dict[str, list[str]]:
-    """Return where a side's interpreter itself finds packages, installed or linked to their sources: file, or folders.
+    """Return the file or folders from which a side's interpreter imports each package, ignoring PYTHONPATH and user folder.
 
     Raises:
         SideError: The interpreter is missing, cannot be executed or does not answer.
@@ -85,20 +85,21 @@ def find_origins(side: Side, packages: Sequence[str]) -> dict[str, list[str]]:
 
 
 def find_drivers(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return ``path -> checksum`` of the files in which drivers and toolkits say their version."""
+    """Return ``path -> checksum`` of the files in which drivers and toolkits write their version."""
     homes = [*dict.fromkeys(variables[name] for name in _TOOLKITS if variables.get(name)), _USUAL_TOOLKIT]
     files = [*map(Path, _DRIVERS), *(Path(home) / name for home in homes for name in _OF_TOOLKIT)]
     return {str(file): _checksum_file(file) for file in files if file.is_file() and os.access(file, os.R_OK)}
 
 
 def _checksum_file(file: Path) -> str:
-    """Return the checksum of a version file; those of drivers lie below ``/proc``, where no file has a size."""
+    """Return the checksum of the first MiB of a version file."""
+    # Read it instead of asking for size and time: files below /proc report a size of 0.
     with file.open("rb") as stream:
         return hashlib.blake2b(stream.read(_LONGEST), digest_size=16).hexdigest()
 
 
 def find_interpreter(side: Side) -> str:
-    """Return the path of a side's interpreter; ``""`` in the recipe is the judge's own.
+    """Return the path of a side's interpreter; ``""`` in the recipe means the judge's own.
 
     Raises:
         SideError: There is no such file, or it may not be executed.

@@ -1,4 +1,4 @@
-"""Starting an agent in its own interpreter, following it, and making sure that nothing of it is left."""
+"""Starting an agent in its side's interpreter, following its output, and making sure that none of its processes survives."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from precflow.sides import pack
 from precflow.sides.interpreter import find_interpreter
 
 REQUEST_FILE = "request.json"
-COMMAND = "{command}"  # where a launcher wants the command, if not at its end
-LOG_LINES = 15  # shown of a side that died without a word
-_FORKS = sys.platform == "linux"  # elsewhere libraries below torch do not stand it
-_BLOCK = 1 << 20  # bytes of a log that are looked through at once
-_GRACE = 3.0  # seconds between asking a process to end and ending it
-_TICK = 0.2  # seconds between two looks at a silent process
+COMMAND = "{command}"  # placeholder in a launcher for the agent's command; without it the command comes last
+LOG_LINES = 15  # lines of the log that are shown of a side that died without an error message
+_FORKS = sys.platform == "linux"  # on other systems, libraries that torch uses do not survive a fork
+_BLOCK = 1 << 20  # bytes of a log that are redacted at once
+_GRACE = 3.0  # seconds between SIGTERM and SIGKILL
+_TICK = 0.2  # seconds between two checks whether a silent process is still alive
 _NEXT_STEPS = {
     "SIGKILL": "was there enough memory? look at dmesg, or narrow the workload",
     **dict.fromkeys(
@@ -38,30 +38,30 @@ _NEXT_STEPS = {
         "a library below Python crashed: run the workload alone in this interpreter to see it again",
     ),
 }
-_STACK = ("Stack (most recent call first)", "Current thread 0x")  # of one that was stopped, or crashed
-_STACKS = ("Fatal Python error", *_STACK)  # how Python's fault handler begins
+_STACK = ("Stack (most recent call first)", "Current thread 0x")  # how faulthandler begins the stack of the thread that counts
+_STACKS = ("Fatal Python error", *_STACK)  # how the output of faulthandler begins
 _MADE = {"environment": FACTS_FILE, "dump": HEADER_FILE, "rehearse": REHEARSAL_FILE}
 
 
 @dataclass
 class _Outcome:
-    """What an agent said before it ended."""
+    """What an agent reported, and how it ended."""
 
     error: Mapping[str, str] = field(default_factory=dict)
     timed_out: bool = False
-    code: int | None = None  # of a request that is done while the process goes on
+    code: int | None = None  # exit code of a request that is done while the process waits for the next one
 
 
 @dataclass
 class _Agent:
-    """A running process, the lines that it prints, and whether it has done its request and waits for another one."""
+    """A running process, the lines that it prints, and whether it is waiting for another request."""
 
     process: subprocess.Popen[bytes]
     lines: queue.SimpleQueue[bytes]
     waits: bool = False
 
     def ask(self, request: Path, *, more: bool) -> bool:
-        """Hand a request to a process that waits, and whether more may follow; tell whether it is still there."""
+        """Send a request to a waiting process, and whether more may follow; return whether the process is still alive."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps([str(request), more]).encode() + b"\n")
@@ -73,17 +73,17 @@ class _Agent:
 
 
 class Agents:
-    """Agents that have imported torch and wait for another request of their side, until this is closed.
+    """A pool of agents that have imported torch and wait for another request of their side, until the pool is closed.
 
-    Importing torch takes seconds, telling the facts of a side a tenth of one. Each request is still done in a process of its
-    own, which begins as any does that has just imported torch. Two sides never share one.
+    Importing torch takes seconds, collecting the facts of a side a tenth of a second. Each request still runs in a process of
+    its own, forked right after the import of torch, so one request cannot affect the next. Two sides never share an agent.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[object, ...], _Agent] = {}
 
     def close(self) -> None:
-        """End every agent that waits."""
+        """End every waiting agent."""
         while self._waiting:
             _end(self._waiting.popitem()[1].process)
 
@@ -91,18 +91,20 @@ class Agents:
     def ask(  # noqa: PLR0913  each is a fact of its own
         self, request: Path, name: str, side: Side, environment: Mapping[str, str], log: IO[bytes], *, stays: bool
     ) -> Iterator[_Agent]:
-        """Give a request to the agent of this side that waits, else to one that is started.
+        """Give a request to a waiting agent of this side, or start one.
 
-        Its whole group of processes ends on the way out, whatever the way is; but an agent that ``stays`` and has done the
-        request waits for the next one.
+        On leaving the context the agent's whole process group is ended, also after an exception. Only an agent that ``stays``
+        and has completed its request is kept for the next one.
         """
         words = build_command(side, "--stay", str(os.getpid()))
+        # A process keeps the environment that it was started with, so an agent is reused only for exactly the same one.
         key = (name, tuple(words), tuple(sorted(environment.items())))
         agent = self._waiting.pop(key, None)
-        if agent is not None and not agent.ask(request, more=stays):  # it ended while nobody looked
+        if agent is not None and not agent.ask(request, more=stays):  # it has ended in the meantime
             _end(agent.process)
             agent = None
-        if agent is None and stays and _FORKS and not side.launcher:  # a launcher may start several, or somewhere else
+        # With a launcher there is no waiting: it may start several processes, or on another machine, out of reach of our pipe.
+        if agent is None and stays and _FORKS and not side.launcher:
             agent = _start(words, environment, log, stdin=subprocess.PIPE)
             agent.ask(request, more=True)
         agent = agent or _start(build_command(side, str(request)), environment, log)
@@ -130,17 +132,18 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
     Args:
         request: See ``requests.py``; its ``output`` is ``folder``.
         side: Interpreter, launcher and set-up files.
-        folder: Exists. Gets ``request.json`` and ``agent.log`` besides what the agent writes.
-        variables: Win over everything that the request implies.
-        timeout: Seconds until the agent is stopped; 0 is no limit.
+        folder: Existing folder; gets ``request.json`` and ``agent.log`` besides what the agent writes.
+        variables: Environment variables; they override those that the request implies.
+        timeout: Seconds until the agent is stopped; 0 means no limit.
         on_progress: Called with a short text while the agent works.
-        agents: Where an agent that told the facts of a side waits for the request of its dump.
+        agents: Pool in which the agent that collected a side's facts waits for the request of its dump.
 
     Raises:
         SideError: The agent refused, crashed, hung, or left no result; carries its last lines.
         StoreError: The folder cannot be written to.
     """
     name = str(request["side"])
+    # The request is written to disk, so its secrets travel in an environment variable instead.
     workload, secrets = redaction.take_out(request.get("workload"), "workload")
     path = _write_request({**request, "workload": workload} if "workload" in request else request, side, folder)
     environment = {**os.environ, **imply_variables(request), **{key: str(value) for key, value in variables.items()}}
@@ -165,7 +168,7 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
 
 
 def imply_variables(request: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables that must stand before Python or a driver starts, as the request's determinism wants them."""
+    """Return the environment variables that the request needs and that must be set before Python or a driver starts."""
     determinism = request.get("determinism", {})
     seed, algorithms = determinism.get("seed", 0), determinism.get("algorithms", "warn")
     wanted = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
@@ -177,12 +180,12 @@ def imply_variables(request: Mapping[str, Any]) -> dict[str, str]:
 
 
 def build_command(side: Side, *request: str) -> list[str]:
-    """Return the words that start an agent: set-up files, then launcher, then interpreter, agent and its own words.
+    """Return the command that starts an agent: set-up files, then launcher, then interpreter, agent and its arguments.
 
     Raises:
         SideError: The interpreter or a set-up file is missing.
     """
-    elsewhere = bool(side.setup or side.launcher)  # a set-up file may change PATH, a launcher the machine
+    elsewhere = bool(side.setup or side.launcher)  # a set-up file may change PATH, a launcher may run on another machine
     python = side.interpreter if elsewhere and side.interpreter else find_interpreter(side)
     words = [python, str(pack.find_or_build()), *request]
     if COMMAND in side.launcher:
@@ -194,7 +197,10 @@ def build_command(side: Side, *request: str) -> list[str]:
 
 
 def read_last_lines(folder: Path, count: int = LOG_LINES) -> list[str]:
-    """Return the last lines of the agent's log, of a crash or a hang the innermost ones; none where there is no log."""
+    """Return the last lines of the agent's log, or the innermost frames after a crash or a hang; ``[]`` if there is no log.
+
+    A Python stack dump has the innermost frame first, so its end would show only how the program was started.
+    """
     try:
         text = (folder / LOG_FILE).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -212,12 +218,16 @@ def _source_setup(files: Sequence[str], words: Sequence[str]) -> list[str]:
     missing = [file for file, path in found.items() if not path.is_file()]
     if missing:
         raise SideError(f"set-up file {', '.join(missing)} does not exist", next_step="correct `setup` in the site file")
+    # Output of a set-up file goes to stderr, because stdout carries the agent's events; stdin may carry requests.
     sourced = "".join(f". {shlex.quote(str(path))} >&2 </dev/null || exit 2; " for path in found.values())
     return ["bash", "-c", f"{sourced}exec {shlex.join(words)}"]
 
 
 def _write_request(request: Mapping[str, Any], side: Side, folder: Path) -> Path:
-    """Write the request; the agent of this very process dies with it, one behind a launcher has another parent."""
+    """Write the request file, with our process number as ``parent``: the agent dies with that process.
+
+    An agent behind a launcher gets none, because its parent is the launcher.
+    """
     path = folder / REQUEST_FILE
     parent = None if side.launcher else os.getpid()
     try:
@@ -233,13 +243,14 @@ def _write_request(request: Mapping[str, Any], side: Side, folder: Path) -> Path
 def _open_log(folder: Path) -> IO[bytes]:
     try:
         (folder / LOG_FILE).write_bytes(b"")
-        return (folder / LOG_FILE).open("ab", buffering=0)  # an agent that stayed opens it too
+        # Append mode: a waiting agent opens the same file by itself, and both must write at the end.
+        return (folder / LOG_FILE).open("ab", buffering=0)
     except OSError as error:
         raise StoreError(f"cannot write {folder / LOG_FILE}: {error.strerror}") from error
 
 
 def _redact_log(log: Path) -> None:
-    """Hide the secrets in a log that nobody writes any more: a workload prints what it likes."""
+    """Hide the secrets in a finished log: the workload may have printed some."""
     clean, changed = log.with_name(f"{log.name}.{os.getpid()}.clean"), False
     with contextlib.suppress(OSError):
         with log.open("rb") as source, clean.open("wb") as target:
@@ -255,7 +266,7 @@ def _redact_log(log: Path) -> None:
 
 
 def _start(words: Sequence[str], environment: Mapping[str, str], log: IO[bytes], stdin: int = subprocess.DEVNULL) -> _Agent:
-    """Start a process in a group of its own; whoever does so ends that."""
+    """Start a process in a process group of its own, so that :func:`_end` reaches its children too."""
     try:
         process = subprocess.Popen(
             words, env=environment, stdin=stdin, stdout=subprocess.PIPE, stderr=log, start_new_session=True
@@ -264,6 +275,7 @@ def _start(words: Sequence[str], environment: Mapping[str, str], log: IO[bytes],
         raise SideError(
             f"cannot start {words[0]}: {error.strerror}", next_step="correct interpreter or launcher of this side"
         ) from error
+    # Read in a thread: a blocking read of the pipe could not be given a timeout.
     assert process.stdout is not None
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_lines, args=(process.stdout, lines), daemon=True).start()
@@ -271,11 +283,12 @@ def _start(words: Sequence[str], environment: Mapping[str, str], log: IO[bytes],
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and everything in its group: SIGTERM first, SIGKILL after ``_GRACE`` seconds."""
     if process.poll() is None:
         _signal_group(process, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE)
-    _signal_group(process, signal.SIGKILL)
+    _signal_group(process, signal.SIGKILL)  # even if the process itself has ended: its children may still run
     process.wait()
     if process.stdin is not None:
         with contextlib.suppress(OSError):
@@ -283,12 +296,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left; macOS says it with the second
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # no process is left; macOS raises the second one then
         os.killpg(process.pid, number)
 
 
 def _follow(agent: _Agent, deadline: float, say: Callable[[str], None], log: IO[bytes]) -> _Outcome:
-    """Pass on what an agent says until it has done its request, or has ended, or its time has."""
+    """Pass on an agent's events until its request is done, the process has ended, or the deadline has passed."""
     heard, process = _Outcome(), agent.process
     while True:
         if time.monotonic() > deadline:
@@ -297,7 +310,7 @@ def _follow(agent: _Agent, deadline: float, say: Callable[[str], None], log: IO[
         try:
             line = agent.lines.get(timeout=min(_TICK, max(0.0, deadline - time.monotonic())))
         except queue.Empty:
-            if process.poll() is not None:  # ended, and a process that it left behind keeps the pipe open
+            if process.poll() is not None:  # it has ended, but a child that it left behind keeps the pipe open: no end of file
                 return heard
             continue
         if not line:
@@ -319,7 +332,7 @@ def _read_lines(stream: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
 
 
 def _hear(line: bytes, heard: _Outcome, say: Callable[[str], None], log: IO[bytes]) -> None:
-    """Take one line: an event, or something that a launcher printed, which belongs into the log."""
+    """Handle one line of stdout: an event of the agent, or output of a launcher, which goes to the log."""
     try:
         event = intake.parse_json(line)
         kind = event["event"]
@@ -345,7 +358,7 @@ def _check_end(code: int, heard: _Outcome, name: str, folder: Path) -> None:
 
 
 def _signal_name(code: int) -> str:
-    """Return the signal behind an exit code: negative from the process itself, 128 and more through a shell."""
+    """Return the name of the signal behind an exit code, or ``""``: -9 from Python, 137 (128 + 9) from a shell."""
     number = -code if code < 0 else code - 128
     try:
         return signal.Signals(number).name

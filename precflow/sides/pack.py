@@ -1,4 +1,4 @@
-"""The agent as one file: ``precflow-agent.pyz``, for interpreters in which nothing may be installed."""
+"""Packing the agent into one file, ``precflow-agent.pyz``, for interpreters in which nothing may be installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ from precflow.files import replacing
 
 NAME = "precflow-agent.pyz"
 _PACKAGE = Path(precflow.__file__).resolve().parent
-_TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the oldest time a zip file knows: the same sources give the same bytes
+_TIMESTAMP = (
+    1980,
+    1,
+    1,
+    0,
+    0,
+    0,
+)  # the oldest time a zip file can hold; fixed, so that the same sources give the same bytes
 _SHEBANG = b"#!/usr/bin/env python3\n"
 _ENTRY_SCRIPT = '''\
 """Checks the interpreter before anything newer than Python 3.5 is read."""
@@ -58,10 +65,10 @@ def build(destination: Path) -> Path:
 
 
 def find_or_build() -> Path:
-    """Return the agent of this very precflow from the user's cache, built if it is not there yet.
+    """Return the packed agent of this version from the user's cache; build it if it is missing.
 
-    The name holds a hash of the content, so that another version never runs by mistake. Where the cache cannot be written
-    to, the folder for temporary files is taken.
+    The name contains a hash of the content, so that another version is never run by mistake. If the cache cannot be written
+    to, the agent is built in a temporary folder.
     """
     name = f"precflow-agent-{precflow.__version__}-{hashlib.blake2b(pack_bytes(), digest_size=8).hexdigest()}.pyz"
     path = platformdirs.user_cache_path("precflow") / name

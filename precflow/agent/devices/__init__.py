@@ -1,1 +1,1 @@
-"""The devices that a side can run on, one file each, behind one protocol; `choose` picks the first that is here."""
+"""The devices that a side can run on: one file each, with a common protocol; `choose` picks the first that is available."""

@@ -1,4 +1,4 @@
-"""Which device a side takes: the first of its list that is here."""
+"""Choosing the device of a side: the first one of its list that is available."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ DEVICES: Dict[str, Device] = {device.kind: device for device in (Cpu(), Cuda(), 
 
 
 def choose(preferences: Sequence[str], *, ci: bool, side: str = "target") -> Device:
-    """Return the first device of the list that can be used here.
+    """Return the first device of the list that can be used on this machine.
 
     Args:
-        preferences: Kinds, most wanted first.
-        ci: Take ``emulated`` only if it is the single name: a build machine with a broken driver must not go green on it.
-        side: Named in the message.
+        preferences: Kinds of devices, the most wanted first.
+        ci: Running in CI: ``emulated`` is then accepted only as the single name. Otherwise a build machine with a broken
+            driver would fall back to the emulation and report success.
+        side: Name of the side, for the error message.
 
     Raises:
-        AgentError: ``bad_request``: a name is unknown. ``device_missing``: none of them is here; says why for each.
+        AgentError: ``bad_request``: a name is unknown. ``device_missing``: none is available; the message says why for each.
     """
     _known(preferences)
     reasons: List[str] = []

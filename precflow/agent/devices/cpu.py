@@ -40,9 +40,10 @@ class Cpu:
         """Change nothing: the CPU has no switches of its own."""
 
     def facts(self) -> DeviceFacts:
-        """Return the processor's name, its widest instruction set as torch sees it, and the thread counts."""
+        """Return the processor's name, the widest instruction set that torch uses, and its numerical switches."""
         import torch
 
+        # Older versions of torch have no get_cpu_capability.
         capability = getattr(torch.backends.cpu, "get_cpu_capability", lambda: "unknown")
         switches = {
             "threads": str(torch.get_num_threads()),
@@ -52,6 +53,7 @@ class Cpu:
 
 
 def _model_name() -> str:
+    # platform.processor() is "" or just "x86_64" on most Linux systems, so the name is read from /proc.
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as stream:
             lines = [line.partition(":") for line in stream]

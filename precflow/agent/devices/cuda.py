@@ -1,4 +1,4 @@
-"""An NVIDIA GPU (or what torch drives under the same name) as a device."""
+"""An NVIDIA GPU as a device, or another GPU that torch calls "cuda", such as an AMD GPU with ROCm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Cuda:
     kind = "cuda"
 
     def missing(self) -> str:
-        """Return why there is no CUDA device: a build without it, or no device that the driver shows."""
+        """Return why there is no CUDA device: torch built without CUDA, or no device visible to the driver."""
         import torch
 
         if not torch.backends.cuda.is_built():
@@ -44,9 +44,10 @@ class Cuda:
         torch.cuda.synchronize()
 
     def deterministic(self, algorithms: str) -> None:
-        """Ask cuDNN for deterministic algorithms chosen without timing; leave TF32 as the user's environment has it."""
+        """Ask cuDNN for deterministic algorithms; leave TF32 as the user's environment sets it."""
         import torch
 
+        # benchmark=True makes cuDNN time several algorithms and take the fastest, which may be another one in the next run.
         if algorithms != "native":
             torch.backends.cudnn.deterministic = True
             torch.backends.cudnn.benchmark = False

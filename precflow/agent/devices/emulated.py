@@ -1,4 +1,4 @@
-"""The emulated NPU as a device: a real ``torch.device("npu")`` whose arithmetic is the CPU's, with rules on top."""
+"""The emulated NPU as a device: a real ``torch.device("npu")`` that computes on the CPU, changed by the rules of a recipe."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 class Emulated:
-    """The emulated Ascend device of this process. Starting it cannot be undone: it belongs into a process of its own."""
+    """The emulated Ascend device of this process. Starting it cannot be undone, so it needs a process of its own."""
 
     name = "npu"
     kind = "emulated"
 
     def missing(self) -> str:
-        """Return why the emulation does not work here: torch too old, or the device's name taken by a real one."""
+        """Return why the emulation does not work here: torch is too old, or a real NPU has the device's name."""
         from precflow.agent import emulated
 
         return emulated.describe_problem()
@@ -37,11 +37,11 @@ class Emulated:
         _npu().manual_seed_all(seed)
 
     def synchronize(self) -> None:
-        """Wait for nothing: emulated operators are done when they return."""
+        """Return at once: emulated operators are done when they return."""
         _npu().synchronize()
 
     def deterministic(self, algorithms: str) -> None:
-        """Change nothing here: the emulation obeys ``torch.use_deterministic_algorithms``."""
+        """Change nothing: the emulation follows ``torch.use_deterministic_algorithms``."""
 
     def facts(self) -> DeviceFacts:
         """Return a description that says "emulated", and the switches of ``torch.npu`` as migration code sees them."""

@@ -1,4 +1,4 @@
-"""An Ascend NPU as a device, through ``torch_npu``, which is imported here and only when an NPU is asked for."""
+"""An Ascend NPU as a device, through ``torch_npu``. That is imported only here, and only if an NPU is asked for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Npu:
     kind = "npu"
 
     def missing(self) -> str:
-        """Return why there is no NPU: no ``torch_npu``, one that does not load, or no device behind it."""
+        """Return why there is no NPU: ``torch_npu`` is missing, does not load, or sees no device."""
         try:
             import torch
             import torch_npu  # noqa: F401  importing it registers the device
@@ -52,7 +52,7 @@ class Npu:
         _npu().synchronize()
 
     def deterministic(self, algorithms: str) -> None:
-        """Change nothing here: ``torch.use_deterministic_algorithms`` and HCCL_DETERMINISTIC reach the NPU by themselves."""
+        """Change nothing: ``torch.use_deterministic_algorithms`` and HCCL_DETERMINISTIC act on the NPU by themselves."""
 
     def facts(self) -> DeviceFacts:
         """Return the chip's name, the versions of torch_npu and CANN, and HF32, compile and overflow switches."""
@@ -60,17 +60,17 @@ class Npu:
 
 
 def versions() -> Dict[str, str]:
-    """Return the versions of ``torch_npu`` and, from the toolkit's own files, of CANN; ``unknown`` where a file is missing."""
+    """Return the versions of ``torch_npu`` and, from the toolkit's own files, of CANN; ``unknown`` if no file says it."""
     import torch_npu
 
     return {"torch_npu": str(getattr(torch_npu, "__version__", "unknown")), "cann": _cann_version()}
 
 
 def switches(npu: Any) -> Dict[str, str]:
-    """Read back the numerical switches of ``torch.npu``; one that this version does not have is ``unknown``.
+    """Return the numerical switches of ``torch.npu`` as text; ``unknown`` for one that this version does not have.
 
     Args:
-        npu: The module ``torch.npu``, of the hardware or emulated.
+        npu: The module ``torch.npu``, real or emulated.
     """
     readers: Dict[str, Callable[[], Any]] = {
         "matmul.allow_hf32": lambda: npu.matmul.allow_hf32,
@@ -102,7 +102,7 @@ def _cann_version() -> str:
 
 
 def _version_line(text: str) -> str:
-    """Return the version out of ``Version=8.0.RC3`` or ``runtime_running_version=[7.3.0.1:8.0.0]``."""
+    """Return the version in a line such as ``Version=8.0.RC3`` or ``runtime_running_version=[7.3.0.1:8.0.0]`` (8.0.0)."""
     for line in text.splitlines():
         key, _, value = line.partition("=")
         if "version" in key.lower() and value.strip():

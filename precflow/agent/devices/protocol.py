@@ -1,4 +1,4 @@
-"""The device protocol: all that the agent asks of a device. A new device is one file that fulfils it."""
+"""The device protocol: everything that the agent needs from a device. A new device is one file that implements it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 
 class DeviceFacts(NamedTuple):
-    """What a started device says about itself.
+    """What a started device reports about itself.
 
     Attributes:
         description: Model name of the chip, such as ``NVIDIA H200``.
         versions: Driver and libraries, by name.
-        switches: Effective numerical switches, read back after they were set, as text.
+        switches: Numerical switches in effect, read back from torch after they were set, as text.
     """
 
     description: str
@@ -27,14 +27,14 @@ class Device(Protocol):
 
     Attributes:
         name: torch's device type, such as ``npu``.
-        kind: Word in recipes: ``cpu``, ``cuda``, ``npu``, ``emulated``.
+        kind: Its name in recipes: ``cpu``, ``cuda``, ``npu``, ``emulated``.
     """
 
     name: str
     kind: str
 
     def missing(self) -> str:
-        """Return why this device cannot be used here, or ``""``; imports what it needs to know that, and nothing more."""
+        """Return why this device cannot be used here, or ``""`` if it can; imports no more than needed to find out."""
 
     def start(self) -> torch.device:
         """Make the device usable and return it; called once, before anything else but :meth:`missing`."""

@@ -1,1 +1,1 @@
-"""Writing a dump to disk: record files, shards of tensors, seals, the lock, and going on after an interruption."""
+"""Writing a dump to disk: record files, shards of tensors, seals, the writer's lock, and resuming after an interruption."""

@@ -1,4 +1,4 @@
-"""A thread that stores tensors while the model goes on: a bounded queue, and the errors of the thread at the next call."""
+"""A thread that stores tensors while the model runs on. Its queue is bounded; its errors are raised by the next call."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Callable, Deque, Optional
 if TYPE_CHECKING:
     from precflow.agent.dump.shard import TensorEntry
 
-QUEUE_BYTES = 256 << 20  # of tensors that may wait; whoever brings more waits until there is room
+QUEUE_BYTES = 256 << 20  # of tensors that may wait; a caller with more blocks until there is room
 QUEUE_ITEMS = 4096
 
 
 class Background:
-    """Hands entries to ``store`` in their order, in a thread of its own.
+    """Calls ``store`` with each entry, in the order of :meth:`put`, from a thread of its own.
 
     Args:
-        store: What is called with each entry; after its first exception nothing more is stored.
-        most_bytes: Bytes of entries that may wait or be under way; a larger entry waits until it is alone.
-        most_items: Entries that may wait.
+        store: Called with one entry at a time; after its first exception nothing more is stored.
+        most_bytes: Bytes of entries that may be queued or being stored; a larger entry waits until it is the only one.
+        most_items: Entries that may be queued.
 
     Attributes:
-        peak_bytes: Most bytes that were waiting or under way at any time.
+        peak_bytes: Most bytes that were queued or being stored at any time.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Background:
         self._most_bytes = most_bytes
         self._most_items = most_items
         self._waiting: Deque[TensorEntry] = deque()
-        self._bytes = 0  # waiting or under way
+        self._bytes = 0  # queued, or being stored right now
         self._busy = False
         self._closed = False
         self._problem: Optional[BaseException] = None
@@ -41,10 +41,10 @@ class Background:
         self._thread: Optional[threading.Thread] = None
 
     def put(self, entry: TensorEntry) -> None:
-        """Queue an entry whose bytes stay as they are; wait while the queue is full.
+        """Queue an entry whose bytes nobody changes any more; block while the queue is full.
 
         Raises:
-            BaseException: What storing an earlier entry raised.
+            BaseException: The exception that storing an earlier entry raised.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._problem is not None or self._has_room(entry.size))
@@ -61,14 +61,17 @@ class Background:
         """Wait until everything is stored.
 
         Raises:
-            BaseException: What storing an entry raised; those behind it are not stored.
+            BaseException: The exception that storing an entry raised; the entries after it were not stored.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting and not self._busy)
             self._raise_problem()
 
     def close(self) -> None:
-        """Store what waits and end the thread. This never raises: by now the caller knows of an error, or gives up for one."""
+        """Store the remaining entries and end the thread.
+
+        This never raises: the caller has either seen an error of the thread already, or is giving up because of another one.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -76,6 +79,7 @@ class Background:
             self._thread.join()
 
     def _has_room(self, size: int) -> bool:
+        # An empty queue takes an entry of any size: one that is larger than most_bytes would otherwise block for ever.
         return not self._bytes or (self._bytes + size <= self._most_bytes and len(self._waiting) < self._most_items)
 
     def _raise_problem(self) -> None:
@@ -89,13 +93,15 @@ class Background:
                 if not self._waiting:
                     return
                 entry = self._waiting.popleft()
-                self._busy = True
+                self._busy = True  # the queue may be empty now, but drain() must still wait for this entry
+            # After an error the loop goes on emptying the queue without storing, so that put(), drain() and close() return
+            # instead of waiting for room that never comes.
             try:
                 if self._problem is None:
                     self._store(entry)
             except BaseException as problem:  # noqa: BLE001  the next call raises it again
                 self._problem = problem
-            size, entry = entry.size, None  # type: ignore[assignment]  # free its memory before there is room for more
+            size, entry = entry.size, None  # type: ignore[assignment]  # free its memory before announcing room for more
             with self._changed:
                 self._bytes -= size
                 self._busy = False

@@ -1,8 +1,8 @@
-"""Compressing a tensor before it is stored, where that makes it smaller: bytes of equal weight side by side, then zlib.
+"""Compressing a tensor before it is stored, if that makes it smaller: bytes are regrouped by their place in the element.
 
-``capture.compress`` asks for it. Rounding noise does not compress; what does are zeros (after a ReLU, in masks), repeated
-rows and integers. Side by side, because in neighbouring floats the bytes of sign and exponent are often equal, and those of the
-last digits are noise.
+``capture.compress`` switches it on. Rounding noise does not compress; zeros (after a ReLU, in masks), repeated rows and
+integers do. The bytes are regrouped before zlib, because in neighbouring floats the bytes of sign and exponent are often
+equal, and the bytes of the last digits are noise: ``a1 a2 b1 b2`` becomes ``a1 b1 a2 b2``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from precflow.agent.measure.transfer import byte_pieces
 
 _LEVEL = 1
 _LEAST = 4096  # bytes; a smaller tensor is not worth the time
-_PAYS = 0.8  # share of the bytes that may be left
+_PAYS = 0.8  # compress only if at most this share of the bytes remains
 
 
 def compress_entry(entry: TensorEntry) -> TensorEntry:
-    """Return an entry with the same tensor in fewer bytes, or the entry itself where it would take more than 0.8 of them.
+    """Return an entry with the compressed tensor, or the entry itself if compression saves less than a fifth of the bytes.
 
-    Whether it would is tried on the first MiB. What comes out is in memory as a whole.
+    The saving is estimated from the first MiB. The compressed bytes are held in memory as a whole.
     """
     if entry.size < _LEAST or not _pays(entry):
         return entry
@@ -33,18 +33,20 @@ def compress_entry(entry: TensorEntry) -> TensorEntry:
     for block in _blocks(entry):
         packed += packer.compress(block)
     packed += packer.flush()
-    packed += bytes(-len(packed) % ALIGNMENT)
+    packed += bytes(-len(packed) % ALIGNMENT)  # keeps the next tensor aligned; the zlib stream marks its own end
     return TensorEntry(entry.key + COMPRESSED, torch.frombuffer(packed, dtype=torch.uint8), private=True)
 
 
 def _pays(entry: TensorEntry) -> bool:
-    blocks = _blocks(entry)  # a name of its own: the memory of a block lives as long as the generator
+    # `next(_blocks(entry))` would be a bug: a block is a raw view of memory that only the generator keeps alive, so the
+    # generator needs a name that lives until the block has been read.
+    blocks = _blocks(entry)
     first = next(blocks)
     return len(zlib.compress(first, _LEVEL)) <= _PAYS * len(first)
 
 
 def _blocks(entry: TensorEntry) -> Iterator[memoryview]:
-    """Yield the bytes in blocks; in each come first the first bytes of all elements, then all second ones, and so on."""
+    """Yield the bytes in regrouped blocks: first the first byte of every element of the block, then every second byte, ..."""
     host = entry.host.contiguous().reshape(-1)
     flat = (torch.view_as_real(host).reshape(-1) if host.is_complex() else host).view(torch.uint8)
     for block in flat.split(COMPRESSED_BLOCK):

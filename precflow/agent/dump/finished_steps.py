@@ -1,7 +1,7 @@
-"""The finished steps of a dump: which are there, what they hold, and which have been dropped.
+"""The finished steps of a dump: which are on disk, what they hold, and which have been dropped.
 
-A writer that follows one that was stopped goes on behind the steps that were finished, once it has checked that they are
-whole, and removes everything else.
+A writer that resumes an interrupted dump first checks that the finished steps are intact, continues after the last of them,
+and removes everything else.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from precflow.agent.contract import (
 )
 from precflow.agent.dump.last_steps import LastSteps, StepKey, format_numbers, parse_numbers
 
-_DROPPED = ".dropped"  # behind the name of a step's folder that is about to be removed
+_DROPPED = ".dropped"  # appended to the name of a step's folder that is about to be removed
 _PIECE = 1 << 20
 _STEP = re.compile(r"step(\d+)\Z")
 
 
 class FinishedStep(NamedTuple):
-    """A step that is whole.
+    """A step that is complete and sealed.
 
     Attributes:
         step: Its number.
-        seal: What its ``step.json`` says.
-        keys: Contents that its shards hold.
+        seal: The content of its ``step.json``.
+        keys: Content ids of the tensors that its shards hold.
     """
 
     step: int
@@ -53,12 +53,12 @@ class FinishedSteps:
 
     Args:
         folder: The dump.
-        keep_last: Keep only so many steps, each of them whole in itself; 0 keeps all.
+        keep_last: Keep only so many steps, each readable without the others; 0 keeps all.
 
     Attributes:
-        counts: ``calls``, ``records``, ``tensors`` and ``bytes`` (of tensors) of the steps that are there; whoever writes one
-            adds what it holds.
-        line_bytes: Bytes of their lines, in the same way.
+        counts: ``calls``, ``records``, ``tensors`` and ``bytes`` (of tensors) of the steps on disk. The writer of a step adds
+            the numbers of that step itself.
+        line_bytes: Bytes of their record lines; the writer of a step adds to it as well.
     """
 
     def __init__(self, folder: str, keep_last: int) -> None:
@@ -77,33 +77,33 @@ class FinishedSteps:
 
     @property
     def contents(self) -> Set[str]:
-        """Contents that are in the dump for good: a new step need not store them again."""
+        """Content ids of tensors that stay in the dump for good: a new step need not store them again."""
         return set(self._contents)
 
     @property
     def files(self) -> Dict[str, Any]:
-        """The seal of every file, by name."""
+        """Size and checksum of every file, by name."""
         files = {name: facts for finished in self._steps.values() for name, facts in finished.seal["files"].items()}
         return dict(sorted(files.items()))
 
     @property
     def dropped(self) -> Dict[str, str]:
-        """Numbers of the steps that have been dropped, by rank."""
+        """Numbers of the dropped steps by rank, such as ``{"0": "0-3,7"}``."""
         steps: Dict[int, List[int]] = {}
         for step, rank in self._dropped():
             steps.setdefault(rank, []).append(step)
         return {str(rank): format_numbers(numbers) for rank, numbers in sorted(steps.items())}
 
     def numbers(self, rank: int) -> List[int]:
-        """Return the numbers of a rank's steps that are there, or have been dropped."""
+        """Return the numbers of a rank's steps, those on disk and those that have been dropped."""
         return sorted(step for step, of in {*self._steps, *self._dropped()} if of == rank)
 
     def has(self, key: StepKey) -> bool:
-        """Tell whether a step is there, or has been dropped: it need not be recorded again."""
+        """Tell whether a step is on disk or has been dropped: in both cases it need not be recorded again."""
         return key in self._steps or key in self._dropped()
 
     def read_lines(self, key: StepKey) -> Iterator[Dict[str, Any]]:
-        """Yield the record lines of a step as plain data; nothing for one that is not there."""
+        """Yield the record lines of a step as plain data; yield nothing for a step that is not on disk."""
         files = self._steps[key].seal["files"] if key in self._steps else {}
         for name in sorted(files):
             if name.endswith(".jsonl"):
@@ -115,16 +115,16 @@ class FinishedSteps:
         """Remove every step of a rank.
 
         Raises:
-            OSError: One cannot be removed.
+            OSError: A step cannot be removed.
         """
         for _, place in _list_steps(self._folder, rank):
             shutil.rmtree(place)
 
     def resume(self, rank: int, declared: str) -> List[str]:
-        """Take over the steps of a rank that a writer finished before it was stopped; return the call sites that they know.
+        """Adopt the steps of a rank that an interrupted writer finished; return the call sites that their lines refer to.
 
         Raises:
-            OSError: What else was left cannot be removed.
+            OSError: An unfinished step cannot be removed.
         """
         found = check_steps(self._folder, rank, declared)
         gone = [(step, rank) for step in parse_numbers(found[-1].seal.get("dropped", ""))] if found else []
@@ -132,7 +132,7 @@ class FinishedSteps:
             self._last.dropped += gone
         for finished in found:
             key = (finished.step, rank)
-            if key in gone:  # the writer was stopped between sealing the step that replaces this one, and removing it
+            if key in gone:  # the writer was stopped after sealing the step that replaces this one, but before removing it
                 self._remove(key)
                 continue
             self._steps[key] = finished
@@ -144,15 +144,16 @@ class FinishedSteps:
         return list(found[-1].seal["sites"]) if found else []
 
     def hold(self, under_way: Optional[StepKey]) -> None:
-        """Keep for good what is there, the step under way included."""
+        """Keep the steps on disk for good, and the step that is being written."""
         if self._last is not None:
             self._last.hold(under_way)
             self._contents.update(*(finished.keys for key, finished in self._steps.items() if key in self._last.held))
 
     def describe_others(self, key: StepKey) -> Dict[str, Any]:
-        """Return what the seal of a step is to say besides itself: whether it is held, and which steps are dropped for it.
+        """Return what the seal of a step says about other steps: whether it is held, and which steps have been dropped so far.
 
-        The seal says so before :meth:`add` drops them: a writer that is stopped in between is followed by one that knows.
+        The seal is written before :meth:`add` removes the dropped steps. If the writer is stopped in between, the next writer
+        reads from the seal which steps are still to be removed.
         """
         if self._last is None:
             return {}
@@ -160,10 +161,10 @@ class FinishedSteps:
         return {"held": key in self._last.held, "dropped": self.dropped.get(str(key[1]), "")}
 
     def add(self, rank: int, finished: FinishedStep) -> None:
-        """Take in a step that is sealed, and remove those that are dropped for it.
+        """Add a sealed step, and remove the steps that are dropped to make room for it.
 
         Raises:
-            OSError: One cannot be removed.
+            OSError: A step cannot be removed.
         """
         key = (finished.step, rank)
         self._steps[key] = finished
@@ -179,7 +180,9 @@ class FinishedSteps:
 
     def _remove(self, key: StepKey) -> None:
         place = os.path.join(self._folder, "rank%d" % key[1], "step%d" % key[0])
-        os.rename(place, place + _DROPPED)  # at once: no reader finds half a step
+        # rmtree deletes file by file, and may be interrupted. A rename is atomic: a reader finds a whole step or none, and
+        # _list_steps finishes the removal of what is called ".dropped".
+        os.rename(place, place + _DROPPED)
         shutil.rmtree(place + _DROPPED)
 
     def _count(self, seal: Mapping[str, Any], sign: int) -> None:
@@ -190,11 +193,11 @@ class FinishedSteps:
 
 
 def check_steps(folder: str, rank: int, declared: str) -> List[FinishedStep]:
-    """Return the steps that a writer can go on behind, in their order; remove what is left of the others.
+    """Return the intact steps after which a writer can continue, in order; remove the other steps.
 
-    A step counts if its seal, its lines and the indexes of its shards are whole and it was written for the same request. A
-    later step refers to tensors of an earlier one, so the first that does not count ends them. Times of files are not looked
-    at: clocks go wrong.
+    A step is accepted if its seal, its record lines and the indexes of its shards are intact and it was written for the same
+    request. A later step may refer to tensors of an earlier one, so all steps after the first that is rejected are rejected
+    too. File times are not compared, because clocks may be wrong.
 
     Args:
         folder: The dump.
@@ -225,7 +228,7 @@ def index_outputs(lines: Iterable[Mapping[str, Any]]) -> Dict[str, str]:
 
 
 def _list_steps(folder: str, rank: int) -> List[Tuple[int, str]]:
-    """Return number and folder of every step of a rank; finish the removal of those that were being dropped."""
+    """Return number and folder of every step of a rank; also finish removals that an earlier process began."""
     place = os.path.join(folder, "rank%d" % rank)
     names = os.listdir(place) if os.path.isdir(place) else []
     for name in names:
@@ -236,7 +239,7 @@ def _list_steps(folder: str, rank: int) -> List[Tuple[int, str]]:
 
 
 def _check_step(folder: str, rank: int, number: int, declared: str) -> Optional[FinishedStep]:
-    """Return a step if it is whole and was written for this request, else ``None``."""
+    """Return a step if it is intact and was written for this request, else ``None``."""
     path = os.path.join(folder, "rank%d" % rank, "step%d" % number, STEP_FILE)
     try:
         seal = intake.read_json(path)
@@ -246,17 +249,19 @@ def _check_step(folder: str, rank: int, number: int, declared: str) -> Optional[
         keys: Set[str] = set()
         for name, facts in seal["files"].items():
             keys |= _check_file(os.path.join(folder, name), facts)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # whatever is wrong with it, it is not whole
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # the seal may hold anything; any error means "broken"
         return None
     return FinishedStep(number, seal, keys)
 
 
 def _check_file(path: str, facts: Dict[str, Any]) -> Set[str]:
-    """Return the contents of a file that is as it was sealed. Of a shard only the index is read: it may be gigabytes.
+    """Check a file against its seal and return the content ids that it holds (none for a file of record lines).
+
+    Of a shard only the index is read, because the shard may be gigabytes large.
 
     Raises:
-        ValueError: It is not.
-        OSError: It cannot be read.
+        ValueError: Size or checksum differ from the seal.
+        OSError: The file cannot be read.
     """
     checksum = hashlib.blake2b(digest_size=DIGEST_SIZE)
     with intake.open_regular(path) as file:
@@ -267,7 +272,7 @@ def _check_file(path: str, facts: Dict[str, Any]) -> Set[str]:
                 checksum.update(piece)
             keys: Set[str] = set()
         else:
-            head = file.read(8)
+            head = file.read(8)  # a safetensors file begins with the length of its JSON index, 8 bytes, little-endian
             index = file.read(int.from_bytes(head, "little"))
             checksum.update(head + index)
             keys = {_content(key) for key in intake.parse_json(index) if not key.startswith((PADDING, "__"))}
@@ -277,4 +282,5 @@ def _check_file(path: str, facts: Dict[str, Any]) -> Set[str]:
 
 
 def _content(key: str) -> str:
+    """Return the key without ``.zlib``: compressed or not, the content is the same and is not stored a second time."""
     return key[: -len(COMPRESSED)] if key.endswith(COMPRESSED) else key

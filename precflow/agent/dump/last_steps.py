@@ -1,4 +1,4 @@
-"""Which steps of a long run are kept: the last ones, and for good those before a NaN or an Inf appeared."""
+"""Which steps of a long run are kept: the last ones, and permanently those around the first NaN or Inf."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _Producer = Tuple[Any, ...]
 
 
 class LastSteps:
-    """The steps that are kept.
+    """Decides which steps are kept and which are dropped.
 
-    When something goes wrong, the steps that are there then are kept for good. Those that follow are dropped again after a
-    while, so that a run full of NaN does not fill the disk.
+    When something goes wrong, the steps that are kept at that moment are held permanently. The steps after them are dropped
+    again after a while, so that a run full of NaN does not fill the disk.
 
     Args:
         keep_last: How many finished steps are kept.
 
     Attributes:
-        dropped: Steps that are gone.
-        held: Steps that are kept for good.
+        dropped: Steps that have been dropped.
+        held: Steps that are kept permanently.
     """
 
     def __init__(self, keep_last: int) -> None:
@@ -36,20 +36,20 @@ class LastSteps:
         self._droppable: Deque[StepKey] = deque()
 
     def hold(self, under_way: Optional[StepKey]) -> None:
-        """Keep for good what is there, with the step that is under way: as many steps as are kept in any case."""
+        """Keep the last ``keep_last`` steps permanently, counting the step that is being written."""
         there = [*self._droppable, *([under_way] if under_way else [])]
         self.held.update(there[-self._keep_last :])
         self._droppable = deque(key for key in self._droppable if key not in self.held)
 
     def resume(self, key: StepKey, *, held: bool) -> None:
-        """Take over, in order, a finished step of a writer that was stopped; ``held`` if :meth:`hold` came during it."""
+        """Adopt a finished step of an interrupted writer, in order; ``held`` if :meth:`hold` was called during that step."""
         if held:
             self.hold(key)
         else:
             self._droppable.append(key)
 
     def finish(self, key: StepKey) -> List[StepKey]:
-        """Note that a step is finished, and return those that are to go."""
+        """Note that a step is finished, and return the steps to remove now."""
         if key not in self.held:
             self._droppable.append(key)
         gone = []
@@ -60,7 +60,7 @@ class LastSteps:
 
 
 class Alarm:
-    """Finds calls that put out a NaN or an Inf and were given none, each of them once in a run.
+    """Finds calls that return a NaN or an Inf although their inputs have none; reports each such call once in a run.
 
     An Inf that an argument asks for (``masked_fill`` with ``-inf``) does not count.
     """
@@ -70,16 +70,17 @@ class Alarm:
         self._contents: Set[str] = set()
 
     def note_content(self, key: str) -> None:
-        """Note that a stored tensor holds a NaN or an Inf: in a dump that has no statistics."""
+        """Note that the stored tensor with this content id holds a NaN or an Inf; used where records have no statistics."""
         self._contents.add(key)
 
     def rings(self, line: Mapping[str, Any]) -> bool:
-        """Tell whether this call is the first of its kind that makes one."""
+        """Tell whether this call is the first of its kind that produces a NaN or an Inf."""
         made = any(self._nonfinite(one) for one in line["outputs"])
         if not made or any(self._nonfinite(one) for one in line["inputs"]):
             return False
         if any("inf" in str(value) for value in line.get("arguments", {}).values()):
             return False
+        # Without the step: a call that returns NaN in every step rings only in the first.
         who = tuple(line.get(part) for part in ("level", "module", "call", "operator", "ordinal", "phase"))
         new = who not in self._known
         self._known.add(who)
@@ -100,7 +101,7 @@ def is_finite(host: torch.Tensor) -> bool:
 
 
 def format_numbers(numbers: Iterable[int]) -> str:
-    """Return numbers as a recipe writes steps.
+    """Return numbers as ranges, the way a recipe writes steps.
 
     >>> format_numbers([3, 0, 1, 2, 7])
     '0-3,7'

@@ -1,4 +1,4 @@
-"""One writer a dump and rank: a lock that the system lets go of when its process dies, and a file that says whose it is."""
+"""One writer per dump and rank: a file lock that the system releases when its process dies, and that names its owner."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from precflow.agent.dump.write_errors import WriteError
 
 _BOOT = "/proc/sys/kernel/random/boot_id"
 _NAMESPACE = "/proc/self/ns/pid"
-_held: weakref.WeakValueDictionary[str, WriterLock] = weakref.WeakValueDictionary()  # the system lets one process lock twice
+# Locks of this process by path. POSIX locks belong to the process, not to the descriptor: a second lockf of the same process
+# succeeds, and closing any descriptor of the file releases the lock. So a file in here must not even be opened again.
+_held: weakref.WeakValueDictionary[str, WriterLock] = weakref.WeakValueDictionary()
 
 
 class WriterLock:
-    """The right to write one rank of a dump; :meth:`release` gives it back, and so does the death of the process.
+    """The exclusive right to write one rank of a dump; ends with :meth:`release` or with the process.
 
     Args:
-        path: The lock file. It is left behind by a process that was killed, and taken over.
+        path: The lock file. A process that was killed leaves it behind; the next writer takes it over.
 
     Raises:
-        WriteError: ``busy``: a live process has it, or one of another machine of which nobody knows.
+        WriteError: ``busy``: a live process holds the lock, or a process of another machine, which may be alive or not.
         OSError: The file cannot be written.
     """
 
@@ -42,13 +44,15 @@ class WriterLock:
         _held[self.path] = self
 
     def release(self) -> None:
-        """Let go, and remove the file."""
+        """Release the lock and remove its file."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
         _held.pop(self.path, None)
         with contextlib.suppress(OSError):
-            os.unlink(self.path)  # before it is free: who gets a file that is gone opens it anew
+            # Remove the file while it is still locked. The other way round, another process could lock it in between and
+            # then lose its file. One that has the removed file open notices that in _take and opens a new one.
+            os.unlink(self.path)
         os.close(descriptor)
 
     def __del__(self) -> None:
@@ -57,7 +61,7 @@ class WriterLock:
             self._descriptor = None
 
     def _take(self) -> Optional[int]:
-        """Return the locked file, ``None`` where it was removed meanwhile."""
+        """Return a descriptor of the locked file; ``None`` if the file was removed meanwhile and the caller must try again."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             _claim(descriptor, self.path)
@@ -74,17 +78,17 @@ class WriterLock:
 
 
 def _claim(descriptor: int, path: str) -> None:
-    """Lock the file, or say who has it."""
+    """Lock the file, or raise ``busy`` with the name of its owner."""
     owner, locked = _owner(descriptor), _lock(descriptor)
     if locked is False or not _dead(owner, locked=bool(locked)):
         raise _busy(path, owner)
 
 
 def _lock(descriptor: int) -> Optional[bool]:
-    """Lock the file and tell whether that went; ``None`` where the file system has no locks."""
+    """Try to lock the file and tell whether it worked; ``None`` if the file system has no locks."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
+    except (BlockingIOError, PermissionError):  # POSIX allows EAGAIN and EACCES for a lock that another process holds
         return False
     except OSError:
         return None
@@ -92,16 +96,18 @@ def _lock(descriptor: int) -> Optional[bool]:
 
 
 def _dead(owner: Dict[str, Any], *, locked: bool) -> bool:
-    """Tell whether the owner that the file names is gone, so that its dump can be gone on with.
+    """Tell whether the owner named in the file is gone, so that this process may continue its dump.
 
-    A lock that could be had tells it on the same machine. From another one it tells nothing: not every file system carries
-    locks between machines. Without locks the number of the process tells it, where processes are numbered alike.
+    On the same machine, having got the lock proves it. For an owner on another machine it proves nothing: not every file
+    system shares locks between machines. Without locks, the owner's process number is looked up, provided that both processes
+    are in the same PID namespace (a container numbers its processes anew).
     """
     if not owner:
         return True
     me = _me()
     same_boot = bool(me["boot"]) and owner.get("boot") == me["boot"]
     if not same_boot:
+        # The same host name with another boot id: this machine was restarted, so the owner cannot be alive.
         return bool(owner.get("host") == me["host"])
     return locked or (owner.get("namespace") == me["namespace"] and not _alive(owner.get("pid")))
 
@@ -110,10 +116,10 @@ def _alive(pid: object) -> bool:
     if not isinstance(pid, int):
         return False
     try:
-        os.kill(pid, 0)
+        os.kill(pid, 0)  # signal 0 is not delivered, only checked
     except ProcessLookupError:
         return False
-    except OSError:
+    except OSError:  # EPERM: the process exists and belongs to another user
         return True
     return True
 

@@ -1,7 +1,7 @@
-"""One safetensors file: an eight-byte length, a JSON header, and the bytes of the tensors behind each other.
+"""Writing one safetensors file: an eight-byte length, a JSON index, and the bytes of the tensors one after the other.
 
-The format is the one of https://github.com/huggingface/safetensors. It is written here because an agent brings no library
-along, into interpreters in which nothing may be installed.
+The format is described at https://github.com/huggingface/safetensors. The library itself is not used, because the agent runs
+in interpreters in which nothing may be installed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from precflow.agent.measure.content_id import dtype_name
 from precflow.agent.measure.transfer import byte_count, byte_pieces
 
 ALIGNMENT = 8  # the data begin at a multiple of this many bytes
-HELD_BYTES = 8 << 20  # tensors that wait in memory: a smaller shard is written at once
-_LEAST_INDEX = 64 << 10  # bytes that are left at least for what else comes into the index of a larger one
+HELD_BYTES = 8 << 20  # tensors up to this total wait in memory, and a shard that stays smaller is written in one go
+_LEAST_INDEX = 64 << 10  # least number of bytes reserved for index entries still to come, in a larger shard
 
 
 class TensorEntry(NamedTuple):
     """One tensor of a shard.
 
     Attributes:
-        key: Content id; with a suffix where it is something else of that content.
+        key: Content id; with a suffix if the tensor is derived from that content, such as ``.sketch``.
         host: The tensor, on the CPU.
-        private: Nobody writes to it any more: its bytes can be taken later.
+        private: Nobody writes to the tensor any more, so its bytes may be read later without a copy.
     """
 
     key: str
@@ -53,12 +53,12 @@ class TensorEntry(NamedTuple):
         return byte_count(self.host)
 
     def freeze(self) -> TensorEntry:
-        """Return the entry as it is now, whatever is written to the tensor afterwards."""
+        """Return an entry that later writes to the tensor do not change; copies only a tensor that is not private."""
         return self if self.private else TensorEntry(self.key, self.host.clone(), private=True)
 
 
 class ShardSeal(NamedTuple):
-    """What is known of a finished shard: its ``bytes`` and the checksum of its ``index``, as the seal lists them."""
+    """Size of a finished shard in ``bytes``, and the checksum of its ``index``; both go into the step's seal."""
 
     bytes: int
     index: str  # type: ignore[assignment]  # hides tuple.index, which nobody calls on it
@@ -70,15 +70,16 @@ def storable(dtype: torch.dtype) -> bool:
 
 
 class ShardFile:
-    """A shard under way, under a temporary name until it is closed: nothing half-written is ever found at ``path``.
+    """A shard that is being written. It has a temporary name until it is closed, so ``path`` never holds half a file.
 
-    A small shard waits in memory and is written at once, wide elements first. From ``HELD_BYTES`` on, tensors go to the file as
-    they come, behind a gap that is left for the index, so that memory is bounded whatever the size of shard and tensor. Every
-    tensor begins at a multiple of its element size and can be mapped; a few bytes named ``padding-N`` see to that.
+    The index stands before the data, but its length is known only at the end. A small shard therefore waits in memory and is
+    written in one go, wide elements first. Beyond ``HELD_BYTES``, tensors go to the file as they come, after a gap that is
+    reserved for the index, so that memory is bounded whatever the size of shard and tensor. Every tensor begins at a multiple
+    of its element size (at most 8), so that it can be memory-mapped; entries named ``padding-N`` fill the bytes in between.
 
     Args:
-        path: Where it goes.
-        limit: Bytes of tensors that it takes; one tensor may be larger.
+        path: Final path of the file.
+        limit: Bytes of tensors that the shard takes; a single tensor may be larger.
     """
 
     def __init__(self, path: str, limit: int) -> None:
@@ -90,28 +91,29 @@ class ShardFile:
         self._held_bytes = 0
         self._described: List[str] = []
         self._checksums: Dict[str, str] = {}
-        self._offset = 0  # bytes of tensors in the file
-        self._begun = 0  # where they begin in the file
-        self._index_bytes = len('{"__metadata__":{},}') + ALIGNMENT  # at most, with everything that has been added
+        self._offset = 0  # bytes of tensors written to the file so far
+        self._begun = 0  # position in the file where the tensors begin
+        self._index_bytes = len('{"__metadata__":{},}') + ALIGNMENT  # upper bound for the index of all entries so far
 
     @property
     def waiting(self) -> int:
-        """Bytes of tensors that are not in the file yet."""
+        """Bytes of tensors that still wait in memory."""
         return self._held_bytes
 
     def fits(self, entry: TensorEntry) -> bool:
-        """Tell whether an entry belongs into this shard; into an empty one every entry does."""
+        """Tell whether this shard has room for an entry; an empty shard takes an entry of any size."""
         if not (self._held or self._offset):
             return True
         if self._offset + self._held_bytes + entry.size > self._limit:
             return False
+        # Once the file is open, the gap for the index is fixed: many small tensors can fill it before they reach the limit.
         return self._file is None or self._index_bytes + _index_room(entry) <= self._begun - 8
 
     def add(self, entry: TensorEntry) -> None:
-        """Take an entry; its bytes are written or copied before this returns.
+        """Add an entry; unless it is private, its bytes are written or copied before this returns.
 
         Raises:
-            OSError: The file cannot be written; what it had before can still be closed.
+            OSError: The file cannot be written; the entries before this one are unharmed and :meth:`close` still works.
         """
         if self._file is None and self._held_bytes + entry.size > HELD_BYTES:
             self._start_file(entry)
@@ -123,7 +125,7 @@ class ShardFile:
         self._index_bytes += _index_room(entry)
 
     def close(self) -> ShardSeal:
-        """Write what waits and the index, and give the file its name.
+        """Write the waiting entries and the index, and give the file its final name.
 
         Raises:
             OSError: The file cannot be written; the temporary file has been removed.
@@ -137,7 +139,7 @@ class ShardFile:
             raise
 
     def discard(self) -> None:
-        """Remove what was written, if anything was."""
+        """Drop all entries and remove the temporary file, if there is one."""
         if self._file is not None:
             self._file.close()
         self._file, self._held = None, []
@@ -145,14 +147,17 @@ class ShardFile:
             os.remove(self._partial)
 
     def _start_file(self, entry: TensorEntry) -> None:
-        """Leave room for as long an index as the entries so far let expect, and write what waits."""
+        """Reserve room for the expected index, open the file and write the waiting entries.
+
+        The expected length is what the index would have at the limit if later tensors were like those so far, plus a quarter.
+        """
         so_far = self._index_bytes + _index_room(entry)
         expected = so_far * self._limit // (self._held_bytes + entry.size) * 5 // 4
         self._open(max(so_far + _LEAST_INDEX, min(expected, self._limit // 16)))
 
     def _open(self, reserved: int) -> None:
-        """Open the file with room for an index of so many bytes, and write what waits."""
-        self._file = io.FileIO(self._partial, "w")
+        """Open the file with ``reserved`` bytes for the index, and write the waiting entries."""
+        self._file = io.FileIO(self._partial, "w")  # unbuffered: a full disk shows at the write, not at some later flush
         self._begun = 8 + reserved + -reserved % ALIGNMENT
         self._file.seek(self._begun)
         held, self._held, self._held_bytes = self._held, [], 0
@@ -165,6 +170,8 @@ class ShardFile:
         if missing:
             name = "%s%d" % (PADDING, len(self._described))
             self._write(TensorEntry(name, torch.zeros(missing, dtype=torch.uint8), private=True))
+        # A content id is itself a hash of the tensor's bytes. A key with a suffix (".sketch") says nothing about the bytes
+        # stored here, so they get a checksum in the file's metadata.
         checksum = hashlib.blake2b(digest_size=DIGEST_SIZE) if "." in entry.key else None
         try:
             for piece in byte_pieces(entry.host):
@@ -172,6 +179,7 @@ class ShardFile:
                 if checksum is not None:
                     checksum.update(piece)
         except BaseException:
+            # Remove the part of this tensor that was written, so that close() can still make a valid file of the others.
             self._file.seek(self._begun + self._offset)
             self._file.truncate()
             raise
@@ -181,7 +189,10 @@ class ShardFile:
         self._offset += entry.size
 
     def _measure_index(self) -> int:
-        """Return how long the index will be when nothing comes any more; no padding is needed in a small shard."""
+        """Return the length of the index if no entry follows.
+
+        A small shard needs no padding: with the widest elements first, every offset is a multiple of the next element size.
+        """
         described, offset = [], 0
         for each in sorted(self._held, key=lambda one: -one.width):
             described.append(_describe(each, offset))
@@ -190,7 +201,7 @@ class ShardFile:
 
     def _finish(self) -> ShardSeal:
         assert self._file is not None
-        index = _join_index(self._checksums, self._described).ljust(self._begun - 8)
+        index = _join_index(self._checksums, self._described).ljust(self._begun - 8)  # the format allows trailing spaces
         head = len(index).to_bytes(8, "little") + index
         self._file.seek(0)
         _write_all(self._file, head)
@@ -201,7 +212,7 @@ class ShardFile:
 
 
 def _index_room(entry: TensorEntry) -> int:
-    """Return the most bytes that an entry takes in the index, with a padding before it."""
+    """Return an upper bound for the bytes that an entry takes in the index, including a padding entry before it."""
     named = 2 * len(entry.key) + 2 * DIGEST_SIZE if "." in entry.key else len(entry.key)
     return named + 2 * len(str(tuple(entry.host.shape))) + 256
 
@@ -218,5 +229,5 @@ def _join_index(checksums: Mapping[str, str], described: Sequence[str]) -> bytes
 
 def _write_all(file: io.FileIO, data: Union[bytes, memoryview]) -> None:
     left = memoryview(data)
-    while left:
+    while left:  # an unbuffered write may write only a part: Linux stops at 2 GiB, and where the disk becomes full
         left = left[file.write(left) :]

@@ -1,4 +1,4 @@
-"""The files of one step: record lines as they come, tensors in shards of bounded size, and the seal when it is finished."""
+"""The files of one step: record lines, written as they come; shards of tensors; and a seal once the step is finished."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _LARGEST_SHARD = 16 << 30
 
 
 class StepFiles:
-    """What one step writes. Lines and tensors may come from different threads.
+    """Writes the files of one step. Lines and tensors may come from different threads.
 
     Args:
         folder: The dump.
         step: Number of the step.
         rank: Number of the process.
-        shard_bytes: Bytes of tensors in the first shard; each one behind it takes twice as many as the one before, up to
+        shard_bytes: Bytes of tensors in the first shard; each further shard takes twice as many as the one before, up to
             16 GiB, so that a step has few files whatever its size.
 
     Attributes:
@@ -29,7 +29,7 @@ class StepFiles:
         place: Its folder, relative to the dump.
         counts: ``calls``, ``records``, ``tensors`` and ``bytes`` (of tensors) so far.
         line_bytes: Bytes of its lines so far.
-        files: Seal of every finished file, by its name in the dump.
+        files: Size and checksum of every finished file, by its path in the dump.
     """
 
     def __init__(self, folder: str, step: int, rank: int, shard_bytes: int) -> None:
@@ -44,19 +44,19 @@ class StepFiles:
         self._shard: Optional[ShardFile] = None
         self._checksum = hashlib.blake2b(digest_size=DIGEST_SIZE)
         self._records = self.place + "/records-0.jsonl"
-        shutil.rmtree(os.path.join(folder, self.place), ignore_errors=True)  # of a writer that was stopped here
+        shutil.rmtree(os.path.join(folder, self.place), ignore_errors=True)  # left by a writer that was stopped in this step
         os.makedirs(os.path.join(folder, self.place))
         self._file = open(os.path.join(folder, self._records), "wb", buffering=0)  # noqa: SIM115  open as long as the step
 
     def append(self, data: bytes) -> None:
-        """Write one line whole, or not at all; it is in the file when this returns.
+        """Write lines completely or not at all; they are in the file when this returns, even if the process is killed then.
 
         Raises:
             OSError: The file cannot be written.
         """
         left = memoryview(data)
         try:
-            while left:
+            while left:  # the file is unbuffered, and a raw write may write only a part of what it is given
                 left = left[self._file.write(left) :]
         except OSError:
             self._file.truncate(self.line_bytes)
@@ -66,7 +66,7 @@ class StepFiles:
         self.line_bytes += len(data)
 
     def store(self, entry: TensorEntry) -> None:
-        """Put a tensor into the shard under way, or into the next one where it is full.
+        """Add a tensor to the current shard, or to a new one if the current shard is full.
 
         Raises:
             OSError: A file cannot be written.
@@ -80,10 +80,10 @@ class StepFiles:
         self._shard.add(entry)
 
     def finish_shard(self) -> None:
-        """Close the shard under way, if there is one.
+        """Close the current shard, if there is one.
 
         Raises:
-            OSError: It cannot be written; it is gone then.
+            OSError: It cannot be written; the shard is lost then.
         """
         shard, self._shard = self._shard, None
         if shard is not None:
@@ -92,20 +92,20 @@ class StepFiles:
             self._shards += 1
 
     def finish_records(self) -> None:
-        """Close the record lines; nothing happens the second time."""
+        """Close the file of record lines; a second call changes nothing."""
         self._file.close()
         self.files[self._records] = {"bytes": self.line_bytes, "blake2b": self._checksum.hexdigest()}
 
     @property
     def waiting(self) -> int:
-        """Bytes of tensors that no file has yet."""
+        """Bytes of tensors that are in no file yet."""
         return self._shard.waiting if self._shard is not None else 0
 
     def seal(self, facts: Mapping[str, Any]) -> Dict[str, Any]:
-        """Write the seal of the step with what else is to stand in it, and return it: only now is the step finished.
+        """Write the seal of the step, with ``facts`` added to it, and return it. Only now does the step count as finished.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The seal cannot be written.
         """
         step, rank = self.key
         plain = {"step": step, "rank": rank, "counts": self.counts, "files": dict(sorted(self.files.items())), **facts}
@@ -113,22 +113,24 @@ class StepFiles:
 
 
 def write_sealed(path: str, value: Mapping[str, Any]) -> Dict[str, Any]:
-    """Write plain data with a checksum over all of it, and return it as whoever reads it gets it.
+    """Write plain data with a checksum over all of it, and return it as a reader will get it.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
-    plain: Dict[str, Any] = json.loads(json_bytes(value))  # its keys are texts now, as they are for the reader
+    # JSON turns {0: ...} into {"0": ...}, and 10 sorts before 9 as text. The reader computes the checksum from the texts, so
+    # the writer must do so too.
+    plain: Dict[str, Any] = json.loads(json_bytes(value))
     plain[CHECKSUM] = checksum_of(plain)
     write_json(path, plain)
     return plain
 
 
 def write_json(path: str, value: Mapping[str, Any]) -> None:
-    """Write plain data as JSON under a temporary name, then rename.
+    """Write plain data as JSON under a temporary name, then rename it, so that ``path`` is never half written.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     with open(path + ".part", "wb") as file:
         file.write(json_bytes(value))
@@ -136,5 +138,6 @@ def write_json(path: str, value: Mapping[str, Any]) -> None:
 
 
 def json_bytes(value: Mapping[str, Any]) -> bytes:
-    """Return plain data as people can read it."""
+    """Return plain data as indented JSON in UTF-8."""
+    # A file name that is not UTF-8 reaches Python with lone surrogates, which UTF-8 cannot encode: written as "\udc80".
     return (json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode("utf-8", "backslashreplace")

@@ -1,4 +1,4 @@
-"""What the operating system says about a dump, as a sentence that names the folder and the bytes that were needed."""
+"""Error messages for a dump that cannot be written: they name the folder, the bytes needed and the next step."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Sequence
 
 from precflow.agent.failures import AgentError
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk full, quota used up, file larger than file system or ulimit allow
 _REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 class WriteError(AgentError):
     """A dump cannot be written any further; what is already written stays readable.
 
-    ``kind`` is ``disk_full``, ``read_only``, ``budget``, ``busy`` or ``unwritable``; the message names the folder and the bytes
-    that were needed.
+    ``kind`` is ``disk_full``, ``read_only``, ``budget``, ``busy``, ``unwritable`` or, for a rank that did not finish,
+    ``workload``. The message names the folder and what was needed.
     """
 
 
 def write_error(problem: OSError, folder: str, needed: int) -> WriteError:
-    """Return what an error of the system means for a dump in ``folder`` that needed so many bytes more."""
+    """Return the error for a dump in ``folder`` that failed with ``problem`` when it needed ``needed`` more bytes."""
     if problem.errno in _FULL:
         message = "no space left in %s: %s needed, %s free" % (folder, bytes_text(needed), _free_text(folder))
         return WriteError("disk_full", message, "free space there, name another store, or take less: capture.level=[module]")
@@ -33,7 +33,7 @@ def write_error(problem: OSError, folder: str, needed: int) -> WriteError:
 
 
 def over_budget(folder: str, allowed: int, written: int, needed: int) -> WriteError:
-    """Return the error of a dump that would take more than was allowed."""
+    """Return the error for a dump that would exceed its budget; all sizes in bytes."""
     message = "the dump in %s would exceed its budget: %s allowed, %s written, %s more needed" % (
         folder,
         bytes_text(allowed),
@@ -44,14 +44,14 @@ def over_budget(folder: str, allowed: int, written: int, needed: int) -> WriteEr
 
 
 def incomplete_rank(folder: str, rank: int, found: Sequence[int], wanted: Sequence[int]) -> WriteError:
-    """Return the error of a dump of several processes of which one did not finish what the others did."""
+    """Return the error for a dump of several processes in which one rank did not finish the steps of the others."""
     steps = ", ".join(map(str, found)) or "none"
     message = "rank %d did not finish in %s: it has steps %s, expected %s" % (rank, folder, steps, ", ".join(map(str, wanted)))
     return WriteError("workload", message, "look at what its process raised, then run all of them again")
 
 
 def bytes_text(count: int) -> str:
-    """Return a number of bytes as people read it, in powers of 1000: ``64.0 MB``."""
+    """Return a number of bytes as readable text, in powers of 1000: ``64.0 MB``."""
     value, unit = float(count), "bytes"
     for larger in ("kB", "MB", "GB", "TB"):
         if value < 1000:

@@ -1,4 +1,4 @@
-"""The writer of a dump: record lines as they come, tensors in shards of bounded size, a seal a step, and the header last."""
+"""The writer of a dump: record lines as they come, tensors in shards of bounded size, a seal per step, and the header last."""
 
 from __future__ import annotations
 
@@ -29,28 +29,29 @@ SHARD_BYTES = 256 << 20
 
 
 class Writer:
-    """Writes one dump into a folder that exists, alone: a second writer of the same rank is refused.
+    """Writes one dump into an existing folder; a second writer of the same rank is refused.
 
-    Lines reach their file at once. Tensors go to a shard, each content once in the whole dump; what waits in memory is bounded
-    by the shard's small change (8 MiB) and, in the background, by the queue. The bytes of a dump do not depend on the thread.
+    Record lines reach their file at once. Tensors go to a shard, and equal contents are stored once in the whole dump. Memory
+    is bounded: a shard holds back at most 8 MiB, and the background thread at most its queue. The bytes of a dump are the same
+    with and without the thread.
 
     Args:
-        folder: Where the dump goes.
-        shard_bytes: Bytes of tensors in the first shard of a step; each one behind it takes twice as many.
-        budget_bytes: Most bytes that lines and tensors may take together, before compression; 0 sets no bound.
+        folder: Folder of the dump.
+        shard_bytes: Bytes of tensors in the first shard of a step; each further shard takes twice as many.
+        budget_bytes: Most bytes that lines and tensors may take together, before compression; 0 sets no limit.
         rank: Number of this process.
-        resume: Go on behind the last step that is finished and was written for the same ``declared``; else begin anew.
-        declared: Hash of what the dump depends on.
-        background: Store tensors in a thread, while the model goes on.
-        queue_bytes: Tensors that may wait for the thread; who brings more waits.
-        compress: Compress tensors that get smaller by it.
-        keep_last: Keep only so many finished steps, but see :meth:`hold`; 0 keeps all.
+        resume: Continue after the last finished step that was written for the same ``declared``; else start from scratch.
+        declared: Hash of everything that the dump depends on.
+        background: Store tensors in a thread while the model runs on.
+        queue_bytes: Bytes of tensors that may wait for the thread; a caller with more blocks.
+        compress: Compress tensors that become smaller by it.
+        keep_last: Keep only so many finished steps, plus those of :meth:`hold`; 0 keeps all.
 
     Attributes:
-        folder: Where the dump goes.
+        folder: Folder of the dump.
         counts: ``calls``, ``records``, ``tensors`` and ``bytes`` (of tensors) of the steps that are kept.
-        failure: What stopped the writer, for callers whose exception was swallowed on its way.
-        sites: Call sites so far, which lines index: whoever numbers them keeps this list.
+        failure: The error that stopped the writer. The model's code may have swallowed the exception, so callers look here.
+        sites: Call sites so far; a line refers to one by its index. The code that numbers new sites appends to this list.
 
     Raises:
         WriteError: Another process writes this dump, or the folder cannot be written to.
@@ -89,7 +90,7 @@ class Writer:
         self._begin(rank, resume=resume)
 
     def open_step(self, step: int, rank: int) -> None:
-        """Begin a step's files and close those of the step before; nothing happens when this step is open already.
+        """Start the files of a step and close the step before it; does nothing if this step is open already.
 
         Raises:
             ValueError: The step has been written and closed.
@@ -104,12 +105,14 @@ class Writer:
         if rank not in self._locks:
             self._begin(rank, resume=False)
         if self._finished.drops_steps:
+            # A step may be dropped later, with the tensors in its shards. So with keep_last every step stores its own
+            # tensors again, except those that are in a step held for good.
             self._stored = self._finished.contents
         with self._explaining(0):
             self._step = StepFiles(self.folder, step, rank, self._shard_bytes)
 
     def complete(self, step: int, rank: int) -> bool:
-        """Tell whether a step is in the dump, or was and has been dropped: it need not be recorded again."""
+        """Tell whether a step is in the dump or has been dropped from it: in both cases it need not be recorded again."""
         return self._finished.has((step, rank))
 
     def lines(self, step: int, rank: int) -> Iterator[Dict[str, Any]]:
@@ -117,7 +120,7 @@ class Writer:
         return self._finished.read_lines((step, rank))
 
     def call(self, line: Mapping[str, Any]) -> None:
-        """Append one call to the records of the open step: :meth:`append`."""
+        """Append the line of one call to the records of the open step, see :meth:`append`."""
         data = (json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
         self.append(data, 1, len(line["inputs"]) + len(line["outputs"]))
 
@@ -125,14 +128,15 @@ class Writer:
         """Append calls to the records of the open step.
 
         Args:
-            data: Their lines, JSON in UTF-8, each with its newline.
-            calls: How many they are.
-            records: How many records they hold.
+            data: Their lines, JSON in UTF-8, each ending with a newline.
+            calls: Number of calls.
+            records: Number of records in these calls.
 
         Raises:
-            WriteError: Disk full, read-only folder, or over the budget, now or for a tensor before; no line is then in the
-                file.
+            WriteError: Disk full, read-only folder, or over the budget, now or for an earlier tensor; none of the lines is in
+                the file then.
         """
+        # The thread may have failed to store a tensor that these lines refer to.
         if self._background is not None and self.failure is not None:
             raise self.failure
         step = self._require_step()
@@ -146,21 +150,21 @@ class Writer:
                 self.hold()
 
     def stored(self, key: str) -> bool:
-        """Tell whether the dump holds this content, for as long as the step that is open."""
+        """Tell whether the dump holds this content already; the answer is valid while the current step is open."""
         return key in self._stored
 
     def tensor(self, key: str, tensor: torch.Tensor, *, owned: bool = False) -> bool:
-        """Store a tensor, unless the dump has it; return whether it has it now.
+        """Store a tensor unless the dump holds it already; return whether the dump holds it now.
 
-        An element type that safetensors does not know is not stored.
+        A tensor whose element type safetensors does not know is not stored.
 
         Args:
-            key: Content id; with ``.sketch``, ``.rows`` or the name of a part behind it where it is not the whole content.
+            key: Content id, followed by ``.sketch``, ``.rows`` or the name of a part if it is not the whole content.
             tensor: The tensor, on any device.
-            owned: Nobody writes to it any more, so that it need not be copied before it waits.
+            owned: Nobody writes to the tensor any more, so it can be queued without a copy.
 
         Raises:
-            WriteError: Disk full, read-only folder, or over the budget, now or for a tensor before.
+            WriteError: Disk full, read-only folder, or over the budget, now or for an earlier tensor.
         """
         if key in self._stored:
             return True
@@ -169,6 +173,7 @@ class Writer:
         self._require_step()
         self._check_budget(byte_count(tensor))
         host = to_host(tensor)
+        # to_host returns the same memory if nothing had to be moved or reordered; only then can the model still write to it.
         self._hand_over(TensorEntry(key, host, owned or host.data_ptr() != tensor.data_ptr()))
         self._stored.add(key)
         self._count({"tensors": 1, "bytes": byte_count(host)})
@@ -177,14 +182,14 @@ class Writer:
         return True
 
     def hold(self) -> None:
-        """Keep the last steps for good, the open one included; without ``keep_last`` every step is."""
+        """Keep the last steps for good, including the open one; without ``keep_last`` every step is kept anyway."""
         self._finished.hold(self._step.key if self._step is not None else None)
 
     def close_step(self, step: int, rank: int) -> None:
-        """Write the last shard of a step, close its files and seal it; nothing happens when another step is open, or none.
+        """Write the last shard of a step, close its files and seal it; does nothing unless this step is open.
 
         Raises:
-            WriteError: Disk full or read-only folder, now or for a tensor before; the step then stays without a seal.
+            WriteError: Disk full or read-only folder, now or for an earlier tensor; the step then has no seal.
         """
         if self._step is None or self._step.key != (step, rank):
             return
@@ -200,10 +205,10 @@ class Writer:
             self._finished.add(rank, FinishedStep(step, seal, set(self._stored) if self._finished.drops_steps else set()))
 
     def finish(self) -> None:
-        """Close the open step and let go, without a header: the writer of another rank seals for all.
+        """Close the open step and release the lock without writing a header: the writer of another rank seals for all ranks.
 
         Raises:
-            WriteError: Disk full or read-only folder; the step then stays without a seal.
+            WriteError: Disk full or read-only folder; the step then has no seal.
         """
         if self._step is not None:
             self.close_step(*self._step.key)
@@ -213,12 +218,12 @@ class Writer:
         """Close everything and write the header with ``counts``, ``files``, ``content`` and a checksum; return it as written.
 
         Args:
-            header: What the writer does not know; keys of ``contract.EMPTY_HEADER`` that are left out say nothing.
-            ranks: Others that wrote into the same folder, and have finished: their steps are sealed with this one's.
+            header: Facts that the writer does not know; keys left out get the empty value of ``contract.EMPTY_HEADER``.
+            ranks: Other ranks that wrote into the same folder and have finished; this header covers their steps too.
 
         Raises:
-            WriteError: Disk full or read-only folder, or another rank still writes, failed, or lacks a step; the dump then
-                stays without a seal.
+            WriteError: Disk full or read-only folder, or another rank is still writing, failed, or lacks a step; the dump
+                then has no header.
         """
         if self._step is not None:
             self.close_step(*self._step.key)
@@ -234,18 +239,18 @@ class Writer:
         return sealed
 
     def abandon(self, error: Mapping[str, Any]) -> bool:
-        """Close the files so that what is there can be read, and write the error in the header's place.
+        """Close the files so that they can be read, and write ``error.json`` instead of the header.
 
-        This is the way out of a failure, so it never raises. The open step stays without a seal of its own.
+        Called after a failure, so it never raises. The open step gets no seal.
 
         Returns:
-            Whether everything that was captured, and the error, could still be written; false on a full disk.
+            Whether the error and everything captured so far could be written; false on a full disk, for example.
         """
         complete = True
         try:
             if self._background is not None:
                 self._background.drain()
-        except Exception:  # noqa: BLE001  it has been told, or it is what the caller gives up for
+        except Exception:  # noqa: BLE001  already raised by an earlier call, or the very error the caller is giving up for
             complete = False
         try:
             if self._step is not None:
@@ -263,7 +268,7 @@ class Writer:
         return complete
 
     def _begin(self, rank: int, *, resume: bool) -> None:
-        """Take a rank over: from here on no header says that the dump is whole."""
+        """Lock a rank and prepare its folder. An old header is removed: it would call a half-written dump complete."""
         with self._explaining(0):
             self._locks[rank] = WriterLock(os.path.join(self.folder, "writer-rank%d.lock" % rank))
             for name in (HEADER_FILE, ERROR_FILE):
@@ -276,7 +281,7 @@ class Writer:
                 self._finished.clear(rank)
 
     def _adopt(self, rank: int) -> List[str]:
-        """Take the finished steps of another rank over; return the call sites that its lines index."""
+        """Adopt the finished steps of another rank; return the call sites that its lines refer to."""
         failed = os.path.exists(os.path.join(self.folder, ERROR_FILE))
         with self._explaining(0):
             self._locks[rank] = WriterLock(os.path.join(self.folder, "writer-rank%d.lock" % rank))
@@ -290,14 +295,16 @@ class Writer:
     def _hand_over(self, entry: TensorEntry) -> None:
         if self._background is None:
             self._store(entry)
-        elif entry.size > self._queue_bytes:  # a copy of it would be what the queue is to prevent
+        elif entry.size > self._queue_bytes:
+            # Queueing means copying, and a copy of this size is what the queue's limit is there to prevent. Store it here;
+            # drain first, so that the tensors are in the file in the same order as without the thread.
             self._background.drain()
             self._store(entry)
         else:
             self._background.put(entry.freeze())
 
     def _store(self, entry: TensorEntry) -> None:
-        """Put an entry into the open step's shard; runs in the background thread where there is one."""
+        """Add an entry to the open step's shard; runs in the background thread if there is one."""
         with self._explaining(entry.size):
             self._require_step().store(compress_entry(entry) if self._compress else entry)
 
@@ -330,7 +337,7 @@ class Writer:
 
     @contextmanager
     def _explaining(self, needed: int) -> Iterator[None]:
-        """Turn what the operating system says into a sentence that names the folder and the bytes that were needed."""
+        """Turn an ``OSError`` into a :class:`WriteError` that names the folder and the bytes that were needed."""
         try:
             yield
         except OSError as problem:
@@ -339,10 +346,10 @@ class Writer:
 
 
 def evidence_id(header: Mapping[str, Any]) -> str:
-    """Return the identity of a dump's evidence: without times, paths and facts of the machine.
+    """Return a hash of the recorded numbers: two dumps have the same one if they recorded the same, whenever and wherever.
 
     blake2b-128 over the compact JSON, keys sorted, of ``schema``, ``dtype``, the name of ``device``, the digests of
-    ``weights`` and ``inputs``, and ``files``. What a header lacks counts as ``null``.
+    ``weights`` and ``inputs``, and ``files``; without times, paths and facts of the machine. A missing key counts as ``null``.
     """
     evidence = {
         "schema": header.get("schema"),

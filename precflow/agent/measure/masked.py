@@ -1,8 +1,8 @@
-"""Tensors on the host in which one constant stands for everything that a mask left out.
+"""A fast path for masked tensors on the host: all masked elements hold one constant, or an infinity of one sign.
 
-Attention scores behind a causal mask are the commonest tensors that are not ordinary: half of them are one and the same number,
-or that with a score added. One pass marks it, one puts 0 in its place, and what is left is added up like any ordinary tensor.
-Sorting values into all the kinds that there are takes thirty passes.
+Attention scores behind a causal mask are the most common tensors that are not ordinary: half of their elements are one and the
+same number, or that number plus a score. One pass over the memory marks them, one replaces them by 0, and the rest is added up
+like an ordinary tensor. Sorting values into all possible kinds takes thirty passes.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from precflow.agent.measure.scratch import host_memory
 if TYPE_CHECKING:
     from precflow.agent.measure.value_classes import Fills
 
-MOST = 1 << 20  # values of a tensor that is looked at here
+MOST = 1 << 20  # larger tensors do not take this path
 
 _INFINITE = float("inf")
-_known_weights: List[torch.Tensor] = []  # of the most blocks that were asked for
+_known_weights: List[torch.Tensor] = []  # one tensor at most: the weights for the largest number of blocks so far
 
 
 class Masked(NamedTuple):
-    """A tensor without its fill.
+    """A tensor with its fill replaced by 0, and the facts of the fill.
 
     Attributes:
-        values: ``[elements]`` with 0 in place of the fill; the next call uses the memory again.
+        values: ``[elements]`` with 0 in place of the fill; the next call overwrites this memory.
         fill: The constant, as rounded to the type of the tensor, or an infinity.
-        spread: Largest distance of a fill from it.
+        spread: Largest distance of a fill from the constant: a score may have been added to it.
         number: How many fills there are.
         saturated: How many of them are the largest finite value of the type.
         zero: Ordinary values that are 0.
         least: Smallest ordinary value; 0 where there is none.
         most: Largest ordinary value; 0 where there is none.
-        code: What a fill of this kind adds to the places, see ``contract.STATISTICS``.
-        places: The sum of the weights of the places of the fill.
+        code: Factor of this kind of fill in the checksum ``places``, see ``contract.STATISTICS``.
+        places: Sum of the weights of all positions that hold the fill.
     """
 
     values: torch.Tensor
@@ -53,13 +53,13 @@ class Masked(NamedTuple):
 
 
 def masked(values: torch.Tensor, fills: Fills) -> Optional[Masked]:
-    """Return a tensor without the one constant that is not ordinary; ``None`` where there are several, or none, or it is NaN.
+    """Return a tensor without its single fill constant; ``None`` if it has no fill, several different ones, or a NaN.
 
     Args:
         values: float32 or float64 on the host, ``[elements]``, 1 to ``MOST`` of them.
-        fills: Of the type that they had first.
+        fills: The fills of the original element type.
     """
-    low, high = _ends(values)
+    low, high = _ends(values)  # both are NaN if any value is: then no band matches, and None is returned below
     end = low if -low >= high else high
     infinite = abs(end) == _INFINITE
     band = None if infinite else fills.band_of(end)
@@ -68,7 +68,9 @@ def masked(values: torch.Tensor, fills: Fills) -> Optional[Masked]:
     marks, left, other = _memory(values)
     torch.eq(values, end, out=marks)
     if band is None:
-        kept = {"neginf": -_INFINITE} if end > 0 else {"posinf": _INFINITE}  # the other infinity would be a second fill
+        # Subtracting an infinity from itself gives NaN, so nan_to_num replaces it. An infinity of the other sign is kept: it
+        # would be a second fill, and the check of `largest` below then returns None.
+        kept = {"neginf": -_INFINITE} if end > 0 else {"posinf": _INFINITE}
         torch.nan_to_num(values, **{"posinf": 0.0, "neginf": 0.0, **kept}, out=left)
     else:
         torch.add(values, marks, alpha=-end, out=left)
@@ -81,14 +83,15 @@ def masked(values: torch.Tensor, fills: Fills) -> Optional[Masked]:
         torch.sub(values, band.constant, out=other).mul_(marks).abs_()
         spread = _ends(other)[1]
     largest = max(-least, most)
-    if not largest < fills.plain or (band is not None and abs(band.constant) < FILLS_FAR * largest):  # NaN is not less
+    # `not <` instead of `>=`: a NaN compares false with everything, and must be rejected too.
+    if not largest < fills.plain or (band is not None and abs(band.constant) < FILLS_FAR * largest):
         return None
     number = int(marks.sum())
     saturated = 0
     if abs(end) == fills.largest:
         saturated = int(torch.eq(values, end, out=other).sum()) if spread else number
     zero = int(torch.eq(left, 0, out=other).sum()) - number
-    if not zero and number < values.numel():
+    if not zero and number < values.numel():  # the 0 in place of the fill may look like an extreme of the ordinary values
         least, most = _ends_of_others(left, marks, least, most, other)
     fill = end if band is None else band.constant
     code = 4 if end < 0 else 2 if infinite else 3
@@ -103,7 +106,8 @@ def _ends(values: torch.Tensor) -> Tuple[float, float]:
 def _ends_of_others(
     left: torch.Tensor, marks: torch.Tensor, least: float, most: float, memory: torch.Tensor
 ) -> Tuple[float, float]:
-    """Return the extremes of values none of which is 0, where 0 stands for the others."""
+    """Return the extremes of the ordinary values, none of which is 0; marked places hold a 0 that does not count."""
+    # An extreme of 0 comes from the marked places: the values all have one sign. Adding the other extreme there hides them.
     if least == 0:
         least = _ends(torch.add(left, marks, alpha=most, out=memory))[0]
     if most == 0:
@@ -112,16 +116,16 @@ def _ends_of_others(
 
 
 def _places_of(marks: torch.Tensor) -> int:
-    """Return the sum of the weights of the places that are marked."""
+    """Return the sum of the weights of the marked positions, as a signed 32-bit integer that wraps around."""
     blocks = -(-marks.numel() // BLOCK)
     chosen = marks.to(torch.int32).mul_(_weights_of(blocks)[: marks.numel()])
     return int(chosen.sum(dtype=torch.int32))
 
 
 def _weights_of(blocks: int) -> torch.Tensor:
-    """Return the weights of the places of some blocks, int32; what the most blocks asked for need is kept, 4 MB at most."""
+    """Return the weights of the positions in the first ``blocks`` blocks, int32; the longest result is cached, at most 4 MB."""
     if not _known_weights or _known_weights[0].numel() < blocks * BLOCK:
-        with torch.inference_mode(mode=False):
+        with torch.inference_mode(mode=False):  # a tensor made in that mode is restricted outside of it, and this one is cached
             first = place_weights(torch.device("cpu"))
             found = torch.cat([(first ^ to_int32(mix32_of(number))) | 1 for number in range(blocks)])
         _known_weights[:] = [found]
@@ -129,7 +133,7 @@ def _weights_of(blocks: int) -> torch.Tensor:
 
 
 def _memory(like: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return memory of a size and type, three times."""
+    """Return three scratch tensors of the same size and dtype; those of float32 are reused by the next call."""
     count = like.numel()
     if like.dtype != torch.float32:
         return like.new_empty(count), like.new_empty(count), like.new_empty(count)

@@ -1,10 +1,11 @@
-"""Sketches and norms of rows: from those of two tensors the judge estimates their difference, without the tensors.
+"""Sketches and row norms: small summaries from which the judge estimates the difference of two tensors without having them.
 
-A sketch is 509 sums ("buckets") of signed values, 2 KB whatever the size of the tensor. It is linear, so that
-``sketch(a) - sketch(b) = sketch(a - b)``, and the norm of that is the norm of ``a - b`` with an error of ``1 / sqrt(2 * 509)``,
-3.1 %. Values go round robin into the buckets, each with a sign that is read from one vector at an offset hashed from the number
-of the block. The number of buckets is prime: with 512 of them, each column of rows of 512 values would fall into one bucket,
-and that one sum would have to speak for a column that differs. The signs are made of integers only: the same on every device.
+A sketch is 509 sums ("buckets") of signed values, 2 KB whatever the size of the tensor. It is linear:
+``sketch(a) - sketch(b) = sketch(a - b)``, and the norm of that estimates the norm of ``a - b`` with a standard error of
+``1 / sqrt(2 * 509)``, 3.1 %. Values go round robin into the buckets, each with a sign. The signs of a block are read from one
+fixed vector, at an offset hashed from the number of the block. The number of buckets is prime: with 512 buckets and rows of
+512 values, each column would fall into a single bucket, and a difference in one column would be estimated from one sum only.
+The signs are computed with integers only, so they are the same on every device.
 """
 
 from __future__ import annotations
@@ -26,47 +27,47 @@ BUCKETS = 509
 BLOCK = (65536 // BUCKETS) * BUCKETS  # values that share one offset
 BLOCKS_OF_STRETCH = 16
 STRETCH = BLOCKS_OF_STRETCH * BLOCK  # values that are summed up at once: 4 MB
-MOST_ROWS = 1024  # norms of rows that are kept
-STORED_WHOLE = 1024  # elements: a tensor up to this size is no larger than its sketch, and is stored in its place
-FINE_BITS = 12  # of the grid that high and low parts are split on
+MOST_ROWS = 1024  # most row norms that are kept of a tensor
+STORED_WHOLE = 1024  # elements: a tensor up to this size is stored itself, because it is about as small as its sketch
+FINE_BITS = 12  # bits of the high part, relative to the largest magnitude, when values are split into high and low parts
 
 _OFFSETS = 1 << 20
-_ROWS_OF_PIECE = 256  # that are added up in float32
-_STRETCHES_KEPT = 4  # whose signs are kept: 16 MB
+_ROWS_OF_PIECE = 256  # most rows of 509 values that are added up in float32
+_STRETCHES_KEPT = 4  # the signs of so many stretches are cached: 16 MB
 _AT_ONCE = 1 << 18  # values that are squared at once: they stay in the cache
-_MOST_JUDGED_ROWS = 1 << 20  # beyond it the judge takes neighbouring rows for one
-_LEAST_ROW = 64  # that a row is cut into, where it is too long to be added up in float32
-_ROOM = STRETCH + 2 * _ROWS_OF_PIECE * BUCKETS  # that the largest stretch takes, padded
+_MOST_JUDGED_ROWS = 1 << 20  # of a tensor with more rows the judge joins neighbouring rows
+_LEAST_ROW = 64  # shortest part that a row is cut into if it is too long to be added up in float32
+_ROOM = STRETCH + 2 * _ROWS_OF_PIECE * BUCKETS  # elements of the longest stretch, with padding
 
 _signs: Dict[torch.device, torch.Tensor] = {}
 _stretches: Dict[Tuple[int, torch.device], torch.Tensor] = {}
 
 
 def sketch(values: torch.Tensor, clean: Optional[Cleaning] = None, *, largest: float = 0.0) -> torch.Tensor:
-    """Return the sketch in pieces, ``[1 or 2, pieces, BUCKETS]``, that :func:`add_pieces` adds up.
+    """Return a sketch in pieces, ``[1 or 2, pieces, BUCKETS]``, to be summed by :func:`add_pieces`.
 
     Args:
         values: Floating point, ``[elements]``; a contiguous tensor.
-        clean: Given where not all values are ordinary, and of a size that can be squared.
-        largest: Largest magnitude of the (cleaned) values, where sums of high and low parts are to be kept apart, else 0. The
-            two hold differences of 3e-8 of a tensor without float64 on the device; a single float32 sum holds 3e-7.
+        clean: Given if some values are not ordinary, or too large or small to be squared.
+        largest: Largest magnitude of the (cleaned) values if high and low parts are to be summed separately, else 0. Two sums
+            resolve relative differences of 3e-8 without float64 on the device; a single float32 sum resolves 3e-7.
     """
     pieces = [_sum_stretch(each, number, clean, largest) for number, each in enumerate(values.split(STRETCH))]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
 
 
 def add_pieces(pieces: torch.Tensor, clean: Optional[Cleaning] = None) -> torch.Tensor:
-    """Return a sketch as it is stored, float32 ``[1 or 2, BUCKETS]`` on the host.
+    """Return a sketch in its stored form, float32 ``[1 or 2, BUCKETS]`` on the host.
 
     Args:
-        pieces: What :func:`sketch` returned, on the host.
-        clean: What it was given.
+        pieces: The result of :func:`sketch`, copied to the host.
+        clean: The same as for :func:`sketch`.
     """
     return undo_scaling(pieces.sum(1, dtype=torch.float64), clean)
 
 
 def undo_scaling(numbers: torch.Tensor, clean: Optional[Cleaning]) -> torch.Tensor:
-    """Return sums or norms of cleaned values as float32 on the host, multiplied by the power of 2 that cleaning divided by."""
+    """Return sums or norms of cleaned values as float32, multiplied by the power of 2 that cleaning divided the values by."""
     if clean is None or not clean.exponent:
         return numbers.to(torch.float32)
     return torch.ldexp(numbers.double(), torch.tensor(clean.exponent)).to(torch.float32)
@@ -75,8 +76,8 @@ def undo_scaling(numbers: torch.Tensor, clean: Optional[Cleaning]) -> torch.Tens
 def _sum_stretch(some: torch.Tensor, number: int, clean: Optional[Cleaning], largest: float) -> torch.Tensor:
     """Return the sums of one stretch, ``[1 or 2, pieces, BUCKETS]``.
 
-    The pieces are many enough that float32 adds up few rows in each, and an even number: when two threads of the CPU share the
-    work, each adds up the half of the memory that it has multiplied, which is in its own cache.
+    There are enough pieces that float32 adds up at most ``_ROWS_OF_PIECE`` rows in each. Their number is even: when two CPU
+    threads share the work, each then sums the half of the memory that it has multiplied before, which is in its own cache.
     """
     count = some.numel()
     pieces = 2 * max(1, -(-count // (2 * BUCKETS * _ROWS_OF_PIECE)))
@@ -86,7 +87,7 @@ def _sum_stretch(some: torch.Tensor, number: int, clean: Optional[Cleaning], lar
     else:
         padded = torch.empty(size, dtype=dtype, device=some.device)
     padded[count:] = 0
-    if clean is not None or some.element_size() == 1:  # float8 takes part in no arithmetic
+    if clean is not None or some.element_size() == 1:  # torch has no arithmetic for float8
         some = some.to(padded.dtype)
     if clean is not None:
         some = clean(some)
@@ -94,13 +95,14 @@ def _sum_stretch(some: torch.Tensor, number: int, clean: Optional[Cleaning], lar
     table = padded.view(pieces, -1, BUCKETS)
     if not largest:
         return table.sum(1).unsqueeze(0)
+    # High parts are multiples of one step with FINE_BITS bits, so float32 adds 256 of them exactly: 12 + 8 bits fit into 24.
     step = 2.0 ** (math.frexp(largest)[1] - FINE_BITS)
     high = (table / step).round_().mul_(step)
     return torch.stack([high.sum(1), (table - high).sum(1)])
 
 
 def _signs_of(number: int, device: torch.device) -> torch.Tensor:
-    """Return the signs of the values of a stretch, float32 ``[STRETCH]``; made once for the first ones of a tensor."""
+    """Return the signs of the values of a stretch, float32 ``[STRETCH]``; cached for the first few stretches of a tensor."""
     key = (number, device)
     known = _stretches.get(key)
     if known is None:
@@ -114,7 +116,7 @@ def _signs_of(number: int, device: torch.device) -> torch.Tensor:
 
 
 def _signs_on(device: torch.device) -> torch.Tensor:
-    """Return the vector that signs are read from, float32, made once a device: 4 MB."""
+    """Return the vector that signs are read from, float32, 4 MB, cached per device."""
     if device not in _signs:
         with torch.inference_mode(mode=False):
             bits = mix32(torch.arange(_OFFSETS + BLOCK, dtype=torch.int32)) & 1
@@ -123,11 +125,11 @@ def _signs_on(device: torch.device) -> torch.Tensor:
 
 
 def row_length(shape: Sequence[int], count: int) -> int:
-    """Return how many values one norm speaks of: a row is the last axis; neighbours share a norm beyond ``MOST_ROWS``.
+    """Return how many values one row norm covers: the last axis, or several neighbouring rows if there are too many rows.
 
     Args:
-        shape: Of the tensor.
-        count: Its values; of a complex tensor there are two an element.
+        shape: Shape of the tensor.
+        count: Number of its values; a complex element has two.
 
     >>> row_length([3, 77, 768], 3 * 77 * 768), row_length([2048, 4], 2048 * 4), row_length([5], 5)
     (768, 8, 5)
@@ -141,14 +143,14 @@ def row_length(shape: Sequence[int], count: int) -> int:
 
 @lru_cache(maxsize=4096)
 def shared_row_length(shape: Tuple[int, ...], count: int) -> int:
-    """Return a length of rows for statistics from which norms of the tensor's own rows follow; 0 if norms are not kept.
+    """Return a row length for statistics from which the norms of the tensor's own rows follow; 0 if there is none.
 
     Statistics add up short rows anyway, so their norms cost nothing if the tensor's own rows can be put together from them:
-    768 values a row are two rows of 384. A tensor that is no larger than a record's line has no norms.
+    one row of 768 values is two rows of 384. No norms are kept of a tensor of at most ``STORED_WHOLE`` values.
 
     Args:
-        shape: Of the tensor.
-        count: Its values; of a complex tensor there are two an element.
+        shape: Shape of the tensor.
+        count: Number of its values; a complex element has two.
     """
     length = row_length(shape, count)
     if count <= STORED_WHOLE:
@@ -160,12 +162,12 @@ def shared_row_length(shape: Tuple[int, ...], count: int) -> int:
 
 
 def row_norms(values: torch.Tensor, length: int, clean: Optional[Cleaning] = None) -> torch.Tensor:
-    """Return the norms of rows of ``length``, the last of which may be shorter; float32, or float64 of float64 values.
+    """Return the norm of each row; the last row may be shorter. float64 for float64 values, else float32.
 
     Args:
         values: Floating point, ``[elements]``; a contiguous tensor.
-        length: Of a row.
-        clean: Given where not all values are ordinary, and of a size that can be squared.
+        length: Values per row.
+        clean: Given if some values are not ordinary, or too large or small to be squared.
     """
     whole = values.numel() // length * length
     parts: List[torch.Tensor] = []
@@ -179,12 +181,12 @@ def row_norms(values: torch.Tensor, length: int, clean: Optional[Cleaning] = Non
 
 
 def join_rows(norms: torch.Tensor, number: int) -> torch.Tensor:
-    """Return the norms of longer rows, each made of ``number`` neighbours of these."""
+    """Return the norms of longer rows, each made of ``number`` neighbouring short rows with the given norms."""
     return norms if number == 1 else (norms.view(-1, number).double() ** 2).sum(1).sqrt()
 
 
 def _norms(rows: torch.Tensor, clean: Optional[Cleaning]) -> torch.Tensor:
-    """Return the norm of each row, long ones in pieces."""
+    """Return the norm of each row; long rows are squared in pieces."""
     squares = [_squares(rows[:, start : start + _AT_ONCE], clean) for start in range(0, rows.shape[1], _AT_ONCE)]
     whole = squares[0] if len(squares) == 1 else torch.stack(squares, 1).sum(1)
     return whole.sqrt()

@@ -1,11 +1,11 @@
-"""Statistics of tensors: extremes, and sums in two levels: short rows in float32, and the sums of the rows in float64.
+"""Statistics of tensors: extremes and sums. Short rows are summed in float32, the sums of the rows in float64.
 
-Two levels, because a device may have no float64, and in float32 alone a large sum swallows small values: 2^24 + 1 is 2^24. A
-row of 512 values is short enough for float32; the sums of thousands of rows are added up in float64 on the host.
+Two levels are needed because a device may have no float64, and in float32 alone a large sum swallows small values: 2^24 + 1 is
+2^24. A row of 512 values is short enough for float32; the sums of thousands of rows are added up in float64 on the host.
 
-Ordinary tensors cost four reductions and nothing else. What is not ordinary (NaN, infinities, mask fills, squares beyond the
-range of float32) shows in the extremes; only then the values are sorted into kinds. Nothing here waits for a device until it
-must, so that many tensors share one copy to the host.
+Ordinary tensors cost four reductions (minimum, maximum, sum, norm) and nothing else. Anything else (NaN, infinities, mask
+fills, squares beyond the range of float32) shows in the extremes, and only then are the values sorted into kinds. Functions
+wait for the device only where they say so, so that many tensors can share one copy to the host.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from precflow.agent.contract import Band
     from precflow.agent.measure.masked import Masked
 
-ROW = 512  # at most: float32 adds up no more than that, so that sums are good to 1e-6 whatever the values are
-PIECE = 1 << 20  # values that are read at once on the CPU: they stay in the cache
+ROW = 512  # most values that are added up in float32, so that sums are accurate to 1e-6 whatever the values are
+PIECE = 1 << 20  # values that are processed at once on the CPU: they stay in the cache
 
 Number = Union[int, float]
 Statistics = List[Optional[Number]]  # in the order of contract.STATISTICS
 
 _SORTED = 16 * BLOCK  # values that are sorted into kinds at once
-_LEAST_ROW = 32  # of a tensor that has no tail of its own
-_LARGEST_WHOLE = 1 << 46  # magnitudes of which a block can be added up in 63 bits
+_LEAST_ROW = 32  # rows shorter than this are not worth it: then use 512 and let the last row be shorter
+_LARGEST_WHOLE = 1 << 46  # largest integers of which a block of 2^14 can be added up in int64 without overflow
 _WIDE = (torch.float32, torch.float64)
-_POSITIVE_INFINITY, _HIGH = 2, 3  # codes of places
-_SQUARES: Dict[torch.dtype, Tuple[float, float]] = {  # magnitudes whose squares a row can add up
+_POSITIVE_INFINITY, _HIGH = 2, 3  # codes in the checksum ``places``, see contract.STATISTICS
+_SQUARES: Dict[torch.dtype, Tuple[float, float]] = {  # range of magnitudes whose squares neither vanish nor overflow in a row
     torch.float32: (2.0**-48, 2.0**50),
     torch.float64: (2.0**-400, 2.0**400),
 }
 
 
 class BatchSums(NamedTuple):
-    """What the rows of some equally long tensors gave.
+    """Extremes and sums of rows of several tensors of the same length, still on their device.
 
     Attributes:
         sums: ``[tensors, 2 + 2 * rows]``: minimum, maximum, the sum of each row, the norm of each row.
@@ -57,7 +57,7 @@ class BatchSums(NamedTuple):
 
 
 class TensorSums(NamedTuple):
-    """What the rows of one ordinary tensor gave, on the host; the rows are still to be added up.
+    """Extremes and sums of rows of one ordinary tensor, on the host; the rows are still to be added up.
 
     Attributes:
         low: Minimum.
@@ -65,7 +65,7 @@ class TensorSums(NamedTuple):
         totals: ``[rows]``: the sum of each row.
         norms: ``[rows]``: the norm of each row.
         dtype: Element type of the tensor.
-        size: Its elements.
+        size: Number of its elements.
     """
 
     low: float
@@ -77,26 +77,26 @@ class TensorSums(NamedTuple):
 
 
 def wide_type(dtype: torch.dtype) -> torch.dtype:
-    """Return the type in which a floating point type is added up."""
+    """Return the dtype in which values of a floating point type are summed: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def choose_row(size: int) -> int:
-    """Return how many values are added up in one row: a power of two that leaves no rest, where there is one.
+    """Return the row length for a tensor: the largest power of two from 32 to 512 that divides its size, else 512.
 
     >>> choose_row(4 * 77 * 512), choose_row(3 * 64), choose_row(1000)
     (512, 64, 512)
     """
-    length = min(size & -size, ROW)
+    length = min(size & -size, ROW)  # `size & -size` is the largest power of two that divides size
     return length if length >= _LEAST_ROW else ROW
 
 
 def reduce_batch(values: torch.Tensor, row: int = 0) -> BatchSums:
-    """Return the extremes and the sums of the rows, on the device of the values; waits for nothing.
+    """Return the extremes and the sums of the rows, on the device of the values; does not wait for the device.
 
     Args:
         values: Floating point, ``[tensors, elements]``, at least one element.
-        row: Length of the rows, at most ``ROW``, where it is not to be chosen here; the last row may be shorter.
+        row: Length of the rows, at most ``ROW``; 0 chooses one. The last row may be shorter.
     """
     tensors, count = values.shape
     row = row or choose_row(count)
@@ -114,7 +114,7 @@ def reduce_batch(values: torch.Tensor, row: int = 0) -> BatchSums:
 
 
 def _row_sums(flat: torch.Tensor, row: int, tensors: int = 1) -> List[Tuple[torch.Tensor, torch.Tensor]]:
-    """Return sums and norms of whole rows, and those of what is left over, each ``[tensors, rows]``."""
+    """Return (sums, norms) of the full rows, and if the length is no multiple of ``row``, of the rest; ``[tensors, rows]``."""
     length = flat.numel() // tensors
     whole = length // row * row
     parts = []
@@ -128,11 +128,11 @@ def _row_sums(flat: torch.Tensor, row: int, tensors: int = 1) -> List[Tuple[torc
 
 
 def reduce_on_host(values: torch.Tensor, row: int = 0) -> Optional[TensorSums]:
-    """Return what the rows of one tensor give; ``None`` where its values have to be sorted: :func:`of_any`.
+    """Return extremes and sums of rows of one tensor; ``None`` if it is not ordinary and needs :func:`of_any`.
 
     Args:
         values: Floating point, ``[elements]`` on the host, at least one; a contiguous tensor.
-        row: Length of the rows, at most ``ROW``, where it is not to be chosen here; the last row may be shorter.
+        row: Length of the rows, at most ``ROW``; 0 chooses one. The last row may be shorter.
     """
     count, dtype = values.numel(), values.dtype
     row = row or choose_row(count)
@@ -156,7 +156,7 @@ _Piece = Tuple[float, float, torch.Tensor, torch.Tensor]
 
 
 def _reduce_piece(values: torch.Tensor, row: int) -> Optional[_Piece]:
-    """Return extremes, sums and norms of the rows of a piece; ``None`` where some value is no plain number."""
+    """Return extremes, sums and norms of the rows of a piece; ``None`` if some value is not ordinary."""
     dtype = values.dtype
     values = _widen_into_scratch(values)
     ends = torch.aminmax(values)
@@ -172,7 +172,7 @@ def _reduce_piece(values: torch.Tensor, row: int) -> Optional[_Piece]:
 
 
 def _widen_into_scratch(values: torch.Tensor) -> torch.Tensor:
-    """Return the values in float32 or wider; on the CPU in memory that the next call uses again."""
+    """Return the values in float32 or float64; narrower ones are copied, on the CPU to memory that the next call overwrites."""
     if values.dtype in _WIDE:
         return values
     if values.device.type == "cpu" and values.numel() <= PIECE:
@@ -181,10 +181,10 @@ def _widen_into_scratch(values: torch.Tensor) -> torch.Tensor:
 
 
 def of_batch(rows: BatchSums) -> List[Optional[Statistics]]:
-    """Return the statistics of each tensor; ``None`` where its values have to be sorted: :func:`of_any`.
+    """Return the statistics of each tensor; ``None`` for a tensor that is not ordinary and needs :func:`of_any`.
 
     Args:
-        rows: With ``sums`` on the host.
+        rows: From :func:`reduce_batch`, with ``sums`` copied to the host.
     """
     sums = rows.sums
     number = sums.shape[1] // 2 - 1
@@ -197,9 +197,9 @@ def of_batch(rows: BatchSums) -> List[Optional[Statistics]]:
 
 
 def of_sums(found: Sequence[TensorSums]) -> List[Tuple[Statistics, bytes]]:
-    """Return the statistics of tensors whose rows were added up one by one, each with the bytes of the sums of its rows.
+    """Return for each tensor its statistics, and the bytes of its row sums followed by its row norms.
 
-    Those with equally many rows share the work.
+    Tensors with the same number of rows are stacked and computed together.
     """
     alike: Dict[Tuple[torch.dtype, int], List[int]] = {}
     for place, sums in enumerate(found):
@@ -218,22 +218,26 @@ def of_sums(found: Sequence[TensorSums]) -> List[Tuple[Statistics, bytes]]:
 
 
 def _add_rows(totals: torch.Tensor, norms: torch.Tensor) -> Tuple[List[float], List[float]]:
-    """Return sums and sums of squares of tensors, from those of their rows, ``[tensors, rows]``."""
+    """Return the sum and the sum of squares of each tensor from the sums and norms of its rows, ``[tensors, rows]``."""
     wide_norms = norms.double()
     return totals.sum(1, dtype=torch.float64).tolist(), (wide_norms * wide_norms).sum(1).tolist()
 
 
 def _is_ordinary(low: float, high: float, dtype: torch.dtype) -> bool:
-    """Tell whether a tensor has only ordinary values whose squares can be added up, from its extremes."""
+    """Tell from the extremes whether all values of a tensor are ordinary and their squares can be added up."""
     fills, squares = fills_of(dtype), _SQUARES[wide_type(dtype)]
     if not fills.are_ordinary(low, high):
         return False
     largest = max(-low, high)
+    # `<` and not `<=`: a tensor that reaches the largest finite value has saturated elements, which are to be counted.
     return largest < fills.largest and (not largest or squares[0] <= largest <= squares[1])
 
 
 def _statistics_of_ordinary(low: float, high: float, total: float, square: float, size: int) -> Statistics:
-    """Return the statistics of a tensor that has only ordinary values; zeros are not counted, but where there can be none."""
+    """Return the statistics of a tensor that has only ordinary values, in the order of ``contract.STATISTICS``.
+
+    The number of zeros is known only if the extremes exclude zeros or everything else; otherwise it is ``None``.
+    """
     zero = size if low == high == 0 else None if low <= 0 <= high else 0
     return [low, high, total, square, 0, 0, 0, 0, zero, 0, 0, 0]
 
@@ -254,7 +258,7 @@ def of_any(values: torch.Tensor) -> Statistics:
 
 
 def _of_kinds(values: torch.Tensor, fills: Fills) -> Statistics:
-    """Return the statistics of values that are sorted into all kinds there are."""
+    """Return the statistics of any values by sorting them into kinds: the slow path."""
     bands = bands_in([_widen(values[start : start + _SORTED]) for start in range(0, values.numel(), _SORTED)], fills)
     counts, places = _count_kinds(values, fills, bands)
     nan, positive, negative, high, low, nothing, saturated, spread, least, most = counts
@@ -265,14 +269,16 @@ def _of_kinds(values: torch.Tensor, fills: Fills) -> Statistics:
         tail += [bands[0].constant, spread] if len(bands) == 1 else [None, None]
     if other == values.numel():
         return [None, None, None, None, *tail]
-    if other and nothing == other:  # no ordinary 0: the one that stands for the others is no extreme
+    # `nothing` counts zeros, including those put in place of values that are not ordinary. If all of them are such, a 0 among
+    # the extremes would not be a value of the tensor.
+    if other and nothing == other:
         least, most = _extremes(values, bands)
     total, square = _sum_ordinary(values, cleaning(values.dtype, least, most))
     return [least, most, total, square, *tail]
 
 
 def _of_masked(found: Masked, dtype: torch.dtype) -> Optional[Statistics]:
-    """Return the statistics of a tensor with one fill; ``None`` where squares of the others are out of range."""
+    """Return the statistics of a tensor with one fill; ``None`` if the squares of its ordinary values are out of range."""
     if cleaning(dtype, found.least, found.most).exponent:
         return None
     number, infinite = found.number, math.isinf(found.fill)
@@ -289,9 +295,11 @@ def _of_masked(found: Masked, dtype: torch.dtype) -> Optional[Statistics]:
 
 
 def _count_kinds(values: torch.Tensor, fills: Fills, bands: Sequence[Band]) -> Tuple[List[float], int]:
-    """Return how many values are of each kind, how many are 0 or not ordinary, saturated, how far fills are from the constant,
-    and the extremes; and the places.
-    """  # noqa: D205  one sentence
+    """Return ten counts and extremes of the values, and the checksum ``places``.
+
+    The ten: NaN, +inf, -inf, high fills, low fills, zeros after replacing what is not ordinary, saturated values, the largest
+    distance of a fill from the constant, minimum and maximum of the ordinary values (0 included for those replaced).
+    """
     found, places = [], []
     constant = bands[0].constant if len(bands) == 1 else 0.0
     for start in range(0, values.numel(), _SORTED):
@@ -310,7 +318,7 @@ def _count_kinds(values: torch.Tensor, fills: Fills, bands: Sequence[Band]) -> T
 
 
 def _place_weights(start: int, codes: torch.Tensor) -> torch.Tensor:
-    """Return the weights of places from ``start`` on, a multiple of ``BLOCK``, int32 ``[elements]``."""
+    """Return the weights of the positions from ``start`` on, a multiple of ``BLOCK``, int32 ``[elements]``."""
     weights = place_weights(codes.device)
     blocks = range(start // BLOCK, -(-(start + codes.numel()) // BLOCK))
     numbers = torch.tensor([to_int32(mix32_of(number)) for number in blocks], dtype=torch.int32).to(codes.device)
@@ -318,7 +326,7 @@ def _place_weights(start: int, codes: torch.Tensor) -> torch.Tensor:
 
 
 def _extremes(values: torch.Tensor, bands: Sequence[Band]) -> Tuple[float, float]:
-    """Return smallest and largest of values none of which is an ordinary 0."""
+    """Return the smallest and the largest ordinary value of a tensor that has no ordinary 0."""
     lows, highs = [], []
     for start in range(0, values.numel(), _SORTED):
         kept = sort(_widen(values[start : start + _SORTED]), bands).ordinary
@@ -330,16 +338,17 @@ def _extremes(values: torch.Tensor, bands: Sequence[Band]) -> Tuple[float, float
 
 
 def cleaning(dtype: torch.dtype, least: Optional[float], most: Optional[float]) -> Cleaning:
-    """Return what makes values fit to be added up, from their extremes as :func:`of_any` found them."""
+    """Return how to prepare values for summing, from the minimum and maximum that :func:`of_any` found."""
     largest = max(-(least or 0.0), most or 0.0)
     squares = _SQUARES[wide_type(dtype)]
     within = not largest or squares[0] <= largest <= squares[1]
+    # A power of two scales without rounding: the sums of the scaled values are the scaled sums.
     exponent = 0 if within else math.frexp(largest)[1]
     return Cleaning(math.inf, -math.inf) if least is None or most is None else Cleaning(least, most, exponent)
 
 
 def _sum_ordinary(values: torch.Tensor, clean: Cleaning) -> Tuple[Optional[float], Optional[float]]:
-    """Return sum and sum of squares of the ordinary values."""
+    """Return sum and sum of squares of the ordinary values; ``None`` for one that float64 cannot hold."""
     total = square = 0.0
     for start in range(0, values.numel(), _SORTED):
         kept = clean(_widen(values[start : start + _SORTED]))
@@ -361,7 +370,7 @@ def _widen(values: torch.Tensor) -> torch.Tensor:
 
 
 def of_integers(values: torch.Tensor) -> Statistics:
-    """Return the statistics of whole numbers or truth values; waits for the device. No kind but ordinary is known of them.
+    """Return the statistics of integers or booleans; waits for the device. All of their values are ordinary.
 
     Args:
         values: ``[elements]``, at least one.
@@ -378,7 +387,7 @@ def of_integers(values: torch.Tensor) -> Statistics:
             total += int(some.sum())
             square += float(some.double().square_().sum())
             zero += int((some == 0).sum())
-        else:  # sums would wrap
+        else:  # int64 sums could overflow silently; Python's cannot. uint64 always comes here: torch has few operations for it
             numbers = some.tolist()
             low, high = min(numbers), max(numbers)
             total += sum(numbers)

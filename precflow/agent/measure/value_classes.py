@@ -1,7 +1,7 @@
-"""Which values are ordinary numbers: neither NaN, nor infinite, nor the fill of a mask. The judge sorts them alike.
+"""Which values are ordinary numbers: neither NaN, nor infinite, nor mask fills. The judge classifies them in the same way.
 
-One masked attention score of ``finfo.min`` outweighs every other element of a sum, so such values are counted and left out.
-``contract.py`` says what a fill is: a known constant, far from everything else in its tensor.
+One masked attention score of ``finfo.min`` outweighs every other element of a sum, so such values are counted separately and
+left out of sums. ``contract.py`` defines a fill: a known constant, far from everything else in its tensor.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _INFINITE = float("inf")
 
 
 class Fills(NamedTuple):
-    """Which values of a type may be mask fills.
+    """Which values of an element type may be mask fills.
 
     Attributes:
-        plain: Every value of a smaller magnitude is ordinary.
-        bands: Around each constant, from low to high.
+        plain: Every value of a smaller magnitude is ordinary; infinite if the type has no fills.
+        bands: The range around each constant, from low to high.
         largest: Largest finite value of the type.
     """
 
@@ -30,14 +30,18 @@ class Fills(NamedTuple):
     largest: float
 
     def are_ordinary(self, low: float, high: float) -> bool:
-        """Tell from the extremes of values whether all are ordinary: none is near a constant, or the largest is near none."""
-        if -self.plain < low and high < self.plain:  # NaN is no number's neighbour
+        """Tell from the extremes alone whether all values of a tensor are ordinary; false if it has NaN or infinities.
+
+        If the value of the largest magnitude lies in no band, no constant can be far from everything else in the tensor, so
+        even values inside a band are ordinary.
+        """
+        if -self.plain < low and high < self.plain:  # false for NaN: it compares false with everything
             return True
         end = low if -low >= high else high
         return abs(end) <= self.largest and self.band_of(end) is None
 
     def band_of(self, value: float) -> Optional[Band]:
-        """Return the band that a value lies in."""
+        """Return the band that a value lies in, or ``None``."""
         return next((band for band in self.bands if band.low <= value <= band.high), None)
 
 
@@ -46,34 +50,34 @@ _constants: List[float] = list(FILLS)
 
 
 def know(more: Sequence[float]) -> None:
-    """Take further constants for fills, from now on in this process: those of the recipe that is run."""
+    """Add the constants that the recipe names to the known fills, for the rest of this process."""
     _constants[:] = [*FILLS, *more]
     _known.clear()
 
 
 def constants() -> Tuple[float, ...]:
-    """Return the constants that masks are known to be made of."""
+    """Return the constants that count as mask fills in this process."""
     return tuple(_constants)
 
 
 def fills_of(dtype: torch.dtype) -> Fills:
-    """Return the fills of a floating point type; float8 has none."""
+    """Return the fills of a floating point type; float8 has no bands."""
     if dtype not in _known:
         facts = torch.finfo(dtype)
         largest = float(facts.max)
-        bands = fill_bands(1 - round(math.log2(facts.eps)), largest, _constants)
+        bands = fill_bands(1 - round(math.log2(facts.eps)), largest, _constants)  # eps is 2^(1 - bits of the significand)
         nearest = [min(abs(band.low), abs(band.high)) for band in bands]
         _known[dtype] = Fills(min([*nearest, _INFINITE]), bands, largest)
     return _known[dtype]
 
 
 class Cleaning(NamedTuple):
-    """What is done to the values of a tensor that has not only ordinary ones of ordinary size.
+    """Prepares values for summing: values that are not ordinary become 0, very large or small ones are scaled.
 
     Attributes:
         least: Smallest ordinary value.
-        most: Largest ordinary value: fills are larger than all others in magnitude, so they lie outside of the two.
-        exponent: Values are divided by 2 to this power, so that their squares can be added up.
+        most: Largest ordinary value; fills are larger in magnitude than all ordinary values, so they lie outside this range.
+        exponent: Values are divided by 2 to this power, so that their squares neither overflow nor vanish.
     """
 
     least: float
@@ -81,26 +85,28 @@ class Cleaning(NamedTuple):
     exponent: int = 0
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
-        """Return float32 or float64 values with 0 in place of all that are not ordinary; waits for nothing."""
+        """Return float32 or float64 values with 0 for every value that is not ordinary; does not wait for the device."""
         finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
         kept = finite.mul_(indicator(torch.ge, finite, self.least).mul_(indicator(torch.le, finite, self.most)))
         if self.exponent:
-            half = -self.exponent // 2  # the whole factor may be out of range where both halves are not
+            half = -self.exponent // 2  # the whole factor, such as 2^140, may be out of the type's range; both halves are not
             kept.mul_(2.0**half).mul_(2.0 ** (-self.exponent - half))
         return kept
 
 
 class Indicators(NamedTuple):
-    """For each value 1 where it is of a kind and 0 elsewhere, in the type of the values; and the values themselves.
+    """For each kind a tensor with 1 for every value of that kind and 0 elsewhere; then the values themselves.
+
+    All have the shape and dtype of the values.
 
     Attributes:
         nan: Not a number.
         positive_infinity: +inf.
         negative_infinity: -inf.
-        high: A fill at the upper end.
-        low: A fill at the lower end.
-        ordinary: The values, with 0 in place of all that are not ordinary.
-        finite: The values, with 0 in place of what is not finite.
+        high: A fill of a positive constant.
+        low: A fill of a negative constant.
+        ordinary: The values, with 0 for every value that is not ordinary.
+        finite: The values, with 0 for NaN and infinities.
     """
 
     nan: torch.Tensor
@@ -113,11 +119,11 @@ class Indicators(NamedTuple):
 
 
 def sort(values: torch.Tensor, bands: Sequence[Band]) -> Indicators:
-    """Sort float32 or float64 values into kinds; waits for nothing.
+    """Sort float32 or float64 values into kinds; does not wait for the device.
 
     Args:
-        values: Any.
-        bands: Of the constants that are fills in their tensor: :func:`bands_in`.
+        values: Any values.
+        bands: The bands of the constants that are fills in this tensor, from :func:`bands_in`.
     """
     finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
     high, low = (_inside(finite, [band for band in bands if (band.constant > 0) == upper]) for upper in (True, False))
@@ -133,14 +139,14 @@ def sort(values: torch.Tensor, bands: Sequence[Band]) -> Indicators:
 
 
 def bands_in(pieces: Sequence[torch.Tensor], fills: Fills) -> List[Band]:
-    """Return the bands of the constants that are fills in a tensor: far from all its values that lie in no band.
+    """Return the bands of the constants that are fills in a tensor: those far from all values outside of the bands.
 
-    The value of the largest magnitude is looked at. As long as it lies in a band, that band is left out, and the next largest
-    looked at; what is left then is the largest that lies in none. Waits for the device, mostly twice.
+    Finds the value of the largest magnitude. If it lies in a band, the values of that band are ignored from then on, and the
+    search is repeated, until the largest remaining value lies in no band. Waits for the device once per round, mostly twice.
 
     Args:
-        pieces: float32 or float64 values, piece after piece.
-        fills: Of the type that they had first.
+        pieces: The values in pieces, float32 or float64.
+        fills: The fills of the original element type.
     """
     found: List[Band] = []
     while True:
@@ -153,7 +159,7 @@ def bands_in(pieces: Sequence[torch.Tensor], fills: Fills) -> List[Band]:
 
 
 def _ends_without(values: torch.Tensor, bands: Sequence[Band]) -> torch.Tensor:
-    """Return the extremes of the values with 0 in place of what is not finite and of what lies in a band."""
+    """Return minimum and maximum as a tensor, with 0 for values that are not finite or lie in one of the bands."""
     finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
     if bands:
         finite.mul_(_inside(finite, bands).neg_().add_(1))
@@ -168,7 +174,8 @@ def _inside(finite: torch.Tensor, bands: Sequence[Band]) -> torch.Tensor:
 
 
 def indicator(compare: object, values: torch.Tensor, other: object) -> torch.Tensor:
-    """Return 1 where a comparison holds and 0 elsewhere; on the CPU not by way of bool, which is five times slower."""
+    """Return 1 where a comparison holds and 0 elsewhere, in the dtype of the values."""
+    # On the CPU write the result straight into a float tensor: a bool tensor converted afterwards is five times slower.
     if values.device.type == "cpu":
         return compare(values, other, out=torch.empty_like(values))  # type: ignore[operator,no-any-return]
     return compare(values, other).to(values.dtype)  # type: ignore[operator,no-any-return]
