@@ -1,6 +1,7 @@
-"""precflow in Python: ``assert_aligned`` for unit tests, and ``compare`` for tensors or dumps, in the words of the report.
+"""The Python interface of precflow: ``assert_aligned`` for unit tests, and ``compare`` for two tensors or two dumps.
 
-``precflow.capture``, for a loop of your own, is ``precflow.agent.own_loop``: it runs where the judge is not installed.
+Both use the verdicts and wording of the report. ``precflow.capture``, for a training loop of your own, is not here but in
+``precflow.agent.own_loop``, because it must run where only the agent is installed.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ _NO_LIMITS = ("standards", "rules", "metrics")  # keys of a recipe's `tolerance`
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One pair of tensors.
+    """The result for one pair of tensors.
 
     Attributes:
         name: A record's identity, or the path of the tensor in nested values; ``value`` if the tensor itself was given.
         status: One of ``precflow.judgement.verdicts.STATUSES``: ``pass``, ``fail``, ``shape``...
-        reason: In words, for every status but ``pass``.
-        metric: Metric of the tightest limit.
-        value: Its value.
-        limit: The limit.
+        reason: Why, in words, for every status but ``pass``.
+        metric: The metric that comes closest to its limit, or exceeds it most.
+        value: Value of that metric.
+        limit: Limit of that metric.
         ratio: Share of the limit that is used; above 1 fails.
         metrics: Every metric that has a meaning for the pair, by name.
     """
@@ -68,13 +69,13 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What :func:`compare` returns: true only if everything is aligned; prints as a summary.
+    """The result of :func:`compare`: true in a condition only if everything is aligned, and printed as a summary.
 
     Attributes:
         verdict: ``aligned``, ``misaligned`` or ``inconclusive``.
         reasons: Why, most important first; empty for ``aligned``.
-        records: Every pair, in order.
-        start: For two dumps, where the error starts; ``""`` if that is unknown.
+        records: The result of every pair, in order.
+        start: For two dumps, the record at which the error starts; ``""`` if that is unknown.
         findings: For two dumps, advice, best first.
         summary: The verdict with its numbers, as a terminal shows it.
     """
@@ -99,13 +100,14 @@ def assert_aligned(actual: Any, expected: Any, *, standard: Standards = "default
     Args:
         actual: What the target computed: a tensor (torch on any device, NumPy, numbers), or nested dicts, lists and tuples of
             them, such as a model's output.
-        expected: What the reference computed, nested alike; all denominators are its.
-        standard: Name of a standard (``precflow ls standard``) or several, all of which must pass. ``None``: limits alone.
+        expected: What the reference computed, nested in the same way; relative errors are relative to it.
+        standard: Name of a standard (``precflow ls standard``) or several, all of which must pass. ``None``: only ``limits``.
         limits: Plain limits as in a recipe, such as ``cosine_similarity=0.9999`` or ``relative_l2="1%"``. Each is one more
-            condition; none loosens a standard. The coarser element type of a pair chooses the limits of a standard.
+            condition; none loosens a standard. A standard has limits for each element type; the less precise type of a pair
+            decides which apply.
 
     Raises:
-        AssertionError: They are not aligned, or nothing could be compared; says which tensor, and why.
+        AssertionError: They are not aligned, or nothing could be compared; the message says which tensor, and why.
         ConfigError: A standard or a limit is not known.
         TypeError: An element type cannot be compared.
 
@@ -123,13 +125,13 @@ def assert_aligned(actual: Any, expected: Any, *, standard: Standards = "default
 def compare(
     reference: Any, target: Any, *, standard: Standards = "default", same: Sequence[str] = ("weights", "inputs"), **limits: Any
 ) -> Comparison:
-    """Compare two dumps by their folders, or two values as :func:`assert_aligned` takes them; the reference comes first.
+    """Compare two dumps, given by their folders, or two values as in :func:`assert_aligned`; here the reference comes first.
 
     Args:
-        reference: A dump's folder (or ``RUN:reference``), a tensor, or nested tensors. All denominators are its.
-        target: The same of the target.
+        reference: A dump's folder (or ``RUN:reference``), a tensor, or nested tensors. Relative errors are relative to it.
+        target: The same for the target.
         standard: As for :func:`assert_aligned`.
-        same: What two dumps have to have started from; ``()`` where weights or inputs differ on purpose.
+        same: What must be equal at the start of two dumps; ``()`` if weights or inputs differ on purpose.
         limits: As for :func:`assert_aligned`.
 
     Raises:
@@ -138,11 +140,13 @@ def compare(
         TypeError: One side is a folder and the other is not, or an element type cannot be compared.
     """
     tolerance = tolerance_of(standard, limits)
+    # A text is always a folder here, never a value to compare.
     folders = [isinstance(value, (str, os.PathLike)) for value in (reference, target)]
     if any(folders) and not all(folders):
         raise TypeError("expected two folders of dumps, or two tensors; got one of each")
     if not all(folders):
         return compare_values(reference, target, tolerance)
+    # Imported here, because comparing tensors needs neither runs nor the report.
     from precflow.report.terminal import render_summary
     from precflow.run.find_dumps import open_named_dump
     from precflow.stages.two_dumps import compare_dumps
@@ -160,10 +164,10 @@ def compare(
 
 
 def tolerance_of(standard: Standards, limits: Mapping[str, Any]) -> Tolerance:
-    """Return standards and plain limits as a recipe's section ``tolerance``.
+    """Return standards and plain limits as the section ``tolerance`` of a recipe.
 
     Raises:
-        ConfigError: A limit is unknown or cannot be read, or nothing is asked for at all.
+        ConfigError: A limit is unknown or its value has the wrong form, or there is neither a standard nor a limit.
     """
     from precflow.config.build import Builder
     from precflow.config.documents import Mark
@@ -173,7 +177,7 @@ def tolerance_of(standard: Standards, limits: Mapping[str, Any]) -> Tolerance:
     unknown = [Problem("", name, "no such limit") for name in limits if name in _NO_LIMITS]
     tolerance = replace(builder.build({"tolerance": limits}).tolerance, standards=tuple(names))
     problems = [*unknown, *builder.problems]
-    if problems:
+    if problems:  # they speak of keys of a recipe; a caller of this function knows only the arguments
         shown = [Problem("", one.key.removeprefix("tolerance."), one.message.replace("tolerance.", "")) for one in problems]
         raise ConfigError("the limits are not usable", problems=shown, next_step=f"Limits are {', '.join(LIMITED)}")
     if not names and not any(value is not None for value in limits.values()):
@@ -184,7 +188,7 @@ def tolerance_of(standard: Standards, limits: Mapping[str, Any]) -> Tolerance:
 
 
 def compare_values(reference: Any, target: Any, tolerance: Tolerance) -> Comparison:
-    """Compare nested tensors by what a recipe's section ``tolerance`` says.
+    """Compare nested tensors under the section ``tolerance`` of a recipe.
 
     Raises:
         ConfigError: A standard is not known.
@@ -221,7 +225,7 @@ def _verdict(records: Sequence[Compared]) -> Comparison:
 
 
 def _find_tensors(value: Any, path: str) -> Iterator[tuple[str, Array]]:
-    """Yield every tensor of nested values with its path; a list of plain numbers is one tensor, ``None`` is nothing."""
+    """Yield every tensor of nested values with its path; a list of plain numbers is one tensor, ``None`` is skipped."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _find_tensors(item, f"{path}.{key}" if path else str(key))
@@ -233,6 +237,10 @@ def _find_tensors(value: Any, path: str) -> Iterator[tuple[str, Array]]:
 
 
 def _is_nested(item: Any) -> bool:
+    """Tell whether an item of a list makes the list a container of tensors, and not one tensor of numbers.
+
+    ``[[1, 2], [3, 4]]`` is one tensor of shape 2 x 2; ``[tensor, None]`` and ``[{"a": 1}, 2]`` are containers.
+    """
     if isinstance(item, (list, tuple)):
         return any(_is_nested(inner) for inner in item)
     return item is None or isinstance(item, Mapping) or (hasattr(item, "shape") and hasattr(item, "dtype"))
@@ -268,7 +276,7 @@ def _compare_tensors(
 
 
 def _compare_exactly(name: str, reference: Array, target: Array) -> Compared:
-    """Compare where one side at least has integers or booleans: they must be equal and of one type."""
+    """Compare a pair of which at least one side has integers or booleans: type and values must be equal."""
     left, right = name_of(reference.dtype), name_of(target.dtype)
     if left != right:
         return Compared(name, "dtype", f"element type {right}, expected {left}")
@@ -289,12 +297,12 @@ def _make_compared(judged: Judged, metrics: Mapping[str, float]) -> Compared:
 
 
 def as_array(value: Any) -> Array:
-    """Return a tensor as an array of the same type; torch tensors by their bytes, because NumPy has no bfloat16 of its own.
+    """Return a tensor as a NumPy array of the same type. Bytes of torch tensors are copied: NumPy itself has no bfloat16.
 
     Raises:
-        TypeError: The element type is not one of a dump.
+        TypeError: The element type is not one that a dump can hold.
     """
-    if hasattr(value, "detach") and hasattr(value, "data_ptr"):
+    if hasattr(value, "detach") and hasattr(value, "data_ptr"):  # a torch tensor; torch itself need not be installed
         return _from_torch(value.detach().cpu())
     array = np.asarray(value)
     if not name_of(array.dtype):
@@ -306,7 +314,8 @@ def _from_torch(tensor: Any) -> Array:
     name = str(tensor.dtype).rpartition(".")[2]
     if name not in NUMPY_DTYPES:
         raise TypeError(f"cannot compare elements of type {tensor.dtype}")
-    packed = tensor.resolve_conj().resolve_neg().contiguous()  # alive until its bytes are copied
+    # torch may store a conjugate or a negation as a flag instead of new bytes. `packed` must live until its bytes are copied.
+    packed = tensor.resolve_conj().resolve_neg().contiguous()
     size = packed.numel() * packed.element_size()
     data = ctypes.string_at(packed.data_ptr(), size) if size else b""
     return np.frombuffer(data, NUMPY_DTYPES[name]).reshape(tuple(packed.shape))

@@ -1,4 +1,4 @@
-"""A dump as the judge reads it: header, calls, tensors; what is damaged is told and never taken for evidence."""
+"""Reads a dump for the judge: header, calls and tensors. Damage is reported, and damaged data is never used as evidence."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from precflow.errors import DumpError
 
 
 class Dump:
-    """A folder that one side wrote; read-only, and safe to use from several threads.
+    """The dump of one side, a folder that an agent wrote; read-only, and safe to use from several threads.
 
     Make it with :meth:`Dump.open`.
 
     Attributes:
         path: The folder.
-        header: What ``dump.json`` says; an empty header where the dump was never sealed.
-        sealed: The header is there, so the writer finished.
+        header: Contents of ``dump.json``; an empty header if the dump was never sealed.
+        sealed: The header exists, so the writer finished: it writes the header last.
     """
 
     def __init__(self, path: Path, header: Header, *, sealed: bool) -> None:
@@ -41,16 +41,17 @@ class Dump:
 
     @classmethod
     def open(cls, path: Path, *, allow_unsealed: bool = False) -> Dump:
-        """Open a dump; nothing but the header is read.
+        """Open a dump. Only the header is read; records and tensors are read when they are asked for.
 
         Args:
             path: The folder.
-            allow_unsealed: Take a dump whose writer was stopped, with what is whole in it.
+            allow_unsealed: Accept a dump whose writer was stopped; what is intact in it can be read.
 
         Raises:
             DumpError: There is no dump, it was never sealed, or its header is not usable.
         """
         try:
+            # Listing the folder raises an error if it is missing or may not be read; `exists` alone would just be False.
             next(path.iterdir(), None)
             header_is_there = (path / HEADER_FILE).exists()
         except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -71,7 +72,7 @@ class Dump:
         return cls(path, Header(), sealed=False)
 
     def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
-        """Return the calls by rank, step and order of completion, of one step or rank where it is given."""
+        """Return the calls ordered by rank, step and completion, optionally only those of one step or rank."""
         calls = self._read[0]
         if step is None and rank is None:
             return list(calls)
@@ -79,23 +80,23 @@ class Dump:
 
     @property
     def damage(self) -> tuple[str, ...]:
-        """What could not be read or is not what was sealed; a dump with damage is never whole evidence.
+        """What could not be read, or changed since it was sealed; no run with a damaged dump is aligned.
 
-        Bytes of tensors show theirs when they are read: :meth:`tensor`, :meth:`check`, :meth:`verify`.
+        Damaged bytes of tensors are not in it: they are found by :meth:`tensor`, :meth:`check` and :meth:`verify`.
         """
         damage = self._steps.damage + self._read[1] + self._tensors.problems
-        return damage or self._contradictions
+        return damage or self._contradictions  # a lost file alone makes the counts differ, which would say nothing new
 
     @property
     def altered(self) -> Mapping[tuple[int, int], str]:
-        """Rank and step of record files that have other bytes than were sealed -> what is wrong: no line proves anything."""
+        """``(rank, step)`` of record files whose bytes changed since they were sealed -> what is wrong; no line is trusted."""
         return self._read[2]
 
     def tensor(self, record: Record) -> npt.NDArray[Any]:
-        """Return a record's tensor as a read-only view of the mapped shard; bfloat16 and float8 by ``ml_dtypes``.
+        """Return a record's tensor as a read-only view of the mapped shard, bfloat16 and float8 as dtypes of ``ml_dtypes``.
 
-        Its bytes are checked by its content id, the first time in this process. Of a record of a part (``record.part``) it is
-        the part.
+        The first time in this process, its bytes are checked against the content id. If only a part was kept (``record.part``),
+        that part is returned.
 
         Raises:
             DumpError: It was not stored, its shard is missing, cut short or damaged, or it has another type or shape.
@@ -108,7 +109,7 @@ class Dump:
         return array
 
     def view(self, record: Record) -> npt.NDArray[Any]:
-        """Return what :meth:`tensor` returns with its bytes unchecked: who reads them checks them, see :meth:`check`.
+        """Return what :meth:`tensor` returns, but without checking the bytes; the caller checks them with :meth:`check`.
 
         Raises:
             DumpError: It was not stored, its shard is missing or cut short, or it has another type or shape.
@@ -123,11 +124,11 @@ class Dump:
 
         Args:
             record: The record.
-            found: Its content id (:mod:`precflow.dumps.digest`) where the caller has computed it while reading
-                :meth:`view`; without it the bytes are read here, once in this process.
+            found: Content id (:mod:`precflow.dumps.digest`) that the caller computed while it read :meth:`view`. Without it the
+                bytes are read here, once in this process.
 
         Raises:
-            DumpError: They are not, or the tensor cannot be had.
+            DumpError: They are not, or the tensor cannot be read.
         """
         try:
             self._tensors.check(record, found)
@@ -136,12 +137,12 @@ class Dump:
 
     @property
     def fills(self) -> tuple[float, ...] | None:
-        """The constants by which its statistics tell mask fills; ``None`` where they are of another definition."""
+        """The constants that its statistics count as mask fills; ``None`` if the agent used another definition of fills."""
         found = self.header.fills
         return found.constants if found.version == FILLS_VERSION else None
 
     def sketch(self, record: Record) -> npt.NDArray[Any] | None:
-        """Return the sketch of a record's tensor, float32 ``[1 or 2, buckets]``; ``None`` where there is none.
+        """Return the sketch of a record's tensor, float32 ``[1 or 2, buckets]``, or ``None`` if none was kept.
 
         Raises:
             DumpError: It is damaged.
@@ -149,13 +150,14 @@ class Dump:
         return self._attached(record, "sketch")
 
     def rows(self, record: Record) -> npt.NDArray[Any] | None:
-        """Return the norms of the rows of a record's tensor, float32; ``None`` where there are none.
+        """Return the norms of the rows of a record's tensor, float32, or ``None`` if none were kept.
 
         Raises:
             DumpError: They are damaged.
         """
         if record.row_norms is None:
             return self._attached(record, "rows")
+        # The agent writes the norms of many tensors as one array; this record's are a slice of it.
         key, start, count = record.row_norms
         try:
             together = self._tensors.find(f"{key}.rows")
@@ -166,7 +168,10 @@ class Dump:
         return together[start : start + count]
 
     def verify(self) -> list[str]:
-        """Read every byte and return all problems: files against their seals, tensors against their content ids, records."""
+        """Read every byte and return all problems, in words.
+
+        Files are checked against their seals, tensors against their content ids, and every stored tensor must be in a shard.
+        """
         problems = list(self.damage)
         problems += self._tensors.verify()
         records = [record for call in self.calls() for record in (*call.inputs, *call.outputs)]
@@ -188,7 +193,7 @@ class Dump:
 
     @functools.cached_property
     def _steps(self) -> UnfinishedSteps:
-        """All files of the dump: those of the header, or those of its steps where no header is."""
+        """All files of the dump: as the header lists them, or without a header as its finished steps do."""
         if not self.sealed:
             return read_steps(self.path)
         header = self.header
@@ -197,7 +202,7 @@ class Dump:
 
     @functools.cached_property
     def _contradictions(self) -> tuple[str, ...]:
-        """Where a header says something else of the run than its records do; they are all there, and whole."""
+        """Contradictions between the header and the records of a sealed dump; see :func:`find_contradictions`."""
         return tuple(find_contradictions(self.header, self._read[0])) if self.sealed else ()
 
     @functools.cached_property
@@ -207,7 +212,7 @@ class Dump:
 
     @functools.cached_property
     def _read(self) -> tuple[list[Call], tuple[str, ...], Mapping[tuple[int, int], str]]:
-        """All calls in order, what is wrong with the record files, and which of them were altered."""
+        """All calls in order, what is wrong with the record files, and which of them changed since they were sealed."""
         calls: list[Call] = []
         damage: list[str] = []
         changed: dict[tuple[int, int], str] = {}
@@ -229,10 +234,10 @@ class Dump:
 
 
 def find_contradictions(header: Header, calls: Sequence[Call]) -> list[str]:
-    """Return where a header says something else of the run than its records do, in words.
+    """Return contradictions between a header and the records, in words: counts, ranks, steps, levels, phases, type of weights.
 
     Args:
-        header: Of a sealed dump.
+        header: Header of a sealed dump.
         calls: All of its calls.
     """
     records = [record for call in calls for record in (*call.inputs, *call.outputs)]
@@ -242,15 +247,19 @@ def find_contradictions(header: Header, calls: Sequence[Call]) -> list[str]:
     pairs: list[tuple[str, Any, Any]] = [
         ("the number of calls", counts["calls"], len(calls)),
         ("the number of records", counts["records"], len(records)),
+        # `sites_of_ranks` lists the ranks besides 0; without it there is a single rank, whatever its number.
         ("the ranks", sorted({0, *header.sites_of_ranks}) if header.sites_of_ranks else ranks[:1], ranks),
     ]
     for rank in ranks if "step" in said else ():
         found = {step for of, step in places if of == rank}
+        # A run with `keep_last` deletes earlier steps, so steps that the header asks for may be missing then.
         gone = set(said["step"]) - found if header.dropped.get(rank) else set[int]()
         pairs.append((f"the steps of rank {rank}", sorted({*said["step"]} - gone), sorted(found)))
     for key, seen in (("level", {call.level for call in calls}), ("phase", {call.phase for call in calls})):
         more = seen - set(said.get(key, seen))
         pairs.append((f"every {key}", sorted(seen - more), sorted(seen)))
+    # A model may keep some weights in another type, so the run's type has to be one of theirs, not all of them. If only some
+    # modules were recorded, the weights that have it may not be among them, and nothing follows.
     weights = {real_part(record.dtype) for record in records if record.weight} & {*FLOATS}
     if weights and "*" in said.get("scope", ()) and real_part(header.dtype) not in weights:
         pairs.append(("the type of the weights", header.dtype, ", ".join(sorted(weights))))

@@ -1,7 +1,7 @@
-"""Reads record files: each line is a call with its records. Damage is reported, and what is whole is still read.
+"""Reads record files, in which each line is a call with its records. Damage is reported, and intact lines are still read.
 
-A file is read in pieces of whole lines, and meanwhile another thread checks its bytes against their seal. A piece is decoded
-in one go, which is fast; if that fails, its lines are read one by one, so that each torn line is named and the others are kept.
+A file is read in pieces of whole lines, while another thread checks its bytes against the seal. A piece is decoded in one go,
+which is fast. If that fails, its lines are decoded one by one, so that each torn line is named and the others are kept.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from precflow.dumps.header import FileSeal
 from precflow.dumps.layout import rank_and_step_of
 from precflow.dumps.records import Call, CallRole, Count, Record
 
-_CHUNK = 1 << 18  # bytes; decoded lines are still in the processor's cache when they become records
+_CHUNK = 1 << 18  # bytes; small enough that decoded lines are still in the processor's cache when they become records
 _HASHED = 1 << 20  # bytes that are hashed at a time
 _LONGEST_LINE = 1 << 28  # bytes
-_ARGUMENTS_KEPT = 1 << 16  # different ones; a model repeats its calls, and equal arguments share their memory
-_FEW = 16  # dimensions; up to this many, the number of elements need not be checked
+_ARGUMENTS_KEPT = 1 << 16  # different texts; a model repeats its calls, and equal arguments share their memory
+_FEW = 16  # dimensions; of up to this many, each at most 2^62, the product is below 2^1024, so it can become a float64
 _MOST_ELEMENTS = 1 << 62
 _NOBODY = CallRole("", 0, "", 0, "", "", 0, 0, 0)
 
 
 class _LineRecord(Record, frozen=True, gc=False, kw_only=True):
-    """A record as a line has it. The call that it belongs to is known once the whole line is read, and filled in then."""
+    """A record as decoded from a line. Its ``whose`` is filled in after the whole line is decoded and the call is known."""
 
     whose: CallRole = _NOBODY
     source: tuple[Count, str] | None = None
@@ -43,7 +43,7 @@ class _LineRecord(Record, frozen=True, gc=False, kw_only=True):
 
 
 class _Line(msgspec.Struct, gc=False, rename={"class_name": "class"}):
-    """A line of the file. Keys that are not listed here come from a later version, and are ignored."""
+    """A line of the file. Unknown keys are ignored, because a later version may add some."""
 
     order: Count
     level: Level
@@ -65,17 +65,17 @@ class _Line(msgspec.Struct, gc=False, rename={"class_name": "class"}):
 
 
 _DECODER = msgspec.json.Decoder(_Line)
-_known: dict[bytes, dict[str, str]] = {}
+_known: dict[bytes, dict[str, str]] = {}  # JSON of a line's arguments -> decoded
 
 
 class RecordFile(NamedTuple):
-    """What one record file gave.
+    """The contents of one record file.
 
     Attributes:
         calls: In the order of its lines.
         problems: Everything that is wrong with it, in words.
-        altered: Why none of its lines can be trusted: it has other bytes than were sealed; ``""`` if it has not. A file that is
-            cut short is not altered: its whole lines are good.
+        altered: Why none of its lines can be trusted: its bytes changed since it was sealed; ``""`` if they did not. A file
+            that is cut short does not count as altered, because its complete lines are good.
     """
 
     calls: list[Call]
@@ -89,8 +89,8 @@ def read_records(folder: Path, name: str, seal: FileSeal | None, sites: Sequence
     Args:
         folder: The dump.
         name: The file, relative to the dump.
-        seal: Size and checksum; ``None`` where it was never sealed.
-        sites: Places in the source, which lines index.
+        seal: Size and checksum; ``None`` if it was never sealed.
+        sites: Places in the source; lines refer to them by index.
     """
     calls: list[Call] = []
     torn: list[str] = []
@@ -110,7 +110,7 @@ def read_records(folder: Path, name: str, seal: FileSeal | None, sites: Sequence
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
-    """Yield the file in pieces of whole lines; the last line may be cut."""
+    """Yield the file in pieces of whole lines; the last piece may end in a line that is cut short."""
     rest: list[bytes] = []
     for chunk in intake.read_pieces(path, _CHUNK):
         end = chunk.rfind(b"\n") + 1
@@ -128,14 +128,17 @@ def _pieces(path: Path) -> Iterator[bytes]:
 def _read_piece(  # noqa: PLR0913, PLR0917  it continues where the piece before it ended
     piece: bytes, name: str, number: int, calls: list[Call], torn: list[str], sites: Sequence[str]
 ) -> int:
-    """Read the lines of a piece, the first of which follows line ``number``, and return the number of the last one."""
+    """Read the lines of a piece into ``calls``, damaged ones into ``torn``, and return the number of the piece's last line.
+
+    ``number`` is that of the last line before the piece, counted from 1.
+    """
     place = rank_and_step_of(name)
     lines = piece.count(b"\n") + (not piece.endswith(b"\n"))
     try:
         found = parse_calls(piece, sites, place)
     except (ValueError, RecursionError):
         found = []
-    if len(found) == lines:
+    if len(found) == lines:  # the decoder skips empty lines, which are damage
         calls += found
         return number + lines
     for count, line in enumerate(piece.removesuffix(b"\n").split(b"\n"), start=number + 1):
@@ -153,14 +156,14 @@ def _read_line(  # noqa: PLR0913, PLR0917  the same, for one line
 
 
 def _find_seal_problem(path: Path, name: str, seal: FileSeal | None) -> tuple[str, bool]:
-    """Return what is wrong with a file by its seal (``""``: nothing), and whether its lines can be trusted.
+    """Check a file against its seal; return what is wrong (``""``: nothing), and whether its lines can be trusted.
 
     Raises:
         OSError: It cannot be read.
     """
     if seal is None:
         return "", True
-    length = len(seal.blake2b) // 2
+    length = len(seal.blake2b) // 2  # two hex digits a byte; blake2b refuses sizes other than 1 to 64
     digest = hashlib.blake2b(digest_size=length if 1 <= length <= 64 else 64)
     with intake.open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -179,7 +182,7 @@ def parse_calls(lines: bytes | memoryview, sites: Sequence[str], place: tuple[in
     Args:
         lines: One or more lines, each a JSON object.
         sites: Places in the source; a line has an index into them. An index out of range gives ``""``.
-        place: Rank and step of the file; ``None`` accepts lines of any.
+        place: Rank and step of the file; ``None`` accepts lines of any rank and step.
 
     Raises:
         ValueError: A line is torn or has a wrong value; :func:`parse_call` on each line says which.
@@ -188,7 +191,7 @@ def parse_calls(lines: bytes | memoryview, sites: Sequence[str], place: tuple[in
 
 
 def parse_call(line: bytes | str, sites: Sequence[str], place: tuple[int, int] | None = None) -> Call:
-    """Read one line. It accepts what Python's JSON accepts, such as half a surrogate pair in a name; the fast way does not.
+    """Read one line. It accepts all that Python's JSON does, such as half a surrogate pair in a name; ``parse_calls`` does not.
 
     Raises:
         ValueError: The line is torn, belongs to another rank or step, or has a wrong value; the message says which.
@@ -225,7 +228,7 @@ def _make_call(line: _Line, sites: Sequence[str], place: tuple[int, int] | None,
 
 
 def _attach_identity(line: _Line) -> None:
-    """Fill in, in each record of a line, the call that it belongs to; in place, because copies of all records take time."""
+    """Set ``whose`` of each record of a line to its call; in place, although records are frozen, because copies take time."""
     module, operator = sys.intern(line.module), sys.intern(operator_of(line.level, line.operator))
     call, ordinal, phase, step, rank, order = line.call, line.ordinal, line.phase, line.step, line.rank, line.order
     for role, records in zip(ROLES, (line.inputs, line.outputs), strict=True):
@@ -237,7 +240,7 @@ def _attach_identity(line: _Line) -> None:
 
 
 def _parse_arguments(raw: msgspec.Raw) -> dict[str, str]:
-    """Return the arguments of a line; equal text gives the same dictionary.
+    """Return the arguments of a line; equal texts share one dictionary.
 
     Raises:
         ValueError: They are not a map from name to text.

@@ -1,7 +1,8 @@
-"""A record and a call as the judge sees them: what one tensor was, and which call it belonged to.
+"""The judge's view of calls and records: a call of a module or operator, and what is known of each of its tensors.
 
-They are frozen values like dataclasses, but of msgspec: a dump has up to millions, and a frozen dataclass takes ten times as
-long to make. Numbers are ``int`` where the file has an integer, so that sums of integer tensors stay exact.
+These are frozen values, but of msgspec: a dump has up to millions of them, and a frozen dataclass takes ten times as long to
+create. ``gc=False`` hides them from the garbage collector, which is safe because none refers back to itself. Numbers are
+``int`` where the file has an integer, so that sums of integer tensors stay exact.
 """
 
 from __future__ import annotations
@@ -13,33 +14,34 @@ import msgspec
 
 from precflow.agent.contract import Identity, identity_text, module_text
 
-LARGEST_SUM = 10**300  # of integers; a float64 holds no larger ones, and none is added up from a tensor
+LARGEST_SUM = 10**300  # of integers: float64 ends at 1.8e308, and no tensor has a sum near it
 
+# Bounds for numbers of a file that may be damaged or made up: each fits into an int64, and a shape has few dimensions.
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 Shape = Annotated[tuple[Count, ...], msgspec.Meta(max_length=64)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class Statistics(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
-    """What an agent counted and added up of one tensor, in the order of ``contract.STATISTICS``.
+    """Counts and sums of the elements of one tensor, in the order of ``contract.STATISTICS``.
 
-    The first four are over ordinary elements (neither mask fill, NaN nor infinite), ``None`` where there are none.
+    The first four are over ordinary elements (neither mask fill, NaN nor infinite), and ``None`` if there are none.
 
     Attributes:
         minimum: Smallest.
         maximum: Largest.
         sum: Their sum.
         square: Sum of their squares.
-        nan: How many elements are NaN.
-        positive_infinity: How many are +inf.
-        negative_infinity: How many are -inf.
-        sentinel: How many are mask fills.
-        zero: How many are 0; ``None`` where the agent did not count them.
-        saturated: How many have the largest finite magnitude of their type.
-        high: How many of the mask fills are at the upper end; ``None`` where the agent did not tell them apart.
-        places: Checksum of where elements stand that are not ordinary; ``None`` where it was not taken.
-        fill: The constant that all mask fills are of, as rounded to the type; ``None`` where there are none, or of several.
-        spread: Largest distance of a fill from it.
+        nan: Number of elements that are NaN.
+        positive_infinity: Number of +inf.
+        negative_infinity: Number of -inf.
+        sentinel: Number of mask fills, such as the -1e9 of an attention mask.
+        zero: Number of zeros; ``None`` if the agent did not count them.
+        saturated: Number of elements with the largest finite magnitude of their type.
+        high: Number of mask fills that are positive; ``None`` if the agent did not count them separately.
+        places: Checksum of the positions of elements that are not ordinary; ``None`` if the agent did not compute it.
+        fill: The one constant of all mask fills, rounded to the type; ``None`` if there are none, or of several constants.
+        spread: Largest distance of a mask fill from ``fill``.
     """
 
     minimum: int | float | None
@@ -58,21 +60,22 @@ class Statistics(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_
     spread: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse integers that no float holds, which JSON can have."""
+        """Refuse integers that are too large for a float: JSON allows any number of digits."""
         for number in (self.minimum, self.maximum, self.sum, self.square):
             if type(number) is int and not -LARGEST_SUM < number < LARGEST_SUM:
                 raise ValueError("a sum has more than 300 digits")
 
     @property
     def nonfinite(self) -> int:
-        """How many elements are NaN or infinite."""
+        """Number of elements that are NaN or infinite."""
         return self.nan + self.positive_infinity + self.negative_infinity
 
 
 class CallRole(NamedTuple):
-    """What all records of a call that went in, or all that came out, have in common; they share it.
+    """The call that a record belongs to, and whether the record is an input or an output of it.
 
-    All but ``order`` is as in an ``Identity``, which says it of one record.
+    All inputs of a call share one such value, and so do all outputs, which saves memory. Apart from ``order``, the fields are
+    those of ``Identity``.
 
     Attributes:
         order: Number of the call in its step, in order of completion.
@@ -93,20 +96,21 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     """One tensor of one call.
 
     Attributes:
-        whose: Which call and role it belongs to.
-        index: Path of the tensor in what went in or came out.
-        dtype: Name of the stored element type, such as ``bfloat16``.
+        whose: Its call, and whether it is an input or an output.
+        index: Path of the tensor in the nested arguments or outputs, such as ``0`` or ``last_hidden_state``.
+        dtype: Name of the element type, such as ``bfloat16``.
         shape: Sizes.
-        content: Content id (see ``docs/record-identity.md``); ``""`` where there are no plain bytes, or only statistics.
-        stored: A shard of the dump holds the tensor.
-        source: ``(order, index)`` of the call whose output this is; ``None`` from outside.
-        weight: Name of the parameter or buffer, or ``""``.
-        statistics: What was counted and added up, where the dump's detail has it.
+        content: Content id (see ``docs/record-identity.md``); ``""`` if the tensor has no plain bytes or only statistics were
+            kept.
+        stored: A shard of the dump holds the tensor, or the part that was kept.
+        source: ``(order, index)`` of the call whose output this tensor is; ``None`` if no recorded call made it.
+        weight: Name of the parameter or buffer; ``""`` if it is neither.
+        statistics: Counts and sums; ``None`` if the dump's detail does not include them.
         share: Share of the elements that was kept (stored, sketched or counted); below 1 for slices and samples.
-        part: Name of the way in which that part was taken, ``""`` for the whole tensor.
-        mark: Where only statistics were kept: checksum of the sums that they were made of.
-        row_norms: Where the norms of its rows lie among those of a flush: key, first place, number; ``None`` where they have an
-            entry of their own, or none were kept.
+        part: Name of the slice or sample that was kept; ``""`` for the whole tensor.
+        mark: Stands in for the content id if only statistics were kept: a checksum of the sums that they were made of.
+        row_norms: ``(key, first, count)``: the norms of its rows are this slice of an array that many records share. ``None``
+            if they are stored under a key of their own, or not at all.
     """
 
     whose: CallRole
@@ -125,20 +129,20 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, identity: Identity, order: int, *tensor: Any, **facts: Any) -> Record:
-        """Return the record of an identity.
+        """Return a record with a given identity.
 
         Args:
-            identity: Who it is.
+            identity: The identity.
             order: Number of the call in its step.
-            tensor: What its tensor is: the attributes from ``dtype`` on, in order.
-            facts: Attributes by name.
+            tensor: The attributes from ``dtype`` on, in order.
+            facts: Further attributes by name.
         """
         module, call, operator, ordinal, phase, role, index, step, rank = identity
         return cls(CallRole(module, call, operator, ordinal, phase, role, step, rank, order), index, *tensor, **facts)
 
     @property
     def identity(self) -> Identity:
-        """Who it is, the same on every side; made when it is asked for, which few records of a large dump are."""
+        """The identity, which is the same on every side; created on access, because most records are never asked for it."""
         module, call, operator, ordinal, phase, role, step, rank, _ = self.whose
         return Identity(module, call, operator, ordinal, phase, role, self.index, step, rank)
 
@@ -149,12 +153,12 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def known(self) -> str:
-        """What records of equal bits have in common within one dump: the content id, or the mark."""
+        """The content id, or the mark without one: within one dump, records of equal bits have the same."""
         return self.content or self.mark
 
     @property
     def key(self) -> str:
-        """The key of what a shard stores of it: the content id (or the mark), and the part where it is one."""
+        """The key under which a shard stores the tensor: content id or mark, followed by the name of the part, if any."""
         return f"{self.known}.{self.part}" if self.part else self.known
 
     @property
@@ -172,18 +176,18 @@ class Call(msgspec.Struct, frozen=True, gc=False):
         module: Qualified name of the innermost running module.
         class_name: Class of that module.
         call: How often the module was entered before.
-        operator: Canonical operator name, ``""`` for the module itself.
+        operator: Canonical operator name; ``""`` for the module itself.
         ordinal: How often this operator ran before in this module call.
-        phase: ``forward``...
-        step: From 0.
-        rank: From 0.
-        site: Where it was called, ``file:line in function <- ...``; ``""`` where unknown.
-        movement: The operator only moves values.
-        compiled: The module is compiled; its inside was not recorded.
+        phase: ``forward``, ``backward``, ``gradient`` or ``optimizer``.
+        step: Step of the run, from 0.
+        rank: Rank of the process, from 0.
+        site: Line of the source that called it, ``file:line in function <- ...``; ``""`` if unknown.
+        movement: The operator only moves values, such as a transpose.
+        compiled: The module is compiled, so what ran inside it was not recorded.
         arguments: Arguments that are not tensors, as ``repr``.
-        inputs: Records that went in.
-        outputs: Records that came out.
-        forward: For what runs inside backward: the orders of the forward calls that made it, where they are known.
+        inputs: Records of its input tensors.
+        outputs: Records of its output tensors.
+        forward: For a call of the backward pass: ``order`` of the forward calls whose gradient it computes, if known.
     """
 
     order: int
@@ -206,7 +210,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> str:
-        """``module / operator``, as screens show it; the module alone for module calls; with the phase where not forward."""
+        """The name shown to users: ``module / operator``, or only the module, followed by the phase unless it is forward."""
         place = module_text(self.module, self.call)
         shown = f"{place} / {self.operator}" if self.operator else place
         return shown if self.phase == "forward" else f"{shown} ({self.phase})"

@@ -1,4 +1,4 @@
-"""Requests: the JSON that goes to an agent, made from a recipe."""
+"""Builds requests, the JSON that tells an agent what to run and record, from a recipe."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from precflow.config.vocabulary import ESCALATING
 
 CaptureRules = Sequence[Mapping[str, Any]]
 
-_OF_CAPTURE = tuple("level phase scope step rank detail rules budget keep_last compress fine".split())  # what changes a dump
-_FIRST_DETAIL, _SECOND_DETAIL = "sketch", "tensors"  # of everything, then of the region, where capture is escalating
+_OF_CAPTURE = tuple("level phase scope step rank detail rules budget keep_last compress fine".split())  # these change a dump
+_FIRST_DETAIL, _SECOND_DETAIL = "sketch", "tensors"  # of escalating capture: of everything, then of the suspect region
 _OF_WORKLOAD = ("model", "inputs", "loss", "optimizer", "mode")
 _OF_DETERMINISM = ("seed", "algorithms", "random_numbers", "dropout", "repeat")
 
 
 def describe_side(config: RunConfig, side: str, *, region: CaptureRules | None = None) -> dict[str, Any]:
-    """Return what a dump of this side depends on by declaration: no paths of the run, nothing of the site.
+    """Return the part of a request that a dump of this side depends on: no paths, nothing of the machine.
+
+    Its hash decides whether an existing dump can be used again.
 
     Args:
         config: The composed recipe.
-        side: ``reference`` or ``target``. Faults of the emulation belong to the target alone.
-        region: Rules of a second pass: their calls are recorded with their tensors, and nothing else.
+        side: ``reference`` or ``target``. Faults are emulated on the target only.
+        region: Rules of a second pass, which records only the calls that they select, with their tensors.
     """
     settings: Side = getattr(config, side)
     return {
@@ -36,14 +38,14 @@ def describe_side(config: RunConfig, side: str, *, region: CaptureRules | None =
         "workload": _part(config.workload, _OF_WORKLOAD),
         "determinism": {
             **_part(config.determinism, _OF_DETERMINISM),
-            **({} if region is None else {"repeat": False}),  # the first pass is what it has to repeat
+            **({} if region is None else {"repeat": False}),  # it is compared with the first pass instead
         },
         "capture": _capture(config, region),
     }
 
 
 def environment_request(config: RunConfig, side: str, output: Path, *, ci: bool) -> dict[str, Any]:
-    """Return the request for the facts of a side, with the switches that its dump will have."""
+    """Return the request for the environment of a side, under the same switches as for its dump."""
     return {**_common(config, side, output, ci=ci), "action": "environment"}
 
 
@@ -64,13 +66,13 @@ def dump_request(  # noqa: PLR0913  each is a fact of its own, and all but three
     Args:
         config: The composed recipe.
         side: ``reference`` or ``target``.
-        output: Folder that exists; the agent writes there.
-        ci: Take an emulated device only where it is the single one named.
+        output: Folder that the agent writes to; it exists.
+        ci: Use an emulated device only if the recipe names no other one.
         declared_key: Hash of :func:`describe_side`.
         trusted: Packages whose functions the workload may name.
-        import_paths: Folders where they are looked for, after the interpreter's own.
+        import_paths: Folders to import them from, searched after the interpreter's own.
         region: Rules of a second pass.
-        resume: Go on behind the steps that an agent finished in ``output`` before it was stopped.
+        resume: Continue after the steps that an agent finished in ``output`` before it was stopped.
     """
     return {
         **_common(config, side, output, ci=ci),
@@ -91,7 +93,7 @@ def _capture(config: RunConfig, region: CaptureRules | None) -> dict[str, Any]:
     capture = _part(config.capture, _OF_CAPTURE)
     capture["fills"] = [float(constant) for constant in config.tolerance.fills]
     rules = [{key: value for key, value in rule.items() if key != "because"} for rule in capture["rules"]]
-    if region is not None:
+    if region is not None:  # the first rule that matches a call decides, so the last one leaves out all other calls
         return {**capture, "detail": _SECOND_DETAIL, "rules": [*region, {"detail": NONE}]}
     return {**capture, "detail": _FIRST_DETAIL if capture["detail"] == ESCALATING else capture["detail"], "rules": rules}
 

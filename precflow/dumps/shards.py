@@ -1,4 +1,4 @@
-"""One shard of tensors: a safetensors file, mapped into memory. Its index is checked here, its tensors by who reads them."""
+"""Reads one shard of tensors, a safetensors file mapped into memory. Its index is checked here, its tensors by the callers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ _METADATA = "__metadata__"
 
 
 class Slot(msgspec.Struct, frozen=True, gc=False):
-    """Where one tensor lies: element type (safetensors' name), sizes, first byte and the one behind the last, of the data."""
+    """Where one tensor lies: element type (safetensors' name), sizes, first and last byte (exclusive) within the data.
+
+    The defaults let ``__metadata__``, which has other keys, be decoded as a slot like the rest; it is removed afterwards.
+    """
 
     dtype: str = ""
     shape: tuple[int, ...] = ()
@@ -42,13 +45,13 @@ class _Attached(msgspec.Struct, rename={"checksums": _METADATA}):
 
 @dataclass(frozen=True, slots=True)
 class ShardIndex:
-    """What a shard says about itself.
+    """The index of a shard.
 
     Attributes:
-        slots: Key -> where it lies.
-        checksums: BLAKE2b (hex) of the bytes under each key that is no content id.
-        base: Where the data begin in the file.
-        problem: What is wrong with the file, where its tensors may be whole all the same: it is longer or shorter than sealed.
+        slots: Key -> where its tensor lies.
+        checksums: BLAKE2b (hex) of the bytes under each key that is not a content id.
+        base: Byte of the file at which the data begins.
+        problem: The file is longer or shorter than it was when it was sealed; its tensors may be intact all the same.
     """
 
     slots: Mapping[str, Slot]
@@ -66,7 +69,7 @@ class Shard:
     Args:
         path: The file.
         name: Its name in the dump, for messages.
-        seal: Size and checksum of the index; ``None`` where nothing was sealed.
+        seal: Size of the file and checksum of the index; ``None`` if nothing was sealed.
     """
 
     def __init__(self, path: Path, name: str, seal: FileSeal | None) -> None:
@@ -78,10 +81,10 @@ class Shard:
 
     @functools.cached_property
     def index(self) -> ShardIndex:
-        """Keys and places of the tensors; nothing else of the file is read.
+        """Keys and places of the tensors; nothing but the index is read.
 
         Raises:
-            DumpError: The file is missing, or its index is torn or not the one that was sealed.
+            DumpError: The file is missing, or its index is damaged or not the one that was sealed.
         """
         try:
             return _read_index(self.path, self.name, self._seal)
@@ -89,7 +92,7 @@ class Shard:
             raise DumpError(f"{self.name} cannot be read: {_describe_error(error)}") from error
 
     def view(self, key: str) -> npt.NDArray[Any]:
-        """Return a tensor as a read-only view of the mapped file; its bytes have not been looked at.
+        """Return a tensor as a read-only view of the mapped file, without reading or checking its bytes.
 
         Raises:
             DumpError: The file does not hold this key, or ends before the tensor does.
@@ -101,7 +104,7 @@ class Shard:
             raise DumpError(f"{self.name} is damaged: {key} is of type {slot.dtype!r} and shape {list(slot.shape)}")
         dtype = NUMPY_DTYPES[DTYPE_OF_SAFETENSORS[slot.dtype]]
         start, stop = (self.index.base + offset for offset in slot.data_offsets)
-        needed = math.prod(slot.shape) * dtype.itemsize
+        needed = math.prod(slot.shape) * dtype.itemsize  # Python integers: a damaged shape must not overflow
         if stop - start != needed or start < self.index.base:
             raise DumpError(f"{self.name} is damaged: {key} takes {stop - start} bytes, its shape needs {needed}")
         size = self._size()
@@ -114,7 +117,7 @@ class Shard:
             raise DumpError(f"{self.name} is damaged: {key} is of shape {list(slot.shape)}: {error}") from error
 
     def _size(self) -> int:
-        """Return the size as it is now: reading a mapping behind the end of its file kills the process."""
+        """Return the current size of the file: reading a mapping beyond the end of its file kills the process."""
         try:
             return self.path.stat().st_size
         except OSError as error:
@@ -146,7 +149,7 @@ def _read_index(path: Path, name: str, seal: FileSeal | None) -> ShardIndex:
         slots = _SLOTS.decode(text)
         made.append(len(slots))
     checksums = msgspec.json.decode(text, type=_Attached).checksums if slots.pop(_METADATA, None) else {}
-    if PADDING.encode() in text:  # which takes a hundredth of the time of asking each key
+    if PADDING.encode() in text:  # takes a hundredth of the time of looking at each key
         for key in [key for key in slots if key.startswith(PADDING)]:
             del slots[key]
     return ShardIndex(slots, checksums, _LENGTH_BYTES + length, _wrong_size(name, size, seal))
@@ -154,7 +157,7 @@ def _read_index(path: Path, name: str, seal: FileSeal | None) -> ShardIndex:
 
 def _is_checksum(sealed: str, *pieces: bytes) -> bool:
     """Tell whether the pieces have this BLAKE2b checksum."""
-    size = len(sealed) // 2
+    size = len(sealed) // 2  # two hex digits a byte; blake2b raises an error for sizes other than 1 to 64
     return 1 <= size <= 64 and hashlib.blake2b(b"".join(pieces), digest_size=size).hexdigest() == sealed.lower()
 
 

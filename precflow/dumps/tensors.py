@@ -1,8 +1,8 @@
 """Finds the tensors of a dump by content id, in whichever shard they are, and checks each of them once.
 
-What an agent compressed (``capture.compress``: bytes of equal significance side by side, then zlib) is restored block by block.
-Small tensors are kept in memory, large ones go to a file without a name that is mapped like a shard: so memory stays bounded by
-what is looked at, however much a few compressed bytes expand to.
+Compressed tensors (``capture.compress``: the first bytes of all elements, then the second bytes and so on, then zlib) are
+restored block by block. Small ones are kept in memory. Large ones go to a temporary file without a name that is mapped like a
+shard, so that memory stays bounded, however much a few compressed bytes expand to.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from precflow.dumps.shards import Shard
 from precflow.errors import DumpError
 
 IN_MEMORY = 1 << 26  # bytes; larger ones go to a file
-_MOST_DENSE = 1032  # bytes that one byte of a zlib stream can expand to, by zlib's own documentation
+_MOST_DENSE = 1032  # bytes that one byte of a zlib stream can expand to at most, by zlib's own documentation
 _TAKEN = 1 << 16  # compressed bytes that are read at a time
-_PIECE = 1 << 25  # bytes that are read before their pages are released; a multiple of the blocks of content ids
+_PIECE = 1 << 25  # bytes that are read before their pages are released; a multiple of the block size of content ids
 
 
 class Tensors:
@@ -44,7 +44,7 @@ class Tensors:
         self._shards = shards
         self._lock = threading.Lock()
         self._problems: dict[str, str] = {}  # key -> what is wrong with its bytes, "" if they were checked and are good
-        self._reading: dict[str, threading.Lock] = {}  # one a key, so that no tensor is checked twice at a time
+        self._reading: dict[str, threading.Lock] = {}  # one per key: a second thread waits instead of reading the bytes again
 
     @functools.cached_property
     def _index(self) -> tuple[dict[str, Shard], tuple[str, ...]]:
@@ -62,19 +62,19 @@ class Tensors:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What is wrong with the shards, as far as their indices show."""
+        """What is wrong with the shards, as far as their indices show; tensors are not read."""
         return self._index[1]
 
     def holds(self, record: Record) -> bool:
-        """Tell whether a shard has the record's tensor, or the kept part of it."""
+        """Tell whether a shard has the record's tensor, or the part of it that was kept."""
         index, _ = self._index
         return record.key in index or record.key + COMPRESSED in index
 
     def view(self, record: Record) -> npt.NDArray[Any]:
-        """Return a record's tensor, its bytes unchecked: mapped, or decompressed.
+        """Return a record's tensor, mapped or decompressed, without checking its bytes.
 
         Raises:
-            DumpError: No shard holds it, it ends before it should, or it has another type or shape than the record.
+            DumpError: No shard holds it, its shard is cut short, or it has another type or shape than the record.
         """
         index, problems = self._index
         key = record.key
@@ -95,13 +95,13 @@ class Tensors:
 
         Args:
             record: The record.
-            found: Its content id if the caller has computed it from :meth:`view`; then nothing is read here.
-            array: What :meth:`view` returned, if the caller has it.
+            found: Its content id, if the caller has computed it from :meth:`view`; then nothing is read here.
+            array: The result of :meth:`view`, if the caller has it.
 
         Raises:
             DumpError: They are not, or the tensor is missing.
         """
-        if record.part:
+        if record.part:  # the content id is that of the whole tensor, so a part has a checksum of its own
             self.load_attached(record.key)
             return
         with self._lock_of(record.key):
@@ -111,10 +111,12 @@ class Tensors:
         self._raise_if_damaged(record.key)
 
     def load_attached(self, key: str) -> npt.NDArray[Any]:
-        """Return what is stored under a key that is not a content id (a sketch, rows, a part), checked by the shard's index.
+        """Return the array under a key that is not a content id: a sketch, row norms, a part, a compressed tensor.
+
+        Its bytes are checked against the checksum in the shard's index.
 
         Raises:
-            DumpError: It is not there, or not what was written.
+            DumpError: It cannot be read, or its bytes are damaged.
             KeyError: No shard holds the key.
         """
         shard = self._index[0][key]
@@ -130,15 +132,15 @@ class Tensors:
         return array
 
     def find(self, key: str) -> npt.NDArray[Any] | None:
-        """Return what :meth:`load_attached` returns, ``None`` where no shard holds the key.
+        """Return what :meth:`load_attached` returns, or ``None`` if no shard holds the key.
 
         Raises:
-            DumpError: It is there, and not what was written.
+            DumpError: It is there, but cannot be read or is damaged.
         """
         return self.load_attached(key) if key in self._index[0] else None
 
     def verify(self) -> list[str]:
-        """Read everything and return what is wrong: one line a shard, however many of its tensors are damaged."""
+        """Read every tensor and return what is wrong, one line per shard however many of its tensors are damaged."""
         found: dict[str, list[str]] = {}
         for key, shard in self._index[0].items():
             if problem := self._problem(key, shard):
@@ -148,7 +150,7 @@ class Tensors:
     def _problem(self, key: str, shard: Shard) -> str:
         """Read what is stored under a key and return what is wrong with it, ``""`` if nothing is."""
         try:
-            if "." in key:
+            if "." in key:  # content ids are hex digits; all other keys have a suffix, such as `.sketch`
                 self.load_attached(key)
                 return ""
             with self._lock_of(key):
@@ -159,7 +161,7 @@ class Tensors:
         return self._problems[key]
 
     def _lock_of(self, key: str) -> threading.Lock:
-        """Return the lock of one key: different tensors are checked at once, one tensor never twice."""
+        """Return the lock of one key, so that different tensors are checked in parallel but no tensor twice."""
         with self._lock:
             return self._reading.setdefault(key, threading.Lock())
 
@@ -186,16 +188,16 @@ def _compute_content_id(array: npt.NDArray[Any]) -> str:
 
 
 def decompress(data: npt.NDArray[np.uint8], dtype: str, shape: tuple[int, ...], name: str) -> npt.NDArray[Any]:
-    """Return the tensor that was compressed, read-only.
+    """Return a decompressed tensor, read-only.
 
     Args:
-        data: What the shard holds.
+        data: The compressed bytes, from the shard.
         dtype: Name of the element type, from the record.
         shape: Sizes, from the record.
         name: Name of the shard, for messages.
 
     Raises:
-        DumpError: It is not a tensor of this type and shape, or the disk has no room for it.
+        DumpError: The bytes are not a tensor of this type and shape, or the disk has no room for it.
     """
     if dtype not in NUMPY_DTYPES:
         raise DumpError(f"{name} holds a compressed tensor of unknown type {dtype!r}")
@@ -214,6 +216,7 @@ def decompress(data: npt.NDArray[np.uint8], dtype: str, shape: tuple[int, ...], 
             for part in elements:
                 file.write(part.data)
             file.flush()
+            # Closing the file at the end of this block deletes it; the mapping keeps its bytes until the array is gone.
             return np.memmap(file, dtype=np.uint8, mode="r").view(np.ndarray).view(kind).reshape(shape)
     except zlib.error as error:
         raise DumpError(f"{name} holds a tensor that cannot be decompressed: {error}") from error
@@ -225,10 +228,10 @@ def decompress(data: npt.NDArray[np.uint8], dtype: str, shape: tuple[int, ...], 
 
 
 def _decompress_blocks(data: npt.NDArray[np.uint8], size: int, other: DumpError) -> Iterator[npt.NDArray[np.uint8]]:
-    """Yield what was compressed in blocks of ``COMPRESSED_BLOCK`` bytes; raise ``other`` unless it has ``size`` bytes.
+    """Yield the decompressed bytes in blocks of ``COMPRESSED_BLOCK``; raise ``other`` unless there are ``size`` of them.
 
     Raises:
-        zlib.error: It is no such stream.
+        zlib.error: The data is not a zlib stream.
     """
     stream = zlib.decompressobj()
     held, left, place = bytearray(), size, 0
@@ -237,7 +240,7 @@ def _decompress_blocks(data: npt.NDArray[np.uint8], size: int, other: DumpError)
         if not taken:
             taken = data[place : place + _TAKEN].tobytes()
             place += len(taken)
-        # One byte more than there should be is enough to see that there are more.
+        # Decompress at most one byte more than expected: that is enough to see that there are too many.
         held += stream.decompress(taken, min(COMPRESSED_BLOCK - len(held), left - len(held) + 1))
         if len(held) > left:
             raise other

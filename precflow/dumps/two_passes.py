@@ -1,4 +1,4 @@
-"""Combines two dumps of one side: the first has everything in little detail, the second a part of it in full."""
+"""Combines two dumps of one side: the first has all records in little detail, the second some of them with their tensors."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from precflow.dumps.records import Call, Record
 
 
 class TwoPasses:
-    """A dump whose records and graph are the first pass's, and whose tensors are the second's where it has them.
+    """Acts as one dump with the calls and records of the first pass, and with tensors of the second pass where it has them.
 
-    A tensor of the second pass is used for a record of the first if both have the same content id, and so the same bits, or if
-    the first pass kept only statistics, so that nothing can be compared.
+    A record of the first pass gets the tensor of the second if both have the same content id, and so the same bits. It also
+    gets it if the first pass kept only statistics, so that there is no content id to compare.
 
     Args:
-        first: The dump of everything.
+        first: The dump of all records.
         second: The dump of the suspect region.
     """
 
@@ -32,12 +32,12 @@ class TwoPasses:
 
     @property
     def header(self) -> Header:
-        """The header of the first pass; both ran the same."""
+        """The header of the first pass; the second ran the same workload."""
         return self.first.header
 
     @property
     def fills(self) -> tuple[float, ...] | None:
-        """The constants that the first pass counts as mask fills; ``None`` if it goes by another definition."""
+        """The constants that the first pass counts as mask fills; ``None`` if its agent used another definition of fills."""
         return self.first.fills
 
     def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
@@ -54,11 +54,11 @@ class TwoPasses:
         return self.first.tensor(record) if again is None else self.second.tensor(again)
 
     def sketch(self, record: Record) -> npt.NDArray[Any] | None:
-        """Return a record's sketch, of the first pass."""
+        """Return a record's sketch from the first pass."""
         return self.first.sketch(record)
 
     def rows(self, record: Record) -> npt.NDArray[Any] | None:
-        """Return the norms of a record's rows, of the first pass."""
+        """Return the norms of a record's rows from the first pass."""
         return self.first.rows(record)
 
     @functools.cached_property
@@ -77,7 +77,7 @@ class TwoPasses:
         return record if stored == record.stored else msgspec.structs.replace(record, stored=True)
 
     def _find_second(self, record: Record) -> Record | None:
-        """Return the same record of the second pass, if it stored the same content, or the first kept only statistics of it."""
+        """Return the same record of the second pass if its tensor may be used for this one (see the class), else ``None``."""
         found = self._kept.get(record.identity)
         return found if found is not None and (found.key == record.key or _has_statistics_only(record)) else None
 
@@ -87,23 +87,23 @@ class TwoPasses:
 
 
 def find_unrepeated(first: Dump, second: Dump) -> list[str]:
-    """Return the identities of the second pass's records whose bits are not those of the first, in order of completion.
+    """Return the identities of records of the second pass whose bits differ from the first, in order of completion.
 
-    A record that the first pass does not have is one of them, because then something else was run. Records of which the first
-    pass kept only statistics are not: :func:`count_unknown` counts those.
+    Records that the first pass does not have are included, because then something else was run. Records of which the first pass
+    kept only statistics are not: :func:`count_unknown` counts those.
     """
     return [record.text for before, record in _pairs(first, second) if record.content and not _repeats(before, record)]
 
 
 def count_unknown(first: Dump, second: Dump) -> int:
-    """Return of how many records the first pass kept only statistics, so that it is unknown whether their bits repeat."""
+    """Return for how many records it is unknown whether their bits repeat, because the first pass kept only statistics."""
     return sum(
         before is not None and _has_statistics_only(before) for before, record in _pairs(first, second) if record.content
     )
 
 
 def _pairs(first: Dump, second: Dump) -> Iterator[tuple[Record | None, Record]]:
-    """Yield each record of the second pass together with the same one of the first, or ``None``."""
+    """Yield each record of the second pass, preceded by the same record of the first pass or ``None``."""
     known = {record.identity: record for record in _records(first)}
     return ((known.get(record.identity), record) for record in _records(second))
 

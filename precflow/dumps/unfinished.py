@@ -1,4 +1,4 @@
-"""Reads a dump without a header, whose writer was stopped: finished steps, each with its seal, and a part of one more."""
+"""Reads a dump without a header, whose writer was stopped: its finished steps, each sealed, and parts of an unfinished one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from precflow.dumps.layout import own_files, rank_and_step_of, step_folders
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedSteps:
-    """What a folder without a header holds.
+    """The steps in a folder without a header.
 
     Attributes:
-        files: Every file that is there or should be -> its seal; ``None`` if its step was not finished.
-        sites: Rank -> places in the source, which calls refer to by index, as far as finished steps have them.
-        damage: Steps that are not finished, or whose seal cannot be used.
+        files: Every file that exists or that a seal names -> its seal; ``None`` if its step has no usable seal.
+        sites: Rank -> places in the source, which calls refer to by index, as far as finished steps list them.
+        damage: In words, which steps are not finished or have a seal that cannot be used.
     """
 
     files: Mapping[str, FileSeal | None]
@@ -31,7 +31,7 @@ class UnfinishedSteps:
 
 
 def read_steps(dump: Path) -> UnfinishedSteps:
-    """Return the steps of a dump, by the seal that each of them has."""
+    """Return the steps of a dump from the seal in each step's folder, ``step.json``."""
     files: dict[str, FileSeal | None] = {}
     sites: dict[int, tuple[str, ...]] = {}
     damage: list[str] = []
@@ -41,6 +41,7 @@ def read_steps(dump: Path) -> UnfinishedSteps:
             plain = _read_seal(folder / STEP_FILE, name)
             files.update(_read_file_seals(plain, name))
             known = msgspec.convert(plain["sites"], tuple[str, ...])
+            # Each step lists all places known by then, so the longest list has those of the other steps too.
             sites[plain["rank"]] = max(sites.get(plain["rank"], ()), known, key=len)
         except FileNotFoundError:
             damage.append(f"{name} was not finished: its writer was stopped; what is whole of it is read")
