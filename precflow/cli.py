@@ -1,7 +1,8 @@
-"""The door: a verb, a run, or one of Hydra's views; every failure leaves with an exit code of ours.
+"""The entry point: runs a verb, a recipe or one of Hydra's views, and returns the exit code.
 
-0 aligned or done, 1 misaligned, 2 could not be done, 3 inconclusive. Hydra and Python leave with 1 for a wrong key and for
-any traceback; both become 2 here. ``PRECFLOW_DEBUG=1`` shows tracebacks.
+0 aligned or done, 1 misaligned, 2 could not be done, 3 inconclusive. Hydra ends with 1 for a wrong key, and Python with 1 for
+any traceback. Both become 2 here, because a script must be able to read 1 as "misaligned". ``PRECFLOW_DEBUG=1`` shows
+tracebacks.
 """
 
 from __future__ import annotations
@@ -32,32 +33,38 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 255  # bytes, on nearly every file system
 _NOT_DONE = "could not be done"
 _OF_RECIPES = frozenset({"show", "plan", "validate", "request"})  # verbs that overrides follow
-BADNESS = (0, 3, 1, 2)  # of several jobs the worst exit code counts
+BADNESS = (0, 3, 1, 2)  # exit codes from best to worst; of several jobs the worst one counts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run precflow with the arguments of a command line and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
+    # Secrets among the variables and the arguments become known before anything is printed, so that no output shows them.
     redaction.learn(os.environ)
     for word in arguments:
         redaction.learn(word.partition("=")[2], name=word.partition("=")[0].lstrip("+~-"))
-    bus_errors.explain_bus_errors()
+    bus_errors.explain_bus_errors()  # a mapped file that gets shorter would end the process without a message
     with freezing_allowed():
         return guarded(lambda: _dispatch(arguments), as_json="--json" in arguments)
 
 
 def _open_streams() -> None:
-    """Give closed streams (`2>&-`) to nobody, in order, so that no file of a dump takes the number of one of them."""
+    """Open ``/dev/null`` for each standard stream that is closed (``2>&-``).
+
+    A process gets the lowest free number for a file that it opens. With stderr closed, a file of a dump could become number 2,
+    and whatever C code prints on stderr would go into the dump. For the same reason they are opened in order.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  # stays open as long as we run
 
 
 def guarded(work: Callable[[], int], *, as_json: bool = False) -> int:
-    """Return what the work returns, whoever reads what it says; say what stopped it and return 2 where something did.
+    """Run ``work`` and return its exit code; if an error stops it, print the error and return 2.
 
-    A full disk behind stdout is 2 as well: the answer did not arrive.
+    A reader that leaves early (``| head``) does not change the exit code. A full disk behind stdout does: the answer is lost,
+    so the exit code is 2.
     """
     with streams.delivering() as delivery:
         code = _done(work, as_json=as_json)
@@ -78,7 +85,7 @@ def _done(work: Callable[[], int], *, as_json: bool) -> int:
     except SystemExit as end:  # argparse
         return 0 if end.code in (0, None) else 2
     except Exception as error:  # noqa: BLE001  # the last line of defence: a fault of precflow's own is exit code 2, not 1
-        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # any path that was typed may be one
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # from a typed path, wherever it was opened
             return _refused(_too_long(error), as_json=as_json)
         _traceback()
         streams.say(f" precflow itself failed: {type(error).__name__}: {error}")
@@ -105,7 +112,7 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if arguments[0] in VERBS:
         return _verb(arguments[0], arguments[1:])
-    if {"-sc", "--shell-completion"} & set(arguments):
+    if {"-sc", "--shell-completion"} & set(arguments):  # before parsing: half a word is no override yet
         from precflow.config.hydra_views import complete_word
 
         return complete_word(arguments, verbs={name: name in _OF_RECIPES for name in VERBS})
@@ -135,7 +142,11 @@ def _is_bare(word: str) -> bool:
 
 
 def _bare(line: command_line.CommandLine) -> int:
-    """Take ``--config-dir DIR VERB`` for the verb; refuse any other bare word in front."""
+    """Run the verb of ``--config-dir DIR VERB``; refuse any other first word without ``=``.
+
+    Raises:
+        ConfigError: The word is no verb; the message says what may be meant.
+    """
     word = line.words[0]
     if word in VERBS:
         folders = [text for folder in line.config_dirs for text in ("--config-dir", str(folder))]
@@ -184,7 +195,7 @@ def _run(line: command_line.CommandLine, arguments: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class _Ended:
-    """One job of a command line; it has no outcome where it could not be done."""
+    """How one job of a command line ended; ``outcome`` is ``None`` if it could not be done."""
 
     words: Sequence[str]
     folder: Path
@@ -196,12 +207,15 @@ class _Ended:
 
     @property
     def text(self) -> str:
-        """How it ended: of one side alone there is nothing to judge."""
+        """The outcome in words; a run of one side alone has no verdict."""
         return _NOT_DONE if self.outcome is None else self.outcome.verdict or "done, not judged"
 
 
 def _to_show(ended: Sequence[_Ended]) -> list[Outcome]:
-    """Return the worst report of each run folder, where the last job left a better one there, or none because it failed."""
+    """Return the reports to publish again after several jobs: the worst one of each run folder.
+
+    A run folder shows the report of its last job. If that is the worst one already, nothing has to be published.
+    """
     found = []
     for folder in dict.fromkeys(job.folder for job in ended):
         here = [job.outcome for job in ended if job.folder == folder]
@@ -213,7 +227,7 @@ def _to_show(ended: Sequence[_Ended]) -> list[Outcome]:
 
 
 def _jobs(ended: Sequence[_Ended], code: int) -> str:
-    """Return what became of each job: its number and exit code, how far from its limits, and the words in which jobs differ."""
+    """Return a table of the jobs: number, exit code, verdict, furthest record, and the overrides that not all jobs share."""
     every = set(ended[0].words).intersection(*(job.words for job in ended))
     furthest = [job.outcome.furthest if job.outcome is not None else "" for job in ended]
     wide, wider = len(str(len(ended))), max(map(len, furthest))
@@ -239,7 +253,7 @@ def _traceback() -> None:
 
 
 def short_help() -> str:
-    """Return what ``precflow`` alone says: how to run a recipe, and the verbs."""
+    """Return what ``precflow`` without arguments prints: how to run a recipe, and the verbs."""
     verbs = "\n".join(f"   precflow {name:<10} {summary}" for name, summary in VERBS.items())
     return f""" precflow {__version__}: does a model that moved to another device still compute the same numbers?
 

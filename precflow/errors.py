@@ -1,6 +1,6 @@
 """Everything that can stop precflow, as one tree.
 
-    PrecflowError                what could not be done; the door prints it and leaves with exit code 2
+    PrecflowError                what could not be done; cli.py prints it and returns exit code 2
     ├── ConfigError              a recipe, a site file or the command line is not usable (carries all problems at once)
     ├── TrustError               a recipe asks for code that the user has not trusted
     ├── DumpError                a dump is missing, torn, unsealed, or not what its header says

@@ -1,4 +1,4 @@
-"""Keys: the same declaration, the same inputs and the same version give the same name, on any machine."""
+"""Keys that name results by what went into them: the same declaration and files give the same key on any machine."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ MOST_FILES = 100_000  # in a folder whose content is a part of a key
 def digest(value: Any) -> str:
     """Return 32 hex digits of plain data; the order of keys does not matter, the order of lists does."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    # A path whose bytes are not UTF-8 reaches Python with lone surrogates in it, which plain UTF-8 encoding refuses.
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield ``(dotted key, leaf)`` of nested plain data; empty maps and lists are leaves."""
+    """Yield ``(dotted key, leaf)`` of nested plain data. Empty maps, and lists without maps in them, are leaves."""
     if isinstance(value, Mapping) and value:
         for key in value:
             yield from flatten(value[key], f"{prefix}.{key}" if prefix else str(key))
@@ -34,7 +35,7 @@ def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def changes(before: Any, after: Any) -> list[tuple[str, Any, Any]]:
-    """Return ``(dotted key, value before, value after)`` for every leaf that differs; ``None`` where it was not there."""
+    """Return ``(dotted key, value before, value after)`` of every leaf that differs; ``None`` stands for a missing key."""
     old, new = dict(flatten(before)), dict(flatten(after))
     keys = [*new, *(key for key in old if key not in new)]
     return [(key, old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)]
@@ -54,6 +55,7 @@ def file_digest(path: Path) -> str:
             _add_content(hasher, path)
         else:
             for file in _regular_files(path):
+                # No file name can hold a NUL, so it ends the name: "a" with "bc" in it differs from "ab" with "c".
                 hasher.update(file.relative_to(path).as_posix().encode() + b"\0")
                 _add_content(hasher, file)
     except OSError as error:
@@ -80,4 +82,4 @@ def _regular_files(folder: Path) -> list[Path]:
 
 
 def _raise(error: OSError) -> None:
-    raise error
+    raise error  # os.walk by itself skips a folder that it cannot list, and the key would be that of a part

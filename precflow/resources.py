@@ -10,13 +10,13 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def directory(name: str) -> Path:
-    """Return a shipped folder: the checkout's own where there is one, else the copy inside the installed wheel.
+    """Return a shipped folder: that of the checkout if precflow runs from one, else the copy inside the installed package.
 
     Raises:
         PrecflowError: Neither place has it, so the installation is incomplete.
     """
     places = [_PACKAGE.parent / name, _PACKAGE / "_data" / name]
-    if not (_PACKAGE.parent / "pyproject.toml").is_file():
+    if not (_PACKAGE.parent / "pyproject.toml").is_file():  # in site-packages, a folder `conf` may be of another package
         places.reverse()
     for place in places:
         if place.is_dir():

@@ -1,4 +1,8 @@
-"""The one door to stdout and stderr: what is said is printable and without secrets, and no exit code depends on its reader."""
+"""Output on stdout and stderr: without control characters and secrets, and never an error because the reader left.
+
+Names of recipes, modules and files may come from strangers. Printed as they are, they could move the cursor over a verdict or
+change its colour.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from typing import Any, TextIO, cast
 
 from precflow.agent import redaction
 
-_NOBODY_READS = {errno.EPIPE, errno.EBADF, errno.ESHUTDOWN}
+_NOBODY_READS = {errno.EPIPE, errno.EBADF, errno.ESHUTDOWN}  # the reader left, or the stream is closed: not a lost answer
 _BEYOND_ASCII = re.compile("[\x7f-\U0010ffff]")
 
 
@@ -36,7 +40,7 @@ def printable_lines(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    r"""Return JSON in which letters that would act on a reader's screen are escapes: it means the same.
+    r"""Return JSON with control characters written as escapes, so that no screen acts on them; it parses to the same value.
 
     >>> printable_json(json.dumps("a\u202eb\x9b, 层", ensure_ascii=False))
     '"a\\u202eb\\u009b, 层"'
@@ -46,46 +50,47 @@ def printable_json(text: str) -> str:
 
 def _escaped(found: re.Match[str]) -> str:
     letter = found.group()
+    # str.isprintable() is false for every space but U+0020. Spaces such as the ideographic one are harmless and stay.
     return letter if letter.isprintable() or unicodedata.category(letter) == "Zs" else json.dumps(letter)[1:-1]
 
 
 def say(text: str) -> None:
-    """Say something to people, on stderr: lines, without the last line end."""
+    """Print text for people on stderr, with a line end added."""
     _put(sys.stderr, printable_lines(redaction.redact_text(text.rstrip("\n"))) + "\n")
     sys.stderr.flush()
 
 
 def write(text: str, *, styled: bool = False) -> None:
-    """Write the answer on stdout, with what the terminal cannot show replaced.
+    """Print the answer on stdout; characters that the terminal cannot show are replaced.
 
     Args:
         text: Lines, without the last line end.
-        styled: It has colours of ours; the caller has made what it shows printable.
+        styled: The text has precflow's own colour codes; the caller has made everything else in it printable.
     """
     text = redaction.redact_text(text)
     _put(sys.stdout, (text if styled else printable_lines(text)) + "\n")
 
 
 def write_json(value: Any) -> None:
-    """Write the answer on stdout as one JSON object in one line."""
+    """Print the answer on stdout as one JSON object in one line."""
     _put(sys.stdout, printable_json(json.dumps(redaction.redact(value), ensure_ascii=False)) + "\n")
 
 
 def is_unicode(stream: TextIO) -> bool:
-    """Tell whether a stream takes every letter."""
+    """Return whether a stream is UTF-8, so that it can show every character."""
     return (stream.encoding or "").lower().replace("-", "") == "utf8"
 
 
 def _put(stream: TextIO, text: str) -> None:
-    encoding = stream.encoding or "utf-8"
+    encoding = stream.encoding or "utf-8"  # what it lacks becomes "?", where write() would raise UnicodeEncodeError
     stream.write(text.encode(encoding, "replace").decode(encoding))
 
 
 class Delivery:
-    """What became of what was written on stdout.
+    """Whether the output on stdout arrived.
 
     Attributes:
-        problem: Why it did not arrive, ``""`` where it did, or where nobody wanted to read on.
+        problem: Why it did not arrive; ``""`` if it did, or if the reader left before the end.
     """
 
     problem = ""
@@ -93,9 +98,10 @@ class Delivery:
 
 @contextlib.contextmanager
 def delivering() -> Iterator[Delivery]:
-    """Let nothing that is written on stdout or stderr stop the work: a reader who leaves, a closed stream, a full disk.
+    """Keep working when stdout or stderr cannot be written: the reader left, the stream is closed, the disk is full.
 
-    A disk that is full behind stdout is told at the end, for then there is no answer; behind stderr nobody could be told.
+    If the disk behind stdout is full, the answer is lost, and the yielded ``problem`` says so at the end. An error of stderr is
+    not reported: there is no place left to print it.
     """
     before, delivery = (sys.stdout, sys.stderr), Delivery()
     out, err = (_Unstoppable(stream) for stream in before)
@@ -111,7 +117,7 @@ def delivering() -> Iterator[Delivery]:
 
 
 class _Unstoppable:
-    """A stream that takes everything, and gives it to nobody once its reader has left or its disk is full."""
+    """A stream whose writes never fail: after the first error, everything else is thrown away."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -133,9 +139,13 @@ class _Unstoppable:
                 self._lose(error)
 
     def _lose(self, error: OSError) -> None:
-        """Let what is still in the stream's buffer go nowhere: Python writes it at its end, and would leave with 120."""
+        """Note the error, and let the stream's file descriptor lead to ``/dev/null``.
+
+        The stream still has the failed text in its buffer. Python flushes it once more at exit, and if that fails again it ends
+        with exit code 120.
+        """
         self.lost = error
-        with contextlib.suppress(OSError, ValueError):  # a stream of a test has no number
+        with contextlib.suppress(OSError, ValueError):  # a stream in memory, as tests use it, has no file descriptor
             number = os.open(Path(os.devnull), os.O_WRONLY)
             os.dup2(number, self._stream.fileno())
             os.close(number)

@@ -27,7 +27,7 @@ class NamedDump:
 
     Attributes:
         name: What to type for it.
-        side: ``reference``, ``target``..., with ``@2`` for a second pass; ``""`` of a folder that nobody named.
+        side: ``reference``, ``target``..., with ``@2`` for a second pass; ``""`` if the dump's folder itself was typed.
         path: The folder.
         note: One line about it.
     """
@@ -51,7 +51,7 @@ def find_dumps(text: str) -> list[NamedDump]:
     try:
         return _find_dumps(text)
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:  # the door says it, as of any path that was typed
+        if error.errno == errno.ENAMETOOLONG:  # cli.py has one message for it, whatever the path was for
             raise
         raise DumpError(
             f"{error.filename or text} cannot be read: {error.strerror}",
@@ -63,7 +63,7 @@ def _find_dumps(text: str) -> list[NamedDump]:
     folder = Path(text).expanduser()
     if folder.is_dir() and (lies := _dump_folder(folder)):
         return [NamedDump(text, "", lies)]
-    place, colon, side = text.rpartition(":")
+    place, colon, side = text.rpartition(":")  # but a run folder's own name may have a colon, so the whole text is tried first
     run = _run_folder(text) or (_run_folder(place) if colon else None)
     if run is None:
         raise _nothing_found_error(text)
@@ -78,7 +78,7 @@ def open_named_dump(text: str) -> Dump:
     """Open the dump that a text names, sealed or not.
 
     Raises:
-        DumpError: There is none, or several; names them.
+        DumpError: The text names no dump, or several; the message lists them.
     """
     found = find_dumps(text)
     if len(found) > 1:
@@ -88,7 +88,7 @@ def open_named_dump(text: str) -> Dump:
 
 
 def _dump_folder(folder: Path) -> Path | None:
-    """Return where the dump is that a folder is or points to."""
+    """Return the folder of a dump: this one, or the user's own dump that this stage folder points to; ``None`` for neither."""
     if (folder / HEADER_FILE).exists() or step_folders(folder):
         return folder
     try:

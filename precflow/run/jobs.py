@@ -1,4 +1,4 @@
-"""Makes the job of a composed recipe: whom the user trusts, where his modules are, whether this is continuous integration."""
+"""Makes the job of a composed recipe: adds whom the user trusts, where their modules are, and whether this runs in CI."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 
 def make_job(composed: Composed, *, command: str) -> Job:
-    """Return the job of a composed recipe; what it says of its command line is without secrets.
+    """Return the job of a composed recipe. Secrets in its command line and overrides are replaced.
 
     Raises:
-        ConfigError: A team's standard that is chosen, or one of its rules, is not usable: told before any work.
+        ConfigError: A chosen standard of the team, or one of the team's rules, is not usable.
     """
+    # The stages that use standards and rules come last. Loading them here finds a mistake before the first side runs.
     for name in composed.config.tolerance.standards if composed.team.get("standard") else ():
         standards.load(name, composed.team["standard"])
     if composed.team.get("rule"):
@@ -49,5 +50,5 @@ def make_job(composed: Composed, *, command: str) -> Job:
 
 
 def in_ci(config: RunConfig) -> bool:
-    """Tell whether this is continuous integration: ``output=ci``, or ``CI`` set to a true word."""
+    """Return whether this is continuous integration: ``output=ci``, or the variable ``CI`` set to 1, true or yes."""
     return config.output == "ci" or os.environ.get("CI", "").lower() in {"1", "true", "yes"}

@@ -1,4 +1,4 @@
-"""The history of a run folder: which runs there were, what each was made of and how it ended."""
+"""The history of a run folder: which runs there were, which stage instances each used and how it ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from precflow.run.store import explain_disk_errors
 
 MANIFEST_FILE = "run.json"
 MANIFEST_SCHEMA = 2  # 1 had no checksum
-_PATIENCE = 30.0  # seconds: the lock is held for one small file
+_PATIENCE = 30.0  # seconds to wait for the lock, which others hold only while they write one small file
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class RunEntry:
         command: The command line that starts it again.
         instances: Stage instance name -> key.
         states: Stage instance name -> ``kept`` or ``run``.
-        verdict: Outcome, ``""`` while it runs or where there is none.
+        verdict: Outcome; ``""`` while it runs, or if nothing was judged.
         exit_code: Exit code, -1 while it runs.
-        seconds: Length.
-        store: Folder of the stage instances where it is not the run folder's own.
+        seconds: Duration.
+        store: Folder of the stage instances if it is outside of the run folder, else ``""``.
     """
 
     number: int
@@ -96,6 +96,7 @@ class Manifest:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
+        # The lock needs a file of its own: each write replaces run.json, so a lock on it would be on a file that is gone.
         lock = filelock.FileLock(self.path.with_suffix(".lock"), timeout=_PATIENCE)
         try:
             with explain_disk_errors(self.path.parent):
@@ -119,10 +120,10 @@ class Manifest:
 
 
 def _read_entries(data: Mapping[str, Any]) -> list[RunEntry]:
-    """Return the runs of a manifest's plain data, once it is clear that it is what was written.
+    """Return the runs in a manifest's plain data, after checking its schema, its checksum and the keys of each run.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: It is not.
+        ValueError, KeyError, TypeError, AttributeError: A check failed.
     """
     if data["schema"] < MANIFEST_SCHEMA:
         raise ValueError(f"an older precflow wrote it, without a checksum (schema {data['schema']})")

@@ -33,7 +33,7 @@ def _overrides(job: Job) -> Iterator[str]:
     for word in job.overrides:
         key, _, value = word.partition("=")
         if key == "+recipe" and value.rstrip('"').endswith(".yaml"):  # a file, and not a name that is looked up
-            yield f"+recipe={Path(value.strip(chr(34))).resolve()}"
+            yield f"+recipe={Path(value.strip(chr(34))).resolve()}"  # chr(34) is ", which no f-string took before Python 3.12
         elif key == "+site":
             yield "+site=SITE"
         elif key not in {"sides", "store"} and not (key == "runs" and _is_in_run_folder(job)):
@@ -42,11 +42,11 @@ def _overrides(job: Job) -> Iterator[str]:
 
 def _name_store(job: Job, where: RunFolder) -> list[str]:
     """Return the override that leads to the dumps, ``[]`` if the site file names the store."""
-    if job.config.store:
+    if job.config.store:  # the store that is used has the recipe's name as its last part; it is added again there
         return [f"store={where.store.root.parent.resolve()}"]
     return [f"runs={Path(job.config.runs).expanduser().resolve()}"] if _is_in_run_folder(job) else []
 
 
 def _is_in_run_folder(job: Job) -> bool:
-    """Tell whether the dumps are in the run folder: nobody named a store."""
+    """Return whether the dumps are in the run folder: neither the recipe nor the site names a store."""
     return not (job.config.store or job.config.site.store)

@@ -1,4 +1,4 @@
-"""What a run would do: each stage instance kept, run or missing, and the value that makes the difference."""
+"""What a run would do: which stage instances it would keep, make or miss, and which changed value is the reason."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Plan:
     notes: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain data for ``--json``; a size that nobody can tell is ``None``."""
+        """Return plain data for ``--json``; an unknown size is ``None``."""
         rows = [
             {
                 "stage": step.stage.label,
@@ -61,12 +61,13 @@ class Plan:
 def build_plan(composed: Composed, *, sizes: bool = False, say: Callable[[str], None] = lambda _: None) -> Plan:
     """Return the plan of a composed recipe; nothing is computed.
 
-    Nothing is written either, unless sizes are to be told that no dump tells: then the workload runs once without values.
+    Nothing is written either, with one exception: if the size of a dump is wanted and no earlier dump of the workload shows it,
+    the workload runs once without values, and the store keeps its shapes.
 
     Args:
         composed: The recipe.
-        sizes: Tell what dumps take, also where the recipe has no budget.
-        say: Called with a short text while that takes its time.
+        sizes: Estimate the sizes of dumps, even if the recipe has no budget to compare them with.
+        say: Called with a short text while the workload runs without values.
     """
     job = replace(make_job(composed, command=""), say=say)
     where = locate_run(job.config)
@@ -93,7 +94,7 @@ def build_plan(composed: Composed, *, sizes: bool = False, say: Callable[[str], 
 
 
 def render_plan(plan: Plan, *, ascii_only: bool = False) -> str:
-    """Return screen E: a row a stage, then what is needed and what is emulated."""
+    """Return the plan as text: one row per stage, the total time, and the notes."""
     rows = [_row(step, plan.costs[step.stage.name]) for step in plan.steps]
     widths = [max(len(row[column]) for row in (_TITLES, *rows)) for column in range(len(_TITLES))]
     lines = [f" precflow plan {plan.command}".rstrip(), f" run folder {plan.where.folder}   (nothing is computed by this)", ""]
@@ -132,17 +133,20 @@ def _size(size: int) -> str:
 
 
 def _cost(step: Step, where: RunFolder, sizes: Mapping[str, int]) -> tuple[float, int]:
-    """Return the seconds that the last instance like it took, and the bytes that are told or that it took; 0 is unknown."""
+    """Return seconds and bytes of a step: its estimated size if there is one, else what the last such instance took.
+
+    0 means unknown. The seconds of a kept instance are 0.
+    """
     like = step.sealed or next(iter(where.store.list_sealed(step.stage.name)), None)
     seconds = 0.0 if like is None or step.state == "kept" else like.seconds
     if step.stage.name in sizes:
         return seconds, sizes[step.stage.name]
-    to_dump = step.stage.kind == "dump" and step.state == "run"  # another dump's size is not this one's
+    to_dump = step.stage.kind == "dump" and step.state == "run"  # a dump of other records says nothing about the size of this
     return seconds, 0 if like is None or to_dump else like.bytes
 
 
 def _describe_second_pass(job: Job, done: Mapping[str, Sealed]) -> list[str]:
-    """Say how a second pass is decided, or what was decided about it."""
+    """Return a note on the second pass of escalating capture: what pass 1 decided, or that it has not decided yet."""
     if not escalates(job.config):
         return []
     if region.NAME in done:

@@ -1,4 +1,4 @@
-"""Shows on stderr how a run goes: one line a finished stage; a spinner on a terminal, heartbeats in continuous integration."""
+"""Shows on stderr how a run goes: one line for each finished stage, and a spinner on a terminal or heartbeats in CI."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from precflow.agent import redaction
 from precflow.report.ci import format_stage
 from precflow.streams import printable
 
-HEARTBEAT_SECONDS = 60.0
+HEARTBEAT_SECONDS = 60.0  # build servers stop a job that prints nothing for some minutes
 
 
 class Progress(Protocol):
-    """What the runner tells."""
+    """What the runner calls to show its progress."""
 
     def working(self, stage: str, side: str) -> contextlib.AbstractContextManager[None]:
         """Enter while a stage works."""
 
     def say(self, text: str) -> None:
-        """Tell what the stage is doing."""
+        """Show what the stage is doing."""
 
     def done(self, stage: str, side: str, state: str, seconds: float, note: str) -> None:
-        """A stage ended, or was kept."""
+        """Show that a stage was made, kept from before, or skipped."""
 
 
 class Terminal:
@@ -75,7 +75,7 @@ class Lines:
             yield
 
     def say(self, text: str) -> None:
-        """Say nothing: a build server keeps every line."""
+        """Print nothing: a build server keeps every line, and there would be many."""
 
     def done(self, stage: str, side: str, state: str, seconds: float, note: str) -> None:
         """Print the stage's line."""
@@ -87,7 +87,7 @@ class Lines:
 
 
 class Quiet:
-    """Says nothing."""
+    """Prints nothing, for ``output=quiet``."""
 
     @contextlib.contextmanager
     def working(self, stage: str, side: str) -> Iterator[None]:
@@ -103,6 +103,8 @@ class Quiet:
 
 
 class _Heartbeat:
+    """Calls ``beat`` once a minute with the seconds so far, from a thread, until the block ends."""
+
     def __init__(self, beat: object) -> None:
         self._beat = beat
         self._over = threading.Event()
@@ -117,13 +119,13 @@ class _Heartbeat:
 
     def _run(self) -> None:
         started = time.monotonic()
-        while not self._over.wait(HEARTBEAT_SECONDS):
+        while not self._over.wait(HEARTBEAT_SECONDS):  # False after a minute, True at once when the stage is over
             assert callable(self._beat)
             self._beat(time.monotonic() - started)
 
 
 def choose(output: str, recipe: str, *, ci: bool) -> Progress:
-    """Return the way to tell that ``output=`` asks for; ``auto`` means ``ci`` where stderr is no terminal."""
+    """Return the progress display that ``output=`` asks for; ``auto`` means ``ci`` in CI or if stderr is no terminal."""
     if output == "quiet":
         return Quiet()
     if output == "ci" or (output == "auto" and (ci or not sys.stderr.isatty())):
