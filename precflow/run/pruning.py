@@ -30,19 +30,19 @@ from precflow.stages.dump import GIVEN_FILE
 _PRUNED = ".pruned"
 _FAILED = ".failed"
 _UNFINISHED = re.compile(r"(?P<instance>.+)-\d+")  # NAME-KEY-PID
-_LARGEST_SEAL = 64_000_000  # bytes
+_LARGEST_SEAL = 64_000_000  # bytes; a folder with a larger "seal" is not one that the store made
 
 
 @dataclass(frozen=True)
 class StoreFolder:
-    """One folder of a store, and whether it can go.
+    """One folder of a store, and why it can be deleted or stays.
 
     Attributes:
         name: Its name in the store.
         folder: Where it is.
-        bytes: What it takes; links count as themselves.
+        bytes: Size on disk; a link counts with its own size.
         used: Seconds since the epoch: when it was made, or last kept by a run.
-        why: Why it can go, or why it stays.
+        why: Why it can be deleted, or why it stays.
     """
 
     name: str
@@ -54,14 +54,14 @@ class StoreFolder:
 
 @dataclass(frozen=True)
 class Pruning:
-    """What can go of one store, and what stays.
+    """What can be deleted from one store, and what stays.
 
     Attributes:
         store: The store.
         shared: Runs of other folders or machines may name what is in it.
-        goes: What can go.
+        goes: What can be deleted.
         stays: What is named by a kept run, in use, or too young.
-        foreign: Names of what the store did not make; nobody touches it.
+        foreign: Names of what the store did not make; it is never deleted.
     """
 
     store: Path
@@ -76,8 +76,9 @@ class PruneRequest:
     """What the user wants to have deleted.
 
     Attributes:
-        older: Only what was not used for so many seconds, and runs that began earlier; ``None`` for any age.
-        runs: How many of the last runs are kept; ``None`` for all, or for those that are young enough.
+        older: Delete only what was not used for this many seconds, and keep the runs that began within them; ``None``: any age.
+        runs: How many of the last runs are kept; ``None`` for all, or with ``older`` for those that are young enough.
+        now: Seconds since the epoch.
     """
 
     older: float | None = None
@@ -90,6 +91,7 @@ class PruneRequest:
             return list(entries)
         last = entries[-(self.runs or 1) :]
         young = [] if self.older is None else [one for one in entries if self.now - _time_of_start(one) <= self.older]
+        # -1 is the exit code of a run that has not ended. One that was killed keeps it for ever, so with an age it can go.
         under_way = [one for one in entries if one.exit_code == -1 and self.older is None]
         return [one for one in entries if one in last or one in young or one in under_way]
 
@@ -97,13 +99,13 @@ class PruneRequest:
 def find_prunable(
     folders: Sequence[Path], stores: Sequence[Path], wish: PruneRequest, *, witnesses: Sequence[Path] = ()
 ) -> list[Pruning]:
-    """Return what can go of the stores of some run folders, and of some stores that were named.
+    """Return what can be deleted from the stores of run folders, and from stores that were named themselves.
 
     Args:
         folders: Run folders.
-        stores: Stores outside of them. Of these, and of any store that is not a run folder's own, only what was not used for
-            ``wish.older`` can go: runs that are not seen from here may name it.
-        wish: What is asked for.
+        stores: Stores outside of them. From these, and from any store that is not a run folder's own, only what was not used
+            for ``wish.older`` can be deleted: runs that are not known here may name it.
+        wish: What the user wants to have deleted.
         witnesses: Other run folders, whose runs may name what is in these stores.
 
     Raises:
@@ -131,7 +133,7 @@ def _store_of(folder: Path, entry: RunEntry) -> Path:
 
 
 def prune(pruning: Pruning, still: Pruning) -> Iterator[tuple[StoreFolder, str]]:
-    """Delete what can go, and yield each folder with the reason why it was left (``""`` if it is gone).
+    """Delete what can be deleted, and yield each folder with the reason why it was left (``""`` if it is gone).
 
     Args:
         pruning: What was shown.
@@ -189,6 +191,7 @@ def _sort_store(root: Path, entries: Sequence[RunEntry], wish: PruneRequest, giv
             stays.append(_with_reason(rest, "younger than asked for"))
         elif shared and wish.older is None:
             stays.append(_with_reason(rest, "in a shared store: runs elsewhere may name it"))
+        # A run writes an instance into its history only when it is sealed, so a new one may be about to be named.
         elif not shared and rest.used >= last and instance not in once:
             stays.append(_with_reason(rest, "made since the last run began"))
         else:
@@ -227,7 +230,7 @@ def _with_reason(rest: StoreFolder, why: str) -> StoreFolder:
 
 @contextlib.contextmanager
 def _hold(rest: StoreFolder) -> Iterator[bool]:
-    """Hold the lock of the instance that a folder belongs to, so that no run makes it meanwhile; tell whether it was free."""
+    """Hold the lock of the instance that a folder belongs to, so that no run makes it meanwhile; yield whether it was free."""
     unfinished = _UNFINISHED.fullmatch(rest.name) if rest.folder.parent.name == MAKING else None
     instance = unfinished["instance"] if unfinished else rest.name.removesuffix(_FAILED)
     root = rest.folder.parent.parent if rest.folder.parent.name in {MAKING, _PRUNED} else rest.folder.parent
@@ -253,19 +256,19 @@ def _is_free(rest: StoreFolder) -> bool:
 
 
 def _delete(folder: Path, pruned: Path) -> None:
-    """Rename, then delete: nobody ever finds half of it in its place."""
+    """Rename a folder, then delete it, so that no run finds a stage with half of its files."""
     if folder.parent != pruned:
         pruned.mkdir(exist_ok=True)
         aside = pruned / f"{folder.name}-{os.getpid()}-{time.time_ns()}"
         folder.rename(aside)
         folder = aside
     shutil.rmtree(folder)
-    with contextlib.suppress(OSError):  # another one is in it
+    with contextlib.suppress(OSError):  # it is not empty: another prune works, or was killed
         pruned.rmdir()
 
 
 def _read_finished(folder: Path) -> float | None:
-    """Return when a folder was finished by its seal; ``None`` where there is none or it is of another folder."""
+    """Return when a stage was finished, from the folder's seal; ``None`` if it has no seal, or that of another folder."""
     seal = folder / SEAL_FILE
     try:
         if seal.is_symlink() or not seal.is_file() or seal.stat().st_size > _LARGEST_SEAL:
@@ -279,7 +282,7 @@ def _read_finished(folder: Path) -> float | None:
 
 
 def _list_given_dumps(root: Path) -> Iterator[Path]:
-    """Yield where the dumps lie that were given to runs with this store."""
+    """Yield the folders of the users' own dumps that runs with this store were given."""
     for pointer in root.glob(f"dump.*/{GIVEN_FILE}") if root.is_dir() else ():
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             yield Path(intake.read_json(pointer)["path"]).resolve()
@@ -294,7 +297,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes of all files below a folder; of a link those of the link."""
+    """Return the size of all files below a folder in bytes; a link counts with its own size."""
     total = 0
     for here, _, names in os.walk(folder):
         for name in names:

@@ -1,4 +1,4 @@
-"""Runs a recipe: stage instance by stage instance, keeping what is there, sealing what is made."""
+"""Runs a recipe: each stage instance is taken from the store if it is there, otherwise made and sealed."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Outcome:
     """How a run ended.
 
     Attributes:
-        verdict: ``None`` where there was nothing to judge.
+        verdict: ``None`` if there was nothing to judge.
         exit_code: 0, 1 or 3.
         folder: Its run folder.
-        report: Its own report in the store; ``None`` where none was made. The run folder shows that of the last run.
-        furthest: The record that is furthest over its limit, by how much; ``""`` where none is.
+        report: Its own report in the store; ``None`` if it made none. The run folder shows that of the last run.
+        furthest: By how much the worst record is over its limit, as text; ``""`` if none is.
     """
 
     verdict: str | None
@@ -78,7 +78,7 @@ def run(composed: Composed, *, command: str) -> Outcome:
     job = replace(job, run=entry.number)
     done: dict[str, Sealed] = {}
     states: dict[str, str] = {}
-    verdict, code = "", 2
+    verdict, code = "", 2  # what the history says if an error ends this run
     try:
         _remove_old_report(where)
         with cache_reads():
@@ -97,12 +97,12 @@ def run(composed: Composed, *, command: str) -> Outcome:
 
 
 def _add_progress(entry: RunEntry, done: Mapping[str, Sealed], states: Mapping[str, str]) -> RunEntry:
-    """Return a run's entry with what it has finished: also one that fails or is killed names what it made."""
+    """Return a run's entry with what it has finished so far, so that a run that fails or is killed names it too."""
     return replace(entry, instances={name: sealed.key for name, sealed in done.items()}, states=dict(states))
 
 
 def _foreign_store(where: steps.RunFolder) -> str:
-    """Return the store where it is not the run folder's own, so that whoever has the run folder finds its dumps."""
+    """Return the store's path if it is outside of the run folder, else ``""``; the history needs it to find the dumps."""
     own = where.store.root == where.folder / "store"
     return "" if own else str(where.store.root.resolve())
 
@@ -115,9 +115,9 @@ def _make_stages(
     Args:
         job: The recipe.
         where: Its run folder.
-        done: Takes each finished instance.
-        states: Takes the state of each.
-        note: Called after each of them, so that a run that is killed has noted what it finished.
+        done: Is filled with each finished instance, by name.
+        states: Is filled with the state of each.
+        note: Called after each of them; writes it into the history, so that a run that is killed has noted what it finished.
     """
     tell = progress.choose(job.config.output, job.config.recipe, ci=job.ci)
     job = replace(job, say=tell.say)
@@ -149,7 +149,8 @@ def _make(step: steps.Step, job: Job, where: steps.RunFolder, done: Mapping[str,
     stage = step.stage
     try:
         with where.store.making(stage.name, step.key, resumes=stage.resumes) as attempt:
-            sealed = where.store.find(stage.name, step.key)  # made by another run while this one waited for nothing
+            # Another run may have finished it after this one looked into the store, and before this one had the lock.
+            sealed = where.store.find(stage.name, step.key)
             if sealed and not sealed.damaged:
                 shutil.rmtree(attempt.folder)
                 return sealed
@@ -166,7 +167,7 @@ def _make(step: steps.Step, job: Job, where: steps.RunFolder, done: Mapping[str,
 
 
 def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Sequence[str], *, kept: float | None) -> Outcome:
-    """Publish the report and print how the run ended; ``kept``: its seconds, where it computed nothing."""
+    """Publish the report and print how the run ended; ``kept``: the seconds of a run that computed nothing, else ``None``."""
     if "judge" not in done:
         say(_describe_half_done(job, where, done))
         return Outcome(None, 0)
@@ -180,7 +181,8 @@ def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Se
         if job.ci:
             say(format_outcome(model, report_path=shown))
         else:
-            model = model if kept is None else replace(model, seconds=kept)  # those of the run that made it are its own
+            # A kept report has the seconds of the run that made it; the summary shows those of this one.
+            model = model if kept is None else replace(model, seconds=kept)
             columns, plain = count_columns(sys.stderr), not is_unicode(sys.stderr)
             say(
                 render_summary(
@@ -193,7 +195,7 @@ def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Se
 
 
 def publish(outcome: Outcome) -> None:
-    """Let the run folder show the report of a run that was not the last: of several jobs, the worst.
+    """Show the report of this run in its run folder again, where a later job of the same command line put its own.
 
     Raises:
         StoreError: The run folder cannot be written.
@@ -203,14 +205,14 @@ def publish(outcome: Outcome) -> None:
 
 
 def _remove_old_report(where: steps.RunFolder) -> None:
-    """Take the report of the run before away: where this one fails, a build server must not find an older verdict."""
+    """Delete the previous run's report from the run folder: if this run fails, a build server must not find an old verdict."""
     with explain_disk_errors(where.folder):
         for file in (where.folder / "report.html", *where.folder.glob("public/*")):
             file.unlink(missing_ok=True)
 
 
 def _publish(folder: Path, report: Path) -> str:
-    """Copy the report's files to ``public/`` and the HTML to the run folder itself; return what to show."""
+    """Copy the report's files to ``public/`` and the HTML page to the run folder itself; return the path to print."""
     public = folder / "public"
     with explain_disk_errors(folder):
         public.mkdir(parents=True, exist_ok=True)
@@ -236,7 +238,7 @@ def _describe_half_done(job: Job, where: steps.RunFolder, done: Mapping[str, Sea
 
 
 def _describe_second_half(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Sequence[str]) -> str:
-    """Say where the second pass goes on: its scope lies in the store."""
+    """Return the lines that say how the second pass goes on: the file with its scope, and a command for each side."""
     lines = ["", f" scope of the second pass   {done[region.NAME].folder / region.SCOPE_FILE}"]
     for side in due:
         lines += _continue_with(job, where, side)

@@ -1,8 +1,8 @@
-"""What the dumps of a plan will take on disk, before anything runs.
+"""Estimates the disk space of a plan's dumps before anything runs.
 
-It is estimated from an earlier dump of the same workload. Where there is none, from a rehearsal: the workload runs one step
-without values (shapes and element types only). That takes the seconds of importing and building the model, so it is done only
-on demand, and its result is kept in the store for the next plan.
+The estimate comes from an earlier dump of the same workload. If there is none, it comes from a rehearsal: the workload runs one
+step without values (shapes and element types only). That takes the seconds of importing and building the model, so it is done
+only on demand, and its result is kept in the store for the next plan.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ _KEY_DIGITS = 10
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is known of the dumps that would be made.
+    """The estimated sizes of the dumps that would be made.
 
     Attributes:
-        bytes: Instance name -> bytes, about.
-        rehearsed: Names of those that come from a rehearsal, where tensors of equal content count one by one.
-        problem: Why a rehearsal gave nothing; ``""`` if it did, or was not made.
+        bytes: Instance name -> estimated bytes. A dump whose size is unknown has no entry.
+        rehearsed: Names whose size comes from a rehearsal. It is an upper estimate: a dump stores equal tensors once, and a
+            rehearsal, without values, counts each of them.
+        problem: Why the rehearsal failed; ``""`` if it did not, or was not made.
     """
 
     bytes: Mapping[str, int]
@@ -53,9 +54,9 @@ class Rehearsal:
     """The calls of one step, run without values.
 
     Attributes:
-        calls: All modules and operators; each tensor counts as a content of its own.
+        calls: All calls of modules and operators; no two tensors count as equal.
         dtype: Floating point type that it ran in.
-        problem: Why there are no calls; ``""`` where there are.
+        problem: Why there are no calls; ``""`` if there are.
     """
 
     calls: tuple[Call, ...]
@@ -73,7 +74,7 @@ def estimate_sizes(
         job: The recipe.
         where: Its store.
         done: Sealed instances by name.
-        rehearse: Make a rehearsal if no dump tells the size; one that is in the store already counts in any case.
+        rehearse: Make a rehearsal if no dump gives the size; one that is in the store already is used in any case.
     """
     scope = region.read_scope(done[region.NAME].folder) if region.NAME in done else None
     sizes: dict[str, int] = {}
@@ -93,7 +94,7 @@ def estimate_sizes(
 
 
 def describe_sizes(steps: Sequence[Step], sizes: Sizes, job: Job, where: RunFolder) -> Iterator[str]:
-    """Yield what a reader should know: which sizes are unknown, why, and how to learn them; which are beyond the budget."""
+    """Yield notes for the plan: which sizes are unknown, why, and how to learn them; which are larger than the budget."""
     budget = job.config.capture.budget
     bound = format_value(Bytes, budget)
     first = [step.stage for step in _dumps_to_make(steps) if not step.stage.scope_needs]
@@ -122,7 +123,7 @@ def _dumps_to_make(steps: Sequence[Step]) -> list[Step]:
 
 
 def _explain_unknown(job: Job, where: RunFolder) -> str:
-    """Say why no dump in the store tells the size."""
+    """Return why no dump in the store gives the size."""
     workload = replace_paths(describe_side(job.config, SIDES[0])["workload"])
     dumps = [sealed for side in SIDES for sealed in where.store.list_sealed(f"dump.{side}")]
     if not any(sealed.declared.get("workload") == workload for sealed in dumps):
@@ -140,7 +141,7 @@ def _estimate_from_dumps(side: str, job: Job, where: RunFolder) -> int | None:
                 continue
             try:
                 size = estimate_dump(open_dump(sealed.folder), wanted["capture"], wanted["dtype"])
-            except PrecflowError:  # a damaged dump tells nothing; the next one may
+            except PrecflowError:  # this dump is damaged; an older one may be whole
                 continue
             if size is not None:
                 return size
@@ -148,7 +149,7 @@ def _estimate_from_dumps(side: str, job: Job, where: RunFolder) -> int | None:
 
 
 def _estimate_from_rehearsal(side: str, job: Job, where: RunFolder, *, make: bool) -> tuple[int | None, str]:
-    """Return what a rehearsal says about this side, and why it says nothing."""
+    """Return the size that a rehearsal gives (``None`` without one), and why it failed (``""`` if it did not)."""
     rehearsal = rehearse(side, job, where, make=make)
     if rehearsal is None or rehearsal.problem:
         return None, "" if rehearsal is None else rehearsal.problem
@@ -159,7 +160,8 @@ def _estimate_from_rehearsal(side: str, job: Job, where: RunFolder, *, make: boo
 def rehearse(side: str, job: Job, where: RunFolder, *, make: bool) -> Rehearsal | None:
     """Return the rehearsal of a side's workload: from the store, else made now.
 
-    One that cannot be made has its ``problem``; a problem of the workload itself is kept in the store too.
+    If it cannot be made, its ``problem`` says why. A problem of the workload itself is kept in the store, so that the next plan
+    does not run into it again.
 
     Args:
         side: Which interpreter and dtype it runs in.

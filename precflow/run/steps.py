@@ -23,6 +23,7 @@ from precflow.run.store import Sealed, Store
 from precflow.stages import region, registry
 from precflow.stages.job import Job, Stage
 
+# Hex digits of the two parts of a key. Another machine finds a dump by the first part alone.
 _DECLARED_DIGITS = 10
 _MACHINE_DIGITS = 6
 
@@ -121,13 +122,13 @@ def locate_run(config: RunConfig) -> RunFolder:
 
 
 def select_stages(config: RunConfig, *, second_pass: bool = True, target_made: bool = False) -> list[Stage]:
-    """Return the stage instances that this run is about, in order of need.
+    """Return the stage instances of this run, each after those that it needs.
 
     A side that does not run here contributes its dump only; with the reference alone there is nothing to judge yet.
 
     Args:
         config: The recipe.
-        second_pass: What its region asks for, once that is known.
+        second_pass: Whether the region asks for a second pass; ``True`` until that is known.
         target_made: The target was recorded elsewhere already (see :func:`is_target_made`), so a run of the reference alone
             can judge.
     """
@@ -141,7 +142,7 @@ def select_stages(config: RunConfig, *, second_pass: bool = True, target_made: b
 
 
 def is_target_made(job: Job, where: RunFolder) -> bool:
-    """Tell whether the reference runs here for its second pass: its target was recorded elsewhere in the meantime."""
+    """Return whether the reference runs here for its second pass: the target was recorded elsewhere in the meantime."""
     config = job.config
     if tuple(config.sides) != ("reference",) or config.target.dump or not registry.escalates(config):
         return False
@@ -167,7 +168,7 @@ def resolve(stage: Stage, job: Job, where: RunFolder, done: Mapping[str, Sealed]
         stage: The instance.
         job: The recipe.
         where: Run folder and store.
-        done: Finished instances by name; whatever a stage needs and is not among them has to run first.
+        done: Finished instances by name; what a stage needs and is not among them has to run first.
     """
     elsewhere = stage.side and stage.side not in job.config.sides and stage.kind == "dump" and not job.side(stage.side).dump
     waiting = next((name for name in (stage.scope_needs if elsewhere else stage.needs) if name not in done), "")
@@ -205,7 +206,7 @@ def missing_side_error(step: Step, command: str) -> StoreError:
 
 
 def _find_of_other_machine(stage: Stage, where: RunFolder, declared: Mapping[str, Any]) -> Step:
-    """Look for a dump that another machine made: its key begins with the declaration, its machine's part is not known here."""
+    """Look for a dump that another machine made, by the first part of its key; the other part only that machine knows."""
     prefix = _declaration_key(stage, declared)
     matching = where.store.list_sealed(stage.name, prefix)
     if matching:
@@ -246,9 +247,9 @@ def _key(stage: Stage, job: Job, declared: Mapping[str, Any], done: Mapping[str,
 
 @functools.cache
 def digest_own_code(*, of_agent: bool) -> str:
-    """Return a digest of the agent's code, or of all of precflow's: what older code made is made again.
+    """Return a digest of the agent's code, or of all of precflow's. It goes into keys: what older code made is made again.
 
-    Stages of a side depend on the agent's code alone, so that a change of the judge records no dump again.
+    Stages of a side depend on the agent's code only, so that no dump has to be recorded again after a change of the judge.
     """
     package = Path(__file__).parents[1]
     files = sorted((package / "agent" if of_agent else package).rglob("*.py"))

@@ -41,7 +41,7 @@ SEAL_SCHEMA = 2  # 1 had sizes of artifacts and no checksums
 _KEYS = frozenset("schema name key seal declared needs seconds note finished damaged files checksum".split())
 MAKING = ".making"
 _BY_THE_DUMP = ""  # in place of a checksum: the dump's own seal has it
-_OUT_OF_SPACE = {errno.ENOSPC, errno.EDQUOT}
+_OUT_OF_SPACE = {errno.ENOSPC, errno.EDQUOT}  # the disk is full, or the user's share of it
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,10 @@ class Store:
         return None if found is None or self.find_damage(name, key) else found
 
     def find_damage(self, name: str, key: str) -> str:
-        """Say which file of an instance is not what was sealed, ``""`` where there is none; every artifact is read.
+        """Return what is wrong with the files of an instance, ``""`` for nothing; artifacts are compared to their checksums.
 
-        Record files and shards of a dump are left to whoever reads them: ``step.json``, which is looked at, has their seals.
+        Only the record files and shards of a dump are not read, because they may be very large. They are checked when they are
+        used, against the checksums in ``step.json``, which is checked here.
         """
         folder = self.root / f"{name}-{key}"
         if not (folder / SEAL_FILE).exists():
@@ -132,7 +133,7 @@ class Store:
             key: Its key.
             resumes: The stage can continue with these remains, so return them instead.
 
-        An error keeps what was written as ``NAME-KEY.failed`` and passes on.
+        After an error, what was written is kept as ``NAME-KEY.failed``, and the error is raised again.
 
         Raises:
             BusyError: A live process holds it.
@@ -154,7 +155,7 @@ class Store:
                 with explain_disk_errors(self.root):
                     yield attempt
             except KeyboardInterrupt:
-                goes_on = resumes  # as after any other kill
+                goes_on = resumes  # left in its place, as after any other kill, for the next run to continue with
                 raise
             finally:
                 if folder.exists() and not goes_on:
@@ -179,10 +180,12 @@ class Store:
                 **sealed,
                 "seal": sealed.get("seal") or keys.digest(seals),
             }
-            seal: dict[str, Any] = json.loads(json.dumps(written))  # as whoever reads it gets it
+            # The checksum is that of the values as a reader gets them: JSON makes lists of tuples, for example.
+            seal: dict[str, Any] = json.loads(json.dumps(written))
             seal[CHECKSUM] = checksum_of(seal)
             write_text(attempt.folder / SEAL_FILE, json.dumps(seal, ensure_ascii=False, indent=1))
             place = self.root / f"{sealed['name']}-{sealed['key']}"
+            # A damaged instance may be in the way, and a folder can be renamed to the name of an empty one only.
             shutil.rmtree(place, ignore_errors=True)
             shutil.rmtree(_failed_folder(place), ignore_errors=True)
             attempt.folder.replace(place)
@@ -236,7 +239,7 @@ def mark_used(sealed: Sealed) -> None:
 
 
 def _checksum(name: str, path: Path) -> str:
-    """Return the checksum of an artifact; files of a dump can be of any size, and their own seals name theirs."""
+    """Return the checksum of an artifact; ``""`` for a file of a dump, which may be very large: the dump's seal has it."""
     return _BY_THE_DUMP if layout.is_own(name) else artifacts.checksum_of_file(path)
 
 

@@ -1,4 +1,4 @@
-"""Stage ``advise``: measured evidence through the rules, to findings."""
+"""Stage ``advise``: applies the rules to the measured evidence, which gives the findings."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def stage(*, second_pass: bool, escalating: bool = False) -> Stage:
     """Return the stage.
 
     Args:
-        second_pass: There is a second pass, whose results count.
-        escalating: There is a region, which says whether a second pass is needed.
+        second_pass: There is a second pass, whose results are used in place of the first one's.
+        escalating: There is a ``region`` stage, which says whether a second pass is needed.
     """
     needs = ("dump.reference", "dump.target", "determinism", "compare", "judge", "localize")
     region = (NAME,) if escalating else ()
@@ -72,7 +72,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         blockers=reproduction.blockers,
         incomplete=reproduction.incomplete,
     )
-    if _is_second_pass_due(needs):  # it keeps the tensors by itself, so no finding has to propose that
+    if _is_second_pass_due(needs):  # it will record the tensors anyway, so no finding has to propose that
         evidence["keep_tensors"] = ""
     findings = rules.advise(evidence, rule_files.load_rules([_rule_folder()], job.team.get("rule", ())))
     if job.config.reference.dump and job.config.target.dump:  # nothing runs, so there is nothing to try

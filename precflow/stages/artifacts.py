@@ -1,7 +1,7 @@
 """Artifacts of stages on disk: typed values as JSON, lists as JSON lines, written so that a reader never sees half a file.
 
-A file is taken for what it should be only where it is what was sealed and says exactly that: no key is missing, none is there
-that nobody knows, and every value has its type. Lines are read by msgspec, all at once: there may be 200 000.
+Reading is strict: the file must have the checksum of its seal, every key must be there, no unknown one may be, and every value
+must have its type. Lines are read by msgspec, all at once: there may be 200 000.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _cache: dict[tuple[object, Path], Any] | None = None
 
 @contextmanager
 def cache_reads() -> Iterator[None]:
-    """Keep what :func:`read_once` has read until the outermost such block ends; outside of one, every stage reads anew.
+    """Keep what :func:`read_once` has read until the outermost such block ends; outside of one, nothing is kept.
 
     The stages of a run read the same 200 000 measures one after the other. The values are frozen, so they can be shared.
     """
@@ -47,7 +47,7 @@ def cache_reads() -> Iterator[None]:
 
 
 def read_once(read: Callable[[Path], Value], path: Path) -> Value:
-    """Return ``read(path)``; within :func:`cache_reads` the same value each time, which nobody may change."""
+    """Return ``read(path)``. Within :func:`cache_reads` it is the same object each time, so no caller may change it."""
     if _cache is None:
         return read(path)
     key = (read, path)
@@ -58,7 +58,7 @@ def read_once(read: Callable[[Path], Value], path: Path) -> Value:
 
 
 def write_value(path: Path, value: object) -> None:
-    """Write one dataclass (or plain data) as JSON, through a temporary file; one line a key, to be read by eye."""
+    """Write one dataclass (or plain data) as JSON, through a temporary file; one line per key, so that people can read it."""
     plain = _plain(value)
     if isinstance(plain, dict) and plain:
         lines = [f" {_dump(key)}: {_dump(item)}" for key, item in plain.items()]
@@ -97,13 +97,14 @@ def read_lines(path: Path, kind: type[Value]) -> list[Value]:
     """
     data = _bytes(path)
     decoder = _line_decoder(kind)  # type: ignore[arg-type]  # classes are hashable
-    with collector_off() as made:  # it would look through all lines again and again
+    # The garbage collector starts after every so many new objects, and would look through all lines again each time.
+    with collector_off() as made:
         try:
             lines = decoder.decode_lines(data)
         except (
             msgspec.MsgspecError,
             UnicodeDecodeError,
-        ):  # NaN and infinity, which Python alone reads; or damage, told with its line
+        ):  # NaN or infinity, which Python's json reads and msgspec does not; or damage, and then the error names the line
             numbered = enumerate(_decode(path, data).split("\n"), start=1)
             lines = [_line(f"{path}:{number}", line, decoder.type, kind) for number, line in numbered if line]
         made.append(len(lines))
@@ -123,7 +124,7 @@ def read_plain(path: Path) -> Any:
 
 
 def read_seal(folder: Path) -> dict[str, Any]:
-    """Return what ``sealed.json`` says of the stage instance in a folder.
+    """Return the content of ``sealed.json``, the seal of the stage instance in a folder.
 
     Raises:
         OSError: There is none, or it cannot be read.
@@ -149,8 +150,10 @@ def checksum_of_file(path: Path) -> str:
 
 @functools.cache
 def _line_decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
-    """Return what reads lines of a dataclass: every key has to be there, and no other."""
+    """Return a decoder for lines of a dataclass, in which every key has to be there and no other may be."""
     hints = get_type_hints(kind)
+    # msgspec would let a key with a default be missing from the dataclass itself. The struct has the same fields, no defaults.
+    # gc=False: the garbage collector skips these objects, which are in no reference cycle.
     fields = [(field.name, hints[field.name]) for field in dataclasses.fields(kind)]
     return msgspec.json.Decoder(msgspec.defstruct(kind.__name__, fields, forbid_unknown_fields=True, frozen=True, gc=False))
 
@@ -163,12 +166,12 @@ def _line(place: str, text: str, line: type[Any], kind: type[Any]) -> Any:
 
 
 def _plain(value: object) -> Any:
-    """Return a value as what JSON is made of; numbers of NumPy are numbers."""
+    """Return a value as plain data for JSON; NumPy's numbers become Python's."""
     return msgspec.to_builtins(value, enc_hook=lambda number: number.item())
 
 
 def _has_keys_of(plain: Any, data: Any) -> bool:
-    """Tell whether data that was read has the keys of the value that it became, at every depth: none has a default."""
+    """Return whether data has all keys of the value made from it, at every depth, so that none was filled by a default."""
     if isinstance(plain, dict):
         return plain.keys() == data.keys() and all(_has_keys_of(item, data[key]) for key, item in plain.items())
     if isinstance(plain, (tuple, list)):
@@ -181,10 +184,10 @@ def _wrong_content_error(place: str, kind: type[Any]) -> StoreError:
 
 
 def _bytes(path: Path) -> bytes:
-    """Return the bytes of an artifact, once it is clear that it is the one that was sealed; one that is being made has no seal.
+    """Return the bytes of an artifact, after comparing them with the seal; a stage that is still being made has no seal yet.
 
     Raises:
-        StoreError: It is not, or it cannot be read.
+        StoreError: The file is not the one that was sealed, or it cannot be read.
     """
     try:
         data = intake.read_bytes(path, LARGEST)
@@ -225,7 +228,7 @@ def _dump(plain: Any) -> str:
 
 
 def _replace(path: Path, texts: Iterable[str]) -> None:
-    """Write texts behind each other; what is half a surrogate pair is written as JSON escapes it."""
+    """Write texts one after the other. Lone surrogates, which UTF-8 cannot hold, are written as JSON escapes them."""
     with (
         replacing(path) as temporary,
         temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,

@@ -1,4 +1,7 @@
-"""Digests of the user's own code: the package of a workload's factory, and the modules beside it that it imports."""
+"""Digests of the user's own code, so that a dump is recorded again after a change of it.
+
+They cover the package of each factory of the workload, and the packages in the same folders that it imports.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def digest_packages(packages: Iterable[str], folders: Sequence[str], origins: di
     Args:
         packages: Top-level names.
         folders: Where the user's modules are looked for.
-        origins: Where the side's own interpreter finds a package, which comes before the folders: files or folders.
+        origins: Package -> the files or folders where the side's own interpreter finds it. They win over ``folders``.
     """
     found: dict[str, str] = {}
     waiting = [(name, origins.get(name) or _locate(name, folders)) for name in sorted(set(packages))]
@@ -50,7 +53,7 @@ def _list_files(place: Path) -> list[Path]:
 
 
 def _list_imports(file: Path) -> Iterator[str]:
-    """Yield the top-level names that a file imports anywhere; none where it is no Python that can be read."""
+    """Yield the top-level names that a file imports anywhere in its code; none if it cannot be parsed as Python."""
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):

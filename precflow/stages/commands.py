@@ -1,4 +1,4 @@
-"""The command line of this run, with a change: whole, to be pasted, and as the difference to this run's own."""
+"""This run's command line with a change: as a whole command to paste, and as the difference to this run's own."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from precflow.config.command_line import parse
 from precflow.stages.job import Job
 
 _TRUST = "PRECFLOW_TRUST"
-_CHOSEN = {"capture": "capture.detail"}  # a group -> the key that it is chosen for, and that beats the choice where it is typed
+# A group -> the key that the group is chosen for. If both are typed, the key wins, so a change of the group has to remove it.
+_CHOSEN = {"capture": "capture.detail"}
 
 
 def environment_assignments() -> list[str]:
-    """Return the assignments to put before the command: whom the user trusts."""
+    """Return the assignments of environment variables to put before the command: ``PRECFLOW_TRUST`` if it is set."""
     trust = os.environ.get(_TRUST, "")
     return [f"{_TRUST}={shlex.quote(trust)}"] if trust else []
 
@@ -26,7 +27,7 @@ def config_dirs(job: Job) -> tuple[Path, ...]:
 
 
 def key_of(word: str) -> str:
-    """Return the key that an override sets or takes away, or the group that it chooses from.
+    """Return the key that an override sets or removes, or the group that it chooses from.
 
     >>> key_of("+recipe=minilm"), key_of("~target.variables.A"), key_of("seed=1=2")
     ('recipe', 'target.variables.A', 'seed')
@@ -35,11 +36,11 @@ def key_of(word: str) -> str:
 
 
 def change_command(job: Job, change: str) -> str:
-    """Return the command line that runs this recipe again, everything as it was overridden, but for a change.
+    """Return the command line that runs this recipe again with this run's overrides and a change.
 
     Args:
         job: This run.
-        change: Overrides, separated by spaces; what was typed for the same keys is left out.
+        change: Overrides, separated by spaces; this run's overrides of the same keys are left out.
     """
     words = change.split()
     kept = _without({key_of(word) for word in words}, job.overrides)
@@ -48,7 +49,7 @@ def change_command(job: Job, change: str) -> str:
 
 
 def describe_change(job: Job, change: str) -> str:
-    """Return what a change makes of this run's command, in words with wide gaps: ``a=1   b=2   instead of   a=0``."""
+    """Return how a change alters this run's command, as text: ``a=1   b=2   instead of   a=0``."""
     words = change.split()
     kept = set(_without({key_of(word) for word in words}, job.overrides))
     gone = [word for word in job.overrides if word not in kept]

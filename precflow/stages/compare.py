@@ -24,7 +24,7 @@ from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.passes import second
 
 MEASURES_FILE = "measures.jsonl"
-_BATCHES = "batches"  # there while pairs are read
+_BATCHES = "batches"  # folder of finished batches of pairs, only there while the stage works
 
 
 def read_measures(folder: Path) -> list[Measure]:
@@ -49,7 +49,7 @@ def _declare(job: Job) -> Mapping[str, Any]:
 
 
 def _locate_installed(packages: Iterable[str]) -> dict[str, list[str]]:
-    """Return where this interpreter finds packages, for those that it has: its own come before the user's folders."""
+    """Return ``package -> files or folders`` of the packages that this interpreter has; they win over the user's folders."""
     specs = {name: PathFinder.find_spec(name) for name in packages}
     places = {name: [*(spec.submodule_search_locations or ()), spec.origin] for name, spec in specs.items() if spec}
     return {name: [place for place in found if place] for name, found in places.items()}
@@ -74,7 +74,7 @@ def _has_unreadable(measures: Iterable[Measure]) -> bool:
 
 
 def _compare(job: Job, folder: Path, sides: Sequence[Path]) -> list[Measure]:
-    """Compare two dumps; batches that a run which was killed has finished lie in the folder, and are not read again."""
+    """Compare two dumps. Batches that a killed run has finished are in the folder already and are not compared again."""
     declared = _user_metrics(job)
     for torn in folder.glob(f"{MEASURES_FILE}.*"):  # what a run that was killed had half written
         torn.unlink()
@@ -93,7 +93,7 @@ def _compare(job: Job, folder: Path, sides: Sequence[Path]) -> list[Measure]:
 
 
 def _make_second(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
-    """Measure the records of the second pass, and put them in the place of the first one's estimates."""
+    """Measure the records of the second pass, and let them replace the estimates of the first pass."""
     first = read_measures(needs["compare"])
     blocked = bool(read_reproduction(needs[second("determinism")]).blockers)
     sides = [needs[second(f"dump.{side}")] for side in ("reference", "target")]

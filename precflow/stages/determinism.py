@@ -1,6 +1,6 @@
 """Stage ``determinism``: did both sides start from the same seeds, weights and inputs, and does each repeat itself?
 
-What differs here makes a comparison meaningless, so ``compare`` reads no tensor then.
+If they started from different ones, a comparison would mean nothing, so ``compare`` reads no tensor.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Reproduction:
     """What stands in the way of a verdict before any tensor is read.
 
     Attributes:
-        blockers: Seeds, weights, inputs or recipes that differ: no tensor is compared.
-        incomplete: Dumps that were never sealed or are damaged: compared as far as they go, never "aligned".
-        unrepeatable: ``side: record`` that changed between two equal runs.
-        unseen: Models whose output was recorded and holds no tensor that the agent found: never "aligned".
+        blockers: Seeds, weights, inputs or recipes that differ; no tensor is compared.
+        incomplete: Dumps that were never sealed or are damaged. What they have is compared, but the verdict is not "aligned".
+        unrepeatable: ``side: record`` of each record that changed between two equal runs.
+        unseen: Models in whose output the agent found no tensor; the verdict is not "aligned".
         unchecked: Sides that were not run twice.
     """
 
@@ -52,7 +52,7 @@ def _declare(job: Job) -> Mapping[str, Any]:
 
 
 def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproduction:
-    """Look at two dumps, without reading a tensor, for what stands in the way of a verdict.
+    """Return what stands in the way of a verdict on two dumps, without reading a tensor.
 
     Args:
         reference: Dump of the reference.
@@ -75,6 +75,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     same = job.config.environment.same
     reference, target = open_dump(needs["dump.reference"]), open_dump(needs["dump.target"])
     found = reproduce(reference, target, same)
+    # A dump that the user gives may be of either side: the recipe says which one it stands for here.
     strange = [
         f"the dump of the {side} says that it is of the {dump.header.side}"
         for side, dump in (("reference", reference), ("target", target))
@@ -90,7 +91,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
 
 
 def _make_second(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
-    """Add what the second pass shows: it has to be the first one over again, bit by bit where the first has content ids."""
+    """Add what the second pass shows: it has to repeat the first one, bitwise for the records whose content ids are known."""
     del job
     first = read_reproduction(needs["determinism"])
     sides = {
@@ -110,7 +111,7 @@ def _make_second(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResu
 
 
 def _describe_changes(side: str, first: Dump, again: Dump) -> list[str]:
-    """Name what a side started from and was not the same in both passes."""
+    """Return a text for the weights and one for the inputs of a side, if they changed between its two passes."""
     found = (("weights", first.header.weights, again.header.weights), ("inputs", first.header.inputs, again.header.inputs))
     return [
         f"the {what} of the {side} changed between its two passes" for what, one, other in found if one.digest != other.digest
@@ -168,5 +169,5 @@ SECOND = Stage(
 
 
 def _find_common_ways(*repeats: RepeatCheck) -> set[str]:
-    """Return how sides were found to repeat themselves; nothing where one of them does not say."""
+    """Return all ways in which the sides were compared with their repetition; none if a side does not say how."""
     return {way for repeat in repeats for way in repeat.by} if all(repeat.by for repeat in repeats) else set()

@@ -1,4 +1,4 @@
-"""Stage ``dump``: the workload of one side, recorded by its agent; or a dump that the user brings."""
+"""Stage ``dump``: the workload of one side, recorded by its agent, or a dump that the user gives (``SIDE.dump=PATH``)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from precflow.stages.artifacts import read_once, read_plain, write_value
 from precflow.stages.job import Job, Stage, StageResult, ask_agent
 
 GIVEN_FILE = "given.json"
-_KNOWN = frozenset(["precflow", "torch"])  # their versions are in every key
+_KNOWN = frozenset(["precflow", "torch"])  # no digest of their code is taken: every key has their versions
 
 
 def stage(side: str) -> Stage:
@@ -40,7 +40,7 @@ def stage(side: str) -> Stage:
 
 
 def make_given_stage(side: str) -> Stage:
-    """Return the stage that takes the user's own dump of one side."""
+    """Return the stage that reads the user's own dump of one side."""
     return Stage(
         name=f"dump.{side}",
         needs=(),
@@ -62,19 +62,23 @@ def _open(folder: Path) -> Dump:
 
 
 def is_given(folder: Path) -> bool:
-    """Tell whether the dump of a sealed ``dump`` stage was brought by the user."""
+    """Return whether the dump of a sealed ``dump`` stage is the user's own."""
     return (folder / GIVEN_FILE).exists()
 
 
 def read_damage(folder: Path) -> list[str]:
-    """Return what was wrong with a dump that was given: nobody reads its inputs again, and a damaged dump proves nothing."""
+    """Return what was wrong with the user's own dump when every byte of it was read; ``[]`` for a dump made by a run.
+
+    Later stages do not read all of it (inputs, for example), and a damaged dump must not lead to "aligned".
+    """
     return list(read_plain(folder / GIVEN_FILE)["damage"]) if is_given(folder) else []
 
 
 def replace_paths(value: Any, key: str = "") -> Any:
-    """Replace every path to an existing file or folder by what is in it: paths never enter a key, nor do secrets; content does.
+    """Replace every path to an existing file or folder by a digest of its content, and every secret.
 
-    A word without a slash or an ending is a path only below a ``key`` that always means files.
+    Keys are made of the result, and two machines may have the same file at different paths. A word without a slash or a file
+    ending is a path only below a ``key`` that always means files: a file that is called ``train`` may be there by chance.
     """
     if isinstance(value, Mapping):
         return {name: replace_paths(item, name) for name, item in value.items()}
@@ -85,16 +89,16 @@ def replace_paths(value: Any, key: str = "") -> Any:
 
 
 def _find_path(text: str) -> Path | None:
-    """Return the path that a text is, if there is such a file or folder; many texts are none, and some can be none."""
+    """Return a text as a path if there is such a file or folder, else ``None``."""
     try:
         path = Path(text).expanduser()
         return path if text not in {"", SEEDED} and path.exists() else None
-    except (OSError, ValueError, RuntimeError):  # too long, a NUL, an unknown ~user
+    except (OSError, ValueError, RuntimeError):  # a text that can be no path: too long, with a NUL, or an unknown ~user
         return None
 
 
 def declare(side: str, job: Job) -> Mapping[str, Any]:
-    """Return what a dump of a side depends on: the request, with the content of the files that it names."""
+    """Return what a dump of a side depends on: the request, with the content of its files in place of their paths."""
     plain = dict(describe_side(job.config, side))
     return {**plain, "workload": replace_paths(plain["workload"])}
 
@@ -117,10 +121,10 @@ def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Stage
 
 
 def record(side: str, job: Job, folder: Path, declared_key: str, region: CaptureRules | None = None) -> StageResult:
-    """Run a side and record it, in a second pass the region alone.
+    """Run a side and record it; with a ``region`` (second pass), record only the calls in it.
 
     Raises:
-        SideError: It refused, crashed, hung, or left no result.
+        SideError: The side refused, crashed, hung, or left no result.
         PrecflowError: The disk has less room than the recipe requires.
     """
     refuse_missing(side, check_free_disk(job.config.environment.require, shutil.disk_usage(folder).free))
@@ -141,11 +145,11 @@ def record(side: str, job: Job, folder: Path, declared_key: str, region: Capture
 
 
 def identify(folder: Path) -> str:
-    """Return the identity of what later stages read of a sealed dump: its header, which names every file by checksum.
+    """Return a digest of a sealed dump's header, which has the checksum of every file; later stages are keyed on it.
 
-    Times, the hash of the recipe and the id that was drawn are left out: they change nothing that is said about the dump.
+    Durations, the hash of the recipe and the random id are left out: a dump that differs only in them gives the same results.
     """
-    plain: dict[str, Any] = intake.read_json(folder / HEADER_FILE)  # it was opened as a dump, and checked
+    plain: dict[str, Any] = intake.read_json(folder / HEADER_FILE)  # not checked again: the caller has opened the dump
     return keys.digest({key: value for key, value in plain.items() if key not in {"id", "seconds", "declared", CHECKSUM}})
 
 
@@ -169,7 +173,7 @@ def _declare_given(side: str, job: Job) -> Mapping[str, Any]:
 
 
 def _locate_given(side: str, job: Job) -> Mapping[str, Any]:
-    """Return where the dump is and how its files look from outside: a copy, or one that was changed, is read again."""
+    """Return where the dump is, with the size and time of each file, so that a copy or a changed dump is verified again."""
     path = _open_given(side, job).path.resolve()
     files = [path / HEADER_FILE, *path.glob("rank*/step*/*")]
     stats = {file.relative_to(path).as_posix(): file.stat() for file in files if file.is_file()}
@@ -177,7 +181,7 @@ def _locate_given(side: str, job: Job) -> Mapping[str, Any]:
 
 
 def _make_given(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
-    """Read every byte once, so that a damaged dump is never taken for the whole one that it was copied from."""
+    """Read and verify every byte once: the header of a damaged copy is that of the whole dump, and would give the same key."""
     del needs
     dump = _open_given(side, job)
     damage = dump.verify() if dump.sealed else []

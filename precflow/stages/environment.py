@@ -1,4 +1,4 @@
-"""Stage ``environment``: what is on this side, which device it takes, and whether it has what the recipe requires."""
+"""Stage ``environment``: asks a side for its software and its device, and checks that it has what the recipe requires."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _declare(side: str, job: Job) -> Mapping[str, Any]:
 
 
 def _content(file: Path) -> list[str]:
-    """Return the name of a set-up file and what is in it: one that is not there is not the same as none."""
+    """Return the name of a set-up file and a digest of its content; a missing file has an entry too."""
     return [file.name, keys.file_digest(file) if file.is_file() else "absent"]
 
 
@@ -56,7 +56,7 @@ def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Stage
 
 
 def describe(facts: Mapping[str, Any]) -> str:
-    """Return one line: device, torch, Python."""
+    """Return one line about a side: device, torch, Python."""
     device, torch = facts["device"], facts["torch"]
     name = device.get("description") or device["kind"]
     return f"{device['kind']}: {name}, torch {torch['version']}, Python {facts['python']['version']}"

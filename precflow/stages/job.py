@@ -1,4 +1,4 @@
-"""What every stage gets (:class:`Job`), what a stage is (:class:`Stage`), and how a stage asks the agent of a side."""
+"""What every stage gets (:class:`Job`), what a stage is (:class:`Stage`), and how a stage runs the agent of a side."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Job:
         trusted: Packages whose ``_target_`` may be resolved.
         import_paths: Folders where the user's own modules are looked for, after the interpreter's own.
         cache: Folder for files that can be made again (the packed agent).
-        overrides: What was overridden and chosen on the command line, as people write it: ``+recipe=NAME``, ``key=value``.
+        overrides: The overrides of the command line, as people write them: ``+recipe=NAME``, ``key=value``.
         run: Number of this run in its folder.
         started: ISO time, UTC, to the minute.
         stages: ``(name, state, seconds, note)`` of each stage that is finished, for the report.
@@ -57,7 +57,7 @@ def ask_agent(job: Job, side: str, request: Mapping[str, Any], folder: Path) -> 
     """Run the agent of ``side`` on ``request``, as the recipe says; it writes into ``folder``.
 
     Raises:
-        SideError: It refused, crashed, hung, or left no result.
+        SideError: The agent refused, crashed, hung, or left no result.
     """
     settings = job.side(side)
     run_agent(
@@ -78,7 +78,7 @@ class StageResult:
     Attributes:
         note: One line for the screen.
         seal: Hash of the artifacts; ``""`` if the store is to compute it from the files.
-        damaged: What the stage read was damaged. The next run makes it again, because a mended dump has the same key.
+        damaged: What the stage read was damaged. The next run makes it again, because a repaired dump has the same key.
     """
 
     note: str = ""
@@ -106,8 +106,8 @@ class Stage:
         locate: Returns plain data about the machine that it runs on. It is the second half of the key: another machine, which
             cannot know it, finds the instance by the first half.
         side: The side that it belongs to, or ``""``.
-        scope_needs: Those of its needs whose content counts as declared: the region of a second pass.
-        declare_scope: Returns what counts of them. The rest of what is in them changes nothing.
+        scope_needs: Those of its needs whose content belongs to the declaration: the region of a second pass.
+        declare_scope: Returns the part of their content that the result depends on.
         resumes: It continues with what an earlier attempt left when it was killed.
     """
 

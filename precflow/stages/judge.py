@@ -31,7 +31,7 @@ def read_judged(folder: Path) -> list[Judged]:
     """Return the status of every record.
 
     Raises:
-        StoreError: It cannot be read, or a status is none.
+        StoreError: The file cannot be read, or has a word that is no status.
     """
     return read_once(_read_judged, folder / JUDGED_FILE)
 
@@ -46,7 +46,7 @@ def read_verdict(folder: Path) -> Verdict:
     """Return the verdict.
 
     Raises:
-        StoreError: It cannot be read, or is none.
+        StoreError: The file cannot be read, or has a word that is no verdict.
     """
     verdict = read_value(folder / VERDICT_FILE, Verdict)
     _check_words(folder / VERDICT_FILE, {verdict.verdict}, VERDICTS)
@@ -83,7 +83,10 @@ def _of_team(job: Job) -> Mapping[str, Any]:
 
 
 def _remedies(job: Job) -> list[bool]:
-    """Return what of the recipe decides what an undecided record is told to need, and nothing else."""
+    """Return the settings that decide which remedy the judge proposes for an undecided record.
+
+    Only whether they are set matters, so that a larger budget, for instance, does not judge again.
+    """
     capture = job.config.capture
     return [capture.detail == ESCALATING, bool(capture.budget), bool(capture.keep_last), bool(job.config.stages)]
 
@@ -108,7 +111,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
 
 
 def run_dtype(dump: Dump | TwoPasses, recorded: Sequence[str]) -> str:
-    """Return the header's type; without a header the type of most records, since nobody said what was asked for."""
+    """Return the floating point type that a side ran in: that of the dump's header, else that of most records."""
     most = Counter(dtype for dtype in recorded if dtype).most_common(1)
     return dump.header.dtype or (most[0][0] if most else "float32")
 

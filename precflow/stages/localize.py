@@ -1,4 +1,4 @@
-"""Stage ``localize``: where on the data-flow graph the two sides part."""
+"""Stage ``localize``: finds where in the data-flow graph the two sides begin to differ."""
 
 from __future__ import annotations
 

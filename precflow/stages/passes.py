@@ -1,6 +1,7 @@
-"""The passes of escalating capture: the first records everything in little detail, the second the suspect calls in full.
+"""The two passes of escalating capture: the first records everything in little detail, the second the suspect calls in full.
 
-Instances of the second pass have the first one's names with ``@2`` behind them. What comes after both takes the newest.
+A stage instance of the second pass has the name of the first one with ``@2`` at the end (``dump.target@2``). Stages that come
+after both passes read the results of the second one if it was made.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ def second(name: str) -> str:
 
 
 def newest(needs: Sequence[str], *, second_pass: bool) -> tuple[str, ...]:
-    """Return the names of what a stage needs, of the second pass where there is one; of dumps it needs both."""
+    """Return the names of what a stage needs: of the second pass if there is one, and of dumps those of both passes.
+
+    >>> newest(("dump.target", "compare"), second_pass=True)
+    ('dump.target', 'dump.target@2', 'compare@2')
+    """
     if not second_pass:
         return tuple(needs)
     dumps = [name for name in needs if name.startswith("dump.")]
@@ -29,12 +34,12 @@ def newest(needs: Sequence[str], *, second_pass: bool) -> tuple[str, ...]:
 
 
 def latest(needs: Mapping[str, Path], name: str) -> Path:
-    """Return the folder of an instance of the second pass where there is one, else of the first."""
+    """Return the folder of an instance: that of the second pass if there is one, else that of the first."""
     return needs.get(second(name)) or needs[name]
 
 
 def open_evidence(needs: Mapping[str, Path], side: str) -> Dump | TwoPasses:
-    """Return all that is known of a side: its dump, with the tensors of the second pass where there was one."""
+    """Return all evidence of a side: its dump, with the tensors of the second pass if there was one."""
     first = open_dump(needs[f"dump.{side}"])
     again = needs.get(second(f"dump.{side}"))
     return first if again is None else TwoPasses(first, open_dump(again))

@@ -1,4 +1,4 @@
-"""Stage ``region``: what a second pass is to look into, as a file that travels to where the sides run."""
+"""Stage ``region``: chooses the calls that a second pass records, and writes them into a file for the machines of the sides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read_scope(folder: Path) -> SecondPass:
 
 
 def declare_scope(needs: Mapping[str, Path]) -> Mapping[str, Any]:
-    """Return what of the region a dump of the second pass depends on: its rules, and the dumps that they were chosen from."""
+    """Return the part of the region that a dump of the second pass depends on: its rules, and the dumps they were made from."""
     scope = read_scope(needs[NAME])
     return {"region": plain(scope.rules), "first": dict(scope.dumps)}
 

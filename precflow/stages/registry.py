@@ -1,4 +1,4 @@
-"""The whole program as one list: which stage instances a recipe has, in order of need."""
+"""The list of all stages: which stage instances a recipe has, each after those that it needs."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ NAMES = ("environment", "dump", *(stage.name for stage in FIRST), region.NAME, "
 
 
 def escalates(config: RunConfig) -> bool:
-    """Tell whether a second pass may follow the first: it is asked for, and no chosen ``stages`` leave it out."""
+    """Return whether a second pass may follow the first: the recipe escalates, and its ``stages``, if any, have ``region``."""
     return config.capture.detail == ESCALATING and (not config.stages or region.NAME in config.stages)
 
 
 def instances(config: RunConfig, *, second_pass: bool = True) -> list[Stage]:
     """Return the recipe's stage instances, each after what it needs.
 
-    A side with ``dump=PATH`` brings its evidence along and runs nothing.
+    A side with ``dump=PATH`` has its evidence already and runs nothing.
 
     Args:
         config: The recipe.
-        second_pass: What the region asks for, once it is known; until then that there will be one. Nothing escalates
-            without it where the recipe does not.
+        second_pass: Whether the region asks for a second pass; ``True`` until that is known. Without meaning for a recipe that
+            does not escalate.
     """
     probes = [environment.stage(side) for side in ("reference", "target") if not getattr(config, side).dump]
     dumps = [

@@ -31,7 +31,7 @@ ROWS_KEPT = 1000  # in the model; the files of the report have more, measures an
 
 
 def read_model(folder: Path) -> ReportModel:
-    """Return the model of a finished report. Of very many rows it has those that matter most; the others are counted."""
+    """Return the model of a finished report. It has the ``ROWS_KEPT`` most important rows at most; the others are counted."""
     return read_value(folder / MODEL_FILE, ReportModel)
 
 
@@ -39,8 +39,8 @@ def stage(*, escalating: bool, second_pass: bool) -> Stage:
     """Return the stage.
 
     Args:
-        escalating: There is a region, which says whether a second pass is needed.
-        second_pass: There is a second pass, whose results count.
+        escalating: There is a ``region`` stage, which says whether a second pass is needed.
+        second_pass: There is a second pass, whose results are used in place of the first one's.
     """
     needs = newest(("dump.reference", "dump.target", "compare", "judge", "localize"), second_pass=second_pass)
     return Stage(name="report", needs=(*needs, "advise", *([NAME] if escalating else [])), declare=_declare, make=_make)
@@ -87,7 +87,7 @@ def _build(job: Job, needs: Mapping[str, Path]) -> ReportModel:
 
 
 def _with_command(job: Job, finding: Finding) -> Finding:
-    """Complete what a finding proposes to try: the whole command line, and how it differs from this run's."""
+    """Complete the change that a finding proposes: add the whole command line, and how it differs from this run's."""
     if not finding.try_it:
         return finding
     return replace(
@@ -98,7 +98,7 @@ def _with_command(job: Job, finding: Finding) -> Finding:
 
 
 def _describe_second_pass(needs: Mapping[str, Path]) -> list[str]:
-    """Say what the second pass of escalating capture was about, or why there was none."""
+    """Return a note on the second pass of escalating capture: what it records, or why there is none."""
     if NAME not in needs:
         return []
     scope = read_scope(needs[NAME])
@@ -108,6 +108,6 @@ def _describe_second_pass(needs: Mapping[str, Path]) -> list[str]:
 
 
 def _hide_home(text: str) -> str:
-    """Write ``~`` for the home folder: reports are shown to others, and its path has the user's name."""
+    """Write ``~`` in place of the home folder: its path has the user's name, and reports are shown to others."""
     home = str(Path.home())
     return text.replace(home, "~") if len(home) > 1 else text

@@ -1,4 +1,4 @@
-"""Builds the model of a report: what is known of two dumps, their comparison and their verdict, as one typed value.
+"""Builds the model of a report: everything about two dumps, their comparison and their verdict as one typed value.
 
 A run (``report.py``) and two dumps without a recipe (``two_dumps.py``) both build their model here.
 """
@@ -57,14 +57,14 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
         verdict: The verdict of all.
         region: Where the two sides part, with the role of each record.
         findings: What the rules say, best first.
-        recipe: Name of the recipe, or of what stands for it.
+        recipe: Name of the recipe, or the name to show for a comparison without one.
         title: One line about it.
         command: Command line that does the same again.
         columns: Metrics that the tables show first.
         seconds: How long it took.
         run: Number of the run in its folder; 0 outside of a run.
-        stages: What was done, of a run.
-        recipe_yaml: The composed recipe, of a run.
+        stages: The stages of a run, with state and duration.
+        recipe_yaml: The composed recipe of a run.
         detailed: Evidence of reference and target from which the worst records are shown in full; ``None`` for no details.
     """
     headers = (("reference", reference.header), ("target", target.header))
@@ -129,7 +129,7 @@ def detail_worst(
         most: How many records to show.
     """
     worst = heapq.nsmallest(
-        most * 4,  # some fall away below: repetitions, and tensors that are too large
+        most * 4,  # more than needed, because _choose leaves out repetitions and tensors that are too large
         (row for row in rows if row.judged.status in MISALIGNED_STATUSES and row.measure.evidence == "tensors"),
         key=lambda row: (row.role != "introduces", -ratio_of(row), row.measure.order),
     )
@@ -141,7 +141,7 @@ def detail_worst(
 def _choose(
     names: Sequence[Identity], left: dict[Identity, FoundRecord], right: dict[Identity, FoundRecord], most: int
 ) -> Iterator[Identity]:
-    """Yield the records that are stored on both sides, are no repetition, and fit."""
+    """Yield the records that are stored on both sides, have no tensors that were yielded before, and fit into the report."""
     seen: set[tuple[str, str]] = set()
     room = MOST_ELEMENTS
     for name in names:

@@ -1,4 +1,4 @@
-"""Stages ``dump.SIDE@2``: a side runs once more, and the tensors of the region are recorded."""
+"""Stages ``dump.SIDE@2``: run a side once more and record the tensors of the region."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares and judges two dumps without a recipe: with the default limits, and nothing that has to be run."""
+"""Compares and judges two dumps without a recipe, with the default limits and without running a side."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from precflow.stages.determinism import Reproduction, reproduce
 from precflow.stages.judge import run_dtype
 from precflow.stages.report_model import build_model
 
-SAME = RunConfig().environment.same  # what two dumps need to have in common, where no recipe says otherwise
+SAME = RunConfig().environment.same  # what both dumps must have in common unless a recipe says otherwise
 
 
 class OneRecordDump(Dump):
-    """A dump of which one record is looked at, as if it were the only output of its call."""
+    """A dump reduced to one record, which becomes the only output of the only call, so that inputs can be compared too."""
 
     def __init__(self, whole: Dump, found: FoundRecord) -> None:
         super().__init__(whole.path, whole.header, sealed=whole.sealed)
         self._only = msgspec.structs.replace(found.call, outputs=(found.record,))
 
     def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
-        """Return the one call, where it is of this step and rank."""
+        """Return the one call if it is of this step and rank."""
         return [self._only] if step in {None, self._only.step} and rank in {None, self._only.rank} else []
 
 
@@ -69,14 +69,14 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
     same: Sequence[str] = SAME,
     team: Sequence[Path] = (),
 ) -> ReportModel:
-    """Compare and judge two dumps; what is missing for a verdict is named as in a run.
+    """Compare and judge two dumps. What stands in the way of a verdict is reported as in a run.
 
     Args:
-        reference: Dump of the reference; all denominators are its.
+        reference: Dump of the reference; relative errors are relative to its values.
         target: Dump of the target.
         command: The command line as the user may type it again.
-        tolerance: What they are judged by.
-        same: What both sides have to have started from: ``weights``, ``inputs``.
+        tolerance: The limits.
+        same: What has to be the same on both sides: ``weights``, ``inputs``.
         team: Folders with rules besides the shipped ones.
     """
     started = time.monotonic()
@@ -117,7 +117,7 @@ def find_advice(  # noqa: PLR0913  the evidence that rules are about, each by it
     reproduction: Reproduction,
     team: Sequence[Path] = (),
 ) -> list[Finding]:
-    """Return what the rules say, best first; there is no command to try, for nothing runs."""
+    """Return the findings of the rules, best first, without commands to try: nothing can be run again without a recipe."""
     evidence = collect(
         reference,
         target,
