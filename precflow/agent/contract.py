@@ -1,7 +1,8 @@
-"""What judge and agent agree on: words, versions, file names and the text form of a record's identity.
+"""What judge and agent must agree on: words, versions, file names and the text form of a record's identity.
 
-Python 3.8, standard library, no torch: the judge imports it too. (Of the agent it imports besides only ``selection``,
-``sampling``, ``variables``, ``intake`` and ``redaction``.) The prose is in ``docs/record-identity.md``.
+The judge imports this file too, so it uses Python 3.8 and the standard library, but no torch. (The only other modules of the
+agent that the judge imports are ``selection``, ``sampling``, ``variables``, ``intake`` and ``redaction``.) Identities are
+explained in ``docs/record-identity.md``.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ DUMP_SCHEMA = 2  # 1 had no checksum over dump.json and step.json
 DUMP_FORMAT = "precflow-dump"
 DIGEST_SIZE = 16  # bytes of every blake2b in a dump: content ids, checksums of files, the content of a header
 
-PADDING = "padding-"  # keys of a shard that start like this keep its tensors aligned and mean nothing
-COMPRESSED = ".zlib"  # behind the key of a tensor that was compressed
-COMPRESSED_BLOCK = 1 << 20  # bytes of a compressed tensor whose planes lie side by side; a multiple of every element's size
+PADDING = "padding-"  # entries of a shard whose keys begin with this only keep the next tensor aligned
+COMPRESSED = ".zlib"  # suffix of the key of a compressed tensor
+COMPRESSED_BLOCK = 1 << 20  # bytes are regrouped in blocks of this size before compression; a multiple of every element size
 
-HEADER_FILE = "dump.json"  # written last: it seals the dump
-STEP_FILE = "step.json"  # in a step's folder, written when the step is finished: it seals the step
+HEADER_FILE = "dump.json"  # written last: a dump without it is incomplete
+STEP_FILE = "step.json"  # in a step's folder, written last: a step without it is incomplete
 ERROR_FILE = "error.json"  # written instead of the header when the workload raised
 FACTS_FILE = "facts.json"  # what action "environment" writes
 LOG_FILE = "agent.log"
 REHEARSAL_FILE = "rehearsal.json"  # what action "rehearse" writes beside the lines of its step
 
 ROOT_MODULE = ""  # the model itself
-OUTSIDE = "(outside)"  # operators that run while no module of the model does
+OUTSIDE = "(outside)"  # module of operators that run while no module of the model is running
 
-CHECKSUM = "checksum"  # of a JSON file: over everything else in it
+CHECKSUM = "checksum"  # key of a JSON file with the checksum over everything else in it
 
-# Every key of a header, with the value that says nothing. A writer may leave keys out, and writes these for them; a reader
-# (``precflow/dumps/header.py``) wants every one, and refuses others.
+# Every key of a header with its empty value. The writer fills in the keys that its caller leaves out; a reader
+# (``precflow/dumps/header.py``) requires all keys and refuses unknown ones.
 EMPTY_HEADER: Dict[str, Any] = {
     "schema": DUMP_SCHEMA,
     "format": DUMP_FORMAT,
@@ -66,8 +67,8 @@ EMPTY_HEADER: Dict[str, Any] = {
     "content": "",
 }
 
-# The words of a record. They are listed here and nowhere else, each list in the order in which people see it; recipes,
-# requests, dumps and reports take theirs from it. (``Literal``, because the reader of record lines checks types against it.)
+# The words of a record. They are listed only here, in the order in which users see them; recipes, requests, dumps and reports
+# use these lists. They are ``Literal`` types because the reader of record lines checks types against them.
 Level = Literal["module", "api", "operator"]
 Phase = Literal["forward", "backward", "gradient", "optimizer"]
 Role = Literal["input", "output"]
@@ -83,9 +84,9 @@ class Detail(NamedTuple):
     """How much is kept of a tensor: a row of ``DETAIL_FACTS``.
 
     Attributes:
-        kept: What a record of this detail has, for sentences.
-        line_bytes: About how many bytes a record takes in its line; the text is as long as its names.
-        covers: Other details that follow from this one: whoever measured this one need not measure those.
+        kept: What a record of this detail holds, as words for a sentence.
+        line_bytes: Rough number of bytes that a record takes in its line; it varies with the length of the names.
+        covers: Other details that follow from this one and need not be measured if this one is.
     """
 
     kept: str
@@ -93,8 +94,8 @@ class Detail(NamedTuple):
     covers: FrozenSet[str] = frozenset()
 
 
-# From little to all. A new detail is a row here, its measuring in ``measure/batching.py`` and, for the judge, what can be
-# concluded from it in ``comparison/estimated/``.
+# From the least to the most. To add a detail: a row here, its measurement in ``measure/batching.py`` and, for the judge, what
+# can be concluded from it in ``comparison/estimated/``.
 DETAIL_FACTS: Dict[str, Detail] = {
     "digest": Detail("its content id", 280),
     "statistics": Detail("its statistics", 400),  # has no content id, which costs several times as much
@@ -102,19 +103,20 @@ DETAIL_FACTS: Dict[str, Detail] = {
     "tensors": Detail("the tensor", 280, frozenset(("digest",))),
 }
 DETAILS = tuple(DETAIL_FACTS)
-NONE = "none"  # detail of a rule of a recipe: such a call is not recorded
+NONE = "none"  # a recipe's rule with this detail: such calls are not recorded
 
 DEVICE_KINDS = ("cpu", "cuda", "npu", "emulated")  # as recipes name them; ``devices/choose.py`` has one of each
 
-# Rules of an emulated fault, which the judge checks in a recipe and the agent obeys.
+# Rules of an emulated fault: the judge checks them in a recipe, the agent applies them.
 FAULT_KEYS = ("operator", "rule", "module", "phase", "call")  # every rule may have these; others are parameters of its effect
-FAULT_PHASES = (FORWARD, BACKWARD)  # in which the operators of a model run
-REDRAW = "redraw"  # the one rule that draws parameters again and touches no operator
+FAULT_PHASES = (FORWARD, BACKWARD)  # the phases in which operators run
+REDRAW = "redraw"  # the only rule that draws parameters anew instead of changing operators
 
-# Mask fills: the constants that masks are made of. They outweigh every other element of a sum, so they are measured by
-# themselves. A value is a fill where it lies in the band around a constant of the list, and the constant is ``FILLS_FAR`` times
-# as large as every finite value of its tensor that lies in no band. All else is an ordinary number, however large.
-FILLS_VERSION = 2  # of this definition; 1 took every large value for a fill, and a header of it does not name one
+# Mask fills: the constants that masks are made of, such as -65504 in attention scores. They outweigh every other element of a
+# sum, so they are counted separately. A value is a fill if it lies in the band around a constant of the list, and the constant
+# is at least ``FILLS_FAR`` times as large as every finite value of its tensor that lies in no band. Every other value is an
+# ordinary number, however large: 3e4 among values of 2e4 is data.
+FILLS_VERSION = 2  # of this definition; version 1 took every large value for a fill, and its headers do not name a version
 FILLS_FAR = 8.0
 LARGEST: Dict[str, float] = {
     "float16": 65504.0,
@@ -134,19 +136,23 @@ FILLS: Tuple[float, ...] = (
     -1e30,  # XLNet, AllenNLP
     -0.7 * 3.4028234663852886e38,  # flash attention in JAX
 )
-FEWEST_DIGITS = 8  # float8 is scaled to its own maximum: large values are data there, never fills
-_BAND, _MOST_BAND = 0.01, 1000.0  # of the constant, and at most: what a score that was added to it can move it
-_UNITS = 2  # in the last place, where that is wider: what the rounding of the two may make of it
+FEWEST_DIGITS = (
+    8  # types with fewer bits have no fills: float8 tensors are scaled to the type's maximum, so large values are data
+)
+# Half width of a band: an attention score may have been added to the constant. 1 % of the constant, at most 1000, but at least
+# two units in the last place, because the sum is rounded.
+_BAND, _MOST_BAND = 0.01, 1000.0
+_UNITS = 2
 
 
 class Band(NamedTuple):
-    """Around one constant of the list.
+    """The range of values around one constant that count as this fill.
 
     Attributes:
-        low: Its lower end, a value of the type that belongs to it.
-        high: Its upper end, a value of the type that belongs to it.
-        constant: As rounded to the element type.
-        number: Place of the constant in the list.
+        low: Lower end, a value of the element type; part of the band.
+        high: Upper end, a value of the element type; part of the band.
+        constant: The constant, rounded to the element type.
+        number: Index of the constant in the list.
     """
 
     low: float
@@ -156,12 +162,12 @@ class Band(NamedTuple):
 
 
 def fill_bands(digits: int, largest: float, constants: Sequence[float] = FILLS) -> Tuple[Band, ...]:
-    """Return the bands of an element type, from low to high; constants that it cannot hold have none.
+    """Return the bands of an element type, from low to high; constants too large for the type are left out.
 
     Args:
-        digits: Bits of its significand, the hidden one included.
+        digits: Bits of its significand, including the hidden one.
         largest: Its largest finite value.
-        constants: The list: ``FILLS``, and what a recipe adds to it.
+        constants: ``FILLS``, and the constants that a recipe adds.
 
     >>> [(band.low, band.high) for band in fill_bands(11, 65504.0) if band.constant < 0]
     [(-65504.0, -64864.0), (-10096.0, -9904.0)]
@@ -172,6 +178,7 @@ def fill_bands(digits: int, largest: float, constants: Sequence[float] = FILLS) 
             continue
         size = _rounded(abs(constant), digits)
         room = max(math.ldexp(_UNITS, math.frexp(size)[1] - digits), min(_BAND * size, _MOST_BAND))
+        # min() keeps the upper end at `largest`: next to the largest float64, size + room would overflow.
         low, high = _rounded(size - room, digits), _rounded(min(size, largest - room) + room, digits)
         ends = (-high, -low) if constant < 0 else (low, high)
         bands.append(Band(ends[0], ends[1], math.copysign(size, constant), number))
@@ -179,21 +186,23 @@ def fill_bands(digits: int, largest: float, constants: Sequence[float] = FILLS) 
 
 
 def _rounded(value: float, digits: int) -> float:
+    """Return the value rounded to ``digits`` significant bits: as the element type would hold it."""
     mantissa, exponent = math.frexp(value)
     return math.ldexp(round(math.ldexp(mantissa, digits)), exponent - digits)
 
 
-# Statistics of one tensor, in the order of a record line. The first four over ordinary elements only, null where there are
-# none; the others are counts. Values are sorted into ordinary ones, mask fills (above) and what is not finite as
-# ``precflow/comparison/fused/value_classes.py`` does it; of a complex number both parts count.
-#   sentinel   mask fills, high and low; high: those of them at the upper end
-#   zero       ordinary elements that are 0
-#   saturated  elements whose magnitude is the largest finite one of their type
-#   places     where the elements stand that are not ordinary: the sum, modulo 2^32, over elements p in C order, of
-#              code(p) * ((w0[p % 16384] ^ mix32(p // 16384)) | 1), with code 0 for ordinary, 1 NaN, 2 +inf, 3 high fill, 4 low
-#              fill or -inf, which mask alike; w0 is the digest's first table. 0 where there are none
-#   fill       the constant, as rounded to the type, where all fills are of one; null else. It and what follows are left off
-#              where there are no fills
+# Statistics of one tensor, in the order of a record line. The first four are over ordinary elements only, and null if there
+# are none; the others are counts unless described below. The judge classifies values in the same way, in
+# ``precflow/comparison/fused/value_classes.py``. Real and imaginary part of a complex element count as two values.
+#   sentinel   number of mask fills, high and low
+#   zero       number of ordinary elements that are 0
+#   saturated  number of elements whose magnitude is the largest finite value of their type
+#   high       number of mask fills with a positive constant
+#   places     checksum of the positions of all elements that are not ordinary: the sum, modulo 2^32, over elements p in C
+#              order, of code(p) * ((w0[p % 16384] ^ mix32(p // 16384)) | 1). The code is 0 for ordinary values, 1 NaN, 2 +inf,
+#              3 high fill, 4 low fill or -inf (both mask in the same way); w0 is the digest's first table. 0 if there are none
+#   fill       the constant, rounded to the type, if all fills are of the same one; else null. This and the next are left out
+#              if there are no fills
 #   spread     largest distance of a fill from that constant
 STATISTICS = (
     "minimum",
@@ -233,8 +242,8 @@ DTYPE_OF_SAFETENSORS: Dict[str, str] = {  # safetensors' short name -> ours (tor
 }
 SAFETENSORS_OF_DTYPE: Dict[str, str] = {ours: theirs for theirs, ours in DTYPE_OF_SAFETENSORS.items()}
 
-# Operators that move or relabel values and never round. They steer localization; they are not judged, their absence on
-# one side is not counted as unpaired, and their outputs are stored as digests only.
+# Operators that move or relabel values and never round. They are recorded to help localization, but they are not judged, one
+# that is missing on one side is not counted as unpaired, and of their outputs only digests are stored.
 MOVEMENT = frozenset(
     "alias as_strided broadcast_to cat chunk clone concat concatenate contiguous copy_ detach diagonal expand "
     "expand_as flatten flip gather getitem hsplit index_select masked_select meshgrid movedim moveaxis narrow "
@@ -243,30 +252,30 @@ MOVEMENT = frozenset(
     "unfold unsqueeze view view_as vsplit dsplit take take_along_dim rot90 fliplr flipud T mT H mH "
     "reshape_alias unsafe_view select_backward slice_backward select_scatter slice_scatter".split()
 )
-# Operators that only place, cast or allocate: what they do differs between devices on purpose. Never recorded.
+# Operators that only move tensors to a device, cast or allocate: these differ between devices on purpose. Never recorded.
 PLACEMENT = frozenset(
     "to cuda npu cpu type type_as float half bfloat16 double empty empty_like new_empty data requires_grad_ "
     "retain_grad is_contiguous item tolist numpy size dim numel stride storage_offset data_ptr element_size "
     "is_floating_point is_complex is_tensor result_type promote_types finfo broadcast_tensors "
     "to_copy empty_strided empty_permuted new_empty_strided local_scalar_dense lift lift_fresh is_same_size deepcopy".split()
 )
-# Of these, the ones whose result has nothing of what they were given.
+# Those of PLACEMENT whose result holds no values of their inputs.
 ALLOCATION = frozenset("empty empty_like new_empty empty_strided empty_permuted new_empty_strided".split())
 
 
-SHIPPED = "precflow.workloads."  # how recipes name our own factories
+SHIPPED = "precflow.workloads."  # prefix of our own factories in recipes
 
-# Functions that recipes may name without the user's trust, behind ``precflow.workloads.``.
+# Functions of ours that recipes may name without the user's trust, without the prefix.
 FACTORIES = ("stable_diffusion.prompts", "stable_diffusion.text_encoder")
 
-_OF_TORCH = {  # key of a recipe -> what it may name without the user's trust: these run no code but torch's
+_OF_TORCH = {  # key of a recipe -> names allowed there without the user's trust, because only torch's own code runs
     "workload.optimizer": re.compile(r"torch\.optim\.[A-Z]\w*"),
     "workload.loss": re.compile(r"torch\.nn\.[A-Z]\w*Loss"),
 }
 
 
 def is_of_torch(key: str, target: str) -> bool:
-    """Tell whether a ``_target_`` is one of torch's own optimizers or losses, under the key where one belongs.
+    """Tell whether a ``_target_`` is one of torch's optimizers or losses and stands under the key for one.
 
     >>> is_of_torch("workload.optimizer", "torch.optim.AdamW"), is_of_torch("workload.model", "torch.optim.AdamW")
     (True, False)
@@ -278,7 +287,7 @@ def is_trusted(key: str, target: str, packages: Iterable[str]) -> bool:
     """Tell whether a ``_target_`` may be imported and called: one of our factories, one of torch's own, or the user trusts it.
 
     Args:
-        key: Where it stands in the recipe, such as ``workload.model``.
+        key: Its key in the recipe, such as ``workload.model``.
         target: Dotted name.
         packages: Packages that the user trusts; every function in them may be named.
 
@@ -302,11 +311,11 @@ def checksum_of(plain: Mapping[str, Any]) -> str:
     return hashlib.blake2b(text.encode("ascii"), digest_size=DIGEST_SIZE).hexdigest()
 
 
-_ATEN = "aten."  # before the operator in an identity of level ``operator``
+_ATEN = "aten."  # prefix of the operator in an identity of level ``operator``
 
 
 def operator_of(level: str, operator: str) -> str:
-    """Return the operator as an identity names it: an aten ``mul`` is another record than the ``mul`` that it runs for.
+    """Return the operator's name in an identity: an aten ``mul`` gets a prefix, to differ from the API call ``mul`` around it.
 
     >>> operator_of("api", "mul"), operator_of("operator", "mul"), operator_of("module", "")
     ('mul', 'aten.mul', '')
@@ -315,7 +324,7 @@ def operator_of(level: str, operator: str) -> str:
 
 
 def level_of(operator: str) -> str:
-    """Return the level of a record from its operator, as an identity names it: the inverse of :func:`operator_of`.
+    """Return the level of a record from the operator's name in its identity: the inverse of :func:`operator_of`.
 
     >>> level_of("mul"), level_of("aten.mul"), level_of("")
     ('api', 'operator', 'module')
@@ -326,12 +335,12 @@ def level_of(operator: str) -> str:
 
 
 class Identity(NamedTuple):
-    """Who a record is, independent of how many other records stand before it.
+    """The name by which a record is paired with the other side's; it does not depend on how many records come before.
 
     Attributes:
         module: Qualified name of the innermost running module; ``""`` is the model itself.
         call: How often this module was entered before, in this step; 0 is the first call.
-        operator: Canonical operator name, behind ``aten.`` at level ``operator``; ``""`` for a record of the module itself.
+        operator: Canonical operator name, with ``aten.`` before it at level ``operator``; ``""`` for the module itself.
         ordinal: How often this operator ran before inside this module call.
         phase: One of ``PHASES``.
         role: One of ``ROLES``.
@@ -356,7 +365,7 @@ _UNSPELLED = {spelled: module for module, spelled in _SPELLED.items()}
 _RESERVED = re.compile(r"[%/~@()\x00-\x1f\x7f]")
 
 
-@functools.lru_cache(maxsize=1 << 16)  # names of modules and operators come again and again
+@functools.lru_cache(maxsize=1 << 16)  # the same names of modules and operators are escaped for every record
 def _escape(name: str) -> str:
     return _RESERVED.sub(lambda found: "%%%02X" % ord(found.group()), name)
 
@@ -364,14 +373,14 @@ def _escape(name: str) -> str:
 def module_text(module: str, call: int = 0) -> str:
     """Return ``encoder.layers.0`` or, from the second call on, ``encoder.layers.0~1``; the model itself is ``(model)``.
 
-    ``% / ~ @ ( )`` and control characters inside a name are percent-encoded, so that the text can be taken apart again.
+    ``% / ~ @ ( )`` and control characters in a name are percent-encoded, so that :func:`parse_identity` can read the text.
     """
     name = _SPELLED.get(module) or _escape(module)
     return name + ("~%d" % call if call else "")
 
 
 def identity_text(identity: Identity) -> str:
-    """Return ``module~call/operator.ordinal/phase.role.index``, with ``@step.rank`` behind it where not both are 0.
+    """Return ``module~call/operator.ordinal/phase.role.index``, followed by ``@step.rank`` unless both are 0.
 
     >>> identity_text(Identity("layers.0.attn", 0, "softmax", 1, "forward", "output", "0", 0, 0))
     'layers.0.attn/softmax.1/forward.output.0'

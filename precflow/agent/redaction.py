@@ -1,9 +1,10 @@
 """Keeping secrets out of everything that is written or printed.
 
-A secret is known by the name that it stands behind (``HF_TOKEN=...``), by its shape (a key that looks random), or because it
-was seen before: :func:`learn`.
+A secret is recognized by the name in front of it (``HF_TOKEN=...``), by its shape (a key that looks random), or because
+:func:`learn` has seen it before.
 
-Both programs use it. Python 3.8, standard library, no torch. What is hidden, what is not, and why: ``docs/secrets.md``.
+Judge and agent both use this file: Python 3.8, standard library, no torch. What is hidden, what is not, and why:
+``docs/secrets.md``.
 """
 
 from __future__ import annotations
@@ -15,21 +16,23 @@ import re
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Set, Tuple
 
 REDACTED = "(redacted)"
-VARIABLE = "PRECFLOW_SECRETS"  # in which a judge hands over what it leaves out of a request: {dotted key: value}
+VARIABLE = "PRECFLOW_SECRETS"  # environment variable with the secrets that the judge left out of a request: {dotted key: value}
 
-_WORDS = frozenset(  # parts of a NAME_LIKE_THIS behind which a secret stands
+_WORDS = frozenset(  # a NAME_LIKE_THIS with one of these parts has a secret as its value
     "AK SK PAT PIN PWD PASS PASSWD PASSWORD PASSWORDS PASSPHRASE PASSCODE CRED CREDS CREDENTIAL CREDENTIALS SECRET SECRETS "
     "TOKEN TOKENS KEY KEYS APIKEY AUTH AUTHORIZATION BEARER COOKIE COOKIES SAS SIGNATURE JWT OTP".split()
 )
-_INSIDE = re.compile("SECRET|PASSW|PASSPH|CREDENTIAL|TOKEN(?!IZ)|APIKEY")  # the same where words run together
-_ARGUMENT = re.compile(  # names_like_this: models have a pad_token and a key_dim, so only what can be nothing else
+_INSIDE = re.compile("SECRET|PASSW|PASSPH|CREDENTIAL|TOKEN(?!IZ)|APIKEY")  # for names without underscores, such as MYTOKEN
+_ARGUMENT = re.compile(  # names_like_this: models have a pad_token and a key_dim, so only names that cannot mean anything else
     r"(?:.*_)?(?:password|passwd|passphrase|pwd|secrets?|credentials?|apikey|authorization|(?:api|access|secret|private|account)_key"
     r"(?:_id)?|(?:auth|access|api|hf|hub|bearer|refresh|security|session|github|gitlab)_tokens?)|ak|sk|token|x_amz_.*|x_obs_.*"
 )
 _IN_QUERY = re.compile(
     r"(?:x-(?:amz|obs|oss|goog|ms)-.*|sig|signature|.*accesskeyid|.*token|.*secret|.*key|code|password|pwd)", re.IGNORECASE
 )
-_PLAIN = re.compile(r"[+-]?\d{0,3}(?:\.\d+)?|true|false|none|null|on|off|yes|no", re.IGNORECASE)  # hides nothing
+_PLAIN = re.compile(
+    r"[+-]?\d{0,3}(?:\.\d+)?|true|false|none|null|on|off|yes|no", re.IGNORECASE
+)  # values too plain for a secret
 _KEY_BLOCK = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY.*?(?:-----END [A-Z0-9 ]*-----|\Z)", re.DOTALL)
 _USER = re.compile(r"(?<=://)[^\s/?#@\"'<>]*:(?!\d+[/?#])[^\s\"'<>]*@|(?<=://)[^\s/?#@:\"'<>]{20,}@")
 _PAIR = re.compile(  # name=value, "name": "value", ?name=value
@@ -46,13 +49,13 @@ _TOKENS = re.compile(
 _ACCESS_KEY = re.compile(r"(?<![A-Za-z0-9_./-])(?=(?:[A-Z]*\d){3})(?=(?:\d*[A-Z]){6})[A-Z0-9]{20}(?![A-Za-z0-9_./-])")
 _LONG = re.compile(r"(?<![\w+/=.-])[A-Za-z0-9+/_-]{32,}={0,2}(?![\w+/.])")
 _RUN = re.compile(r"[a-z]+|[A-Z]+|[0-9]+")
-_SHORTEST = 6  # letters of a secret that is looked for wherever it may stand
+_SHORTEST = 6  # a learnt secret must have so many letters: a shorter one would also match parts of ordinary words
 
-_known: Set[str] = set()  # secrets of this process, by heart
+_known: Set[str] = set()  # secrets that this process has learnt
 
 
 def is_secret(name: str) -> bool:
-    """Tell whether what stands behind a name is a secret: a variable, an argument, the last part of a dotted key.
+    """Tell from a name whether its value is a secret: a variable, an argument, or the last part of a dotted key.
 
     >>> [is_secret(name) for name in ("HCCL_PWD", "ASCEND_AK", "target.variables.API_PASSWORD", "apiKey", "hf_token")]
     [True, True, True, True, True]
@@ -60,7 +63,7 @@ def is_secret(name: str) -> bool:
     [False, False, False, False, False]
     """
     last = name.rpartition(".")[2].replace("-", "_")
-    if last == VARIABLE:  # which is told how to set
+    if last == VARIABLE:
         return False
     if last.isupper():
         return not _WORDS.isdisjoint(last.split("_")) or bool(_INSIDE.search(last.replace("_", "")))
@@ -69,7 +72,7 @@ def is_secret(name: str) -> bool:
 
 
 def redact_text(said: str) -> str:
-    """Return a text in which secrets are replaced by ``(redacted)``; everything else is as it was.
+    """Return a text with its secrets replaced by ``(redacted)``; everything else is unchanged.
 
     >>> redact_text("cannot reach https://ann:pa55w0rd@models.example/a?X-Amz-Signature=0a1b2c&part=2")
     'cannot reach https://(redacted)@models.example/a?X-Amz-Signature=(redacted)&part=2'
@@ -78,10 +81,10 @@ def redact_text(said: str) -> str:
 
 
 def redact(value: Any, *, name: str = "") -> Any:
-    """Return plain data with its secrets replaced: by the names they stand behind, and in every text.
+    """Return plain data with its secrets replaced: values of secret names, and secrets inside any text.
 
-    What is hidden only because it looks random could still be what a result depends on, such as the id of a checkpoint. So that
-    another one is not taken for the same, a checksum stands in its place: nobody can guess 32 random letters from it.
+    A text that is hidden only because it looks random may still matter for a result, such as the id of a checkpoint. It is
+    replaced by a checksum, so that two different ids still differ; 32 random letters cannot be guessed from their checksum.
 
     >>> redact({"api_key": "abcdef", "layers": 2, "urls": ["s3://AK1:SK2@bucket/x"], "pad_token": "<pad>"})
     {'api_key': '(redacted)', 'layers': 2, 'urls': ['s3://(redacted)@bucket/x'], 'pad_token': '<pad>'}
@@ -98,7 +101,7 @@ def redact(value: Any, *, name: str = "") -> Any:
 
 
 def redact_word(typed: str) -> str:
-    """Return a word of a command line without its secret: ``key=value`` keeps its key.
+    """Return one word of a command line without its secret: ``key=value`` keeps its key.
 
     >>> redact_word("target.variables.API_PASSWORD=hunter 2"), redact_word("target.dtype=float16")
     ('target.variables.API_PASSWORD=(redacted)', 'target.dtype=float16')
@@ -108,7 +111,7 @@ def redact_word(typed: str) -> str:
 
 
 def learn(value: Any, *, name: str = "") -> None:
-    """Learn the secrets of plain data, or of variables, by heart: from now on they are hidden wherever they stand."""
+    """Remember the secrets in plain data or environment variables: from now on they are hidden in every text."""
     if isinstance(value, str):
         found: List[str] = [value] if name and _is_secret_value(name, value) else []
         _hide(value, found)
@@ -122,13 +125,13 @@ def learn(value: Any, *, name: str = "") -> None:
 
 
 def take_out(value: Any, place: str = "") -> Tuple[Any, Dict[str, str]]:
-    """Return plain data without its secrets, and the texts that had one by dotted place, for :func:`put_back`."""
+    """Return plain data without its secrets, and the original texts by dotted path, for :func:`put_back`."""
     texts = ((path, name, leaf) for path, name, leaf in _walk_leaves(value, place, "") if isinstance(leaf, str))
     return redact(value), {path: leaf for path, name, leaf in texts if redact(leaf, name=name) != leaf}
 
 
 def put_back(value: Any, secrets: Mapping[str, str], place: str = "") -> Any:
-    """Return plain data with the texts that :func:`take_out` removed."""
+    """Return plain data with the texts that :func:`take_out` removed put back in their places."""
     if isinstance(value, dict):
         return {key: put_back(inner, secrets, _join_path(place, key)) for key, inner in value.items()}
     if isinstance(value, list):
@@ -137,7 +140,7 @@ def put_back(value: Any, secrets: Mapping[str, str], place: str = "") -> Any:
 
 
 def read_handed_over(variables: Mapping[str, str]) -> Dict[str, str]:
-    """Return what a judge handed over beside its request."""
+    """Return the secrets that the judge passed in the environment, by dotted path; empty if there are none."""
     try:
         found = json.loads(variables.get(VARIABLE, "{}"))
     except ValueError:
@@ -146,22 +149,24 @@ def read_handed_over(variables: Mapping[str, str]) -> Dict[str, str]:
 
 
 def find_placeholders(value: Any, place: str = "") -> Iterator[str]:
-    """Yield the dotted places of texts that stand for a secret which was not written down."""
+    """Yield the dotted paths of texts in which a secret has been replaced by a placeholder."""
     return (path for path, _, leaf in _walk_leaves(value, place, "") if isinstance(leaf, str) and REDACTED[:-1] in leaf)
 
 
 def _hide(said: str, found: List[str], *, random: bool = True) -> str:
-    """Return a text without its secrets, which are added to ``found``."""
+    """Return a text without its secrets, and append those to ``found``; ``random=False`` keeps what only looks random."""
     if len(said) < _SHORTEST - 2:
         return said
+    # This runs over every line of a log, so each search is skipped if the text lacks a character that a match needs.
 
     def hide(match: Any, group: int = 0) -> str:
-        """Replace one group of a match; quotes around it stay."""
+        """Replace one group of a match, but keep quotes around it."""
         found.append(match.group(group))
         quoted = match.group(group) != _strip_quotes(match.group(group))
         start, end = match.start(group) - match.start() + quoted, match.end(group) - match.start() - quoted
         return str(match.group()[:start]) + REDACTED + str(match.group()[end:])
 
+    # Longest first: if one secret is part of another, replacing the short one first would leave the rest of the long one.
     for secret in sorted(_known, key=len, reverse=True):
         if secret in said:
             said = _compile_secret(secret).sub(REDACTED, said)
@@ -175,21 +180,21 @@ def _hide(said: str, found: List[str], *, random: bool = True) -> str:
     if "=" in said or ":" in said or "%3" in said:
         said = _PAIR.sub(lambda match: hide(match, 5) if _is_pair(match) else match.group(), said)
     said = _TOKENS.sub(hide, said)
-    if said.islower():
+    if said.islower():  # the two searches below need capital letters
         return said
     said = _ACCESS_KEY.sub(hide, said)
     return _LONG.sub(lambda match: hide(match) if _is_random(match.group()) else match.group(), said) if random else said
 
 
 def _is_secret_value(name: str, value: str) -> bool:
-    """Tell whether a value is a secret because of its name; a number or a switch never is, nor what is hidden already."""
+    """Tell whether a value is a secret because of its name; small numbers, switches and placeholders never are."""
     if not is_secret(name) or _PLAIN.fullmatch(value) or value.startswith(REDACTED[:-1]):
         return False
-    return name.rpartition(".")[2] != "token" or len(value) >= 16  # that a text is made of tokens is no secret
+    return name.rpartition(".")[2] != "token" or len(value) >= 16  # a short "token" is a piece of text, as in token="<pad>"
 
 
 def _is_pair(match: Any) -> bool:
-    """Tell whether ``name=value``, or ``name: value`` in JSON or YAML, has a secret."""
+    """Tell whether a match of ``name=value``, or of ``name: value`` in JSON or YAML, contains a secret."""
     query, name, quote, sign, value = match.groups()
     bare = _strip_quotes(value)
     if (
@@ -197,13 +202,14 @@ def _is_pair(match: Any) -> bool:
         and not quote
         and not re.match(r"(?:^|.*[\n{,])[ \t-]*$", match.string[: match.start(2)][-80:], re.DOTALL)
     ):
-        return False  # prose
+        return False  # prose such as "wrong password: try again"; in YAML or JSON the name begins a line or follows "{" or ","
     return _is_secret_value(name, bare) or (
         bool(query and query in "?&") and bool(_IN_QUERY.fullmatch(name)) and not bare.startswith(REDACTED[:-1])
     )
 
 
 def _hide_user(match: Any, found: List[str]) -> str:
+    """Replace ``user:password@`` of a URL; a user name of 16 letters or more may be a token, so it is noted too."""
     user, _, secret = match.group()[:-1].partition(":")
     if match.group().startswith(REDACTED[:-1]):
         return str(match.group())
@@ -219,7 +225,7 @@ def _to_checksum(match: Any) -> str:
 
 
 def _is_random(token: str) -> bool:
-    """Tell whether letters look as if they had been drawn by chance: no name, no path and no checksum in hexadecimal does.
+    """Tell whether a token looks random: lower case, capitals and digits mixed in short runs, unlike names, paths and hex.
 
     >>> _is_random("kD93hfXq7Lz0Pw2VbN8sTy4RmG6cJe1a"), _is_random("9f86d081884c7d659a2feaa0c55ad015" * 2)
     (True, False)
@@ -236,20 +242,20 @@ def _strip_quotes(value: str) -> str:
 
 
 def _is_worth_hiding(secret: str) -> bool:
-    """Tell whether a secret can be told from ordinary words: what is short, or a path that is there, stands in many texts."""
+    """Tell whether a secret may be searched for in all texts; short ones and existing paths occur in too many of them."""
     if len(secret) < _SHORTEST or REDACTED[:-1] in secret or (secret.isdigit() and len(secret) < 8):
         return False
     return not (secret[0] in "/~." and os.path.exists(os.path.expanduser(secret)))
 
 
 def _compile_secret(secret: str) -> Any:
-    """Return a pattern of a secret; one of letters alone (a word, after all) has to stand alone."""
+    """Return a pattern for a secret; one of letters only may be an ordinary word, so it must not match inside a longer one."""
     edge = r"(?<!\w)%s(?!\w)" if secret.isalpha() else "%s"
     return re.compile(edge % re.escape(secret))
 
 
 def _walk_leaves(value: Any, place: str, name: str) -> Iterator[Tuple[str, str, Any]]:
-    """Yield ``(dotted place, name that a leaf stands behind, leaf)``."""
+    """Yield ``(dotted path, name, leaf)`` for every leaf; the name is that of the innermost key above it."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _walk_leaves(inner, _join_path(place, key), str(key))
@@ -265,5 +271,5 @@ def _join_path(place: str, key: object) -> str:
 
 
 def forget(secrets: Iterable[str] = ()) -> None:
-    """Forget what was learnt, or some of it: for tests, which share a process."""
+    """Forget all learnt secrets, or those given: for tests, which share one process."""
     _known.difference_update(list(secrets) or list(_known))
