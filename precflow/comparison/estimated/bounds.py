@@ -1,8 +1,8 @@
-"""Between which values a metric must lie, from sums of both sides and, if there are sketches, an estimate of the distance.
+"""Computes lower and upper bounds of metrics from sums over each side and, if there are sketches, from their distance.
 
-y is the reference, x the target, d = x - y, as in ``formulas.py``; all norms are Euclidean. Every range holds whatever the
-elements are: norms bound the distance by the triangle inequality. Only the range of a sketch may fail, as rarely as
-docs/estimates.md says.
+y is the reference, x the target, d = x - y, as in ``formulas.py``; all norms are Euclidean. The bounds hold whatever the
+elements are: by the triangle inequality, for example, ``|d|`` lies between ``||x| - |y||`` and ``|x| + |y|``. Only the range of
+a sketch may be wrong, as rarely as docs/estimates.md says.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Bounds = tuple[float, float]
 ROUNDING = 2.0**-20
 """Error of an agent's sums, relative to the sum of magnitudes, and of its norms: rows of 512 values are added up in float32."""
 
-_OFFSET = 1e-7  # of mare and mere
-_TELLING = 4.0  # factor by which 1 - cosine may vary within its range for its best guess to be worth showing
-_TINY = 2.0**-20  # of a vector's length; the direction of a shorter one is lost in their difference
+_OFFSET = 1e-7  # added to the denominators of mare and mere
+_TELLING = 4.0  # an estimate of the cosine is shown only if 1 - cosine varies by at most this factor within its range
+_TINY = 2.0**-20  # of the longer vector; if the other is shorter, their difference says nothing about its direction
 _ROUNDED = 2.0**-50  # error of a few operations in float64, relative to the largest operand
-_SMALLEST_SQUARE = 2.0**-1000  # mean square below which float64 loses squares; agents scale what float32 would lose
-_SMALLEST_NORM = 2.0**-62  # of one element, below which the norm of a row in float32 loses it
+_SMALLEST_SQUARE = 2.0**-1000  # mean square below which float64 loses squares; agents scale values that float32 would lose
+_SMALLEST_NORM = 2.0**-62  # magnitude of an element below which its square is lost in the float32 norm of a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class SideSums:
     """Sums over the ordinary elements of one side.
 
     Attributes:
-        count: How many there are.
+        count: Number of ordinary elements.
         minimum: Smallest.
         maximum: Largest.
         total: Their sum.
-        norm: Their norm.
-        rounding: Error of the two, relative to the norm.
+        norm: Their Euclidean norm.
+        rounding: Error of ``total`` and ``norm``, relative to the norm; 0 if they were computed in float64.
     """
 
     count: int
@@ -69,15 +69,16 @@ class SideSums:
         """Lower and upper bound of the sum of magnitudes."""
         if self.minimum >= 0 or self.maximum <= 0:
             return abs(self.total), abs(self.total)
+        # A sum of magnitudes is at least the norm, and by Cauchy and Schwarz at most sqrt(count) times the norm.
         return max(self.norm, abs(self.total)), math.sqrt(self.count) * self.norm
 
 
 def sum_side(kept: KeptTensor, count: int) -> SideSums | str:
-    """Return the sums of one side, or the reason why they cannot be used.
+    """Return the sums of one side, or the reason in words why they cannot be used.
 
     Args:
-        kept: With statistics.
-        count: Ordinary elements, at least 1.
+        kept: What was kept of the tensor.
+        count: Number of its ordinary elements, at least 1.
     """
     known = kept.statistics
     if known is None or known.minimum is None or known.maximum is None or known.sum is None or known.square is None:
@@ -87,6 +88,8 @@ def sum_side(kept: KeptTensor, count: int) -> SideSums | str:
     largest = max(abs(known.minimum), abs(known.maximum))
     if largest > 0 and known.square < _SMALLEST_SQUARE * count:
         return "its values are so small that their squares are lost"
+    # The sum of squares lies between that of the largest element alone and that of ``count`` such elements, give or take
+    # rounding. Other numbers come from a damaged or made-up record.
     beyond = (1 + ROUNDING) ** 2
     if not largest * largest / beyond <= known.square <= largest * largest * count * beyond:
         return "its sum of squares cannot be that of its values"
@@ -96,14 +99,14 @@ def sum_side(kept: KeptTensor, count: int) -> SideSums | str:
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """Bounds and estimate of the norm of the difference.
+    """Bounds and an estimate of ``|d|``, the norm of the difference of two tensors.
 
     Attributes:
-        low: At least.
-        high: At most.
-        estimate: The best guess, from sketches; ``None`` without, and if a certain bound proves it wrong: then differences have
-            met in one bucket and cancel there.
-        largest: Lower and upper bound of the largest single ``|d|``.
+        low: Lower bound.
+        high: Upper bound.
+        estimate: Estimate from sketches; ``None`` without sketches, or if a bound that always holds proves the estimate wrong.
+            Differences may fall into the same bucket of a sketch and cancel there.
+        largest: Lower and upper bound of the largest single element of ``|d|``.
     """
 
     low: float
@@ -113,7 +116,7 @@ class Distance:
 
 
 def bound_distance(y: SideSums, x: SideSums, left: KeptTensor, right: KeptTensor) -> Distance:
-    """Return what the sums, sketches and row norms of both sides say about the norm of the difference.
+    """Return bounds of the norm of the difference, from the sums, sketches and row norms of both sides.
 
     Args:
         y: Sums of the reference.
@@ -122,6 +125,7 @@ def bound_distance(y: SideSums, x: SideSums, left: KeptTensor, right: KeptTensor
         right: The target.
     """
     slack = max(y.rounding, x.rounding) * (y.norm + x.norm)
+    # If the maximum rose from 3 to 5, some element differs by at least 2: where x is 5, y is at most 3.
     apart = max(abs(x.minimum - y.minimum), abs(x.maximum - y.maximum))
     low = max(
         apart,
@@ -146,20 +150,20 @@ def _sketched(left: KeptTensor, right: KeptTensor) -> float | None:
 
 
 def _rows_apart(left: KeptTensor, right: KeptTensor) -> float:
-    """Return the norm of the differences of row norms: it is never more than the norm of the difference."""
+    """Return the norm of the differences of row norms, which is a lower bound of the norm of the difference."""
     rows = _rows(left, right)
     return estimate_norm(rows[1] - rows[0]) if rows else 0.0
 
 
 def _rows(left: KeptTensor, right: KeptTensor) -> tuple[Floats, Floats] | None:
-    """Return the norms of the rows of both sides; ``None`` unless both sides kept the same rows."""
+    """Return the row norms of both sides, or ``None`` unless both sides kept them for the same rows."""
     if left.rows is None or right.rows is None or left.rows.shape != right.rows.shape or not left.rows.size:
         return None
     return left.rows, right.rows
 
 
 def bound_metrics(y: SideSums, x: SideSums, far: Distance, left: KeptTensor, right: KeptTensor) -> dict[str, Bounds]:
-    """Return lower and upper bound of each metric; metrics without any are absent."""
+    """Return lower and upper bounds of metrics; metrics that cannot be bounded are absent."""
     found = dict(_bound_by_distance(y, x, far))
     found |= _bound_close_shares(y, far, coarsest((left.dtype, right.dtype)))
     worst = _bound_worst_row(y, far, left, right)
@@ -167,11 +171,11 @@ def bound_metrics(y: SideSums, x: SideSums, far: Distance, left: KeptTensor, rig
 
 
 def add_fills(known: Mapping[str, Bounds], error: float, size: float) -> dict[str, Bounds]:
-    """Widen ranges by what mask fills may add: a metric is the worse of the numbers of ordinary elements and of fills.
+    """Widen bounds by the error of mask fills: a metric is the worse of its values over ordinary elements and over fills.
 
     Args:
-        known: The ranges of ordinary numbers.
-        error: Largest distance of two fills.
+        known: The bounds over ordinary elements.
+        error: Upper bound of the distance of two fills at the same position.
         size: Smallest magnitude of a fill of the reference, above 0.
     """
     relative = error / size
@@ -189,9 +193,10 @@ def add_fills(known: Mapping[str, Bounds], error: float, size: float) -> dict[st
 
 
 def guess_metrics(y: SideSums, x: SideSums, far: Distance) -> dict[str, float]:
-    """Return the best guesses of metrics that follow from the norm of the difference; none without sketches.
+    """Return estimates of the metrics that follow from the norm of the difference; none without sketches.
 
-    The cosine is left out if the lengths of both vectors explain most of their difference: little is known of the angle then.
+    The cosine is left out if the difference of the vectors comes mostly from their lengths, because little is known about the
+    angle between them then.
     """
     if far.estimate is None:
         return {}
@@ -203,7 +208,7 @@ def guess_metrics(y: SideSums, x: SideSums, far: Distance) -> dict[str, float]:
 
 
 def divide(numerator: float, denominator: float) -> float:
-    """Return the quotient of two magnitudes; 0 against 0 is 0, anything else against 0 infinite.
+    """Return the quotient of two magnitudes; 0 / 0 is 0, and any other number divided by 0 is infinite.
 
     >>> divide(1.0, 4.0), divide(0.0, 0.0), divide(2.0, 0.0)
     (0.25, 0.0, inf)
@@ -214,9 +219,18 @@ def divide(numerator: float, denominator: float) -> float:
 
 
 def compute_cosine(y: SideSums, x: SideSums, apart: float) -> float:
-    """Return ``x.y / (|x| |y|)`` from three norms, without cancellation: ``1 - (|d|^2 - (|x| - |y|)^2) / (2 |x| |y|)``."""
+    """Return the cosine ``x.y / (|x| |y|)`` from three norms, as ``1 - (|d|^2 - (|x| - |y|)^2) / (2 |x| |y|)``.
+
+    The law of cosines in this form does not subtract nearly equal numbers where the vectors are close, so no digits are lost.
+
+    Args:
+        y: Sums of the reference.
+        x: Sums of the target.
+        apart: Norm of the difference, ``|d|``.
+    """
     if not y.norm or not x.norm:
         return 1.0 if y.norm == x.norm else 0.0
+    # All lengths are divided by the larger norm first, so that no square overflows or vanishes.
     larger = max(y.norm, x.norm)
     error, longer, product = apart / larger, (x.norm - y.norm) / larger, (x.norm / larger) * (y.norm / larger)
     if not product:
@@ -225,9 +239,9 @@ def compute_cosine(y: SideSums, x: SideSums, apart: float) -> float:
 
 
 def _bound_cosine(y: SideSums, x: SideSums, far: Distance) -> Bounds:
-    """Return the bounds of the cosine: :func:`compute_cosine` at both ends of the distance, widened by the error of the norms.
+    """Return the bounds of the cosine: :func:`compute_cosine` at both bounds of the distance, widened by the norms' errors.
 
-    If one vector is far shorter than the other it is lost in their difference, and nothing is known of the angle.
+    If one vector is far shorter than the other, the difference says nothing about the angle, and the bounds become wide.
     """
     if not y.norm or not x.norm:
         return compute_cosine(y, x, far.high), compute_cosine(y, x, far.low)
@@ -242,6 +256,7 @@ def _bound_cosine(y: SideSums, x: SideSums, far: Distance) -> Bounds:
 
 def _bound_by_distance(y: SideSums, x: SideSums, far: Distance) -> Iterator[tuple[str, Bounds]]:
     root, (largest_low, largest_high) = math.sqrt(y.count), far.largest
+    # The mean of |d| is at least |sum of d| / count, and at least sum of d^2 / (count * max |d|), as d^2 <= |d| * max |d|.
     mean_low = max(abs(x.total - y.total) / y.count, divide(far.low * far.low, y.count * largest_high))
     mean_low = max(0.0, mean_low - max(x.rounding, y.rounding) * (x.norm + y.norm) / root)
     mean = min(mean_low, largest_high), max(mean_low, min(far.high / root, largest_high))
@@ -257,7 +272,10 @@ def _bound_by_distance(y: SideSums, x: SideSums, far: Distance) -> Iterator[tupl
 
 
 def _bound_close_shares(y: SideSums, far: Distance, coarse: str) -> Mapping[str, Bounds]:
-    """Return the shares within ``assert_close``'s tolerances: so many elements cannot be further off, by Chebyshev."""
+    """Return bounds of the shares of elements within ``assert_close``'s tolerances.
+
+    By Chebyshev's inequality at most ``|d|^2 / absolute^2`` elements can differ by more than ``absolute``.
+    """
     found = {}
     for name in rungs_from(coarse):
         relative, absolute = RUNGS[name]
@@ -268,17 +286,17 @@ def _bound_close_shares(y: SideSums, far: Distance, coarse: str) -> Mapping[str,
 
 
 def _bound_worst_row(y: SideSums, far: Distance, left: KeptTensor, right: KeptTensor) -> Bounds | None:
-    """Return the range of the worst row's error, from the norms of rows; ``None`` if they were not kept."""
+    """Return the bounds of the worst row's error from the norms of rows; ``None`` if they were not kept."""
     if len(left.shape) < 2:  # a vector is one row
         return divide(far.low, y.norm), divide(far.high, y.norm)
     kept_rows, count = _rows(left, right), math.prod(left.shape[:-1])
     if kept_rows is None or count > MOST_MEASURED_ROWS:
         return None
     here, there = kept_rows
-    largest = max(1.0, float(here.max()), float(there.max()))  # to which agents scale the values of a tensor that has huge ones
+    largest = max(1.0, float(here.max()), float(there.max()))  # agents scale a tensor with huge values down by about this much
     slack = ROUNDING * (here + there) + 2 * _SMALLEST_NORM * largest * math.sqrt(left.shape[-1])
     apart = np.maximum(np.abs(there - here) - slack, 0.0)
-    if count > MOST_ROWS:
+    if count > MOST_ROWS:  # a kept norm is that of a group of rows: one of them may be far worse, so there is no upper bound
         return _largest_share(apart, _group_scale(here, count, y)), math.inf
     scale = np.maximum(here, np.median(here))
     low = max(_largest_share(apart, scale), divide(far.low, estimate_norm(scale)))
@@ -286,7 +304,12 @@ def _bound_worst_row(y: SideSums, far: Distance, left: KeptTensor, right: KeptTe
 
 
 def _group_scale(rows: Floats, count: int, y: SideSums) -> Floats:
-    """Return an upper bound of the divisor for the worst row of each group; the median is below ``|y| sqrt(2 / rows)``."""
+    """Return an upper bound of the Euclidean norm of the divisors of all rows in each group.
+
+    A row's error is divided by its norm or by the median of all row norms, whichever is larger. Half of the rows have at least
+    the median norm, so the median is at most ``|y| sqrt(2 / rows)``. The error of a group divided by this bound is exceeded or
+    met by at least one of its rows.
+    """
     together = -(-count // len(rows))
     scale: Floats = np.hypot(rows, math.sqrt(together * 2 / count) * y.norm)
     return scale

@@ -1,8 +1,8 @@
-"""Metrics of pairs of which not both tensors were kept: exact, estimated or bounded if possible, else absent with a reason.
+"""Computes metrics of pairs for which not both tensors were kept: exact, estimated or bounded, else absent with a reason.
 
 Equal content ids mean equal bits, so every error is exactly 0. Two sketches give the norm of the difference with an error of
-3.1 % (root mean square); statistics give bounds only. A metric that cannot be computed is absent, never 0, so that no record
-passes because of what was not kept.
+3.1 % (root mean square). Statistics give only bounds. A metric that cannot be computed is absent, never 0, so that no record
+passes because something was not kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ _SINGLE = "needs single elements"
 
 
 def needs_estimate(measure: Measure, left: Record, right: Record) -> bool:
-    """Tell whether a pair is measured here: a tensor was not stored, the sides kept different parts, or the bits are equal."""
+    """Tell whether a pair has to be measured here, because its two tensors cannot be read and compared as wholes.
+
+    So it is if a tensor was not stored, or if the sides kept different parts of it. It is also so for a part of a tensor whose
+    content ids are equal: then all of it is known to be equal.
+    """
     parts = (left.share, left.part) != (right.share, right.part)
     return not (left.stored and right.stored) or parts or (measure.equal and left.share < 1)
 
@@ -41,19 +45,19 @@ def estimate_pair(  # noqa: PLR0913, PLR0917  a pair, both dumps, and the consta
     target: EvidenceSource,
     constants: tuple[float, ...] = FILLS,
 ) -> Measure:
-    """Measure a pair of which not both tensors were stored.
+    """Measure a pair for which not both tensors were stored.
 
     Args:
-        measure: What is known without numbers; ``equal`` says that the bits are the same.
+        measure: What is known about the pair so far; ``equal`` says that the bits are the same.
         left: Record of the reference.
         right: Record of the target, same shape.
-        reference: Its dump.
-        target: Its dump.
+        reference: Dump of the reference.
+        target: Dump of the target.
         constants: Constants that count as mask fills.
 
     Returns:
-        The measure with metrics, ranges of those that are not exact, and why others are absent. If a part of the tensor was
-        kept, they are those of the part; only ``bitwise_equal`` is always about the whole.
+        The measure with metrics, ranges of those that are not exact, and reasons why others are absent. If only a part of the
+        tensor was kept, they are about that part; only ``bitwise_equal`` is always about the whole tensor.
     """
     if measure.equal:
         return _measure_equal(measure, left)
@@ -74,7 +78,7 @@ def estimate_pair(  # noqa: PLR0913, PLR0917  a pair, both dumps, and the consta
 
 
 def _load_side(side: str, record: Record, dump: EvidenceSource, constants: tuple[float, ...]) -> KeptTensor:
-    """Return what a dump kept of a record; an error names the side."""
+    """Return what a dump kept of a record; the message of an error names the side."""
     try:
         return load_kept(record, dump, constants)
     except DumpError as error:
@@ -91,7 +95,8 @@ def _name_sides_without(left: Record, right: Record) -> str:
 
 
 def _measure_equal(measure: Measure, record: Record) -> Measure:
-    """Return the metrics of equal bits, and the counts of values that enter no sum."""
+    """Return the metrics of a pair with equal bits, and the counts of values that are excluded from sums."""
+    # Counts are known only if statistics were kept of the whole tensor; else every element counts as an ordinary number.
     known = record.statistics
     size = _count_elements(record, 1.0)
     nonfinite, sentinel = (known.nonfinite, known.sentinel) if known and record.share == 1 else (0, 0)
@@ -118,7 +123,7 @@ def _measure_equal(measure: Measure, record: Record) -> Measure:
 
 
 def _count_elements(record: Record, share: float) -> int:
-    """Return the number of elements of a part of a tensor; a complex number counts as two."""
+    """Return the number of elements in a share of a tensor; a complex number counts as two."""
     whole = math.prod(record.shape) * (2 if record.dtype.startswith("complex") else 1)
     return round(whole * share)
 
@@ -148,8 +153,9 @@ def _estimate(measure: Measure, first: KeptTensor, second: KeptTensor, size: int
 def _sort_metrics(
     measure: Measure, guessed: Mapping[str, float], known: Mapping[str, bounds.Bounds], meaningless: frozenset[str]
 ) -> Measure:
-    """Sort metrics into exact ones, estimates and ranges, and name those that are absent."""
+    """Sort metrics into numbers (exact or estimated) and ranges, and give a reason for each that is absent."""
     known = {name: limits for name, limits in known.items() if name not in meaningless}
+    # A range of a single point is an exact number, which takes precedence over an estimate.
     fixed = {name: low for name, (low, high) in known.items() if low == high}
     metrics = {**{name: value for name, value in guessed.items() if name in known}, **fixed, **measure.metrics}
     return replace(
@@ -161,19 +167,22 @@ def _sort_metrics(
 
 
 def _give_up(measure: Measure, reason: str) -> Measure:
-    """Return a measure of which only ``bitwise_equal`` is known; the reason stands with each other metric."""
+    """Return a measure of which at most ``bitwise_equal`` is known; every other metric is absent for the given reason."""
     without = _find_without_tolerances(measure)
     return replace(measure, absent={name: reason for name in METRICS if name not in {*measure.metrics, *without}})
 
 
 def _compare_bits(left: Record, right: Record) -> dict[str, float]:
-    """Return that the bits differ, if that is known: content ids are those of whole tensors, whatever part was kept."""
+    """Return ``bitwise_equal`` as 0 if the bits are known to differ, else nothing.
+
+    Content ids are those of whole tensors, even if only a part was kept. Equal bits are handled before this is called.
+    """
     known = left.dtype != right.dtype or (left.content and right.content)
     return {"bitwise_equal": 0.0} if known else {}
 
 
 def _find_meaningless(y: bounds.SideSums, x: bounds.SideSums, measure: Measure) -> frozenset[str]:
-    """Return the metrics that even the tensors would not give."""
+    """Return the metrics that have no meaning for the pair, even if both tensors were there."""
     unmet = set[Domain]()
     if min(y.minimum, x.minimum) < 0:
         unmet.add("distributions")
@@ -185,14 +194,14 @@ def _find_meaningless(y: bounds.SideSums, x: bounds.SideSums, measure: Measure) 
 
 
 def _find_without_tolerances(measure: Measure) -> frozenset[str]:
-    """Return the shares within tolerances that are finer than the coarser of the two types."""
+    """Return the metrics for tolerances of types more precise than the less precise type of the pair; they are not measured."""
     rungs = rungs_from(coarsest([measure.reference_dtype, measure.target_dtype]))
     shares = (metric for metric in METRICS.values() if metric.domain == "tolerances")
     return frozenset(metric.name for metric in shares if not (metric.dtype in rungs if metric.dtype else rungs))
 
 
 def _count_classes(size: int, one: Statistics, other: Statistics, found: ExclusionMatch) -> dict[str, int]:
-    """Return the classes of values as for tensors; if their positions differ, these are lower bounds."""
+    """Return the counts of classes of values, as for stored tensors; if their positions differ, these are lower bounds."""
     nonfinite = max(one.nonfinite, other.nonfinite)
     excluded = max(one.nonfinite + one.sentinel, other.nonfinite + other.sentinel)
     return {
@@ -208,7 +217,7 @@ def _count_classes(size: int, one: Statistics, other: Statistics, found: Exclusi
 
 
 def _list_warnings(counts: Mapping[str, int]) -> tuple[str, ...]:
-    """Return what a reader should know of the elements that enter no sum, if both sides agree on them."""
+    """Return warnings about elements that are excluded from sums at the same positions on both sides."""
     masked = counts["infinity_for_sentinel"]
     told = (
         (counts["nonfinite"] - masked, "{} NaN or Inf, equal in kind and place on both sides"),

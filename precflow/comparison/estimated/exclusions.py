@@ -1,7 +1,7 @@
-"""Finds out from counts and checksums whether fills, NaN and infinities are at the same positions in two tensors.
+"""Decides from counts and checksums whether mask fills, NaN and infinities are at the same positions in two tensors.
 
-Sums of two sides may be compared only if both leave out the same elements. Different counts prove a mismatch; equal counts
-prove nothing, but equal checksums of the positions do.
+Sums of two sides may be compared only if both exclude the same elements. Different counts prove that they do not. Equal counts
+prove nothing, but equal checksums of the positions prove that they do.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _SEVERAL = "a side holds mask fill values of several constants, and where each o
 
 @dataclass(frozen=True, slots=True)
 class ExclusionMatch:
-    """What is known of the elements that are not ordinary numbers.
+    """Whether two sides exclude the same elements, those that are not ordinary numbers. Counts of mismatches are lower bounds.
 
     Attributes:
-        agree: Both sides leave out the same elements, each for the same reason.
-        unknown: Why that is not known; ``""`` if it is.
-        nonfinite_mismatch: NaN or infinities without an equal partner: at least so many.
-        sentinel_mismatch: Fills that stand against ordinary numbers: at least so many.
-        other_fill: Fills of two constants that do not stand for each other: at least so many.
-        saturated_mismatch: Elements with the largest value of their type on one side only: at least so many.
-        infinity_for_sentinel: -inf against a negative fill, where they agree.
-        fill_error: If they agree: largest distance of two fills, in the tensor's own unit.
+        agree: Both sides exclude the same elements, each for the same reason.
+        unknown: Why this cannot be decided; ``""`` if it can.
+        nonfinite_mismatch: NaN or infinities without an equal partner on the other side.
+        sentinel_mismatch: Mask fills opposite to ordinary numbers.
+        other_fill: Mask fills opposite to a fill of another constant that does not mean the same.
+        saturated_mismatch: Elements with the largest value of their type on one side only.
+        infinity_for_sentinel: If they agree: number of -inf opposite to a negative fill, which mask in the same way.
+        fill_error: If they agree: upper bound of the distance of two fills, in the tensor's own unit.
         fill_size: If they agree: smallest magnitude of a fill of the reference.
     """
 
@@ -55,7 +55,7 @@ class ExclusionMatch:
 
 
 def match_exclusions(left: KeptTensor, right: KeptTensor, constants: tuple[float, ...] = FILLS) -> ExclusionMatch:
-    """Compare at which positions two tensors of one shape hold something else than ordinary numbers.
+    """Compare the positions at which two tensors of one shape hold NaN, infinities or mask fills.
 
     Args:
         left: The reference, with statistics.
@@ -81,7 +81,7 @@ def match_exclusions(left: KeptTensor, right: KeptTensor, constants: tuple[float
 
 
 def _match_by_checksum(one: Statistics, other: Statistics, fills: FillsOfBoth, *, straddle: bool) -> ExclusionMatch:
-    """Compare positions, after all counts were found to be equal."""
+    """Compare positions by their checksums, after no count showed a mismatch."""
     if not (one.sentinel or other.sentinel or one.nonfinite or other.nonfinite):
         return ExclusionMatch(agree=True)
     if one.places is None or other.places is None:
@@ -96,7 +96,7 @@ def _match_by_checksum(one: Statistics, other: Statistics, fills: FillsOfBoth, *
 
 
 def _match_constants(one: Statistics, other: Statistics, fills: FillsOfBoth) -> ExclusionMatch:
-    """Compare the constants of two sides that are filled at the same positions."""
+    """Compare the constants of two sides that hold mask fills at the same positions."""
     here, there = (_find_constant(side, kinds) for side, kinds in zip((one, other), fills, strict=True))
     if here is None or there is None:
         return ExclusionMatch(unknown=_SEVERAL)
@@ -106,14 +106,21 @@ def _match_constants(one: Statistics, other: Statistics, fills: FillsOfBoth) -> 
         return ExclusionMatch(
             agree=True, infinity_for_sentinel=masked, fill_error=error, fill_size=abs(here.value) - here.spread
         )
-    if (here.end, there.end) in {("low", "low"), ("high", "high")}:
+    if (here.end, there.end) in {("low", "low"), ("high", "high")}:  # such as float16's -65504 for float32's -3.4e38
         return ExclusionMatch(agree=True, infinity_for_sentinel=masked)
     certain = one.sentinel + other.sentinel - max(_count_masked(one), _count_masked(other))
     return ExclusionMatch(other_fill=certain) if certain > 0 else ExclusionMatch(unknown=_SEVERAL)
 
 
 class _FillConstant(NamedTuple):
-    """The one constant that fills a side: value, class, how far fills are from it, and which end of its type it is."""
+    """The one constant of all mask fills of a side.
+
+    Attributes:
+        value: The constant.
+        kind: Its class of values, which belongs to its place in the list of constants.
+        spread: Largest distance of a fill from it.
+        end: ``low`` or ``high`` if it is the smallest or largest value of the element type, else ``""``.
+    """
 
     value: float
     kind: int
@@ -122,7 +129,7 @@ class _FillConstant(NamedTuple):
 
 
 def _find_constant(side: Statistics, fills: Fills | None) -> _FillConstant | None:
-    """Return the constant that a side is filled with; ``None`` if there are several."""
+    """Return the one constant of a side's mask fills; ``None`` if there are several constants."""
     if fills is None or side.fill is None or side.spread is None:
         return None
     kind = int(classify_values(np.array([side.fill], np.float64), fills).kinds[0])
@@ -132,21 +139,23 @@ def _find_constant(side: Statistics, fills: Fills | None) -> _FillConstant | Non
 
 
 def _count_masked(side: Statistics) -> int:
+    """Return the number of mask fills and -inf, which is a mask value too."""
     return side.sentinel + side.negative_infinity
 
 
 def _is_counted_otherwise(side: KeptTensor, fills: Fills | None, constants: tuple[float, ...]) -> bool:
-    """Tell whether a side counted fills by another definition, in a way that may matter here."""
+    """Tell whether a side counted mask fills by another definition, so that its counts may be different by ours."""
     known = side.statistics
     if side.fills is not None and sorted(side.fills) == sorted(constants):
         return False
+    # Without fills, and with all values smaller than any fill, every definition counts the same.
     if fills is None or known is None or known.sentinel:
         return True
     return known.minimum is not None and known.maximum is not None and max(-known.minimum, known.maximum) >= fills.plain
 
 
 def _match_saturated(one: Statistics, other: Statistics, fills: FillsOfBoth) -> ExclusionMatch | None:
-    """Return what follows from saturated elements that are not fills; ``None`` if no side has any."""
+    """Return what follows from elements with the largest value of their type that are not fills; ``None`` if there are none."""
     pairs = ((one, other, fills[0]), (other, one, fills[1]))
     found = [(against, kinds) for side, against, kinds in pairs if kinds and _largest(side) == kinds.largest]
     if not found:
@@ -162,19 +171,22 @@ def _largest(side: Statistics) -> float:
 
 
 def _count_nonfinite_apart(one: Statistics, other: Statistics) -> int:
-    """Return how many NaN or infinities cannot have an equal partner, at least; one position may take one of each side."""
+    """Return a lower bound of the number of positions with NaN or an infinity and no equal partner.
+
+    One position may hold an unmatched value of each side, so the counts of the two sides are not added.
+    """
     return max(_count_without_partner(one, other), _count_without_partner(other, one))
 
 
 def _count_without_partner(side: Statistics, other: Statistics) -> int:
-    """Return by how many NaN and infinities a side exceeds the other; -inf also matches a negative fill."""
+    """Return how many more NaN and infinities one side has than the other, kind by kind; -inf also matches a negative fill."""
     low = other.sentinel - (other.high or 0)
     kinds = ((side.nan, other.nan), (side.positive_infinity, other.positive_infinity))
     return sum(max(0, here - there) for here, there in (*kinds, (side.negative_infinity, other.negative_infinity + low)))
 
 
 def _count_fills_apart(one: Statistics, other: Statistics) -> int:
-    """Return how many fills cannot have a partner, at least; a negative one also matches -inf."""
+    """Return a lower bound of the number of mask fills without a partner; a negative fill also matches -inf."""
     if one.high is None or other.high is None:
         return abs(one.sentinel + one.negative_infinity - other.sentinel - other.negative_infinity)
     return max(abs(_count_low(one) - _count_low(other)), abs(one.high - other.high))
@@ -185,7 +197,7 @@ def _count_low(side: Statistics) -> int:
 
 
 def _reaches(side: Statistics, other: Statistics, fills: Fills | None) -> bool:
-    """Tell whether an ordinary value of the other side may be as large as a fill of this one."""
+    """Tell whether the other side may have an ordinary value about as large as a fill of this side."""
     if not side.sentinel or other.minimum is None or other.maximum is None:
         return False
     if side.fill is None or side.spread is None:

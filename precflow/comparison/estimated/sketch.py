@@ -1,9 +1,9 @@
-"""Sketches on the judge's side: 509 sums of signed values, from which the norm of a difference is estimated.
+"""Computes sketches for the judge: 509 sums of signed values, from which the norm of a difference is estimated.
 
-They are made exactly as the agent makes them (``precflow/agent/measure/sketch.py``), so that a tensor of one side can be
-compared with a sketch of the other. It is linear: the sketch of a difference is the difference of the sketches. A prime
-number of buckets and signs that are read at a hashed offset keep rows, columns and constant shifts from falling into a
-pattern.
+The agent computes the same sketch (``precflow/agent/measure/sketch.py``), so that a tensor of one side can be compared with a
+sketch of the other. Sketches are linear: the sketch of a difference is the difference of the sketches. The number of buckets
+is prime, and signs are read at a hashed offset, so that rows, columns and constant shifts do not all fall into a few buckets
+with the same sign.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ BLOCK = (65536 // BUCKETS) * BUCKETS
 ROOT_MEAN_SQUARE_ERROR = 1 / (2 * BUCKETS) ** 0.5
 """Of an estimated norm, relative to it: 3.1 %."""
 
-# An estimate below 0.75 of a limit passes, one above 1 / 0.75 = 1.33 of it fails, and between these it decides nothing. The
-# estimate is off by 3.1 % (root mean square), the band by eight times that: no sketch may pass what the tensors would fail.
+# An estimate below 0.75 of a limit passes, one above 1 / 0.75 = 1.33 of it fails, and one in between decides nothing. The band
+# is eight times as wide as the error of an estimate, 3.1 % (root mean square), so that no sketch passes what the tensors fail.
 DECISIVE = 0.75
 
 _OFFSETS = 1 << 20
@@ -31,10 +31,10 @@ _HALF = np.uint32(16)
 
 
 def make_sketch(values: Floats) -> Floats:
-    """Return the sketch of some values, float64 ``[BUCKETS]``.
+    """Return the sketch of a tensor's values, float64 ``[BUCKETS]``.
 
     Args:
-        values: Flat, finite; 0 in place of elements that are not ordinary numbers.
+        values: Flat and finite, with 0 in place of NaN, infinities and mask fills.
     """
     total = np.zeros(BUCKETS)
     for number, start in enumerate(range(0, values.size, BLOCK)):
@@ -43,11 +43,11 @@ def make_sketch(values: Floats) -> Floats:
 
 
 def sketch_block(values: Floats, number: int) -> Floats:
-    """Return the sums that a block adds to the sketch of its tensor.
+    """Return the sums that one block of a tensor adds to its sketch, float64 ``[BUCKETS]``.
 
     Args:
-        values: Its elements, at most ``BLOCK``.
-        number: Which block of the tensor it is, from 0.
+        values: Elements of the block, at most ``BLOCK``.
+        number: Number of the block in the tensor, from 0.
     """
     offset = int(mix32(np.array([number & 0xFFFFFFFF], np.uint32))[0]) % _OFFSETS
     signed = np.zeros(-(-values.size // BUCKETS) * BUCKETS)
@@ -65,7 +65,7 @@ def estimate_norm(vector: Floats) -> float:
 
 
 def mix32(values: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Return the agents' ``mix32`` of each value, uint32."""
+    """Return each value hashed as the agents' ``mix32`` does it, uint32."""
     values = (values ^ values >> _HALF) * np.uint32(0x7FEB352D)
     values = (values ^ values >> np.uint32(15)) * np.uint32(0x846CA68B)
     return values ^ values >> _HALF
@@ -73,6 +73,7 @@ def mix32(values: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
 
 @functools.cache
 def _signs() -> npt.NDArray[np.float32]:
+    """Return pseudo-random +1 and -1; a block at the largest offset still finds ``BLOCK`` of them."""
     bits = mix32(np.arange(_OFFSETS + BLOCK, dtype=np.uint32)) & np.uint32(1)
     signs: npt.NDArray[np.float32] = np.float32(1) - np.float32(2) * bits.astype(np.float32)
     signs.flags.writeable = False
