@@ -1,10 +1,10 @@
-"""Reads one YAML file: its values, the line of each of them, and what YAML made of them against expectation.
+"""Reads one YAML file: its values, the line of each of them, and what is wrong with it.
 
 YAML 1.1 changes unquoted words: ``off`` becomes false, ``3.10`` becomes 3.1, ``12:30`` becomes 750. A :class:`Mark` keeps
 what was written, so that a message can say so.
 
 A file may come from a stranger. Only plain scalars, lists and maps are constructed, so reading runs no code. Size, depth and
-number of values are bounded, with aliases counted as often as they are used: ten lines of aliases of aliases make 2^40 values.
+number of values are bounded. Each use of an alias counts, because some lines of aliases of aliases can make billions of values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LARGEST_FILE = 1 << 20  # bytes
 MOST_VALUES = 50_000  # those that aliases repeat included
 DEEPEST = 32  # maps and lists in one another
 LONGEST_TEXT = 1 << 16  # characters of one value
-LONGEST_NUMBER = 64  # characters of a number: Python takes minutes to read one of some 100 000
+LONGEST_NUMBER = 64  # characters of a number: Python needs minutes to read one of some 100 000
 LONGEST_KEY = 200  # characters
 
 _HEADER = re.compile(r"^#\s*@package\s+(?P<package>\S+)\s*$", re.MULTILINE)
@@ -44,6 +44,8 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     """YAML as OmegaConf reads it: ``1e-3`` is a number, dates stay text."""
 
 
+# YAML 1.1 wants a dot and a signed exponent, so PyYAML reads `1e-3` and `1.0e3` as text. This is OmegaConf's pattern. Dates,
+# which PyYAML would turn into datetime.date, are left out below and stay text.
 _FLOAT = re.compile(
     r"""^(?:[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*(?:[eE][-+]?[0-9]+)
     |\.[0-9_]+(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+\.[0-9_]*|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$""",
@@ -60,7 +62,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456
 
 @dataclass(frozen=True)
 class Mark:
-    """Where a value stands and how it was written.
+    """Where a value comes from and how it was written.
 
     Attributes:
         place: ``file:line``, or ``command line``.
@@ -75,14 +77,14 @@ class Mark:
 
 @dataclass(frozen=True)
 class Document:
-    """What one file says.
+    """The content of one file.
 
     Attributes:
         path: The file.
         group: Config group that it is in.
         name: Its name in that group.
-        package: What ``# @package`` says, ``""`` where there is none.
-        data: Plain data, ``defaults`` taken out.
+        package: The word after ``# @package``; ``""`` if there is no such line.
+        data: Plain data, without ``defaults``.
         defaults: The entries of its ``defaults`` list.
         marks: Path -> mark, for every value, list and map.
         problems: What is wrong with the file as YAML.
@@ -99,7 +101,7 @@ class Document:
 
 
 def display_path(path: Path) -> str:
-    """Return a path for a message: relative to the working directory if it is inside of it."""
+    """Return a path for a message: relative if it is inside the working directory."""
     try:
         return path.resolve().relative_to(Path.cwd()).as_posix()
     except ValueError:
@@ -112,7 +114,7 @@ def dotted(path: DottedPath) -> str:
 
 
 def explain_yaml_trap(value: Any, raw: str | None) -> str:
-    """Say what YAML made of an unquoted scalar if that is a surprise; return ``""`` if it is not.
+    """Return a warning if YAML read an unquoted scalar as something else than people expect, else ``""``.
 
     >>> explain_yaml_trap(750, "12:30")
     'YAML reads `12:30` as 750: put it in quotes'
@@ -128,11 +130,11 @@ def explain_yaml_trap(value: Any, raw: str | None) -> str:
 
 
 def read(path: Path, group: str, name: str) -> Document:
-    """Read one file. What is wrong with it is in the ``problems`` of the result, nothing is raised."""
+    """Read one file. Nothing is raised: what is wrong with the file is in the ``problems`` of the result."""
     where = display_path(path)
     try:
         with open_regular(path) as stream:
-            raw = stream.read(LARGEST_FILE + 1)
+            raw = stream.read(LARGEST_FILE + 1)  # one byte more than allowed shows that the file is too large
         text = raw.decode() if len(raw) <= LARGEST_FILE else ""
     except UnicodeDecodeError as error:
         return Document(path, group, name, problems=(Problem(where, "", f"is not UTF-8 text ({error.reason})"),))
@@ -143,7 +145,7 @@ def read(path: Path, group: str, name: str) -> Document:
     return _parse(path, group, name, where, text)
 
 
-@lru_cache(maxsize=64)  # the same file is read for its own sake, for Hydra and for its values
+@lru_cache(maxsize=64)  # composing reads a file several times: to check it, for Hydra's list of defaults, and for its values
 def _parse(path: Path, group: str, name: str, where: str, text: str) -> Document:
     try:
         _check_bounds(text)
@@ -174,10 +176,10 @@ def _parse(path: Path, group: str, name: str, where: str, text: str) -> Document
 
 
 class _TooMuchError(Exception):
-    """A file has more than a recipe may have.
+    """A file is over one of the limits above.
 
     Args:
-        message: What it is, such as "nested deeper than 32 levels".
+        message: Which one, such as "nested deeper than 32 levels".
         line: Counted from 1.
     """
 
@@ -190,7 +192,7 @@ def _check_bounds(text: str) -> None:
     """Check the size of a file token by token, before anything is built from it.
 
     Raises:
-        _TooMuchError: It is nested too deep, or has a value that is too long, or too many.
+        _TooMuchError: It is nested too deep, has a value that is too long, or has too many values.
     """
     depth = count = 0
     for event in yaml.parse(text, Loader=_Loader):
@@ -221,7 +223,10 @@ def _describe_syntax_error(error: yaml.MarkedYAMLError, text: str, where: str) -
 
 
 class _Walk:
-    """Builds plain data from YAML nodes and notes the line of each."""
+    """Builds plain data from YAML nodes and notes the line of each.
+
+    PyYAML's own constructor would lose the lines, take the last of two equal keys in silence, and not count aliases.
+    """
 
     def __init__(self, loader: Any, where: str, group: str) -> None:
         self.loader, self.where, self.group = loader, where, group
@@ -278,7 +283,7 @@ class _Walk:
                 self._say(key_node, (*path, key), "is written twice")
             own.add(key)
             result[key] = self._value(value_node, (*path, key))
-            if not isinstance(value_node, yaml.ScalarNode):
+            if not isinstance(value_node, yaml.ScalarNode):  # a map starts at its first key, a line below its own key
                 self.marks[(*path, key)] = self._mark(key_node, raw=False)
         return result
 
@@ -312,7 +317,7 @@ class _Walk:
             return 0
         try:
             return self.loader.construct_object(node, deep=True)
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):  # `!!bool maybe`, by what is wrong
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):  # `!!bool maybe` and the like
             self._say(node, path, f"is not of the kind that {node.tag[:60]} says")
             return None
 
@@ -326,7 +331,7 @@ class _Walk:
 
 
 def walk_scalars(value: Any, path: DottedPath = ()) -> Iterator[tuple[DottedPath, Any]]:
-    """Yield ``(path, scalar)`` of nested plain data, in its order."""
+    """Yield ``(path, scalar)`` of nested plain data, in the order of the data."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from walk_scalars(item, (*path, str(key)))

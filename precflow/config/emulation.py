@@ -1,6 +1,6 @@
-"""What the rules of an emulated fault may say, read from the source of the effects: nothing is imported, torch least of all.
+"""Checks the rules of an emulated fault against the source of the effects, without importing it or torch.
 
-The agent checks its rules once more; here a misspelt one is told with file and line before the first side runs.
+The agent checks its rules once more. This check comes before the first side runs, and its messages get a file and a line.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def effects() -> Mapping[str, Mapping[str, tuple[str, bool]]]:
     """Return effect -> parameter -> (annotation, whether it must be given)."""
     found = {}
     for node in ast.parse(_SOURCE.read_text(encoding="utf-8")).body:
+        # An effect is a public function of the module that returns an Effect.
         made = isinstance(node, ast.FunctionDef) and isinstance(node.returns, ast.Name) and node.returns.id == "Effect"
         if isinstance(node, ast.FunctionDef) and made and not node.name.startswith("_"):
             needed = len(node.args.args) - len(node.args.defaults)
@@ -41,7 +42,7 @@ def effects() -> Mapping[str, Mapping[str, tuple[str, bool]]]:
 
 
 def find_problems(rules: Sequence[Mapping[str, Any]]) -> PathProblems:
-    """Yield ``(path, message)`` for everything that no rule of an emulated fault can say."""
+    """Yield ``(path, message)`` for everything that is wrong in the rules of an emulated fault."""
     if len(rules) > _MOST_RULES:
         yield ("emulate", "rules"), f"has {len(rules)} rules; at most {_MOST_RULES}"
         return

@@ -1,8 +1,9 @@
-"""What the functions behind ``_target_`` take, read from their source: nothing is imported and nothing runs.
+"""Checks the names and arguments of ``_target_`` functions against their source, without importing or running them.
 
-A misspelt name or argument is told before the first side starts, and without torch. Shipped factories are always looked up;
-the user's functions and torch's only where a side runs here in the judge's own interpreter, which has the same modules.
-Where the source does not tell (compiled modules, decorators, names made at run time), nothing is said; the side will say it.
+A misspelt name or argument is found before the first side starts, and without torch. Precflow's own factories are always
+checked; functions of the user and of torch only if a side runs here in the judge's own interpreter, which has the same modules.
+If the source alone does not show what a function takes (compiled modules, decorators, names made at run time), nothing is
+reported: the side will report it.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from precflow.config.suggestions import did_you_mean
 from precflow.config.trust import TARGET
 
 _PARTS = ("model", "inputs", "loss", "optimizer")
-_OFFERED = {"optimizer": ("params", "parameters", "model")}  # what the agent passes by itself where the function takes it
+_OFFERED = {"optimizer": ("params", "parameters", "model")}  # arguments that the agent passes itself if the function has them
 _INIT = "__init__.py"
-_HOPS = 8  # imports that a name is followed through
-_AT_RUN_TIME = "globals( locals( vars( setattr( exec( sys.modules __path__ __dict__".split()  # how code makes names later
+_HOPS = 8  # how many `from x import y` a name is followed through; modules may import it from one another
+_AT_RUN_TIME = "globals( locals( vars( setattr( exec( sys.modules __path__ __dict__".split()  # signs of names made at run time
 _AGENT = Path(__file__).parents[1] / "agent" / "workloads"
 _KINDS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     "str": (str, "text"),
@@ -40,7 +41,7 @@ _KINDS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
 
 
 class _AbsentError(Exception):
-    """There is certainly no such module or name; ``near`` are names that were found in its place."""
+    """There is certainly no such module or name; ``near`` are the names that the module has."""
 
     def __init__(self, message: str, near: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -54,7 +55,7 @@ class _Names:
     Attributes:
         bound: Name -> every statement that binds it, with the name that it has where it is imported from.
         stars: Its ``from x import *``.
-        closed: Whether these are all names that it can have.
+        closed: Whether it can have no other names: no function uses ``global``, and there is no ``__getattr__``.
     """
 
     bound: dict[str, list[tuple[ast.stmt, str]]] = field(default_factory=dict)
@@ -63,7 +64,7 @@ class _Names:
 
 
 def check_shipped(config: RunConfig) -> PathProblems:
-    """Yield ``(path, message)`` for arguments that precflow's own factories do not take; other names are not trusted."""
+    """Yield ``(path, message)`` for arguments that precflow's own factories do not take, or not with such a value."""
     for part in _PARTS:
         spec = getattr(config.workload, part)
         name = next((name for name in FACTORIES if spec.get(TARGET) == SHIPPED + name), "")
@@ -77,18 +78,18 @@ def check_shipped(config: RunConfig) -> PathProblems:
 
 
 def check_user_code(config: RunConfig) -> PathProblems:
-    """Yield names and arguments that the user's own code, or torch, does not have, as far as this machine can tell."""
+    """Yield names and arguments that the user's own code, or torch, does not have, as far as this machine shows it."""
     running = [name for name in config.sides if not getattr(config, name).dump]
     if any(_is_our_own(getattr(config, name)) for name in running):
         for part in _PARTS:
             yield from _of_user(("workload", part), getattr(config.workload, part), offered=_OFFERED.get(part, ()))
-    if not config.stages or "compare" in config.stages:  # which loads them into this very process
+    if not config.stages or "compare" in config.stages:  # the user's metrics are loaded into this process by `compare`
         for name, declared in config.metrics.items():
             yield from _of_user(("metrics", name), declared)
 
 
 def _is_our_own(side: Side) -> bool:
-    """Tell whether a side finds modules where this process finds them."""
+    """Return whether a side finds the same modules as this process."""
     return not (side.interpreter or side.setup or side.launcher or "PYTHONPATH" in side.variables)
 
 
@@ -110,11 +111,11 @@ def _of_user(path: DottedPath, spec: Mapping[str, Any], *, offered: Sequence[str
 def _misfits(
     path: DottedPath, spec: Mapping[str, Any], signature: inspect.Signature, *, offered: Sequence[str]
 ) -> PathProblems:
-    """Yield the arguments that a function does not take, and those that it misses."""
+    """Yield the arguments that a function does not take, and the required ones that are missing."""
     function = str(spec[TARGET]).rpartition(".")[2]
     parameters = signature.parameters
     if any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters.values()):
-        return
+        return  # `_target_` passes arguments by name, which these do not take; left to the side
     named = [
         name
         for name, parameter in parameters.items()
@@ -140,10 +141,10 @@ def _of_other_types(path: DottedPath, spec: Mapping[str, Any], signature: inspec
 
 
 def _unlike(value: Any, annotation: ast.expr) -> str:
-    """Return what was expected where a value is not of an annotated simple type, else ``""``."""
+    """Return what was expected if a value is not of its annotated simple type (or ``Sequence`` of one), else ``""``."""
     if isinstance(annotation, ast.Name) and annotation.id in _KINDS:
         kind, words = _KINDS[annotation.id]
-        fits = isinstance(value, kind) and (annotation.id == "bool" or not isinstance(value, bool))
+        fits = isinstance(value, kind) and (annotation.id == "bool" or not isinstance(value, bool))  # True is an int in Python
         return "" if fits else words
     if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Sequence":
         if not isinstance(value, (list, tuple)):
@@ -153,7 +154,7 @@ def _unlike(value: Any, annotation: ast.expr) -> str:
 
 
 def _source(module: str) -> Path | None:
-    """Return the file of a module as a side finds it: what is installed first; ``None`` where that cannot be told.
+    """Return the file of a module as a side finds it, installed packages first; ``None`` if it has no Python source here.
 
     Raises:
         _AbsentError: There is no such module.
@@ -181,7 +182,11 @@ def _source(module: str) -> Path | None:
 
 
 def _top_level(name: str) -> Any:
-    """Return the spec of a top-level module: installed ones come before those of this folder, as in a side."""
+    """Return the spec of a top-level module, ``None`` if there is none.
+
+    Installed modules come before those in the working directory, as in a side. In this process it may be the other way round:
+    ``python -m precflow`` puts the working directory first.
+    """
     working = os.getcwd()  # noqa: PTH109  compared with texts
     installed = PathFinder.find_spec(name, [folder for folder in sys.path if folder not in ("", ".", working)])
     if installed is not None:
@@ -205,7 +210,7 @@ def _read(file: Path) -> ast.Module | None:
 
 
 def _look_up(file: Path, module: str, name: str, hops: int = 0) -> inspect.Signature | None:
-    """Return how a function or class of a module is called; ``None`` where its source does not tell.
+    """Return the signature of a function or class of a module; ``None`` if the source does not show it.
 
     Raises:
         _AbsentError: The module certainly has no such name.
@@ -215,7 +220,7 @@ def _look_up(file: Path, module: str, name: str, hops: int = 0) -> inspect.Signa
         return None
     names = _top_level_names(tree)
     near = list(names.bound)
-    ways = names.bound.get(name, [])
+    ways = names.bound.get(name, [])  # more than one for `try: from a import f; except ImportError: def f()...`, undecidable
     if len(ways) == 1 and isinstance(ways[0][0], ast.ImportFrom):
         source = _imported(ways[0][0], file, module)
         return None if source is None else _look_up(*source, ways[0][1], hops + 1)
@@ -235,7 +240,7 @@ def _look_up(file: Path, module: str, name: str, hops: int = 0) -> inspect.Signa
 
 
 def _called(statement: ast.stmt) -> inspect.Signature | None:
-    """Return how what a statement defines is called; ``None`` where a decorator, a base or ``__new__`` may change that."""
+    """Return the signature of what a statement defines; ``None`` if a decorator, a base or ``__new__`` may change it."""
     if isinstance(statement, ast.FunctionDef) and not statement.decorator_list:
         return _signature_of(statement)
     if not isinstance(statement, ast.ClassDef) or statement.decorator_list or statement.keywords:
@@ -249,7 +254,7 @@ def _called(statement: ast.stmt) -> inspect.Signature | None:
 
 
 def _imported(statement: ast.ImportFrom, file: Path, module: str) -> tuple[Path, str] | None:
-    """Return file and name of the module that ``from x import y`` reads; ``None`` where that cannot be told."""
+    """Return file and name of the module that ``from x import y`` reads; ``None`` if its source cannot be found."""
     if statement.level:
         package = module.split(".") if file.name == _INIT else module.split(".")[:-1]
         package = package[: len(package) - statement.level + 1]
@@ -262,13 +267,13 @@ def _imported(statement: ast.ImportFrom, file: Path, module: str) -> tuple[Path,
         return None if found is None else (found, ".".join([*package, *inner]))
     try:
         source = _source(statement.module or "")
-    except _AbsentError:  # it may be an optional one
+    except _AbsentError:  # an optional dependency, maybe
         return None
     return None if source is None else (source, statement.module or "")
 
 
 def _top_level_names(tree: ast.Module) -> _Names:
-    """Return what a module binds outside of functions and classes."""
+    """Return the names that a module binds outside of functions and classes, in all branches of its code."""
     names = _Names()
     waiting: list[ast.AST] = list(tree.body)
     while waiting:
@@ -293,7 +298,7 @@ def _top_level_names(tree: ast.Module) -> _Names:
 
 
 def _signature_of(node: ast.FunctionDef) -> inspect.Signature:
-    """Return the signature of a function definition; annotations are their text, defaults only say that there is one."""
+    """Return the signature of a function definition. Annotations are text; a default is ``None``, whatever its value."""
     arguments, found = node.args, []
     positional = [*arguments.posonlyargs, *arguments.args]
     required = len(positional) - len(arguments.defaults)

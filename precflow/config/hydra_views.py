@@ -1,6 +1,6 @@
 """Hydra's own views of precflow's configuration: ``--cfg``, ``--info``, ``--help`` and tab completion.
 
-The words are checked first, as for a run, so that Hydra reads nothing that was not checked. Its exit code 1 becomes 2.
+The overrides are checked first, as for a run, so that Hydra reads only what was checked. Its exit code 1 becomes 2.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from precflow.streams import write
 
 
 def show(line: CommandLine) -> int:
-    """Let Hydra show what an option asks for; return 0, or 2 if it cannot.
+    """Let Hydra print what an option asks for; return 0, or 2 if it cannot.
 
     Raises:
         ConfigError: The words are not usable.
@@ -40,17 +40,19 @@ def show(line: CommandLine) -> int:
     within = (*extra, *list_folders(line.config_dirs))
     recipe_source.register()
     with recipe_source.search_in(within):
-        # Hydra's own help is about no recipe, and Hydra fails where one is chosen.
+        # Hydra's own help needs no recipe, and fails if one is chosen.
         return _run_hydra([*line.options, *(word.text for word in words if not line.asks_for("--hydra-help"))])
 
 
 def complete_word(arguments: Sequence[str], config_dirs: Sequence[Path] = (), verbs: Mapping[str, bool] | None = None) -> int:
-    """Install, remove or answer tab completion, with the words exactly as the shell gave them.
+    """Install, remove or answer tab completion.
+
+    The shell puts the line that was typed so far into the variable ``COMP_LINE`` and reads the completions from stdout.
 
     Args:
         arguments: Hydra's option with its values.
         config_dirs: Folders of recipes.
-        verbs: Name -> whether overrides follow it. Behind other verbs are files, which the shell completes by itself.
+        verbs: Name -> whether overrides follow it. After other verbs come files, which the shell completes by itself.
     """
     typed = os.environ.get("COMP_LINE", "")
     _, *words = typed.split(" ")
@@ -63,7 +65,7 @@ def complete_word(arguments: Sequence[str], config_dirs: Sequence[Path] = (), ve
     if len(words) > 1 and words[0] in (verbs or {}):
         if not (verbs or {})[words[0]]:
             return 0
-        typed = typed.replace(f" {words[0]} ", " ", 1)
+        typed = typed.replace(f" {words[0]} ", " ", 1)  # Hydra knows no verbs
     os.environ["COMP_LINE"] = typed.replace(
         " +", " "
     )  # the groups are in the defaults, so Hydra completes them without the plus
@@ -77,7 +79,7 @@ def complete_word(arguments: Sequence[str], config_dirs: Sequence[Path] = (), ve
 
 
 def _with_plus(answer: str) -> str:
-    """Return completions as the shell compares them with what was typed: each behind a plus."""
+    """Return completions with a plus before each: the shell compares them with the word that was typed, which has one."""
     return " ".join(f"+{word}" for word in answer.split()) + "\n"
 
 
@@ -99,4 +101,4 @@ def _run_hydra(arguments: Sequence[str]) -> int:
 
 
 def _nothing(config: DictConfig) -> None:
-    """Run nothing: Hydra wants a function, and every option that leads here only shows something."""
+    """Do nothing: Hydra wants a function to run, and every option that leads here only prints something."""

@@ -1,7 +1,7 @@
 """Replaces references such as ``${site.paths.models}`` by the value of another key of the same configuration.
 
-There are no resolvers and there is no access to the environment: a recipe that could read ``${oc.env:TOKEN}`` could carry it
-into a report.
+OmegaConf's resolvers are not supported, above all not those that read the environment: a recipe that may say
+``${oc.env:TOKEN}`` could copy a secret into a report.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from typing import Any
 from precflow.config.documents import DottedPath
 from precflow.config.schema import RunConfig, plain
 
-MOST_COPIED = 100_000  # values that references may bring in, of a whole configuration
-LONGEST_COPIED = 1 << 20  # characters of them
+# How much references may copy in a whole configuration. Without a bound, eight keys that each refer to the one before ten times
+# would make 10^8 values.
+MOST_COPIED = 100_000  # values
+LONGEST_COPIED = 1 << 20  # characters
 REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 KEY = re.compile(r"[^\W\d][\w-]*(\.[\w-]+|\[\d+\])*")
-_DEEPEST = 8
-_MOST_PROBLEMS = 100  # that are shown
+_DEEPEST = 8  # references that lead to references
+_MOST_PROBLEMS = 100  # problems that are kept to be shown
 _MISSING = object()
 
 
@@ -27,7 +29,8 @@ class Interpolation:
 
     Attributes:
         problems: ``(path, message)`` of every reference that leads nowhere.
-        read: Path of a value with references -> every path that was read for it, its own included.
+        read: Path of a value with references -> every path that was read for it, its own included. A value is trusted only as
+            much as the least trusted of them.
     """
 
     def __init__(self, data: Mapping[str, Any], *, site: str) -> None:
@@ -39,7 +42,7 @@ class Interpolation:
         self.read: dict[DottedPath, set[DottedPath]] = {}
 
     def resolve(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the data with its references replaced; those that lead nowhere are left and noted."""
+        """Return the data with its references replaced; those that lead nowhere stay as text, and are added to ``problems``."""
         try:
             found: dict[str, Any] = self._resolved(data, (), (), ())
         except _TooMuchError as error:
@@ -56,11 +59,11 @@ class Interpolation:
         """Return a value with its references replaced.
 
         Args:
-            value: As it is written.
+            value: The value as written.
             path: Where the result goes.
-            source: Where it is written.
-            trail: Where the references stand that led here, the first one first.
-            text: It becomes a part of the text at ``path``.
+            source: Where the value is written.
+            trail: Paths of the references that led here, the first one first.
+            text: The result becomes a part of the text at ``path``.
         """
         if isinstance(value, (Mapping, list, tuple)) and value:
             items = value.items() if isinstance(value, Mapping) else enumerate(value)
@@ -100,10 +103,10 @@ class Interpolation:
             self.problems.append((path, message))
 
     def _count(self, value: Any, reference: DottedPath) -> None:
-        """Count what a reference brings in: references to references multiply.
+        """Count what references copy.
 
         Raises:
-            _TooMuchError: It is more than any recipe needs.
+            _TooMuchError: All references together copy more than any recipe needs.
         """
         self._copied += 1
         self._characters += len(value) if isinstance(value, str) else 1
@@ -126,7 +129,7 @@ class Interpolation:
 
 
 class _TooMuchError(Exception):
-    """References bring in more than they may."""
+    """References copy more than ``MOST_COPIED`` values or ``LONGEST_COPIED`` characters."""
 
     def __init__(self, reference: DottedPath) -> None:
         super().__init__()

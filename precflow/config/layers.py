@@ -1,4 +1,4 @@
-"""Lays files and command line over each other: maps merge, other values replace, and each keeps the line that set it."""
+"""Merges files and the command line: maps merge, other values replace, and each value keeps the line that set it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Layers:
         self.marks: dict[DottedPath, Mark] = {}
 
     def add(self, document: Document, package: DottedPath = ()) -> None:
-        """Lay a file over what is there already.
+        """Merge a file over what is there already.
 
         Args:
             document: The file.
@@ -37,7 +37,7 @@ class Layers:
         self._overlay(self.data, data, (), marks)
 
     def assign(self, path: DottedPath, value: Any, mark: Mark) -> str:
-        """Set one value; a map is merged into an existing map. Return what is wrong, or ``""``."""
+        """Set one value; a map is merged into an existing map. Return why it cannot be set, ``""`` if it was."""
         marks = {(*path, *inner): Mark(mark.place, None) for inner, _ in walk_scalars(value)}
         marks[path] = mark
         parent = self._parent(path)
@@ -49,7 +49,7 @@ class Layers:
         return ""
 
     def remove(self, path: DottedPath) -> str:
-        """Remove one key. Return what is wrong, or ``""``."""
+        """Remove one key. Return why it cannot be removed, ``""`` if it was."""
         here: Any = self.data
         for part in path[:-1]:
             here = here.get(part) if isinstance(here, Mapping) else None
@@ -72,7 +72,7 @@ class Layers:
     def _overlay(
         self, under: dict[str, Any], over: Mapping[str, Any], path: DottedPath, marks: Mapping[DottedPath, Mark]
     ) -> None:
-        if under.get(TARGET, over.get(TARGET)) != over.get(TARGET, under.get(TARGET)):
+        if under.get(TARGET, over.get(TARGET)) != over.get(TARGET, under.get(TARGET)):  # both name a function, and not the same
             self._drop_arguments(under, path)
         for key, value in over.items():
             here = (*path, key)
@@ -87,7 +87,8 @@ class Layers:
     def _drop_arguments(self, under: dict[str, Any], path: DottedPath) -> None:
         """Remove the arguments of a function that another function replaces, except those from the command line.
 
-        A recipe that inherits ``{_target_: a.build, layers: 2}`` and says ``_target_: b.build`` has no ``layers`` in mind.
+        If a recipe inherits ``{_target_: a.build, layers: 2}`` and says ``_target_: b.build``, ``b.build`` must not get
+        ``layers``.
         """
         for key in [key for key in under if self.mark((*path, key)).place != COMMAND_LINE]:
             self._forget((*path, key), under.pop(key))

@@ -1,7 +1,7 @@
-"""The overrides of a command line: what was typed, what Hydra reads, which key each of them sets.
+"""The overrides of a command line: as typed, as Hydra reads them, and which key each of them sets.
 
-``key=value``, ``+key=value`` and ``++key=value`` mean the same: precflow checks keys against its schema, so nobody has to
-know whether Hydra has seen a key before. ``~key`` removes a key. The order of the words has no meaning.
+``key=value``, ``+key=value`` and ``++key=value`` mean the same: precflow checks keys against its schema, so the user need not
+know, as with Hydra alone, whether a key exists already. ``~key`` removes a key. The order of the words has no meaning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from precflow.config.search_path import GROUPS, SearchFolder, is_file, list_fold
 from precflow.config.suggestions import find_near
 from precflow.errors import ConfigError, Problem
 
-_MOST_SHOWN = 100  # problems of one configuration
+_MOST_SHOWN = 100  # problems that one error lists
 _KEY = re.compile(r"[^\W\d][\w-]*(\.[\w-]+)*")
 
 
@@ -34,12 +34,12 @@ class Word:
     Attributes:
         typed: As it was typed.
         text: As Hydra reads it: quoted if needed, with the prefix that Hydra wants.
-        key: Dotted key, ``tolerance.rules.0.match``; a group's name for a choice of group.
+        key: Dotted key such as ``tolerance.rules.0.match``, or the name of a group.
         value: The parsed value.
         raw: The text after the ``=`` if the value is one plain scalar, else ``None``.
         group: One of ``GROUPS``, or ``""`` for a key.
         removes: It removes the key.
-        choices: The overrides that a sweep over this word consists of; a single one if it is no sweep.
+        choices: The overrides of the jobs that a sweep over this word starts; a single one if it is no sweep.
     """
 
     typed: str
@@ -58,7 +58,7 @@ class Word:
 
 
 def read(words: Sequence[str], *, within: Sequence[SearchFolder] = ()) -> tuple[list[Word], list[Problem]]:
-    """Return the overrides and everything that is wrong with them, unknown keys included.
+    """Return the usable overrides, and a problem for each of the others, unknown keys included.
 
     Args:
         words: As typed.
@@ -81,7 +81,7 @@ def find_sweeps(words: Sequence[Word]) -> list[Problem]:
 
 
 def expand_sweep(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> list[tuple[str, ...]]:
-    """Return the overrides of every job of ``-m``, in the order of Hydra's basic sweeper (last word fastest).
+    """Return the overrides of every job of ``-m``, in the order of Hydra's basic sweeper: the last word changes fastest.
 
     Raises:
         ConfigError: The words are not usable.
@@ -96,7 +96,7 @@ def expand_sweep(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) 
 
 
 def build_error(problems: Sequence[Problem], overrides: Sequence[str]) -> ConfigError:
-    """Return the error that shows all problems at once and how to check again without running."""
+    """Return the error that lists all problems at once, and the command that checks again without running."""
     count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
     only_typed = all(problem.place == COMMAND_LINE for problem in problems)
     where = "in the command line" if only_typed else "in the configuration"
@@ -177,7 +177,7 @@ def _explain_bare_word(typed: str, within: Sequence[SearchFolder]) -> str:
 
 
 def _align_keys(problems: Sequence[Problem]) -> list[Problem]:
-    """Indent keys without a plus where others have one, so that the column reads straight."""
+    """Indent keys without a plus by one space if others have one, so that the names stand below each other."""
     if not any(problem.key.startswith("+") for problem in problems):
         return list(problems)
     return [
@@ -205,7 +205,7 @@ def resolve_recipe_files(words: Sequence[Word]) -> tuple[list[Word], list[Search
 
 
 def list_chosen(words: Sequence[Word], group: str) -> list[str]:
-    """Return the names that the command line chose in a group, the last word winning."""
+    """Return the names that the command line chose in a group; the last word wins."""
     values = [word.value for word in words if word.group == group]
     last = values[-1] if values else []
     return [str(item) for item in last] if isinstance(last, list) else [str(last)]

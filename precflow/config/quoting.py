@@ -1,7 +1,7 @@
 """Quotes values that Hydra's grammar refuses: ``2^-10``, ``s3://桶/模型``, ``~/x``, ``/data/a=b``, ``/data/x(1)``.
 
-A value that Hydra can parse stays as it is, so its lists, maps and sweeps keep working. Only the part that does not parse is
-put in double quotes.
+A value that Hydra can parse stays as it is, so that lists, maps and sweeps keep working. In a list or map only the entries that
+do not parse are put in double quotes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def quote(value: str, *, many: bool = False) -> str:
     >>> quote("2^-10"), quote("[a,--config=b.yaml]"), quote("0.5")
     ('"2^-10"', '[a,"--config=b.yaml"]', '0.5')
     """
-    if _is_taken(value):
+    if _is_taken(value):  # Hydra parses it as it is
         return value
     attempts: list[Callable[[], str]] = []
     if value.startswith("[") and value.endswith("]"):
@@ -66,6 +66,8 @@ def put_in_quotes(text: str) -> str:
     >>> put_in_quotes('say "hi"')
     '"say \\"hi\\""'
     """
+    # In Hydra's grammar backslashes are escapes only before a quote. Those before an inner or the closing quote are doubled, all
+    # others stay.
     inner = re.sub(r'(\\*)"', lambda match: match[1] * 2 + '\\"', text)
     trailing = len(inner) - len(inner.rstrip("\\"))
     return f'"{inner}{chr(92) * trailing}"'

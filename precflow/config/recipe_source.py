@@ -1,7 +1,7 @@
 """Lets Hydra read precflow's folders: ``+recipe=llama/attention`` reads ``recipes/llama/attention.yaml``.
 
 Hydra alone cannot do it: it names a group after its folder (the group here is ``recipe``, the folder ``recipes/``), and it
-knows one folder for a group. A file without ``# @package _global_`` still goes to the top. Whatever
+knows one folder for a group. A recipe's keys go to the top of the configuration even without ``# @package _global_``. Whatever
 :mod:`precflow.config.trust` forbids is refused here once more, so that no file gets into Hydra unchecked.
 """
 
@@ -29,6 +29,7 @@ from precflow.errors import TrustError
 
 SCHEME = "precflow"
 
+# Hydra makes sources and plugins by itself, so that nothing can be passed to them but in variables of the module.
 _CURRENT: ContextVar[tuple[SearchFolder, ...]] = ContextVar("folders", default=())
 _WITH_VALUES: ContextVar[bool] = ContextVar("with_values", default=True)
 
@@ -43,7 +44,7 @@ class FolderSource(ConfigSource):
 
     @staticmethod
     def scheme() -> str:
-        """Return what stands before ``://``."""
+        """Return the word before ``://`` in addresses of this source."""
         return SCHEME
 
     def load_config(self, config_path: str) -> ConfigResult:
@@ -51,7 +52,7 @@ class FolderSource(ConfigSource):
 
         Raises:
             ConfigLoadError: There is no such file, or it is not YAML.
-            TrustError: It is more than data.
+            TrustError: It has something that :func:`precflow.config.trust.find_forbidden_text` forbids.
         """
         name = self._name(config_path)
         file = self._folder.file(name) if name else None
@@ -73,21 +74,21 @@ class FolderSource(ConfigSource):
         )
 
     def available(self) -> bool:
-        """Tell whether the folder exists."""
+        """Return whether the folder exists."""
         return self._folder.folder.is_dir()
 
     def is_group(self, config_path: str) -> bool:
-        """Tell whether a path is this group or a folder in it."""
+        """Return whether a path is this group or a folder in it."""
         inside = self._inside(config_path)
         return config_path == "" or (inside is not None and (self._folder.folder / inside).is_dir())
 
     def is_config(self, config_path: str) -> bool:
-        """Tell whether a path is a file of this group."""
+        """Return whether a path is a file of this group."""
         name = self._name(config_path)
         return bool(name) and self._folder.file(name) is not None
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
-        """Return what stands directly in a group."""
+        """Return the files and folders directly in a group or in a folder of it."""
         if config_path == "":
             return [] if results_filter == ObjectType.CONFIG else [self._folder.group]
         inside = self._inside(config_path)
@@ -110,7 +111,7 @@ class FoldersFirst(SearchPathPlugin):
     """Puts the folders of users and teams before ``conf``, so that their file wins over a shipped one of the same name."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Add the folders that are searched now: none, if another Hydra application runs in this process."""
+        """Add the folders of :func:`search_in`; outside of it there are none, so other Hydra applications are not affected."""
         path = search_path.get_path()
         before = next((number for number, element in enumerate(path) if element.provider == "main"), 0)
         elements = [SearchPathElement(folder.origin, address(folder)) for folder in _CURRENT.get() if folder.group in GROUPS]
@@ -131,7 +132,7 @@ def register() -> None:
 
 @contextmanager
 def search_in(within: Sequence[SearchFolder], *, values: bool = True) -> Iterator[None]:
-    """Make Hydra look into these folders; without ``values`` it gets only the ``defaults`` of each file, which is quicker."""
+    """Make Hydra search these folders; without ``values`` it gets only the ``defaults`` of each file, which is quicker."""
     token, with_values = _CURRENT.set(tuple(within)), _WITH_VALUES.set(values)
     try:
         yield

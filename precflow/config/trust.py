@@ -1,4 +1,4 @@
-"""What a recipe may say: recipes come from strangers, and none of them may decide which code runs on a machine.
+"""What a recipe may set. Recipes may come from strangers, and none of them may decide which code runs on a machine.
 
 A recipe may set the keys in ``RECIPES_MAY_SET``; every other key belongs to a site file or the command line. ``_target_`` may
 name a factory of precflow, one of torch's own optimizers or losses, or a function of a package that the user trusts in a site
@@ -37,9 +37,7 @@ TARGET = "_target_"
 
 _LIMITS = f"{' '.join(LIMITED)} metrics.*"
 _SIDE = "device dtype variables.*"
-RECIPES_MAY_SET: Mapping[
-    str, str
-] = {  # section -> keys; `.*` is everything below a key. What is not here, a recipe may not set
+RECIPES_MAY_SET: Mapping[str, str] = {  # section -> keys; `.*` is everything below a key. A recipe may set no other key
     "about": "title owner needs",
     "environment": "same",
     "environment.require": "free_disk torch python",
@@ -60,6 +58,7 @@ RECIPES_MAY_SET: Mapping[
 }
 ELSEWHERE = "give it on the command line or in a site file"
 _LISTED = [tuple(f"{section}.{key}".strip(".").split(".")) for section, keys in RECIPES_MAY_SET.items() for key in keys.split()]
+# The same as paths: keys that have to match as they are, keys with anything below them, and the sections around both.
 _CLOSED = frozenset(path for path in _LISTED if path[-1] != "*")
 _OPEN = frozenset(path[:-1] for path in _LISTED if path[-1] == "*")
 _ABOVE = frozenset(path[:length] for path in _LISTED for length in range(len(path)))
@@ -69,7 +68,7 @@ _DEFAULT_GROUPS = re.compile(r"override +/?(capture|emulate)")
 
 
 def may_set(path: DottedPath) -> bool:
-    """Tell whether a recipe may set a key, or keys below it; all entries of a list are alike.
+    """Return whether a recipe may set a key, or keys below it; all entries of a list are alike.
 
     >>> may_set(("target", "dtype")), may_set(("target", "interpreter")), may_set(("tolerance", "rules", "0", "match"))
     (True, False, True)
@@ -81,7 +80,7 @@ def may_set(path: DottedPath) -> bool:
 def find_forbidden_values(
     data: Mapping[str, Any], read: Mapping[DottedPath, Iterable[DottedPath]], mark: Callable[[DottedPath], Mark]
 ) -> Iterator[tuple[DottedPath, str]]:
-    """Yield ``(path, message)`` for every composed value that comes from a recipe, even in part, and must not.
+    """Yield ``(path, message)`` for every composed value that a recipe may not set and that comes, even in part, from one.
 
     Args:
         data: Composed values, references replaced.
@@ -108,7 +107,7 @@ def find_forbidden_values(
 
 
 def find_untrusted_targets(data: Mapping[str, Any], packages: Iterable[str]) -> Iterator[tuple[DottedPath, str]]:
-    """Yield ``(path, message)`` for every ``_target_`` that may not be resolved, however deep it stands."""
+    """Yield ``(path, message)`` for every ``_target_``, at any depth, whose function may not be used."""
     known = tuple(packages)
     for path, value in walk_scalars(data):
         if TARGET not in path:
@@ -120,7 +119,7 @@ def find_untrusted_targets(data: Mapping[str, Any], packages: Iterable[str]) -> 
 
 
 def list_trusted_packages(sites: Iterable[Document]) -> tuple[str, ...]:
-    """Return the packages that the user trusts, in ``PRECFLOW_TRUST``, the user's configuration and the chosen site files.
+    """Return the packages that the user trusts: from ``PRECFLOW_TRUST``, the chosen site files and the user's ``config.yaml``.
 
     Raises:
         ConfigError: The user's configuration file is not usable.
@@ -133,7 +132,7 @@ def list_trusted_packages(sites: Iterable[Document]) -> tuple[str, ...]:
 
 
 def find_forbidden_text(document: Document) -> Iterator[Problem]:
-    """Yield what makes a file more than data, whatever it is combined with: Hydra's keys, resolvers, keys of a machine."""
+    """Yield what a file may not have, whatever it is combined with: settings of Hydra, resolvers, keys of a machine."""
     first = f"{document.marks[('defaults',)].place}" if ("defaults",) in document.marks else str(document.path)
     if "hydra" in document.data:
         yield Problem(
@@ -174,16 +173,16 @@ def walk_values(value: Any, path: DottedPath = ()) -> Iterator[tuple[DottedPath,
 
 
 def list_parents(document: Document) -> tuple[str, ...]:
-    """Return the names of the recipes that this one inherits from, as they are looked up."""
+    """Return the names of the recipes that this one inherits from, without ``/recipe/`` in front."""
     names = (entry for entry in document.defaults if isinstance(entry, str) and entry != "_self_")
     return tuple(name.removeprefix("/").removeprefix("recipe/") if name.startswith("/") else name for name in names)
 
 
 def make_defaults_absolute(defaults: Iterable[Any]) -> list[Any]:
-    """Return the entries of a ``defaults`` list as Hydra reads them the same from anywhere.
+    """Return the entries of a ``defaults`` list with absolute names, which Hydra reads the same from anywhere.
 
-    Names are those of ``precflow ls``. Hydra would take them relative to the group for one recipe and relative to the
-    recipe's own folder for a stacked one.
+    Recipes use the names of ``precflow ls``. Hydra would look them up in the group for a recipe that is chosen, but in the
+    recipe's own folder for one that is inherited.
     """
     found: list[Any] = []
     for entry in defaults:
@@ -195,7 +194,7 @@ def make_defaults_absolute(defaults: Iterable[Any]) -> list[Any]:
 
 
 def explain_refusal(path: DottedPath, value: Any) -> str:
-    """Say why a recipe may not give a key this value; return ``""`` if it may. References are replaced already."""
+    """Return why a recipe may not give a key this value, ``""`` if it may. References are replaced already."""
     if not may_set(path):
         return f"belongs to a machine, not to a recipe: {ELSEWHERE}"
     parts = tuple(part for part in path if not part.isdigit())
@@ -210,7 +209,7 @@ def explain_refusal(path: DottedPath, value: Any) -> str:
 
 
 def _explain_more_than_text(path: DottedPath, value: Any) -> str:
-    """Say what makes a key or a value more than text and plain references; return ``""`` if nothing does."""
+    """Return what is wrong with a key or a value that is more than text and plain references, else ``""``."""
     if any("${" in part for part in path):
         return "a key is written out: only values may have references"
     if not isinstance(value, str) or "${" not in value:
@@ -249,7 +248,7 @@ def _is_site_path(path: DottedPath) -> bool:
 
 
 def _shortest_refused(path: DottedPath) -> DottedPath:
-    """Return the part of a path that already says what a recipe may not: ``site`` for ``site.trusted.0``."""
+    """Return the shortest part of a path that a recipe may not set: ``site`` for ``site.trusted.0``."""
     return next((path[:length] for length in range(1, len(path)) if not may_set(path[:length])), path)
 
 
