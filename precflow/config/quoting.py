@@ -66,8 +66,8 @@ def put_in_quotes(text: str) -> str:
     >>> put_in_quotes('say "hi"')
     '"say \\"hi\\""'
     """
-    # In Hydra's grammar backslashes are escapes only before a quote. Those before an inner or the closing quote are doubled, all
-    # others stay.
+    # In Hydra's grammar backslashes are escapes only before a quote. Those before an inner or the closing quote are doubled;
+    # all others stay.
     inner = re.sub(r'(\\*)"', lambda match: match[1] * 2 + '\\"', text)
     trailing = len(inner) - len(inner.rstrip("\\"))
     return f'"{inner}{chr(92) * trailing}"'
