@@ -1,7 +1,9 @@
-"""Elements by their bit patterns: int32 is float32, int16 is bfloat16, uint16 is float16; all are decoded to float32's bits.
+"""Compiled helpers that read elements by their bit patterns, all decoded to the bits of float32.
 
-Integers are wrapped in ``int32(...)`` throughout: numba widens mixed arithmetic to 64 bits, which would halve the lanes.
-Helpers whose result hangs on the type are overloads, because a kernel made by a closure is never found in the cache.
+numba has no bfloat16, so the type of an array stands for that of its elements: int32 for float32, int16 for bfloat16 and uint16
+for float16. Integers are wrapped in ``int32(...)`` throughout: numba widens mixed arithmetic to 64 bits, and a vector register
+holds only half as many of those. Helpers that differ by type are overloads; a function made for each type by a closure would
+never be found in numba's cache.
 """
 
 from __future__ import annotations
@@ -14,17 +16,17 @@ from numba.extending import intrinsic, overload, register_jitable
 
 int32, uint32, float32, float64, int64, uint64 = np.int32, np.uint32, np.float32, np.float64, np.int64, np.uint64
 
-FAST = {"reassoc", "contract", "nsz"}  # of sums alone: their rounding may differ, no comparison's outcome may
-SIGN = int32(31)
-MAGNITUDE = int32(0x7FFFFFFF)
+FAST = {"reassoc", "contract", "nsz"}  # used only for sums, whose rounding may differ; comparisons must not come out otherwise
+SIGN = int32(31)  # shift that leaves the sign: -1 or 0
+MAGNITUDE = int32(0x7FFFFFFF)  # mask of all bits but the sign
 _HALF_LARGEST = int32(0x477FE000)  # 65504, as float32's bits
-_HALF_NORMAL = int32(0x38800000)  # 2^-14
-_BRAIN_LARGEST = int32(0x7F7F0000)
+_HALF_NORMAL = int32(0x38800000)  # 2^-14, float16's smallest normal value
+_BRAIN_LARGEST = int32(0x7F7F0000)  # bfloat16's largest finite value
 
 
 @register_jitable
 def as_float32(bits: Any) -> Any:
-    """Return the float32 that has these bits."""
+    """Return the float32 with the given bits."""
     return int32(bits).view(float32)
 
 
@@ -36,21 +38,21 @@ def bits_of_float32(value: Any) -> Any:
 
 @register_jitable
 def bits_of_float64(value: Any) -> Any:
-    """Return the bits of a float64, as int64: the maximum of these is that of the values, where none is negative."""
+    """Return the bits of a float64, as int64. Values that are not negative have the same order as their bits."""
     return float64(value).view(int64)
 
 
 @register_jitable
 def as_float64(bits: Any) -> Any:
-    """Return the float64 that has these bits."""
+    """Return the float64 with the given bits."""
     return int64(bits).view(float64)
 
 
 def _multiply_add(_context, first, second, third):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  numba's own form
-    """Return ``first * second + third`` of float32, rounded once, by whatever processor."""
+    """Return ``first * second + third`` of float32, rounded once, on every processor."""
 
     def code(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        """Build the one instruction."""
+        """Build LLVM's fused multiply-add."""
         return builder.fma(*arguments)
 
     return types.float32(first, second, third), code
@@ -61,21 +63,31 @@ multiply_add: Any = intrinsic(_multiply_add)
 
 @register_jitable
 def order(bits: Any, magnitude: Any) -> Any:
-    """Return an integer in the order of the values, one apart for neighbours; -0 and +0 are both 0."""
+    """Return an integer that orders values: neighbouring values are 1 apart, and -0 and +0 are both 0.
+
+    Args:
+        bits: The value's bits, sign-extended to int32.
+        magnitude: Mask of all bits but the sign.
+    """
+    # Negative floats grow in the wrong direction as integers, so their magnitude is negated: (m ^ -1) - (-1) = -m.
     sign = int32(bits >> SIGN)
     return int32(int32(int32(bits & magnitude) ^ sign) - sign)
 
 
 @register_jitable
 def _decode_half(bits: Any) -> Any:
+    """Return float32's bits of a float16's bits; infinities and NaN become finite values from 65536 on."""
+    # Exponent and significand are moved to where float32 has them. Its exponent is biased by 127 and not by 15, hence 2^112;
+    # the multiplication also makes subnormal values of float16 normal.
     scaled = bits_of_float32(as_float32(int32(int32(bits & int32(0x7FFF)) << int32(13))) * float32(2.0**112))
     return int32(scaled | int32(int32(bits & int32(0x8000)) << int32(16)))
 
 
 @register_jitable
 def _round_to_brain(bits: Any) -> Any:
-    """Return bfloat16's bits, sign extended, of a float32; beyond the largest, the largest; ties go to even."""
+    """Round a float32's bits to bfloat16's, sign-extended; ties to even, and values beyond the largest become the largest."""
     magnitude = min(int32(bits & MAGNITUDE), _BRAIN_LARGEST)
+    # Adding just under half a unit, plus one where the last bit kept is 1, carries exactly where rounding goes up.
     odd = int32(int32(magnitude >> int32(16)) & int32(1))
     rounded = int32(int32(magnitude + int32(int32(0x7FFF) + odd)) >> int32(16))
     return int32(rounded | int32(int32(bits >> SIGN) & int32(-0x8000)))
@@ -83,54 +95,60 @@ def _round_to_brain(bits: Any) -> Any:
 
 @register_jitable
 def _round_to_half(bits: Any) -> Any:
-    """Return float16's bits, sign extended, of a float32; beyond the largest, the largest; ties go to even."""
+    """Round a float32's bits to float16's, sign-extended; ties to even, and values beyond the largest become the largest."""
     magnitude = min(int32(bits & MAGNITUDE), _HALF_LARGEST)
     odd = int32(int32(magnitude >> int32(13)) & int32(1))
     normal = int32(int32(int32(magnitude - int32(112 << 23)) + int32(int32(0xFFF) + odd)) >> int32(13))
+    # Around 0.5 float32 has steps of 2^-24, as subnormal float16 has, so this addition rounds to them.
     subnormal = int32(bits_of_float32(as_float32(magnitude) + float32(0.5)) - int32(0x3F000000))
     rounded = normal if magnitude >= _HALF_NORMAL else subnormal
     return int32(rounded | int32(int32(bits >> SIGN) & int32(-0x8000)))
 
 
 def decode(element: Any) -> Any:  # noqa: ARG001  compiled below
-    """Return float32's bits of an element; infinities and NaN of float16 become finite values from 65536 on."""
+    """Return an element as the bits of a float32; infinities and NaN of float16 become finite values from 65536 on."""
     raise RuntimeError("a compiled helper was called from Python")
 
 
 def ranked(element: Any, partner: Any) -> Any:  # noqa: ARG001  compiled below
-    """Return the place of an element among the values of the coarser of two types, the element rounded to it first."""
+    """Return the place of an element among all values of the less precise of two types, after rounding it to that type.
+
+    The difference of two places is the distance in units in the last place.
+    """
     raise RuntimeError("a compiled helper was called from Python")
 
 
 def unranked(bits: Any, elements: Any, place: Any) -> Any:  # noqa: ARG001  compiled below
-    """Return the bit pattern of an element as int32: of two elements of one type and sign, as far apart as their places.
+    """Return the bit pattern of an element as int32, a cheaper form of :func:`ranked`.
+
+    If two elements have the same type and sign, the difference of their patterns is that of their places, up to its sign.
 
     Args:
         bits: The element as float32's bits.
-        elements: Bit patterns.
-        place: Where it is.
+        elements: Bit patterns of the segment.
+        place: Index of the element in it.
     """
     raise RuntimeError("a compiled helper was called from Python")
 
 
 def decoded(elements: Any, room: Any, seen: Any) -> Any:  # noqa: ARG001  compiled below
-    """Return an array that begins with the elements as float32's bits: their own, or the room that they are decoded into.
+    """Return an array that begins with the elements as float32's bits: the elements themselves, or ``seen`` after decoding.
 
     Args:
-        elements: Bit patterns, a segment at most.
-        room: Int32, as many as a segment has.
-        seen: The same room, read-only, as tensors are: so that what reads the segment is compiled once.
+        elements: Bit patterns, at most a segment.
+        room: Int32, as many as a segment has; narrower elements are decoded into it.
+        seen: A read-only view of ``room``. Tensors are read-only too, so code that reads segments is compiled for one type.
     """
     raise RuntimeError("a compiled helper was called from Python")
 
 
 def comparable(reference: Any, target: Any) -> Any:  # noqa: ARG001  compiled below
-    """Say whether two arrays have one type, so that :func:`unranked` may be subtracted."""
+    """Tell whether two arrays have the same type, so that results of :func:`unranked` may be subtracted."""
     raise RuntimeError("a compiled helper was called from Python")
 
 
 def exact(element: Any) -> Any:  # noqa: ARG001  compiled below
-    """Return the value as float64, infinities and NaN included."""
+    """Return the value of an element as float64, including infinities and NaN."""
     raise RuntimeError("a compiled helper was called from Python")
 
 
@@ -187,7 +205,7 @@ def _exact(element):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  th
         return lambda element: float64(as_float32(decode(element)))
 
     def half(element) -> Any:  # type: ignore[no-untyped-def]  # noqa: ANN001  numba wants the form of _exact
-        """Take float16's exponent of all ones for what it is: decoding gives it 65536 and more."""
+        """Turn decoded values of 65536 and more back into infinity and NaN: float16's largest finite value is 65504."""
         value = float64(as_float32(decode(element)))
         if abs(value) < 65536.0:
             return value

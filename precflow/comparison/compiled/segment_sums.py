@@ -1,6 +1,6 @@
-"""Further passes over a segment, each made only if what is known of the segment says that it is needed.
+"""Further passes over a segment of a pair, each run only if the first pass showed that it is needed.
 
-All but ``extremes`` and ``distances`` take float32's bits.
+Arguments are the bits of float32, except in ``extremes``, ``differing_bits`` and ``distances``, which decode elements.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from precflow.comparison.compiled.layout import FIRST_RUNG, OFFSET
 
 _LOW_HALF, _HALF = uint32(0xFFFF), uint32(16)
 _THOUSANDTH, _FIVE = float32(0.001), float32(0.005)
+# What float32 loses of the two limits, slightly more so that a difference of exactly the limit counts as within it.
 _THOUSANDTH_REST = float32(0.001 * (1 + 2.0**-36) - float64(_THOUSANDTH))
 _FIVE_REST = float32(0.005 * (1 + 2.0**-36) - float64(_FIVE))
 _BELOW, _ABOVE = float32(1 - 2.0**-20), float32(1 + 2.0**-20)
@@ -38,18 +39,18 @@ _ONE, _NONE = float32(1.0), float32(0.0)
 
 @register_jitable
 def extremes(reference: Any, target: Any) -> Any:
-    """Return the lowest and the highest order of the values of both sides, in float32's bits."""
+    """Return the lowest and the highest value of both sides together, as integers by ``order`` of float32's bits."""
     low, high = MAGNITUDE, int32(-MAGNITUDE)
     for i in range(uint64(reference.size)):
         y_order, x_order = order(decode(reference[i]), MAGNITUDE), order(decode(target[i]), MAGNITUDE)
-        lower, higher = min(y_order, x_order), max(y_order, x_order)  # apart: LLVM makes no vectors of a minimum of three
+        lower, higher = min(y_order, x_order), max(y_order, x_order)  # separately: LLVM does not vectorize a minimum of three
         low, high = min(low, lower), max(high, higher)
     return low, high
 
 
 @register_jitable
 def largest(values: Any) -> Any:
-    """Return the largest magnitude of finite values, float32's bits."""
+    """Return the largest magnitude of finite values, which are given as float32's bits, as float64."""
     top = int32(0)
     for i in range(uint64(values.size)):
         top = max(top, int32(values[i] & MAGNITUDE))
@@ -58,7 +59,7 @@ def largest(values: Any) -> Any:
 
 @register_jitable
 def differing_bits(reference: Any, target: Any) -> Any:
-    """Return the bits, of float32, that differ in any element."""
+    """Return a mask of the bits of float32 that differ in at least one element; 0 if the segments are equal."""
     differing = int32(0)
     for i in range(uint64(reference.size)):
         differing = int32(differing | int32(decode(reference[i]) ^ decode(target[i])))
@@ -67,9 +68,10 @@ def differing_bits(reference: Any, target: Any) -> Any:
 
 @register_jitable
 def distances(reference: Any, target: Any, normal: Any) -> Any:
-    """Return the sum and the largest of the distances in the last place, of any signs and types; small y are left out.
+    """Return the sum and the largest of the distances in units in the last place, for any signs and types.
 
-    The sum is exact: its halves fit into 32 bits for any segment of less than 65536 elements.
+    Elements with a small y, below ``normal``, are left out. The sum is exact: low and high halves of the distances are added up
+    separately, and fit into 32 bits for any segment of less than 65536 elements.
     """
     largest = lower = upper = uint32(0)
     for i in range(uint64(reference.size)):
@@ -83,7 +85,7 @@ def distances(reference: Any, target: Any, normal: Any) -> Any:
 
 @register_jitable(fastmath=False)
 def exact_quotients(y: Any, x: Any, normal: Any) -> Any:
-    """Return the largest ``|d| / |y|`` (small y left out) and the largest ``|d| / (|y| + 1e-7)``, correctly rounded."""
+    """Return the largest ``|d| / |y|`` (small y left out) and the largest ``|d| / (|y| + 1e-7)``, correctly rounded float64."""
     quotient = offset = int64(0)
     for i in range(uint64(y.size)):
         small = int32(y[i] & MAGNITUDE) < normal
@@ -96,11 +98,12 @@ def exact_quotients(y: Any, x: Any, normal: Any) -> Any:
 
 @register_jitable(fastmath=False)
 def add_within(y: Any, x: Any, counts: Any) -> None:
-    """Add how many elements have ``|d| / |y|`` of at most 0.001, and 0.005, to the third and fourth count.
+    """Count elements with ``|d| / |y|`` of at most 0.001 and 0.005, and add the numbers to the third and fourth count.
 
-    No y is less than 2^-100. Then ``limit |y| - |d|`` is taken without a rounding that matters, by float32, which has twice
-    the lanes: |d| is exact where it is less than half of |y|, and the limit has two parts, the smaller one a bit too large.
-    For |y| is m units and |d| j halves of them, m < 2^24, so that ``1000 j / 2m`` is 1, or off by 1 / m at least.
+    No ``|y|`` may be less than 2^-100. The comparison is made in float32, of which a vector register holds twice as many as of
+    float64, and yet no rounding changes a count: ``|d|`` is exact if it is less than half of ``|y|``, and each limit has two
+    parts, the smaller of which is slightly too large. That does no harm, because ``|y|`` is m units (m < 2^24) and ``|d|`` is
+    j half units, so that ``1000 j / 2m`` is either exactly 1 or off by at least 1 / m.
     """
     thousandth = five = int32(0)
     for i in range(uint64(y.size)):
@@ -116,10 +119,11 @@ def add_within(y: Any, x: Any, counts: Any) -> None:
 
 @register_jitable(fastmath=FAST)
 def add_close(y: Any, x: Any, rungs: Any, counts: Any) -> None:
-    """Add, for each of three rungs from ``FIRST_RUNG`` on, how many elements have ``|d| <= absolute + relative |y|``.
+    """Count, for each of three tolerances (rungs), the elements with ``|d| <= absolute + relative |y|``.
 
-    Float32 has twice the lanes, and decides all but differences within 2^-20 of a limit: its roundings together are less
-    than 2^-21. Where there is one, the segment is counted again.
+    The numbers are added to ``counts`` from ``FIRST_RUNG`` on. The comparison is made in float32, of which a vector register
+    holds twice as many as of float64. Its roundings add up to less than 2^-21, so it decides every difference that is not
+    within 2^-20 of a limit. If one is, the whole segment is counted again in float64.
     """
     first = first_above = second = second_above = third = third_above = _NONE
     relative, absolute = float32(rungs[0, 0]), float32(rungs[0, 1])
@@ -148,7 +152,10 @@ def add_close(y: Any, x: Any, rungs: Any, counts: Any) -> None:
 
 @register_jitable(fastmath=False)
 def _add_close_exactly(y: Any, x: Any, rungs: Any, counts: Any) -> None:
-    """Do it in float64. No contraction here: a fused multiplication would round once where NumPy rounds twice."""
+    """Count as :func:`add_close` does, in float64.
+
+    ``FAST`` is not used here: it would fuse multiplication and addition, which rounds once where NumPy rounds twice.
+    """
     for i in range(uint64(y.size)):
         y_value, x_value = float64(as_float32(y[i])), float64(as_float32(x[i]))
         d, y_abs = abs(x_value - y_value), abs(y_value)
@@ -159,7 +166,15 @@ def _add_close_exactly(y: Any, x: Any, rungs: Any, counts: Any) -> None:
 
 @register_jitable(fastmath=FAST)
 def add_row_squares(y: Any, x: Any, first: Any, length: Any, squares: Any) -> None:
-    """Add the squares of d and of y of each row; ``first`` is the number of the first element, ``length`` that of a row."""
+    """Add up the squares of d and of y by row.
+
+    Args:
+        y: The reference, a segment.
+        x: The target, the same elements.
+        first: Number of the segment's first element, counted from the beginning of row 0.
+        length: Number of elements of a row.
+        squares: float64 ``[2, rows]``, added to: squares of d, and squares of y.
+    """
     row, begin = first // length, 0
     end = min(y.size, (row + 1) * length - first)
     while begin < y.size:

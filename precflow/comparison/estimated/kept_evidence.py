@@ -1,7 +1,7 @@
-"""Loads what one side kept of a tensor: the tensor itself, its sketch, its statistics, or its content id.
+"""Loads what one side kept of a tensor: the tensor itself, its sketch, its statistics, or only its content id.
 
-A stored tensor is summed up here, in float64, as the agent would have done it, so that it can be compared with a sketch or with
-statistics of the other side.
+If a side kept the tensor, its sketch and statistics are computed here in the agent's way, but in float64, so that they can be
+compared with a sketch or with statistics of the other side.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES, float_facts, name_of, re
 from precflow.dumps.mapped_pages import release
 from precflow.dumps.records import Record, Statistics
 
-MOST_ROWS = 1024  # norms that an agent keeps of one tensor; of more rows, equal groups of neighbours
+MOST_ROWS = 1024  # norms that an agent keeps of one tensor; with more rows, each norm is that of a group of neighbouring rows
 _PLACES = 16384  # elements that share one table of weights
 _SEED = 0x243F6A88  # of that table
-_HIGH, _LOW = 3, 4  # codes of places; -inf masks like a low fill
-_SMALLEST_SUM = 2.0**-110  # in float32 a smaller one has lost digits that the resolution of a sketch counts on
+_HIGH, _LOW = 3, 4  # codes of high and low fills in the checksum of positions; -inf masks as a low fill does and has its code
+_SMALLEST_SUM = 2.0**-110  # smaller sums in float32 have lost digits, so that the sketch is less exact than ``resolution`` says
 _SINGLE, _SPLIT = 2.0**-22, 2.0**-32  # error of sums in float32, without and with their low part, relative to the norm
 
 
 class EvidenceSource(Protocol):
-    """What is needed of a dump here."""
+    """The part of a dump that is needed here."""
 
     @property
     def fills(self) -> tuple[float, ...] | None:
-        """The constants that its statistics count as mask fills; ``None`` if they go by an older definition."""
+        """The constants that its statistics count as mask fills; ``None`` if its agent used an older definition of fills."""
 
     def tensor(self, record: Record) -> npt.NDArray[Any]:
         """Return a record's tensor; raises DumpError."""
@@ -60,19 +60,19 @@ class EvidenceSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeptTensor:
-    """What is known of one tensor.
+    """What one side kept of a tensor, or what was computed from the kept tensor.
 
     Attributes:
         dtype: Name of its element type.
         shape: Sizes.
-        share: Share of its elements that all else here is about.
+        share: Share of its elements that everything below is about.
         evidence: One of ``contract.DETAILS``: the most that was kept.
         statistics: Counts and sums.
-        sketch: float64 ``[BUCKETS]``; ``None`` also if the tensor's shape is in step with the buckets.
-        resolution: Error of the sketch's own sums, relative to the tensor's norm.
-        rows: Norms of rows, or of equal groups of neighbouring rows.
+        sketch: float64 ``[BUCKETS]``; ``None`` also if the shape makes sketches unreliable (see ``_is_in_step``).
+        resolution: Rounding error of the sketch's sums, relative to the tensor's norm.
+        rows: Norms of rows, or of groups of neighbouring rows, float64.
         exact: The numbers were computed in float64 from the tensor itself.
-        fills: The constants that were counted as fills; ``None`` for an older definition.
+        fills: The constants that were counted as mask fills; ``None`` for an older definition.
     """
 
     dtype: str
@@ -88,7 +88,7 @@ class KeptTensor:
 
 
 def common_constants(reference: EvidenceSource, target: EvidenceSource) -> tuple[float, ...]:
-    """Return the constants that both dumps count as mask fills; the usual ones if the dumps do not agree."""
+    """Return the constants that both dumps count as mask fills, or the default ones if the dumps do not agree."""
     return reference.fills if reference.fills and reference.fills == target.fills else FILLS
 
 
@@ -98,7 +98,7 @@ def load_kept(record: Record, dump: EvidenceSource, constants: tuple[float, ...]
     Args:
         record: The record.
         dump: The dump.
-        constants: Constants that count as mask fills, for a tensor that is classified here.
+        constants: Constants that count as mask fills if the statistics are computed here, from the tensor.
 
     Raises:
         DumpError: Something that was kept cannot be read.
@@ -122,7 +122,7 @@ def sum_tensor(tensor: npt.NDArray[Any], described: KeptTensor, constants: tuple
     """Return sketch, statistics and row norms of a floating point tensor; for other types only that it was stored.
 
     Args:
-        tensor: Any shape.
+        tensor: The stored tensor, or the stored part of one; complex numbers are read as pairs of reals.
         described: Its type, shape and share.
         constants: Constants that count as mask fills.
     """
@@ -147,11 +147,14 @@ def sum_tensor(tensor: npt.NDArray[Any], described: KeptTensor, constants: tuple
 
 
 def find_fill_floor(flat: npt.NDArray[Any], fills: Fills, block: int = BLOCK) -> float:
-    """Return the magnitude below which a constant is an ordinary number in a tensor; 0 if all constants in it are fills.
+    """Return the magnitude below which the constants in a tensor are ordinary numbers, 0 if all of them are mask fills.
+
+    A constant is a fill only if it is ``FILLS_FAR`` times as large as every ordinary number of its tensor: -1e4 is one in a
+    mask of zeros, but not among activations of 5e3.
 
     Args:
-        flat: Its elements, real.
-        fills: Of its type.
+        flat: Elements of the tensor, real.
+        fills: Mask fills of its element type.
         block: Elements read at a time.
     """
     largest, least = 0.0, np.inf
@@ -164,11 +167,11 @@ def find_fill_floor(flat: npt.NDArray[Any], fills: Fills, block: int = BLOCK) ->
 
 
 def group_length(shape: tuple[int, ...], size: int) -> int:
-    """Return how many elements one kept row norm stands for.
+    """Return how many elements one kept row norm covers.
 
     Args:
-        shape: Of the tensor.
-        size: Its elements, the parts of complex ones counted singly.
+        shape: Shape of the tensor.
+        size: Number of its elements, of a complex tensor twice as many.
 
     >>> group_length((3, 77, 768), 3 * 77 * 768), group_length((2048, 4), 2048 * 4)
     (768, 8)
@@ -179,14 +182,18 @@ def group_length(shape: tuple[int, ...], size: int) -> int:
 
 
 def _is_in_step(shape: tuple[int, ...]) -> bool:
-    """Tell whether an axis steps by a multiple of ``BUCKETS``: all of a column would be in one bucket, and cancel there."""
+    """Tell whether neighbours along an axis are a multiple of ``BUCKETS`` elements apart.
+
+    Element i goes into bucket ``i % BUCKETS``, so a whole column would be in one bucket, where its errors may cancel. A tensor
+    of shape 77 x 509 is such a case.
+    """
     return any(
         int(np.prod(shape[axis + 1 :], dtype=np.int64)) % BUCKETS == 0 for axis in range(len(shape) - 1) if shape[axis] > 1
     )
 
 
 def _in_range(numbers: npt.NDArray[Any] | None) -> Floats | None:
-    """Return numbers as flat float64; ``None`` if the agent's float32 sums overflowed, or lost digits near 0."""
+    """Return numbers as flat float64, or ``None`` if the agent's float32 sums overflowed or lost digits near 0."""
     if numbers is None:
         return None
     wide = np.asarray(numbers, np.float64).reshape(-1)
@@ -198,10 +205,10 @@ class _TensorSums:
     """Adds up sketch, statistics and row norms over the blocks of one tensor.
 
     Args:
-        fills: Of its type.
-        largest: Largest finite value of its type.
-        size: Elements of the tensor.
-        length: Elements of a row, or of a group of rows.
+        fills: Mask fills of its element type.
+        largest: Largest finite value of its element type.
+        size: Number of elements of the tensor.
+        length: Number of elements of a row, or of a group of rows.
     """
 
     def __init__(self, fills: Fills, largest: float, size: int, length: int) -> None:
@@ -211,13 +218,19 @@ class _TensorSums:
         self._largest = largest
         self._length = length
         self._extremes: list[tuple[float, float]] = []
-        self._filled: list[tuple[float, float]] = []  # extremes of fills
+        self._filled: list[tuple[float, float]] = []  # smallest and largest mask fill of each block
         self._sums = np.zeros(2)
         self._counts = np.zeros(fills.low.size, np.int64)  # by class
         self._zero = self._saturated = self._places = 0
 
     def add(self, values: Floats, kinds: Classes, number: int) -> None:
-        """Add a block; ``number`` says which."""
+        """Add a block of values.
+
+        Args:
+            values: Elements of the block, float64.
+            kinds: Class of each element.
+            number: Number of the block in the tensor, from 0.
+        """
         ordinary, filled = kinds == ORDINARY, kinds >= FIRST_FILL
         numbers = np.where(ordinary, values, 0.0)
         with np.errstate(over="ignore", under="ignore"):
@@ -239,7 +252,7 @@ class _TensorSums:
             self._places += checksum_places(kinds, start, self._fills)
 
     def statistics(self) -> Statistics:
-        """Return the statistics of all blocks."""
+        """Return the statistics of all blocks that were added."""
         known = bool(self._extremes)
         filled = self._counts[FIRST_FILL:]
         fill, spread = self._one_fill() if np.count_nonzero(filled) == 1 else (None, None)
@@ -261,14 +274,14 @@ class _TensorSums:
         )
 
     def _one_fill(self) -> tuple[float, float]:
-        """Return the one constant that all fills are, and how far the furthest is from it."""
+        """Return the constant of all mask fills, and the largest distance of a fill from it."""
         low, high = min(one for one, _ in self._filled), max(one for _, one in self._filled)
         size = self._fills.sizes[np.searchsorted(self._fills.lows, low, side="right") - 1]
         fill = float(np.copysign(size, low))
         return fill, max(abs(low - fill), abs(high - fill))
 
     def _pieces(self, start: int, size: int) -> Iterator[tuple[int, slice]]:
-        """Cut a block where rows end: number of the row, and its part of the block."""
+        """Cut a block where rows end; yield the number of each row and its part of the block."""
         position = start
         while position < start + size:
             row = position // self._length
@@ -280,10 +293,12 @@ class _TensorSums:
 def checksum_places(kinds: Classes, start: int, fills: Fills) -> int:
     """Return the checksum of the positions of elements that are not ordinary, as ``contract.STATISTICS`` defines it.
 
+    It is a sum modulo 2^32, so the checksums of the blocks of a tensor can be added up.
+
     Args:
-        kinds: Class of each element, of a part of a tensor.
-        start: Number of the first of them in the tensor.
-        fills: Of its type.
+        kinds: Class of each element of a block of a tensor.
+        start: Flat index of the first of them in the tensor.
+        fills: Mask fills of its element type.
     """
     where = np.flatnonzero(kinds != ORDINARY)
     codes = np.where(fills.low, _LOW, _HIGH).astype(np.uint32)
