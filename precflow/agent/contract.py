@@ -136,9 +136,7 @@ FILLS: Tuple[float, ...] = (
     -1e30,  # XLNet, AllenNLP
     -0.7 * 3.4028234663852886e38,  # flash attention in JAX
 )
-FEWEST_DIGITS = (
-    8  # types with fewer bits have no fills: float8 tensors are scaled to the type's maximum, so large values are data
-)
+FEWEST_DIGITS = 8  # types with fewer bits have no fills: float8 is scaled to its own maximum, so large values are data there
 # Half width of a band: an attention score may have been added to the constant. 1 % of the constant, at most 1000, but at least
 # two units in the last place, because the sum is rounded.
 _BAND, _MOST_BAND = 0.01, 1000.0

@@ -30,9 +30,7 @@ _ARGUMENT = re.compile(  # names_like_this: models have a pad_token and a key_di
 _IN_QUERY = re.compile(
     r"(?:x-(?:amz|obs|oss|goog|ms)-.*|sig|signature|.*accesskeyid|.*token|.*secret|.*key|code|password|pwd)", re.IGNORECASE
 )
-_PLAIN = re.compile(
-    r"[+-]?\d{0,3}(?:\.\d+)?|true|false|none|null|on|off|yes|no", re.IGNORECASE
-)  # values too plain for a secret
+_PLAIN = re.compile(r"[+-]?\d{0,3}(?:\.\d+)?|true|false|none|null|on|off|yes|no", re.IGNORECASE)  # never a secret
 _KEY_BLOCK = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY.*?(?:-----END [A-Z0-9 ]*-----|\Z)", re.DOTALL)
 _USER = re.compile(r"(?<=://)[^\s/?#@\"'<>]*:(?!\d+[/?#])[^\s\"'<>]*@|(?<=://)[^\s/?#@:\"'<>]{20,}@")
 _PAIR = re.compile(  # name=value, "name": "value", ?name=value

@@ -1,8 +1,8 @@
 """The emulated npu: real tensors on ``torch.device("npu")`` that live in host memory and are computed by the CPU.
 
-It shows that a recipe, a script or a capture works on another device type, and it lets faults be put in on purpose
-(:mod:`~precflow.agent.emulated.rules`). It says nothing about hardware. :func:`install` changes the whole process for
-good, so only a worker that was asked for it calls it.
+With it a recipe, a script or a capture can be tried on another device type, and faults can be injected on purpose
+(:mod:`~precflow.agent.emulated.rules`). It says nothing about real hardware. :func:`install` changes the whole process and
+cannot be undone, so it is called only in an agent process whose request asks for it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import sys
 import types
 from typing import Tuple
 
-LEAST_TORCH = (2, 10)  # the first release that lets Python code bring a device
+LEAST_TORCH = (2, 10)  # the first release in which Python code can add a device
 
 
 def describe_problem() -> str:
-    """Return why the emulated npu cannot be installed here, with what to do; ``""`` where it can."""
+    """Return why the emulated npu cannot be installed here and what to do about it; ``""`` if it can."""
     import torch
 
     if is_installed():
@@ -41,13 +41,13 @@ def is_installed() -> bool:
 
 
 def install(device_count: int = 2) -> types.ModuleType:
-    """Install the device into this process, for good, and return ``torch.npu``; once installed, only the latter.
+    """Install the device into this process and return ``torch.npu``; a second call only returns it.
 
-    Backward runs in one thread from then on, for the thread that called this: torch's Python device guard knows one
-    device only, and backward on ``npu:1`` would fail in an engine thread.
+    This cannot be undone. For the thread that called it, backward runs in that thread from then on: torch's device guard for
+    Python devices knows one device only, and backward on ``npu:1`` would fail in a thread of the autograd engine.
 
     Raises:
-        RuntimeError: It cannot be installed here; the text is that of :func:`describe_problem`.
+        RuntimeError: It cannot be installed here; the message is that of :func:`describe_problem`.
     """
     import torch
 
@@ -62,9 +62,10 @@ def install(device_count: int = 2) -> types.ModuleType:
     from precflow.agent.emulated.relabel import DEVICE_TYPE
 
     ordinal.set_device_count(device_count)
-    private.set_up_backend(DEVICE_TYPE, backend_module=types.ModuleType("torch.npu"))  # the real one needs the name to be known
+    # An empty module first: building the real one creates generators of torch.device("npu"), so the name must be known before.
+    private.set_up_backend(DEVICE_TYPE, backend_module=types.ModuleType("torch.npu"))
     built = module.build()
-    torch.npu = built  # type: ignore[attr-defined]  # the device's name was free until now
+    torch.npu = built  # type: ignore[attr-defined]  # torch has no such attribute of its own
     torch.Generator = generator.Generator  # type: ignore[misc]  # a plain one refuses the device's name
     torch.Tensor.pin_memory = _pin_memory  # type: ignore[method-assign,assignment]  # all memory is the host's
     torch.accelerator.synchronize = stream.synchronize

@@ -1,6 +1,6 @@
-"""Automatic mixed precision on the emulated device: which operators run low, in float32, or in the widest type given.
+"""Autocast on the emulated device: which operators run in the low type, in float32, or in the widest type of their inputs.
 
-torch has no list for a device that it does not know; these follow the list that it documents for CUDA.
+torch has no such list for a device that it does not know; these follow the list that it documents for CUDA.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def install(library: Any) -> None:
 
 def _kernel(operator: Any, choose: Choice) -> Callable[..., Any]:
     def casting(*arguments: Any, **named: Any) -> Any:
-        """Run the operator on its arguments as autocast casts them."""
+        """Cast the arguments as autocast would, and run the operator."""
+        # Without this, the operator below would be dispatched to this very function again, without end.
         with private.ExcludeDispatchKeys(_own_key):
             dtype = choose(arguments)
             if dtype is None:

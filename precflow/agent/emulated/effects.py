@@ -1,8 +1,8 @@
-"""What a numerical rule does to one operator: each effect wraps the CPU computation and is chosen by name.
+"""The effects of numerical rules: each one wraps the CPU computation of an operator and is chosen by its name.
 
-An effect is made by a factory whose keyword arguments are the rule's parameters. Everything but :func:`drift` gives the
-same numbers each time, so that a repeated run agrees with the first. Magnitudes are chosen by hand: they test detection
-and are no measurement of any hardware.
+An effect is made by a factory whose keyword arguments are the rule's parameters. All except :func:`drift` give the same
+numbers each time, so that a repeated run agrees with the first. The magnitudes are chosen by hand to test detection; they are
+not measurements of any hardware.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Named = Dict[str, Any]
 Effect = Callable[[Operator, Compute, Sequence[Any], Named], Any]
 Change = Callable[[torch.Tensor], torch.Tensor]
 
-_SENTINEL = -1e4  # no score of a healthy model is below; masks are filled with -65504, finfo.min or -inf
+_SENTINEL = -1e4  # no attention score of a healthy model is as low; masks are filled with -65504, finfo.min or -inf
 _HF32_BITS = 11
 _FLOAT32_MANTISSA = 23
 _INTEGER_OF_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-_wild = PlainGenerator()
+_wild = PlainGenerator()  # not torch's default generator: an effect must not change the numbers that the model draws
 _wild.seed()
 
 
@@ -34,7 +34,7 @@ def scale(factor: float, share: float = 1.0) -> Effect:
 
 
 def shift(amount: float, share: float = 1.0) -> Effect:
-    """Add ``amount`` to the output: a systematic error of one sign, as of a coarse approximation."""
+    """Add ``amount`` to the output: a systematic error of one sign, such as that of a coarse approximation."""
     return _on_output(lambda output: output + amount, share)
 
 
@@ -50,11 +50,11 @@ def ulp(distance: int = 1, share: float = 1.0) -> Effect:
 
 
 def drift(share: float = 0.05) -> Effect:
-    """Move a random ``share`` of the output by one unit in the last place: others at every call, deterministic mode or not."""
+    """Move a random ``share`` of the output by one unit in the last place; other elements at every call, in any mode."""
     _check_share(share)
 
     def change(output: torch.Tensor) -> torch.Tensor:
-        """Step some elements, others at every call."""
+        """Step some elements, different ones at every call."""
         chance = torch.rand(output.shape, generator=_wild)
         return step_ulps(output, (chance < share / 2).to(torch.int64) - (chance > 1 - share / 2).to(torch.int64))
 
@@ -80,8 +80,8 @@ def narrow(dtype: str = "float16") -> Effect:
     small = _parse_dtype(dtype)
 
     def effect(operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
-        """Compute on narrow copies; what the operator writes itself is narrowed afterwards."""
-        if operator.written:
+        """Compute on narrow copies; if the operator writes into an argument, narrow its output afterwards instead."""
+        if operator.written:  # writing into a narrow copy of the argument would be lost
             return _on_output(lambda output: output.to(small).to(output.dtype))(operator, compute, arguments, named)
         wide = next((value.dtype for value in arguments if _is_float(value)), None)
         outputs = compute(*[value.to(small) if _is_float(value) else value for value in arguments], **named)
@@ -103,7 +103,7 @@ def round_inputs(bits: int = 10) -> Effect:
 
 
 def hf32(unit: str = "matmul", switched: bool = False) -> Effect:  # noqa: FBT001, FBT002  a rule's parameters are named
-    """Round float32 inputs to 11 bits where ``torch.npu.<unit>.allow_hf32`` says so; ``switched`` turns it on at the start."""
+    """Round float32 inputs to 11 bits while ``torch.npu.<unit>.allow_hf32`` is on; ``switched`` turns it on at the start."""
     if unit not in ("matmul", "conv"):
         raise ValueError("unit must be matmul or conv, got %r" % unit)
     rounded = round_inputs(_HF32_BITS)
@@ -140,10 +140,10 @@ def slices(width: int = 64) -> Effect:
 
 
 def reverse() -> Effect:
-    """Let softmax and layer_norm see the reduced axes backwards: another summation order of the same numbers."""
+    """Give softmax and layer_norm the reduced axes in reverse order: the same numbers, summed in another order."""
 
     def effect(operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
-        """Turn the reduced axes round, and what comes out back."""
+        """Flip the reduced axes of the inputs, compute, and flip the outputs back."""
         if operator.overload in ("_softmax", "_log_softmax"):
             turned = compute(arguments[0].flip(arguments[1]), *arguments[1:], **named)
             return turned.flip(arguments[1])
@@ -159,10 +159,10 @@ def reverse() -> Effect:
 
 
 def argument(name: str, value: float) -> Effect:
-    """Compute with another value of the argument ``name``, such as ``eps``; what the caller passed looks unchanged."""
+    """Compute with another value of the argument ``name``, such as ``eps``; a recording still shows the caller's value."""
 
     def effect(operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
-        """Put the other value where the operator takes the argument, by place or by name."""
+        """Replace the argument, given by position or by name."""
         if name not in operator.arguments:
             raise ValueError(
                 "aten::%s has no argument %r; it has: %s" % (operator.overload, name, ", ".join(operator.arguments))
@@ -176,10 +176,10 @@ def argument(name: str, value: float) -> Effect:
 
 
 def ignore_mask() -> Effect:
-    """Give back the first operand of an addition whose second operand is an attention mask (holds values of -1e4 or less)."""
+    """Return the first operand of an addition unchanged if the second is an attention mask (has values of -1e4 or less)."""
 
     def effect(operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
-        """Return the first operand where the second is a mask."""
+        """Return the first operand if the second is a mask, else compute."""
         mask = arguments[1] if len(arguments) > 1 else None
         if not isinstance(mask, torch.Tensor) or not mask.numel() or not bool((mask <= _SENTINEL).any()):
             return compute(*arguments, **named)
@@ -190,7 +190,7 @@ def ignore_mask() -> Effect:
 
 
 def redraw(parameter: str) -> Effect:
-    """Draw parameters whose names match again, with the device's generator; see :func:`rules.redraw`."""
+    """Draw the parameters whose names match anew, with the device's generator; see :func:`rules.redraw`."""
     del parameter  # read by the rules when the model has been built
     return _leave_unchanged
 
@@ -252,7 +252,7 @@ def _on_output(change: Change, share: float = 1.0) -> Effect:
     _check_share(share)
 
     def effect(operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
-        """Compute, and change what came out, in place where the operator wrote in place."""
+        """Compute, then change the first output; in place if the operator works in place."""
         outputs = compute(*arguments, **named)
         several = isinstance(outputs, (tuple, list))
         output = outputs[0] if several else outputs
@@ -269,7 +269,7 @@ def _on_output(change: Change, share: float = 1.0) -> Effect:
 
 
 def _deliver(operator: Operator, result: torch.Tensor, arguments: Sequence[Any], named: Named) -> torch.Tensor:
-    """Return ``result``, or write it where an in-place or out= operator has to."""
+    """Return ``result``; for an in-place or out= operator write it into the argument and return that."""
     if not operator.written:
         return result
     destination: torch.Tensor = named["out"] if "out" in named else arguments[0]
@@ -289,7 +289,7 @@ def _product(operator: Operator, arguments: Sequence[Any], named: Named) -> _Pro
     """Return bias, left, right, beta and alpha of a matrix product.
 
     Raises:
-        ValueError: The operator is none.
+        ValueError: The operator is not a matrix product that the rule ``slices`` knows.
     """
     name = operator.name.rstrip("_")
     if name in ("mm", "bmm"):
@@ -305,12 +305,14 @@ def _product(operator: Operator, arguments: Sequence[Any], named: Named) -> _Pro
 def round_mantissa(tensor: torch.Tensor, bits: int) -> torch.Tensor:
     """Return float32 values rounded to ``bits`` explicit mantissa bits, ties to even; NaN and infinity stay.
 
-    10 is TF32, 11 is HF32, 7 is bfloat16. Other types come back as they are.
+    10 is TF32, 11 is HF32, 7 is bfloat16. Tensors of other types are returned unchanged.
     """
     drop = _FLOAT32_MANTISSA - bits
     if tensor.dtype != torch.float32 or drop <= 0:
         return tensor
     pattern = tensor.contiguous().view(torch.int32)
+    # On the bit pattern as an integer: add just under half of the last kept bit, plus that bit itself (ties to even), then
+    # clear the dropped bits. A carry goes on into the exponent, which is right: 1.111... rounds up to 2.
     half = (1 << (drop - 1)) - 1
     rounded = (pattern + half + ((pattern >> drop) & 1)) & -(1 << drop)
     return torch.where(torch.isfinite(tensor), rounded.view(torch.float32), tensor)
@@ -318,6 +320,8 @@ def round_mantissa(tensor: torch.Tensor, bits: int) -> torch.Tensor:
 
 def step_ulps(tensor: torch.Tensor, distance: torch.Tensor) -> torch.Tensor:
     """Return float values moved by ``distance`` (int64, signed) units in the last place away from 0; 0, NaN, infinity stay."""
+    # Neighbouring floats of one sign have neighbouring bit patterns, and sign and magnitude are separate, so adding 1 to the
+    # pattern as an integer always steps away from 0.
     integer = _INTEGER_OF_SIZE[tensor.element_size()]
     moved = (tensor.contiguous().view(integer) + distance.to(integer)).view(tensor.dtype)
     return torch.where(torch.isfinite(tensor) & (tensor != 0), moved, tensor)

@@ -1,8 +1,8 @@
-"""The one kernel behind every operator of the emulated device: run it on the CPU, over the same memory.
+"""The kernel behind nearly every operator of the emulated device: it runs the CPU operator on the same memory.
 
-Arguments on ``npu`` become CPU aliases, the CPU operator runs (through the numerical rules, where there are any), and what
-it returns is relabelled. Helpers are functions and not closures on purpose: a closure that refers to itself is a cycle and
-would keep every argument alive until the next garbage collection.
+Arguments on ``npu`` become CPU aliases, the CPU operator runs (with the numerical rules, if there are any), and its results are
+relabelled as ``npu``. The recursive helpers are functions and not closures on purpose: a closure that refers to itself is a
+reference cycle and would keep every argument alive until the next garbage collection.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _interceptors: List[Interceptor] = []
 
 
 def intercept(interceptor: Optional[Interceptor]) -> None:
-    """Let ``interceptor`` wrap the CPU computation of every operator from now on; ``None`` takes it off again."""
+    """Let ``interceptor`` wrap the CPU computation of every operator from now on; ``None`` removes it."""
     _interceptors[:] = [] if interceptor is None else [interceptor]
 
 
 class _CallDevices:
-    """Where the arguments of one call live, seen while they are moved to the host."""
+    """Collects the devices of the arguments of one call while they are moved to the host."""
 
     __slots__ = ("index", "operator", "saw_host")
 
@@ -38,10 +38,10 @@ class _CallDevices:
         self.saw_host = False
 
     def see(self, device: torch.device) -> None:
-        """Note a device of an argument.
+        """Note the device of an argument.
 
         Raises:
-            RuntimeError: Two devices in one call, worded as on real ones.
+            RuntimeError: Two different devices in one call; the message is like that of real devices.
         """
         if device.type == DEVICE_TYPE:
             if self.index is not None and self.index != device.index and not self.operator.mixed:
@@ -51,7 +51,11 @@ class _CallDevices:
             self.saw_host = True
 
     def settle(self) -> int:
-        """Return the index of the device that the results belong to."""
+        """Return the index of the npu for the results.
+
+        Raises:
+            RuntimeError: The call mixes npu and CPU tensors.
+        """
         if self.saw_host and self.index is not None and not self.operator.mixed:
             _refuse_mixed(self.operator, "npu:%d" % self.index, "cpu")
         return ordinal.current_device() if self.index is None else self.index
@@ -71,7 +75,7 @@ def run(overload: Any, *arguments: Any, **named: Any) -> Any:
     call = {name: _move_to_host(value, name in operator.written, devices) for name, value in given.items()}
     index = devices.settle()
     if call.get("pin_memory"):
-        call["pin_memory"] = None
+        call["pin_memory"] = None  # pinned memory comes from an accelerator's allocator, and this device has none
     with _random_numbers(operator, call, index):
         results = _compute(operator, _choose_overload(operator, overload, call), call)
     _adopt_resized(operator, given, call)
@@ -79,7 +83,10 @@ def run(overload: Any, *arguments: Any, **named: Any) -> Any:
 
 
 def _choose_overload(operator: Operator, overload: Any, call: Dict[str, Any]) -> Compute:
-    """Return the overload, or all of them where ``x % 3`` has come here as its tensor overload: that takes no number."""
+    """Return the overload, or its packet if a number came in for a tensor argument, as ``x % 3`` does.
+
+    The tensor overload does not take a number from Python; the packet picks one that does.
+    """
     numbers = any(isinstance(call.get(name), (bool, int, float, complex)) for name in operator.tensors)
     compute: Compute = overload.overloadpacket if numbers else overload
     return compute
@@ -95,7 +102,7 @@ def _compute(operator: Operator, compute: Compute, call: Dict[str, Any]) -> Any:
 
 def _move_to_host(value: Any, written: bool, devices: _CallDevices) -> Any:  # noqa: FBT001  private, called once
     if isinstance(value, torch.Tensor):
-        if value.dim() or is_emulated(value):  # a CPU scalar goes with every device
+        if value.dim() or is_emulated(value):  # a CPU tensor without dimensions may be mixed with any device, as in real torch
             devices.see(value.device)
         if not is_emulated(value):
             return value
@@ -115,7 +122,7 @@ def _random_numbers(operator: Operator, call: Dict[str, Any], index: int) -> Con
 
 
 def _adopt_resized(operator: Operator, given: Dict[str, Any], call: Dict[str, Any]) -> None:
-    """Give out= and in-place tensors the storage that the CPU operator resized for them."""
+    """Give out= and in-place npu tensors the storage of their CPU aliases that the operator has resized."""
     for name in operator.written:
         for tensor, host in zip(_as_sequence(given.get(name)), _as_sequence(call.get(name))):
             if is_emulated(tensor) and tensor.shape != host.shape:

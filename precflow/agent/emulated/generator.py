@@ -1,4 +1,4 @@
-"""Random numbers of the emulated device: a stream of its own, as on real ones.
+"""Random numbers of the emulated device: a stream of its own, as real devices have.
 
 The same seed gives other numbers than the CPU's generator, and drawing here never moves the CPU's stream.
 """
@@ -17,7 +17,7 @@ from precflow.agent.emulated.private import PlainGenerator
 from precflow.agent.emulated.relabel import CPU, DEVICE_TYPE
 
 _FIRST_SEED = 67280421310721  # torch's own default seed
-_STRETCH = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: neighbouring seeds end far apart
+_STRETCH = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: as a factor it moves neighbouring seeds far apart
 _SALT = 0xA5CE4D
 _device_of_plain: Any = PlainGenerator.device
 
@@ -26,7 +26,7 @@ _defaults: List[Any] = []
 
 
 class _AnyGenerator(type(PlainGenerator)):  # type: ignore[misc]  # the metaclass is known at run time only
-    """Makes ``isinstance(x, torch.Generator)`` true for plain generators too, after the rebinding."""
+    """Makes ``isinstance(x, torch.Generator)`` true for plain generators too, although the name is bound to our class."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         """Return whether ``instance`` is a generator of any device."""
@@ -34,7 +34,7 @@ class _AnyGenerator(type(PlainGenerator)):  # type: ignore[misc]  # the metaclas
 
 
 class Generator(PlainGenerator, metaclass=_AnyGenerator):  # type: ignore[misc]  # the base is known at run time only
-    """``torch.Generator`` that also takes ``device="npu:1"``: a CPU generator underneath, with a salted seed."""
+    """A ``torch.Generator`` that also accepts ``device="npu:1"``: then a CPU generator with a salted seed."""
 
     emulated_index: Optional[int]
     _seed: int
@@ -59,18 +59,18 @@ class Generator(PlainGenerator, metaclass=_AnyGenerator):  # type: ignore[misc] 
         return plain
 
     def manual_seed(self, seed: int) -> Any:
-        """Start the stream that belongs to ``seed`` and return the generator."""
+        """Start the stream of ``seed`` and return the generator."""
         self._seed = int(seed)
         emulated = self.emulated_index is not None
         super().manual_seed((self._seed * _STRETCH + _SALT) % (1 << 63) if emulated else seed)
         return self
 
     def initial_seed(self) -> int:
-        """Return the seed as it was given, not as it was salted."""
+        """Return the seed as given by the caller, without the salt."""
         return self._seed if self.emulated_index is not None else int(super().initial_seed())
 
     def seed(self) -> int:
-        """Start a stream that nobody has chosen and return its seed."""
+        """Start a stream with a random seed and return that seed."""
         self.manual_seed(int.from_bytes(os.urandom(8), "little") >> 1)
         return self._seed
 
@@ -101,7 +101,7 @@ def check(given: Optional[Any], index: int) -> Any:
 
 @contextlib.contextmanager
 def as_default(index: int) -> Iterator[None]:
-    """Let the CPU's default generator continue the stream of ``npu:index``, and give it back untouched."""
+    """Let the CPU's default generator continue the stream of ``npu:index``; its own state is restored afterwards."""
     own, host = default(index), torch.default_generator
     kept = host.get_state()
     host.set_state(own.get_state())
@@ -124,12 +124,12 @@ def manual_seed_all(seed: int) -> None:
 
 
 def seed() -> None:
-    """Give the current device a seed that nobody has chosen."""
+    """Give the current device a random seed."""
     default(ordinal.current_device()).seed()
 
 
 def seed_all() -> None:
-    """Give every device one and the same seed that nobody has chosen."""
+    """Give all devices the same random seed."""
     manual_seed_all(default(0).seed())
 
 

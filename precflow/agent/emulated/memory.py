@@ -1,4 +1,4 @@
-"""Memory figures of the emulated device: the host's own where there are any, else 0, because nothing is tracked."""
+"""Memory figures of the emulated device: those of the host, or 0 for what would have to be tracked per device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from precflow.agent.emulated import ordinal
 
 
 def total_memory() -> int:
-    """Return the bytes of memory of the host."""
+    """Return the bytes of physical memory of the host."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -20,7 +20,7 @@ def mem_get_info(device: Any = None) -> Tuple[int, int]:
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Return 0: memory belongs to the host's allocator and is not tracked by device."""
+    """Return 0: memory belongs to the host's allocator and is not tracked per device."""
     ordinal.index_of(device)
     return 0
 
@@ -44,7 +44,7 @@ def empty_cache() -> None:
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Do nothing but refuse a device that is not here."""
+    """Do nothing, except refuse a device that does not exist."""
     ordinal.index_of(device)
 
 

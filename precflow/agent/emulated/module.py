@@ -1,6 +1,6 @@
-"""The module ``torch.npu`` of the emulated device, put together from its parts, and a stand-in for the package ``torch_npu``.
+"""Builds the module ``torch.npu`` of the emulated device from its parts, and a stand-in for the package ``torch_npu``.
 
-Migrated code says ``import torch_npu``; with the stand-in it finds the emulated device.
+Migrated code contains ``import torch_npu``; the stand-in makes that work with the emulated device.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PARTS = {
 
 
 class Properties(NamedTuple):
-    """What ``get_device_properties`` answers; ``total_memory`` in bytes, the host's."""
+    """The result of ``get_device_properties``; ``total_memory`` is that of the host, in bytes."""
 
     name: str
     total_memory: int
@@ -65,7 +65,7 @@ def install_package(device_module: types.ModuleType) -> None:
     """Put ``torch.npu`` and the stand-in, with the few names that other libraries import, into ``sys.modules``."""
     package: Any = types.ModuleType("torch_npu", "Stand-in of precflow's emulated npu; not the package of Ascend.")
     package.__spec__ = importlib.machinery.ModuleSpec("torch_npu", None, origin="precflow emulated npu", is_package=True)
-    package.__path__ = []
+    package.__path__ = []  # with a path it counts as a package, so that `import torch_npu.npu` is possible
     package.__version__ = PACKAGE_VERSION
     package.emulated = True
     package.npu = device_module
@@ -102,7 +102,7 @@ def _utils() -> types.ModuleType:
 
 
 def is_available() -> bool:
-    """Return True: the emulated device is here once it is installed."""
+    """Return True: the emulated device is always available once it is installed."""
     return True
 
 
@@ -130,7 +130,7 @@ def get_amp_supported_dtype() -> List[torch.dtype]:
 
 
 def get_device_name(device_name: Any = None) -> str:
-    """Return a name that nobody can take for hardware."""
+    """Return a name that cannot be mistaken for hardware."""
     ordinal.index_of(device_name)
     return NAME
 
@@ -141,7 +141,7 @@ def get_device_properties(device_name: Any = None) -> Properties:
 
 
 def get_device_capability(device: Any = None) -> None:
-    """Return None, as torch_npu does: the idea belongs to CUDA."""
+    """Return None, as torch_npu does: compute capabilities exist for CUDA only."""
     ordinal.index_of(device)
 
 
@@ -164,10 +164,10 @@ class device:  # noqa: N801  torch's own spelling
             ordinal.set_device(self.idx)
 
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: object) -> None:
-        """Make the former device current again; an error goes on."""
+        """Make the former device current again; exceptions are passed on."""
         ordinal.set_device(self.prev_idx)
 
 
 def device_of(tensor: torch.Tensor) -> device:
-    """Return a context in which the device of ``tensor`` is current; a tensor elsewhere changes nothing."""
+    """Return a context in which the device of ``tensor`` is current; a tensor on another device type changes nothing."""
     return device(tensor.device.index if tensor.device.type == DEVICE_TYPE else None)

@@ -1,4 +1,4 @@
-"""Which operator gets which kernel: nearly all of them the fallback, a handful one of their own."""
+"""Registers the kernels of the device: the fallback for nearly all operators, a kernel of its own for a handful."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from precflow.agent.emulated.relabel import adopt, is_emulated, to_host
 
 _KEY = "PrivateUse1"
 _OWN = frozenset("copy_ resize_ _copy_from record_stream _softmax _log_softmax".split())  # never taken over by the fallback
-_libraries: List[Any] = []  # a library that is collected takes its kernels along
+_libraries: List[Any] = []  # keeps the libraries alive: when one is garbage-collected, its kernels are unregistered
 
 
 def install() -> None:
     """Register all kernels of the device."""
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(fallback.run, _KEY)
-    everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")  # torch brings none for this key
+    everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")  # torch registers no fallback for this key
     aten = torch.library.Library("aten", "IMPL")
     _libraries.extend((everything, aten))
     with warnings.catch_warnings():
@@ -33,10 +33,10 @@ def install() -> None:
 
 
 def _decomposed_elsewhere() -> Iterator[Any]:
-    """Yield operators that have a CPU kernel and a composite one.
+    """Yield the operators that have both a CPU kernel and a composite one.
 
-    The composite one would win over the fallback: ``layer_norm`` would be computed by other operators than on the CPU,
-    and the bits would differ.
+    For a composite operator torch would prefer the composite kernel to the fallback. ``layer_norm`` would then be computed by
+    other operators than on the CPU, and its bits would differ.
     """
     has = private.has_kernel
     for qualified in private.all_operator_names():
@@ -50,7 +50,7 @@ def _decomposed_elsewhere() -> Iterator[Any]:
 
 def _install_own(aten: Any) -> None:
     aten.impl("_copy_from", _copy_from, _KEY)
-    for lazy in ("Conjugate", "Negative"):  # these keys would call ``_copy_from`` again, without end
+    for lazy in ("Conjugate", "Negative"):  # torch's kernels of these keys would call ``_copy_from`` again, without end
         aten.impl("_copy_from", torch.library.fallthrough_kernel, lazy)
     aten.impl("resize_", _resize, _KEY)
     aten.impl("record_stream", _record_stream, _KEY)
@@ -80,11 +80,11 @@ def _resize(tensor: torch.Tensor, size: Sequence[int], memory_format: Any = None
 
 
 def _record_stream(tensor: torch.Tensor, stream: Any) -> None:
-    """Do nothing: every operator has finished when it returns."""
+    """Do nothing: every operator is done when it returns."""
 
 
 def _softmax(operator: Any, tensor: torch.Tensor, dim: int, half_to_float: bool) -> Any:  # noqa: FBT001  the schema's signature
-    """Widen first where the fused form is asked for: the CPU has no kernel that reads half and writes float32."""
+    """Convert to float32 first if ``half_to_float`` is set: the CPU has no kernel that reads half and writes float32."""
     return fallback.run(operator, tensor.float() if half_to_float else tensor, dim, False)  # noqa: FBT003  the schema's signature
 
 

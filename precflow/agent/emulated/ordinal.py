@@ -1,4 +1,4 @@
-"""Which emulated device is meant: how many there are, which one is current, and reading what callers write."""
+"""The indexes of the emulated devices: how many there are, which one is current, and which one a caller's argument means."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def device_count() -> int:
 
 
 def set_device_count(count: int) -> None:
-    """Fix the number of devices; called once, by the installation."""
+    """Set the number of devices; called once, during installation."""
     _state["count"] = count
 
 
 def current_device() -> int:
-    """Return the index of the current device; one for the whole process, not one a thread."""
+    """Return the index of the current device; it is the same for all threads of the process."""
     return _state["current"]
 
 

@@ -1,8 +1,8 @@
 # ruff: noqa: SLF001  this file exists to name private things
-"""Every private name of torch that the emulated device rests on, in one place.
+"""All private names of torch that the emulated device uses, in one place.
 
-torch gives no promise for any of them. ``tests/agent/emulated/test_private.py`` pins each one's behaviour and says what to
-do where a release of torch changes it. Imported only after the version has been checked.
+torch may change any of them in any release. ``tests/agent/emulated/test_private.py`` tests the behaviour of each one and says
+what to do if it changes. Import this only after the version of torch has been checked.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DispatchKeySet: Any = _core.DispatchKeySet
 ExcludeDispatchKeys: Any = _core._ExcludeDispatchKeyGuard
 has_kernel: Any = _core._dispatch_has_kernel_for_dispatch_key
 all_operator_names: Any = _core._dispatch_get_all_op_names
-running_backward: Any = _core._current_graph_task_id  # -1 where none runs
+running_backward: Any = _core._current_graph_task_id  # -1 if no backward is running
 softmax: Any = torch.ops.aten._softmax.default
 log_softmax: Any = torch.ops.aten._log_softmax.default
 

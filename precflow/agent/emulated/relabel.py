@@ -1,7 +1,7 @@
-"""One memory, two labels: the same host bytes seen as a CPU tensor or as an npu tensor.
+"""Relabelling: the same host memory seen as a CPU tensor or as an npu tensor, without a copy.
 
-A DLPack capsule says on which device its bytes live. Rewriting that field between export and import gives a real
-``torch.Tensor`` of another device that shares memory, strides and lifetime with the first; no byte is copied.
+A DLPack capsule has a field that says on which device its bytes live. Rewriting that field between export and import gives a
+real ``torch.Tensor`` of another device that shares memory, strides and lifetime with the first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def is_emulated(value: object) -> bool:
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
     """Return a CPU tensor over the same memory, with the same shape, strides and lazy conjugate and negative bits.
 
-    DLPack refuses the two lazy bits, so they are toggled away before and back after.
+    DLPack refuses tensors with one of the two lazy bits, so the bit is removed first and set again on the result.
     """
     if tensor.is_conj():
         return to_host(private.toggle_conjugate(tensor)).conj()
@@ -50,7 +50,7 @@ def to_device(tensor: torch.Tensor, index: int) -> torch.Tensor:
 
 
 def adopt(tensor: torch.Tensor, host: torch.Tensor) -> None:
-    """Let the npu tensor ``tensor`` take over storage, shape and strides of the CPU tensor ``host``."""
+    """Make the npu tensor ``tensor`` use the storage, shape and strides of the CPU tensor ``host``, in place."""
     fresh = to_device(host.detach(), tensor.device.index)
     on_host_key(
         torch.ops.aten.set_.source_Storage_storage_offset, tensor, fresh.untyped_storage(), 0, fresh.shape, fresh.stride()
@@ -58,7 +58,7 @@ def adopt(tensor: torch.Tensor, host: torch.Tensor) -> None:
 
 
 def on_host_key(operator: Any, *arguments: Any, **named: Any) -> Any:
-    """Run the CPU kernel of ``operator`` on npu tensors as they are: right for operators that only move metadata."""
+    """Run the CPU kernel of ``operator`` on npu tensors directly; correct for operators that only change metadata."""
     return private.run_on_key(operator, "CPU", *arguments, **named)
 
 

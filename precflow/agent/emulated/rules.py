@@ -1,10 +1,10 @@
-"""Numerical rules of the emulated device: which operators, in which module, phase and call, compute otherwise, and how.
+"""Numerical rules of the emulated device: which operators compute differently, in which module, phase and call, and how.
 
 A rule is plain data, such as ``{"operator": "addmm", "rule": "scale", "factor": 1.01, "module": "encoder.layers.5.mlp.fc1"}``.
 Keys of every rule: ``operator`` (aten names or patterns, a list or joined by ``|``), ``rule`` (an effect of
 :mod:`~precflow.agent.emulated.effects`), ``module`` (pattern over the innermost running module; needs :func:`watch`),
-``phase`` (``forward`` or ``backward``), ``call`` (which matching calls, from 0, counted anew at each forward of the watched
-model). All other keys are parameters of the effect. ``redraw`` takes only ``parameter``.
+``phase`` (``forward`` or ``backward``), ``call`` (which of the matching calls, from 0; the count restarts at each forward of
+the watched model). All other keys are parameters of the effect. ``redraw`` takes only ``parameter``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TYPES: Dict[str, Tuple[type, ...]] = {"int": (int,), "float": (int, float), "st
 
 @dataclass
 class _ActiveRule:
-    """One checked rule, the number of calls that it has matched in this forward, and whether it ever acted."""
+    """One checked rule, the number of calls that it has matched since the forward began, and whether it ever acted."""
 
     operators: Tuple[str, ...]
     effect: effects.Effect
@@ -41,22 +41,23 @@ class _ActiveRule:
     acted: bool = False
 
     def touches(self, operator: Operator) -> bool:
-        """Tell whether it names this operator, by name or overload."""
+        """Tell whether the rule is about this operator; a pattern may match its name or its name with overload."""
         names = (operator.name, operator.overload)
         return any(fnmatchcase(name, pattern) for name in names for pattern in self.operators)
 
     def applies(self) -> bool:
-        """Tell whether it acts on the call that runs now, and count the call where phase and module are its own."""
+        """Tell whether the rule acts on the current call; counts the call if its phase and module match."""
         backward = private.running_backward() != -1
         if self.phase and (self.phase == BACKWARD) != backward:
             return False
+        # Module hooks run in forward only, so during backward no module counts as running.
         if self.module and (backward or not fnmatchcase(_running[-1] if _running else "", self.module)):
             return False
         self.seen += 1
         return not self.calls or self.seen - 1 in self.calls
 
     def run(self, operator: Operator, compute: Compute, *arguments: Any, **named: Any) -> Any:
-        """Compute, with its effect where it applies."""
+        """Compute, with the rule's effect if it applies to this call."""
         if not self.applies():
             return compute(*arguments, **named)
         self.acted = True
@@ -69,10 +70,10 @@ _running: List[str] = []  # names of the running modules of the watched model, t
 
 
 def configure(rules: Sequence[Mapping[str, Any]]) -> None:
-    """Replace all rules; an empty sequence is exact arithmetic. The HF32 switches go back to what the rules say.
+    """Replace all rules; an empty sequence means exact arithmetic. Also resets the HF32 switches to what the rules say.
 
     Raises:
-        ValueError: With every problem of every rule: unknown rule, key or phase, wrong type, missing parameter.
+        ValueError: Lists every problem of every rule: unknown rule, key or phase, wrong type, missing parameter.
     """
     problems: List[str] = []
     checked = [_check_rule(number, rule, problems) for number, rule in enumerate(rules)]
@@ -83,6 +84,7 @@ def configure(rules: Sequence[Mapping[str, Any]]) -> None:
     switched = {rule.parameters.get("unit", "matmul") for rule in _rules if rule.parameters.get("switched")}
     switches.matmul.allow_hf32 = "matmul" in switched
     switches.conv.allow_hf32 = True
+    # Without rules that touch operators, nothing is wrapped, so a fault-free run does not pay for this.
     fallback.intercept(_intercept if any(rule.name != REDRAW for rule in _rules) else None)
 
 
@@ -97,10 +99,10 @@ def _intercept(operator: Operator, compute: Compute) -> Compute:
 
 
 def redraw(model: torch.nn.Module) -> List[str]:
-    """Draw the parameters that a ``redraw`` rule names again, with the device's generator, and return their names.
+    """Draw the parameters that a ``redraw`` rule names anew, with the device's generator, and return their names.
 
-    Mean and standard deviation stay; the values are those that initialization on the device would have given. Call it
-    before weights are hashed.
+    Mean and standard deviation are kept. This imitates an initialization on the device, whose generator gives other numbers
+    than the CPU's. Call it before weights are hashed.
     """
     patterns = [rule.parameters["parameter"] for rule in _rules if rule.name == REDRAW]
     redrawn = []
@@ -114,7 +116,7 @@ def redraw(model: torch.nn.Module) -> List[str]:
 
 
 def are_idle() -> bool:
-    """Tell whether there are rules and none of them has acted since :func:`configure`: a fault that is not in this model."""
+    """Tell whether there are rules but none has acted since :func:`configure`: the model has nothing that they match."""
     return bool(_rules) and not any(rule.acted for rule in _rules)
 
 
@@ -126,16 +128,17 @@ def _draw(parameter: torch.nn.Parameter) -> None:
 
 
 class Watch:
-    """Hooks that keep the name of the running module, for rules that name one. :meth:`remove` takes them off."""
+    """Hooks that keep track of the running module, for rules that name one. :meth:`remove` removes them."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._handles: List[Any] = []
         for name, module in model.named_modules():
             self._handles.append(module.register_forward_pre_hook(functools.partial(_enter, name)))
+            # always_call: the hook must also run if forward raises, or the name would stay on the stack.
             self._handles.append(module.register_forward_hook(_leave, always_call=True))
 
     def remove(self) -> None:
-        """Take the hooks off; a second call does nothing."""
+        """Remove the hooks; a second call does nothing."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -143,7 +146,7 @@ class Watch:
 
 
 def watch(model: torch.nn.Module) -> Watch:
-    """Keep the name of the running module of ``model`` from now on; calls are counted anew at each of its forwards."""
+    """Keep track of the running module of ``model`` from now on; call counts restart at each of its forwards."""
     return Watch(model)
 
 
@@ -241,6 +244,7 @@ def _parameter_problems(factory: Callable[..., effects.Effect], given: Mapping[s
 
 
 def _fits(value: Any, annotation: str) -> bool:
+    # A bool is an int for isinstance, but "factor: true" in a recipe is a mistake.
     if isinstance(value, bool) and annotation != "bool":
         return False
     return isinstance(value, _TYPES[annotation])

@@ -1,4 +1,4 @@
-"""What the fallback must know of an operator, read once from its schema."""
+"""The facts that the fallback needs about an operator, read once from its schema."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from precflow.agent.emulated import private
 
-# Operators whose index or source argument may live on the host, on real devices too.
+# Operators whose index or source argument may be a CPU tensor; real devices allow that too.
 _MIXED = frozenset(
     "index index_put index_put_ _index_put_impl_ _unsafe_index _unsafe_index_put set_ _copy_from is_set_to".split()
 )
@@ -16,16 +16,16 @@ _METADATA = frozenset(("set_", "set_.source_Tensor", "set_.source_Storage", "set
 
 
 class Operator(NamedTuple):
-    """Facts of one aten operator overload.
+    """Facts about one overload of an aten operator.
 
     Attributes:
         name: Name without overload, such as ``addmm``.
-        overload: Name with overload where it has one, such as ``addmm.out``.
+        overload: Name with overload if it has one, such as ``addmm.out``.
         arguments: Argument names in the order of the schema.
         positional: How many of them, from the left, may be given by position.
-        tensors: Arguments that the schema declares as one tensor.
+        tensors: Arguments that the schema declares as a tensor (not as an optional one or a list).
         written: Arguments that the operator writes into.
-        sources: For each result the argument that it *is* (in-place and out= operators), else ``None``.
+        sources: For each result the argument that is returned as this result (in-place and out= operators), else ``None``.
         relabels: It only changes metadata: its CPU kernel runs on the npu tensor itself and keeps its storage.
         draws: It takes an explicit generator.
         draws_silently: It draws random numbers and takes no generator.
@@ -49,7 +49,7 @@ _known: Dict[Any, Operator] = {}
 
 
 def read_schema(overload: Any) -> Operator:
-    """Return what is known of ``overload`` (an ``OpOverload``); the schema is read at the first call only."""
+    """Return the facts about ``overload`` (an ``OpOverload``); its schema is read at the first call only."""
     known = _known.get(overload)
     if known is None:
         known = _known[overload] = _read(overload)

@@ -1,4 +1,4 @@
-"""Storages of the emulated device: making, moving, saving and loading them.
+"""Storages of the emulated device: creating, moving, saving and loading them.
 
 There is no allocator for the device in C++, so a storage is always made on the host and relabelled; torch's own
 constructor would crash the process, and is therefore replaced.
@@ -13,13 +13,13 @@ import torch
 from precflow.agent.emulated import ordinal, private
 from precflow.agent.emulated.relabel import DEVICE_TYPE, to_device
 
-_PRIORITY = 15  # between the CPU's 10 and CUDA's 20 in torch.serialization's list of packages
+_PRIORITY = 15  # between the CPU's 10 and CUDA's 20 in torch.serialization's list of device handlers
 _plain_new: Any = torch.UntypedStorage.__new__
 _plain_to: Any = private.StorageBase.to
 
 
 def install() -> None:
-    """Replace the constructor and the moves of storages, and register how they are saved and loaded."""
+    """Replace the constructor and the ``to`` of storages, and register how they are saved and loaded."""
     private.set_up_storage_methods(DEVICE_TYPE)
     untyped: Any = torch.UntypedStorage
     private.StorageBase.npu = move
@@ -29,7 +29,7 @@ def install() -> None:
 
 
 def move(storage: Any, device: ordinal.DeviceLike = None, non_blocking: bool = False) -> Any:  # noqa: ARG001, FBT001, FBT002  torch's own signature
-    """Return the storage on ``device``: itself where it is there already, else a copy."""
+    """Return the storage on ``device``: the same one if it is there already, else a copy."""
     index = ordinal.index_of(device)
     if storage.device == torch.device(DEVICE_TYPE, index):
         return storage

@@ -1,4 +1,4 @@
-"""Streams and events of the emulated device: every operator has finished when it returns, so they only keep order."""
+"""Streams and events of the emulated device. Every operator is done when it returns, so there is never anything to wait for."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Stream:
         """Return at once: nothing is pending."""
 
     def record_event(self, event: Optional[Event] = None) -> Event:
-        """Return ``event``, or a new one, stamped with the time of now."""
+        """Record the current time in ``event``, or in a new one, and return it."""
         recorded = Event() if event is None else event
         recorded.record(self)
         return recorded
@@ -38,7 +38,7 @@ class Stream:
         return self
 
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: object) -> None:
-        """Leave; an error goes on."""
+        """Leave the context; exceptions are passed on."""
 
 
 class Event:
@@ -48,7 +48,7 @@ class Event:
         self._moment: Optional[float] = None
 
     def record(self, stream: Any = None) -> None:  # noqa: ARG002  torch_npu's signature
-        """Take the time of now."""
+        """Record the current time."""
         self._moment = time.perf_counter()
 
     def wait(self, stream: Any = None) -> None:
@@ -62,7 +62,7 @@ class Event:
         return True
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Return the milliseconds from here to ``end_event``.
+        """Return the milliseconds from this event to ``end_event``.
 
         Raises:
             RuntimeError: One of the two was never recorded.
@@ -73,7 +73,7 @@ class Event:
 
 
 def current_stream(device: Any = None) -> Stream:
-    """Return a stream of ``device``; all of them behave alike."""
+    """Return a new stream of ``device``; all streams behave alike."""
     return Stream(device)
 
 
@@ -81,14 +81,14 @@ default_stream = current_stream
 
 
 def stream(given: Any) -> Any:
-    """Return a context in which ``given`` is current: itself."""
+    """Return ``given`` itself: a stream is also a context manager."""
     return given
 
 
 def set_stream(given: Any) -> None:
-    """Accept a stream; all of them behave alike."""
+    """Accept a stream and do nothing: all streams behave alike."""
 
 
 def synchronize(device: Any = None) -> None:
-    """Return at once: nothing is pending; a device that is not here is refused."""
+    """Return at once, because nothing is pending; refuse a device that does not exist."""
     ordinal.index_of(device)

@@ -1,6 +1,6 @@
-"""Switches of ``torch.npu`` that migration code sets: kept and read back, with the defaults of torch_npu.
+"""Switches of ``torch.npu`` that migrated code sets: they can be set and read back, with the defaults of torch_npu.
 
-Only ``matmul.allow_hf32`` and ``conv.allow_hf32`` change a number, and only where a numerical rule obeys them.
+Only ``matmul.allow_hf32`` and ``conv.allow_hf32`` change a number, and only if there is a numerical rule that obeys them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ _queue: Dict[str, int] = {"level": 1}
 class Switches:
     """Named flags, each strictly a bool; an unknown name is refused."""
 
+    # __setattr__ below handles flags only, so __init__ sets these two through object.__setattr__.
     __slots__ = ("_flags", "_owner")
 
     _flags: Dict[str, bool]
@@ -50,7 +51,7 @@ config = Switches("config", allow_internal_format=True)
 
 
 def set_compile_mode(jit_compile: bool = False) -> None:  # noqa: FBT001, FBT002  torch_npu's signature
-    """Keep whether operators would be compiled at run time; nothing is compiled here."""
+    """Remember whether operators would be compiled at run time; nothing is compiled here."""
     _compile["jit"] = bool(jit_compile)
 
 
@@ -60,7 +61,7 @@ def is_jit_compile_false() -> bool:
 
 
 def set_option(option: Mapping[str, str]) -> None:
-    """Keep driver options such as ``ACL_PRECISION_MODE``; they have no effect here.
+    """Remember driver options such as ``ACL_PRECISION_MODE``; they have no effect here.
 
     Raises:
         TypeError: ``option`` is not a mapping.
@@ -76,7 +77,7 @@ def options() -> Dict[str, str]:
 
 
 def set_task_queue_enable(level: int) -> None:
-    """Keep the level (0, 1, 2) of the task queue; operators always run at once here."""
+    """Remember the level (0, 1, 2) of the task queue; operators always run immediately here."""
     _queue["level"] = int(level)
 
 
@@ -96,7 +97,7 @@ def is_support_inf_nan() -> bool:
 
 
 def get_npu_overflow_flag() -> bool:
-    """Refuse, as hardware in INF/NAN mode does: overflow is seen in the values.
+    """Refuse, as hardware in INF/NAN mode does: an overflow shows as infinity in the values.
 
     Raises:
         RuntimeError: Always.
