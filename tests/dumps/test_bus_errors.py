@@ -14,7 +14,7 @@ import numpy as np
 {before}
 from precflow.dumps import bus_errors
 
-bus_errors.explain()
+bus_errors.explain_bus_errors()
 mapped = np.memmap(sys.argv[1], dtype=np.uint8, mode="r")
 os.truncate(sys.argv[1], 4096)
 
