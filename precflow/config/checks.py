@@ -76,7 +76,7 @@ def find_expired(config: RunConfig, today: datetime.date) -> PathProblems:
 
 def _check_stores(config: RunConfig) -> PathProblems:
     for key, address in (("store", config.store), ("site.store", config.site.store)):
-        if "://" in address and not address.startswith("file://"):
+        if "://" in address:
             yield tuple(key.split(".")), f"object stores are not available in precflow {__version__}: name a folder"
 
 

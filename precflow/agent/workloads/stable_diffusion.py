@@ -169,11 +169,11 @@ def _tokenize(texts: Sequence[str], folder: str) -> List[List[int]]:
     # Without these files, some versions of transformers make up a vocabulary instead of failing.
     if not any(os.path.isfile(os.path.join(place, name)) for name in _VOCABULARIES):
         expected = " or ".join(_VOCABULARIES)
-        raise AgentError("workload", "workload.tokenizer=%s is not a folder with %s" % (folder, expected))
+        raise AgentError("workload", "workload.inputs.tokenizer=%s is not a folder with %s" % (folder, expected))
     try:
         tokenizer = require("transformers").CLIPTokenizer.from_pretrained(place)
     except (OSError, ValueError) as error:
-        raise AgentError("workload", "workload.tokenizer=%s cannot be loaded: %s" % (folder, error)) from error
+        raise AgentError("workload", "workload.inputs.tokenizer=%s cannot be loaded: %s" % (folder, error)) from error
     return [list(row) for row in tokenizer(list(texts), truncation=True, max_length=POSITIONS)["input_ids"]]
 
 

@@ -146,7 +146,7 @@ def test_prompts_that_do_not_fit(rows, texts, expected):
 
 
 def test_a_tokenizer_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(AgentError, match=r"workload.tokenizer=.* is not a folder with tokenizer.json"):
+    with pytest.raises(AgentError, match=r"workload.inputs.tokenizer=.* is not a folder with tokenizer.json"):
         stable_diffusion.prompts([[1]], ["a cat"], tokenizer=str(tmp_path))
 
 
