@@ -385,3 +385,11 @@ def test_escalating_needs_two_sides_that_run():
 def test_a_ring_of_steps_and_a_second_pass_exclude_each_other():
     assert checked(Capture(detail="escalating", keep_last=3))[0][0] == "capture.keep_last"
     assert checked(Capture(keep_last=-1))[0][0] == "capture.keep_last"
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/x", "file:///mnt/share"])
+def test_a_store_that_the_run_would_refuse_is_refused_before_any_work(team, address):
+    ((key, said),) = refused(team, "about: {title: t}", f"store='{address}'")
+    assert key == "store"
+    assert "object stores are not available" in said
+    assert "name a folder" in said
