@@ -19,7 +19,7 @@ FORMATS: Mapping[str, tuple[str, Callable[[ReportModel], str]]] = {
 
 
 def write(model: ReportModel, folder: Path, formats: Sequence[str]) -> list[Path]:
-    """Write each format into the folder, which is made where it is missing, and return the files in order of the formats.
+    """Write each format into the folder, create the folder if needed, and return the files in order of the formats.
 
     Each file appears whole or not at all: a reader never sees half a report.
 
@@ -40,7 +40,7 @@ def write(model: ReportModel, folder: Path, formats: Sequence[str]) -> list[Path
 
 
 def _write(path: Path, text: str) -> Path:
-    """Replace a report as a whole. Others may read it, whatever the umask of this process: it is there to be published."""
+    """Replace a report as a whole. It is made readable for everyone, whatever the umask: reports are meant to be published."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
         temporary.chmod(0o644)

@@ -36,7 +36,7 @@ assert set(SEVERITY) == set(STATUSES), "every status has its place"
 
 
 def is_judged(row: Row) -> bool:
-    """Tell whether a record was judged: movement, integers and what sampling left out are shown and never counted."""
+    """Tell whether a record was judged: data movement, integers and records left out by sampling are shown but not counted."""
     return row.judged.status not in _UNJUDGED
 
 
@@ -55,7 +55,7 @@ def find_worst_status(statuses: Sequence[str]) -> str:
 
 
 def ratio_of(row: Row) -> float:
-    """Return how much of its limit a row uses; infinity if NaN, another shape or another dtype leaves no number."""
+    """Return how much of its limit a row uses; infinity if there is no number because of NaN, another shape or dtype."""
     if row.judged.status in MISALIGNED_STATUSES - {"fail"} or math.isnan(row.judged.ratio):
         return math.inf
     return row.judged.ratio
@@ -126,6 +126,8 @@ def keep_most_important(model: ReportModel, most: int) -> ReportModel:
     ranked = sorted(range(len(rows)), key=lambda number: importance(rows[number]))
     kept = set(ranked[: most * 3 // 4])
     kept.update(itertools.islice((number for number in ranked if rows[number].judged.status == "pass"), most // 8))
+    # Sorting the others by how many rows of their module came before takes a first row of each module, then a second, ...
+    # The spread number breaks ties evenly over the network instead of in favour of its beginning.
     seen: Counter[str] = Counter()  # rows of each module so far
     others: list[tuple[int, int, int]] = []
     for number, row in enumerate(rows):

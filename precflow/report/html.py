@@ -70,6 +70,7 @@ def inline_sources(templates: jinja2.Environment, folder: str, names: tuple[str,
     assert loader is not None, "the report's environment always has a loader"
     text = "".join(loader.get_source(templates, f"{folder}/{name}")[0] for name in names)
     whole = f'"use strict";\n(async () => {{\n{text}}})();\n' if folder == "js" else text
+    # They are not escaped: inside these two elements browsers decode no entities, so "&lt;" would reach the script as such.
     assert "</s" not in whole.lower(), "none of our sources may end the <style> or <script> element around it"
     return Markup("\n" + whole)  # noqa: S704 - shipped with precflow, holds nothing of the run
 
@@ -77,6 +78,7 @@ def inline_sources(templates: jinja2.Environment, folder: str, names: tuple[str,
 def build_policy(style: str, script: str) -> str:
     """Return the content security policy of the page: no network, and only this style and this script."""
     allowed = {"style-src": style, "script-src": script}
+    # The hash is over the exact text between the tags, with the newline at its start: the template must not add a space.
     hashes = []
     for name, source in allowed.items():
         digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
@@ -94,7 +96,7 @@ def describe_verdict(model: ReportModel) -> str:
 
 
 def list_facts(model: ReportModel) -> list[Fact]:
-    """Return the facts of both sides, those that differ first; a difference is listed even if neither side has such a fact."""
+    """Return the facts of both sides, those that differ first; a difference is listed even if neither side has that fact."""
     by_side = {view.side: view.facts for view in model.sides}
     reference, target = by_side.get("reference", {}), by_side.get("target", {})
     different = [Fact(name, *values, differs=True) for name, values in model.differences.items()]

@@ -13,8 +13,8 @@ from precflow.report.model import ReportModel, Row, StageView
 from precflow.report.tree import split_levels
 from precflow.streams import printable_lines  # XML cannot hold control characters: they become visible escapes
 
-MOST_CASES = 1000  # of modules; a model with 200 000 modules would make a file of 30 MB
-LEVELS = 2  # of module names: `encoder`, `encoder.layers.0`; more make a list that nobody reads
+MOST_CASES = 1000  # most cases for modules; for a model with 200 000 modules the file would otherwise have 30 MB
+LEVELS = 2  # levels of module names: `encoder`, `encoder.layers.0`; with more, the list becomes too long to read
 _IN_WORDS = {"failure": "failed", "error": "without evidence", "skipped": "skipped", "passed": "passed"}
 _WORST_FIRST = tuple(_IN_WORDS)
 _SHOWN = 10  # records listed in a failing case

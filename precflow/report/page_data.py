@@ -15,6 +15,7 @@ from precflow.report import chart, highlights, tree, wording
 from precflow.report.model import ReportModel, Row
 from precflow.report.result_json import make_strict
 
+# The browser ends a script element at the first "</script", even inside a JSON string; "\u003c" means the same to JSON.
 _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 _DIGITS = 4  # one more than the page shows
 MOST_ROWS = 24_000  # of one page; with more of them a browser becomes slow
@@ -38,20 +39,22 @@ class _TextTable:
 
 
 def fit_into_page(model: ReportModel) -> tuple[ReportModel, str]:
-    """Return the model with the records that fit into a page, and the page's data; both count what was left out."""
+    """Return the model with only the records that fit into a page, and the page's data; both count the others."""
     most = MOST_ROWS
     while True:
         page = highlights.keep_most_important(model, most)
         data = encode(page, model.rows)
         if len(data) <= MOST_BYTES or len(page.rows) < 2:
             return page, data
+        # The size does not shrink in proportion to the rows (texts are shared, compression varies): aim a tenth lower, halve
+        # at least, and try again.
         most = min(len(page.rows) // 2, int(0.9 * len(page.rows) * MOST_BYTES / len(data)) + 1)
 
 
 def encode(model: ReportModel, every: Sequence[Row] | None = None) -> str:
     """Return the data of the page: JSON that cannot end the script element around it; if it is long, deflated, in base64.
 
-    The first character tells which: JSON starts with a brace, and base64 has none.
+    The first character shows which of the two it is: JSON starts with a brace, and base64 has none.
 
     Args:
         model: Its rows are those of the page.

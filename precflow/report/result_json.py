@@ -65,6 +65,7 @@ def render(model: ReportModel) -> str:
     rows = ",\n  ".join(_format_line(row) for row in whole.pop("rows"))
     head = json.dumps(whole, ensure_ascii=False, allow_nan=False, indent=1)
     records = f"[\n  {rows}\n ]" if rows else "[]"
+    # json.dumps indents everything or nothing, so the rows are put in by hand before the last "\n}" of the rest.
     return printable_json(f'{head[:-2]},\n "rows": {records}\n}}\n')
 
 

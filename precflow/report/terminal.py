@@ -23,10 +23,10 @@ from precflow.report.model import ReportModel, Row, SideView
 
 NARROWEST, WIDEST = 60, 88  # columns; a narrower terminal breaks the lines itself
 USUAL = 80  # columns
-LINES, MORE_LINES = 20, 28  # at most; the second on a screen narrower than USUAL, where texts take more lines
+LINES, MORE_LINES = 20, 28  # most lines; the second on a screen narrower than USUAL, where texts need more lines
 _PAGE = "report.html"
 _RARE = frozenset({"blind", "undecided", "by estimate"})  # left out where their number is 0
-_AMOUNTS = ((2, 2), (2, 1), (2, 0), (1, 0))  # findings and facts of each; the first that fits is taken
+_AMOUNTS = ((2, 2), (2, 1), (2, 0), (1, 0))  # findings and facts of each; the first that fits is shown
 _INDENT = " " * 15  # of text in the second column: three letters of margin, twelve of label
 _LEAST_NAME = 28  # columns; with less room a name gets a line of its own
 _TO_ASCII = str.maketrans({"·": "-", "✓": "ok", "✗": "x", "…": "~", "≥": ">=", "\u202f": " ", "→": "->"})
@@ -52,7 +52,7 @@ class _Amount:
 
 
 def count_columns(stream: TextIO) -> int:
-    """Return how wide a summary on this stream is: as its terminal, within bounds; the widest if it is no terminal.
+    """Return how wide a summary on this stream is: as wide as its terminal, within bounds; the widest if it is no terminal.
 
     The environment variable ``COLUMNS`` wins over the terminal's own answer, as in other programs.
     """
@@ -63,7 +63,7 @@ def count_columns(stream: TextIO) -> int:
         columns = int(wanted) if wanted.isdigit() else os.get_terminal_size(stream.fileno()).columns
     except OSError:
         return WIDEST
-    return min(WIDEST, max(NARROWEST, columns or WIDEST))
+    return min(WIDEST, max(NARROWEST, columns or WIDEST))  # a terminal that does not know its width reports 0
 
 
 def render_summary(  # noqa: PLR0913  the model knows nothing of how this run ended and of the screen
@@ -106,11 +106,13 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
 
 
 def fit(line: str, columns: int = WIDEST) -> str:
-    """Return a line cut to so many columns; a wide letter, such as a Chinese one, takes two."""
+    """Return a line cut to ``columns`` columns of the terminal; a wide letter, such as a Chinese one, takes two."""
     line = wording.printable(line).rstrip()
     if cell_len(line) <= columns:
         return line
     mark = "~" if line.isascii() else "…"
+    # A line of wide letters has fewer letters than columns, so it cannot simply be sliced: cut as many letters as there are
+    # columns too many, keeping at least columns - 1, and then one more at a time.
     while cell_len(line) > columns - 1:
         line = line[: max(columns - 1, len(line) - (cell_len(line) - columns))][:-1]
     return line + mark

@@ -94,10 +94,11 @@ def number(value: float) -> str:
     if 0.99 < value < 1:
         return _format_just_below_one(value)
     size = abs(value)
+    # 999.5 and not 1000: three digits of 999.7 are "1e+03", so from there on it is shown as a whole number.
     if 999.5 <= size < 1e7:
         return count(round(value))
     if size == 0 or 0.1 <= size < 999.5:
-        return f"{value + 0.0:.3g}"
+        return f"{value + 0.0:.3g}"  # + 0.0 turns -0.0 into 0.0
     return _format_scientific(value)
 
 

@@ -74,7 +74,7 @@ class CallSites:
         places: List[int] = []
         kinds, boundary = self._kinds, None if caller is None else caller.frame
         frame = start
-        while frame is not None and len(places) < 2 * DEPTH:
+        while frame is not None and len(places) < 2 * DEPTH:  # each frame adds two numbers
             code = frame.f_code
             known = kinds.get(id(code)) or self._classify(frame)
             if known[1] is _USER:

@@ -43,6 +43,7 @@ class Guard:
     @property
     def is_held(self) -> bool:
         """This thread is inside."""
+        # Read without the lock: only this thread ever writes its own number here, so another thread cannot make it equal.
         return self._owner == threading.get_ident()
 
     def __enter__(self) -> None:

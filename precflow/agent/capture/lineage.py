@@ -200,7 +200,7 @@ class Sources:
             known = None
         shared = self._writes.get(address or 0)
         latest = _later(known, shared)
-        if latest is None or latest.version != version:
+        if latest is None or latest.version != version:  # a write in between that no recorded call has made
             return None
         if latest is shared and latest is not None and are_disjoint(shared.layout, layout, tensor):
             return _source_before_write(known, shared, layout, tensor)

@@ -189,7 +189,7 @@ class ModuleGradients:
             self._begin_pass(gradients)
             gradients.awaited.discard(hook.index)
             gradient = arriving[hook.number]
-            if gradient is not None:
+            if gradient is not None:  # a node with several outputs runs even if the loss depends on only one of them
                 gradients.arrived[hook.index] = self._read(gradients, hook.index, gradient)
             self._hook_uses(gradients, hook)
             if gradients.is_complete:
@@ -197,6 +197,8 @@ class ModuleGradients:
 
     def _begin_pass(self, gradients: _CallGradients) -> None:
         """Begin a pass of the call if this is its first gradient; emit what an earlier pass has left incomplete."""
+        # A pass may end before the call is complete: by an exception, or on a torch that cannot tell which nodes will run.
+        # It shows only when the next gradient arrives with another pass number.
         task = autograd.current_pass()
         if gradients in self._open and gradients.task != task:
             self._emit(gradients)

@@ -182,6 +182,7 @@ class ModuleRecorder:
             self._after_recomputation(watched, result)
             return
         ended = self._stack.leave(watched.name)
+        # Modes left torch's stack from the top down, so they come back in the opposite order.
         for mode in [mode for module_call in ended for mode in reversed(module_call.paused_modes)]:
             mode.start()
         if not ended:
@@ -191,7 +192,7 @@ class ModuleRecorder:
         # when the module was entered has ended this forward.
         returned = sys.exc_info()[1] is module_call.exception_at_entry
         with self._guard:
-            if module_call.paused_modes:
+            if module_call.paused_modes:  # compiled code ran unseen and may have written to any tensor
                 self._lines.forget_contents()
             outputs = output_tensors(result) if returned else []
             if returned and module_call.is_recorded:

@@ -71,6 +71,7 @@ class ParameterRecorder:
         self._active_phases = self._phases
         if "gradient" not in self._phases:
             return []
+        # torch accepts this hook only on leaves that require a gradient.
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter.is_leaf]
         return [parameter.register_post_accumulate_grad_hook(self._on_gradient).remove for parameter in trained]
 
@@ -140,7 +141,7 @@ class ParameterRecorder:
             return
         for owner, parameter in self._recorded_parameters(optimizer):
             given = self._given.pop(id(parameter), None)
-            if given is None:
+            if given is None:  # without a gradient, the optimizer leaves the parameter alone
                 continue
             tensors, arguments = _split_state(owner.name, optimizer.state.get(parameter, {}))
             tensors = [(owner.name, parameter.detach()), *tensors]

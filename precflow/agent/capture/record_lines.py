@@ -196,6 +196,7 @@ class Lines:
         if self._writer is not None and pending:
             lines = [format_line(order, heading, when, inputs, outputs) for order, heading, inputs, outputs in pending]
             records = sum([len(inputs) + len(outputs) for _, _, inputs, outputs in pending])
+            # Arguments may hold lone surrogates, such as those of file names that are not UTF-8; UTF-8 cannot encode them.
             self._writer.append("".join(lines).encode("utf-8", "backslashreplace"), len(lines), records)
 
     def _describe_one(self, index: str, tensor: torch.Tensor, chosen: Choice, *, returned: bool) -> Record:

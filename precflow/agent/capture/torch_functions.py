@@ -82,6 +82,7 @@ class FunctionRecorder:
             heading = Heading("api", module_call, name, ordinal, site, is_movement(name), arguments)
             running = self._calls.begin(heading, choice, tensors)
             versions = [version_of(tensor) for _, tensor in tensors]
+        # Outside the guard, so that the aten operators inside this function can be recorded as well.
         result = function(*positional, **keywords)
         with self._guard:
             in_place = name.endswith("_") or name == "setitem" or "out" in keywords or keywords.get("inplace") is True

@@ -70,5 +70,5 @@ class Weights:
 
     def _add(self, weight: _Weight) -> None:
         self._objects[id(weight.tensor)] = weight
-        if has_plain_bytes(weight.tensor) and weight.tensor.numel():
+        if has_plain_bytes(weight.tensor) and weight.tensor.numel():  # empty tensors all have the data pointer 0
             self._memory.setdefault(layout_of(weight.tensor), weight)
