@@ -1,8 +1,8 @@
-"""Compiles functions with numba, and keeps the result for other processes in a folder that belongs to exactly this source.
+"""Compiles functions with numba, and caches the result for other processes in a folder that belongs to exactly this source.
 
-numba checks the file of a function to see whether its stored form is out of date, but not the files of what it calls. So the
-name of the folder has a fingerprint of all packages that compiled code takes helpers and constants from. Only compiled code
-imports this module, because importing numba takes 0.2 s.
+numba's cache notices a change of the file that defines a function, but not of other files whose helpers and constants it uses.
+So the name of the folder contains a fingerprint of all these files. Only compiled code imports this module, because importing
+numba takes 0.2 s.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _CONFIG: Any = config
 _LOCK = threading.Lock()
 _SOURCES = ("comparison/**/*.py", "dumps/**/*.py", "agent/contract.py")  # the contract has constants of fills and checksums
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}  # the last is not in numba's annotations
+# `nogil`: threads run at the same time. `error_model`: division by 0 gives infinity or NaN as in NumPy, and no exception.
+# `_nrt`: without numba's memory management, see `compile_cached`; numba's annotations lack it.
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
 
 def _load_numba() -> None:
-    """Import what numba would import at the first call, but without SciPy's linear algebra: that takes 0.14 s and is not used.
+    """Import numba's array functions without SciPy's linear algebra, which takes 0.14 s and is not used here.
 
-    numba then believes that it is missing. It is told otherwise at the end, for other code in this process that uses it.
+    numba would import it at the first call. Here the import fails, so that numba assumes that it is not installed. At the end
+    numba's flag is set to what it would have been, for other code in this process that needs linear algebra in compiled code.
     """
     algebra = "scipy.linalg"
     if algebra in sys.modules or importlib.util.find_spec("scipy") is None:
@@ -49,14 +52,14 @@ _load_numba()
 
 
 def folder() -> Path:
-    """Return the folder for compiled code: in ``NUMBA_CACHE_DIR`` if that is set, else in the user's cache."""
+    """Return the folder for compiled code: inside ``NUMBA_CACHE_DIR`` if that is set, else inside the user's cache folder."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     base = Path(chosen) if chosen else Path(platformdirs.user_cache_dir("precflow"))
     return base / f"kernel-{fingerprint()}"
 
 
 def fingerprint() -> str:
-    """Return 16 hex digits that change with every source file that compiled code may be made of."""
+    """Return 16 hex digits that change whenever a source file changes from which compiled code may be built."""
     digest = hashlib.blake2b(digest_size=8)
     root = Path(__file__).parent
     for path in sorted(path for pattern in _SOURCES for path in root.glob(pattern)):
@@ -65,13 +68,13 @@ def fingerprint() -> str:
 
 
 def compile_cached(function: Function) -> Function:
-    """Compile a function so that it releases the interpreter's lock, and keep the result for other processes.
+    """Compile a function so that it releases the interpreter's lock, and cache the result for other processes.
 
-    The function must not allocate memory. So numba counts no references, which took a third of the time for short blocks.
+    The function must not allocate memory. So numba need not count references, which took a third of the time for short blocks.
 
-    If the folder cannot be written to, nothing is kept: code is never loaded from a folder that others can write to.
+    If the folder cannot be written to, nothing is cached, and no code is loaded from it.
     """
-    with _LOCK:
+    with _LOCK:  # numba reads its cache folder from a global setting, so only one function at a time may change it
         before = _CONFIG.CACHE_DIR
         _CONFIG.CACHE_DIR = str(folder())
         try:
@@ -82,6 +85,7 @@ def compile_cached(function: Function) -> Function:
 
 
 def _is_writable(place: Path) -> bool:
+    """Create a folder that only this user may open, unless it exists, and tell whether this process may write to it."""
     try:
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError:

@@ -1,4 +1,4 @@
-"""Turns descriptions and details into plain data for strict JSON, which has no NaN and infinity: they become words."""
+"""Turns descriptions and details into plain data for strict JSON, which has no NaN and infinity: these become texts."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _WORDS = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
 def plain_description(of: Description) -> dict[str, Any]:
-    """Return a description with mean and norm in place of sums."""
+    """Return the description of a tensor as plain data, with mean and norm instead of sums."""
     return {**plain(of), "extent": _extent(of.extent)}
 
 
 def plain_detail(of: Detail) -> dict[str, Any]:
-    """Return a detail."""
+    """Return the detail of a pair of tensors as plain data."""
     return {**plain(of), "reference": plain_description(of.reference), "target": plain_description(of.target)}
 
 
 def plain_record(of: RecordDetail) -> dict[str, Any]:
-    """Return everything about one record of both sides; ``null`` for what is not there."""
+    """Return everything about one record of both sides as plain data; ``None`` (JSON ``null``) for what is missing."""
     sides = {"reference": of.reference, "target": of.target}
     alone = {side: plain_description(one) if one else None for side, one in sides.items()}
     return {**plain(of), **alone, "detail": plain_detail(of.detail) if of.detail else None}
 
 
 def plain(value: Any) -> Any:
-    """Return dataclasses as objects, sequences as lists, and numbers that JSON lacks as words.
+    """Return dataclasses as dictionaries, sequences as lists, and numbers that JSON lacks as texts.
 
     >>> plain((1.5, math.nan, {"a": -math.inf}))
     [1.5, 'NaN', {'a': '-Infinity'}]
@@ -53,7 +53,7 @@ def _extent(of: Extent) -> dict[str, Any]:
     found: dict[str, Any] = plain(of)
     for name in ("total", "square"):
         del found[name]
-    empty = {} if of.ordinary else {"minimum": None, "maximum": None}
+    empty = {} if of.ordinary else {"minimum": None, "maximum": None}  # else infinities, the neutral values of min and max
     return {
         **found,
         "ordinary": of.ordinary,

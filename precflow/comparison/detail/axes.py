@@ -1,4 +1,4 @@
-"""Sums of squared errors by position along each axis, added up box by box."""
+"""Adds up squared errors by position along each axis of a tensor, box by box."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import numpy as np
 from precflow.comparison.detail.boxes import Box
 from precflow.comparison.fused.value_classes import Floats
 
-MOST_GROUPS = 1 << 16  # sums that one axis has; on longer axes neighbours share one, so that memory stays bounded
-PROFILE = 48  # stretches that an axis is drawn with
+MOST_GROUPS = 1 << 16  # sums along one axis; on longer axes neighbouring positions share one, so that memory stays bounded
+PROFILE = 48  # stretches in which an axis is drawn
 SHOWN = 5  # positions with the largest shares that are listed
 
 
 @dataclass(frozen=True)
 class Axis:
-    """The squared error along one axis.
+    """How the squared error is distributed along one axis.
 
     Attributes:
-        number: Which axis, from 0.
-        size: Positions.
-        step: Positions that share a sum: 1, except on axes of more than ``MOST_GROUPS`` positions.
+        number: Number of the axis, from 0.
+        size: Number of positions.
+        step: Number of positions that share a sum: 1, except on axes of more than ``MOST_GROUPS`` positions.
         top: ``(first, last, share)`` of the (groups of) positions with the largest shares of the tensor's squared error.
-        profile: Shares of at most ``PROFILE`` equal stretches of the axis, in order; together 1, or nothing where no error is.
+        profile: Shares of at most ``PROFILE`` equal stretches of the axis, in order. They add up to 1; empty without any error.
     """
 
     number: int
@@ -46,7 +46,7 @@ class AxisSums:
         self.sums = [np.zeros(-(-size // step)) for size, step in zip(self.sizes, self.steps, strict=True)]
 
     def add(self, box: Box, squares: Floats) -> None:
-        """Add the squared errors of a box, flat."""
+        """Add the squared errors of a box, which are given flat."""
         table = squares.reshape(box.shape)
         for axis, place in enumerate(box.outer):
             self.sums[axis][place // self.steps[axis]] += squares.sum()
@@ -54,7 +54,7 @@ class AxisSums:
         for axis in range(first, len(self.sizes)):
             along = table.reshape(table.shape[0], -1).sum(axis=1)
             self._along(axis, box.first if axis == first else 0, along)
-            table = table.sum(axis=0)
+            table = table.sum(axis=0)  # the next axis needs only the sums over this one
 
     def merge(self, other: AxisSums) -> None:
         """Add the sums of another part of the same tensor."""
@@ -65,7 +65,7 @@ class AxisSums:
         return tuple(self._axis(number) for number in range(len(self.sizes)))
 
     def shares(self, axis: int) -> Floats:
-        """Return the share of the squared error of each (group of) position; all 0 where there is no error."""
+        """Return the share of the squared error of each position (or group of positions); all 0 if there is no error."""
         total = self.sums[axis].sum()
         return self.sums[axis] / total if total else self.sums[axis]
 
@@ -85,6 +85,6 @@ class AxisSums:
 
 
 def _profile(shares: Floats) -> tuple[float, ...]:
-    """Return the sums of at most ``PROFILE`` stretches that are equally long, give or take one."""
+    """Return the sums of at most ``PROFILE`` stretches, whose lengths differ by at most one."""
     bounds = np.linspace(0, shares.size, min(PROFILE, shares.size), endpoint=False).astype(np.int64)
     return tuple(float(share) for share in np.add.reduceat(shares, bounds))

@@ -1,7 +1,7 @@
-"""Finds where along the axes the error of a tensor is, and says it in words: one column, the last positions, everywhere alike.
+"""Finds where along its axes a tensor has its error, and describes it: one column, the last positions, everywhere alike.
 
-Each axis is looked at by itself: the shares of the squared error by position show a single position, a few, a stretch, or every
-n-th one, which points at a padding, a tile or a lane of the device.
+Each axis is examined separately. The shares of the squared error by position show whether the error is at a single position, a
+few, a stretch, or every n-th one, which points at padding, or at a tile or lane of the device.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 from precflow.comparison.detail.axes import AxisSums
 from precflow.comparison.fused.value_classes import Floats
 
-MOST_OF_IT = 0.9  # share of the squared error that a few positions must carry to be named
-FEW = 8  # positions that are named one by one
+MOST_OF_IT = 0.9  # share of the squared error that a few positions must carry to be listed
+FEW = 8  # positions that are listed one by one, at most
 _END = 0.99  # share that a stretch must carry
-_EVEN = 8.0  # times the mean share; a largest share up to this counts as even: noise over a thousand positions reaches 5
-_HALF = 0.5  # a position with a larger share is uneven, however few positions there are
+_EVEN = 8.0  # times the mean share: up to this the largest share counts as even, because noise over 1000 positions reaches 5
+_HALF = 0.5  # a larger share of one position counts as uneven, however few positions there are
 _FEWEST_TO_BE_EVEN = 2
 _PERIODS = {
     64: "64th",
@@ -34,15 +34,15 @@ _PERIODS = {
 
 @dataclass(frozen=True)
 class AxisPattern:
-    """What stands out along one axis.
+    """How the error is distributed along one axis.
 
     Attributes:
-        axis: Which axis.
+        axis: Number of the axis.
         kind: ``one``, ``few``, ``first``, ``last``, ``stretch``, ``every`` (every n-th position), ``uneven`` or ``even``.
-        positions: The positions in question: all of them for ``one`` and ``few``, first and last for ``first``, ``last`` and
-            ``stretch``, remainder and n for ``every``, the largest for ``uneven``; none for ``even``.
-        share: Share of the squared error that they carry, 0 to 1.
-        text: The same in words.
+        positions: Where the error is: all positions for ``one`` and ``few``, the first and last one for ``first``, ``last`` and
+            ``stretch``, remainder and n for ``every``, the position with the largest share for ``uneven``; none for ``even``.
+        share: Share of the squared error at these positions, 0 to 1; for ``even`` the largest share of one position.
+        text: The pattern in words.
     """
 
     axis: int
@@ -53,7 +53,7 @@ class AxisPattern:
 
 
 def find_patterns(sums: AxisSums) -> tuple[AxisPattern, ...]:
-    """Return what stands out along each axis of more than one position; nothing if there is no error."""
+    """Return the pattern along each axis of more than one position; nothing if there is no error."""
     return tuple(
         _find_pattern(axis, sums.shares(axis), sums.steps[axis], size)
         for axis, size in enumerate(sums.sizes)
@@ -62,11 +62,11 @@ def find_patterns(sums: AxisSums) -> tuple[AxisPattern, ...]:
 
 
 def describe_patterns(found: Sequence[AxisPattern], sizes: tuple[int, ...]) -> str:
-    """Return one sentence about the whole tensor.
+    """Return one sentence about where the error of the whole tensor is.
 
     Args:
-        found: What :func:`find_patterns` gave.
-        sizes: Positions along each axis.
+        found: Result of :func:`find_patterns`.
+        sizes: Number of positions along each axis.
     """
     if math.prod(sizes) <= 1:
         return "there is one element only"
@@ -84,7 +84,7 @@ def describe_patterns(found: Sequence[AxisPattern], sizes: tuple[int, ...]) -> s
 
 
 def format_percent(share: float) -> str:
-    """Return a share in percent; 100 % only if it is all.
+    """Return a share in percent; it is rounded up to 100 % only if what is missing is a rounding error.
 
     >>> format_percent(1.0), format_percent(0.99999), format_percent(0.934)
     ('100 %', '99.99 %', '93 %')
@@ -110,7 +110,7 @@ def _find_pattern(axis: int, shares: Floats, step: int, size: int) -> AxisPatter
 
 
 def _find_few(axis: int, shares: Floats, step: int, size: int) -> AxisPattern | None:
-    """Return the fewest positions that carry most of the error, if they are few and far fewer than all."""
+    """Return the smallest set of positions that carry most of the error, if it is small and far from all positions."""
     most = min(FEW, max(1, shares.size // 8)) if shares.size > 2 else 1
     order = np.lexsort((np.arange(shares.size), -shares))[:most]
     carried = np.cumsum(shares[order])
@@ -131,6 +131,7 @@ def _find_few(axis: int, shares: Floats, step: int, size: int) -> AxisPattern | 
 
 def _find_stretch(axis: int, shares: Floats, step: int, size: int) -> AxisPattern | None:
     """Return the stretch that holds 99 % of the error, if it is at most half of the axis."""
+    # From the position where 0.5 % of the error has been passed to the one where 0.5 % remains.
     sums = np.cumsum(shares)
     spare = (1 - _END) / 2
     first = int(np.searchsorted(sums, spare, side="right"))
@@ -152,7 +153,7 @@ def _find_stretch(axis: int, shares: Floats, step: int, size: int) -> AxisPatter
 
 def _find_every(axis: int, shares: Floats, step: int, size: int) -> AxisPattern | None:
     """Return period and remainder if every second, third, fourth... position carries most of the error."""
-    if step > 1:
+    if step > 1:  # a sum is that of several neighbours, so periods cannot be seen
         return None
     for period, ordinal in _PERIODS.items():
         if size < 4 * period:
@@ -160,6 +161,7 @@ def _find_every(axis: int, shares: Floats, step: int, size: int) -> AxisPattern 
         sums = np.bincount(np.arange(size) % period, shares)
         remainder = int(np.argmax(sums))
         inside = shares[remainder::period]
+        # The second condition excludes a single large position, which would give every period the same sum.
         if sums[remainder] >= MOST_OF_IT and inside.max() <= _EVEN * inside.mean():
             text = f"every {ordinal} position of axis {axis}, from {remainder} on, carries {format_percent(sums[remainder])}"
             return AxisPattern(axis, "every", (remainder, period), float(sums[remainder]), text)

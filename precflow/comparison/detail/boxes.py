@@ -1,4 +1,7 @@
-"""Cuts a tensor of any size into boxes: runs of elements that are whole along their inner axes."""
+"""Cuts a tensor of any size into boxes: consecutive elements that are complete along all inner axes.
+
+The errors of a box can be summed along each axis, which is not possible for a block of elements cut anywhere.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-BLOCK = 1 << 17  # elements of a box, at most, so that its temporaries stay in the cache
+BLOCK = 1 << 17  # elements of a box, at most, so that its temporary arrays stay in the cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,10 +17,10 @@ class Box:
     """Consecutive elements in C order.
 
     Attributes:
-        start: Flat number of the first element.
-        outer: Index of the box along the axes before ``len(outer)``; one position of each.
-        first: First position along axis ``len(outer)``.
-        shape: Sizes along axis ``len(outer)`` and all behind it; the latter are whole.
+        start: Flat index of the first element.
+        outer: Position along each of the outer axes, of which the box has only one.
+        first: First position along the next axis, number ``len(outer)``, of which the box may have a part.
+        shape: Sizes along that axis and all inner ones, which are complete.
     """
 
     start: int
@@ -27,12 +30,12 @@ class Box:
 
     @property
     def stop(self) -> int:
-        """Flat number of the element behind the last."""
+        """Flat index after the last element."""
         return self.start + math.prod(self.shape)
 
 
 def cut_boxes(shape: tuple[int, ...], block: int = BLOCK) -> Iterator[Box]:
-    """Return boxes of at most ``block`` elements that together are the tensor, in order; none of a tensor without elements.
+    """Yield the boxes of a tensor in order, each of at most ``block`` elements; none if the tensor has no elements.
 
     >>> [(box.start, box.outer, box.first, box.shape) for box in cut_boxes((2, 3, 2), 4)]
     [(0, (0,), 0, (2, 2)), (4, (0,), 2, (1, 2)), (6, (1,), 0, (2, 2)), (10, (1,), 2, (1, 2))]
@@ -52,7 +55,7 @@ def cut_boxes(shape: tuple[int, ...], block: int = BLOCK) -> Iterator[Box]:
 
 
 def unravel(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the index of a flat number, in C order.
+    """Return the index along each axis for a flat index, in C order.
 
     >>> unravel(7, (2, 3, 2)), unravel(0, ())
     ((1, 0, 1), ())
@@ -65,5 +68,5 @@ def unravel(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _even(size: int, most: int) -> int:
-    """Return the step that cuts a size into the fewest parts of at most ``most``, all about as long."""
+    """Return the step that cuts a size into as few parts as possible, all of about the same length and at most ``most``."""
     return -(-size // -(-size // most))

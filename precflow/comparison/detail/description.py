@@ -1,4 +1,4 @@
-"""One tensor by itself: what it holds, a histogram, and its first and last values."""
+"""Describes one tensor by itself: its counts and extremes, a histogram, and its first and last values."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from precflow.comparison.fused.value_classes import widen
 from precflow.dumps.dtypes import NUMPY_DTYPES, name_of, real_part
 from precflow.dumps.mapped_pages import release
 
-ENDS = 6  # values shown at either end
-_ENOUGH_DIGITS = 7  # six digits distinguish all values of bfloat16 and float8
+ENDS = 6  # values shown at the beginning and at the end
+_ENOUGH_DIGITS = 7  # end of the digits that are tried: six distinguish all values of bfloat16 and float8
 
 
 @dataclass(frozen=True)
 class Description:
-    """One tensor.
+    """Description of one tensor.
 
     Attributes:
         dtype: Element type.
         shape: Sizes.
-        extent: Counts, extremes and sums; the parts of complex numbers count singly.
-        values: Histogram of the ordinary elements between their extremes.
+        extent: Counts, extremes and sums; a complex number counts as two elements.
+        values: Histogram of the ordinary elements.
         first: The first values in C order, as :func:`as_scalar` gives them.
-        last: The last values; nothing where ``first`` has them all.
+        last: The last values; those that ``first`` already has are left out.
     """
 
     dtype: str
@@ -44,12 +44,11 @@ class Description:
 
 
 def describe(arrays: Sequence[npt.NDArray[Any]], *, block: int = BLOCK) -> list[Description]:
-    """Read tensors in blocks, a few times, and describe each; memory is bounded whatever their size.
+    """Describe tensors, which are read in blocks several times, so that memory is bounded whatever their size.
 
     Args:
-        arrays: Any element types that a dump can hold. Their histograms have one range, so that they can be laid upon
-            each other.
-        block: Elements read at a time; changes nothing but the last bits of sums.
+        arrays: Any element types that a dump can hold. Their histograms have the same range, so that they can be overlaid.
+        block: Elements read at a time; changes only the last bits of sums.
     """
     flats = [as_reals(array) for array in arrays]
     floors = [_find_fill_floor(flat) for flat in flats]
@@ -72,13 +71,13 @@ def describe(arrays: Sequence[npt.NDArray[Any]], *, block: int = BLOCK) -> list[
 
 
 def _find_fill_floor(flat: npt.NDArray[Any]) -> float:
-    """Return the magnitude below which a constant is no mask fill in a tensor; this takes a pass of its own."""
+    """Return the magnitude below which a constant is not a mask fill in a tensor; this reads the whole tensor."""
     fills = extents.find_kind(flat.dtype.name).fills
     return 0.0 if fills is None else find_fill_floor(flat, fills)
 
 
 def as_reals(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the elements flat in C order, without a copy if they already are; complex numbers as pairs of reals."""
+    """Return the elements flat in C order, without a copy if they are contiguous; complex numbers become pairs of reals."""
     flat = np.ascontiguousarray(array).reshape(-1)
     return flat.view(NUMPY_DTYPES[real_part(name_of(flat.dtype))]) if flat.dtype.kind == "c" else flat
 
@@ -102,7 +101,7 @@ def make_histogram(flat: npt.NDArray[Any], low: float, high: float, floor: float
 
 
 def as_scalar(value: Any) -> str:
-    """Return one element as the shortest text that gives the same element of its type again.
+    """Return one element as the shortest text that reads back as the same value of its type.
 
     >>> as_scalar(np.float32(0.1)), as_scalar(np.float64(0.1)), as_scalar(np.int8(-3)), as_scalar(np.bool_(True))
     ('0.1', '0.1', '-3', 'True')
@@ -110,7 +109,8 @@ def as_scalar(value: Any) -> str:
     ('1-0.1j', 'nan', '0.1')
     """
     if type(value).__module__ != "ml_dtypes":
-        return str(value).strip("()")
+        return str(value).strip("()")  # complex numbers have parentheses
+    # ml_dtypes prints more digits than its types need: 0.100098 for bfloat16's 0.1.
     kind = type(value)
     texts = (f"{float(value):.{digits}g}" for digits in range(1, _ENOUGH_DIGITS))
     return next((text for text in texts if kind(float(text)) == value), str(value))

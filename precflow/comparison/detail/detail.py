@@ -1,4 +1,4 @@
-"""Everything about one pair of tensors, computed in blocks, so that memory is bounded whatever their size."""
+"""Compares one pair of tensors in full detail, in blocks, so that memory is bounded whatever their size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from precflow.comparison.fused.summarize import PairOfTensors, summarize
 from precflow.comparison.fused.summary import Summary
 from precflow.dumps.mapped_pages import release
 
-_TASK = 64  # boxes that a thread takes at a time
+_TASK = 64  # boxes that one task of a thread reads
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Element:
     """One element of a pair.
 
     Attributes:
-        index: Its index; for complex tensors a last number says which part, 0 real and 1 imaginary.
-        reference: Its value, as the shortest text that reads back as the same value.
-        target: The same of the target.
+        index: Position along each axis; for complex tensors one more number says which part, 0 real and 1 imaginary.
+        reference: The reference's value, as the shortest text that reads back as the same value.
+        target: The target's value, in the same form.
         error: ``|target - reference|``; NaN if one of them is not finite.
         relative: ``error / |reference|``; NaN if the reference is 0 or the error NaN.
     """
@@ -45,25 +45,25 @@ class Element:
 
 @dataclass(frozen=True)
 class Detail:
-    """One pair of tensors of one shape.
+    """Everything about one pair of tensors of the same shape; y is the reference, x the target.
 
     Attributes:
-        reference: The reference's tensor; its histogram has the range of both.
-        target: The target's.
-        metrics: Metric name -> number; one that has no meaning is absent.
-        mismatches: Elements that are NaN, infinite or a fill and have no equal partner.
-        unequal: Elements whose values differ, NaN equal to NaN.
-        first: The first of them in C order; ``None`` if there is none.
-        mismatched: The first elements that are NaN, infinite or a fill on one side only, or of another kind on each.
+        reference: Description of the reference's tensor; both histograms have the same range.
+        target: Description of the target's tensor.
+        metrics: Metric name -> number; a metric that has no meaning is absent.
+        mismatches: Number of elements that are NaN, infinite or a mask fill without an equal partner on the other side.
+        unequal: Number of elements whose values differ; NaN equals NaN.
+        first: The first of these in C order; ``None`` if there is none.
+        mismatched: The first elements that are NaN, infinite or a mask fill on one side only, or of different kinds.
         worst_absolute: Elements with the largest ``|x - y|``, largest first.
-        worst_relative: Elements with the largest ``|x - y| / |y|``.
-        error_bins: ``(from, to, elements)`` of ``|x - y|`` by powers of two; elements that are equal are ``exact``.
-        exact: Compared elements with an error of 0.
+        worst_relative: Elements with the largest ``|x - y| / |y|``, largest first.
+        error_bins: ``(from, to, elements)`` of ``|x - y|`` by powers of two; elements that are equal are not in it.
+        exact: Number of compared elements with an error of 0.
         ulps: ``(smallest, largest, elements)`` of distances in units in the last place.
-        median_ulps: The class of distances that holds the median.
-        axes: Where along each axis the squared error is; of complex tensors the last axis is real and imaginary part.
-        places: What stands out along the axes.
-        where: The same as one sentence.
+        median_ulps: Smallest and largest distance of the class that holds the median.
+        axes: How the squared error is distributed along each axis; for complex tensors the last axis is real and imaginary.
+        places: Patterns of the error along the axes.
+        where: These patterns as one sentence.
     """
 
     reference: Description
@@ -85,13 +85,13 @@ class Detail:
 
 
 def examine(reference: npt.NDArray[Any], target: npt.NDArray[Any], *, threads: int = 0, block: int = BLOCK) -> Detail:
-    """Read a pair of tensors a few times and return everything about it.
+    """Compare a pair of tensors in full detail; they are read several times.
 
     Args:
         reference: Any element type that a dump can hold.
         target: The same shape, possibly another element type.
-        threads: How many; 0 is one a processor. The result does not depend on it.
-        block: Elements read at a time, which changes sums by their rounding only.
+        threads: Number of threads; 0 is one per processor. The result does not depend on it.
+        block: Elements read at a time; changes only the rounding of sums.
 
     Raises:
         ValueError: The shapes differ.
@@ -130,13 +130,15 @@ def _count_mismatches(summary: Summary) -> int:
 def _measure_errors(
     pair: PairOfTensors, shape: tuple[int, ...], summary: Summary, threads: int, block: int
 ) -> tuple[Errors, AxisSums]:
-    """Return the errors of the pair, and their squares along each axis.
+    """Return the errors of the pair, and the sums of their squares along each axis.
 
-    Tasks are cut by boxes, not by threads, and added up in order, so that any number of threads gives the same bits.
+    The pair is cut into the same tasks for any number of threads, and their results are added up in order. So the result is the
+    same to the last bit.
     """
     every = cut_boxes(shape, block)
     total, found = AxisSums(shape), Errors()
     with ThreadPoolExecutor(threads) as pool:
+        # As many tasks at a time as there are threads: each holds sums along all axes, which would add up in memory.
         while tasks := [task for _ in range(threads) if (task := _take_boxes(every))]:
             for errors, sums in pool.map(lambda task: _measure_task(pair, shape, summary, task), tasks):
                 found += errors
@@ -183,7 +185,7 @@ def _element(pair: PairOfTensors, shape: tuple[int, ...], number: int) -> Elemen
 
 
 def _describe_where(standing: tuple[AxisPattern, ...], summary: Summary, found: Errors, sizes: tuple[int, ...]) -> str:
-    """Return where the error is, in one sentence; NaN and fills on one side, which have no size, come first."""
+    """Return where the error is, in one sentence; NaN and mask fills on one side, which have no size, come first."""
     mismatched = _count_mismatches(summary)
     texts = [f"{mismatched} elements are NaN, infinite or a mask's fill on one side only"] if mismatched else []
     if summary.difference_max:

@@ -1,7 +1,7 @@
-"""The errors of one box of a pair of tensors, and their sum over boxes: sizes, units in the last place, worst elements.
+"""Measures the errors of a pair of tensors: their sizes, units in the last place, and the worst elements.
 
-``precflow compare A B`` shows them for a single record. A tensor is cut into boxes that fit into the cache; each gives an
-:class:`Errors`, and these add up.
+``precflow compare A B`` shows them for a single record. The tensors are cut into boxes that fit into the cache; each box gives
+an :class:`Errors`, and these are added up.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from precflow.comparison.fused.kernel import PairFacts, pair_facts
 from precflow.comparison.fused.ulp_distance import ulp_distances
 from precflow.comparison.fused.value_classes import BoolArray, FloatPair, Floats, classify_pairs, widen
 
-_NEAR = 1 << 12  # smaller distances are counted one by one first: ten times faster than searching the class of each
+_NEAR = 1 << 12  # distances below are first counted by value: ten times faster than searching the class of each element
 _EDGES = np.array([0, *(1 << power for power in range(64)), (1 << 64) - 1], np.uint64)  # largest distance of each class
-_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}  # bytes of an element -> type to compare its bits with
 MOST = 10  # worst elements that are kept
 
 
 @dataclass(frozen=True)
 class UlpCounts:
-    """How many elements are how many units in the last place apart, in classes that double in width.
+    """Number of elements by their distance in units in the last place, in classes that double in width.
 
     Attributes:
-        counts: Class k holds distances over ``2^(k-2)``, up to ``2^(k-1)``: class 0 is 0, class 1 is 1, class 2 is 2, class 3
-            is 3 and 4, class 4 is 5 to 8. Ends with the largest class that occurs.
+        counts: Number of elements in each class. Class k has the distances above ``2^(k-2)``, up to ``2^(k-1)``: class 0 is
+            0, class 1 is 1, class 2 is 2, class 3 is 3 and 4, class 4 is 5 to 8. Ends with the largest class that occurs.
     """
 
     counts: tuple[int, ...] = ()
@@ -45,7 +45,7 @@ class UlpCounts:
         return UlpCounts(tuple(first + second for first, second in zip(longer, padded, strict=True)))
 
     def rows(self) -> list[tuple[int, int, int]]:
-        """Return ``(smallest distance, largest distance, elements)`` of every class, also of empty ones in between.
+        """Return ``(smallest distance, largest distance, elements)`` of every class, including empty ones.
 
         >>> UlpCounts((7, 0, 1, 2)).rows()
         [(0, 0, 7), (1, 1, 0), (2, 2, 1), (3, 4, 2)]
@@ -53,7 +53,7 @@ class UlpCounts:
         return [(0 if k == 0 else (1 << (k - 1)) // 2 + 1, 0 if k == 0 else 1 << (k - 1), n) for k, n in enumerate(self.counts)]
 
     def median(self) -> tuple[int, int]:
-        """Return the smallest and largest distance of the class that holds the (lower) median; 0 and 0 without elements."""
+        """Return the smallest and largest distance of the class with the (lower) median; 0 and 0 if there are no elements."""
         half, seen = (sum(self.counts) + 1) // 2, 0
         for low, high, count in self.rows():
             seen += count
@@ -63,10 +63,10 @@ class UlpCounts:
 
 
 def count_ulps(apart: npt.NDArray[Any]) -> UlpCounts:
-    """Count distances.
+    """Count distances in units in the last place by class.
 
     Args:
-        apart: Unsigned integers of any width, flat.
+        apart: Distances as unsigned integers of any width, flat.
     """
     near = apart[apart < _NEAR] if apart.dtype.itemsize > 1 else apart
     singly = np.bincount(near.astype(np.int64), minlength=1)
@@ -80,7 +80,7 @@ def count_ulps(apart: npt.NDArray[Any]) -> UlpCounts:
 
 @dataclass(frozen=True, slots=True)
 class WorstElements:
-    """The few elements with the largest error of one kind, largest first; among equals the first in the tensor.
+    """The ``MOST`` elements with the largest error of one kind, largest first; of equal errors the first in the tensor.
 
     Attributes:
         figures: Their errors, all above 0.
@@ -92,7 +92,7 @@ class WorstElements:
 
     @property
     def floor(self) -> float:
-        """An element with no larger error than this cannot become one of them."""
+        """An element must have a larger error than this to become one of them; 0 while there are fewer than ``MOST``."""
         return self.figures[-1] if len(self.figures) == MOST else 0.0
 
     def __add__(self, other: WorstElements) -> WorstElements:
@@ -109,12 +109,12 @@ def find_worst(figures: npt.NDArray[Any], start: int, floor: float = 0.0) -> Wor
     Args:
         figures: Errors, flat, without NaN.
         start: Flat index of the first one in the tensor.
-        floor: Only larger errors count. A block without any costs no more than its maximum.
+        floor: Only larger errors count. A block without any takes no more time than finding its maximum.
     """
     if not figures.size or not figures.max() > floor:
         return WorstElements()
     found = np.flatnonzero(figures > floor)
-    if found.size > MOST:
+    if found.size > MOST:  # of many errors equal to the smallest that is kept, the first ones in the tensor
         kth = np.partition(figures[found], found.size - MOST)[found.size - MOST]
         above, level = found[figures[found] > kth], found[figures[found] == kth]
         found = np.concatenate([above, level[: MOST - above.size]])
@@ -125,25 +125,25 @@ def find_worst(figures: npt.NDArray[Any], start: int, floor: float = 0.0) -> Wor
 
 
 def find_first(mask: npt.NDArray[np.bool_], start: int, most: int = MOST) -> tuple[int, ...]:
-    """Return the flat indices of the first elements that a mask marks."""
+    """Return the flat indices of the first elements at which a mask is true; ``start`` is the index of its first element."""
     return tuple(start + int(place) for place in np.flatnonzero(mask)[:most])
 
 
 @dataclass(frozen=True)
 class Errors:
-    """The errors of a part of a pair; y is the reference, x the target. Parts add up.
+    """The errors of a part of a pair of tensors; y is the reference, x the target. The errors of two parts can be added.
 
-    Pairs with NaN or an infinity on either side, or a mask's fill value on both, are left out. Relative errors leave out small
-    y (0, or subnormal in the reference's type) too.
+    Pairs with NaN or an infinity on either side, or a mask's fill value on both, are left out. Relative errors also leave out
+    small y: 0, or subnormal in the reference's type.
 
     Attributes:
-        unequal: Elements whose values differ; NaN equals NaN, and -0 equals 0.
-        first: Flat index of the first of them; -1 if there is none.
-        mismatched: Flat indices of the first NaN, infinities and fills without an equal partner.
+        unequal: Number of elements whose values differ; NaN equals NaN, and -0 equals 0.
+        first: Flat index of the first of these; -1 if there is none.
+        mismatched: Flat indices of the first NaN, infinities and mask fills without an equal partner.
         absolute: Elements with the largest ``|x - y|``.
         relative: Elements with the largest ``|x - y| / |y|``.
         sizes: Magnitudes of ``|x - y|``.
-        ulps: Distances in units in the last place of the coarser type; empty for integers.
+        ulps: Distances in units in the last place of the less precise type; empty for integers.
     """
 
     unequal: int = 0
@@ -169,16 +169,16 @@ class Errors:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """One box, element by element; excluded pairs hold 0 everywhere.
+    """The differences of one box, element by element. Excluded pairs have 0 as distance and as magnitude.
 
     Attributes:
         distance: ``|x - y|``, float64.
         magnitude: ``|y|``, float64.
-        unequal: Where the values differ.
-        mismatched: Where the classes of values differ; ``None`` if nowhere.
-        excluded: Pairs that are not ordinary numbers; ``None`` if there are none.
+        unequal: True where the values differ.
+        mismatched: True where the classes of values differ; ``None`` if nowhere.
+        excluded: True for pairs that are not ordinary numbers; ``None`` if there are none.
         apart: Distances in units in the last place; ``None`` for integers.
-        smallest: Below it ``|y|`` is small.
+        smallest: A ``|y|`` below this is small and left out of relative errors; 0 for integers.
     """
 
     distance: Floats
@@ -193,13 +193,13 @@ class Differences:
 def measure_differences(
     reference: npt.NDArray[Any], target: npt.NDArray[Any], *, inexact: bool, floors: FloatPair = (0.0, 0.0)
 ) -> Differences | int:
-    """Return the differences of a block; only the number of its elements if no bit differs.
+    """Return the differences of a block, or only the number of its elements if no bit differs.
 
     Args:
         reference: Flat reals or integers.
-        target: As many.
-        inexact: Either side is floating point.
-        floors: Smaller constants are not mask fills, in the reference and in the target.
+        target: As many elements.
+        inexact: At least one side is floating point.
+        floors: Magnitudes below which constants are not mask fills, for the reference and for the target.
     """
     if reference.dtype == target.dtype and not _differ(reference, target):
         return int(reference.size)
@@ -211,10 +211,11 @@ def measure_box(found: Differences, box: Box, sums: AxisSums, largest: float, be
 
     Args:
         found: The differences of the box.
-        box: Where it lies.
-        sums: Sums along the axes.
-        largest: Largest ``|x - y|`` of the whole tensor. Errors are divided by its power of two, so that no square overflows.
-        before: Errors of earlier boxes; elements that are no worse than their worst are skipped.
+        box: Where the box lies.
+        sums: Sums along the axes; changed.
+        largest: Largest ``|x - y|`` of the whole tensor. Errors are divided by a power of two close to it before they are
+            squared, so that no square overflows.
+        before: Errors of earlier boxes; elements that cannot be among the worst of them are skipped.
     """
     exponent = math.frexp(largest)[1]
     scaled = np.ldexp(found.distance, -exponent)
@@ -238,7 +239,7 @@ def measure_box(found: Differences, box: Box, sums: AxisSums, largest: float, be
 
 
 def measure_equal_block(reference: npt.NDArray[Any], *, inexact: bool, floors: FloatPair = (0.0, 0.0)) -> Errors:
-    """Return the errors of a block of equal bits: every compared element is 0 apart."""
+    """Return the errors of a block whose bits are equal on both sides: every compared element has an error of 0."""
     if not inexact:
         return Errors(sizes=Magnitudes(int(reference.size)))
     facts = pair_facts(reference.dtype.name, reference.dtype.name)
@@ -250,6 +251,7 @@ def measure_equal_block(reference: npt.NDArray[Any], *, inexact: bool, floors: F
 
 
 def _differ(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> bool:
+    """Tell whether any bit differs; values would not do, because NaN is not equal to itself and -0 equals 0."""
     word = _WORDS[reference.itemsize]
     return not np.array_equal(reference.view(word), target.view(word))
 
@@ -261,7 +263,7 @@ def _float_differences(reference: npt.NDArray[Any], target: npt.NDArray[Any], fl
     groups = _find_excluded(y, x, facts, floors)
     if groups is not None:
         y[groups[0]] = x[groups[0]] = 0.0
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # 1.7e308 minus -1.7e308 is infinite; the largest float64 keeps the sums finite
         distance = np.minimum(np.abs(x - y), np.finfo(np.float64).max)
     with np.errstate(invalid="ignore", over="ignore"):
         apart = ulp_distances(reference, target, facts.coarse)
@@ -277,8 +279,9 @@ def _float_differences(reference: npt.NDArray[Any], target: npt.NDArray[Any], fl
 
 
 def _find_excluded(y: Floats, x: Floats, facts: PairFacts, floors: FloatPair) -> tuple[BoolArray, BoolArray] | None:
-    """Return which pairs are not ordinary numbers, and which of them are mismatched; ``None`` if all are ordinary."""
+    """Return masks of the pairs that are not ordinary numbers, and of those that mismatch; ``None`` if all are ordinary."""
     sides = zip((y, x), facts.fills, strict=True)
+    # A shortcut for blocks without large numbers. With NaN both comparisons are false, so it is not taken.
     if all(values.min() > -fills.plain and values.max() < fills.plain for values, fills in sides):
         return None
     groups = classify_pairs(y, x, facts.fills, floors)

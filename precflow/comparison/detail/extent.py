@@ -1,4 +1,4 @@
-"""What the values of one tensor are: counts by class, extremes and sums, read in blocks and added up."""
+"""Summarizes the values of one tensor: counts by class, extremes and sums, read in blocks and added up."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _ADDED = {"merge": operator.add}
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Counts, extremes and sums of the elements of one tensor; the parts of complex numbers count singly.
+    """Counts, extremes and sums of the elements of one tensor; a complex number counts as two elements.
 
     Extremes and sums are over ordinary elements only: neither NaN, nor infinite, nor a mask's fill value.
 
     Attributes:
-        elements: Elements read.
-        nan: NaN among them.
-        positive_infinity: +Inf among them.
-        negative_infinity: -Inf among them.
-        sentinel: Fill values of masks among them.
-        zero: Exact zeros among them.
-        saturated: Elements that have the largest finite magnitude of their type.
+        elements: Number of elements read.
+        nan: Number of NaN among them.
+        positive_infinity: Number of +Inf.
+        negative_infinity: Number of -Inf.
+        sentinel: Number of mask fills.
+        zero: Number of exact zeros.
+        saturated: Number of elements with the largest finite magnitude of their type.
         minimum: Smallest ordinary element; ``inf`` if there is none.
         maximum: Largest ordinary element; ``-inf`` if there is none.
         total: Sum of the ordinary elements.
@@ -64,7 +64,7 @@ class Extent:
 
     @property
     def ordinary(self) -> int:
-        """Elements that entered extremes and sums."""
+        """Number of elements that extremes and sums are made of."""
         return self.elements - self.nan - self.positive_infinity - self.negative_infinity - self.sentinel
 
     def __add__(self, other: Extent) -> Extent:
@@ -77,7 +77,7 @@ FIELDS = fields(Extent)
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What the element type of a tensor implies: its mask fills (``None`` for integers) and its largest magnitude."""
+    """What follows from the element type of a tensor: its mask fills (``None`` for integers) and its largest magnitude."""
 
     fills: Fills | None
     largest: float
@@ -85,7 +85,7 @@ class Kind:
 
 @functools.cache
 def find_kind(dtype: str) -> Kind:
-    """Return what an element type implies; integers and booleans have no classes and never saturate."""
+    """Return mask fills and largest magnitude of an element type; integers and booleans have no fills and never saturate."""
     if dtype not in FLOATS:
         return Kind(None, math.inf)
     facts = float_facts(dtype)
@@ -93,11 +93,12 @@ def find_kind(dtype: str) -> Kind:
 
 
 def measure_extent(block: npt.NDArray[Any], floor: float = 0.0) -> Extent:
-    """Read one block of flat reals or integers.
+    """Return counts, extremes and sums of one block of flat reals or integers.
 
     Args:
-        block: Its elements.
-        floor: Constants of a smaller magnitude are ordinary numbers in its tensor: :func:`kept_evidence.find_fill_floor`.
+        block: Elements of the block.
+        floor: Constants below this magnitude are ordinary numbers in the tensor, not mask fills; from
+            :func:`kept_evidence.find_fill_floor`.
     """
     if not block.size:
         return Extent()
@@ -117,11 +118,11 @@ def measure_extent(block: npt.NDArray[Any], floor: float = 0.0) -> Extent:
 
 
 def select_ordinary(values: Floats, fills: Fills | None, floor: float = 0.0) -> tuple[Floats, Classes | None]:
-    """Return the ordinary values of a block, and the class of each value; ``None`` if all are ordinary.
+    """Return the ordinary values of a block, and the class of each value (``None`` if all are ordinary).
 
     Args:
-        values: Of the block.
-        fills: Of the tensor's type, ``None`` for integers.
+        values: Elements of the block, float64.
+        fills: Mask fills of the tensor's type, ``None`` for integers.
         floor: As for :func:`measure_extent`.
     """
     if fills is None or (values.min() > -fills.plain and values.max() < fills.plain):
@@ -131,23 +132,25 @@ def select_ordinary(values: Floats, fills: Fills | None, floor: float = 0.0) -> 
 
 
 def merge_extents(parts: Iterable[Extent]) -> Extent:
-    """Return the extent of a whole from those of its parts."""
+    """Return the extent of a tensor from those of its parts."""
     return functools.reduce(operator.add, parts, Extent())
 
 
 def mean(of: Extent) -> float:
-    """Return the mean of the ordinary elements; NaN where there is none."""
+    """Return the mean of the ordinary elements; NaN if there are none."""
     return float(of.total) / of.ordinary if of.ordinary else math.nan
 
 
 def norm(of: Extent) -> float:
     """Return the Euclidean norm of the ordinary elements."""
+    # The square may be outside the range of float64, so mantissa and exponent are handled separately. Half of an odd exponent
+    # is no integer: one factor of 2 moves into the mantissa then.
     odd = of.square.exponent % 2
     return float(ScaledFloat.of(math.sqrt(math.ldexp(of.square.mantissa, odd)), (of.square.exponent - odd) // 2))
 
 
 def _sum_values(values: Floats) -> Extent:
-    """Return extremes and sums; squares are taken of values scaled to at most 1, so that none overflows or vanishes."""
+    """Return extremes and sums of values; they are scaled below 1 before squaring, so that no square overflows or vanishes."""
     low, high = float(values.min()), float(values.max())
     exponent = math.frexp(max(abs(low), abs(high)))[1]
     scaled = np.ldexp(values, -exponent)

@@ -1,4 +1,4 @@
-"""Histograms that add up: of values over equal bins, of magnitudes over powers of two."""
+"""Histograms whose parts can be added: of values over bins of equal width, and of magnitudes over powers of two."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy.typing as npt
 from precflow.comparison.fused.value_classes import Floats
 
 BINS = 40
-_HALF = 2.0**-2  # keeps the width of a range inside float64, and the range itself exact
-_WIDEST = 2.0**1000
+_HALF = 2.0**-2  # factor for huge ranges: their width would overflow float64; a power of two rounds nothing
+_WIDEST = 2.0**1000  # magnitude from which a range is huge
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many values fall into each of some bins of one width.
+    """Number of values in each of several bins of equal width.
 
     Attributes:
         low: Lower edge of the first bin.
-        high: Upper edge of the last bin, which holds it too.
-        counts: Values in each bin; a single bin where ``low`` is ``high``, none where there is no value.
+        high: Upper edge of the last bin, which includes it.
+        counts: Number of values in each bin; a single bin if ``low`` equals ``high``, none if there are no values.
     """
 
     low: float
@@ -46,18 +46,18 @@ def count_bins(values: Floats, low: float, high: float, bins: int = BINS) -> His
     factor = _HALF if high > _WIDEST or low < -_WIDEST else 1.0
     try:
         counts, _ = np.histogram(values * factor if factor != 1 else values, bins, (low * factor, high * factor))
-    except ValueError:  # NumPy has no bins that are narrower than values of this size are apart
+    except ValueError:  # a range of a few units in the last place: NumPy refuses bins narrower than the gap between values
         counts, _ = np.histogram((values - low) / (high - low), bins, (0.0, 1.0))
     return Histogram(low, high, tuple(int(count) for count in counts))
 
 
 @dataclass(frozen=True)
 class Magnitudes:
-    """How many numbers have which power of two as their magnitude.
+    """Number of values by the power of two of their magnitude.
 
     Attributes:
-        zero: Numbers that are 0.
-        exponents: e -> numbers with ``2^e <= |number| < 2^(e + 1)``, in order of e.
+        zero: Number of zeros.
+        exponents: e -> number of values with ``2^e <= |value| < 2^(e + 1)``, in order of e.
     """
 
     zero: int = 0
@@ -70,7 +70,7 @@ class Magnitudes:
         return Magnitudes(self.zero + other.zero, sums)
 
     def bins(self, most: int = BINS) -> list[tuple[float, float, int]]:
-        """Return ``(from, to, count)`` of neighbouring bins of one factor, at most so many, from smallest to largest."""
+        """Return ``(from, to, count)`` of at most ``most`` bins in ascending order; ``to / from`` is the same for all."""
         if not self.exponents:
             return []
         first, last = min(self.exponents), max(self.exponents)
@@ -90,7 +90,7 @@ def count_magnitudes(values: Floats) -> Magnitudes:
     found = values[values != 0]
     if not found.size:
         return Magnitudes(int(values.size))
-    powers: npt.NDArray[np.int32] = np.frexp(found)[1] - 1
+    powers: npt.NDArray[np.int32] = np.frexp(found)[1] - 1  # frexp's mantissa is in [0.5, 1), ours in [1, 2)
     lowest = int(powers.min())
     counts = np.bincount(powers - lowest)
     present = np.flatnonzero(counts)

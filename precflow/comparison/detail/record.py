@@ -1,4 +1,4 @@
-"""Everything about one record of two dumps: both tensors, the inputs of its call on both sides, and where its output goes."""
+"""Compares one record of two dumps in full: both tensors, the inputs of its call on both sides, and where its output goes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Weights = tuple[Mapping[str, ContentEntry], Mapping[str, ContentEntry]]
 
 @dataclass(frozen=True)
 class InputComparison:
-    """One input of a call, compared between the sides.
+    """Whether one input of a call is the same on both sides.
 
     Attributes:
         index: Name of the argument, or its number.
-        weight: Name of the parameter, if it is one.
+        weight: Name of the parameter if it is one, else ``""``.
         state: ``equal bits``, ``equal before casting`` (weights), ``differs``, ``another shape``, ``another type``,
-            ``unknown`` (no content id), or the only side that has it.
+            ``unknown`` (no content id), ``on the target only`` or ``on the reference only``.
     """
 
     index: str
@@ -36,17 +36,17 @@ class InputComparison:
 
 @dataclass(frozen=True)
 class RecordDetail:
-    """One record of both sides.
+    """Everything about one record of both sides.
 
     Attributes:
-        record: Identity text.
+        record: Identity of the record as text.
         name: ``module / operator``.
-        detail: Both tensors compared; ``None`` if that is not possible.
-        reference: The reference's tensor alone, if there is no detail and it can be read.
-        target: The same of the target.
+        detail: Comparison of both tensors; ``None`` if they cannot be compared.
+        reference: Description of the reference's tensor, if there is no ``detail`` and the tensor can be read.
+        target: Description of the target's tensor, under the same condition.
         reason: Why there is no detail; ``""`` if there is one.
-        note: What a reader of the positions has to know; ``""`` for nothing.
-        inputs: The inputs of the call.
+        note: A note that positions are within the kept part of the tensor; ``""`` if the whole tensor was kept.
+        inputs: The inputs of the call, compared.
         feeds: Names of the calls that its output goes to, on the reference.
     """
 
@@ -64,14 +64,14 @@ class RecordDetail:
 def examine_record(
     reference: Recorded, target: Recorded, left: FoundRecord, right: FoundRecord, *, threads: int = 0
 ) -> RecordDetail:
-    """Read both tensors of a pair of records and return everything about them.
+    """Read both tensors of a pair of records and compare them in full; a tensor that cannot be read becomes the ``reason``.
 
     Args:
         reference: Dump of the reference.
         target: Dump of the target.
         left: The record on the reference.
         right: The record on the target.
-        threads: How many; 0 is one a processor.
+        threads: Number of threads; 0 is one per processor.
     """
     first, why = _read_tensor("reference", reference, left.record)
     second, why_not = _read_tensor("target", target, right.record)
@@ -96,12 +96,12 @@ def examine_record(
 
 
 def compare_inputs(left: FoundRecord, right: FoundRecord, weights: Weights = ({}, {})) -> tuple[InputComparison, ...]:
-    """Return the inputs of the calls of two records and whether they were the same, by content ids alone.
+    """Compare the inputs of the calls of two records, by content ids only.
 
     Args:
         left: The record on the reference.
         right: The record on the target.
-        weights: The weights of both sides as they were before casting: records of weights have no content id.
+        weights: Weights of both sides before casting, from the headers, because records of weights have no content id.
     """
     theirs = {record.index: record for record in right.call.inputs}
     mine = {record.index: record for record in left.call.inputs}
@@ -115,6 +115,7 @@ def _compare_input(index: str, mine: Record | None, theirs: Record | None, weigh
             index, one.weight if one else "", "on the target only" if mine is None else "on the reference only"
         )
     before = [entries.get(mine.weight) for entries in weights] if mine.weight == theirs.weight else [None]
+    # The first state that holds counts. Content ids are about bits, so they say nothing about tensors of different types.
     states = (
         (None not in before and before[0] == before[1], "equal before casting"),
         (mine.shape != theirs.shape, "another shape"),
