@@ -51,7 +51,7 @@ class Problem:
     Attributes:
         place: ``file:line``, or ``command line``.
         key: Dotted key, or the words that were typed.
-        message: What is wrong and what is expected, with a did-you-mean where there is one.
+        message: What is wrong and what is expected, and a similar name that may be meant.
     """
 
     place: str

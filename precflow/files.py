@@ -16,7 +16,7 @@ __all__ = ["open_regular", "replacing", "write_bytes", "write_text"]
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary file to write to, which takes the place of ``path`` at the end.
+    """Yield the path of a temporary file to write to, which replaces ``path`` at the end.
 
     Whoever opens ``path`` meanwhile reads the old file, and never half of the new one. After an exception the old file is
     still there and the temporary one is gone. Only a process that is killed leaves its ``.writing`` file behind.

@@ -87,6 +87,7 @@ def _parameters(rule: Mapping[str, Any], known: Mapping[str, tuple[str, bool]], 
         if key not in known:
             yield (*path, str(key)), f"is no parameter of {rule['rule']}, which has {listed}.{did_you_mean(str(key), known)}"
             continue
+        # isinstance(True, int) is true in Python; here a bool is no number.
         kinds, words = _KINDS.get(known[key][0], ((object,), ""))
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds and words):
             yield (*path, key), f"expected {words}, got `{str(value)[:60]}`"

@@ -108,7 +108,7 @@ class Layers:
                 if not isinstance(here.get(part), (dict, list)):
                     if path[depth + 1].isdigit():
                         return f"{dotted(path[: depth + 1])} has 0 entries, counted from 0"
-                    here[part] = {}
+                    here[part] = {}  # `a.b.c=1` makes the maps a and b
                 here = here[part]
         return here if isinstance(here, (dict, list)) else f"{dotted(path[:-1])} is one value and has no keys"
 

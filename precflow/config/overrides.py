@@ -110,7 +110,7 @@ def build_error(problems: Sequence[Problem], overrides: Sequence[str]) -> Config
 
 def _read(typed: str, within: Sequence[SearchFolder]) -> Word | Problem:
     prefix, key, value = quoting.split_word(typed)
-    key = re.sub(r"\[(\d+)\]", r".\1", key).strip()
+    key = re.sub(r"\[(\d+)\]", r".\1", key).strip()  # `rules[0].match`, as messages write it, is `rules.0.match` for Hydra
     if value is None and prefix != "~":
         return Problem(COMMAND_LINE, typed, _explain_bare_word(typed, within))
     if not _KEY.fullmatch(key.removeprefix("/")):
@@ -132,6 +132,8 @@ def _read(typed: str, within: Sequence[SearchFolder]) -> Word | Problem:
 
 
 def _read_assignment(typed: str, key: str, value: str, within: Sequence[SearchFolder], *, group: str) -> Word | Problem:
+    # With ++ Hydra sets a key whether it exists or not. A group has no prefix, because conf/config.yaml has all groups in its
+    # defaults already.
     text = f"{'' if group else '++'}{key}={quoting.quote(value, many=True)}"
     override = quoting.parse_override(text)
     if override is None:

@@ -40,6 +40,7 @@ class FolderSource(ConfigSource):
     def __init__(self, provider: str, path: str) -> None:
         super().__init__(provider=provider, path=path)
         group, _, folder = path.partition("://")[2].partition("/")
+        # The address has no slash before the folder; one of Windows begins with a drive, as in C:/recipes, and needs none.
         self._folder = SearchFolder(group, Path(f"/{folder}") if folder[1:2] != ":" else Path(folder), provider)
 
     @staticmethod
@@ -113,6 +114,7 @@ class FoldersFirst(SearchPathPlugin):
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Add the folders of :func:`search_in`; outside of it there are none, so other Hydra applications are not affected."""
         path = search_path.get_path()
+        # Hydra calls the folder of its main function, here precflow's conf, "main". What comes before it wins.
         before = next((number for number, element in enumerate(path) if element.provider == "main"), 0)
         elements = [SearchPathElement(folder.origin, address(folder)) for folder in _CURRENT.get() if folder.group in GROUPS]
         path[before:before] = elements

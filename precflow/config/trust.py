@@ -94,6 +94,7 @@ def find_forbidden_values(
         if not theirs or not key_tree.is_known(path):
             continue
         said = explain_refusal(path, value)
+        # What a recipe may not set it may not read either, except paths of the site.
         not_theirs = next(
             (place for place in sorted(places - {path}) if not _is_site_path(place) and explain_refusal(place, "")), None
         )
@@ -231,7 +232,7 @@ def _explain_untrusted(target: str) -> str:
 
 
 def _is_plain_default(entry: Any, group: str) -> bool:
-    if isinstance(entry, str):
+    if isinstance(entry, str):  # a recipe's name: no package (a@b), no reference, no folder above, no other group
         return entry == "_self_" or (group == "recipe" and not re.search(r"@|\$\{|\.\.|^hydra/|^/(?!recipe/)", entry))
     if not isinstance(entry, dict) or len(entry) != 1 or group != "recipe":
         return False

@@ -120,7 +120,7 @@ def _find_in_run(folder: Path, name: str) -> Iterator[NamedDump]:
     for path in _list_instances(folder):
         sealed = read_seal(path)
         side = sealed.name.removeprefix(_STAGE) if sealed else ""
-        if sealed is None or side in seen:
+        if sealed is None or side in seen:  # the newest come first, so one that was seen is newer
             continue
         lies = _dump_folder(path)
         if lies is not None:

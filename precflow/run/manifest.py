@@ -91,7 +91,7 @@ class Manifest:
 
     def update(self, entry: RunEntry) -> None:
         """Replace the run of the same number."""
-        with self._locked():
+        with self._locked():  # and read the file again under the lock: another run may have begun in the meantime
             self._write([entry if known.number == entry.number else known for known in self.entries()])
 
     @contextlib.contextmanager

@@ -76,9 +76,10 @@ def build_plan(composed: Composed, *, sizes: bool = False, say: Callable[[str], 
     agenda = Agenda(job, where)
     for stage in agenda:
         step = resolve(stage, job, where, done)
-        if step.sealed:
+        if step.sealed:  # as in a run: a region that is kept from before may say that no second pass is needed
             done[stage.name] = step.sealed
             agenda.learn(stage, step.sealed)
+        # Whether there is a second pass, and what it records, is known only after the first one.
         undecided = stage.scope_needs and region.NAME not in done
         steps.append(replace(step, because="decided by pass 1") if undecided else step)
     budget = job.config.capture.budget

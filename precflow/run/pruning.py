@@ -116,6 +116,7 @@ def find_prunable(
     own = {(folder / "store").resolve(): folder for folder in histories}
     asked = [place for folder in folders for place in ((folder / "store").resolve(), *sorted(used[folder]))]
     roots = [root for root in dict.fromkeys([*asked, *(store.resolve() for store in stores)]) if root.is_dir()]
+    # A dump in one store may be given to a run with another store (`target.dump=...`), so all known stores are asked.
     given = {
         path
         for root in {*roots, *own, *(place for places in used.values() for place in places)}
@@ -160,6 +161,7 @@ def run_folders(runs: Path) -> list[Path]:
         here = Path(folder)
         if MANIFEST_FILE in files or (here / "store").is_dir():
             found.append(here)
+            # os.walk goes on only into the folders that are left in this list.
             names[:] = [name for name in names if name not in {"store", "public"}]
     return sorted(found)
 
@@ -234,7 +236,7 @@ def _hold(rest: StoreFolder) -> Iterator[bool]:
     unfinished = _UNFINISHED.fullmatch(rest.name) if rest.folder.parent.name == MAKING else None
     instance = unfinished["instance"] if unfinished else rest.name.removesuffix(_FAILED)
     root = rest.folder.parent.parent if rest.folder.parent.name in {MAKING, _PRUNED} else rest.folder.parent
-    if rest.folder.parent.name == _PRUNED:
+    if rest.folder.parent.name == _PRUNED:  # no run uses what is in there, so it needs no lock
         yield True
         return
     (root / MAKING).mkdir(exist_ok=True)
@@ -274,6 +276,7 @@ def _read_finished(folder: Path) -> float | None:
         if seal.is_symlink() or not seal.is_file() or seal.stat().st_size > _LARGEST_SEAL:
             return None
         said = intake.read_json(seal, _LARGEST_SEAL)
+        # Seals of an older precflow have no checksum, and its stages can be deleted too.
         if CHECKSUM in said and said[CHECKSUM] != checksum_of(said):
             return None
         return float(said["finished"]) if f"{said['name']}-{said['key']}" == folder.name else None

@@ -82,6 +82,7 @@ def run(composed: Composed, *, command: str) -> Outcome:
     try:
         _remove_old_report(where)
         with cache_reads():
+            # An agent waits between the stages of its side, so that torch is imported once. All of them end with this block.
             with closing(Agents()) as agents:
                 job = replace(job, agents=agents)
                 due = _make_stages(
@@ -152,7 +153,7 @@ def _make(step: steps.Step, job: Job, where: steps.RunFolder, done: Mapping[str,
             # Another run may have finished it after this one looked into the store, and before this one had the lock.
             sealed = where.store.find(stage.name, step.key)
             if sealed and not sealed.damaged:
-                shutil.rmtree(attempt.folder)
+                shutil.rmtree(attempt.folder)  # what is left behind would be kept as a failed attempt
                 return sealed
             made = stage.make(job, attempt.folder, {name: done[name].folder for name in stage.needs})
             seal: dict[str, Any] = {**steps.describe_seal(step, job, done), "note": made.note, "seal": made.seal}
@@ -160,7 +161,7 @@ def _make(step: steps.Step, job: Job, where: steps.RunFolder, done: Mapping[str,
             return where.store.seal(attempt, seal)
     except PrecflowError as error:
         error.within(f"in stage {stage.name} of {job.config.recipe}")
-        log = where.store.failed_folder(stage.name, step.key) / LOG_FILE
+        log = where.store.failed_folder(stage.name, step.key) / LOG_FILE  # the attempt's folder has got this name by now
         if isinstance(error, SideError) and log.is_file():
             error.within(f"log: {log}")
         raise

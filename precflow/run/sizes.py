@@ -81,11 +81,11 @@ def estimate_sizes(
     rehearsed, problem = [], ""
     for step in _dumps_to_make(steps):
         stage = step.stage
-        if stage.scope_needs:
+        if stage.scope_needs:  # a second pass: its size was estimated when its calls were chosen
             size = scope.bytes.get(stage.side) if scope else None
         else:
             size = _estimate_from_dumps(stage.side, job, where)
-            if size is None and not problem:
+            if size is None and not problem:  # a workload that failed once without values is not tried for the other side
                 size, problem = _estimate_from_rehearsal(stage.side, job, where, make=rehearse)
                 rehearsed += [] if size is None else [stage.name]
         if size is not None:
@@ -135,6 +135,7 @@ def _estimate_from_dumps(side: str, job: Job, where: RunFolder) -> int | None:
     """Return what an earlier dump of the same workload says about this side: its own dumps first, the newest of them."""
     wanted = describe_side(job.config, side)
     workload = replace_paths(wanted["workload"])
+    # False sorts before True, so the side's own dumps come first. Both sides run the same workload.
     for other in sorted(SIDES, key=lambda name: name != side):
         for sealed in where.store.list_sealed(f"dump.{other}"):
             if sealed.declared.get("workload") != workload:

@@ -49,7 +49,7 @@ class Step:
 
     Attributes:
         stage: The stage.
-        state: ``kept``, ``run``, or ``missing``: a side that does not run here and that nobody has recorded yet.
+        state: ``kept``, ``run``, or ``missing``: the dump of a side that does not run here and was not recorded elsewhere yet.
         key: Its key; ``""`` if it depends on something that has not run.
         because: Why it would run, ``""`` if it is kept.
         sealed: The finished instance, if it is kept.
@@ -100,6 +100,7 @@ class Agenda:
         return True
 
     def _drop_second_pass(self, keep: Sequence[Stage] = ()) -> None:
+        # The stages behind the region come from a new selection: without a second pass `advise` and `report` have other needs.
         first_pass = select_stages(self._config, second_pass=False, target_made=self._target_made)
         names = [stage.name for stage in first_pass]
         self._left = deque([*keep, *first_pass[names.index(region.NAME) + 1 :]])
@@ -134,6 +135,7 @@ def select_stages(config: RunConfig, *, second_pass: bool = True, target_made: b
     """
     every = registry.instances(config, second_pass=second_pass)
     here = [stage for stage in every if not stage.side or stage.side in config.sides or stage.kind == "dump"]
+    # With the reference alone there is nothing to compare with yet: the run on the target's machine compares and judges.
     if tuple(config.sides) == ("reference",) and not config.target.dump and not target_made:
         here = [stage for stage in here if stage.side == "reference" and not stage.scope_needs]
     if config.stages:
@@ -171,6 +173,8 @@ def resolve(stage: Stage, job: Job, where: RunFolder, done: Mapping[str, Sealed]
         done: Finished instances by name; what a stage needs and is not among them has to run first.
     """
     elsewhere = stage.side and stage.side not in job.config.sides and stage.kind == "dump" and not job.side(stage.side).dump
+    # A dump that another machine makes is only looked up here. Its environment is not needed for that, but the region is: it
+    # belongs to what was declared.
     waiting = next((name for name in (stage.scope_needs if elsewhere else stage.needs) if name not in done), "")
     if waiting:
         return Step(stage, "run", "", because=waiting)
@@ -179,6 +183,7 @@ def resolve(stage: Stage, job: Job, where: RunFolder, done: Mapping[str, Sealed]
         return _find_of_other_machine(stage, where, declared)
     key = _key(stage, job, declared, done)
     sealed = where.store.find(stage.name, key)
+    # A result of damaged input has the key of a whole one, so it is made again although it is there.
     if sealed and not sealed.damaged:
         return Step(stage, "kept", key, sealed=sealed)
     damage = where.store.find_damage(stage.name, key)
@@ -257,7 +262,7 @@ def digest_own_code(*, of_agent: bool) -> str:
 
 
 def _explain_run(stage: Stage, where: RunFolder, declared: Mapping[str, Any], done: Mapping[str, Sealed]) -> str:
-    """Say why an instance has to run: what differs from the last one that a run of this folder used."""
+    """Return why an instance has to run: what differs from the last one that a run of this folder used."""
     known = where.store.list_sealed(stage.name)
     before = next((sealed for sealed in known if sealed.key == where.manifest.last(stage.name)), None)
     if before is None:

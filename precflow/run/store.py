@@ -94,7 +94,7 @@ class Store:
         self.root = root
 
     def find(self, name: str, key: str) -> Sealed | None:
-        """Return the sealed instance, or ``None`` where there is none or where a file of it was lost or changed."""
+        """Return the sealed instance, or ``None`` if there is none or if a file of it was lost or changed."""
         found = read_seal(self.root / f"{name}-{key}")
         return None if found is None or self.find_damage(name, key) else found
 
@@ -143,6 +143,7 @@ class Store:
             (self.root / MAKING).mkdir(parents=True, exist_ok=True)
         with self._locked(name, key):
             folder = self.root / MAKING / f"{name}-{key}-{os.getpid()}"
+            # While this process holds the lock, no other one makes this instance: these folders are of processes that died.
             for left in (self.root / MAKING).glob(f"{name}-{key}-*"):
                 if resumes and left != folder and not folder.exists():
                     left.replace(folder)
@@ -208,6 +209,7 @@ class Store:
 
     @contextlib.contextmanager
     def _locked(self, name: str, key: str) -> Iterator[None]:
+        # The system releases the lock of a process that dies, so a killed run blocks no other. The owner file is for messages.
         lock = filelock.FileLock(lock_file(self.root, f"{name}-{key}"))
         owner = self.root / MAKING / f"{name}-{key}.owner"
         try:

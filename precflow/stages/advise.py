@@ -82,5 +82,5 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
 
 
 def _is_second_pass_due(needs: Mapping[str, Path]) -> bool:
-    """Tell whether a second pass will record the tensors of the suspects, once the other side has run."""
+    """Return whether a second pass will record the tensors of the suspects, once the other side has run."""
     return NAME in needs and second("judge") not in needs and read_scope(needs[NAME]).needed

@@ -40,7 +40,7 @@ def digest_packages(packages: Iterable[str], folders: Sequence[str], origins: di
 
 def _locate(name: str, folders: Sequence[str]) -> list[str]:
     """Return the file of a module, or the folders of a package, with or without an ``__init__.py``."""
-    spec = importlib.machinery.PathFinder.find_spec(name, list(folders))
+    spec = importlib.machinery.PathFinder.find_spec(name, list(folders))  # searches the folders and imports nothing
     if spec is None:
         return []
     return list(spec.submodule_search_locations or ([spec.origin] if spec.origin else []))
@@ -58,6 +58,7 @@ def _list_imports(file: Path) -> Iterator[str]:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return
+    # Relative imports (node.level > 0) stay inside the package, and all files of the package are in its digest already.
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)

@@ -59,7 +59,7 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
         target: Dump of the target.
         same: What has to be the same on both sides: ``weights``, ``inputs``.
     """
-    both_sealed = reference.sealed and target.sealed
+    both_sealed = reference.sealed and target.sealed  # an unsealed dump has no header, so there is nothing to compare
     return Reproduction(
         blockers=tuple(find_blockers(reference.header, target.header, same)) if both_sealed else (),
         incomplete=(*_find_incomplete("reference", reference), *_find_incomplete("target", target)),
@@ -135,6 +135,7 @@ def _find_unrepeatable(side: str, dump: Dump) -> list[str]:
 
 
 def _find_unseen(side: str, dump: Dump) -> list[str]:
+    # The outputs of the root module's forward call are what the model returned.
     ends = [call for call in dump.calls() if (call.module, call.operator, call.phase) == (ROOT_MODULE, "", "forward")]
     hollow = sum(not call.outputs for call in ends)
     what = "holds no tensor that precflow can find: return tensors, or tuples, dicts and dataclasses of them"

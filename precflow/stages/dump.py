@@ -137,7 +137,7 @@ def record(side: str, job: Job, folder: Path, declared_key: str, region: Capture
         trusted=job.trusted,
         import_paths=job.import_paths,
         region=region,
-        resume=any(folder.glob("rank*")),
+        resume=any(folder.glob("rank*")),  # a killed attempt left these; its finished steps are not run again
     )
     ask_agent(job, side, request, folder)
     header = Dump.open(folder).header
@@ -186,7 +186,7 @@ def _make_given(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) ->
     dump = _open_given(side, job)
     damage = dump.verify() if dump.sealed else []
     write_value(folder / GIVEN_FILE, {"path": str(dump.path.resolve()), "damage": damage})
-    if not dump.sealed:
+    if not dump.sealed:  # without a header there is no identity but that of all its files
         return StageResult(note="given, never sealed", seal=keys.file_digest(dump.path))
     whole = identify(dump.path)
     return StageResult(

@@ -33,6 +33,7 @@ def _declare(side: str, job: Job) -> Mapping[str, Any]:
     settings = job.side(side)
     return {
         "device": list(settings.device),
+        # In CI an emulated device must be asked for by its single name, never chosen because another one is missing.
         "emulated_allowed": len(settings.device) == 1 or not job.ci,
         "variables": redaction.redact(settings.variables),
         "setup": [_content(Path(path).expanduser()) for path in settings.setup],

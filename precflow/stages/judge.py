@@ -67,6 +67,7 @@ def _declare(job: Job) -> Mapping[str, Any]:
     return {
         "tolerance": plain(job.config.tolerance),
         "accepted": plain(job.config.accepted),
+        # The date itself is not in the key, or each day would judge again: only the entries that have expired by now are.
         "expired": [bool(entry.until) and entry.until < today for entry in job.config.accepted],
         "coverage": plain(job.config.coverage),
         "remedies": _remedies(job),
@@ -78,6 +79,7 @@ def _declare(job: Job) -> Mapping[str, Any]:
 def _of_team(job: Job) -> Mapping[str, Any]:
     """Return the content of the team's standards that this run is judged by."""
     files = [folder / f"{name}.yaml" for name in job.config.tolerance.standards for folder in job.team.get("standard", ())]
+    # The first folder wins if two have a standard of the same name: reversed, it is written last.
     found = {file.stem: keys.file_digest(file) for file in reversed(files) if file.is_file()}
     return {"standards of the team": found} if found else {}
 

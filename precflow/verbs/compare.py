@@ -127,6 +127,7 @@ def _both(reference: Dump, target: Dump, text: str) -> tuple[FoundRecord, FoundR
     try:
         left = lookup.find(reference, text)
     except DumpError:
+        # The error says that the reference has no such record. If the target has it, that is the better message.
         there = [one for one in lookup.list_records(target) if one.text == text]
         if there:
             raise DumpError(f"only the target has {text}", next_step=f"precflow inspect {target.path} '{text}'") from None

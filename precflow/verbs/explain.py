@@ -52,7 +52,7 @@ class Explained:
     Attributes:
         key: Dotted, with ``[]`` for each entry of a list: ``tolerance.rules[].match``.
         takes: What kind of value it takes, in words; ``""`` for a section.
-        default: As YAML; ``""`` where there is none.
+        default: As YAML; ``""`` if there is none.
         set_by: Who may set it.
         meaning: In sentences.
         example: A value as YAML; ``""`` for a section.
@@ -164,6 +164,7 @@ def page() -> str:
     lines = [_HEAD]
     tops = [one for one in sections() if not one.keys]
     lines += ["## At the top", "", *_rows(tops)]
+    # All sides have the same keys, so the table of the first one is for all of them.
     for one in (one for one in every() if one.keys and one.key.partition(".")[0] not in SIDES[1:]):
         title = f"{one.key}[]" if one.takes else ", ".join(SIDES) if one.key in SIDES else one.key
         lines += [f"## {title}", "", one.meaning, "", *_rows([inner for inner in _listed(one) if inner.takes])]

@@ -49,6 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     jobs = _jobs(words, chosen.config_dir) if words or not files or not chosen.words else []
     checked = [_check(title, job, chosen.config_dir, complete=whole) for title, job, whole in jobs]
     checked += [_check_file(place, name, within) for place, name in files]
+    # Without words every recipe is checked. One whose code this user does not trust is not counted as a mistake then.
     unusable = [one for one in checked if one.problems and (chosen.words or not one.untrusted)]
     seconds = time.monotonic() - started
     if chosen.json:
