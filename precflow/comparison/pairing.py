@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from precflow.agent.contract import Identity
@@ -20,7 +19,6 @@ from precflow.dumps.records import Call, Record
 
 ABSENT = "(absent)"  # an argument that only the other side was given
 CallsOfRecords = Mapping[int, Call]  # id() of an output record -> its call
-_NO_RENAMES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,7 @@ class Pair:
     target: Record | None
 
 
-def pair_records(reference: Iterable[Record], target: Iterable[Record], renames: Mapping[str, str] = _NO_RENAMES) -> list[Pair]:
+def pair_records(reference: Iterable[Record], target: Iterable[Record]) -> list[Pair]:
     """Join records of both sides by identity.
 
     Records of one side that share an identity are joined in their order; what is left over stays unpaired.
@@ -39,32 +37,20 @@ def pair_records(reference: Iterable[Record], target: Iterable[Record], renames:
     Args:
         reference: Records of the reference, in order.
         target: Records of the target, in order.
-        renames: Prefix of a module name -> its replacement, applied to both sides; the longest matching prefix wins.
-            ``{"text_model.": ""}`` joins ``text_model.encoder`` to ``encoder``.
 
     Returns:
         Every record once: in the reference's order, then those that only the target has, in the target's.
     """
-    prefixes = sorted(renames.items(), key=lambda item: -len(item[0]))
     waiting: dict[Identity, deque[Record]] = defaultdict(deque)
     targets = list(target)
     for record in targets:
-        waiting[_rename(record.identity, prefixes)].append(record)
+        waiting[record.identity].append(record)
     pairs = []
     for record in reference:
-        partners = waiting.get(_rename(record.identity, prefixes))
+        partners = waiting.get(record.identity)
         pairs.append(Pair(record, partners.popleft() if partners else None))
     alone = {id(record) for partners in waiting.values() for record in partners}
     return pairs + [Pair(None, record) for record in targets if id(record) in alone]
-
-
-def _rename(identity: Identity, prefixes: list[tuple[str, str]]) -> Identity:
-    for prefix, other in prefixes:
-        if identity.module.startswith(prefix):
-            return identity._replace(module=other + identity.module[len(prefix) :])
-        if identity.module + "." == prefix:  # the module of that name itself: "text_model" for "text_model."
-            return identity._replace(module=other.removesuffix("."))
-    return identity
 
 
 def find_calls(*dumps: Dump) -> CallsOfRecords:

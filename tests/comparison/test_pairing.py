@@ -61,19 +61,6 @@ def test_equal_identities_are_joined_in_their_order():
     assert [(item.reference is not None, item.target.order) for item in joined] == [(True, 1), (False, 2)]
 
 
-def test_renames_join_what_a_library_renamed():
-    reference = [record("text_model.encoder.layers.0"), record("text_model"), record("head")]
-    target = [record("encoder.layers.0"), record(""), record("head")]
-    assert all(item.reference and item.target for item in pair_records(reference, target, {"text_model.": ""}))
-    assert sum(item.target is None for item in pair_records(reference, target)) == 2
-
-
-def test_the_longest_prefix_is_taken():
-    renames = {"model.": "", "model.language.": "llm."}
-    joined = pair_records([record("model.language.a"), record("model.b")], [record("llm.a"), record("b")], renames)
-    assert all(item.target for item in joined)
-
-
 def test_nothing_against_nothing():
     assert pair_records([], []) == []
 
