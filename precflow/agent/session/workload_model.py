@@ -153,9 +153,8 @@ def build_inputs(request: Request, model: torch.nn.Module) -> Dict[str, Any]:
         AgentError: ``workload``: it is no dict and no tuple, or does not fit the forward. ``bad_request``, ``untrusted``.
             Exceptions of the factory itself pass through.
     """
-    spec, tokenizer = _section(request, "inputs"), request.workload.get("tokenizer", "")
-    offered = {"tokenizer": tokenizer} if tokenizer else {}
-    made = resolve.build(spec, key="workload.inputs", trusted=request.trusted, **offered)
+    spec = _section(request, "inputs")
+    made = resolve.build(spec, key="workload.inputs", trusted=request.trusted)
     if isinstance(made, Mapping):
         return {str(name): value for name, value in made.items()}
     if not isinstance(made, (tuple, list)):

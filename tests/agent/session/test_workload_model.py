@@ -89,14 +89,6 @@ def test_a_tuple_that_does_not_fit_the_forward_is_named(prepared, toy):
         prepared(inputs="many")
 
 
-def test_a_tokenizer_is_offered_to_the_inputs(prepared, toy):
-    source = toy / "toy_workload.py"
-    source.write_text(
-        source.read_text() + "\ndef told(tokenizer=''):\n    return {'features': torch.ones(1, 8), 'scale': tokenizer}\n"
-    )
-    assert prepared(inputs="told", workload={"tokenizer": "/models/t"}).inputs["scale"] == "/models/t"
-
-
 def test_an_unknown_type_is_refused_before_the_model_is_built(prepared, events):
     with pytest.raises(AgentError, match="dtype 'int8'"):
         prepared(dtype="int8")
