@@ -18,7 +18,6 @@ from precflow.agent.contract import LOG_FILE
 from precflow.agent.events import Events, claim_stdout
 from precflow.agent.failures import AgentError
 
-OLDEST_PYTHON = (3, 8)
 USAGE = """precflow-agent %s: runs one side's workload and writes its dump
 
    python precflow-agent.pyz request.json     do what the request says (a judge writes it)

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from precflow.agent.contract import parse_identity
 from precflow.dumps.reader import Dump
 
-JOINS = ("paired", "unpaired_reference", "unpaired_target", "shape", "unreadable", "sampled_out")
-
 
 @dataclass(frozen=True)
 class Measure:
@@ -27,7 +25,7 @@ class Measure:
         level: ``module`` or ``api``.
         phase: ``forward``...
         order: Order of the call on the reference; on the target for ``unpaired_target``.
-        join: One of ``JOINS``.
+        join: ``paired``, ``unpaired_reference``, ``unpaired_target``, ``shape``, ``unreadable`` or ``sampled_out``.
         reason: Why it is not ``paired``; ``""`` otherwise.
         movement: Pure data movement: steers localization, is not judged.
         judged: Float output that counts for the verdict (see DESIGN: inputs, movement and integers only steer).

@@ -11,7 +11,6 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import hydra
 from hydra.errors import HydraException
@@ -44,14 +43,13 @@ def show(line: CommandLine) -> int:
         return _run_hydra([*line.options, *(word.text for word in words if not line.asks_for("--hydra-help"))])
 
 
-def complete_word(arguments: Sequence[str], config_dirs: Sequence[Path] = (), verbs: Mapping[str, bool] | None = None) -> int:
+def complete_word(arguments: Sequence[str], verbs: Mapping[str, bool] | None = None) -> int:
     """Install, remove or answer tab completion.
 
     The shell puts the line that was typed so far into the variable ``COMP_LINE`` and reads the completions from stdout.
 
     Args:
         arguments: Hydra's option with its values.
-        config_dirs: Folders of recipes.
         verbs: Name -> whether overrides follow it. After other verbs come files, which the shell completes by itself.
     """
     typed = os.environ.get("COMP_LINE", "")
@@ -71,7 +69,7 @@ def complete_word(arguments: Sequence[str], config_dirs: Sequence[Path] = (), ve
     )  # the groups are in the defaults, so Hydra completes them without the plus
     recipe_source.register()
     answer = io.StringIO()
-    with recipe_source.search_in(list_folders(config_dirs)), contextlib.redirect_stdout(answer):
+    with recipe_source.search_in(list_folders()), contextlib.redirect_stdout(answer):
         code = _run_hydra(arguments)
     behind_plus = typed.split(" ")[-1].startswith("+")
     write((_with_plus(answer.getvalue()) if behind_plus else answer.getvalue()).removesuffix("\n"))

@@ -62,20 +62,19 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def list_folders(config_dirs: Sequence[Path] = (), *, extra: Sequence[SearchFolder] = ()) -> tuple[SearchFolder, ...]:
+def list_folders(config_dirs: Sequence[Path] = ()) -> tuple[SearchFolder, ...]:
     """Return all folders in the order in which they are searched.
 
     Args:
         config_dirs: What ``--config-dir`` named: trees with ``recipes/``, ``site/``, ``capture/``, ``emulate/``, ``executor/``,
             ``standard/``, ``rule/``. A folder of ``PRECFLOW_RECIPES`` that has ``recipes/`` is such a tree too, but for what
             belongs to a machine: a folder of recipes brings no sites and no executors.
-        extra: Folders that come before all others.
 
     Raises:
         ConfigError: A folder that was named does not exist.
     """
     problems: list[Problem] = []
-    found = list(extra)
+    found: list[SearchFolder] = []
     for folder in config_dirs:
         found += _list_folders_of_tree(folder, "--config-dir", problems)
     found += _list_folders_of_variable("PRECFLOW_RECIPES", "recipe", problems)

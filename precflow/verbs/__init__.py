@@ -57,12 +57,12 @@ class _Parser(argparse.ArgumentParser):
         super().error(printable(message))  # the message repeats what was typed, which may hold control characters
 
 
-def parser(verb: str, usage: str, description: str = "") -> argparse.ArgumentParser:
+def parser(verb: str, usage: str) -> argparse.ArgumentParser:
     """Return an argument parser with the options that every verb has: ``--json`` and ``--config-dir``."""
     made = _Parser(
         prog=f"precflow {verb}",
         usage=f"precflow {verb} {usage} [--json] [--config-dir DIR]",
-        description=description or VERBS[verb],
+        description=VERBS[verb],
         allow_abbrev=False,
     )
     made.add_argument("--json", action="store_true", help="print one JSON object on stdout")

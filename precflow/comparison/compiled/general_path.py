@@ -121,7 +121,8 @@ def classify_segment(reference: Any, target: Any, fills: Any, kinds: Any, counts
         fills: For each side the low ends, high ends, sizes and classes of bands; the numbers of its type; floors.
         kinds: Room for what is done with each pair.
         counts: Int64, added to from ``FIRST_CLASS`` on.
-        extent: ``EXTENT`` numbers, which are kept up to date.
+        extent: Kept up to date: the largest magnitude of y and of x that is near no constant, and the smallest constant that
+            was taken for a fill in each.
     """
     apart = filled = unlike = 0
     for i in range(uint64(reference.size)):

@@ -12,7 +12,6 @@ FIRST_CLASS, FIRST_RUNG = COUNTS, COUNTS + CLASS_COUNTS
 NEGATIVE, UNEQUAL = FIRST_RUNG + RUNGS, FIRST_RUNG + RUNGS + 1  # whether a compared value is negative, whether a bit differs
 MEASURED = UNEQUAL + 1  # fills of one constant on both sides, which have totals of their own
 TALLIES = MEASURED + 1
-EXTENT = 4  # largest magnitude of y and of x that is near no constant; smallest constant that was taken for a fill in each
 
 OFFSET = 1e-7  # to |y|
 SEGMENT = 512  # elements at most that are measured at a time, and looked at again where that does not do: 4 KiB of float32

@@ -44,7 +44,7 @@ def measure_range(reference: Any, target: Any, place: Any, facts: Any, results: 
             the smallest positive value of the target's; fills as for :func:`classes.sort_out`; three rungs (relative,
             absolute) from tight to loose.
         results: ``TOTALS`` sums; ``LARGEST`` maxima; ``TALLIES`` counts; squares of d and of y for each row. The same of the
-            fills of one constant. ``EXTENT`` numbers.
+            fills of one constant. The four numbers of ``extent`` (see ``classify_segment``).
         scratch: Sums of a segment; what is done with each pair; for each side, room for a copy of a segment, the same
             read-only, room for a segment as float32's bits, the same read-only.
         seen: Whole words of both sides from the same place on, which starts a block of lanes; the lanes' weights; lanes of
