@@ -115,7 +115,7 @@ def _compare_input(index: str, mine: Record | None, theirs: Record | None, weigh
             index, one.weight if one else "", "on the target only" if mine is None else "on the reference only"
         )
     before = [entries.get(mine.weight) for entries in weights] if mine.weight == theirs.weight else [None]
-    # The first state that holds counts. Content ids are about bits, so they say nothing about tensors of different types.
+    # The first state that holds counts. Another shape or type comes before "differs", because it explains other content ids.
     states = (
         (None not in before and before[0] == before[1], "equal before casting"),
         (mine.shape != theirs.shape, "another shape"),

@@ -1,4 +1,4 @@
-"""What an executor is, and which one a recipe asks for: threads of this process, or a Dask cluster."""
+"""Defines what an executor is, and chooses the one that a recipe asks for: threads of this process, or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ from precflow.dumps.reader import Dump
 
 
 class Executor(Protocol):
-    """Reads batches of pairs, with threads or on other machines."""
+    """Reads batches of pairs of tensors, in threads or on other machines."""
 
     def run(
         self, batches: Iterable[Batch], reference: Dump, target: Dump, terms: ReadOptions
     ) -> Iterator[tuple[Batch, list[PairResult]]]:
-        """Yield each batch with the results of its readings, in their order; batches may come in any order.
+        """Yield each batch with the results of its readings, which are in order; the batches may come in any order.
+
+        A pair that cannot be read gives a result that says so, not an exception.
 
         Raises:
-            PrecflowError: They cannot be read there at all, for example because no worker answers.
+            PrecflowError: Nothing can be read there, for example because no worker answers.
         """
 
 
 def choose(settings: schema.Executor, declared: DeclaredMetrics) -> Executor:
-    """Return the executor of a run.
+    """Return the executor that a recipe asks for.
 
     Args:
-        settings: As composed.
-        declared: The user's metrics; other processes load them for themselves.
+        settings: Section ``executor`` of the composed recipe.
+        declared: The user's metrics, by name: workers on other machines import them themselves.
     """
     if settings.name == "dask":
         return Cluster(settings.address, settings.workers, declared)

@@ -1,4 +1,4 @@
-"""An executor on a Dask cluster, of this machine or of many. A task is a batch; Dask runs those of a dead worker again."""
+"""The executor for a Dask cluster, on this machine or on many. A task reads one batch; Dask repeats tasks of dead workers."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from precflow.errors import DumpError, ExecutorError, MissingExtraError
 
 _SHARED = "every worker needs the folders of both dumps, at the same paths"
 _KEPT = "the same command goes on behind the batches that are finished"
-_PATIENCE = 30  # seconds that we wait for the scheduler to answer, and for a first or a new worker
-_PAUSE = 0.02  # seconds between two looks for finished tasks
-_TICK = 1.0  # seconds between two looks for workers
+_PATIENCE = 30  # seconds to wait for the scheduler to answer, and for the first or a new worker
+_PAUSE = 0.02  # seconds between two checks for finished tasks
+_TICK = 1.0  # seconds between two checks for workers
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Reads with the workers of a Dask cluster; each of them must see the folders of both dumps.
+    """Reads with the workers of a Dask cluster; each worker needs the folders of both dumps at the same paths.
 
     Attributes:
-        address: Of the scheduler, such as ``tcp://10.0.0.1:8786``; ``""`` starts a cluster of processes here.
-        workers: Processes of a cluster that is started here; 0 is one a processor.
-        declared: The user's metrics, which workers load for themselves.
+        address: Address of the scheduler, such as ``tcp://10.0.0.1:8786``; ``""`` starts a cluster on this machine.
+        workers: Number of worker processes if a cluster is started here; 0 is one per processor.
+        declared: The user's metrics, which each worker imports itself.
     """
 
     address: str = ""
@@ -46,12 +46,13 @@ class Cluster:
     def run(
         self, batches: Iterable[Batch], reference: Dump, target: Dump, terms: ReadOptions
     ) -> Iterator[tuple[Batch, list[PairResult]]]:
-        """Yield every batch, as workers finish them, with what its readings gave.
+        """Yield every batch with the results of its readings, in the order in which workers finish the batches.
 
         Raises:
             MissingExtraError: Dask is not installed.
-            ExecutorError: No scheduler or worker is there or is left, workers have another precflow, or they die of the work.
-            DumpError: A worker does not see the dumps.
+            ExecutorError: No scheduler or worker answers, the last worker is gone, workers have another version of precflow, or
+                a batch kills every worker that reads it.
+            DumpError: A worker cannot open the dumps, or finds other ones at their paths.
         """
         work = list(batches)
         if not work:
@@ -59,16 +60,17 @@ class Cluster:
         distributed = _import_distributed()
         task = _Task(_locate(reference), _locate(target), terms.compiled, terms.block, terms.constants, self.declared)
         with self._client(distributed) as client:
+            # `pure=False`: read the dumps anew, even if the cluster still holds the result of an equal task.
             futures = {client.submit(task, batch, pure=False): batch for batch in work}
             watch = _Watch(client)
             for future in _as_finished(distributed.as_completed(list(futures), loop=client.loop), watch):
                 found = self._result(future, watch, distributed)
                 batch = futures.pop(future)
-                future.release()
+                future.release()  # so that workers may forget the result; else all of them stay in memory until the end
                 yield batch, found
 
     def _result(self, future: Any, watch: _Watch, distributed: Any) -> list[PairResult]:
-        """Return the result of a task; if its worker died, wait for Dask to run it again."""
+        """Return the result of a task; if the worker that has it died, wait until Dask has run the task again."""
         while True:
             with contextlib.suppress(distributed.TimeoutError), self._explained(distributed):
                 found: list[PairResult] = future.result(timeout=_TICK)
@@ -77,6 +79,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def _explained(self, distributed: Any) -> Iterator[None]:
+        """Turn Dask's errors about dead workers and a lost scheduler into ``ExecutorError``."""
         try:
             yield
         except distributed.KilledWorker as error:
@@ -88,6 +91,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def _client(self, distributed: Any) -> Iterator[Any]:
+        """Connect to the cluster, after starting one if there is no address, and wait for its first worker."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(_silence_dask())
             where = self.address or stack.enter_context(self._own_cluster(distributed))
@@ -103,7 +107,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def _own_cluster(self, distributed: Any) -> Iterator[Any]:
-        """Start a cluster on this machine, without a dashboard, its files in a folder of its own."""
+        """Start a cluster on this machine, without a dashboard and with its files in a temporary folder."""
         with (
             tempfile.TemporaryDirectory(prefix="precflow-dask-") as folder,
             distributed.LocalCluster(
@@ -120,7 +124,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class _DumpLocation:
-    """Where a dump is, and its content id, so that a worker notices another one at the same path."""
+    """Path and content hash of a dump; by the hash a worker notices if it finds another dump at the same path."""
 
     path: str
     content: str
@@ -128,7 +132,10 @@ class _DumpLocation:
 
 @dataclass(frozen=True)
 class _Task:
-    """The function that workers run on a batch, with all that they need for it."""
+    """The function that workers run on a batch, with everything that they need for it.
+
+    It is pickled, so it has no open dumps and no functions of the user: a worker opens and imports them itself.
+    """
 
     reference: _DumpLocation
     target: _DumpLocation
@@ -139,7 +146,7 @@ class _Task:
     version: str = __version__
 
     def __call__(self, batch: Batch) -> list[PairResult]:
-        """Read a batch in a worker."""
+        """Read a batch; this runs in a worker."""
         if self.version != __version__:
             raise ExecutorError(
                 f"a worker has precflow {__version__}, not {self.version}", next_step="install the same everywhere"
@@ -150,17 +157,17 @@ class _Task:
 
 
 class _Watch:
-    """Checks now and then that there is a worker: Dask itself would wait for one forever."""
+    """Checks now and then that the cluster has a worker: Dask itself would wait for one forever."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
         self._looked = self._seen = time.monotonic()
 
     def look(self) -> None:
-        """Check, at most once in ``_TICK`` seconds.
+        """Check for workers, at most once in ``_TICK`` seconds.
 
         Raises:
-            ExecutorError: No worker has been there for a while.
+            ExecutorError: There has been no worker for ``_PATIENCE`` seconds.
         """
         if time.monotonic() - self._looked < _TICK:
             return
@@ -174,13 +181,14 @@ class _Watch:
     def _has_worker(self) -> bool:
         try:
             return bool(self._client.nthreads())
-        except OSError:  # the scheduler does not answer: its futures will tell
+        except OSError:  # the scheduler does not answer; waiting for a future raises an error about that
             return True
 
 
 def _as_finished(completed: Any, watch: _Watch) -> Iterator[Any]:
-    """Yield futures as they are done, and check that there are workers while none is."""
+    """Yield futures as they finish, and check meanwhile that there are workers."""
     while not completed.is_empty():
+        # Not blocking: without any worker no future would ever finish, and the check below would not be reached.
         batch = completed.next_batch(block=False)
         yield from batch
         if not batch:
@@ -190,7 +198,7 @@ def _as_finished(completed: Any, watch: _Watch) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _silence_dask() -> Iterator[None]:
-    """Keep Dask from printing tracebacks of errors that we report in words."""
+    """Keep Dask from printing tracebacks of errors that we report in words, by raising its log levels for a while."""
     loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -208,7 +216,11 @@ def _locate(dump: Dump) -> _DumpLocation:
 
 @functools.lru_cache(maxsize=4)
 def _open_dump(place: _DumpLocation) -> Dump:
-    """Open a dump, once in each worker."""
+    """Open a dump; once in each worker, because the result is cached.
+
+    Raises:
+        DumpError: There is no dump at this path of the worker, or another one.
+    """
     try:
         dump = Dump.open(Path(place.path), allow_unsealed=True)
     except DumpError as error:
@@ -223,6 +235,7 @@ _MAKERS: dict[str, MetricMakers] = {}
 
 def _load_metrics(declared: DeclaredMetrics) -> MetricMakers:
     """Load the user's metrics, once in each worker."""
+    # `lru_cache` would need to hash its argument, and a dataclass with dictionaries in it has no hash: its text is the key.
     key = repr(declared)
     if key not in _MAKERS:
         _MAKERS[key] = declared.load()

@@ -1,4 +1,4 @@
-"""The default executor: threads of this process. Reading and summing release the interpreter's lock, so threads are enough."""
+"""The default executor: threads of this process, which run in parallel because reading and summing release Python's lock."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from precflow.dumps.mapped_pages import release
 from precflow.dumps.reader import Dump
 from precflow.errors import DumpError
 
-_ENOUGH = 1 << 20  # elements that make a task of the pool worth its overhead
-_HELD = 1 << 19  # elements whose pages a thread keeps mapped: 4 MiB of both sides of float32
-_AHEAD = 2  # batches that are started before the first one is finished, so that no thread waits at its end
+_ENOUGH = 1 << 20  # elements of a task: enough to be worth the pool's overhead for it
+_HELD = 1 << 19  # elements that a thread reads before it releases their pages: 4 MiB for both sides of float32
+_AHEAD = 2  # batches that are started before the oldest one is finished, so that threads do not idle at the end of a batch
 
 PairRange = tuple[OpenPair, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Reads with threads; several of them share a large tensor.
+    """Reads with threads of this process; several threads may read parts of the same large tensor.
 
     Attributes:
-        threads: How many; 0 is one a processor.
+        threads: Number of threads; 0 is one per processor.
     """
 
     threads: int = 0
@@ -39,9 +39,10 @@ class Threads:
     def run(
         self, batches: Iterable[Batch], reference: Dump, target: Dump, terms: ReadOptions
     ) -> Iterator[tuple[Batch, list[PairResult]]]:
-        """Yield every batch, in order, with what its readings gave."""
+        """Yield every batch, in order, with the results of its readings."""
         begun: deque[_BatchInProgress] = deque()
-        collector = contextlib.nullcontext() if terms.own else collector_off()  # the user's own code may make cycles
+        # Our own code makes no reference cycles, so the collector would only cost time; a user's metrics may make some.
+        collector = contextlib.nullcontext() if terms.own else collector_off()
         with collector, ThreadPoolExecutor(self.threads or os.cpu_count() or 1) as pool:
             try:
                 for batch in batches:
@@ -50,12 +51,12 @@ class Threads:
                         yield begun.popleft().finish()
                 while begun:
                     yield begun.popleft().finish()
-            finally:
+            finally:  # also when the caller stops early or an error occurs: do not read the batches that were started ahead
                 pool.shutdown(cancel_futures=True)
 
 
 class _BatchInProgress:
-    """A batch whose pairs threads are reading."""
+    """A batch whose pairs are being read by the pool's threads."""
 
     def __init__(self, batch: Batch, reference: Dump, target: Dump, terms: ReadOptions, pool: ThreadPoolExecutor) -> None:
         self._batch = batch
@@ -65,7 +66,7 @@ class _BatchInProgress:
         ]
 
     def finish(self) -> tuple[Batch, list[PairResult]]:
-        """Wait for all its tasks, and merge the parts of large pairs."""
+        """Wait for all tasks of the batch, merge the parts of large pairs, and return the results in order."""
         results = iter([result for task in self._tasks for result in task.result()])
         return self._batch, [
             opened if isinstance(opened, PairResult) else _finish_pair(opened, results) for opened in self._opened
@@ -97,7 +98,11 @@ def _make_tasks(opened: Sequence[OpenPair | PairResult]) -> Iterator[list[PairRa
 
 
 def _read_task(task: Sequence[PairRange]) -> list[PartResult | PairResult]:
-    """Read ranges, and finish the pairs that have one range: the thread that waits for all tasks would do it one by one."""
+    """Read the ranges of a task, and finish the pairs that consist of a single range.
+
+    The thread that waits for all tasks could finish them too, but only one by one. Pages are released together, as each release
+    interrupts all processors.
+    """
     results: list[PartResult | PairResult] = []
     held: list[npt.NDArray[Any]] = []
     size = 0
@@ -114,7 +119,7 @@ def _read_task(task: Sequence[PairRange]) -> list[PartResult | PairResult]:
 
 
 def _finish_pair(pair: OpenPair, results: Iterator[PartResult | PairResult]) -> PairResult:
-    """Merge the results of a pair's ranges, which are the next ones."""
+    """Merge the results of a pair's ranges, which come next in ``results``; or return the result if a thread finished it."""
     parts: list[PartResult] = []
     for _ in pair.ranges():
         result = next(results)
