@@ -1,4 +1,4 @@
-"""Files, safely: only a regular file is read, and a file is written as a whole or not at all."""
+"""Reading and writing files safely: only a regular file is read, and a file is written as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text as a whole or not at all: :func:`replacing`. Letters that UTF-8 lacks become escapes.
+    """Write a text as a whole or not at all: :func:`replacing`. Lone surrogates, which UTF-8 cannot hold, become escapes.
 
     Raises:
         OSError: As :func:`replacing`.

@@ -24,7 +24,7 @@ _BEYOND_ASCII = re.compile("[\x7f-\U0010ffff]")
 
 
 def printable(text: str) -> str:
-    r"""Return text in which nothing can move a cursor, change a colour or turn the reading direction.
+    r"""Return text with escapes for all characters that can move a cursor, change a colour or the direction of reading.
 
     >>> printable("a\x1b[31mb"), printable("层 0"), printable("two\nlines")
     ('a\\x1b[31mb', '层 0', 'two\\nlines')

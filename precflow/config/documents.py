@@ -195,6 +195,7 @@ def _check_bounds(text: str) -> None:
         _TooMuchError: It is nested too deep, has a value that is too long, or has too many values.
     """
     depth = count = 0
+    # The parser does not follow an alias, so each counts as one here. _Walk counts again, what they repeat included.
     for event in yaml.parse(text, Loader=_Loader):
         line = event.start_mark.line + 1 if event.start_mark else 1
         count += isinstance(event, yaml.NodeEvent)
@@ -268,6 +269,7 @@ class _Walk:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if key_node.tag == _MERGE:
+                # Of several merged maps (`<<: [*a, *b]`) YAML prefers the earlier one, so it is written last.
                 for merged in reversed(value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]):
                     self._count(merged, path)
                     if isinstance(merged, yaml.MappingNode):
@@ -325,6 +327,7 @@ class _Walk:
         self.problems.append(Problem(self._mark(node).place, dotted(path), message))
 
     def _mark(self, node: yaml.Node, *, raw: bool = True) -> Mark:
+        # A plain scalar has no style (None, or '' from the parser in C); others have the character they begin with: ' " | or >.
         unquoted = raw and isinstance(node, yaml.ScalarNode) and not node.style
         text = str(node.value) if unquoted else None
         return Mark(f"{self.where}:{node.start_mark.line + 1}", text, self.group)

@@ -255,6 +255,7 @@ def _called(statement: ast.stmt) -> inspect.Signature | None:
 
 def _imported(statement: ast.ImportFrom, file: Path, module: str) -> tuple[Path, str] | None:
     """Return file and name of the module that ``from x import y`` reads; ``None`` if its source cannot be found."""
+    # Level 1 is `from .x import y`, which starts in the package of this module; each further dot goes one package up.
     if statement.level:
         package = module.split(".") if file.name == _INIT else module.split(".")[:-1]
         package = package[: len(package) - statement.level + 1]
@@ -289,6 +290,7 @@ def _top_level_names(tree: ast.Module) -> _Names:
                     continue
                 bound = alias.asname or alias.name.partition(".")[0]
                 names.bound.setdefault(bound, []).append((node, alias.name))
+        # A name that is assigned may be anything: `pass` stands for a statement from which no signature can be read.
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.bound.setdefault(node.id, []).append((ast.Pass(), ""))
         elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:

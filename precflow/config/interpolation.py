@@ -115,7 +115,7 @@ class Interpolation:
 
     def _value(self, parts: DottedPath) -> Any:
         found = _look_up(self._data, parts)
-        if found is _MISSING and parts[0] != "site":
+        if found is _MISSING and parts[0] != "site":  # a key that nobody set has its default
             self._defaults = self._defaults or plain(RunConfig())
             found = _look_up(self._defaults, parts)
         return found

@@ -63,7 +63,7 @@ _CLOSED = frozenset(path for path in _LISTED if path[-1] != "*")
 _OPEN = frozenset(path[:-1] for path in _LISTED if path[-1] == "*")
 _ABOVE = frozenset(path[:length] for path in _LISTED for length in range(len(path)))
 
-_DOTTED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+_DOTTED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")  # [^\W\d] is a letter of any script, or _
 _DEFAULT_GROUPS = re.compile(r"override +/?(capture|emulate)")
 
 

@@ -99,6 +99,7 @@ def _make_second(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResu
     sides = [needs[second(f"dump.{side}")] for side in ("reference", "target")]
     measures = first if blocked else merge_passes(first, _compare(job, folder, sides))
     write_lines(folder / MEASURES_FILE, measures)
+    # A measure that was not replaced is still the same object.
     renewed = sum(one is not other for one, other in zip(measures, first, strict=True))
     note = "no tensor was compared" if blocked else f"{renewed} of {len(measures)} records measured anew"
     return StageResult(note=note, damaged=_has_unreadable(measures))

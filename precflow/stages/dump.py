@@ -106,6 +106,7 @@ def declare(side: str, job: Job) -> Mapping[str, Any]:
 def locate(side: str, job: Job) -> Mapping[str, Any]:
     """Return where a side runs: its interpreter and machine, and the user's own code."""
     packages = {str(part["_target_"]).partition(".")[0] for part in _factories(job)} - _KNOWN
+    # The side's own interpreter is asked, because it may have another version of the package than this one.
     found = find_origins(job.side(side), sorted(packages)) if packages else {}
     return {"code": code_digests.digest_packages(packages, job.import_paths, found), "here": take_fingerprint(job.side(side))}
 

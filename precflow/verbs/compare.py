@@ -1,4 +1,4 @@
-"""``precflow compare A B [--record NAME]``: two dumps without a recipe, or one record of both in full."""
+"""``precflow compare A B [--record NAME]``: compare two dumps without a recipe, or show one record of both in full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``precflow cp NAME DEST``: a copy of a recipe (or ``site/NAME``, ``standard/NAME``, ``rule/NAME``...) to change."""
+"""``precflow cp NAME DEST``: copy a recipe (or ``site/NAME``, ``standard/NAME``, ``rule/NAME``...) in order to change it."""
 
 from __future__ import annotations
 

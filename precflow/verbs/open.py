@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         print_json({"report": str(report)})
     elif chosen.only_print:
         write(str(report))
-    elif not webbrowser.open(report.resolve().as_uri()):
+    elif not webbrowser.open(report.resolve().as_uri()):  # as_uri() refuses a relative path
         say(" no browser here; the report is a file that opens anywhere:")
         write(str(report))
     return 0

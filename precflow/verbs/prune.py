@@ -49,6 +49,7 @@ def main(arguments: Sequence[str]) -> int:
         write(_screen(found, hindered, wish, deleted=chosen.yes))
         if not chosen.yes and any(one.goes for one in found):
             write(f" Nothing was deleted. To delete it:  {shlex.join(['precflow', 'prune', *arguments, '--yes'])}")
+    # A folder that a run has come to use in the meantime rightly stays; only one that cannot be deleted is a failure.
     return _NOT_DONE if any(why.startswith("cannot") for why in hindered.values()) else 0
 
 
