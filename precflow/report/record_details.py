@@ -53,7 +53,7 @@ class AxisView:
 
 @dataclass(frozen=True)
 class DetailView:
-    """One record in full, as the template takes it.
+    """One record in full, as the template needs it.
 
     Attributes:
         index: Number of its row in the report.
@@ -212,7 +212,7 @@ def _height(count: float, *, logarithmic: bool) -> float:
 
 
 def _coordinate(number: float) -> str:
-    """Return a coordinate with one digit at most: hundreds of them stand in a page.
+    """Return a coordinate with at most one decimal, because a page has hundreds of them.
 
     >>> _coordinate(12.0), _coordinate(12.345)
     ('12', '12.3')

@@ -43,7 +43,7 @@ def _format_shape(shape: Sequence[int], dtype: str) -> str:
 
 
 def _escape_formula(text: str) -> str:
-    """Return a text as a cell: with an apostrophe in front if a spreadsheet would take it for a formula."""
+    """Return a text as a cell, with an apostrophe in front if a spreadsheet would read it as a formula."""
     plain = wording.printable(text)
     # "-0.5" begins like a formula but is a number, and must stay one for pandas.
     return f"'{plain}" if plain.startswith(_FORMULAS) and not _is_number(plain) else plain

@@ -111,8 +111,8 @@ def fit(line: str, columns: int = WIDEST) -> str:
     if cell_len(line) <= columns:
         return line
     mark = "~" if line.isascii() else "…"
-    # A line of wide letters has fewer letters than columns, so it cannot simply be sliced: cut as many letters as there are
-    # columns too many, keeping at least columns - 1, and then one more at a time.
+    # With wide letters the number of columns is not the number of letters, so a slice alone would cut too much or too little:
+    # cut what is surely too much in one go, and then one letter at a time.
     while cell_len(line) > columns - 1:
         line = line[: max(columns - 1, len(line) - (cell_len(line) - columns))][:-1]
     return line + mark
@@ -151,7 +151,7 @@ def _render_verdict(model: ReportModel, columns: int) -> list[str]:
 
 
 def _put_beside(line: str, label: str, text: str, columns: int) -> list[str]:
-    """Return a line with a text behind it, or below it if there is no room."""
+    """Return a line with a text to its right, or below it if there is no room."""
     whole = f"{line}   {label}{text}"
     return [whole] if cell_len(whole) <= columns else [line, f"   {label}{_shorten(text, columns - 3 - len(label))}"]
 
@@ -302,7 +302,7 @@ def _render_record(label: str, row: Row, behind: str, columns: int) -> list[str]
 
 
 def _shorten(text: str, columns: int) -> str:
-    """Return text of at most so many columns; ``wording.shorten`` counts letters, of which some take two columns."""
+    """Return text of at most ``columns`` columns; ``wording.shorten`` counts letters, and some letters take two columns."""
     letters = columns
     while cell_len(short := wording.shorten(text, letters)) > columns:
         letters -= 1

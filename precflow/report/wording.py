@@ -64,7 +64,7 @@ _TIMES = "\u00d7"
 
 
 def describe_left_out(shown: int, out: int, recipe: str) -> str:
-    """Return the sentence that says which records a page lacks and where they are; ``""`` if it has all.
+    """Return a sentence that says which records are not on a page and where to find them; ``""`` if all are on it.
 
     Args:
         shown: Records on the page.
@@ -109,7 +109,7 @@ def _format_nonfinite(value: float) -> str:
 
 
 def _format_just_below_one(value: float) -> str:
-    """Return 0.99... with two digits behind the nines, as many as a double has.
+    """Return 0.99... with two digits after the nines, but no more digits than a double has.
 
     >>> _format_just_below_one(0.9999987), _format_just_below_one(0.995), _format_just_below_one(1 - 2e-16)
     ('0.9999987', '0.995', '0.9999999999999998')

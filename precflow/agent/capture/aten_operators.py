@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 _NUMBERS = (bool, int, float, complex)
 _OF_AUTOGRAD = frozenset(["detach", "alias"])  # autograd inserts these on its own, at places that differ between versions
 
-# Operator -> outputs that only its backward reads: seeds, and workspace of which parts are memory that nobody has written.
-# Their values differ from run to run, so they are not recorded.
+# Operator -> positions of outputs that only its backward reads: random seeds, and workspace with parts that were never written
+# to. Their values differ from run to run, so they are not recorded.
 _SCRATCH = {
     "mkldnn_rnn_layer": (3,),
     "cudnn_rnn": (3,),
@@ -68,7 +68,7 @@ class AtenRecorder:
         lines: Where records go.
         stack: The running modules.
         sites: Call sites.
-        is_listening: Tells whether the forward is to be recorded just now.
+        is_listening: Tells whether the forward is being recorded at the moment.
         guard: Held while capture reads tensors.
         phases: Which of ``forward`` and ``backward`` are recorded.
         graph: Knows which module call made a node; needed for backward.
@@ -131,7 +131,10 @@ class AtenRecorder:
         return result
 
     def _run_unrecorded(self, schema: _OperatorSchema, positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:
-        """Run an operator that is no record. What it writes is measured anew: below autograd, versions are not counted yet."""
+        """Run an operator without recording it; tensors that it writes to will be measured again.
+
+        This cannot be left to the version counters: they are raised above this level, after the operator has run.
+        """
         result = schema.run(positional, keywords)
         if schema.writes and not self._guard.is_held:
             with self._guard:

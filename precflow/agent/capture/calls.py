@@ -70,7 +70,7 @@ class OperatorCalls:
         return order
 
     def note_possible_writes(self, tensors: List[TensorWithPath]) -> None:
-        """Measure tensors anew when they come again: the call writes in place, and no version counter says to which of them."""
+        """Have tensors measured again when they come next: one of them was written to, and no version counter shows which."""
         for _, tensor in tensors:
             self._lines.note_write(tensor)
 

@@ -88,7 +88,7 @@ class Graph:
         Args:
             module_call: The call.
             tensors: What it returned; empty if an exception ended it.
-            around: The call that goes on now.
+            around: The call that continues now: the module that called this one.
         """
         if module_call.input_edges is not None:
             self._gradients.watch(module_call, module_call.input_edges, tensors)

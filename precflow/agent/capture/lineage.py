@@ -81,7 +81,7 @@ def layout_of(tensor: torch.Tensor) -> Layout:
 
 
 def are_disjoint(first: Layout, second: Layout, tensor: torch.Tensor) -> bool:
-    """Tell whether two tensors of one storage surely share no element: one behind the other, or side by side in rows.
+    """Tell whether two tensors of one storage certainly share no element: one after the other, or side by side in rows.
 
     For example ``x[:3]`` and ``x[3:]``, or ``x[:, :4]`` and ``x[:, 4:]``.
 
@@ -119,7 +119,7 @@ class Storages:
     """Storages that capture knows something about, by address.
 
     They are held weakly: capture keeps no memory of the model alive. A weak reference does keep the address from being used
-    again, so that what is known of one storage is never taken for another's.
+    again, so that what is known about one storage is never used for another one.
     """
 
     def __init__(self) -> None:

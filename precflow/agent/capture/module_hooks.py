@@ -64,7 +64,7 @@ class ModuleRecorder:
         lines: Where records go.
         stack: The running modules.
         sites: Call sites.
-        is_listening: Tells whether calls are to be recorded just now.
+        is_listening: Tells whether calls are being recorded at the moment.
         guard: Held while capture reads tensors.
         recorded: Module calls are records; if not, only the stack is kept.
         graph: Follows the autograd graph; ``None`` if gradients are not recorded.

@@ -156,11 +156,11 @@ class Lines:
         return [self._describe_one(index, tensor, chosen, returned=returned) for index, tensor in tensors]
 
     def note_write(self, tensor: torch.Tensor) -> None:
-        """Note that a call wrote to the tensor's memory: it is measured anew when it comes again."""
+        """Note that a call wrote to the tensor's memory: it is measured again when it comes next."""
         self._measurer.note_write(tensor)
 
     def forget_contents(self) -> None:
-        """Note that code ran whose writes nobody has seen: every tensor is measured anew when it comes again."""
+        """Note that code ran whose writes were not seen: every tensor is measured again when it comes next."""
         self._measurer.clear()
 
     def emit(self, heading: Heading, inputs: Sequence[Record], outputs: Sequence[Record]) -> int:

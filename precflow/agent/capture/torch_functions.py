@@ -42,7 +42,7 @@ class FunctionRecorder:
         lines: Where records go.
         stack: The running modules.
         sites: Call sites.
-        is_listening: Tells whether calls are to be recorded just now.
+        is_listening: Tells whether calls are being recorded at the moment.
         guard: Held while capture reads tensors.
     """
 
@@ -96,8 +96,8 @@ class FunctionRecorder:
 def _find_written(tensors: List[TensorWithPath], versions: List[Optional[int]], *, in_place: bool) -> List[TensorWithPath]:
     """Return the inputs that a call wrote to.
 
-    These are the inputs whose version has grown. Inference tensors have no version; of those, an in-place operator is taken to
-    have written to ``out``, or else to the first.
+    These are the inputs whose version has grown. Inference tensors have no version; of those, an in-place operator is assumed
+    to have written to ``out``, or else to the first.
 
     Args:
         tensors: The inputs.

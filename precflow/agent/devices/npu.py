@@ -40,6 +40,7 @@ class Npu:
         import torch
 
         npu = _npu()
+        # Set the current device to itself: it is only started by a call that sets it or uses it.
         npu.set_device(npu.current_device())
         return torch.device("npu", npu.current_device())
 
@@ -93,7 +94,7 @@ def _cann_version() -> str:
     home = (
         os.environ.get("ASCEND_HOME_PATH") or os.environ.get("ASCEND_TOOLKIT_HOME") or "/usr/local/Ascend/ascend-toolkit/latest"
     )
-    for name in _VERSION_FILES:
+    for name in _VERSION_FILES:  # which of them exist depends on the version of CANN and on what is installed
         path = os.path.join(home, name)
         if os.path.isfile(path):
             with open(path, encoding="utf-8", errors="replace") as stream:

@@ -1,4 +1,7 @@
-"""The device protocol: everything that the agent needs from a device. A new device is one file that implements it."""
+"""The device protocol: everything that the agent needs from a device.
+
+A new device is one file that implements it, and one entry in ``choose.DEVICES``.
+"""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class FinishedSteps:
                 continue
             self._steps[key] = finished
             self._count(finished.seal, 1)
-            if self._last is None or finished.seal.get("held"):
+            if self._last is None or finished.seal.get("held"):  # later steps may refer only to tensors that stay
                 self._contents |= finished.keys
             if self._last is not None:
                 self._last.resume(key, held=bool(finished.seal.get("held")))

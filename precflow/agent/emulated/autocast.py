@@ -14,7 +14,7 @@ from precflow.agent.emulated.relabel import DEVICE_TYPE, is_emulated
 
 _KEY = "AutocastPrivateUse1"
 _own_key = private.DispatchKeySet(private.DispatchKey.AutocastPrivateUse1)
-_CASTABLE = (torch.float16, torch.bfloat16, torch.float32)
+_CASTABLE = (torch.float16, torch.bfloat16, torch.float32)  # float64 is never cast, as in torch's own autocast
 
 LOW = (
     "mm bmm addmm addmv mv addbmm baddbmm matmul linear conv1d conv2d conv3d convolution conv_transpose1d "

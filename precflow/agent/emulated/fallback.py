@@ -106,6 +106,8 @@ def _move_to_host(value: Any, written: bool, devices: _CallDevices) -> Any:  # n
             devices.see(value.device)
         if not is_emulated(value):
             return value
+        # An empty out= tensor is there for the operator to resize. Memory that came through DLPack cannot be resized, so the
+        # operator gets a new tensor, and _adopt_resized hands its storage to the npu tensor.
         return torch.empty(value.shape, dtype=value.dtype) if written and value.numel() == 0 else to_host(value)
     if isinstance(value, (list, tuple)):
         return type(value)([_move_to_host(item, written, devices) for item in value])

@@ -102,6 +102,7 @@ def check(given: Optional[Any], index: int) -> Any:
 @contextlib.contextmanager
 def as_default(index: int) -> Iterator[None]:
     """Let the CPU's default generator continue the stream of ``npu:index``; its own state is restored afterwards."""
+    # For operators such as native_dropout: they take no generator and always draw from the CPU's default one.
     own, host = default(index), torch.default_generator
     kept = host.get_state()
     host.set_state(own.get_state())

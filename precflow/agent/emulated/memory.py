@@ -15,7 +15,7 @@ def total_memory() -> int:
 
 def mem_get_info(device: Any = None) -> Tuple[int, int]:
     """Return free and total bytes of the host: the emulated device lives there."""
-    ordinal.index_of(device)
+    ordinal.index_of(device)  # raises for a device that does not exist
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"), total_memory()
 
 

@@ -116,7 +116,7 @@ def init() -> None:
 
 
 def _is_in_bad_fork() -> bool:
-    return False
+    return False  # a real device is unusable in a forked process; host memory is not
 
 
 def is_bf16_supported() -> bool:

@@ -24,6 +24,7 @@ def install() -> None:
     aten = torch.library.Library("aten", "IMPL")
     _libraries.extend((everything, aten))
     with warnings.catch_warnings():
+        # torch warns once for every kernel that replaces one of its own, and these are meant to.
         warnings.filterwarnings("ignore", message="(?s).*[Oo]verrid")
         for name, operator in _decomposed_elsewhere():
             aten.impl(name, functools.partial(fallback.run, operator), _KEY)

@@ -45,6 +45,7 @@ def index_of(device: Any) -> int:
     """
     if device is None:
         return current_device()
+    # torch.device(1) alone would mean the first accelerator that torch finds, so the type is added.
     named = torch.device(DEVICE_TYPE, device) if isinstance(device, int) else torch.device(device)
     if named.type != DEVICE_TYPE:
         raise RuntimeError("expected a device of type npu (emulated), got %s" % named)

@@ -63,6 +63,8 @@ def on_host_key(operator: Any, *arguments: Any, **named: Any) -> Any:
 
 
 def _relabel(tensor: torch.Tensor, code: int, index: int) -> torch.Tensor:
+    # The capsule holds a reference to the memory, and the imported tensor takes that reference over. So the memory lives as
+    # long as either tensor, and the capsule must be imported exactly once.
     capsule = private.export_capsule(tensor)
     _DeviceField.from_address(_pointer_of(capsule, b"dltensor") + _DEVICE_OFFSET)[:] = [code, index]
     relabelled: torch.Tensor = private.import_capsule(capsule)

@@ -83,7 +83,7 @@ def configure(rules: Sequence[Mapping[str, Any]]) -> None:
     _by_operator.clear()
     switched = {rule.parameters.get("unit", "matmul") for rule in _rules if rule.parameters.get("switched")}
     switches.matmul.allow_hf32 = "matmul" in switched
-    switches.conv.allow_hf32 = True
+    switches.conv.allow_hf32 = True  # the default of torch_npu; that of matmul is off
     # Without rules that touch operators, nothing is wrapped, so a fault-free run does not pay for this.
     fallback.intercept(_intercept if any(rule.name != REDRAW for rule in _rules) else None)
 
@@ -151,7 +151,7 @@ def watch(model: torch.nn.Module) -> Watch:
 
 
 def _enter(name: str, _module: torch.nn.Module, _arguments: Any) -> None:
-    if not _running:
+    if not _running:  # the outermost module: a new forward of the model begins
         for rule in _rules:
             rule.seen = 0
     _running.append(name)
