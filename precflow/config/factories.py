@@ -78,7 +78,7 @@ def check_shipped(config: RunConfig) -> PathProblems:
 
 
 def check_user_code(config: RunConfig) -> PathProblems:
-    """Yield names and arguments that the user's own code, or torch, does not have, as far as this machine shows it."""
+    """Yield ``(path, message)`` for names and arguments that the user's own code, or torch, does not have on this machine."""
     running = [name for name in config.sides if not getattr(config, name).dump]
     if any(_is_our_own(getattr(config, name)) for name in running):
         for part in _PARTS:

@@ -103,7 +103,7 @@ class Interpolation:
             self.problems.append((path, message))
 
     def _count(self, value: Any, reference: DottedPath) -> None:
-        """Count what references copy.
+        """Count one value that a reference copies, and its characters.
 
         Raises:
             _TooMuchError: All references together copy more than any recipe needs.

@@ -155,7 +155,7 @@ def prune(pruning: Pruning, still: Pruning) -> Iterator[tuple[StoreFolder, str]]
 
 
 def run_folders(runs: Path) -> list[Path]:
-    """Return the run folders below a folder, however deep their recipe's name makes them lie; links are not followed."""
+    """Return the run folders at any depth below a folder: recipe names may have slashes. Links are not followed."""
     found = []
     for folder, names, files in os.walk(runs):
         here = Path(folder)
@@ -167,7 +167,7 @@ def run_folders(runs: Path) -> list[Path]:
 
 
 def stores_in(folder: Path) -> list[Path]:
-    """Return the stores at or right below a folder, as ``store=FOLDER`` makes them: one a recipe."""
+    """Return the stores at or right below a folder; ``store=FOLDER`` makes one per recipe in it."""
     return [place for place in (folder, *sorted(folder.iterdir())) if _is_folder(place) and _has_instances(place)]
 
 

@@ -78,7 +78,7 @@ class Agenda:
         self.postponed: list[Stage] = []
 
     def __iter__(self) -> Iterator[Stage]:
-        """Yield what is left until there is nothing left."""
+        """Yield the instances that are left; the list may change between two of them."""
         while self._left:
             yield self._left.popleft()
 

@@ -163,12 +163,20 @@ class Store:
                     self._keep_failed(folder, name, key)
 
     def _next_time(self, name: str) -> float:
-        """Return the time, but later than that of every instance of the name: if the clock was set back, new stays newest."""
+        """Return the current time, or if the clock was set back, a time just after that of the newest instance of the name."""
         last = next((sealed.finished for sealed in self.list_sealed(name)), 0.0)
         return max(time.time(), math.nextafter(last, math.inf))
 
     def seal(self, attempt: Attempt, sealed: Mapping[str, Any]) -> Sealed:
-        """Write the seal and move the folder to its place; ``sealed`` has name, key, declared, needs, note, maybe seal."""
+        """Write the seal, move the folder to its place and return the sealed instance.
+
+        Args:
+            attempt: The folder with the artifacts.
+            sealed: ``name``, ``key``, ``declared``, ``needs`` and ``note`` of the instance; ``seal`` and ``damaged`` if known.
+
+        Raises:
+            StoreError: The folder cannot be written, or what was written cannot be read back.
+        """
         with explain_disk_errors(self.root):
             files = {path.relative_to(attempt.folder).as_posix(): path for path in _list_files(attempt.folder)}
             seals = {name: {"bytes": path.stat().st_size, CHECKSUM: _checksum(name, path)} for name, path in files.items()}
@@ -230,7 +238,7 @@ class Store:
 
 
 def lock_file(root: Path, instance: str) -> Path:
-    """Return the file that whoever makes or deletes an instance (``NAME-KEY``) holds a lock on."""
+    """Return the file to lock before an instance (``NAME-KEY``) is made or deleted."""
     return root / MAKING / f"{instance}.lock"
 
 

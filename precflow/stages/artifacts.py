@@ -85,12 +85,12 @@ def read_value(path: Path, kind: type[Value]) -> Value:
 
 
 def write_lines(path: Path, values: Iterable[object]) -> None:
-    """Write one JSON line a value, through a temporary file."""
+    """Write one line of JSON per value, through a temporary file."""
     _replace(path, (_dump(_plain(value)) + "\n" for value in values))
 
 
 def read_lines(path: Path, kind: type[Value]) -> list[Value]:
-    """Read back what :func:`write_lines` wrote of a dataclass that holds no other.
+    """Read back what :func:`write_lines` wrote, for a dataclass whose fields hold no other dataclass.
 
     Raises:
         StoreError: The file is missing or not what was sealed, or a line is not such a value.

@@ -1,4 +1,4 @@
-"""Stage ``compare``: measures every pair of records; applies no limit, so that a changed limit reads no dump again."""
+"""Stage ``compare``: measures every pair of records. It applies no limit, so no dump is read again when a limit changes."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def escalates(config: RunConfig) -> bool:
 
 
 def instances(config: RunConfig, *, second_pass: bool = True) -> list[Stage]:
-    """Return the recipe's stage instances, each after what it needs.
+    """Return the recipe's stage instances, each after those that it needs.
 
     A side with ``dump=PATH`` has its evidence already and runs nothing.
 

@@ -135,7 +135,7 @@ def find_advice(  # noqa: PLR0913  the evidence that rules are about, each by it
 def judge_dumps(
     tolerance: Tolerance, reference: Dump, target: Dump, measures: Sequence[Measure], reproduction: Reproduction
 ) -> tuple[list[Judged], Verdict]:
-    """Judge measures of two dumps by a tolerance and the types that the sides ran in."""
+    """Judge the measures of two dumps, by a tolerance and the floating point types that the sides ran in."""
     dtypes = _dtypes(reference, target, measures)
     return judge(
         measures,

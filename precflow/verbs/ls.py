@@ -39,7 +39,7 @@ class Entry:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print one group; return 0.
+    """Print the names of one group; return 0.
 
     Raises:
         ConfigError: There is no such group, or a folder of recipes is missing.
