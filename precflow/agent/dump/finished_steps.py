@@ -144,7 +144,7 @@ class FinishedSteps:
         return list(found[-1].seal["sites"]) if found else []
 
     def hold(self, under_way: Optional[StepKey]) -> None:
-        """Keep the steps on disk for good, and the step that is being written."""
+        """Keep for good the last ``keep_last`` steps, counting the one that is being written; see :meth:`LastSteps.hold`."""
         if self._last is not None:
             self._last.hold(under_way)
             self._contents.update(*(finished.keys for key, finished in self._steps.items() if key in self._last.held))

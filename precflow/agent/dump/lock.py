@@ -107,7 +107,8 @@ def _dead(owner: Dict[str, Any], *, locked: bool) -> bool:
     me = _me()
     same_boot = bool(me["boot"]) and owner.get("boot") == me["boot"]
     if not same_boot:
-        # The same host name with another boot id: this machine was restarted, so the owner cannot be alive.
+        # The same host name with another boot id: this machine was restarted, so the owner cannot be alive. Without boot ids
+        # (no /proc) a restart cannot be told, and only the lock itself protects a live owner.
         return bool(owner.get("host") == me["host"])
     return locked or (owner.get("namespace") == me["namespace"] and not _alive(owner.get("pid")))
 
