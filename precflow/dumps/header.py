@@ -220,7 +220,7 @@ def read(path: Path) -> Header:
             f"{path} is not the header of a dump: expected format {DUMP_FORMAT!r}, found {found!r}",
             next_step=f"give the folder that an agent wrote, with its {HEADER_FILE}",
         )
-    _check_schema(path, plain)
+    _check_schema(path, plain)  # before the checksum, which headers of schema 1 do not have
     if plain.get(CHECKSUM) != checksum_of(plain):
         raise DumpError(f"{path} is damaged: it does not have the checksum that it was sealed with", next_step=_AGAIN)
     try:
@@ -264,6 +264,7 @@ def _convert(plain: Mapping[str, Any]) -> Header:
     Raises:
         TypeError, ValueError, OverflowError: A key is missing or unknown, or a value has another type.
     """
+    # msgspec would give a missing key its default and ignore an unknown one, so keys are checked first.
     _check_keys(plain, {*EMPTY_HEADER, CHECKSUM})
     for key, kind in (
         ("device", RecordedDevice),

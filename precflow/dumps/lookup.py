@@ -164,6 +164,7 @@ def number_records(records: Sequence[FoundRecord]) -> list[str]:
 
 
 def _find_exact(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
+    """Return the first record with this identity; the second is ``IDENTITY#2``."""
     return _find_identical(records, text)[:1]
 
 

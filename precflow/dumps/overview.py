@@ -57,7 +57,7 @@ def summarize_dump(dump: Dump) -> Overview:
     """Summarize a dump from its records, without reading tensors."""
     records = list(list_records(dump))
     calls = dump.calls()
-    folders = step_folders(dump.path)
+    folders = step_folders(dump.path)  # those on disk: the dump may be unfinished or damaged
     files = [file for folder in folders for file in _files(folder)]
     places = {folder: place for folder in folders if (place := rank_and_step_of(f"{folder.parent.name}/{folder.name}/x"))}
     kept = Counter(describe_kept(found.record) for found in records)

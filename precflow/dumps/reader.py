@@ -198,6 +198,7 @@ class Dump:
             return read_steps(self.path)
         header = self.header
         ranks = {place[0] for name in header.files if (place := rank_and_step_of(name))}
+        # `sites` belongs to the process that wrote the header, and to every rank without a list of its own.
         return UnfinishedSteps(header.files, {rank: header.sites_of_ranks.get(rank, header.sites) for rank in ranks}, ())
 
     @functools.cached_property
@@ -271,7 +272,7 @@ def find_contradictions(header: Header, calls: Sequence[Call]) -> list[str]:
 def _read_unfinished(path: Path) -> DumpError:
     raised = path / ERROR_FILE
     reason = "its writer was stopped before it finished"
-    if raised.is_file():
+    if raised.is_file():  # the agent writes it instead of the header; its message only makes ours clearer, so damage is ignored
         try:
             message = intake.read_json(raised).get("message", "")
         except (OSError, ValueError, AttributeError):

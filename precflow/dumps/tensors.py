@@ -207,9 +207,10 @@ def decompress(data: npt.NDArray[np.uint8], dtype: str, shape: tuple[int, ...], 
     if size > _MOST_DENSE * (data.nbytes + 1):  # refused before memory is reserved for it
         raise other
     try:
+        # A block has the first bytes of its elements, then the second bytes and so on; transposing restores the elements.
         elements = (block.reshape(kind.itemsize, -1).T.reshape(-1) for block in _decompress_blocks(data, size, other))
         if size <= IN_MEMORY:
-            whole = np.concatenate([np.empty(0, np.uint8), *elements])
+            whole = np.concatenate([np.empty(0, np.uint8), *elements])  # it needs an array even if there are no elements
             whole.flags.writeable = False
             return whole.view(kind).reshape(shape)
         with tempfile.TemporaryFile(prefix="precflow-") as file:

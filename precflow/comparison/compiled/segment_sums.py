@@ -125,6 +125,7 @@ def add_close(y: Any, x: Any, rungs: Any, counts: Any) -> None:
     holds twice as many as of float64. Its roundings add up to less than 2^-21, so it decides every difference that is not
     within 2^-20 of a limit. If one is, the whole segment is counted again in float64.
     """
+    # Counted in float32 like the values, so that all vectors have the same width; exact, because a segment is short.
     first = first_above = second = second_above = third = third_above = _NONE
     relative, absolute = float32(rungs[0, 0]), float32(rungs[0, 1])
     relative_2, absolute_2 = float32(rungs[1, 0]), float32(rungs[1, 1])
@@ -142,7 +143,7 @@ def add_close(y: Any, x: Any, rungs: Any, counts: Any) -> None:
         limit = y_abs * relative_3 + absolute_3
         third += _ONE if below <= limit else _NONE
         third_above += _ONE if above <= limit else _NONE
-    if first != first_above or second != second_above or third != third_above:
+    if first != first_above or second != second_above or third != third_above:  # a difference is too close to a limit
         _add_close_exactly(y, x, rungs, counts)
         return
     counts[FIRST_RUNG] += int64(first)

@@ -97,6 +97,7 @@ def examine(reference: npt.NDArray[Any], target: npt.NDArray[Any], *, threads: i
         ValueError: The shapes differ.
     """
     pair = PairOfTensors(reference, target)
+    # A complex tensor is read as pairs of reals, so it has one more axis.
     shape = (*reference.shape, 2) if pair.size != reference.size else reference.shape
     summary = summarize(reference, target)
     found, sums = _measure_errors(pair, shape, summary, threads or os.cpu_count() or 1, block)
@@ -176,7 +177,7 @@ def _elements(pair: PairOfTensors, shape: tuple[int, ...], flat: Iterable[int]) 
 
 def _element(pair: PairOfTensors, shape: tuple[int, ...], number: int) -> Element:
     y, x = pair.reference[number], pair.target[number]
-    exact = not pair.inexact
+    exact = not pair.inexact  # Python's integers: NumPy's wrap around, and float64 cannot hold every int64
     error = float(abs(int(x) - int(y))) if exact else abs(float(x) - float(y))
     magnitude = float(abs(int(y))) if exact else abs(float(y))
     has_meaning = math.isfinite(error) and magnitude > 0

@@ -68,7 +68,7 @@ def count_ulps(apart: npt.NDArray[Any]) -> UlpCounts:
     Args:
         apart: Distances as unsigned integers of any width, flat.
     """
-    near = apart[apart < _NEAR] if apart.dtype.itemsize > 1 else apart
+    near = apart[apart < _NEAR] if apart.dtype.itemsize > 1 else apart  # distances of one byte are all near
     singly = np.bincount(near.astype(np.int64), minlength=1)
     total = np.bincount(np.searchsorted(_EDGES, np.arange(singly.size, dtype=np.uint64)), singly, _EDGES.size)
     if near.size < apart.size:
@@ -261,7 +261,7 @@ def _float_differences(reference: npt.NDArray[Any], target: npt.NDArray[Any], fl
     y, x = widen(reference), widen(target)
     unequal = (y != x) & ~(np.isnan(y) & np.isnan(x))
     groups = _find_excluded(y, x, facts, floors)
-    if groups is not None:
+    if groups is not None:  # after `unequal`, which also counts NaN and fills; from here on such pairs have no error
         y[groups[0]] = x[groups[0]] = 0.0
     with np.errstate(over="ignore"):  # 1.7e308 minus -1.7e308 is infinite; the largest float64 keeps the sums finite
         distance = np.minimum(np.abs(x - y), np.finfo(np.float64).max)

@@ -110,7 +110,7 @@ def measure_extent(block: npt.NDArray[Any], floor: float = 0.0) -> Extent:
         nan=_count(groups, NOT_A_NUMBER),
         positive_infinity=_count(groups, INFINITY),
         negative_infinity=_count(groups, MINUS_INFINITY),
-        sentinel=0 if groups is None else int(np.count_nonzero(groups > MINUS_INFINITY)),
+        sentinel=0 if groups is None else int(np.count_nonzero(groups > MINUS_INFINITY)),  # the classes after it are fills
         zero=values.size - int(np.count_nonzero(values)),
         saturated=int(np.count_nonzero(np.abs(values) == kind.largest)) if math.isfinite(kind.largest) else 0,
     )

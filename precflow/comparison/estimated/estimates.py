@@ -61,6 +61,7 @@ def estimate_pair(  # noqa: PLR0913, PLR0917  a pair, both dumps, and the consta
     """
     if measure.equal:
         return _measure_equal(measure, left)
+    # Two different content ids show at least that the bits differ. Without them, both sides need numbers.
     if not (left.content and right.content) and not (_has_counts(left) and _has_counts(right)):
         return replace(
             measure, join="sampled_out", evidence="", reason=f"the {_name_sides_without(left, right)} kept no tensor of it"
@@ -69,6 +70,7 @@ def estimate_pair(  # noqa: PLR0913, PLR0917  a pair, both dumps, and the consta
         first, second = _load_side("reference", left, reference, constants), _load_side("target", right, target, constants)
     except DumpError as error:
         return replace(measure, join="unreadable", evidence="", reason=error.message)
+    # The comparison is only as good as the side that kept less.
     least = min(first.evidence, second.evidence, key=DETAILS.index)
     size = _count_elements(left, left.share)
     measure = replace(measure, evidence=least, share=left.share, metrics=_compare_bits(left, right), counts={"elements": size})
@@ -134,7 +136,7 @@ def _estimate(measure: Measure, first: KeptTensor, second: KeptTensor, size: int
     if one is None or other is None or found.unknown:
         return _give_up(measure, found.unknown)
     measure = replace(measure, counts=_count_classes(size, one, other, found))
-    if not found.agree:
+    if not found.agree:  # the sums of the two sides are over different elements then
         return _give_up(measure, "the sides leave out different elements")
     measure = replace(measure, warnings=_list_warnings(measure.counts))
     count = size - one.nonfinite - one.sentinel
@@ -184,7 +186,7 @@ def _compare_bits(left: Record, right: Record) -> dict[str, float]:
 def _find_meaningless(y: bounds.SideSums, x: bounds.SideSums, measure: Measure) -> frozenset[str]:
     """Return the metrics that have no meaning for the pair, even if both tensors were there."""
     unmet = set[Domain]()
-    if min(y.minimum, x.minimum) < 0:
+    if min(y.minimum, x.minimum) < 0:  # probabilities are never negative
         unmet.add("distributions")
     if not y.largest:
         unmet.add("quotients")

@@ -65,7 +65,7 @@ def match_exclusions(left: KeptTensor, right: KeptTensor, constants: tuple[float
     one, other = left.statistics, right.statistics
     if one is None or other is None:
         return ExclusionMatch(unknown="one side kept a content id only, and the content differs")
-    if left.dtype.startswith("complex") != right.dtype.startswith("complex"):
+    if left.dtype.startswith("complex") != right.dtype.startswith("complex"):  # a complex number counts as two elements
         return ExclusionMatch(unknown="one side is complex and the other real")
     fills = _find_fills(left, constants), _find_fills(right, constants)
     for side, kept, kinds in zip(("reference", "target"), (left, right), fills, strict=True):
@@ -76,6 +76,7 @@ def match_exclusions(left: KeptTensor, right: KeptTensor, constants: tuple[float
         return ExclusionMatch(nonfinite_mismatch=nonfinite)
     straddle = _reaches(one, other, fills[0]) or _reaches(other, one, fills[1])
     if apart:
+        # An ordinary number about as large as a fill may be its partner, counted as ordinary because of a small difference.
         return ExclusionMatch(unknown=_STRADDLE) if straddle else ExclusionMatch(sentinel_mismatch=apart)
     return _match_saturated(one, other, fills) or _match_by_checksum(one, other, fills, straddle=straddle)
 
@@ -100,6 +101,7 @@ def _match_constants(one: Statistics, other: Statistics, fills: FillsOfBoth) -> 
     here, there = (_find_constant(side, kinds) for side, kinds in zip((one, other), fills, strict=True))
     if here is None or there is None:
         return ExclusionMatch(unknown=_SEVERAL)
+    # Low fills and -inf share a code in the checksum. So if one side has more -inf, they are opposite to low fills.
     masked = abs(one.negative_infinity - other.negative_infinity)
     if here.kind == there.kind:
         error = here.spread + there.spread + abs(here.value - there.value)
@@ -108,6 +110,7 @@ def _match_constants(one: Statistics, other: Statistics, fills: FillsOfBoth) -> 
         )
     if (here.end, there.end) in {("low", "low"), ("high", "high")}:  # such as float16's -65504 for float32's -3.4e38
         return ExclusionMatch(agree=True, infinity_for_sentinel=masked)
+    # Of the masked positions, equal on both sides, at least this many have a fill on both: 6 and 7 of 10 overlap in 3.
     certain = one.sentinel + other.sentinel - max(_count_masked(one), _count_masked(other))
     return ExclusionMatch(other_fill=certain) if certain > 0 else ExclusionMatch(unknown=_SEVERAL)
 
