@@ -21,7 +21,7 @@ _OF_DETERMINISM = ("seed", "algorithms", "random_numbers", "dropout", "repeat")
 def describe_side(config: RunConfig, side: str, *, region: CaptureRules | None = None) -> dict[str, Any]:
     """Return the part of a request that a dump of this side depends on: no paths, nothing of the machine.
 
-    Its hash decides whether an existing dump can be used again.
+    It is part of the key by which an earlier dump is found and used again.
 
     Args:
         config: The composed recipe.
