@@ -10,7 +10,6 @@ from typing import Any, Dict, Mapping
 
 import torch
 
-_options: Dict[str, str] = {}
 _compile: Dict[str, bool] = {"jit": False}
 _queue: Dict[str, int] = {"level": 1}
 
@@ -61,19 +60,13 @@ def is_jit_compile_false() -> bool:
 
 
 def set_option(option: Mapping[str, str]) -> None:
-    """Remember driver options such as ``ACL_PRECISION_MODE``; they have no effect here.
+    """Accept driver options such as ``ACL_PRECISION_MODE``; they have no effect here.
 
     Raises:
         TypeError: ``option`` is not a mapping.
     """
     if not isinstance(option, Mapping):
         raise TypeError("torch.npu.set_option expects a dict of option names and texts, got %s" % type(option).__name__)
-    _options.update({str(name): str(value) for name, value in option.items()})
-
-
-def options() -> Dict[str, str]:
-    """Return the driver options that were set."""
-    return dict(_options)
 
 
 def set_task_queue_enable(level: int) -> None:

@@ -19,27 +19,12 @@ BUCKETS = 509
 BLOCK = (65536 // BUCKETS) * BUCKETS
 """Elements that share one offset into the signs."""
 
-ROOT_MEAN_SQUARE_ERROR = 1 / (2 * BUCKETS) ** 0.5
-"""Of an estimated norm, relative to it: 3.1 %."""
-
 # An estimate below 0.75 of a limit passes, one above 1 / 0.75 = 1.33 of it fails, and one in between decides nothing. The band
 # is eight times as wide as the error of an estimate, 3.1 % (root mean square), so that no sketch passes what the tensors fail.
 DECISIVE = 0.75
 
 _OFFSETS = 1 << 20
 _HALF = np.uint32(16)
-
-
-def make_sketch(values: Floats) -> Floats:
-    """Return the sketch of a tensor's values, float64 ``[BUCKETS]``.
-
-    Args:
-        values: Flat and finite, with 0 in place of NaN, infinities and mask fills.
-    """
-    total = np.zeros(BUCKETS)
-    for number, start in enumerate(range(0, values.size, BLOCK)):
-        total += sketch_block(values[start : start + BLOCK], number)
-    return total
 
 
 def sketch_block(values: Floats, number: int) -> Floats:

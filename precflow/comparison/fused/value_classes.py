@@ -144,12 +144,6 @@ def classify_values(values: Floats, fills: Fills, floor: float = 0.0) -> Classif
     )
 
 
-def kinds_of(values: Floats, fills: Fills) -> Classes:
-    """Return the class of each value of a whole tensor."""
-    found = classify_values(values, fills)
-    return found.kinds if found.least >= found.floor else classify_values(values, fills, found.floor).kinds
-
-
 @dataclass(frozen=True, slots=True)
 class PairClasses:
     """How the elements of a pair of blocks fall into classes.

@@ -3,10 +3,11 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from sketches import make_sketch
 
 from precflow.agent.contract import FILLS, Identity
 from precflow.comparison.estimated.kept_evidence import KeptTensor, checksum_places, group_length, load_kept, sum_tensor
-from precflow.comparison.estimated.sketch import BLOCK, BUCKETS, estimate_norm, make_sketch, mix32
+from precflow.comparison.estimated.sketch import BLOCK, BUCKETS, estimate_norm, mix32
 from precflow.comparison.fused.value_classes import FIRST_FILL, MINUS_INFINITY, NOT_A_NUMBER, ORDINARY, fills_of
 from precflow.dumps.dtypes import NUMPY_DTYPES, float_facts
 from precflow.dumps.records import Record, Statistics
