@@ -39,15 +39,15 @@ class ModuleCaller:
 class CallSites:
     """The call sites of a run: each text is stored once, and records refer to it by number.
 
+    File names are relative to the deepest folder of ``sys.path``, or the working directory, that holds the file: no absolute
+    path leaves this machine.
+
     Args:
-        roots: Folders that packages are imported from. File names are relative to the deepest of these, of ``sys.path`` and of
-            the working directory that holds the file: no absolute path leaves this machine.
         texts: List that new sites are appended to; those that are in it already keep their numbers.
     """
 
-    def __init__(self, roots: Sequence[str] = (), texts: Optional[List[str]] = None) -> None:
+    def __init__(self, texts: Optional[List[str]] = None) -> None:
         self.texts: List[str] = [] if texts is None else texts
-        self._roots = [str(root) for root in roots]
         self._kinds: Dict[int, Tuple[CodeType, str]] = {}  # holds the code object, so that its id stays valid
         self._paths: Dict[int, Tuple[CodeType, str]] = {}  # the same
         self._numbers: Dict[Tuple[int, ...], int] = {}  # id of the code and place in it, frame by frame -> number
@@ -117,7 +117,7 @@ class CallSites:
     def _format_frame(self, frame: FrameType) -> str:
         code = frame.f_code
         if id(code) not in self._paths:
-            self._paths[id(code)] = (code, relative_path(code.co_filename, [*self._roots, *sys.path, os.getcwd()]))
+            self._paths[id(code)] = (code, relative_path(code.co_filename, [*sys.path, os.getcwd()]))
         return "%s:%d in %s" % (self._paths[id(code)][1], frame.f_lineno, code.co_name)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Union
 
 from precflow.agent.capture import autograd
 from precflow.agent.capture.aten_operators import AtenMode, AtenRecorder
@@ -47,8 +47,6 @@ class Recorder:
         scope: Patterns of module names; ``(model)`` is the model itself, ``(outside)`` is what runs in no module.
         detail: ``tensors`` stores the tensors; ``digest`` computes their content ids, ``statistics`` adds sums and counts, and
             ``sketch`` adds a sketch, from which the norm of a difference can be estimated.
-        package_roots: Folders that call sites are given relative to.
-        weights: ``id(parameter) -> name`` for weights that shall not have the model's own names in records.
         rank: Rank of this process.
         selection: What decides about each call, instead of ``scope`` and ``detail``.
         fine: Sketches keep the high and the low part of every value apart.
@@ -67,8 +65,6 @@ class Recorder:
         phases: Sequence[str] = ("forward",),
         scope: Sequence[str] = ("*",),
         detail: str = "tensors",
-        package_roots: Sequence[str] = (),
-        weights: Optional[Mapping[int, str]] = None,
         rank: int = 0,
         selection: Optional[Selection] = None,
         fine: bool = False,
@@ -80,10 +76,10 @@ class Recorder:
         if "backward" in phases and not autograd.shows_graph():
             raise RuntimeError("this torch does not show the graph of autograd: phase backward cannot be recorded")
         self._writer = writer
-        self._weights = Weights(weights)
+        self._weights = Weights()
         self._lines = Lines(writer, self._weights, detail=detail, rank=rank, fine=fine, measurer=measurer)
         self._stack = CallStack(selection or Selection(scope, detail=detail), rank)
-        self._sites = CallSites(package_roots, None if writer is None else writer.sites)
+        self._sites = CallSites(None if writer is None else writer.sites)
         self._guard = Guard()
         at_modules, forward = "module" in levels, "forward" in phases
         self._graph = Graph(self._lines, self._guard, self._stack, modules=at_modules) if "backward" in phases else None

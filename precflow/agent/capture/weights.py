@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Optional
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional
 
 from precflow.agent.capture.lineage import Layout, TensorState, layout_of, read_state, version_of
 from precflow.agent.measure.content_id import has_plain_bytes
@@ -24,13 +24,9 @@ class Weights:
     A weight is known both as an object and by its memory, so that ``weight.detach()`` is still the weight; a transposed
     weight is not. A buffer that the forward writes to (running statistics, a cache) is no weight from then on, until the next
     step begins.
-
-    Args:
-        names: ``id(parameter) -> name`` for weights that shall not have the model's own names.
     """
 
-    def __init__(self, names: Optional[Mapping[int, str]] = None) -> None:
-        self._given = dict(names or {})
+    def __init__(self) -> None:
         self._objects: Dict[int, _Weight] = {}
         self._memory: Dict[Layout, _Weight] = {}
 
@@ -38,7 +34,7 @@ class Weights:
         """Take the names of a model's parameters and buffers; a tied weight has its first name."""
         self.clear()
         for name, tensor in chain(model.named_parameters(), model.named_buffers()):
-            self._add(_Weight(tensor, self._given.get(id(tensor), name), version_of(tensor)))
+            self._add(_Weight(tensor, name, version_of(tensor)))
 
     def renew(self) -> None:
         """Begin a new step: buffers that the last one wrote to are weights again, with their values of now."""

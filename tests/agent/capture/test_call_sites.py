@@ -62,7 +62,7 @@ def test_frames_of_torch_and_of_capture_are_skipped():
 
 
 def test_the_worker_ends_the_search_and_shipped_workloads_count():
-    sites = CallSites(["/x"])
+    sites = CallSites()
     worker = run("def f(g): return g()", "precflow.agent.worker", "/x/worker.py")
     factory = run("def f(g): return g()", "precflow.agent.workloads.demo", "/x/demo.py")
     assert sites.texts[worker["f"](lambda: factory["f"](sites.find_number))].startswith("demo.py:1 in f <- ")

@@ -324,13 +324,6 @@ def test_a_failure_to_write_what_waited_is_raised_at_the_end(tmp_path):
     assert finished
 
 
-def test_given_names_of_weights_are_used(tmp_path):
-    watched = model()
-    recorded(tmp_path, watched, weights={id(watched.linear.weight): "text_model.linear.weight"})
-    weights = {record["weight"] for line in lines(tmp_path) for record in line["inputs"]}
-    assert weights == {"", "text_model.linear.weight", "linear.bias", "norm.weight", "norm.bias"}
-
-
 def test_unknown_words_are_refused():
     with pytest.raises(ValueError, match="operators"):
         Recorder(None, levels=["operators"])

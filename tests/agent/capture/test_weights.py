@@ -4,8 +4,8 @@ from torch import nn
 from precflow.agent.capture.weights import Weights
 
 
-def learned(model, names=None):
-    weights = Weights(names)
+def learned(model):
+    weights = Weights()
     weights.learn(model)
     return weights
 
@@ -34,11 +34,6 @@ def test_a_tied_weight_has_its_first_name():
     model = nn.ModuleDict({"first": nn.Linear(2, 2), "second": nn.Linear(2, 2)})
     model["second"].weight = model["first"].weight
     assert learned(model).find_name(model["second"].weight) == "first.weight"
-
-
-def test_given_names_win():
-    model = nn.Linear(2, 2)
-    assert learned(model, {id(model.bias): "old.bias"}).find_name(model.bias) == "old.bias"
 
 
 def test_a_buffer_that_is_written_to_is_state_until_the_next_step():
