@@ -25,7 +25,7 @@ from precflow.sides import pack
 from precflow.sides.interpreter import find_interpreter
 
 REQUEST_FILE = "request.json"
-COMMAND = "{command}"  # placeholder in a launcher for the agent's command; without it the command comes last
+_COMMAND = "{command}"  # placeholder in a launcher for the agent's command
 LOG_LINES = 15  # lines of the log that are shown of a side that died without an error message
 _FORKS = sys.platform == "linux"  # on other systems, libraries that torch uses do not survive a fork
 _BLOCK = 1 << 20  # bytes of a log that are redacted at once
@@ -188,12 +188,18 @@ def build_command(side: Side, *request: str) -> list[str]:
     elsewhere = bool(side.setup or side.launcher)  # a set-up file may change PATH, a launcher may run on another machine
     python = side.interpreter if elsewhere and side.interpreter else find_interpreter(side)
     words = [python, str(pack.find_or_build()), *request]
-    if COMMAND in side.launcher:
-        place = side.launcher.index(COMMAND)
-        words = [*side.launcher[:place], *words, *side.launcher[place + 1 :]]
-    else:
-        words = [*side.launcher, *words]
+    words = insert_into_launcher(side.launcher, words)
     return _source_setup(side.setup, words) if side.setup else words
+
+
+def insert_into_launcher(launcher: Sequence[str], command: Sequence[str]) -> list[str]:
+    """Return a launcher with a command in place of ``{command}``, or at its end if it has no such word.
+
+    >>> insert_into_launcher(["srun", "{command}", "--end"], ["python", "agent.pyz"])
+    ['srun', 'python', 'agent.pyz', '--end']
+    """
+    place = launcher.index(_COMMAND) if _COMMAND in launcher else len(launcher)
+    return [*launcher[:place], *command, *launcher[place + 1 :]]
 
 
 def read_last_lines(folder: Path, count: int = LOG_LINES) -> list[str]:

@@ -18,7 +18,6 @@ from precflow.errors import ConfigError, StoreError
 from precflow.verbs import parser, say, write
 
 _AGENT, _FILE = "precflow-agent.pyz", "request.json"
-_COMMAND = "{command}"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -121,15 +120,12 @@ def _told(request: Mapping[str, Any], settings: Side, secrets: Iterable[str], fi
         file: The request's file.
         judged: Overrides of the command that judges the finished dump.
     """
-    from precflow.sides.launch import imply_variables
+    from precflow.sides.launch import imply_variables, insert_into_launcher
 
     variables = {**imply_variables(request), **redaction.redact(settings.variables)}
     if secrets:  # the user fills in the values: what is printed here may end up in a log
         variables[redaction.VARIABLE] = json.dumps(dict.fromkeys(secrets, redaction.REDACTED))
-    words = [settings.interpreter or "python", _AGENT, file]
-    # A launcher may say where the command goes, such as [srun, "{command}", --end]; otherwise it goes to the end.
-    place = settings.launcher.index(_COMMAND) if _COMMAND in settings.launcher else len(settings.launcher)
-    command = [*settings.launcher[:place], *words, *settings.launcher[place + 1 :]]
+    command = insert_into_launcher(settings.launcher, [settings.interpreter or "python", _AGENT, file])
     lines = [
         f" The job of the {request['side']}, where `precflow agent` has put {_AGENT}:",
         *(f"   . {shlex.quote(file)}" for file in settings.setup),
