@@ -11,7 +11,7 @@ from pathlib import Path
 
 from precflow.agent.intake import open_regular
 
-__all__ = ["open_regular", "replacing", "write_bytes", "write_text"]
+__all__ = ["open_regular", "remove_leftovers", "replacing", "write_bytes", "write_text"]
 
 
 @contextlib.contextmanager
@@ -33,6 +33,16 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete the temporary files that killed processes left in a folder and below: see :func:`replacing`.
+
+    Raises:
+        OSError: One cannot be deleted.
+    """
+    for path in folder.rglob(".*.writing"):
+        path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -6,12 +6,11 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from precflow.run.steps import RunFolder
 from precflow.stages.commands import config_dirs, environment_assignments
 from precflow.stages.job import Job
 
 
-def command_for_side(job: Job, where: RunFolder, side: str) -> str:
+def command_for_side(job: Job, side: str) -> str:
     """Return the command line to type where a side runs.
 
     It has the overrides of this run. Paths of stores, run folders and recipes become absolute, because the other shell may be
@@ -19,12 +18,11 @@ def command_for_side(job: Job, where: RunFolder, side: str) -> str:
 
     Args:
         job: This run.
-        where: Its folder and store.
         side: The side that is to run there.
     """
     folders = [text for folder in config_dirs(job) for text in ("--config-dir", str(folder.resolve()))]
     words = [shlex.quote(word) for word in (*folders, *_overrides(job))]
-    store = [shlex.quote(word) for word in _name_store(job, where)]
+    store = [shlex.quote(word) for word in _name_store(job)]
     return " ".join([*environment_assignments(), "precflow", *words, f"sides=[{side}]", *store])
 
 
@@ -40,10 +38,10 @@ def _overrides(job: Job) -> Iterator[str]:
             yield word
 
 
-def _name_store(job: Job, where: RunFolder) -> list[str]:
+def _name_store(job: Job) -> list[str]:
     """Return the override that leads to the dumps, ``[]`` if the site file names the store."""
-    if job.config.store:  # the store that is used has the recipe's name as its last part; it is added again there
-        return [f"store={where.store.root.parent.resolve()}"]
+    if job.config.store:  # as it was named: the recipe's name, which may have slashes, is added to it there as here
+        return [f"store={Path(job.config.store).expanduser().resolve()}"]
     return [f"runs={Path(job.config.runs).expanduser().resolve()}"] if _is_in_run_folder(job) else []
 
 

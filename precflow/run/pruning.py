@@ -167,8 +167,16 @@ def run_folders(runs: Path) -> list[Path]:
 
 
 def stores_in(folder: Path) -> list[Path]:
-    """Return the stores at or right below a folder; ``store=FOLDER`` makes one per recipe in it."""
-    return [place for place in (folder, *sorted(folder.iterdir())) if _is_folder(place) and _has_instances(place)]
+    """Return the stores at or below a folder: ``store=FOLDER`` makes one per recipe in it, whose name may have two slashes."""
+    return _stores_in(folder, 3)
+
+
+def _stores_in(folder: Path, depth: int) -> list[Path]:
+    if not _is_folder(folder):
+        return []
+    if _has_instances(folder):
+        return [folder]
+    return [store for inner in sorted(folder.iterdir()) for store in _stores_in(inner, depth - 1)] if depth else []
 
 
 def _sort_store(root: Path, entries: Sequence[RunEntry], wish: PruneRequest, given: set[Path], *, shared: bool) -> Pruning:

@@ -127,7 +127,7 @@ def _make_stages(
         step = steps.resolve(stage, job, where, done)
         if step.state == "missing":
             if not agenda.postpone(stage):
-                raise steps.missing_side_error(step, command_for_side(job, where, stage.side))
+                raise steps.missing_side_error(step, command_for_side(job, stage.side))
             tell.done(stage.label, stage.side, "skipped", 0.0, _LATER.format(stage.side))
             job = replace(job, stages=(*job.stages, (stage.name, "skipped", 0.0, _LATER.format(stage.side))))
             continue
@@ -170,7 +170,7 @@ def _make(step: steps.Step, job: Job, where: steps.RunFolder, done: Mapping[str,
 def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Sequence[str], *, kept: float | None) -> Outcome:
     """Publish the report and print how the run ended; ``kept``: the seconds of a run that computed nothing, else ``None``."""
     if "judge" not in done:
-        say(_describe_half_done(job, where, done))
+        say(_describe_half_done(job, done))
         return Outcome(None, 0)
     verdict = read_verdict(latest({name: sealed.folder for name, sealed in done.items()}, "judge"))
     code, furthest = EXIT_CODES[verdict.verdict], ""
@@ -191,7 +191,7 @@ def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Se
                 )
             )
     if due:
-        say(_describe_second_half(job, where, done, due))
+        say(_describe_second_half(job, done, due))
     return Outcome(verdict.verdict, code, where.folder, done["report"].folder if "report" in done else None, furthest)
 
 
@@ -231,21 +231,21 @@ def _copy(source: Path, destination: Path) -> None:
         shutil.copyfile(source, temporary)
 
 
-def _describe_half_done(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed]) -> str:
+def _describe_half_done(job: Job, done: Mapping[str, Sealed]) -> str:
     lines = [f" sealed   {sealed.folder}" for name, sealed in done.items() if name.startswith("dump.")]
     if tuple(job.config.sides) == ("reference",):
-        lines += ["", *_continue_with(job, where, "target")]
+        lines += ["", *_continue_with(job, "target")]
     return "\n".join(lines)
 
 
-def _describe_second_half(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Sequence[str]) -> str:
+def _describe_second_half(job: Job, done: Mapping[str, Sealed], due: Sequence[str]) -> str:
     """Return the lines that say how the second pass goes on: the file with its scope, and a command for each side."""
     lines = ["", f" scope of the second pass   {done[region.NAME].folder / region.SCOPE_FILE}"]
     for side in due:
-        lines += _continue_with(job, where, side)
+        lines += _continue_with(job, side)
     return "\n".join(lines)
 
 
-def _continue_with(job: Job, where: steps.RunFolder, side: str) -> list[str]:
+def _continue_with(job: Job, side: str) -> list[str]:
     place = "store" if job.config.store or job.config.site.store else "run folder"
-    return [f" Half done. On the machine of the {side}, with the same {place}:", f"   {command_for_side(job, where, side)}"]
+    return [f" Half done. On the machine of the {side}, with the same {place}:", f"   {command_for_side(job, side)}"]

@@ -105,7 +105,7 @@ def describe_sizes(steps: Sequence[Step], sizes: Sizes, job: Job, where: RunFold
         if sizes.problem:
             yield f"   and the workload does not run without values: {sizes.problem}"
         yield f"   it stops at {bound} (capture.budget)" if budget else "   capture.budget would bound it"
-        command = f"{command_for_side(job, where, unknown[0])} capture.detail=digest capture.rules=[] stages=[environment,dump]"
+        command = f"{command_for_side(job, unknown[0])} capture.detail=digest capture.rules=[] stages=[environment,dump]"
         yield f"   a dump of content ids alone tells, in one run and little space:  {command}"
         if not budget and not sizes.problem:
             yield "   a run without values tells too, in seconds: the same command with --sizes"

@@ -33,7 +33,7 @@ from precflow.agent import intake
 from precflow.agent.contract import CHECKSUM, checksum_of
 from precflow.dumps import layout
 from precflow.errors import BusyError, PrecflowError, StoreError
-from precflow.files import write_text
+from precflow.files import remove_leftovers, write_text
 from precflow.stages import artifacts
 from precflow.stages.artifacts import SEAL_FILE
 
@@ -178,6 +178,7 @@ class Store:
             StoreError: The folder cannot be written, or what was written cannot be read back.
         """
         with explain_disk_errors(self.root):
+            remove_leftovers(attempt.folder)
             files = {path.relative_to(attempt.folder).as_posix(): path for path in _list_files(attempt.folder)}
             seals = {name: {"bytes": path.stat().st_size, CHECKSUM: _checksum(name, path)} for name, path in files.items()}
             written: dict[str, Any] = {

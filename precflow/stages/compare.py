@@ -76,8 +76,6 @@ def _has_unreadable(measures: Iterable[Measure]) -> bool:
 def _compare(job: Job, folder: Path, sides: Sequence[Path]) -> list[Measure]:
     """Compare two dumps. Batches that a killed run has finished are in the folder already and are not compared again."""
     declared = _user_metrics(job)
-    for torn in folder.glob(f"{MEASURES_FILE}.*"):  # what a run that was killed had half written
-        torn.unlink()
     reference, target = map(open_dump, sides)
     executor = choose(job.config.executor, declared)
     measures = compare(

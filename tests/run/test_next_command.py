@@ -8,7 +8,6 @@ import pytest
 
 from precflow.config.command_line import parse
 from precflow.config.composition import compose
-from precflow.run import steps
 from precflow.run.jobs import make_job
 from precflow.run.next_command import command_for_side
 
@@ -23,7 +22,7 @@ def printed(tmp_path, monkeypatch):
         config_dirs = parse(options).config_dirs
         composed = compose([*words, "sides=[reference]"], config_dirs=config_dirs, complete=False)
         job = make_job(composed, command=shlex.join(["precflow", *options, *words]))
-        return composed.config, command_for_side(job, steps.locate_run(job.config), "target")
+        return composed.config, command_for_side(job, "target")
 
     return make
 
@@ -55,6 +54,12 @@ def test_a_store_is_told_by_its_absolute_path(printed, tmp_path):
     _, command = printed(*WORDS, "store=evidence")
     assert command.endswith(f"sides=[target] store={tmp_path / 'evidence'}")
     assert "runs=" not in command
+
+
+def test_a_store_is_told_as_it_was_named_whatever_the_recipe_is_called(printed, tmp_path, team):
+    team("llama/attention", "about: {title: t}")
+    _, command = printed("+recipe=llama/attention", "store=evidence")
+    assert command.endswith(f"sides=[target] store={tmp_path / 'evidence'}")
 
 
 def test_without_a_store_it_is_the_run_folder(printed, tmp_path):

@@ -257,3 +257,5 @@ def test_run_folders_and_stores_are_found(folder, tmp_path, shared):
     assert pruning.run_folders(tmp_path) == [tmp_path / "one", tmp_path / "run", tmp_path / "two"]
     assert pruning.stores_in(tmp_path / "shared") == [shared[0]]
     assert pruning.stores_in(shared[0]) == [shared[0]]
+    make(tmp_path / "team" / "llama" / "attention", "judge-a")
+    assert pruning.stores_in(tmp_path / "team") == [tmp_path / "team" / "llama" / "attention"]

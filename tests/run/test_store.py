@@ -13,6 +13,7 @@ import time
 import pytest
 
 from precflow.errors import BusyError, SideError, StoreError
+from precflow.files import replacing
 from precflow.run.store import SEAL_FILE, Store, explain_disk_errors, read_seal
 
 
@@ -29,6 +30,18 @@ def test_sealed_instance_is_found_again(tmp_path):
     assert found == made
     assert (found.note, found.declared, found.bytes) == ("aligned", {"a": 1}, 5)
     assert (found.folder / "verdict.json").read_text() == "hello"
+
+
+def test_what_a_killed_writer_left_is_not_sealed(tmp_path):
+    store = Store(tmp_path)
+    with store.making("judge", "aa11") as attempt:
+        (attempt.folder / "in" / "it").mkdir(parents=True)
+        with replacing(attempt.folder / "in" / "it" / "verdict.json") as temporary:
+            temporary.write_text("half")
+            left = temporary.name, temporary.read_text()  # a process that is killed removes nothing
+        (attempt.folder / "in" / "it" / left[0]).write_text(left[1])
+        sealed = store.seal(attempt, {"name": "judge", "key": "aa11", "declared": {}, "needs": {}, "note": ""})
+    assert [path.name for path in (sealed.folder / "in" / "it").iterdir()] == ["verdict.json"]
 
 
 def test_seal_is_of_content(tmp_path):

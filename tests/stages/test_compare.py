@@ -35,7 +35,6 @@ def test_a_stage_that_was_killed_goes_on_behind_its_batches(pair, made, job_of, 
     monkeypatch.setattr(Threads, "run", dies)
     folder = tmp_path / "attempt"
     folder.mkdir()
-    (folder / "measures.jsonl.4711.writing").write_text("torn")
     job = job_of(tmp_path / "dumps")
     with pytest.raises(KeyboardInterrupt):
         STAGE.make(job, folder, needs)

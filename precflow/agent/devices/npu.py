@@ -31,7 +31,7 @@ class Npu:
         except ImportError as error:
             return "torch_npu cannot be imported (%s)" % error
         except RuntimeError as error:
-            return "torch_npu does not load (%s)" % str(error).splitlines()[0]
+            return "torch_npu does not load (%s)" % (str(error).strip() or type(error).__name__).splitlines()[0]
         npu: Any = getattr(torch, "npu", None)
         return "" if npu is not None and npu.is_available() else "torch_npu sees no NPU (driver, ASCEND_RT_VISIBLE_DEVICES)"
 

@@ -14,6 +14,14 @@ def test_without_torch_npu_it_is_missing(monkeypatch):
     assert "torch_npu cannot be imported" in npu.Npu().missing()
 
 
+@pytest.mark.parametrize(("said", "shown"), [("wrong driver\nmore", "(wrong driver)"), ("", "(RuntimeError)")])
+def test_a_torch_npu_that_does_not_load_is_missing_whatever_it_says(monkeypatch, tmp_path, said, shown):
+    (tmp_path / "torch_npu.py").write_text(f"raise RuntimeError({said!r})")
+    monkeypatch.delitem(sys.modules, "torch_npu", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert npu.Npu().missing() == f"torch_npu does not load {shown}"
+
+
 def test_a_torch_npu_without_driver_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_npu", types.ModuleType("torch_npu"))
     monkeypatch.setattr(torch, "npu", types.SimpleNamespace(is_available=lambda: False), raising=False)
