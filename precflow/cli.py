@@ -203,6 +203,7 @@ class _Ended:
 
     @property
     def code(self) -> int:
+        """The exit code of the job; 2 if it could not be done."""
         return 2 if self.outcome is None else self.outcome.exit_code
 
     @property

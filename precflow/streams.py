@@ -124,6 +124,7 @@ class _Unstoppable:
         self.lost: OSError | None = None
 
     def write(self, text: str) -> int:
+        """Write a text; after the first failure, drop it. Return its length either way, as text streams do."""
         if self.lost is None:
             try:
                 self._stream.write(text)
@@ -132,6 +133,7 @@ class _Unstoppable:
         return len(text)
 
     def flush(self) -> None:
+        """Flush the stream, unless a write has failed before."""
         if self.lost is None:
             try:
                 self._stream.flush()

@@ -61,37 +61,28 @@ def find_calls(*dumps: Dump) -> CallsOfRecords:
 def describe_pair(joined: Pair, owners: CallsOfRecords) -> Measure:
     """Return the measure of a pair, still without numbers; for an unpaired record this is all of it."""
     left, right = joined.reference, joined.target
-    if left is None or right is None:
-        return _describe_unpaired_reference(left, owners) if left else _describe_unpaired_target(right, owners)
-    return _describe_paired(left, right, owners[id(left)], owners[id(right)])
+    if left is not None and right is not None:
+        return _describe_paired(left, right, owners[id(left)], owners[id(right)])
+    if left is not None:
+        call = owners[id(left)]
+        return _describe_unpaired(
+            left, call, "reference", reference_dtype=left.dtype, reference_shape=left.shape, site=call.site
+        )
+    if right is None:
+        raise ValueError("a pair has a record of one side at least")
+    call = owners[id(right)]
+    return _describe_unpaired(right, call, "target", target_dtype=right.dtype, target_shape=right.shape, target_site=call.site)
 
 
-def _describe_unpaired_reference(record: Record, owners: CallsOfRecords) -> Measure:
-    call = owners[id(record)]
+def _describe_unpaired(record: Record, call: Call, side: str, **facts: Any) -> Measure:
+    other = "target" if side == "reference" else "reference"
     return Measure(
         **_name_record(record, call),
-        join="unpaired_reference",
-        reason="only the reference has it: the target ran no such call, or got no such output from it",
+        join=f"unpaired_{side}",
+        reason=f"only the {side} has it: the {other} ran no such call, or got no such output from it",
         movement=call.movement,
         judged=not call.movement and is_floating(record.dtype),
-        reference_dtype=record.dtype,
-        reference_shape=record.shape,
-        site=call.site,
-    )
-
-
-def _describe_unpaired_target(record: Record | None, owners: CallsOfRecords) -> Measure:
-    assert record is not None
-    call = owners[id(record)]
-    return Measure(
-        **_name_record(record, call),
-        join="unpaired_target",
-        reason="only the target has it: the reference ran no such call, or got no such output from it",
-        movement=call.movement,
-        judged=not call.movement and is_floating(record.dtype),
-        target_dtype=record.dtype,
-        target_shape=record.shape,
-        target_site=call.site,
+        **facts,
     )
 
 

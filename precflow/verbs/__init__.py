@@ -54,6 +54,7 @@ class _Parser(argparse.ArgumentParser):
         return super().parse_intermixed_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
+        """Print the usage and the message, and leave with exit code 2."""
         super().error(printable(message))  # the message repeats what was typed, which may hold control characters
 
 

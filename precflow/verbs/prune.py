@@ -91,6 +91,7 @@ def _places(texts: Sequence[str]) -> tuple[list[Path], list[Path]]:
 
 def _plain(found: Sequence[Pruning], hindered: Mapping[Path, str], wish: PruneRequest, *, deleted: bool) -> dict[str, Any]:
     def row(rest: StoreFolder) -> dict[str, Any]:
+        """Return what ``--json`` says about one folder of a store."""
         age = round(max(0.0, wish.now - rest.used))
         return {"name": rest.name, "bytes": rest.bytes, "unused_seconds": age, "why": rest.why}
 
