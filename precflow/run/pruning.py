@@ -176,7 +176,11 @@ def _stores_in(folder: Path, depth: int) -> list[Path]:
         return []
     if _has_instances(folder):
         return [folder]
-    return [store for inner in sorted(folder.iterdir()) for store in _stores_in(inner, depth - 1)] if depth else []
+    found = []
+    for inner in sorted(folder.iterdir()) if depth else ():
+        with contextlib.suppress(PermissionError):  # somebody else's folder beside ours is no store of ours
+            found += _stores_in(inner, depth - 1)
+    return found
 
 
 def _sort_store(root: Path, entries: Sequence[RunEntry], wish: PruneRequest, given: set[Path], *, shared: bool) -> Pruning:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import filelock
 import pytest
@@ -259,3 +260,17 @@ def test_run_folders_and_stores_are_found(folder, tmp_path, shared):
     assert pruning.stores_in(shared[0]) == [shared[0]]
     make(tmp_path / "team" / "llama" / "attention", "judge-a")
     assert pruning.stores_in(tmp_path / "team") == [tmp_path / "team" / "llama" / "attention"]
+
+
+def test_a_folder_that_may_not_be_read_stops_no_search_for_stores(tmp_path, monkeypatch):
+    make(tmp_path / "team" / "ours", "judge-a")
+    (tmp_path / "team" / "another's").mkdir()
+    listed = Path.iterdir
+
+    def refuse(folder):
+        if folder.name == "another's":
+            raise PermissionError(13, "Permission denied", str(folder))
+        return listed(folder)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert pruning.stores_in(tmp_path / "team") == [tmp_path / "team" / "ours"]
