@@ -21,8 +21,6 @@ DUMP_FORMAT = "precflow-dump"
 DIGEST_SIZE = 16  # bytes of every blake2b in a dump: content ids, checksums of files, the content of a header
 
 PADDING = "padding-"  # entries of a shard whose keys begin with this only keep the next tensor aligned
-COMPRESSED = ".zlib"  # suffix of the key of a compressed tensor
-COMPRESSED_BLOCK = 1 << 20  # bytes are regrouped in blocks of this size before compression; a multiple of every element size
 
 HEADER_FILE = "dump.json"  # written last: a dump without it is incomplete
 STEP_FILE = "step.json"  # in a step's folder, written last: a step without it is incomplete

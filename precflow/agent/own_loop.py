@@ -49,7 +49,6 @@ def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the
     rules: Sequence[Mapping[str, Any]] = (),
     budget: int = 0,
     keep_last: int = 0,
-    compress: bool = False,
     fine: bool = False,
     overwrite: bool = False,
 ) -> Recording:
@@ -73,7 +72,6 @@ def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the
         rules: Another detail, or only a part of each tensor, for calls that match, as in ``capture.rules`` of a recipe.
         budget: Largest size of the dump in bytes; 0 means no limit.
         keep_last: Number of steps that are kept: the last ones, and those around a NaN; 0 keeps all.
-        compress: Compress tensors if that makes them smaller.
         fine: Sketches resolve relative differences of 3e-8 instead of 3e-7, at twice the size.
         overwrite: Replace a dump that is already in the folder.
 
@@ -112,7 +110,6 @@ def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the
                 "rules": list(rules),
                 "budget": budget,
                 "keep_last": keep_last,
-                "compress": compress,
                 "fine": fine,
             },
         }
@@ -177,7 +174,6 @@ class Recording:
             budget_bytes=capturing.budget,
             rank=self._rank,
             background=self._device.name != "cpu",
-            compress=capturing.compress,
             keep_last=capturing.keep_last,
         )
         try:

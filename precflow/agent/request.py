@@ -40,7 +40,6 @@ class CaptureSection(NamedTuple):
         rules: The first rule that matches a call counts.
         budget: Largest size of the dump in bytes; 0 means no limit.
         keep_last: Number of steps that are kept, the last ones; 0 keeps all.
-        compress: Compress shards if that makes them smaller.
         fine: Sketches keep the high and the low part of every value apart.
         fills: Constants that masks are filled with, besides those of ``contract.FILLS``.
     """
@@ -54,7 +53,6 @@ class CaptureSection(NamedTuple):
     rules: Tuple[DetailRule, ...]
     budget: int
     keep_last: int
-    compress: bool
     fine: bool
     fills: Tuple[float, ...]
 
@@ -205,7 +203,6 @@ def _parse_capture(reader: _Reader) -> CaptureSection:
         rules=tuple(_parse_rule(each) for each in reader.sections("rules")),
         budget=reader.value("budget", 0, int),
         keep_last=reader.value("keep_last", 0, int),
-        compress=reader.flag("compress", default=False),
         fine=reader.flag("fine", default=False),
         fills=reader.numbers("fills"),
     )

@@ -221,7 +221,6 @@ class Capture:
         Bytes(0), "Most that one dump may take on disk; 0 is no limit. It is checked before and during a run.", "20GB"
     )
     keep_last: int = key(0, "Only the last steps are kept, this many, and those around a NaN; 0 keeps all.", "3")
-    compress: bool = key(False, "Compress the files of tensors where that pays.", "true")
     fine: bool = key(
         False,
         "Sketches resolve differences of 3e-8 of a tensor in place of 3e-7, and take twice the room.",

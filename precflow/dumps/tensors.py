@@ -1,35 +1,24 @@
-"""Finds the tensors of a dump by content id, in whichever shard they are, and checks each of them once.
-
-Compressed tensors (``capture.compress``: the first bytes of all elements, then the second bytes and so on, then zlib) are
-restored block by block. Small ones are kept in memory. Large ones go to a temporary file without a name that is mapped like a
-shard, so that memory stays bounded, however much a few compressed bytes expand to.
-"""
+"""Finds the tensors of a dump by content id, in whichever shard they are, and checks each of them once."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import math
-import tempfile
 import threading
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from precflow.agent.contract import COMPRESSED, COMPRESSED_BLOCK
 from precflow.dumps.digest import id_of_lanes, lanes
-from precflow.dumps.dtypes import NUMPY_DTYPES, name_of
+from precflow.dumps.dtypes import name_of
 from precflow.dumps.mapped_pages import release
 from precflow.dumps.records import Record
 from precflow.dumps.shards import Shard
 from precflow.errors import DumpError
 
-IN_MEMORY = 1 << 26  # bytes; larger ones go to a file
-_MOST_DENSE = 1032  # bytes that one byte of a zlib stream can expand to at most, by zlib's own documentation
-_TAKEN = 1 << 16  # compressed bytes that are read at a time
+_COMPRESSED = ".zlib"  # suffix of the keys of compressed tensors, which earlier versions could write
 _PIECE = 1 << 25  # bytes that are read before their pages are released; a multiple of the block size of content ids
 
 
@@ -57,6 +46,8 @@ class Tensors:
                 problems.append(error.message)
                 continue
             problems += [found.problem] if found.problem else []
+            if any(key.endswith(_COMPRESSED) for key in found.slots):
+                problems.append(f"{shard.name} holds tensors that an earlier version compressed: record the dump again")
             index.update(dict.fromkeys(found.slots, shard))
         return index, tuple(reversed(problems))
 
@@ -68,21 +59,19 @@ class Tensors:
     def holds(self, record: Record) -> bool:
         """Tell whether a shard has the record's tensor, or the part of it that was kept."""
         index, _ = self._index
-        return record.key in index or record.key + COMPRESSED in index
+        return record.key in index
 
     def view(self, record: Record) -> npt.NDArray[Any]:
-        """Return a record's tensor, mapped or decompressed, without checking its bytes.
+        """Return a record's tensor, mapped, without checking its bytes.
 
         Raises:
             DumpError: No shard holds it, its shard is cut short, or it has another type or shape than the record.
         """
         index, problems = self._index
         key = record.key
-        shard = index.get(key) or index.get(key + COMPRESSED)
+        shard = index.get(key)
         if shard is None:
             raise DumpError("; ".join(("no shard holds its tensor", *problems)))
-        if key not in index:
-            return decompress(self.load_attached(key + COMPRESSED), record.dtype, record.shape, shard.name)
         array = shard.view(key)
         dtype, shape = name_of(array.dtype), array.shape
         if dtype != record.dtype or (shape != record.shape and not record.part):
@@ -111,7 +100,7 @@ class Tensors:
         self._raise_if_damaged(record.key)
 
     def load_attached(self, key: str) -> npt.NDArray[Any]:
-        """Return the array under a key that is not a content id: a sketch, row norms, a part, a compressed tensor.
+        """Return the array under a key that is not a content id: a sketch, row norms, a part.
 
         Its bytes are checked against the checksum in the shard's index.
 
@@ -170,9 +159,7 @@ class Tensors:
             raise DumpError(self._problems[key])
 
     def _damage(self, key: str) -> str:
-        index, _ = self._index
-        shard = index.get(key) or index[key + COMPRESSED]
-        return f"{shard.name} is damaged: the bytes of {key} are not those that were written"
+        return f"{self._index[0][key].name} is damaged: the bytes of {key} are not those that were written"
 
 
 def _compute_content_id(array: npt.NDArray[Any]) -> str:
@@ -185,71 +172,3 @@ def _compute_content_id(array: npt.NDArray[Any]) -> str:
         release(piece)
     blocks = np.concatenate(parts) if parts else np.empty((0, 2), np.uint32)
     return id_of_lanes(name_of(array.dtype), array.shape, blocks)
-
-
-def decompress(data: npt.NDArray[np.uint8], dtype: str, shape: tuple[int, ...], name: str) -> npt.NDArray[Any]:
-    """Return a decompressed tensor, read-only.
-
-    Args:
-        data: The compressed bytes, from the shard.
-        dtype: Name of the element type, from the record.
-        shape: Sizes, from the record.
-        name: Name of the shard, for messages.
-
-    Raises:
-        DumpError: The bytes are not a tensor of this type and shape, or the disk has no room for it.
-    """
-    if dtype not in NUMPY_DTYPES:
-        raise DumpError(f"{name} holds a compressed tensor of unknown type {dtype!r}")
-    kind = NUMPY_DTYPES[dtype]
-    size = math.prod(shape) * kind.itemsize
-    other = DumpError(f"{name} holds a compressed tensor of another size than {dtype} {list(shape)}")
-    if size > _MOST_DENSE * (data.nbytes + 1):  # refused before memory is reserved for it
-        raise other
-    try:
-        # A block has the first bytes of its elements, then the second bytes and so on; transposing restores the elements.
-        elements = (block.reshape(kind.itemsize, -1).T.reshape(-1) for block in _decompress_blocks(data, size, other))
-        if size <= IN_MEMORY:
-            whole = np.concatenate([np.empty(0, np.uint8), *elements])  # it needs an array even if there are no elements
-            whole.flags.writeable = False
-            return whole.view(kind).reshape(shape)
-        with tempfile.TemporaryFile(prefix="precflow-") as file:
-            for part in elements:
-                file.write(part.data)
-            file.flush()
-            # Closing the file at the end of this block deletes it; the mapping keeps its bytes until the array is gone.
-            return np.memmap(file, dtype=np.uint8, mode="r").view(np.ndarray).view(kind).reshape(shape)
-    except zlib.error as error:
-        raise DumpError(f"{name} holds a tensor that cannot be decompressed: {error}") from error
-    except OSError as error:
-        raise DumpError(
-            f"{name} holds a tensor that needs {size / 1e6:.0f} MB in {tempfile.gettempdir()} to be read: {error.strerror}",
-            next_step="free some space there, or name another folder: TMPDIR=DIR",
-        ) from error
-
-
-def _decompress_blocks(data: npt.NDArray[np.uint8], size: int, other: DumpError) -> Iterator[npt.NDArray[np.uint8]]:
-    """Yield the decompressed bytes in blocks of ``COMPRESSED_BLOCK``; raise ``other`` unless there are ``size`` of them.
-
-    Raises:
-        zlib.error: The data is not a zlib stream.
-    """
-    stream = zlib.decompressobj()
-    held, left, place = bytearray(), size, 0
-    while not stream.eof and (stream.unconsumed_tail or place < data.nbytes):
-        taken = stream.unconsumed_tail
-        if not taken:
-            taken = data[place : place + _TAKEN].tobytes()
-            place += len(taken)
-        # Decompress at most one byte more than expected: that is enough to see that there are too many.
-        held += stream.decompress(taken, min(COMPRESSED_BLOCK - len(held), left - len(held) + 1))
-        if len(held) > left:
-            raise other
-        if len(held) == COMPRESSED_BLOCK:
-            yield np.frombuffer(bytes(held), np.uint8)
-            left -= len(held)
-            held.clear()
-    if len(held) != left or not stream.eof:
-        raise other
-    if held:
-        yield np.frombuffer(bytes(held), np.uint8)

@@ -336,9 +336,9 @@ def test_phases_that_no_level_records_are_refused(level, phase, refusal):
     assert refusal in "".join(said)
 
 
-def test_a_ring_of_steps_compression_and_fine_sketches_are_keys():
-    capture = composed("capture.keep_last=3", "capture.compress=true", "capture.fine=true", "capture.step=0-9")
-    assert (capture.keep_last, capture.compress, capture.fine) == (3, True, True)
+def test_a_ring_of_steps_and_fine_sketches_are_keys():
+    capture = composed("capture.keep_last=3", "capture.fine=true", "capture.step=0-9")
+    assert (capture.keep_last, capture.fine) == (3, True)
 
 
 def test_all_problems_of_a_rule_are_shown_at_once():

@@ -16,7 +16,6 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Opt
 from precflow.agent import intake
 from precflow.agent.contract import (
     CHECKSUM,
-    COMPRESSED,
     DIGEST_SIZE,
     DUMP_SCHEMA,
     OUTPUT,
@@ -275,12 +274,7 @@ def _check_file(path: str, facts: Dict[str, Any]) -> Set[str]:
             head = file.read(8)  # a safetensors file begins with the length of its JSON index, 8 bytes, little-endian
             index = file.read(int.from_bytes(head, "little"))
             checksum.update(head + index)
-            keys = {_content(key) for key in intake.parse_json(index) if not key.startswith((PADDING, "__"))}
+            keys = {key for key in intake.parse_json(index) if not key.startswith((PADDING, "__"))}
     if checksum.hexdigest() != facts.get("index", facts.get("blake2b")):
         raise ValueError("%s has another checksum" % path)
     return keys
-
-
-def _content(key: str) -> str:
-    """Return the key without ``.zlib``: compressed or not, the content is the same and is not stored a second time."""
-    return key[: -len(COMPRESSED)] if key.endswith(COMPRESSED) else key

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, 
 from precflow.agent import redaction
 from precflow.agent.contract import DIGEST_SIZE, DUMP_SCHEMA, EMPTY_HEADER, ERROR_FILE, HEADER_FILE
 from precflow.agent.dump.background import QUEUE_BYTES, Background
-from precflow.agent.dump.compression import compress_entry
 from precflow.agent.dump.finished_steps import FinishedStep, FinishedSteps
 from precflow.agent.dump.last_steps import Alarm, is_finite
 from precflow.agent.dump.lock import WriterLock
@@ -38,13 +37,12 @@ class Writer:
     Args:
         folder: Folder of the dump.
         shard_bytes: Bytes of tensors in the first shard of a step; each further shard takes twice as many.
-        budget_bytes: Most bytes that lines and tensors may take together, before compression; 0 sets no limit.
+        budget_bytes: Most bytes that lines and tensors may take together; 0 sets no limit.
         rank: Number of this process.
         resume: Continue after the last finished step that was written for the same ``declared``; else start from scratch.
         declared: Hash of everything that the dump depends on.
         background: Store tensors in a thread while the model runs on.
         queue_bytes: Bytes of tensors that may wait for the thread; a caller with more blocks.
-        compress: Compress tensors that become smaller by it.
         keep_last: Keep only so many finished steps, plus those of :meth:`hold`; 0 keeps all.
 
     Attributes:
@@ -68,7 +66,6 @@ class Writer:
         declared: str = "",
         background: bool = False,
         queue_bytes: int = QUEUE_BYTES,
-        compress: bool = False,
         keep_last: int = 0,
     ) -> None:
         self.folder = str(folder)
@@ -81,7 +78,6 @@ class Writer:
         self._declared = declared
         self._queue_bytes = queue_bytes
         self._background = Background(self._store, queue_bytes) if background else None
-        self._compress = compress
         self._stored: Set[str] = set()
         self._alarm = Alarm() if keep_last else None
         self._step: Optional[StepFiles] = None
@@ -306,7 +302,7 @@ class Writer:
     def _store(self, entry: TensorEntry) -> None:
         """Add an entry to the open step's shard; runs in the background thread if there is one."""
         with self._explaining(entry.size):
-            self._require_step().store(compress_entry(entry) if self._compress else entry)
+            self._require_step().store(entry)
 
     def _require_step(self) -> StepFiles:
         if self._step is None:

@@ -53,7 +53,6 @@ def dump(request: Request, device: Device, where: torch.device, events: Events) 
         declared=request.declared,
         # On a CPU, a writing thread would take cores from the model, and every tensor would have to be copied for it.
         background=where.type != "cpu",
-        compress=capture.compress,
         keep_last=capture.keep_last,
     )
     try:

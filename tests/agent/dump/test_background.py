@@ -120,8 +120,7 @@ def fill(writer, steps=2, count=40):
     return writer.seal({"schema": 1})
 
 
-@pytest.mark.parametrize("compress", [False, True])
-def test_the_bytes_of_a_dump_do_not_depend_on_the_thread(tmp_path, monkeypatch, compress):
+def test_the_bytes_of_a_dump_do_not_depend_on_the_thread(tmp_path, monkeypatch):
     monkeypatch.setattr("precflow.agent.dump.shard.HELD_BYTES", 20_000)
     found = []
     for name, settings in (
@@ -131,7 +130,7 @@ def test_the_bytes_of_a_dump_do_not_depend_on_the_thread(tmp_path, monkeypatch, 
     ):
         folder = tmp_path / name
         folder.mkdir()
-        fill(Writer(str(folder), shard_bytes=100_000, compress=compress, **settings))
+        fill(Writer(str(folder), shard_bytes=100_000, **settings))
         found.append(files_of(folder))
     assert found[0] == found[1] == found[2]
     assert len(found[0]) >= 9

@@ -198,8 +198,8 @@ def test_the_last_steps_alone_are_kept_where_that_is_asked_for(make, tmp_path):
 
 def test_the_header_says_what_capture_was_asked_for(make):
     rules = [{"match": ["norm"], "detail": "digest"}]
-    capture = make(capture={"rules": rules, "compress": True, "fine": True})["capture"]
-    assert (capture["rules"], capture["compress"], capture["keep_last"], capture["fine"]) == (rules, True, 0, True)
+    capture = make(capture={"rules": rules, "fine": True})["capture"]
+    assert (capture["rules"], capture["keep_last"], capture["fine"]) == (rules, 0, True)
 
 
 def test_a_rule_about_no_module_stops_the_dump_before_it_costs_anything(make):
