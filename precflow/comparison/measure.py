@@ -75,6 +75,12 @@ class Measure:
     target_site: str = ""
     arguments: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
+    @property
+    def ordinary_elements(self) -> int:
+        """Elements that are neither a mask's fill value, NaN nor infinite, on both sides."""
+        counts = self.counts
+        return counts.get("elements", 0) - counts.get("sentinel", 0) - counts.get("nonfinite", 0)
+
 
 def mark_altered_unreadable(measures: Sequence[Measure], reference: Dump, target: Dump) -> list[Measure]:
     """Return the measures; those that rest on an altered record file become ``unreadable``, with the reason.

@@ -45,7 +45,9 @@ class AcceptedDifferences:
             self._needed.add(number)
             refusal = self._describe_refusal(entry, measure, failed)
             if not refusal:
-                return True, _describe(entry)
+                until = f" until {entry.until}" if entry.until else ""
+                because = f": {entry.because}" if entry.because else ""
+                return True, f"accepted{until}{_ticket(entry)}{because}"
             refusals.append(refusal)
         return False, "; ".join(refusals)
 
@@ -78,14 +80,10 @@ class AcceptedDifferences:
         unknown += [limit.text for limit in find_unavailable(measure, limits)]
         if unknown:
             return f"what was kept does not show that it stays within what was accepted{_ticket(entry)}: {', '.join(unknown)}"
+        # A limit on `allclose_share` also covers its forms by element type, such as `allclose_share_bfloat16`.
         covered = {find_metric(limit.metric).family for limit in limits}
         beyond = sorted(metric for metric in failed if find_metric(metric).family not in covered) if limits else []
         return f"{', '.join(beyond)} was not accepted{_ticket(entry)}" if beyond else ""
-
-
-def _describe(entry: Accepted) -> str:
-    until = f" until {entry.until}" if entry.until else ""
-    return f"accepted{until}{_ticket(entry)}: {entry.because}" if entry.because else f"accepted{until}{_ticket(entry)}"
 
 
 def _ticket(entry: Accepted) -> str:

@@ -15,7 +15,7 @@ from precflow.dumps.dtypes import real_part
 from precflow.judgement.verdicts import STATUSES, Judged
 
 COMPARED = frozenset({"pass", "fail", "blind", "accepted", "dtype", "nonfinite"})
-_MOSTLY = 0.5
+_MOSTLY = 0.5  # a phase is named as blind if more than this share of its compared records is
 _REGION_STAGE = "region"  # chooses what the second pass looks into
 
 
@@ -43,8 +43,8 @@ class Tally:
 
 def tally(judged: Sequence[Judged]) -> Tally:
     """Count statuses."""
-    found = Counter(record.status for record in judged)
-    counts = {status: found[status] for status in STATUSES if found[status]}
+    numbers = Counter(record.status for record in judged)
+    counts = {status: numbers[status] for status in STATUSES if numbers[status]}
     compared = sum(count for status, count in counts.items() if status in COMPARED)
     return Tally(counts, len(judged) - counts.get("not_judged", 0), compared, compared - counts.get("blind", 0))
 
@@ -97,7 +97,7 @@ def describe_empty_ends(measures: Sequence[Measure], judged: Sequence[Judged]) -
     ends = [
         measure.name
         for measure, record in compared
-        if measure.order == last[_step_and_rank(measure)] and _is_empty(measure, record)
+        if measure.order == last[_step_and_rank(measure)] and record.status == "blind" and not measure.ordinary_elements
     ]
     holds = "has no element, or only NaN, Inf and mask fill values, on both sides"
     return [f"nothing is known about the end, {ends[0]}: it {holds}"] if ends else []
@@ -108,13 +108,13 @@ def describe_other_types(measures: Sequence[Measure], reference_dtype: str, targ
 
     A model that casts its inputs to float32 by itself, for example, was never looked at in the recipe's bfloat16.
     """
-    found = {
+    sides = {
         "reference": (reference_dtype, {measure.reference_dtype for measure in measures if measure.judged}),
         "target": (target_dtype, {measure.target_dtype for measure in measures if measure.judged}),
     }
     return [
         f"the {side} was to run in {wanted}, and none of its records is: {', '.join(sorted(names - {''}))} only"
-        for side, (wanted, names) in found.items()
+        for side, (wanted, names) in sides.items()
         if names - {""} and wanted not in map(real_part, names)
     ]
 
@@ -136,21 +136,19 @@ def describe_not_judged(measures: Sequence[Measure]) -> list[str]:
 
 def describe_partly_judged(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[str]:
     """Warn of records that were judged by a part of their elements."""
-    found = [
+    partly = [
         measure
         for measure, record in zip(measures, judged, strict=True)
         if record.status in COMPARED and measure.share < 1 and not measure.equal
     ]
-    if not found:
+    if not partly:
         return []
-    least = min(found, key=lambda measure: measure.share)
-    were = "were" if len(found) > 1 else "was"
-    text = (
-        f"{records_in_words(len(found))} {were} judged by a part of the elements, least {least.name}: {least.share:.3g} of them"
-    )
+    least = min(partly, key=lambda measure: measure.share)
+    counted = f"{records_in_words(len(partly))} {'were' if len(partly) > 1 else 'was'}"
+    text = f"{counted} judged by a part of the elements, least {least.name}: {least.share:.3g} of them"
     # Content ids cover the whole tensor: if they differ and the part has no error, the difference is in the other elements.
     elsewhere = [
-        measure for measure in found if measure.metrics.get("max_abs_error") == 0 and "max_abs_error" not in measure.ranges
+        measure for measure in partly if measure.metrics.get("max_abs_error") == 0 and "max_abs_error" not in measure.ranges
     ]
     if elsewhere:
         differ = "differ" if len(elsewhere) > 1 else "differs"
@@ -198,8 +196,3 @@ def suggest_remedy(undecided: Sequence[Measure], config: RunConfig, *, second_pa
 def _step_and_rank(measure: Measure) -> str:
     """Return step and rank of a record as its identity ends: ``1.0`` of ``fc/forward.output.0@1.0``."""
     return measure.record.rpartition("/")[2].partition("@")[2]
-
-
-def _is_empty(measure: Measure, record: Judged) -> bool:
-    ordinary = measure.counts.get("elements", 0) - measure.counts.get("sentinel", 0) - measure.counts.get("nonfinite", 0)
-    return record.status == "blind" and not ordinary

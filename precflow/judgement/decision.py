@@ -117,11 +117,11 @@ def deciding_dtype(measure: Measure, terms: Terms) -> str:
 
     float32 if none of them is a type that has limits.
     """
-    return _coarsest(terms.reference_dtype, terms.target_dtype, measure.reference_dtype, measure.target_dtype)
+    return _find_coarsest(terms.reference_dtype, terms.target_dtype, measure.reference_dtype, measure.target_dtype)
 
 
-@functools.lru_cache(maxsize=1024)
-def _coarsest(*names: str) -> str:
+@functools.lru_cache(maxsize=1024)  # asked for every record, and a run has a handful of combinations
+def _find_coarsest(*names: str) -> str:
     return coarsest(names) or "float32"
 
 
@@ -137,12 +137,14 @@ def decide(measure: Measure, terms: Terms, accepted: AcceptedDifferences) -> Dec
     early = _decide_without_limits(measure, terms)
     if early is not None:
         return Decision(early)
-    accepted.note(measure)
+    accepted.note(measure)  # before it is known to fail: an entry that matches a passing record is "not needed any more"
     applicable = find_conditions(measure, terms)
     uses, unavailable = measure_uses(measure, applicable.conditions), find_unavailable(measure, applicable.conditions)
     decision = _decide_by_limits(measure, terms, uses, unavailable, accepted)
     decided = [use.condition for use in uses if not use.is_undecided]
     undecided = [*(use.condition for use in uses if use.is_undecided), *unavailable]
+    # Most records are decided by every condition of their kind. They share one set object, so that `judge._unite` meets a few
+    # different sets and not one for each of a million records.
     return Decision(
         decision.judged,
         decision.failed,
@@ -170,8 +172,7 @@ def _decide_without_limits(measure: Measure, terms: Terms) -> Judged | None:
     if mismatch := measure.counts.get("nonfinite_mismatch", 0):
         return Judged(measure.record, "nonfinite", reason=f"{mismatch} NaN or Inf on one side only, or of another kind")
     counts = measure.counts
-    ordinary = counts.get("elements", 0) - counts.get("sentinel", 0) - counts.get("nonfinite", 0)
-    if not ordinary + counts.get("measured_fills", 0) and not find_class_failures(measure):
+    if not measure.ordinary_elements + counts.get("measured_fills", 0) and not find_class_failures(measure):
         empty = "it has no element" if not counts.get("elements", 0) else "every element is NaN, Inf or a mask's fill value"
         return Judged(measure.record, "blind", reason=f"nothing ordinary to compare: {empty}")
     return None
@@ -204,14 +205,18 @@ def _decide_by_limits(
         return _fail(measure, failing or uses, accepted)
     undecided = [use for use in uses if use.is_undecided]
     if unavailable or undecided:
-        return Decision(_leave_undecided(measure, undecided, unavailable))
+        reasons = [describe_undecided(use, measure) for use in undecided]
+        reasons += [f"{condition.metric} cannot be had: {measure.absent[condition.metric]}" for condition in unavailable]
+        return Decision(replace(_pass_by_tightest(measure, undecided), status="undecided", reason="; ".join(reasons)))
     dtype = deciding_dtype(measure, terms)
     # A limit that nothing plausible could fail proves nothing by passing. A record with such limits alone counts as blind.
     able_to_fail = [use for use in uses if not is_blind(use.condition.metric, use.condition.limit, dtype)]
     judged = _pass_by_tightest(measure, able_to_fail or uses)
-    if not able_to_fail:
-        return Decision(replace(judged, status="blind", reason=_describe_blindness(uses)))
-    return Decision(judged)
+    if able_to_fail:
+        return Decision(judged)
+    wide = ", ".join(dict.fromkeys(use.condition.text for use in uses))
+    reason = f"its limits are so wide that nothing could fail: {wide}" if uses else "no limit applies to it"
+    return Decision(replace(judged, status="blind", reason=reason))
 
 
 def _fail(measure: Measure, uses: Sequence[Use], accepted: AcceptedDifferences) -> Decision:
@@ -219,20 +224,13 @@ def _fail(measure: Measure, uses: Sequence[Use], accepted: AcceptedDifferences) 
     judged = _pass_by_tightest(measure, uses)
     failing = frozenset(use.condition for use in uses if use.fails)
     classes = find_class_failures(measure)
-    is_accepted, words = accepted.decide(measure, {condition.metric for condition in failing} | set(classes))
+    is_accepted, why = accepted.decide(measure, {condition.metric for condition in failing} | set(classes))
     if is_accepted:
-        return Decision(replace(judged, status="accepted", reason=words))
+        return Decision(replace(judged, status="accepted", reason=why))
     counted = [CLASS_FAILURES[name][measure.counts[name] > 1].format(measure.counts[name]) for name in classes]
     excess = _describe_excess(max(uses, key=lambda use: use.share)) if failing else ""
-    reason = "; ".join(text for text in (*counted, excess, words) if text)
+    reason = "; ".join(text for text in (*counted, excess, why) if text)
     return Decision(replace(judged, status="fail", reason=reason), failing)
-
-
-def _leave_undecided(measure: Measure, undecided: Sequence[Use], unavailable: Sequence[Condition]) -> Judged:
-    """Return the status of a record that cannot be judged from what was kept of it, with the reasons."""
-    reasons = [describe_undecided(use, measure) for use in undecided]
-    reasons += [f"{condition.metric} cannot be had: {measure.absent[condition.metric]}" for condition in unavailable]
-    return replace(_pass_by_tightest(measure, undecided), status="undecided", reason="; ".join(reasons))
 
 
 def _pass_by_tightest(measure: Measure, uses: Sequence[Use]) -> Judged:
@@ -246,15 +244,8 @@ def _pass_by_tightest(measure: Measure, uses: Sequence[Use]) -> Judged:
 
 def _describe_excess(use: Use) -> str:
     limit, is_least = use.condition.limit, find_metric(use.condition.metric).at_least
-    bound = "at most " if is_least else "at least "
+    bound = "at most " if is_least else "at least "  # even the bound nearest to the perfect value exceeds the limit
     name = f"{use.condition.metric} {'about ' if use.guessed else bound if use.bounded else ''}"
     if is_least:
         return f"{name}{use.value:.6g} is below its limit {limit:.6g} ({use.condition.source})"
     return f"{name}{use.value:.3g} is {use.share:.3g} times its limit {limit:.3g} ({use.condition.source})"
-
-
-def _describe_blindness(uses: Sequence[Use]) -> str:
-    if not uses:
-        return "no limit applies to it"
-    wide = ", ".join(dict.fromkeys(use.condition.text for use in uses))
-    return f"its limits are so wide that nothing could fail: {wide}"

@@ -70,15 +70,15 @@ def measure_input(left: Record, right: Record, reference: EvidenceSource, target
         reference: What the reference kept.
         target: What the target kept.
     """
-    who = left.identity
-    module = module_text(who.module, who.call)
+    identity = left.identity
+    module = module_text(identity.module, identity.call)
     plain = Measure(
         record=left.text,
-        name=f"{module} / {who.operator}" if who.operator else module,
-        module=who.module,
-        operator=who.operator,
-        level=level_of(who.operator),
-        phase=who.phase,
+        name=f"{module} / {identity.operator}" if identity.operator else module,
+        module=identity.module,
+        operator=identity.operator,
+        level=level_of(identity.operator),
+        phase=identity.phase,
         order=left.order,
         judged=is_floating(left.dtype) or is_floating(right.dtype),
         **compare_facts(left, right),
@@ -92,5 +92,10 @@ def measure_input(left: Record, right: Record, reference: EvidenceSource, target
         summary = summarize(reference.tensor(left), target.tensor(right), constants=constants)
     except DumpError as error:
         return replace(plain, join="unreadable", reason=error.message)
-    found = replace(plain, evidence="tensors", metrics=measure_all(summary), counts=count_classes(summary))
-    return replace(found, warnings=list_warnings(summary))
+    return replace(
+        plain,
+        evidence="tensors",
+        metrics=measure_all(summary),
+        counts=count_classes(summary),
+        warnings=list_warnings(summary),
+    )

@@ -42,10 +42,7 @@ _GAPS = {
     "unpaired_reference": "the target lacks {} that the reference has",
     "unpaired_target": "the target has {} that the reference lacks",
 }
-_NOTHING = ("no tensor was compared",)
-_FROM_VALUES = frozenset(
-    {"fail", "nonfinite"}
-)  # a side that does not repeat itself can cause these, but no other shape or type
+_FROM_VALUES = frozenset({"fail", "nonfinite"})  # a side that does not repeat itself can cause these, but no other shape
 
 
 def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
@@ -88,15 +85,16 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     rows = list(zip(measures, judged, strict=True))
     counted = tally(judged)
     failures = _describe_failures(rows, unrepeatable)
-    undecided = _describe_undecided(rows, config, second_pass=second_pass)
-    missing = _describe_missing(rows, counted, config.coverage.minimum, undecided) if measures or not blockers else _NOTHING
     sampled = share_sampled(measures, judged)
+    if measures or not blockers:
+        missing = _describe_missing(rows, counted, config, sampled, second_pass=second_pass)
+    else:
+        missing = ["no tensor was compared"]
     blind_phases = describe_blind_phases(measures, judged)
     gaps = [
         *blockers,
         *_describe_unrepeatable(unrepeatable),
         *missing,
-        *_describe_unsampled(sampled, config.coverage.elements),
         *describe_other_types(measures, reference_dtype, target_dtype),
         *_describe_unapplied(decisions),
         *describe_empty_ends(measures, judged),
@@ -111,6 +109,8 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         *_describe_shared_nonfinite(rows),
         *describe_not_judged(measures),
     ]
+    passing = (record for record in judged if record.status == "pass")
+    closest = max(passing, key=lambda record: record.ratio, default=Judged(record="", status="pass"))
     return judged, Verdict(
         verdict="misaligned" if failures else "inconclusive" if gaps else "aligned",
         reasons=(*failures, *gaps),
@@ -122,7 +122,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         estimated=count_estimated(measures, judged),
         sampled=sampled,
         standards=_find_met(config, decisions, counted),
-        closest=_find_closest(judged),
+        closest=closest.record,
         warnings=tuple(warnings),
     )
 
@@ -132,11 +132,12 @@ def _describe_failures(rows: Rows, unrepeatable: Sequence[str]) -> list[str]:
     drifting = {_side_and_record(entry)[1] for entry in unrepeatable}
     texts = []
     for status, words in _FAILURES.items():
-        found = [measure for measure, record in rows if record.status == status]
-        if all(measure.record in drifting for measure in found) and status in _FROM_VALUES:
+        failing = [measure for measure, record in rows if record.status == status]
+        # If every one of them changes between two equal runs of one side, the failures say nothing about the other side.
+        if all(measure.record in drifting for measure in failing) and status in _FROM_VALUES:
             continue
-        if found:
-            texts.append(f"{records_in_words(len(found))} {words[len(found) > 1]}, first {found[0].name}")
+        if failing:
+            texts.append(f"{records_in_words(len(failing))} {words[len(failing) > 1]}, first {failing[0].name}")
     return texts
 
 
@@ -146,19 +147,20 @@ def _describe_unrepeatable(unrepeatable: Sequence[str]) -> list[str]:
     for side, record in map(_side_and_record, unrepeatable):
         by_side.setdefault(side, []).append(record)
     return [
-        f"{side} does not repeat itself: {records_in_words(len(found))} differ{'s' * (len(found) == 1)}"
-        f" between two equal runs, first {found[0]}"
-        for side, found in by_side.items()
+        f"{side} does not repeat itself: {records_in_words(len(records))} differ{'s' * (len(records) == 1)}"
+        f" between two equal runs, first {records[0]}"
+        for side, records in by_side.items()
     ]
 
 
 def _side_and_record(entry: str) -> tuple[str, str]:
-    side, found, record = entry.partition(": ")
-    return (f"the {side}", record) if found else ("a side", entry)
+    side, colon, record = entry.partition(": ")
+    return (f"the {side}", record) if colon else ("a side", entry)
 
 
-def _describe_missing(rows: Rows, counted: Tally, minimum: float, undecided: Sequence[str]) -> list[str]:
-    """Say what is missing for a verdict; ``undecided`` is about the undecided records."""
+def _describe_missing(rows: Rows, counted: Tally, config: RunConfig, sampled: float, *, second_pass: bool) -> list[str]:
+    """Say what is missing for a verdict: records, limits that can be decided, or elements that were looked at."""
+    minimum, elements = config.coverage.minimum, config.coverage.elements
     if not rows:
         return ["nothing was compared: neither side holds a record; capture.scope, level, phase and rules say what is recorded"]
     if not counted.total:
@@ -167,41 +169,42 @@ def _describe_missing(rows: Rows, counted: Tally, minimum: float, undecided: Seq
     texts += [
         text.format(records_in_words(counted.counts[status])) for status, text in _GAPS.items() if counted.counts.get(status)
     ]
-    texts += undecided
+    texts += _describe_undecided(rows, config, second_pass=second_pass)
     if counted.coverage < minimum or not counted.compared:
         texts += _describe_status(rows, "sampled_out", "cannot be compared")
     if not counted.compared:
         texts.append(f"nothing was compared of {records_in_words(counted.total)}")
     elif counted.coverage < minimum:
         texts.append(f"{counted.compared} of {counted.total} records were compared; coverage.minimum asks for {minimum:.6g}")
+    if sampled < elements:
+        texts.append(
+            f"{sampled:.3g} of the elements of what was compared were looked at; coverage.elements asks for {elements:.6g}"
+        )
     return texts
 
 
 def _describe_status(rows: Rows, status: str, words: str) -> list[str]:
     """Say how many records have a status, and the reason of the first one."""
-    found = [measure for measure, record in rows if record.status == status]
-    return [f"{records_in_words(len(found))} {words}, first {found[0].name}: {found[0].reason}"] if found else []
+    of_status = [measure for measure, record in rows if record.status == status]
+    if not of_status:
+        return []
+    return [f"{records_in_words(len(of_status))} {words}, first {of_status[0].name}: {of_status[0].reason}"]
 
 
 def _describe_undecided(rows: Rows, config: RunConfig, *, second_pass: bool) -> list[str]:
     """Say how many records are undecided, what would decide them, and the reason of the first."""
-    found = [(measure, record) for measure, record in rows if record.status == "undecided"]
-    if not found:
+    undecided = [(measure, record) for measure, record in rows if record.status == "undecided"]
+    if not undecided:
         return []
-    measure, record = found[0]
-    remedy = suggest_remedy([measure for measure, _ in found], config, second_pass=second_pass)
+    measure, record = undecided[0]
+    remedy = suggest_remedy([measure for measure, _ in undecided], config, second_pass=second_pass)
     kept = f"by what was kept; {remedy}" if remedy else "by what was kept"  # ahead of the reason, which screens may cut
-    return [f"{records_in_words(len(found))} cannot be decided {kept}; first {measure.name}: {record.reason}"]
-
-
-def _describe_unsampled(sampled: float, wanted: float) -> list[str]:
-    """Say that too small a share of the elements was looked at."""
-    text = f"{sampled:.3g} of the elements of what was compared were looked at; coverage.elements asks for {wanted:.6g}"
-    return [text] if sampled < wanted else []
+    return [f"{records_in_words(len(undecided))} cannot be decided {kept}; first {measure.name}: {record.reason}"]
 
 
 def _describe_unapplied(decisions: Sequence[Decision]) -> list[str]:
     """Name the limits that apply to records although their metric has a meaning for none of them."""
+    # Undecided counts as used: the metric has a meaning there, and the record is already named as undecided.
     used = _unite(chain.from_iterable((decision.decided, decision.undecided) for decision in decisions))
     kinds = dict.fromkeys(decision.applicable for decision in decisions)
     applicable = dict.fromkeys(condition for kind in kinds for condition in sorted(kind, key=str))
@@ -223,9 +226,9 @@ def _describe_idle_rules(measures: Sequence[Measure], rules: Sequence[ToleranceR
 
 def _describe_zero_gradients(decisions: Sequence[Decision]) -> list[str]:
     """Warn of gradients that fail and may be zero but for rounding."""
-    found = [decision.judged.record for decision in decisions if decision.zero_gradient is ZeroGradient.POSSIBLE]
-    count = records_in_words(len(found))
-    return [f"{count} over their limits may be zero but for rounding, first {found[0]}"] if found else []
+    possible = [decision.judged.record for decision in decisions if decision.zero_gradient is ZeroGradient.POSSIBLE]
+    count = records_in_words(len(possible))
+    return [f"{count} over their limits may be zero but for rounding, first {possible[0]}"] if possible else []
 
 
 def _describe_shared_nonfinite(rows: Rows) -> list[str]:
@@ -239,9 +242,9 @@ def _describe_shared_nonfinite(rows: Rows) -> list[str]:
     equal = [measure for measure in passed if measure not in masked]
     kinds = ((equal, "NaN or Inf equal on both sides"), (masked, "-inf on one side where the other has a mask's fill value"))
     return [
-        f"{records_in_words(len(found))} {'hold' if len(found) > 1 else 'holds'} {what}, first {found[0].name}"
-        for found, what in kinds
-        if found
+        f"{records_in_words(len(holders))} {'hold' if len(holders) > 1 else 'holds'} {what}, first {holders[0].name}"
+        for holders, what in kinds
+        if holders
     ]
 
 
@@ -253,12 +256,6 @@ def _find_met(config: RunConfig, decisions: Sequence[Decision], counted: Tally) 
     met = {name: name in kept for name in config.tolerance.standards}
     met |= {condition.text: condition in decided - failed for condition in list_conditions(config.tolerance, "tolerance")}
     return {name: is_kept and counted.compared > 0 for name, is_kept in met.items()}
-
-
-def _find_closest(judged: Sequence[Judged]) -> str:
-    """Return the passing record that uses most of its limit, ``""`` if none passes."""
-    passing = [record for record in judged if record.status == "pass"]
-    return max(passing, key=lambda record: record.ratio).record if passing else ""
 
 
 def _unite(sets: Iterable[frozenset[Condition]]) -> set[Condition]:

@@ -82,11 +82,12 @@ def ratio(metric: str, value: float, limit: float) -> float:
     """
     used, allowed = (1 - value, 1 - limit) if find_metric(metric).at_least else (value, limit)
     if math.isnan(used):
-        return math.inf
+        return math.inf  # NaN compares false with everything, so that every limit would seem to be kept
     if used <= 0:
         return 0.0
     if allowed <= 0:
         return math.inf
+    # A value that is exactly at its limit passes. inf / inf, such as an infinite error under an infinite limit, would be NaN.
     return 1.0 if used == allowed else used / allowed
 
 
@@ -113,25 +114,24 @@ def list_conditions(limits: Limits, source: str, because: str = "") -> list[Cond
 
 def measure_uses(measure: Measure, conditions: Iterable[Condition]) -> list[Use]:
     """Return how much a record uses of each condition whose metric is known, even if only by bounds."""
-    known = {*measure.metrics, *measure.ranges}
-    return [_measure_use(measure, condition) for condition in conditions if condition.metric in known]
+    uses = []
+    for condition in conditions:
+        name, limit = condition.metric, condition.limit
+        if name in measure.ranges:
+            # The end nearest to the perfect value comes first: the lowest error, but the highest cosine_similarity.
+            ends = sorted(measure.ranges[name], reverse=find_metric(name).at_least)
+            best, worst = (ratio(name, end, limit) for end in ends)
+            value, guessed = measure.metrics.get(name, ends[0]), name in measure.metrics
+            uses.append(Use(condition, value, ratio(name, value, limit), best, worst, guessed=guessed, bounded=not guessed))
+        elif name in measure.metrics:
+            share = ratio(name, measure.metrics[name], limit)
+            uses.append(Use(condition, measure.metrics[name], share, share, share))
+    return uses
 
 
 def find_unavailable(measure: Measure, conditions: Iterable[Condition]) -> list[Condition]:
     """Return the conditions whose metric has a meaning for a record but cannot be computed from what was kept of it."""
     return [condition for condition in conditions if condition.metric in measure.absent]
-
-
-def _measure_use(measure: Measure, condition: Condition) -> Use:
-    name, limit = condition.metric, condition.limit
-    if name not in measure.ranges:
-        share = ratio(name, measure.metrics[name], limit)
-        return Use(condition, measure.metrics[name], share, share, share)
-    ends = sorted(measure.ranges[name], reverse=find_metric(name).at_least)
-    best, worst = (ratio(name, end, limit) for end in ends)
-    value = measure.metrics.get(name, ends[0])
-    guessed = name in measure.metrics
-    return Use(condition, value, ratio(name, value, limit), best, worst, guessed=guessed, bounded=not guessed)
 
 
 def describe_undecided(use: Use, measure: Measure) -> str:

@@ -23,11 +23,14 @@ def matches(measure: Measure, pattern: str, phase: str = "") -> bool:
         return False
     module = measure.module if measure.module != ROOT_MODULE else module_text(ROOT_MODULE)
     shown = measure.name.removesuffix(f" ({measure.phase})")
+    # The root module has no path (""); it is matched by the name that screens show. People write "fc/linear" as well as
+    # "fc / linear".
     names = {module, shown, shown.replace(" / ", "/")}
-    compiled = _compiled(pattern)
+    # The dot in front lets "*.norm" match "norm" at the top, and "norm" itself match nothing deeper.
+    compiled = _compile(pattern)
     return any(compiled.fullmatch(name) or compiled.fullmatch(f".{name}") for name in names)
 
 
-@functools.lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> re.Pattern[str]:
+@functools.lru_cache(maxsize=1024)  # every record is held against every pattern of the recipe
+def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile(translate(pattern))

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from precflow.agent.contract import GRADIENT, OPTIMIZER
@@ -55,10 +55,14 @@ def mark_zero_gradients(measures: Sequence[Measure], decisions: Sequence[Decisio
             noisy.add(_parameter(measure))
         elif decision.failed and _is_of_gradients(measure):
             failing.add(_parameter(measure))
-    noisy -= failing
+    noisy -= failing  # if a parameter's gradient or state still fails, its weight may be wrong for that reason
     if not noisy:
         return marked
-    return [_mark_step(measure, decision, noisy) for measure, decision in zip(measures, marked, strict=True)]
+    for number, (measure, decision) in enumerate(zip(measures, marked, strict=True)):
+        is_weight = measure.phase == OPTIMIZER and not _state(measure)
+        if is_weight and _parameter(measure) in noisy and _fails_relatively(decision):
+            marked[number] = _with_cause(decision, ZeroGradient.STEP)
+    return marked
 
 
 def _mark(measure: Measure, decision: Decision, largest: Mapping[GradientGroup, float]) -> Decision:
@@ -73,14 +77,6 @@ def _mark(measure: Measure, decision: Decision, largest: Mapping[GradientGroup, 
         return decision
     kind = ZeroGradient.POSSIBLE if digits < _FINE_DIGITS else ZeroGradient.CERTAIN
     return _with_cause(decision, kind, _NORMS.format(*norms, epsilon, norm))
-
-
-def _mark_step(measure: Measure, decision: Decision, noisy: Collection[ParameterKey]) -> Decision:
-    """Mark a weight whose optimizer stepped by a gradient that is zero but for rounding."""
-    is_weight = measure.phase == OPTIMIZER and not _state(measure)
-    if not is_weight or _parameter(measure) not in noisy or not _fails_relatively(decision):
-        return decision
-    return _with_cause(decision, ZeroGradient.STEP)
 
 
 def _with_cause(decision: Decision, kind: ZeroGradient, norms: str = "") -> Decision:
@@ -98,9 +94,8 @@ def _find_largest_norms(measures: Sequence[Measure]) -> Mapping[GradientGroup, f
         if _is_of_gradients(measure) and (norms := _bound_norms(measure)):
             reference, most = norms
             group = _gradient_group(measure)
-            largest[group] = max(
-                largest[group], 2 * reference - most
-            )  # the target has at least |y| - |d| = 2 |y| - (|y| + |d|)
+            # The target has at least |y| - |d| = 2 |y| - (|y| + |d|).
+            largest[group] = max(largest[group], 2 * reference - most)
     return largest
 
 
@@ -113,8 +108,7 @@ def _bound_norms(measure: Measure) -> tuple[float, float] | None:
     relative, error = measure.metrics.get("relative_l2"), measure.metrics.get("rmse")
     if not relative or error is None or not math.isfinite(error):
         return None
-    counts = measure.counts
-    root = math.sqrt(max(0, counts.get("elements", 0) - counts.get("sentinel", 0) - counts.get("nonfinite", 0)))
+    root = math.sqrt(max(0, measure.ordinary_elements))
     reference = error * root / relative  # 0 for a reference of zeros, whose relative error is infinite
     return reference, reference + measure.ranges.get("rmse", (error, error))[1] * root
 
