@@ -1,4 +1,7 @@
-"""What must hold in a configuration beyond keys and types: values that contradict each other or can never have an effect.
+"""What must hold in a configuration beyond keys and types.
+
+* :func:`find_problems`: values that contradict each other or can never have an effect, on whatever machine.
+* :func:`find_missing_workload`, :func:`find_missing_files`: what a run needs and this machine does not have.
 
 Every check yields ``(path, message)`` for each problem, and all checks run: a user sees everything that is wrong at once.
 """
@@ -6,21 +9,24 @@ Every check yields ``(path, message)`` for each problem, and all checks run: a u
 from __future__ import annotations
 
 import datetime
+import os
+import shutil
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from precflow import __version__
 from precflow.agent import redaction
-from precflow.agent.contract import BACKWARD, FILLS, GRADIENT, LARGEST, MODULE, OPERATOR, OPTIMIZER
+from precflow.agent.contract import BACKWARD, FILLS, GRADIENT, HEADER_FILE, LARGEST, MODULE, OPERATOR, OPTIMIZER
 from precflow.agent.sampling import parse_slices
-from precflow.config import emulation, factories, standards
+from precflow.config import signatures, standards
 from precflow.config.documents import DottedPath, PathProblems, walk_scalars
-from precflow.config.schema import Accepted, Capture, CaptureRule, Limits, RunConfig, ToleranceRule
+from precflow.config.schema import Accepted, Capture, Limits, RunConfig, Side, ToleranceRule, plain
 from precflow.config.suggestions import did_you_mean
-from precflow.config.trust import TARGET
-from precflow.config.vocabulary import COLUMNS, ESCALATING
+from precflow.config.trust import SHIPPED, TARGET
+from precflow.config.vocabulary import COLUMNS, ESCALATING, SEEDED, names_file
 from precflow.metrics import LIMITED, find_metric
 
 _MOST_FILLS = 32
@@ -40,6 +46,7 @@ _NOT_EMPTY = (
     ("report", "columns"),
     ("report", "formats"),
 )
+_FILE, _FOLDER, _PROGRAM, _ANY = "file", "folder", "program", "any"
 
 
 def find_problems(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
@@ -49,19 +56,25 @@ def find_problems(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
         config: The configuration.
         data: The same as plain data, which shows what was left out.
     """
-    yield from _check_secrets(data)
-    yield from _check_stores(config)
-    yield from _check_empty_lists(config)
+    for path, value in walk_scalars(data):
+        if isinstance(value, str) and redaction.REDACTED[:-1] in value:
+            yield path, "stands for a secret, which is never written down: give the secret itself"
+    for path, address in ((("store",), config.store), (("site", "store"), config.site.store)):
+        if "://" in address:
+            yield path, f"object stores are not available in precflow {__version__}: name a folder"
+    for section, key in _NOT_EMPTY:
+        if not getattr(getattr(config, section), key):
+            yield (section, key), "is an empty list: leave it out for the default"
     yield from _check_fills(config)
-    yield from _check_rules(config, data)
+    yield from _check_tolerance(config, data)
     yield from _check_accepted(config)
     yield from _check_limits(config)
     yield from _check_versions(config)
     yield from _check_user_metrics(config)
     yield from _check_executor(config)
     yield from _check_capture(config)
-    yield from emulation.find_problems(config.emulate.rules)
-    yield from factories.check_shipped(config)
+    yield from signatures.check_fault_rules(config.emulate.rules)
+    yield from signatures.check_shipped(config)
     if config.emulate.name and "emulated" not in config.target.device:
         yield ("target", "device"), f"emulate={config.emulate.name} would do nothing: the target is not `emulated`"
 
@@ -74,24 +87,45 @@ def find_expired(config: RunConfig, today: datetime.date) -> PathProblems:
             yield ("accepted", str(number), "until"), f"{entry.until} has passed: this difference fails again"
 
 
-def _check_stores(config: RunConfig) -> PathProblems:
-    for key, address in (("store", config.store), ("site.store", config.site.store)):
-        if "://" in address:
-            yield tuple(key.split(".")), f"object stores are not available in precflow {__version__}: name a folder"
+def find_missing_workload(config: RunConfig) -> PathProblems:
+    """Yield what is missing before a side can run: something to run, or a dump of its own."""
+    dumps = [os.path.abspath(os.path.expanduser(side.dump)) for side in (config.reference, config.target) if side.dump]  # noqa: PTH100, PTH111  Path refuses some texts
+    if len(dumps) != len(set(dumps)):
+        yield ("target", "dump"), "is the dump of the reference too: a dump always agrees with itself"
+    for side in ("reference", "target"):
+        settings = getattr(config, side)
+        if settings.dump or side not in config.sides:
+            continue
+        if not config.workload.model:
+            yield (side, "dump"), f"{side} has nothing to run: {side}.dump=PATH of an existing dump, or workload.model._target_"
+        elif TARGET not in config.workload.model or TARGET not in config.workload.inputs:
+            part = "model" if TARGET not in config.workload.model else "inputs"
+            yield ("workload", part, TARGET), "is missing: the dotted name of the function that makes it"
+            return
+        elif "optimizer" in config.capture.phase and not config.workload.optimizer:
+            yield ("capture", "phase"), "has `optimizer`, which needs one: workload.optimizer._target_=torch.optim.AdamW"
+            return
 
 
-def _check_secrets(data: Mapping[str, Any]) -> PathProblems:
-    for path, value in walk_scalars(data):
-        if isinstance(value, str) and redaction.REDACTED[:-1] in value:
-            yield path, "stands for a secret, which is never written down: give the secret itself"
+def find_missing_files(config: RunConfig) -> PathProblems:
+    """Yield every path that must be here before any work and is not what it should be.
 
-
-def _check_empty_lists(config: RunConfig) -> PathProblems:
-    for section, key in _NOT_EMPTY:
-        if not getattr(getattr(config, section), key):
-            yield (section, key), "is an empty list: leave it out for the default"
-    if not config.tolerance.standards and not _given_limits(config.tolerance) and not config.tolerance.rules:
-        yield ("tolerance", "standards"), "is an empty list and there is no limit: nothing could fail. Use [default]"
+    Only what this machine is going to use: a side that runs elsewhere, or whose dump is given, needs nothing of its own here,
+    and the weights of one behind a launcher may be on another machine.
+    """
+    here = [(name, side) for name, side in (("reference", config.reference), ("target", config.target)) if name in config.sides]
+    for name, side in here:
+        if side.dump:
+            yield from _check_path((name, "dump"), side.dump, _FOLDER, f"the folder that holds {HEADER_FILE}")
+        else:
+            yield from _check_side(name, side)
+    if any(not side.dump for _, side in here) and not any(side.launcher for _, side in here):
+        yield from _check_workload(config)
+    for path, text in ((("store",), config.store), (("site", "store"), config.site.store), (("runs",), config.runs)):
+        folder = Path(text or ".").expanduser()
+        nearest = next((parent for parent in (folder, *folder.parents) if os.path.lexists(parent)), folder)
+        if "://" not in text and nearest.is_file():
+            yield path, f"{nearest} is a file; expected a folder, or a place where one can be made"
 
 
 def _check_fills(config: RunConfig) -> PathProblems:
@@ -111,9 +145,12 @@ def _check_fills(config: RunConfig) -> PathProblems:
         known.append(fill)
 
 
-def _check_rules(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
+def _check_tolerance(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
+    if not config.tolerance.standards and not _given_limits(config.tolerance) and not config.tolerance.rules:
+        yield ("tolerance", "standards"), "is an empty list and there is no limit: nothing could fail. Use [default]"
     for number, rule in enumerate(config.tolerance.rules):
         path = ("tolerance", "rules", str(number))
+        # `match` has a default in the schema, so only the data shows that nobody wrote it.
         if "match" not in _written_item(data, path) or not rule.match:
             yield path, "has no `match`: a pattern over `module` or `module / operator`"
         if not _given_limits(rule):
@@ -135,12 +172,10 @@ def _loosened_limits(rule: ToleranceRule, config: RunConfig) -> Iterator[tuple[s
 def _check_accepted(config: RunConfig) -> PathProblems:
     for number, entry in enumerate(config.accepted):
         path = ("accepted", str(number))
-        missing = [key for key in ("match", "because", "until") if not getattr(entry, key)]
-        if missing:
-            yield (
-                path,
-                f"has no {', '.join(f'`{key}`' for key in missing)}: what is accepted is written down, with its last day",
-            )
+        lacking = [key for key in ("match", "because", "until") if not getattr(entry, key)]
+        if lacking:
+            listed = ", ".join(f"`{key}`" for key in lacking)
+            yield path, f"has no {listed}: what is accepted is written down, with its last day"
         if entry.until and _parse_day(entry.until) is None:
             yield (*path, "until"), f'`{entry.until}` is not a day: write "YYYY-MM-DD"'
 
@@ -205,6 +240,52 @@ def _check_executor(config: RunConfig) -> PathProblems:
             yield ("executor", key), "is a number; 0 is one a processor"
 
 
+def _check_capture(config: RunConfig) -> PathProblems:
+    capture = config.capture
+    yield from _check_capture_rules(capture)
+    ranks: list[tuple[DottedPath, tuple[int, ...]]] = [(("capture", "rank"), capture.rank)]
+    ranks += [(("capture", "rules", str(number), "rank"), rule.rank) for number, rule in enumerate(capture.rules)]
+    for path, wanted in ranks:
+        if beyond := [rank for rank in wanted if rank > 0]:
+            yield path, f"names rank {beyond[0]}; a side is one process, rank 0"
+    # Nothing of a phase that none of the chosen levels records would be compared, and nobody would notice.
+    for phase, levels in _LEVELS_OF_PHASE.items():
+        if phase in capture.phase and capture.level and not set(levels) & set(capture.level):
+            recorded = (
+                f"{phase} is recorded at level {' or '.join(levels)}, and capture.level has {', '.join(capture.level)} only"
+            )
+            yield ("capture", "phase"), f"{recorded}: capture.level=[{','.join((levels[0], *capture.level))}]"
+    if capture.keep_last < 0:
+        yield ("capture", "keep_last"), "is a number of steps: 0 keeps all"
+    given = next((side for side in ("reference", "target") if getattr(config, side).dump), "")
+    if capture.detail == ESCALATING and given:
+        yield ("capture", "detail"), f"escalating runs both sides a second time, and {given}.dump is given: use capture=tensors"
+    if capture.detail == ESCALATING and capture.keep_last:
+        yield ("capture", "keep_last"), "and escalating exclude each other: the second pass looks into steps of the first"
+
+
+def _check_capture_rules(capture: Capture) -> PathProblems:
+    catch_all = ""  # the first rule that matches everything
+    for number, rule in enumerate(capture.rules):
+        path: DottedPath = ("capture", "rules", str(number))
+        if catch_all:
+            yield path, f"never counts: {catch_all} matches everything, and the first match counts"
+        elif not any(getattr(rule, key) for key in _CONDITIONS):
+            catch_all = f"rules[{number}]"
+        partial = bool(rule.slices) or float(rule.sample) != 1.0
+        if not (rule.detail or partial):
+            yield path, "changes nothing: give it a detail (digest, statistics, sketch, tensors, none), slices or a sample"
+        if rule.detail == "none" and partial:
+            yield path, "keeps nothing of what it matches (detail: none), so slices and sample mean nothing"
+        if not 0 < rule.sample <= 1:
+            yield (*path, "sample"), "is a share above 0 and at most 1, such as 1%"
+        if rule.slices:
+            try:
+                parse_slices(rule.slices)
+            except ValueError as error:
+                yield (*path, "slices"), str(error)
+
+
 def _given_limits(limits: Limits | ToleranceRule | Accepted) -> dict[str, float]:
     ours = {metric: getattr(limits, metric) for metric in LIMITED if getattr(limits, metric) is not None}
     return {**ours, **limits.metrics}
@@ -226,63 +307,50 @@ def _parse_day(text: str) -> datetime.date | None:
         return None
 
 
-def _check_capture(config: RunConfig) -> PathProblems:
-    capture = config.capture
-    yield from _check_capture_rules(capture)
-    yield from _check_ranks(config)
-    yield from _check_phases(capture)
-    if capture.keep_last < 0:
-        yield ("capture", "keep_last"), "is a number of steps: 0 keeps all"
-    given = next((side for side in ("reference", "target") if getattr(config, side).dump), "")
-    if capture.detail == ESCALATING and given:
-        yield ("capture", "detail"), f"escalating runs both sides a second time, and {given}.dump is given: use capture=tensors"
-    if capture.detail == ESCALATING and capture.keep_last:
-        yield ("capture", "keep_last"), "and escalating exclude each other: the second pass looks into steps of the first"
+def _check_side(name: str, side: Side) -> PathProblems:
+    for number, file in enumerate(side.setup):
+        yield from _check_path(
+            (name, "setup", str(number)), file, _FILE, "a shell file to source before the interpreter starts"
+        )
+    # A set-up file may change PATH, so a launcher without a folder cannot be looked for here.
+    known_after_setup = side.setup and side.launcher and "/" not in side.launcher[0]
+    if side.launcher and not known_after_setup and side.launcher[0] != "{command}":
+        expected = "the program that starts the agent"
+        yield from _check_path((name, "launcher", "0"), side.launcher[0], _PROGRAM, expected, side.variables.get("PATH"))
+    if side.interpreter:
+        expected = "the Python of this side, such as /usr/bin/python3"
+        yield from _check_path((name, "interpreter"), side.interpreter, _PROGRAM, expected)
 
 
-def _check_phases(capture: Capture) -> PathProblems:
-    """Refuse a phase that none of the chosen levels records: nothing of it would be compared, and nobody would notice."""
-    for phase, levels in _LEVELS_OF_PHASE.items():
-        if phase in capture.phase and capture.level and not set(levels) & set(capture.level):
-            problem = (
-                f"{phase} is recorded at level {' or '.join(levels)}, and capture.level has {', '.join(capture.level)} only"
-            )
-            yield ("capture", "phase"), f"{problem}: capture.level=[{','.join((levels[0], *capture.level))}]"
+def _check_workload(config: RunConfig) -> PathProblems:
+    """Check the files that arguments name: of shipped factories all of them, of others those that can only be a path."""
+    for part in ("model", "inputs", "loss", "optimizer"):
+        arguments = getattr(config.workload, part)
+        shipped = str(arguments.get(TARGET, "")).startswith(f"{SHIPPED}.")
+        for key, value in arguments.items():
+            if not isinstance(value, str) or value in {"", SEEDED} or not names_file(key):
+                continue
+            if shipped or value.startswith(("/", "./", "../", "~")):  # `weights: org/model` may be a name on a hub
+                yield from _check_path(("workload", part, key), value, _ANY, "a file or a folder")
+    used = [text for _, text in walk_scalars(plain(config.workload)) if isinstance(text, str)]
+    for name, folder in config.site.paths.items():
+        if any(text == folder or text.startswith(f"{folder.rstrip('/')}/") for text in used):
+            yield from _check_path(("site", "paths", name), folder, _ANY, "a file or a folder: workload names it")
 
 
-def _check_capture_rules(capture: Capture) -> PathProblems:
-    last = ""  # the first rule that matches everything: those after it never count
-    for number, rule in enumerate(capture.rules):
-        path: DottedPath = ("capture", "rules", str(number))
-        if last:
-            yield path, f"never counts: {last} matches everything, and the first match counts"
-        yield from ((path, text) for text in _describe_contradictions(rule))
-        if not 0 < rule.sample <= 1:
-            yield (*path, "sample"), "is a share above 0 and at most 1, such as 1%"
-        if not any(getattr(rule, key) for key in _CONDITIONS):
-            last = f"rules[{number}]"
-        yield from _check_slices(rule, path)
-
-
-def _describe_contradictions(rule: CaptureRule) -> Iterator[str]:
-    parts = rule.slices or float(rule.sample) != 1.0
-    if not (rule.detail or parts):
-        yield "changes nothing: give it a detail (digest, statistics, sketch, tensors, none), slices or a sample"
-    if rule.detail == "none" and parts:
-        yield "keeps nothing of what it matches (detail: none), so slices and sample mean nothing"
-
-
-def _check_slices(rule: CaptureRule, path: DottedPath) -> PathProblems:
-    if rule.slices:
-        try:
-            parse_slices(rule.slices)
-        except ValueError as error:
-            yield (*path, "slices"), str(error)
-
-
-def _check_ranks(config: RunConfig) -> PathProblems:
-    named: list[tuple[DottedPath, tuple[int, ...]]] = [(("capture", "rank"), config.capture.rank)]
-    named += [(("capture", "rules", str(number), "rank"), rule.rank) for number, rule in enumerate(config.capture.rules)]
-    for path, wanted in named:
-        if beyond := [rank for rank in wanted if rank > 0]:
-            yield path, f"names rank {beyond[0]}; a side is one process, rank 0"
+def _check_path(path: DottedPath, text: str, kind: str, expected: str, search: str | None = None) -> PathProblems:
+    """Yield a problem if a path is not of its kind; a program is looked for in ``search``, else in the PATH of precflow."""
+    try:
+        file = Path(text).expanduser()
+        is_file, is_folder, exists = file.is_file(), file.is_dir(), file.exists()
+    except (OSError, ValueError, RuntimeError):  # too long, a NUL, an unknown ~user
+        yield path, f"{text} does not exist; expected {expected}"
+        return
+    is_program = kind == _PROGRAM and shutil.which(os.path.expanduser(text), path=search) is not None  # noqa: PTH111  a Path loses "./"
+    if {_FILE: is_file, _FOLDER: is_folder, _PROGRAM: is_program, _ANY: exists}[kind]:
+        return
+    if is_file:
+        actual = "is not executable" if kind == _PROGRAM else "is a file"
+    else:
+        actual = "is a folder" if is_folder else "is no regular file" if exists else "does not exist"
+    yield path, f"{text} {actual}; expected {expected}"

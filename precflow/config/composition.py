@@ -21,7 +21,7 @@ from hydra.types import RunMode
 
 from precflow import resources
 from precflow.agent import redaction
-from precflow.config import checks, factories, missing, overrides, recipe_source, standards, trust
+from precflow.config import checks, overrides, recipe_source, signatures, standards, trust
 from precflow.config.build import Builder
 from precflow.config.documents import Document, DottedPath, display_path, dotted
 from precflow.config.interpolation import Interpolation
@@ -229,9 +229,9 @@ def _build(
     to_run: tuple[tuple[DottedPath, str], ...] = ()
     if complete and not untrusted:  # nothing that an untrusted recipe names is looked for
         to_run = (
-            *missing.find_missing_workload(config),
-            *missing.find_missing_files(config),
-            *factories.check_user_code(config),
+            *checks.find_missing_workload(config),
+            *checks.find_missing_files(config),
+            *signatures.check_user_code(config),
         )
     for path, message in (*checks.find_problems(config, data), *to_run):
         if path not in wrong_inside and not any(path[:length] in wrong for length in range(1, len(path))):

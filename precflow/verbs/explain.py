@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from precflow.config import key_tree, quoting, trust, units
+from precflow.config import key_tree, overrides, trust, units
 from precflow.config.schema import SIDES, Bytes, Limits, Numbers, RunConfig, Seconds, Share, Ulp, key_of, plain
 from precflow.config.vocabulary import allowed_words
 from precflow.errors import ConfigError
@@ -87,7 +87,7 @@ class Explained:
         if value is None or nested or "[]" in self.key:
             return ""
         text = self.example if isinstance(value, list) else self.example.strip("\"'")
-        text = quoting.put_in_quotes(text) if isinstance(value, str) and "," in text else text  # a comma is a sweep
+        text = overrides.put_in_quotes(text) if isinstance(value, str) and "," in text else text  # a comma is a sweep
         word = f"{'+' if self.key == 'recipe' else ''}{self.key}={text}"
         return f"precflow {'' if self.key == 'recipe' else '+recipe=NAME '}{shlex.quote(word)}"
 

@@ -91,7 +91,7 @@ def _files(words: Sequence[str], within: Sequence[SearchFolder]) -> tuple[list[t
 
 def _check_file(place: SearchFolder, name: str, within: Sequence[SearchFolder]) -> Checked:
     """Check one standard, rule or emulated fault of a team."""
-    from precflow.config import emulation
+    from precflow.config import signatures
     from precflow.diagnosis import rule_files
     from precflow.judgement import standards
 
@@ -107,7 +107,7 @@ def _check_file(place: SearchFolder, name: str, within: Sequence[SearchFolder]) 
             document = read(file, place.group, name)
             problems += [*document.problems, *trust.find_forbidden_text(document)]
             rules = document.data.get("rules")
-            for path, message in emulation.find_problems(rules) if isinstance(rules, list) else ():
+            for path, message in signatures.check_fault_rules(rules) if isinstance(rules, list) else ():
                 # The problem may be about a key that is missing, so it has no line: take that of the nearest key around it.
                 near = next((path[1:length] for length in range(len(path), 1, -1) if path[1:length] in document.marks), ())
                 problems.append(Problem(document.marks[near].place if near else display_path(file), dotted(path[1:]), message))

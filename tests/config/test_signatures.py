@@ -1,4 +1,4 @@
-"""What a recipe gives to factories: told before anything runs, and only where it is certainly wrong."""
+"""Arguments in recipes: what is certainly wrong with them is said before anything runs."""
 
 import ast
 import inspect
@@ -8,10 +8,11 @@ import textwrap
 
 import pytest
 
+from precflow import resources
 from precflow.agent.contract import FACTORIES
-from precflow.config import factories
+from precflow.config import signatures
 from precflow.config.composition import compose
-from precflow.config.documents import dotted
+from precflow.config.documents import dotted, read
 from precflow.config.schema import RunConfig, Side, Workload
 from precflow.errors import ConfigError
 
@@ -44,7 +45,7 @@ def told(model=None, *, inputs=None, target=None, **sections):
     """Return what is told of a configuration that runs here, by key."""
     workload = Workload(model=model or {}, inputs=inputs or {}, **sections.pop("workload", {}))
     config = RunConfig(workload=workload, target=Side(**target or {}), **sections)
-    return {dotted(path): message for path, message in (*factories.check_shipped(config), *factories.check_user_code(config))}
+    return {dotted(path): message for path, message in (*signatures.check_shipped(config), *signatures.check_user_code(config))}
 
 
 def own(function, **arguments):
@@ -89,11 +90,11 @@ def test_shipped_factories_are_called_as_their_source_is_read():
 
     for factory in FACTORIES:
         module, _, name = factory.rpartition(".")
-        file = factories._AGENT / f"{module}.py"
-        read = factories._look_up(file, module, name)
+        file = signatures._WORKLOADS / f"{module}.py"
+        signature = signatures._look_up(file, module, name)
         real = inspect.signature(resolve.resolve(f"precflow.workloads.{factory}", key="workload.model", trusted=()))
-        assert list(read.parameters) == list(real.parameters)
-        for one, other in zip(read.parameters.values(), real.parameters.values(), strict=True):
+        assert list(signature.parameters) == list(real.parameters)
+        for one, other in zip(signature.parameters.values(), real.parameters.values(), strict=True):
             assert (one.kind, one.default is inspect.Parameter.empty) == (other.kind, other.default is inspect.Parameter.empty)
             assert one.annotation == other.annotation
 
@@ -198,10 +199,10 @@ def test_torchs_own_optimizers_and_losses_are_looked_up(part, arguments, key, me
 
 def test_torch_is_not_imported_for_that():
     code = """
-from precflow.config import factories
+from precflow.config import signatures
 from precflow.config.schema import RunConfig, Workload
 config = RunConfig(workload=Workload(optimizer={"_target_": "torch.optim.AdmW"}))
-import sys; print(len(list(factories.check_user_code(config))), "torch" in sys.modules)
+import sys; print(len(list(signatures.check_user_code(config))), "torch" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "1 False\n"
@@ -218,7 +219,7 @@ def test_classes_of_own_metrics_are_looked_up_before_both_dumps_are_made(written
 
 def test_types_are_simple_ones_or_not_looked_at():
     def unlike(value, annotation):
-        return factories._unlike(value, ast.parse(annotation, mode="eval").body)
+        return signatures._describe_expected(value, ast.parse(annotation, mode="eval").body)
 
     assert unlike(1, "float") == unlike([[1], []], "Sequence[Sequence[int]]") == unlike({}, "Mapping[str, int]") == ""
     assert unlike(1, "bool") == "true or false"
@@ -228,3 +229,42 @@ def test_types_are_simple_ones_or_not_looked_at():
 
 def test_a_side_with_a_dump_of_its_own_needs_nothing():
     assert told({"_target_": "nowhere.build"}, target={"dump": "a"}, sides=("target",)) == {}
+
+
+def wrong_in(rule):
+    return {".".join(path[3:]): message for path, message in signatures.check_fault_rules([rule])}
+
+
+@pytest.mark.parametrize("file", sorted((resources.directory("conf") / "emulate").glob("*.yaml")), ids=lambda file: file.stem)
+def test_every_shipped_fault_is_fine(file):
+    assert list(signatures.check_fault_rules(read(file, "emulate", file.stem).data.get("rules", []))) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "key", "message"),
+    [
+        ({"operator": "exp", "rule": "scael", "factor": 1.0}, "rule", "Did you mean  scale ?"),
+        ({"operator": "exp"}, "rule", "`None` is no effect"),
+        ({"rule": "scale", "factor": 1.0}, "operator", "aten names"),
+        ({"operator": [], "rule": "scale", "factor": 1.0}, "operator", "aten names"),
+        ({"operator": "exp", "rule": "scale"}, "", "lacks `factor`"),
+        ({"operator": "exp", "rule": "scale", "facter": 1.0, "factor": 1}, "facter", "Did you mean  factor ?"),
+        ({"operator": "exp", "rule": "scale", "factor": "a"}, "factor", "expected a number, got `a`"),
+        ({"operator": "exp", "rule": "ulp", "distance": True}, "distance", "expected a whole number"),
+        ({"operator": "exp", "rule": "scale", "factor": 1.0, "phase": "fwd"}, "phase", "not one of forward"),
+        ({"operator": "exp", "rule": "scale", "factor": 1.0, "phase": "backward", "module": "a"}, "module", "no module"),
+        ({"operator": "exp", "rule": "scale", "factor": 1.0, "call": -1}, "call", "from 0"),
+        ({"rule": "redraw", "parameter": "a", "operator": "mm"}, "", "takes `parameter`"),
+    ],
+)
+def test_what_no_rule_of_a_fault_can_say(rule, key, message):
+    assert message in wrong_in(rule)[key]
+
+
+def test_the_rules_of_a_fault_are_not_endlessly_many():
+    assert "at most" in next(signatures.check_fault_rules([{}] * 101))[1]
+
+
+def test_effects_are_those_of_the_agent():
+    effects = pytest.importorskip("precflow.agent.emulated.effects")
+    assert set(signatures.read_effects()) | {"redraw"} == set(effects.KNOWN)

@@ -1,9 +1,12 @@
-"""Checks the names and arguments of ``_target_`` functions against their source, without importing or running them.
+"""Checks arguments in recipes against the signatures of the functions that take them, without importing or running these.
 
-A misspelt name or argument is found before the first side starts, and without torch. Precflow's own factories are always
-checked; functions of the user and of torch only if a side runs here in the judge's own interpreter, which has the same modules.
-If the source alone does not show what a function takes (compiled modules, decorators, names made at run time), nothing is
-reported: the side will report it.
+A misspelt name or argument is found before the first side starts, and without torch. There are two kinds of such functions:
+
+* ``_target_`` functions. Precflow's own factories are always checked; functions of the user and of torch only if a side runs
+  here in the judge's own interpreter, which has the same modules. If the source alone does not show what a function takes
+  (compiled modules, decorators, names made at run time), nothing is reported: the side will report it.
+* The effects that the rules of an emulated fault name. The agent checks its rules once more; the messages of this check have a
+  file and a line.
 """
 
 from __future__ import annotations
@@ -16,13 +19,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from precflow.agent.contract import FACTORIES, SHIPPED
+from precflow.agent.contract import BACKWARD, FACTORIES, FAULT_KEYS, FAULT_PHASES, REDRAW, SHIPPED
 from precflow.config.documents import DottedPath, PathProblems
-from precflow.config.schema import RunConfig, Side
+from precflow.config.schema import RunConfig
 from precflow.config.suggestions import did_you_mean
 from precflow.config.trust import TARGET
 
@@ -31,12 +35,14 @@ _OFFERED = {"optimizer": ("params", "parameters", "model")}  # arguments that th
 _INIT = "__init__.py"
 _HOPS = 8  # how many `from x import y` a name is followed through; modules may import it from one another
 _AT_RUN_TIME = "globals( locals( vars( setattr( exec( sys.modules __path__ __dict__".split()  # signs of names made at run time
-_AGENT = Path(__file__).parents[1] / "agent" / "workloads"
-_KINDS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
-    "str": (str, "text"),
-    "int": (int, "a whole number"),
+_WORKLOADS = Path(__file__).parents[1] / "agent" / "workloads"
+_EFFECTS = Path(__file__).parents[1] / "agent" / "emulated" / "effects.py"
+_MOST_RULES = 100  # of an emulated fault
+_KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {  # annotation -> types of Python, and what a message calls them
+    "str": ((str,), "text"),
+    "int": ((int,), "a whole number"),
     "float": ((int, float), "a number"),
-    "bool": (bool, "true or false"),
+    "bool": ((bool,), "true or false"),
 }
 
 
@@ -71,44 +77,106 @@ def check_shipped(config: RunConfig) -> PathProblems:
         if not name:
             continue
         module, _, function = name.rpartition(".")
-        signature = _look_up(_AGENT.joinpath(*module.split(".")).with_suffix(".py"), SHIPPED + module, function)
+        signature = _look_up(_WORKLOADS.joinpath(*module.split(".")).with_suffix(".py"), SHIPPED + module, function)
         assert signature is not None, f"{name} is not a plain function"
-        yield from _misfits(("workload", part), spec, signature, offered=_OFFERED.get(part, ()))
-        yield from _of_other_types(("workload", part), spec, signature)
+        yield from _find_misfits(("workload", part), spec, signature, offered=_OFFERED.get(part, ()))
+        for key, value in spec.items():
+            if key in signature.parameters:
+                annotation = ast.parse(signature.parameters[key].annotation or "object", mode="eval").body
+                if expected := _describe_expected(value, annotation):
+                    yield ("workload", part, key), f"expected {expected}, got `{value}`"
 
 
 def check_user_code(config: RunConfig) -> PathProblems:
     """Yield ``(path, message)`` for names and arguments that the user's own code, or torch, does not have on this machine."""
-    running = [name for name in config.sides if not getattr(config, name).dump]
-    if any(_is_our_own(getattr(config, name)) for name in running):
+    running = [side for side in (getattr(config, name) for name in config.sides) if not side.dump]
+    # Only a side in this interpreter, with the same search path, finds the same modules as this process.
+    if any(not (side.interpreter or side.setup or side.launcher or "PYTHONPATH" in side.variables) for side in running):
         for part in _PARTS:
-            yield from _of_user(("workload", part), getattr(config.workload, part), offered=_OFFERED.get(part, ()))
+            yield from _check_user_target(("workload", part), getattr(config.workload, part), offered=_OFFERED.get(part, ()))
     if not config.stages or "compare" in config.stages:  # the user's metrics are loaded into this process by `compare`
         for name, declared in config.metrics.items():
-            yield from _of_user(("metrics", name), declared)
+            yield from _check_user_target(("metrics", name), declared)
 
 
-def _is_our_own(side: Side) -> bool:
-    """Return whether a side finds the same modules as this process."""
-    return not (side.interpreter or side.setup or side.launcher or "PYTHONPATH" in side.variables)
+@lru_cache(maxsize=1)
+def read_effects() -> Mapping[str, inspect.Signature]:
+    """Return name -> signature of every effect: the public functions of its module that return an ``Effect``."""
+    nodes = [node for node in ast.parse(_EFFECTS.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)]
+    return {
+        node.name: _convert_signature(node)
+        for node in nodes
+        if isinstance(node.returns, ast.Name) and node.returns.id == "Effect" and not node.name.startswith("_")
+    }
 
 
-def _of_user(path: DottedPath, spec: Mapping[str, Any], *, offered: Sequence[str] = ()) -> PathProblems:
+def check_fault_rules(rules: Sequence[Mapping[str, Any]]) -> PathProblems:
+    """Yield ``(path, message)`` for everything that is wrong in the rules of an emulated fault."""
+    if len(rules) > _MOST_RULES:
+        yield ("emulate", "rules"), f"has {len(rules)} rules; at most {_MOST_RULES}"
+        return
+    for number, rule in enumerate(rules):
+        path = ("emulate", "rules", str(number))
+        name = rule.get("rule")
+        if name == REDRAW:
+            if rule.keys() != {"rule", "parameter"} or not isinstance(rule["parameter"], str):
+                yield path, f"{REDRAW} takes `parameter`, a pattern of names, and nothing else"
+        elif name not in read_effects():
+            known = (*read_effects(), REDRAW)
+            yield (*path, "rule"), f"`{name}` is no effect; there are {', '.join(known)}.{did_you_mean(str(name), known)}"
+        else:
+            yield from _check_conditions(rule, path)
+            yield from _check_parameters(rule, read_effects()[str(name)].parameters, path)
+
+
+def _check_conditions(rule: Mapping[str, Any], path: DottedPath) -> PathProblems:
+    """Check the keys that every rule has: they say which calls compute otherwise."""
+    operator, module, phase = rule.get("operator"), rule.get("module", ""), rule.get("phase", "")
+    names = [operator] if isinstance(operator, str) else operator
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+        yield (*path, "operator"), "expected aten names or patterns, such as mm|addmm"
+    if not isinstance(module, str):
+        yield (*path, "module"), "expected a pattern of module names"
+    if phase not in ("", *FAULT_PHASES):
+        yield (*path, "phase"), f"`{phase}` is not one of {', '.join(FAULT_PHASES)}.{did_you_mean(str(phase), FAULT_PHASES)}"
+    elif phase == BACKWARD and module:
+        yield (*path, "module"), "no module is running in backward: leave it out"
+    calls = rule.get("call", [])
+    calls = calls if isinstance(calls, list) else [calls]
+    if not all(_is_of_kind(call, "int") and call >= 0 for call in calls):
+        yield (*path, "call"), "expected numbers of calls, from 0"
+
+
+def _check_parameters(rule: Mapping[str, Any], known: Mapping[str, inspect.Parameter], path: DottedPath) -> PathProblems:
+    listed = ", ".join(known) or "none"
+    for key, value in rule.items():
+        if key in FAULT_KEYS:
+            continue
+        if key not in known:
+            yield (*path, str(key)), f"is no parameter of {rule['rule']}, which has {listed}.{did_you_mean(str(key), known)}"
+        elif (annotation := known[key].annotation) in _KINDS and not _is_of_kind(value, annotation):
+            yield (*path, key), f"expected {_KINDS[annotation][1]}, got `{str(value)[:60]}`"
+    for name, parameter in known.items():
+        if parameter.default is inspect.Parameter.empty and name not in rule:
+            yield path, f"lacks `{name}`, which {rule['rule']} needs"
+
+
+def _check_user_target(path: DottedPath, spec: Mapping[str, Any], *, offered: Sequence[str] = ()) -> PathProblems:
     target = spec.get(TARGET)
     if not isinstance(target, str) or target.startswith(SHIPPED) or "." not in target:
         return
     module, _, name = target.rpartition(".")
     try:
-        source = _source(module)
+        source = _find_source(module)
         signature = None if source is None else _look_up(source, module, name)
     except _AbsentError as absent:
         yield (*path, TARGET), f"{absent}{did_you_mean(name, absent.near)}"
         return
     if signature is not None:
-        yield from _misfits(path, spec, signature, offered=offered)
+        yield from _find_misfits(path, spec, signature, offered=offered)
 
 
-def _misfits(
+def _find_misfits(
     path: DottedPath, spec: Mapping[str, Any], signature: inspect.Signature, *, offered: Sequence[str]
 ) -> PathProblems:
     """Yield the arguments that a function does not take, and the required ones that are missing."""
@@ -132,35 +200,31 @@ def _misfits(
             yield (*path, name), f"is missing: {function} needs it"
 
 
-def _of_other_types(path: DottedPath, spec: Mapping[str, Any], signature: inspect.Signature) -> PathProblems:
-    for name, value in spec.items():
-        if name in signature.parameters:
-            expected = _unlike(value, ast.parse(signature.parameters[name].annotation or "object", mode="eval").body)
-            if expected:
-                yield (*path, name), f"expected {expected}, got `{value}`"
-
-
-def _unlike(value: Any, annotation: ast.expr) -> str:
+def _describe_expected(value: Any, annotation: ast.expr) -> str:
     """Return what was expected if a value is not of its annotated simple type (or ``Sequence`` of one), else ``""``."""
     if isinstance(annotation, ast.Name) and annotation.id in _KINDS:
-        kind, words = _KINDS[annotation.id]
-        fits = isinstance(value, kind) and (annotation.id == "bool" or not isinstance(value, bool))  # True is an int in Python
-        return "" if fits else words
+        return "" if _is_of_kind(value, annotation.id) else _KINDS[annotation.id][1]
     if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Sequence":
         if not isinstance(value, (list, tuple)):
             return "a list"
-        return next((f"a list with {wrong} in each place" for item in value if (wrong := _unlike(item, annotation.slice))), "")
+        wrong = next(filter(None, (_describe_expected(item, annotation.slice) for item in value)), "")
+        return wrong and f"a list with {wrong} in each place"
     return ""
 
 
-def _source(module: str) -> Path | None:
+def _is_of_kind(value: Any, annotation: str) -> bool:
+    # isinstance(True, int) is true in Python; `layers: true` is a mistake all the same.
+    return isinstance(value, _KINDS[annotation][0]) and (annotation == "bool" or not isinstance(value, bool))
+
+
+def _find_source(module: str) -> Path | None:
     """Return the file of a module as a side finds it, installed packages first; ``None`` if it has no Python source here.
 
     Raises:
         _AbsentError: There is no such module.
     """
     first, *rest = module.split(".")
-    spec = _top_level(first)
+    spec = _find_top_level(first)
     if spec is None:
         where = f"in {sys.executable}, nor in this folder"
         raise _AbsentError(f"there is no module {first} {where}: install it, or run precflow where it lies")
@@ -168,20 +232,21 @@ def _source(module: str) -> Path | None:
     file = None if spec.origin is None else Path(spec.origin)
     package = first
     for part in rest:
+        # In Python too a package comes before a module of the same name, and a folder without __init__.py after both.
         candidates = (path for folder in folders for path in (folder / part / _INIT, folder / f"{part}.py", folder / part))
-        found = next((path for path in candidates if path.exists()), None)
-        if found is None:
+        source = next((path for path in candidates if path.exists()), None)
+        if source is None:
             compiled = any(True for folder in folders for _ in folder.glob(f"{part}.*"))
-            if compiled or (file is not None and _made_at_run_time(file)):
+            if compiled or (file is not None and _makes_names_at_run_time(file)):
                 return None
             known = {path.stem for folder in folders for path in folder.glob("*") if path.suffix == ".py" or path.is_dir()}
             raise _AbsentError(f"there is no module {part} in {package}.{did_you_mean(part, sorted(known))}")
-        folders = [found] if found.is_dir() else [found.parent] if found.name == _INIT else []
-        file, package = (found if found.is_file() else None), f"{package}.{part}"
+        folders = [source] if source.is_dir() else [source.parent] if source.name == _INIT else []
+        file, package = (source if source.is_file() else None), f"{package}.{part}"
     return file if file is not None and file.suffix == ".py" and file.is_file() else None
 
 
-def _top_level(name: str) -> Any:
+def _find_top_level(name: str) -> Any:
     """Return the spec of a top-level module, ``None`` if there is none.
 
     Installed modules come before those in the working directory, as in a side. In this process it may be the other way round:
@@ -192,17 +257,17 @@ def _top_level(name: str) -> Any:
     if installed is not None:
         return installed
     with suppress(ValueError, ImportError):  # a module without a spec
-        found = importlib.util.find_spec(name)
-        if found is not None:
-            return found
+        loaded = importlib.util.find_spec(name)
+        if loaded is not None:
+            return loaded
     return PathFinder.find_spec(name, [working, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
 
 
-def _made_at_run_time(file: Path) -> bool:
-    return _read(file) is None or any(sign in file.read_text(encoding="utf-8") for sign in _AT_RUN_TIME)
+def _makes_names_at_run_time(file: Path) -> bool:
+    return _parse(file) is None or any(sign in file.read_text(encoding="utf-8") for sign in _AT_RUN_TIME)
 
 
-def _read(file: Path) -> ast.Module | None:
+def _parse(file: Path) -> ast.Module | None:
     try:
         return ast.parse(file.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -215,45 +280,45 @@ def _look_up(file: Path, module: str, name: str, hops: int = 0) -> inspect.Signa
     Raises:
         _AbsentError: The module certainly has no such name.
     """
-    tree = _read(file)
+    tree = _parse(file)
     if tree is None or hops > _HOPS:
         return None
-    names = _top_level_names(tree)
+    names = _collect_names(tree)
     near = list(names.bound)
     ways = names.bound.get(name, [])  # more than one for `try: from a import f; except ImportError: def f()...`, undecidable
     if len(ways) == 1 and isinstance(ways[0][0], ast.ImportFrom):
-        source = _imported(ways[0][0], file, module)
+        source = _find_imported(ways[0][0], file, module)
         return None if source is None else _look_up(*source, ways[0][1], hops + 1)
     if ways:
-        return _called(ways[0][0]) if len(ways) == 1 else None
+        return _read_signature(ways[0][0]) if len(ways) == 1 else None
     for star in names.stars:
-        source = _imported(star, file, module)
+        source = _find_imported(star, file, module)
         if source is None:
             return None
         try:
             return _look_up(*source, name, hops + 1)
         except _AbsentError as absent:
             near += absent.near
-    if not names.closed or _made_at_run_time(file):
+    if not names.closed or _makes_names_at_run_time(file):
         return None
     raise _AbsentError(f"module {module} has no function {name}.", [each for each in near if not each.startswith("_")])
 
 
-def _called(statement: ast.stmt) -> inspect.Signature | None:
+def _read_signature(statement: ast.stmt) -> inspect.Signature | None:
     """Return the signature of what a statement defines; ``None`` if a decorator, a base or ``__new__`` may change it."""
     if isinstance(statement, ast.FunctionDef) and not statement.decorator_list:
-        return _signature_of(statement)
+        return _convert_signature(statement)
     if not isinstance(statement, ast.ClassDef) or statement.decorator_list or statement.keywords:
         return None
     methods = [node for node in ast.walk(statement) if isinstance(node, ast.FunctionDef) and node in statement.body]
     own = [node for node in methods if node.name in ("__init__", "__new__")]
     if len(own) != 1 or own[0].name == "__new__" or own[0].decorator_list:
         return None
-    signature = _signature_of(own[0])
+    signature = _convert_signature(own[0])
     return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
-def _imported(statement: ast.ImportFrom, file: Path, module: str) -> tuple[Path, str] | None:
+def _find_imported(statement: ast.ImportFrom, file: Path, module: str) -> tuple[Path, str] | None:
     """Return file and name of the module that ``from x import y`` reads; ``None`` if its source cannot be found."""
     # Level 1 is `from .x import y`, which starts in the package of this module; each further dot goes one package up.
     if statement.level:
@@ -267,13 +332,13 @@ def _imported(statement: ast.ImportFrom, file: Path, module: str) -> tuple[Path,
         found = next((each for each in (path / _INIT, path.with_suffix(".py")) if each.is_file()), None)
         return None if found is None else (found, ".".join([*package, *inner]))
     try:
-        source = _source(statement.module or "")
+        source = _find_source(statement.module or "")
     except _AbsentError:  # an optional dependency, maybe
         return None
     return None if source is None else (source, statement.module or "")
 
 
-def _top_level_names(tree: ast.Module) -> _Names:
+def _collect_names(tree: ast.Module) -> _Names:
     """Return the names that a module binds outside of functions and classes, in all branches of its code."""
     names = _Names()
     waiting: list[ast.AST] = list(tree.body)
@@ -299,7 +364,7 @@ def _top_level_names(tree: ast.Module) -> _Names:
     return names
 
 
-def _signature_of(node: ast.FunctionDef) -> inspect.Signature:
+def _convert_signature(node: ast.FunctionDef) -> inspect.Signature:
     """Return the signature of a function definition. Annotations are text; a default is ``None``, whatever its value."""
     arguments, found = node.args, []
     positional = [*arguments.posonlyargs, *arguments.args]
