@@ -27,7 +27,7 @@ def choose(preferences: Sequence[str], *, ci: bool, side: str = "target") -> Dev
     Raises:
         AgentError: ``bad_request``: a name is unknown. ``device_missing``: none is available; the message says why for each.
     """
-    _known(preferences)
+    _require_known(preferences)
     reasons: List[str] = []
     for kind in preferences:
         refused = ci and kind == "emulated" and len(preferences) > 1
@@ -35,11 +35,14 @@ def choose(preferences: Sequence[str], *, ci: bool, side: str = "target") -> Dev
         if not reason:
             return DEVICES[kind]
         reasons.append("%s: %s" % (kind, reason))
-    message = "no device for %s.device=%s here. %s" % (side, _shown(preferences), "; ".join(reasons))
-    raise AgentError("device_missing", message, _would_work(preferences, side))
+    asked = preferences[0] if len(preferences) == 1 else "[%s]" % ",".join(preferences)
+    alternatives = ("emulated", "cpu") if "npu" in preferences or "emulated" in preferences else ("cpu",)
+    working = ["%s.device=%s" % (side, kind) for kind in alternatives if not DEVICES[kind].missing()]
+    message = "no device for %s.device=%s here. %s" % (side, asked, "; ".join(reasons))
+    raise AgentError("device_missing", message, "this would work here: " + " or ".join(working))
 
 
-def _known(preferences: Sequence[str]) -> None:
+def _require_known(preferences: Sequence[str]) -> None:
     if not preferences:
         raise AgentError("bad_request", "device is an empty list; expected some of %s" % ", ".join(DEVICES))
     for kind in preferences:
@@ -47,13 +50,3 @@ def _known(preferences: Sequence[str]) -> None:
             near = difflib.get_close_matches(kind, DEVICES, n=1)
             hint = " Did you mean %s?" % near[0] if near else ""
             raise AgentError("bad_request", "unknown device %r; known are %s.%s" % (kind, ", ".join(DEVICES), hint))
-
-
-def _shown(preferences: Sequence[str]) -> str:
-    return preferences[0] if len(preferences) == 1 else "[%s]" % ",".join(preferences)
-
-
-def _would_work(preferences: Sequence[str], side: str) -> str:
-    alternatives = ("emulated", "cpu") if "npu" in preferences or "emulated" in preferences else ("cpu",)
-    working = [kind for kind in alternatives if not DEVICES[kind].missing()]
-    return "this would work here: " + " or ".join("%s.device=%s" % (side, kind) for kind in working)

@@ -69,6 +69,7 @@ def install(device_count: int = 2) -> types.ModuleType:
     torch.Generator = generator.Generator  # type: ignore[misc]  # a plain one refuses the device's name
     torch.Tensor.pin_memory = _pin_memory  # type: ignore[method-assign,assignment]  # all memory is the host's
     torch.accelerator.synchronize = stream.synchronize
+    # torch's device guard for Python devices knows device 0 only: in a thread of the engine, backward on npu:1 would fail.
     torch.autograd.set_multithreading_enabled(False)
     storage.install()
     operators.install()

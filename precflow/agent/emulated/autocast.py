@@ -5,7 +5,7 @@ torch has no such list for a device that it does not know; these follow the list
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -33,7 +33,12 @@ Choice = Callable[[Sequence[Any]], Optional[torch.dtype]]
 
 def install(library: Any) -> None:
     """Register the casting kernels in ``library``, a ``torch.library.Library("aten", "IMPL")``."""
-    choices = ((LOW, _low), (FLOAT32, _float32), (WIDEST, _widest))
+    # The low type is asked for at each call, because the user names it in each `with torch.autocast("npu", dtype=...)`.
+    choices: Sequence[Tuple[List[str], Choice]] = (
+        (LOW, lambda _arguments: torch.get_autocast_dtype(DEVICE_TYPE)),
+        (FLOAT32, lambda _arguments: torch.float32),
+        (WIDEST, _choose_widest),
+    )
     for names, choose in choices:
         for name in names:
             packet, _, overload = name.partition(".")
@@ -55,27 +60,18 @@ def _kernel(operator: Any, choose: Choice) -> Callable[..., Any]:
     return casting
 
 
-def _low(_arguments: Sequence[Any]) -> Optional[torch.dtype]:
-    dtype: torch.dtype = torch.get_autocast_dtype(DEVICE_TYPE)
-    return dtype
-
-
-def _float32(_arguments: Sequence[Any]) -> Optional[torch.dtype]:
-    return torch.float32
-
-
-def _widest(arguments: Sequence[Any]) -> Optional[torch.dtype]:
+def _choose_widest(arguments: Sequence[Any]) -> Optional[torch.dtype]:
     return torch.float32 if any(tensor.dtype == torch.float32 for tensor in _floats(arguments)) else None
 
 
 def _floats(values: Sequence[Any]) -> List[torch.Tensor]:
-    found: List[torch.Tensor] = []
+    tensors: List[torch.Tensor] = []
     for value in values:
         if isinstance(value, (list, tuple)):
-            found += _floats(value)
+            tensors += _floats(value)
         elif isinstance(value, torch.Tensor) and value.is_floating_point():
-            found.append(value)
-    return found
+            tensors.append(value)
+    return tensors
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:

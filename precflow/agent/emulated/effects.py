@@ -193,7 +193,7 @@ def ignore_mask() -> Effect:
 def redraw(parameter: str) -> Effect:
     """Draw the parameters whose names match anew, with the device's generator; see :func:`rules.redraw`."""
     del parameter  # read by the rules when the model has been built
-    return _leave_unchanged
+    return lambda _operator, compute, arguments, named: compute(*arguments, **named)
 
 
 KNOWN: Mapping[str, Callable[..., Effect]] = {
@@ -216,15 +216,11 @@ KNOWN: Mapping[str, Callable[..., Effect]] = {
 }
 
 
-def _leave_unchanged(_operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:
-    return compute(*arguments, **named)
-
-
 def _parse_dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise ValueError("dtype must be a floating point type of torch such as float16, got %r" % name)
-    return found
+    return dtype
 
 
 def _is_float(value: object) -> bool:

@@ -8,7 +8,7 @@ reference cycle and would keep every argument alive until the next garbage colle
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, ContextManager, Dict, List, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
 
 import torch
 
@@ -76,23 +76,19 @@ def run(overload: Any, *arguments: Any, **named: Any) -> Any:
     index = devices.settle()
     if call.get("pin_memory"):
         call["pin_memory"] = None  # pinned memory comes from an accelerator's allocator, and this device has none
-    with _random_numbers(operator, call, index):
-        results = _compute(operator, _choose_overload(operator, overload, call), call)
+    if operator.draws:
+        call["generator"] = generator.check(call.get("generator"), index)
+    with generator.as_default(index) if operator.draws_silently else contextlib.nullcontext():
+        results = _compute(operator, overload, call)
     _adopt_resized(operator, given, call)
     return _wrap_results(operator, results, given, index)
 
 
-def _choose_overload(operator: Operator, overload: Any, call: Dict[str, Any]) -> Compute:
-    """Return the overload, or its packet if a number came in for a tensor argument, as ``x % 3`` does.
-
-    The tensor overload does not take a number from Python; the packet picks one that does.
-    """
+def _compute(operator: Operator, overload: Any, call: Dict[str, Any]) -> Any:
+    # In `x % 3` a number stands for a tensor argument. The dispatcher accepts that, but from Python the tensor overload does
+    # not; its packet picks an overload that does.
     numbers = any(isinstance(call.get(name), (bool, int, float, complex)) for name in operator.tensors)
     compute: Compute = overload.overloadpacket if numbers else overload
-    return compute
-
-
-def _compute(operator: Operator, compute: Compute, call: Dict[str, Any]) -> Any:
     for interceptor in _interceptors:
         compute = interceptor(operator, compute)
     positional = operator.arguments[: operator.positional]
@@ -115,12 +111,6 @@ def _move_to_host(value: Any, written: bool, devices: _CallDevices) -> Any:  # n
         devices.see(torch.device(DEVICE_TYPE, ordinal.index_of(value)))
         return CPU
     return value
-
-
-def _random_numbers(operator: Operator, call: Dict[str, Any], index: int) -> ContextManager[None]:
-    if operator.draws:
-        call["generator"] = generator.check(call.get("generator"), index)
-    return generator.as_default(index) if operator.draws_silently else contextlib.nullcontext()
 
 
 def _adopt_resized(operator: Operator, given: Dict[str, Any], call: Dict[str, Any]) -> None:

@@ -53,10 +53,15 @@ def build() -> types.ModuleType:
     for function in own + more:
         setattr(built, function.__name__, function)
     filled: Any = built
-    filled._is_in_bad_fork = _is_in_bad_fork  # noqa: SLF001  torch asks for this name
+    # torch asks for this name. A real device is unusable in a forked process; host memory is not.
+    filled._is_in_bad_fork = lambda: False  # noqa: SLF001
     filled.default_generators = generator.create_defaults()
-    filled.amp = _amp()
-    filled.utils = _utils()
+    filled.amp = types.ModuleType("torch.npu.amp", "Mixed precision of the emulated npu.")
+    filled.amp.autocast = functools.partial(torch.autocast, DEVICE_TYPE)
+    filled.amp.GradScaler = functools.partial(torch.amp.GradScaler, DEVICE_TYPE)
+    filled.utils = types.ModuleType("torch.npu.utils", "Helpers of the emulated npu.")
+    for name in "is_support_inf_nan get_npu_overflow_flag clear_npu_overflow_flag npu_check_overflow".split():
+        setattr(filled.utils, name, getattr(switches, name))
     filled.emulated = True
     return built
 
@@ -86,21 +91,6 @@ def npu_fusion_attention(*_arguments: Any, **_named: Any) -> NoReturn:
     raise RuntimeError("torch_npu.npu_fusion_attention is not emulated; use attn_implementation='eager' on the emulated npu")
 
 
-def _amp() -> types.ModuleType:
-    built = types.ModuleType("torch.npu.amp", "Mixed precision of the emulated npu.")
-    filled: Any = built
-    filled.autocast = functools.partial(torch.autocast, DEVICE_TYPE)
-    filled.GradScaler = functools.partial(torch.amp.GradScaler, DEVICE_TYPE)
-    return built
-
-
-def _utils() -> types.ModuleType:
-    built = types.ModuleType("torch.npu.utils", "Helpers of the emulated npu.")
-    for name in "is_support_inf_nan get_npu_overflow_flag clear_npu_overflow_flag npu_check_overflow".split():
-        setattr(built, name, getattr(switches, name))
-    return built
-
-
 def is_available() -> bool:
     """Return True: the emulated device is always available once it is installed."""
     return True
@@ -113,10 +103,6 @@ def is_initialized() -> bool:
 
 def init() -> None:
     """Do nothing: there is nothing to start."""
-
-
-def _is_in_bad_fork() -> bool:
-    return False  # a real device is unusable in a forked process; host memory is not
 
 
 def is_bf16_supported() -> bool:

@@ -29,7 +29,6 @@ def install() -> None:
         for name, operator in _decomposed_elsewhere():
             aten.impl(name, functools.partial(fallback.run, operator), _KEY)
         _install_own(aten)
-        _install_recurrent(aten)
         autocast.install(aten)
 
 
@@ -54,15 +53,12 @@ def _install_own(aten: Any) -> None:
     for lazy in ("Conjugate", "Negative"):  # torch's kernels of these keys would call ``_copy_from`` again, without end
         aten.impl("_copy_from", torch.library.fallthrough_kernel, lazy)
     aten.impl("resize_", _resize, _KEY)
-    aten.impl("record_stream", _record_stream, _KEY)
-    aten.impl("convolution_overrideable", _convolution, _KEY)
+    aten.impl("record_stream", lambda _tensor, _stream: None, _KEY)  # every operator is done when it returns
+    aten.impl("convolution_overrideable", functools.partial(fallback.run, torch.ops.aten.convolution.default), _KEY)
     aten.impl("convolution_backward_overrideable", _convolution_backward, _KEY)
     aten.impl("_softmax", functools.partial(_softmax, private.softmax), _KEY)
     aten.impl("_log_softmax", functools.partial(_softmax, private.log_softmax), _KEY)
-
-
-def _install_recurrent(aten: Any) -> None:
-    """Give LSTM and GRU the decompositions that torch keeps for devices without a kernel of their own."""
+    # LSTM and GRU: the decompositions that torch keeps for devices without a kernel of their own.
     for name, kernel in private.recurrent_kernels:
         for key in (_KEY, "AutogradPrivateUse1"):
             aten.impl(name, kernel, key)
@@ -80,17 +76,9 @@ def _resize(tensor: torch.Tensor, size: Sequence[int], memory_format: Any = None
     return tensor
 
 
-def _record_stream(tensor: torch.Tensor, stream: Any) -> None:
-    """Do nothing: every operator is done when it returns."""
-
-
 def _softmax(operator: Any, tensor: torch.Tensor, dim: int, half_to_float: bool) -> Any:  # noqa: FBT001  the schema's signature
     """Convert to float32 first if ``half_to_float`` is set: the CPU has no kernel that reads half and writes float32."""
     return fallback.run(operator, tensor.float() if half_to_float else tensor, dim, False)  # noqa: FBT003  the schema's signature
-
-
-def _convolution(*arguments: Any) -> Any:
-    return fallback.run(torch.ops.aten.convolution.default, *arguments)
 
 
 def _convolution_backward(  # noqa: PLR0913, PLR0917  the schema's signature

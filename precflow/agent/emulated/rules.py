@@ -2,7 +2,7 @@
 
 A rule is plain data, such as ``{"operator": "addmm", "rule": "scale", "factor": 1.01, "module": "encoder.layers.5.mlp.fc1"}``.
 Keys of every rule: ``operator`` (aten names or patterns, a list or joined by ``|``), ``rule`` (an effect of
-:mod:`~precflow.agent.emulated.effects`), ``module`` (pattern over the innermost running module; needs :func:`watch`),
+:mod:`~precflow.agent.emulated.effects`), ``module`` (pattern over the innermost running module; needs :class:`Watch`),
 ``phase`` (``forward`` or ``backward``), ``call`` (which of the matching calls, from 0; the count restarts at each forward of
 the watched model). All other keys are parameters of the effect. ``redraw`` takes only ``parameter``.
 """
@@ -107,9 +107,13 @@ def redraw(model: torch.nn.Module) -> List[str]:
     patterns = [rule.parameters["parameter"] for rule in _rules if rule.name == REDRAW]
     redrawn = []
     for name, parameter in model.named_parameters():
-        if any(fnmatchcase(name, pattern) for pattern in patterns):
-            _draw(parameter)
-            redrawn.append(name)
+        if not any(fnmatchcase(name, pattern) for pattern in patterns):
+            continue
+        values = parameter.detach().float()
+        drawn = torch.randn(parameter.shape, device=DEVICE_TYPE).to(parameter.device)
+        with torch.no_grad():
+            parameter.copy_(drawn * values.std(unbiased=False) + values.mean())
+        redrawn.append(name)
     for rule in _rules:
         rule.acted = rule.acted or (rule.name == REDRAW and bool(redrawn))
     return redrawn
@@ -120,15 +124,11 @@ def are_idle() -> bool:
     return bool(_rules) and not any(rule.acted for rule in _rules)
 
 
-def _draw(parameter: torch.nn.Parameter) -> None:
-    values = parameter.detach().float()
-    drawn = torch.randn(parameter.shape, device=DEVICE_TYPE).to(parameter.device)
-    with torch.no_grad():
-        parameter.copy_(drawn * values.std(unbiased=False) + values.mean())
-
-
 class Watch:
-    """Hooks that keep track of the running module, for rules that name one. :meth:`remove` removes them."""
+    """Hooks that keep track of the running module of a model, for rules that name one, until :meth:`remove`.
+
+    Call counts of the rules restart at each forward of the model.
+    """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._handles: List[Any] = []
@@ -143,11 +143,6 @@ class Watch:
             handle.remove()
         self._handles.clear()
         _running.clear()
-
-
-def watch(model: torch.nn.Module) -> Watch:
-    """Keep track of the running module of ``model`` from now on; call counts restart at each of its forwards."""
-    return Watch(model)
 
 
 def _enter(name: str, _module: torch.nn.Module, _arguments: Any) -> None:
@@ -168,26 +163,25 @@ def _check_rule(number: int, rule: Mapping[str, Any], problems: List[str]) -> Op
     if name not in effects.KNOWN:
         problems.append("%s: %r is no rule; known: %s" % (where, name, ", ".join(sorted(effects.KNOWN))))
         return None
-    found = len(problems)
     parameters = {key: value for key, value in rule.items() if key not in FAULT_KEYS}
     factory = effects.KNOWN[str(name)]
-    problems += [
-        "%s (%s): %s" % (where, name, text) for text in _common_problems(rule) + _parameter_problems(factory, parameters)
-    ]
-    if len(problems) > found:
+    wrong = _common_problems(rule) + _parameter_problems(factory, parameters)
+    if wrong:
+        problems += ["%s (%s): %s" % (where, name, text) for text in wrong]
         return None
     try:
         effect = factory(**parameters)
     except ValueError as error:
         problems.append("%s (%s): %s" % (where, name, error))
         return None
+    call = rule.get("call", ())
     return _ActiveRule(
         operators=_patterns(rule.get("operator", ())),
         effect=effect,
         name=str(name),
         module=rule.get("module", ""),
         phase=rule.get("phase", ""),
-        calls=frozenset(_calls(rule)),
+        calls=frozenset((call,) if isinstance(call, int) else call),
         parameters=parameters,
     )
 
@@ -196,17 +190,15 @@ def _patterns(operator: Any) -> Tuple[str, ...]:
     return tuple(operator.split("|")) if isinstance(operator, str) else tuple(operator)
 
 
-def _calls(rule: Mapping[str, Any]) -> Sequence[int]:
-    call = rule.get("call", ())
-    return (call,) if isinstance(call, int) else tuple(call)
-
-
 def _common_problems(rule: Mapping[str, Any]) -> List[str]:
     if rule["rule"] == REDRAW:
         return ["takes only parameter, not %s" % key for key in FAULT_KEYS if key in rule and key != "rule"]
     phase, module, call = rule.get("phase", ""), rule.get("module", ""), rule.get("call", ())
     operators = _patterns(rule.get("operator", ())) if isinstance(rule.get("operator", ()), (str, list, tuple)) else ()
     numbers = [call] if isinstance(call, int) else call
+    are_counts = isinstance(numbers, (list, tuple)) and all(
+        isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers
+    )
     tests = (
         (
             not operators or not all(isinstance(o, str) and o for o in operators),
@@ -215,15 +207,9 @@ def _common_problems(rule: Mapping[str, Any]) -> List[str]:
         (not isinstance(module, str), "module must be a pattern, got %r" % (module,)),
         (phase not in ("", *FAULT_PHASES), "phase must be forward or backward, got %r" % (phase,)),
         (bool(module) and phase == BACKWARD, "a backward rule cannot name a module: none is running then"),
-        (not _are_counts(numbers), "call must be numbers from 0, got %r" % (call,)),
+        (not are_counts, "call must be numbers from 0, got %r" % (call,)),
     )
     return [text for wrong, text in tests if wrong]
-
-
-def _are_counts(numbers: Any) -> bool:
-    return isinstance(numbers, (list, tuple)) and all(
-        isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers
-    )
 
 
 def _parameter_problems(factory: Callable[..., effects.Effect], given: Mapping[str, Any]) -> List[str]:

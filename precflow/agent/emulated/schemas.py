@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple
+import functools
+from typing import Any, FrozenSet, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -45,23 +46,16 @@ class Operator(NamedTuple):
     mixed: bool
 
 
-_known: Dict[Any, Operator] = {}
-
-
+@functools.lru_cache(maxsize=None)  # read again and again: the fallback runs for every operator of a model
 def read_schema(overload: Any) -> Operator:
-    """Return the facts about ``overload`` (an ``OpOverload``); its schema is read at the first call only."""
-    known = _known.get(overload)
-    if known is None:
-        known = _known[overload] = _read(overload)
-    return known
-
-
-def _read(overload: Any) -> Operator:
+    """Return the facts about ``overload`` (an ``OpOverload``)."""
     schema = private.schema_of(overload)
     base = schema.name.split("::")[-1]
     full = base + ("." + schema.overload_name if schema.overload_name else "")
     names = tuple(argument.name for argument in schema.arguments)
+    # In `add_(Tensor(a!) self, ...) -> Tensor(a!)` the label "a" says that the result is the argument `self`.
     aliased = {label: argument.name for argument in schema.arguments for label in _labels(argument)}
+    sources = [[aliased[label] for label in _labels(result) if label in aliased] for result in schema.returns]
     written = frozenset(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
     views = any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)
     draws = "generator" in names
@@ -72,7 +66,7 @@ def _read(overload: Any) -> Operator:
         positional=sum(not argument.kwarg_only for argument in schema.arguments),
         tensors=tuple(argument.name for argument in schema.arguments if str(argument.type) == "Tensor"),
         written=written,
-        sources=tuple(_source(result, aliased) for result in schema.returns),
+        sources=tuple(names[0] if names else None for names in sources),
         relabels=full in _METADATA or (views and not written),
         draws=draws,
         draws_silently=not draws and torch.Tag.nondeterministic_seeded in overload.tags,
@@ -82,7 +76,3 @@ def _read(overload: Any) -> Operator:
 
 def _labels(argument: Any) -> List[str]:
     return [] if argument.alias_info is None else list(argument.alias_info.before_set)
-
-
-def _source(result: Any, aliased: Dict[str, str]) -> Optional[str]:
-    return next((aliased[label] for label in _labels(result) if label in aliased), None)

@@ -74,7 +74,7 @@ def follow_modules(request: Request, model: torch.nn.Module) -> Iterator[None]:
         return
     from precflow.agent.emulated import rules
 
-    watch = rules.watch(model)
+    watch = rules.Watch(model)
     try:
         yield
     finally:

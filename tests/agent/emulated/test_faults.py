@@ -65,7 +65,7 @@ def errors(rules, encoder, reference, tokens):
         model = copy.deepcopy(encoder)
         rules.redraw(model)
         model = model.to(dtype).npu()
-        watch = rules.watch(model)
+        watch = rules.Watch(model)
         seen = outputs(model, tokens.npu())
         watch.remove()
         assert list(seen) == list(reference)
@@ -124,7 +124,7 @@ def test_another_order_gives_other_bits(errors):
 def test_one_operator_does_not_repeat_itself(rules, encoder, tokens, dtype):
     rules.configure(rules_of("nondeterministic_op"))
     model = copy.deepcopy(encoder).to(dtype).npu()
-    watch = rules.watch(model)
+    watch = rules.Watch(model)
     first, second = outputs(model, tokens.npu()), outputs(model, tokens.npu())
     watch.remove()
     unequal = [module for module in first if not torch.equal(first[module], second[module])]
@@ -135,7 +135,7 @@ def test_one_operator_does_not_repeat_itself(rules, encoder, tokens, dtype):
 def test_all_others_repeat_themselves(rules, encoder, tokens, name):
     rules.configure(rules_of(name))
     model = copy.deepcopy(encoder).npu()
-    watch = rules.watch(model)
+    watch = rules.Watch(model)
     first, second = outputs(model, tokens.npu()), outputs(model, tokens.npu())
     watch.remove()
     assert [module for module in first if not torch.equal(first[module].nan_to_num(), second[module].nan_to_num())] == []

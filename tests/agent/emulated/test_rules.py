@@ -52,14 +52,14 @@ def test_operators_are_names_patterns_or_lists_of_them(rules, model, operator):
 def test_a_module_is_the_innermost_running_one(rules, model, pattern, expected):
     rules.configure([{**LINEAR, "module": pattern}])
     model.npu()
-    watch = rules.watch(model)
+    watch = rules.Watch(model)
     assert changed(model) == expected
     watch.remove()
 
 
 def test_without_watching_no_module_is_known(rules, model):
     rules.configure([{**LINEAR, "module": "1.0"}])
-    watch = rules.watch(model.npu())
+    watch = rules.Watch(model.npu())
     watch.remove()
     watch.remove()
     assert changed(model) == []
@@ -68,7 +68,7 @@ def test_without_watching_no_module_is_known(rules, model):
 
 def test_an_exception_in_the_model_leaves_no_name_behind(rules, model):
     rules.configure([{**LINEAR, "module": "0"}])
-    watch = rules.watch(model.npu())
+    watch = rules.Watch(model.npu())
     with pytest.raises(RuntimeError):
         model(torch.ones(2, 5, device="npu"))
     assert changed(model) == ["0"]
@@ -78,7 +78,7 @@ def test_an_exception_in_the_model_leaves_no_name_behind(rules, model):
 @pytest.mark.parametrize(("call", "expected"), [([0], ["0"]), (2, ["1.1"]), ([0, 1], ["0", "1.0"]), ([7], [])])
 def test_calls_are_counted_anew_at_each_forward_of_the_watched_model(rules, model, call, expected):
     rules.configure([{**LINEAR, "call": call}])
-    watch = rules.watch(model.npu())
+    watch = rules.Watch(model.npu())
     assert changed(model) == expected
     assert changed(model) == expected
     watch.remove()
@@ -103,7 +103,7 @@ def test_a_phase_is_forward_backward_or_both(rules, phase, forward, backward):
 def test_a_rule_with_a_module_leaves_backward_alone(rules, model):
     model.npu()
     rules.configure([{"operator": "mm", "rule": "scale", "factor": 2.0, "module": "*"}])
-    watch = rules.watch(model)
+    watch = rules.Watch(model)
     model(torch.ones(2, 4, device="npu")).sum().backward()
     first = model[0].weight.grad.cpu().clone()
     model.zero_grad()
