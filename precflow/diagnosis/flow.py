@@ -53,7 +53,7 @@ def merge_flows(flows: Iterable[Flow]) -> Flow:
     """Return what several flows carry together; where each has a name, the first one's."""
     merged = CLEAN
     for flow in flows:
-        if flow is CLEAN or flow is merged:
+        if flow is CLEAN or flow is merged:  # most edges of a large graph: nothing is made anew for them
             continue
         if merged is CLEAN:
             merged = flow
@@ -123,9 +123,9 @@ class Tracer:
             if not self.is_equal_input(record):
                 other = self._target.get(record.identity)
                 here, there = self._outputs
-                found = find_change(record, here) or (None if other is None else find_change(other, there))
-                if found is not None:
-                    return found
+                change = find_change(record, here) or (None if other is None else find_change(other, there))
+                if change is not None:
+                    return change
         return None
 
     @functools.cached_property

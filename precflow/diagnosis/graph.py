@@ -53,7 +53,8 @@ def build_graph(calls: Iterable[Call], *, outside: frozenset[str] = frozenset())
     phases = PhaseEdges(nodes, (call for _, call in ordered))
     for key, call in ordered:
         children = inside.get(key, ())
-        start = children[0] if children else key  # a module is given its inputs before its first child runs
+        # A module is given its inputs before its first child runs, although its record comes after those of its children.
+        start = children[0] if children else key
         edges = [*_find_edges(call, start, seen, outside, phases), *phases.edges(call)]
         backward = phases.find_unfinished_backward(call)
         if backward is not None:  # the gradient depends on whatever that backward was given
@@ -75,15 +76,15 @@ def _find_inside(ordered: list[tuple[CallKey, Call]]) -> Mapping[CallKey, tuple[
     for key, call in ordered:
         if call.phase not in _NESTED:
             continue
-        here = waiting[call.rank, call.step, call.phase]
+        by_module = waiting[call.rank, call.step, call.phase]
         if not call.operator:
-            inside[key] = tuple(here.pop(call.module, ()))
-        for module in _enclosing(call, outer):
-            here[module].append(key)
+            inside[key] = tuple(by_module.pop(call.module, ()))
+        for module in _list_enclosing(call, outer):
+            by_module[module].append(key)
     return inside
 
 
-def _enclosing(call: Call, outer: dict[str, str]) -> Iterator[str]:
+def _list_enclosing(call: Call, outer: dict[str, str]) -> Iterator[str]:
     """Yield the modules that were running around a call, innermost first.
 
     Args:
@@ -91,7 +92,7 @@ def _enclosing(call: Call, outer: dict[str, str]) -> Iterator[str]:
         outer: Module -> the one around it, filled in here. It hands out the same text objects, whose hashes are known already.
 
     >>> from types import SimpleNamespace as Stub
-    >>> list(_enclosing(Stub(module="layers.0", operator="add"), {}))
+    >>> list(_list_enclosing(Stub(module="layers.0", operator="add"), {}))
     ['layers.0', 'layers', '']
     """
     module = call.module
@@ -114,35 +115,35 @@ def _find_edges(call: Call, start: CallKey, seen: _SeenOutputs, outside: frozens
     is made only if nothing else is known about any input of the call, because a wrong edge would blame the wrong call.
     """
     given = call.outputs if call.phase == GRADIENT else call.inputs  # a gradient's record is what arrived at the parameter
-    sources = [_find_recorded(record, start, seen) or _find_same_content(record, start, seen) for record in given]
-    anything = any(source is not None for source in sources)
+    sources = [_find_source(record, start, seen) for record in given]
+    any_known = any(source is not None for source in sources)
     for record, source in zip(given, sources, strict=True):
         from_outside = bool(record.content) and record.content in outside
         if record.weight:
             yield Edge(record, source or phases.find_weight(call, record))
-        elif source is not None or (call.phase == FORWARD and (anything or from_outside)):
+        elif source is not None or (call.phase == FORWARD and (any_known or from_outside)):
             yield Edge(record, source)
-        elif call.phase in _NESTED and not anything:
+        elif call.phase in _NESTED and not any_known:
             guess = _find_latest(seen.by_shape.get((call.phase, record.shape), []), start)
             if guess is not None or call.phase == FORWARD:
                 yield Edge(record, guess, guessed=guess is not None)
 
 
-def _find_recorded(record: Record, start: CallKey, seen: _SeenOutputs) -> OutputKey | None:
-    if record.source is None:
-        return None
-    rank, step, _ = start
-    order, index = record.source
-    output = ((rank, step, order), index)
-    return output if output in seen.outputs and output[0] < start else None
-
-
-def _find_same_content(record: Record, start: CallKey, seen: _SeenOutputs) -> OutputKey | None:
+def _find_source(record: Record, start: CallKey, seen: _SeenOutputs) -> OutputKey | None:
+    """Return the output that an input was recorded to come from, else the latest one with the same content."""
+    if record.source is not None:
+        rank, step, _ = start
+        order, index = record.source
+        output = ((rank, step, order), index)
+        if output in seen.outputs and output[0] < start:
+            return output
     return None if record.weight else _find_latest(seen.by_content.get(record.known, []), start)
 
 
 def _find_latest(outputs: list[OutputKey], start: CallKey) -> OutputKey | None:
     """Return the last of some sorted outputs before ``start`` in the same rank and step."""
-    position = bisect.bisect_left(outputs, (start, ""))
-    found = outputs[position - 1] if position else None
-    return found if found and found[0][:2] == start[:2] else None
+    position = bisect.bisect_left(outputs, (start, ""))  # "" sorts before the index of every output of `start` itself
+    if not position:
+        return None
+    key, index = outputs[position - 1]
+    return (key, index) if key[:2] == start[:2] else None

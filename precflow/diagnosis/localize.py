@@ -75,13 +75,14 @@ def localize(
     """
     outside = frozenset(entry.content for entry in reference.header.inputs.entries.values())
     nodes = build_graph(reference.calls(), outside=outside)
-    worst_last = sorted(judged, key=lambda one: one.status in MISALIGNED_STATUSES)  # of equal identities the worst wins
-    statuses = {one.record: one for one in worst_last}
-    tracer = Tracer(nodes, target.calls(), {one.record: one for one in measures}, statuses, judge_input)
+    worst_last = sorted(judged, key=lambda record: record.status in MISALIGNED_STATUSES)  # of equal identities the worst wins
+    statuses = {record.record: record for record in worst_last}
+    by_record = {measure.record: measure for measure in measures}
+    tracer = Tracer(nodes, target.calls(), by_record, statuses, judge_input)
     search = _SuspectSearch(nodes, tracer)
     for node in nodes.values():
         search.visit(node)
-    roles = {one.record: search.roles.get(one.record, "unknown") for one in judged}
+    roles = {record.record: search.roles.get(record.record, "unknown") for record in judged}
     suspects = search.rank() or _find_earliest(nodes, tracer)
     return Region(
         start=suspects[0].name if suspects else "",
@@ -121,7 +122,9 @@ class _SuspectSearch:
         arriving = self.tracer.arriving(node)
         texts = [record.text for record in node.call.outputs]
         self.tracer.leave(node, arriving, texts)
-        blamed = node.key in self.clear  # for what it computes between the calls inside it
+        # A module whose own code was blamed while a call inside it was visited: what is wrong about its output starts here,
+        # although a record inside it fails.
+        blamed = node.key in self.clear
         self.guessed += sum(edge.guessed for edge in node.edges)
         for record in texts:
             status = self.tracer.status(record)
@@ -152,9 +155,13 @@ class _SuspectSearch:
         return (*(self.clear[key] for key in clear), *(self.accumulated[key] for key in sorted(self.accumulated)))
 
     def _may_come_from_another_rank(self, key: CallKey) -> bool:
+        if not self.clear[key].changed:  # a collective changes its tensors in place, without a record of it
+            return False
         rank, step, _ = key
-        others = [other for other in self.clear if other[0] != rank and other[1] <= step] if self.clear[key].changed else []
-        return any(not self.clear[other].changed for other in others)
+        return any(
+            other_rank != rank and other_step <= step and not suspect.changed
+            for (other_rank, other_step, _), suspect in self.clear.items()
+        )
 
     def _add_suspect(self, node: CallNode, status: Judged, arriving: Flow) -> None:
         """Suspect a call for its failing output; of several outputs the one furthest over its limit counts."""
@@ -167,17 +174,20 @@ class _SuspectSearch:
 
     def _comes_from_around(self, node: CallNode) -> bool:
         """Tell whether the error is that of an input that a module's own code made, and blame that module."""
-        found = self.tracer.unrecorded.find_failing(node)
-        if found is None or found.module is None:
+        unrecorded = self.tracer.unrecorded.find_failing(node)
+        if unrecorded is None or unrecorded.module is None:
             return False
-        if self.tracer.fails_before(found.module, node):
+        module = unrecorded.module
+        if self.tracer.fails_before(module, node):
             return True
-        statuses = (self.tracer.status(record.text) for record in found.module.call.outputs)
-        failing = next((one for one in statuses if one is not None and one.status in MISALIGNED_STATUSES), None)
-        if failing is not None:
-            why = f"what it computes itself was not recorded, and {found.text} does not agree, though all before that does"
-            self.clear.setdefault(found.module.key, _make_suspect(found.module, failing, why))
-        return failing is not None
+        for record in module.call.outputs:
+            status = self.tracer.status(record.text)
+            if status is not None and status.status in MISALIGNED_STATUSES:
+                text = unrecorded.text
+                why = f"what it computes itself was not recorded, and {text} does not agree, though all before that does"
+                self.clear.setdefault(module.key, _make_suspect(module, status, why))
+                return True
+        return False  # nothing shows that the module's own code went wrong
 
     def _blame_movement(self, arriving: Flow) -> None:
         """Suspect the movement that changed values; it is not judged itself, so only what comes after it fails."""
@@ -232,8 +242,8 @@ def _explain(node: CallNode, status: Judged, arriving: Flow, tracer: Tracer, cha
 def _describe_wrong_inputs(node: CallNode, arriving: Flow, tracer: Tracer) -> str:
     """Say which inputs differ or may differ; ``""`` if none does."""
     unrecorded = tracer.unrecorded
-    if (found := unrecorded.find_failing(node)) is not None:
-        return f"{found.text}, which nothing recorded made, does not agree"
+    if (failing := unrecorded.find_failing(node)) is not None:
+        return f"{failing.text}, which nothing recorded made, does not agree"
     if index := unrecorded.find_undecided(node):
         return f"its input {index}, which nothing recorded made, cannot be compared"
     if arriving.outside and not unrecorded.all_agree(node):
@@ -276,8 +286,8 @@ def _name_call(text: str) -> str:
         identity = parse_identity(text)
     except ValueError:
         return text
-    place = module_text(identity.module, identity.call)
-    return f"{place} / {identity.operator}" if identity.operator else place
+    module = module_text(identity.module, identity.call)
+    return f"{module} / {identity.operator}" if identity.operator else module
 
 
 def _describe_starts(reference: Header, target: Header) -> list[str]:
@@ -285,15 +295,15 @@ def _describe_starts(reference: Header, target: Header) -> list[str]:
     parts = (("weights", reference.weights, target.weights), ("inputs", reference.inputs, target.inputs))
     return [
         f"the {part} of the two sides differ already"
-        for part, one, other in parts
-        if one.digest and other.digest and one.digest != other.digest
+        for part, here, there in parts
+        if here.digest and there.digest and here.digest != there.digest
     ]
 
 
 def _write_notes(
     judged: Sequence[Judged], roles: Mapping[str, str], suspects: Sequence[Suspect], search: _SuspectSearch
 ) -> list[str]:
-    failing = [one.record for one in judged if one.status in MISALIGNED_STATUSES]
+    failing = [record.record for record in judged if record.status in MISALIGNED_STATUSES]
     lost = sum(roles[record] == "unknown" for record in failing)
     notes = []
     if len(suspects) > 1:

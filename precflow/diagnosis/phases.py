@@ -62,8 +62,8 @@ class PhaseEdges:
     def find_weight(self, call: Call, record: Record) -> OutputKey | None:
         """Return the optimizer's call that made a weight in an earlier step."""
         module, _, name = record.weight.rpartition(".")
-        made = self._weights.get((call.rank, module), {}).get((name, OPTIMIZER), ())
-        return next((place for _, place in made if place[0] < (call.rank, call.step, 0)), None)
+        sources = self._weights.get((call.rank, module), {}).get((name, OPTIMIZER), ())
+        return next((output for _, output in sources if output[0] < (call.rank, call.step, 0)), None)
 
     def find_unfinished_backward(self, call: Call) -> Call | None:
         """Return the backward that a gradient comes from, if that backward completes only after the gradient.
@@ -73,9 +73,9 @@ class PhaseEdges:
         if call.phase != GRADIENT:
             return None
         done = len(self._done_backwards.get(self._find_user(call), ()))
-        return next((backward for number, backward in self._summed_backwards(call) if number >= done), None)
+        return next((backward for number, backward in self._find_summed_backwards(call) if number >= done), None)
 
-    def _summed_backwards(self, call: Call) -> Iterator[tuple[int, Call]]:
+    def _find_summed_backwards(self, call: Call) -> Iterator[tuple[int, Call]]:
         """Yield the backwards of a module that a gradient is the sum of, numbered in the step.
 
         A module that ran three times in one forward has three backwards and one gradient, their sum. A step that accumulates
@@ -89,54 +89,56 @@ class PhaseEdges:
     def edges(self, call: Call) -> Iterator[Edge]:
         """Yield the edges of a call besides those of its inputs."""
         if call.phase == FORWARD:
-            yield from () if call.operator else self._own_weights(call)
+            yield from () if call.operator else self._list_own_weights(call)
         elif call.phase == BACKWARD:
-            yield from () if call.operator else self._of_forward(call)
+            yield from () if call.operator else self._list_forward_edges(call)
         elif call.phase == GRADIENT:
-            yield from self._of_gradient(call)
+            yield from self._list_gradient_edges(call)
         else:
-            yield from self._of_optimizer(call)
+            before = [edge for record in call.outputs[:1] for edge in self._find_earlier_gradient(call, record)]
+            yield from before or self._list_arrivals(call)  # gradients may not have been recorded
+            yield from self._list_own_weights(call)
 
-    def _own_weights(self, call: Call) -> Iterator[Edge]:
+    def _list_own_weights(self, call: Call) -> Iterator[Edge]:
         """Yield what made the weights of a module in earlier steps: gradients, the optimizer, its state included."""
         for sources in self._weights.get((call.rank, call.module), {}).values():
-            for record, place in sources:
-                if place[0] < (call.rank, call.step, 0):
-                    yield Edge(record, place)
+            for record, output in sources:
+                if output[0] < (call.rank, call.step, 0):  # order 0 of this step: everything of earlier steps
+                    yield Edge(record, output)
 
-    def _of_forward(self, call: Call) -> Iterator[Edge]:
+    def _list_forward_edges(self, call: Call) -> Iterator[Edge]:
         """Yield what a module's forward was given and made; if it was not recorded, what the whole forward made last."""
         when = (call.rank, call.step)
         key = self._forward.get((*when, call.module), {}).get(call.call)
         if key is not None:
             node = self._nodes[key]
             yield from (edge for edge in node.edges if edge.source is not None)
-            yield from self._outputs(node.call)
+            yield from self._list_outputs(node.call)
         if (key is None or call.module == ROOT_MODULE) and when in self._end:
-            yield from self._outputs(self._nodes[self._end[when]].call)
+            yield from self._list_outputs(self._nodes[self._end[when]].call)
 
-    def _of_gradient(self, call: Call) -> Iterator[Edge]:
+    def _list_gradient_edges(self, call: Call) -> Iterator[Edge]:
         """Yield what arrived at the module that holds a parameter, and the gradient that was there before."""
         backwards = self._done_backwards.get(self._find_user(call), ())
-        done = [backwards[number] for number, _ in self._summed_backwards(call) if number < len(backwards)]
+        done = [backwards[number] for number, _ in self._find_summed_backwards(call) if number < len(backwards)]
         for key in done:
             yield from self._nodes[key].edges
         if not done and self.find_unfinished_backward(call) is None:
-            yield from self._arrived(call)
+            yield from self._list_arrivals(call)
         for record in call.outputs:
-            yield from self._earlier_gradient(call, record)
+            yield from self._find_earlier_gradient(call, record)
 
-    def _arrived(self, call: Call) -> Iterator[Edge]:
+    def _list_arrivals(self, call: Call) -> Iterator[Edge]:
         """Yield what the module's last backward was given; if none was recorded, what its forward and the whole one made."""
         user = self._find_user(call)
         backwards = self._done_backwards.get(user)
         if backwards:
             yield from self._nodes[backwards[-1]].edges
             return
-        made = [*self._forward.get(user, {}).values(), self._end.get(user[:2])]
-        for key in (key for key in made if key is not None):
+        ends = [*self._forward.get(user, {}).values(), self._end.get(user[:2])]
+        for key in (key for key in ends if key is not None):
             yield from (edge for edge in self._nodes[key].edges if edge.source is not None)
-            yield from self._outputs(self._nodes[key].call)
+            yield from self._list_outputs(self._nodes[key].call)
 
     def _find_user(self, call: Call) -> _ModuleKey:
         """Return the module that uses a parameter: its own, or the innermost around it that ran.
@@ -151,18 +153,13 @@ class PhaseEdges:
             module = module.rpartition(".")[0]
         return (call.rank, call.step, module)
 
-    def _of_optimizer(self, call: Call) -> Iterator[Edge]:
-        before = [edge for record in call.outputs[:1] for edge in self._earlier_gradient(call, record)]
-        yield from before or self._arrived(call)  # gradients may not have been recorded
-        yield from self._own_weights(call)
-
-    def _earlier_gradient(self, call: Call, record: Record) -> Iterator[Edge]:
+    def _find_earlier_gradient(self, call: Call, record: Record) -> Iterator[Edge]:
         known = self._gradients.get((call.rank, call.step, call.module, record.index))
         if known is not None:
             yield Edge(*known)
 
     @staticmethod
-    def _outputs(call: Call) -> Iterator[Edge]:
+    def _list_outputs(call: Call) -> Iterator[Edge]:
         return (Edge(record, (key_of(call), record.index)) for record in call.outputs)
 
 

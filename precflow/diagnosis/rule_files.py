@@ -13,8 +13,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from precflow.config.documents import Document, dotted, read
-from precflow.config.documents import display_path as shown_path
+from precflow.config.documents import Document, display_path, dotted, read
 from precflow.diagnosis.evidence.names import EVIDENCE, OF_SUSPECT
 from precflow.diagnosis.findings import CERTAINTIES
 from precflow.diagnosis.rule_templates import check_template
@@ -27,6 +26,7 @@ _CONDITIONS = ("when", "certain_when")
 _TEXTS = ("title", "where", "why", "fix", "try_it")
 _LISTS = ("evidence", "sources")
 _IDENTIFIER = re.compile(r"PF\d{3}")
+# Not PF001 and the like: a rule that precflow adds later could have the same id.
 _OF_TEAM = re.compile(r"(?!PF\d)[A-Z]{2,8}\d{3}")
 
 
@@ -67,8 +67,8 @@ class AdviceRule:
     explains: bool = True
 
 
-_KEYS = {one.name: one for one in fields(AdviceRule)}
-_NEEDED = tuple(name for name, one in _KEYS.items() if one.default is MISSING)
+_KEYS = {field.name: field for field in fields(AdviceRule)}
+_NEEDED = tuple(name for name, field in _KEYS.items() if field.default is MISSING)
 
 
 def load_rules(folders: Sequence[Path], team: Sequence[Path] = ()) -> list[AdviceRule]:
@@ -85,14 +85,14 @@ def load_rules(folders: Sequence[Path], team: Sequence[Path] = ()) -> list[Advic
     rules: list[AdviceRule] = []
     problems: list[Problem] = []
     for path in (path for folder in (*folders, *team) for path in sorted(folder.glob("*.yaml"))):
-        found, rule = check_file(path, of_team=path.parent in team)
-        problems += found
+        wrong, rule = check_file(path, of_team=path.parent in team)
+        problems += wrong
         if rule is not None:
             rules.append(rule)
             files.setdefault(rule.id, []).append(path)
     problems += [
-        Problem(", ".join(map(shown_path, paths)), one, "stands in more than one file")
-        for one, paths in files.items()
+        Problem(", ".join(map(display_path, paths)), identifier, "stands in more than one file")
+        for identifier, paths in files.items()
         if paths[1:]
     ]
     if problems:
@@ -107,14 +107,14 @@ def load_rules(folders: Sequence[Path], team: Sequence[Path] = ()) -> list[Advic
 def check_file(path: Path, *, of_team: bool) -> tuple[list[Problem], AdviceRule | None]:
     """Return what is wrong with one file, each problem with its line, and its rule if nothing is."""
     document = read(path, "rule", path.stem)
-    problems = [Problem(one.place, one.key or path.stem, one.message) for one in document.problems]
+    problems = [Problem(problem.place, problem.key or path.stem, problem.message) for problem in document.problems]
     problems += [] if problems else list(_find_problems(document, _OF_TEAM if of_team else _IDENTIFIER))
     values: dict[str, Any] = {key: tuple(value) if key in _LISTS else value for key, value in document.data.items()}
     return problems, None if problems else AdviceRule(**values)
 
 
 def _find_problems(document: Document, identifier: re.Pattern[str]) -> Iterator[Problem]:
-    plain, whole = document.data, shown_path(document.path)
+    plain, whole = document.data, display_path(document.path)
     for key in (key for key in plain if key not in _KEYS):
         yield Problem(document.marks[(key,)].place, dotted((key,)), f"no such key; a rule has {', '.join(_KEYS)}")
     for key in (key for key in _NEEDED if not plain.get(key)):
@@ -128,7 +128,7 @@ def _check_value(path: Path, key: str, value: Any, about: Any, identifier: re.Pa
     """Yield what is wrong with one value."""
     choices = {"certainty": CERTAINTIES, "about": ABOUT, "rank": RANKS, "explains": (True, False)}
     if key in choices:
-        if not (isinstance(value, type(choices[key][0])) and value in choices[key]):
+        if not (isinstance(value, type(choices[key][0])) and value in choices[key]):  # 1 is in (True, False), but no bool
             yield f"is {value!r}; expected one of {', '.join(map(str, choices[key]))}"
     elif key in _LISTS:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):

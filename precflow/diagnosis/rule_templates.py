@@ -17,13 +17,14 @@ from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from precflow.diagnosis.evidence.names import shown
+from precflow.diagnosis.evidence.names import format_evidence
 
 _LONGEST = 4000  # characters of a template
 _LONGEST_MADE = 1_000_000  # characters of what one join or sum makes
 _FILTERS = frozenset(
     "abs capitalize default first float int join last length lower max min round shown sort string sum unique upper".split()
 )
+# Other methods of a text could take any amount of memory: ``"a".ljust(1000000000)`` makes a gigabyte.
 _METHODS = frozenset("endswith split startswith".split())
 _ALLOWED_NODES = (
     *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.If, nodes.CondExpr, nodes.Const, nodes.Name, nodes.List),
@@ -87,6 +88,7 @@ def _find_refused(tree: nodes.Template) -> Iterator[str]:
 class _Sandbox(ImmutableSandboxedEnvironment):
     """A Jinja sandbox in which no value grows beyond what a sentence needs."""
 
+    # Jinja computes these itself unless they are named here: "a" * 10**9 and "%1000000000d" % 1 are short and make a gigabyte.
     intercepted_binops = frozenset(["*", "%", "+"])
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -95,10 +97,10 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         Raises:
             SecurityError: A text or list is multiplied or formatted, or a sum of them is too long.
         """
-        grown = [value for value in (left, right) if isinstance(value, (str, bytes, list, tuple))]
-        if grown and operator != "+":
+        sized = [value for value in (left, right) if isinstance(value, (str, bytes, list, tuple))]
+        if sized and operator != "+":
             raise SecurityError(f"{operator} is for numbers")
-        if sum(len(value) for value in grown) > _LONGEST_MADE:
+        if sum(len(value) for value in sized) > _LONGEST_MADE:
             raise SecurityError(f"+ makes more than {_LONGEST_MADE} characters")
         return super().call_binop(context, operator, left, right)
 
@@ -123,7 +125,7 @@ def _round(value: float, digits: int = 0) -> float:
 @functools.lru_cache(maxsize=1)
 def _sandbox() -> _Sandbox:
     sandbox = _Sandbox(autoescape=False)  # plain text; the report escapes what it shows
-    sandbox.filters["shown"] = shown
+    sandbox.filters["shown"] = format_evidence
     sandbox.filters["join"] = _join
     sandbox.filters["round"] = _round
     return sandbox

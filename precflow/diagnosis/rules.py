@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import UndefinedError
 
-from precflow.diagnosis.evidence.names import EVIDENCE, shown
+from precflow.diagnosis.evidence.names import EVIDENCE, format_evidence
 from precflow.diagnosis.findings import CERTAINTIES, Finding
 from precflow.diagnosis.rule_files import RANKS, AdviceRule
 from precflow.diagnosis.rule_templates import compile_condition, compile_text
@@ -45,7 +45,11 @@ def advise(evidence: Mapping[str, Any], rules: Sequence[AdviceRule]) -> list[Fin
     unexplained = [(number, suspect) for number, suspect in enumerate(suspects) if number not in explained]
     matches += [match for rule in rules if rule.about == "unexplained" for match in _match(rule, unexplained)]
     by_rule: dict[str, list[_Match]] = {}
-    for match in sorted(matches, key=_standing):
+    best_first = sorted(
+        matches,
+        key=lambda match: (CERTAINTIES.index(match.certainty), RANKS.index(match.rule.rank), match.order, match.rule.id),
+    )
+    for match in best_first:
         by_rule.setdefault(match.rule.id, []).append(match)
     return [_write_finding(same) for same in by_rule.values()]
 
@@ -77,35 +81,27 @@ def _holds(rule: AdviceRule, condition: str, evidence: Mapping[str, Any]) -> boo
         ) from error
 
 
-def _standing(match: _Match) -> tuple[int, int, int, str]:
-    """Return what matches are sorted by: best first."""
-    return CERTAINTIES.index(match.certainty), RANKS.index(match.rule.rank), match.order, match.rule.id
-
-
 def _write_finding(same: Sequence[_Match]) -> Finding:
     """Turn the matches of one rule into one finding: the first in full, the others by name."""
     first = same[0]
     rule, evidence = first.rule, first.evidence
     others = [_fill_in(match.rule.where, match.evidence) for match in same[1:]]
     also = (("also at", ", ".join(others)),) if others else ()
+    known = [(name, evidence[name]) for name in rule.evidence if name in evidence]
+    # Empty texts and lists are left out; 0 and "no" are facts.
+    measured = [(EVIDENCE[name].label, format_evidence(value)) for name, value in known if value not in ("", [], ())]
     return Finding(
         rule=rule.id,
         title=_fill_in(rule.title, evidence),
         certainty=first.certainty,
         where=_fill_in(rule.where, evidence),
         site=str(evidence.get("site", "")) if rule.about != "run" else "",
-        evidence=(*_list_evidence(rule.evidence, evidence), *also),
+        evidence=(*measured, *also),
         why=_fill_in(rule.why, evidence),
         fix=_fill_in(rule.fix, evidence),
         try_it=_fill_in(rule.try_it, evidence),
         sources=rule.sources,
     )
-
-
-def _list_evidence(names: Iterable[str], evidence: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return label and value of the evidence that a rule shows; empty texts and lists are left out, 0 and "no" are not."""
-    known = [(name, evidence[name]) for name in names if name in evidence]
-    return [(EVIDENCE[name].label, shown(value)) for name, value in known if value not in ("", [], ())]
 
 
 def _fill_in(source: str, evidence: Mapping[str, Any]) -> str:

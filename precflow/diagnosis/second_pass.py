@@ -60,11 +60,11 @@ class SecondPass:
         if not (self.undecided or self.failing):
             return "no second pass: nothing is suspect or undecided"
         counts = ((self.failing, "failing record"), (self.undecided, "undecided record"))
-        found = " and ".join(_count(count, what) for count, what in counts if count)
+        reasons = " and ".join(_count(count, what) for count, what in counts if count)
         left = f", {_count(self.left_out, 'call')} left out by capture.budget" if self.left_out else ""
         if not self.rules:
-            return f"no second pass: {found}{left or ', and every tensor of them is kept already'}"
-        return f"{_count(self.calls, 'call')} to look into ({found}){left}"
+            return f"no second pass: {reasons}{left or ', and every tensor of them is kept already'}"
+        return f"{_count(self.calls, 'call')} to look into ({reasons}){left}"
 
 
 def choose_calls(  # noqa: PLR0913  two dumps, what was made of them, and two settings of the recipe, all by name
@@ -88,7 +88,7 @@ def choose_calls(  # noqa: PLR0913  two dumps, what was made of them, and two se
     """
     nodes = build_graph(reference.calls())
     sides = (_SideBudget(reference.calls()), _SideBudget(target.calls()))
-    taken: list[CallKind] = []
+    chosen: list[CallKind] = []
     left_out = 0
     for kind in dict.fromkeys(_rank_kinds(nodes, judged, region)):
         if not all(side.calls[kind] for side in sides) or not any(side.lacks_tensor(kind) for side in sides):
@@ -96,15 +96,15 @@ def choose_calls(  # noqa: PLR0913  two dumps, what was made of them, and two se
         if budget and max(side.size_with(kind) for side in sides) > budget:
             left_out += len(sides[0].calls[kind])  # smaller ones that come later may still fit
             continue
-        taken.append(kind)
+        chosen.append(kind)
         for side in sides:
             side.take(kind)
     return SecondPass(
-        rules=tuple(_write_rules(taken, Selection(rules=rules), sides[0])),
+        rules=tuple(_write_rules(chosen, Selection(rules=rules), sides[0])),
         dumps={"reference": reference.header.content, "target": target.header.content},
-        calls=sum(len(sides[0].calls[kind]) for kind in taken),
-        undecided=sum(one.status == UNDECIDED for one in judged),
-        failing=sum(one.status in MISALIGNED_STATUSES for one in judged),
+        calls=sum(len(sides[0].calls[kind]) for kind in chosen),
+        undecided=sum(record.status == UNDECIDED for record in judged),
+        failing=sum(record.status in MISALIGNED_STATUSES for record in judged),
         left_out=left_out,
         bytes={name: side.bytes for name, side in zip(("reference", "target"), sides, strict=True)},
     )
@@ -135,9 +135,11 @@ class _SideBudget:
 
     def size_with(self, kind: CallKind) -> int:
         """Return how many bytes the dump needs if it has these calls too."""
-        found = self.calls[kind]
-        new = {one.key: tensor_bytes(one) for call in found for one in _stored_records(call) if one.key not in self._contents}
-        lines = sum(len(call.inputs) + len(call.outputs) for call in found)
+        calls = self.calls[kind]
+        stored = [record for call in calls for record in _stored_records(call)]
+        # By key, because a dump keeps equal content once: an output that is the next call's input costs its bytes one time.
+        new = {record.key: tensor_bytes(record) for record in stored if record.key not in self._contents}
+        lines = sum(len(call.inputs) + len(call.outputs) for call in calls)
         return self.bytes + sum(new.values()) + DETAIL_FACTS["tensors"].line_bytes * lines
 
     def take(self, kind: CallKind) -> None:
@@ -164,15 +166,15 @@ def _rank_kinds(nodes: Mapping[CallKey, CallNode], judged: Sequence[Judged], reg
     for node in suspects:
         before = [nodes[edge.source[0]] for edge in node.edges if edge.source is not None]
         yield from (kind_of(near.call) for near in (*before, *consumers[key_of(node.call)]) if not near.call.movement)
-    statuses = [one for one in judged if one.record in owners]
-    yield from (kind_of(owners[one.record].call) for one in statuses if one.status == UNDECIDED)
-    yield from (kind_of(owners[one.record].call) for one in statuses if one.status in MISALIGNED_STATUSES)
+    known = [record for record in judged if record.record in owners]
+    yield from (kind_of(owners[record.record].call) for record in known if record.status == UNDECIDED)
+    yield from (kind_of(owners[record.record].call) for record in known if record.status in MISALIGNED_STATUSES)
 
 
-def _write_rules(taken: Iterable[CallKind], selection: Selection, side: _SideBudget) -> Iterator[Mapping[str, Any]]:
+def _write_rules(kinds: Iterable[CallKind], selection: Selection, side: _SideBudget) -> Iterator[Mapping[str, Any]]:
     """Yield capture rules that match these kinds: modules with the same operators share one."""
     operators: dict[tuple[Any, ...], list[str]] = defaultdict(list)
-    for kind in taken:
+    for kind in kinds:
         level, module, operator, phase, step, rank = kind
         class_name = side.calls[kind][0].class_name
         part = selection.choose(level, module, class_name, operator, phase, step, rank).part
@@ -180,9 +182,9 @@ def _write_rules(taken: Iterable[CallKind], selection: Selection, side: _SideBud
     modules: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for (level, phase, step, rank, part, module), names in operators.items():
         modules[(level, phase, step, rank, part, tuple(sorted(names)))].append(module)
-    for (level, phase, step, rank, part, names), found in modules.items():
+    for (level, phase, step, rank, part, names), sharing in modules.items():
         yield {
-            "match": [literal_pattern(module_text(module)) for module in found],
+            "match": [literal_pattern(module_text(module)) for module in sharing],
             **({"operator": [literal_pattern(name) for name in names]} if any(names) else {}),
             "level": [level],
             "phase": [phase],

@@ -64,7 +64,7 @@ class UnrecordedInputs:
         self._nodes = nodes
         self._target = target
         self._judge_input = judge_input
-        self._known: dict[int, Judged] = {}  # by id of the record: an input is read and judged once
+        self._known: dict[int, Judged] = {}  # by id() of the record: an input is read and judged once
 
     def find_failing(self, node: CallNode) -> UnrecordedInput | None:
         """Return the first input without a maker that is over its limit, of those that a call depends on."""
@@ -114,11 +114,11 @@ class UnrecordedInputs:
     @functools.cached_property
     def _around(self) -> Mapping[CallKey, CallNode]:
         """The innermost module around each call: the first that is done after it."""
-        found: dict[CallKey, CallNode] = {}
+        around: dict[CallKey, CallNode] = {}
         for node in self._nodes.values():
             for key in node.inside:
-                found.setdefault(key, node)
-        return found
+                around.setdefault(key, node)
+        return around
 
 
 @dataclass(frozen=True)
@@ -154,26 +154,18 @@ def find_change(record: Record, outputs: Outputs) -> TensorChange | None:
         record: Of a call in the same dump.
         outputs: All outputs of the dump.
     """
-    if record.source is None or record.weight or _is_transposable(record.shape):
+    shape = record.shape
+    # ``x.T`` is an attribute and not a call, so it is not recorded. If a transposed tensor has the same shape as before, its
+    # other content is no change: ``(3, 3)``, or the last two axes of ``(2, 8, 8)`` swapped.
+    is_transposable = len(shape) > 1 and (shape == shape[::-1] or shape[-1] == shape[-2])
+    if record.source is None or record.weight or is_transposable:
         return None
-    identity = record.identity
-    found = outputs.get(((identity.rank, identity.step, record.source[0]), record.source[1]))
-    if found is None:
+    order, index = record.source
+    call, output = outputs.get(((record.identity.rank, record.identity.step, order), index), (None, None))
+    if call is None or output is None or (output.dtype, output.shape, output.part) != (record.dtype, shape, record.part):
         return None
-    call, made = found
-    alike = (made.dtype, made.shape, made.part) == (record.dtype, record.shape, record.part)
-    if not alike or _is_same(made, record):
-        return None
-    return TensorChange(record, call.name, call.site)
-
-
-def _is_same(one: Record, other: Record) -> bool:
-    """Tell whether two records have the same bits, as far as can be seen: two unknown contents count as the same."""
-    if one.content and other.content:
-        return one.content == other.content
-    return not (one.mark and other.mark) or one.mark == other.mark
-
-
-def _is_transposable(shape: tuple[int, ...]) -> bool:
-    """Tell whether a transposed view has the same shape: ``x.T`` is an attribute and not a call, so it is not recorded."""
-    return len(shape) > 1 and (shape == shape[::-1] or shape[-1] == shape[-2])
+    if output.content and record.content:
+        is_same = output.content == record.content
+    else:  # without content ids the marks tell, if both have one
+        is_same = not (output.mark and record.mark) or output.mark == record.mark
+    return None if is_same else TensorChange(record, call.name, call.site)

@@ -44,18 +44,23 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         blockers: What made a comparison meaningless; then no tensor is read.
         incomplete: What is damaged in a dump or was never sealed, in words.
     """
-    statuses = {one.record: one for one in judged}
+    statuses = {record.record: record for record in judged}
+    families = {operator_families.find_family(suspect.operator) for suspect in region.suspects}
     observed = [] if blockers else observe(reference, target, region.suspects[:SUSPECTS])
     headers, same = (reference.header, target.header), config.environment.same
     same_dtype = reference.header.dtype == target.header.dtype
     traces = None if blockers else overflow.trace_sides(reference, target, measures)
     steps = skipped_steps.NOTHING if traces is None else skipped_steps.find_skipped_steps(*traces)
-    unexplained = [one for one in judged if one.status not in UNPAIRED or not steps.explains(one.record)]
+    # The records of a step that one side skipped are missing for a known reason, which is a finding of its own.
+    unexplained = [record for record in judged if record.status not in UNPAIRED or not steps.explains(record.record)]
     return {
         "recipe": config.recipe,
         "keep_tensors": keep_tensors(config),
         **run.gather(*headers, same=same, measures=measures, judged=unexplained, incomplete=incomplete),
-        **_gather_from_region(region),
+        "suspect_count": len(region.suspects),
+        "suspects_all_matmul": families == {"matmul"},
+        "unrepeatable_reference": _select_side(region.unrepeatable, "reference"),
+        "unrepeatable_target": _select_side(region.unrepeatable, "target"),
         **({} if traces is None else {**overflow.gather(*traces), **steps.evidence}),
         "suspects": [
             suspect.gather(call, statuses.get(call.suspect.record, _NOT_JUDGED), same_dtype=same_dtype) for call in observed
@@ -70,17 +75,6 @@ def keep_tensors(config: RunConfig) -> str:
     return "capture=tensors" if once or capture.detail == ESCALATING else "capture=escalating"
 
 
-def _gather_from_region(region: Region) -> dict[str, Any]:
-    """Return the evidence that localization found."""
-    kinds = {operator_families.find_family(one.operator) for one in region.suspects}
-    return {
-        "suspect_count": len(region.suspects),
-        "suspects_all_matmul": kinds == {"matmul"},
-        "unrepeatable_reference": _names_of_side(region.unrepeatable, "reference"),
-        "unrepeatable_target": _names_of_side(region.unrepeatable, "target"),
-    }
-
-
-def _names_of_side(names: Sequence[str], side: str) -> list[str]:
+def _select_side(names: Sequence[str], side: str) -> list[str]:
     """Return the names of one side; the region has ``side: name``, which ``result.json`` shows."""
     return [name.removeprefix(f"{side}: ") for name in names if name.startswith(f"{side}: ")]

@@ -106,7 +106,9 @@ def find_narrow_type(values: Array) -> str:
     finite = np.unique(values[np.isfinite(values)])
     if finite.size < _ENOUGH:
         return ""
-    return next((name for name, dtype in _NARROW if _fits(finite, dtype)), "")
+    with np.errstate(over="ignore"):  # 1e6 becomes infinite in float16, which is not the same value any more
+        exact = (name for name, dtype in _NARROW if np.array_equal(finite.astype(dtype).astype(np.float64), finite))
+        return next(exact, "")
 
 
 def count_error_bits(relative: float) -> float:
@@ -129,8 +131,3 @@ def _unexplained_energy(x: Array, y: Array) -> float:
     slope = np.divide(np.sum(inner * outer, axis=1), energy, out=np.zeros_like(energy), where=energy > 0.0)
     rest = outer - slope[:, None] * inner
     return float(np.sum(rest * rest))
-
-
-def _fits(values: Array, dtype: np.dtype[np.generic]) -> bool:
-    with np.errstate(over="ignore"):
-        return bool(np.array_equal(values.astype(dtype).astype(np.float64), values))

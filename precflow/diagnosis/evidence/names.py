@@ -130,18 +130,17 @@ EVIDENCE: dict[str, EvidenceName] = {**_RUN, **_SUSPECT}
 """Name -> label and meaning. Names of a suspect are known only in rules about one."""
 OF_SUSPECT = frozenset(_SUSPECT)
 
-
 _NEAR_ONE = 0.9
 _LISTED = 5
 
 
-def shown(value: Any) -> str:
-    """Return a value of evidence as a person reads it.
+def format_evidence(value: Any) -> str:
+    """Return a value of evidence as a person reads it; rules have it as the filter ``shown``.
 
     Near 1, where shares and factors are, five digits are shown; elsewhere three. Of lists the first five.
 
-    >>> shown(True), shown(0.00123456), shown(0.9998), shown(["a", "b"]), shown((2, 3)), shown([])
-    ('yes', '0.00123', '0.9998', 'a, b', '2, 3', 'none')
+    >>> [format_evidence(value) for value in (True, 0.00123456, 0.9998, ["a", "b"], (2, 3), [])]
+    ['yes', '0.00123', '0.9998', 'a, b', '2, 3', 'none']
     """
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -149,5 +148,5 @@ def shown(value: Any) -> str:
         return f"{value:.5g}" if _NEAR_ONE < abs(value) < 1.0 / _NEAR_ONE else f"{value:.3g}"
     if isinstance(value, (list, tuple)):
         more = [f"and {len(value) - _LISTED} more"] if len(value) > _LISTED else []
-        return ", ".join([*(shown(item) for item in value[:_LISTED]), *more]) or "none"
+        return ", ".join([*(format_evidence(item) for item in value[:_LISTED]), *more]) or "none"
     return str(value)

@@ -36,7 +36,7 @@ def gather(  # noqa: PLR0913  headers, and what each stage found
         judged: Their statuses.
         incomplete: What is damaged in a dump or was never sealed, in words.
     """
-    unreadable = [one.reason for one in judged if one.status == "unreadable"]
+    unreadable = [record.reason for record in judged if record.status == "unreadable"]
     return {
         "damage": list(dict.fromkeys([*incomplete, *unreadable]))[:_SHOWN],
         "reference_dtype": reference.dtype,
@@ -71,10 +71,10 @@ def _compare_contents(name: str, reference: ContentEntries, target: ContentEntri
 def _compare_environments(reference: Header, target: Header, same: Sequence[str]) -> dict[str, Any]:
     changed = differences.find_differences(reference.facts, target.facts, same=same)
     packages = [
-        f"{name}: {one} / {other}" for name, (one, other) in changed.items() if differences.is_compute_package(name, same)
+        f"{name}: {here} / {there}" for name, (here, there) in changed.items() if differences.is_compute_package(name, same)
     ]
-    given = (differences.read_variables(header.facts) for header in (reference, target))
-    misspelt = {variable.text for one in given for variable in variables.find_misspelt(one)}
+    variables_of_sides = (differences.read_variables(header.facts) for header in (reference, target))
+    misspelt = {variable.text for given in variables_of_sides for variable in variables.find_misspelt(given)}
     return {
         "misspelt_variables": sorted(misspelt),
         "package_differences": packages,
@@ -85,16 +85,20 @@ def _compare_environments(reference: Header, target: Header, same: Sequence[str]
 
 def _find_switches(reference: Header, target: Header, *, convolution: bool) -> list[str]:
     """Return the reducing switches in effect on one side only, as ``side: name=value``."""
-    one, other = (differences.find_reduced_switches(header.facts, convolution=convolution) for header in (reference, target))
-    return [f"reference: {switch}" for switch in one if not other] + [f"target: {switch}" for switch in other if not one]
+    here, there = (differences.find_reduced_switches(header.facts, convolution=convolution) for header in (reference, target))
+    # TF32 on a GPU against HF32 on an NPU is the same choice under two names: only a side that has none at all differs.
+    return [f"reference: {switch}" for switch in here if not there] + [f"target: {switch}" for switch in there if not here]
 
 
 def _count_statuses(measures: Sequence[Measure], judged: Sequence[Judged]) -> dict[str, Any]:
-    counts = Counter(one.status for one in judged)
-    names = {one.record: one.name for one in measures}
-    alone = {side: [names[one.record] for one in judged if one.status == side and one.record in names] for side in UNPAIRED}
+    counts = Counter(record.status for record in judged)
+    names = {measure.record: measure.name for measure in measures}
+    unpaired = {
+        status: [names[record.record] for record in judged if record.status == status and record.record in names]
+        for status in UNPAIRED
+    }
     return {
         "failing": sum(counts[status] for status in MISALIGNED_STATUSES),
-        **{side: list(dict.fromkeys(found))[:_SHOWN] for side, found in alone.items()},
-        "unpaired_count": sum(counts[side] for side in UNPAIRED),
+        **{status: list(dict.fromkeys(calls))[:_SHOWN] for status, calls in unpaired.items()},
+        "unpaired_count": sum(counts[status] for status in UNPAIRED),
     }

@@ -7,7 +7,7 @@ only one side skips is not a missing record but the trace of an overflow before 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,7 +46,10 @@ class SkippedSteps:
     def evidence(self) -> dict[str, list[str]]:
         """The same in words, by the names of ``names.EVIDENCE``."""
         several = any(rank for rank, _ in self.reference | self.target | self.both)
-        return {f"left_out_{name}": _in_words(getattr(self, name), several=several) for name in ("reference", "target", "both")}
+        return {
+            f"left_out_{where}": [f"step {step} of rank {rank}" if several else f"step {step}" for rank, step in sorted(steps)]
+            for where, steps in (("reference", self.reference), ("target", self.target), ("both", self.both))
+        }
 
     def explains(self, record: str) -> bool:
         """Tell whether a record has no partner because one side skipped its step.
@@ -54,8 +57,8 @@ class SkippedSteps:
         Args:
             record: Its identity as text.
         """
-        who = parse_identity(record)
-        return who.phase == OPTIMIZER and (who.rank, who.step) in self.reference | self.target
+        identity = parse_identity(record)
+        return identity.phase == OPTIMIZER and (identity.rank, identity.step) in self.reference | self.target
 
 
 NOTHING = SkippedSteps()
@@ -83,21 +86,16 @@ def _split_steps(side: CallsAndFiniteness) -> tuple[frozenset[StepKey], frozense
     phases: dict[StepKey, dict[str, list[Call]]] = defaultdict(lambda: defaultdict(list))
     for call in side.calls:
         phases[call.rank, call.step][call.phase].append(call)
-    broken = {key for key, calls in phases.items() if any(map(side.is_nonfinite, _gradients(calls)))}
+    broken = set()
+    for key, calls in phases.items():
+        # A scaler looks at the gradients of parameters; if none were recorded, those at modules tell the same.
+        gradients = [*_outputs(calls[GRADIENT]), *(record for call in calls[OPTIMIZER] for record in call.inputs)]
+        if any(map(side.is_nonfinite, gradients or _outputs(calls[BACKWARD]))):
+            broken.add(key)
     skipped = {key for key in broken if not any(map(side.is_nonfinite, _outputs(phases[key][OPTIMIZER])))}
     made = {key for key, calls in phases.items() if calls[OPTIMIZER]} - skipped
     return frozenset(skipped), frozenset(made)
 
 
-def _gradients(phases: Mapping[str, Sequence[Call]]) -> Iterator[Record]:
-    """Return the gradients that a scaler looks at, those of parameters; if none were recorded, those at modules."""
-    found = [*_outputs(phases[GRADIENT]), *(record for call in phases[OPTIMIZER] for record in call.inputs)]
-    return iter(found or _outputs(phases[BACKWARD]))
-
-
 def _outputs(calls: Iterable[Call]) -> Iterator[Record]:
     return (record for call in calls for record in call.outputs)
-
-
-def _in_words(steps: Iterable[StepKey], *, several: bool) -> list[str]:
-    return [f"step {step} of rank {rank}" if several else f"step {step}" for rank, step in sorted(steps)]

@@ -29,13 +29,13 @@ def gather(observed: ObservedCall, judged: Judged, *, same_dtype: bool) -> dict[
         judged: Status of its output.
         same_dtype: Both runs have the same floating point type.
     """
-    found = {**_describe_call(observed, judged), **_compare_calls(observed, same_dtype=same_dtype)}
+    evidence = {**_describe_call(observed, judged), **_compare_calls(observed, same_dtype=same_dtype)}
     if observed.output is not None:
-        kind = str(found["family"])
-        found |= _measure_error(observed, observed.output) | _gather_by_family(kind, observed, observed.output)
+        family = str(evidence["family"])
+        evidence |= _measure_error(observed, observed.output) | _gather_by_family(family, observed, observed.output)
     else:
-        found |= _compare_statistics(*observed.records)
-    return {name: value for name, value in found.items() if value is not None}
+        evidence |= _compare_statistics(*observed.records)
+    return {name: value for name, value in evidence.items() if value is not None}
 
 
 def _describe_call(observed: ObservedCall, judged: Judged) -> dict[str, Any]:
@@ -62,28 +62,22 @@ def _describe_call(observed: ObservedCall, judged: Judged) -> dict[str, Any]:
 
 def _compare_calls(observed: ObservedCall, *, same_dtype: bool) -> dict[str, Any]:
     """Return how the two calls differ, without looking at values."""
-    one, other = observed.records
-    changed = (
-        [] if observed.target is None else find_different_arguments(observed.reference, observed.target, same_dtype=same_dtype)
-    )
-    found: dict[str, Any] = {
-        "arguments_different": changed,
-        "reference_shape": list(one.shape),
-        "reference_output_dtype": one.dtype,
-    }
-    found["kept"] = _find_kept(one, other)
-    if other is not None:
-        found |= {"target_shape": list(other.shape), "target_output_dtype": other.dtype}
-    return found
-
-
-def _find_kept(one: Record, other: Record | None) -> str:
-    """Return the least that either side kept of an output."""
-    sides = [record for record in (one, other) if record is not None]
+    here, there = observed.records
+    sides = [record for record in (here, there) if record is not None]
     if all(record.stored for record in sides):
-        return "tensors"
-    counted = all(record.stored or record.statistics is not None for record in sides)
-    return "sketch or statistics" if counted else "content id"
+        kept = "tensors"
+    elif all(record.stored or record.statistics is not None for record in sides):
+        kept = "sketch or statistics"
+    else:
+        kept = "content id"
+    reference, target = observed.reference, observed.target
+    return {
+        "arguments_different": find_different_arguments(reference, target, same_dtype=same_dtype) if target is not None else [],
+        "reference_shape": list(here.shape),
+        "reference_output_dtype": here.dtype,
+        "kept": kept,  # the least that either side kept
+        **({"target_shape": list(there.shape), "target_output_dtype": there.dtype} if there is not None else {}),
+    }
 
 
 def _measure_error(observed: ObservedCall, output: TensorPair) -> dict[str, Any]:
@@ -134,32 +128,26 @@ def _find_narrow_type(observed: ObservedCall, output: TensorPair) -> str:
 def _gather_by_family(family: str, observed: ObservedCall, output: TensorPair) -> dict[str, Any]:
     if family == "normalisation":
         return _fit_epsilon(observed, output)
-    if family == "activation":
-        return _fit_curve(observed, output)
+    if family == "activation" and observed.inputs and observed.inputs[0].reference.shape == output.reference.shape:
+        # An approximate activation makes an error that depends on the input alone.
+        error = output.target - output.reference
+        return {"curve_share": error_shape.measure_curve_share(observed.inputs[0].reference, error)}
     if family in {"masking", "softmax"}:
-        return _count_masks(output, probabilities=family == "softmax")
+        if family == "softmax":  # the fill values of a mask have become exact zeros
+            counts = nonfinite.count_masked(output.reference == 0.0, output.target == 0.0)
+        else:
+            counts = nonfinite.count_masked(output.filled_reference, output.filled_target)
+        return {"masked_reference": counts.reference, "masked_target": counts.target, "masked_different": counts.different}
     return {}
-
-
-def _count_masks(output: TensorPair, *, probabilities: bool) -> dict[str, Any]:
-    if probabilities:  # after a softmax the fill values of a mask have become exact zeros
-        counts = nonfinite.count_masked(output.reference == 0.0, output.target == 0.0)
-    else:
-        counts = nonfinite.count_masked(output.filled_reference, output.filled_target)
-    return {"masked_reference": counts.reference, "masked_target": counts.target, "masked_different": counts.different}
-
-
-def _fit_curve(observed: ObservedCall, output: TensorPair) -> dict[str, Any]:
-    """Return how far the error is a function of the input alone, as that of an approximate activation is."""
-    if not observed.inputs or observed.inputs[0].reference.shape != output.reference.shape:
-        return {}
-    return {"curve_share": error_shape.measure_curve_share(observed.inputs[0].reference, output.target - output.reference)}
 
 
 def _fit_epsilon(observed: ObservedCall, output: TensorPair) -> dict[str, Any]:
     call = observed.reference
     known = _EPSILON.get(call.operator or operator_families.operator_of_class(call.class_name))
-    if known is None or call.phase != "forward" or not _runs_over_last_axis(call.arguments):
+    # The fit is over rows of the last axis. Without a recorded ``normalized_shape``, such as "(768,)", one axis is assumed.
+    shape = call.arguments.get("normalized_shape", call.arguments.get("1", "0"))
+    is_over_last_axis = len(re.findall(r"\d+", shape)) == 1
+    if known is None or call.phase != "forward" or not is_over_last_axis:
         return {}
     position, centred = known
     epsilon = read_number(call.arguments, "eps", position, _DEFAULT_EPSILON)
@@ -174,12 +162,6 @@ def _fit_epsilon(observed: ObservedCall, output: TensorPair) -> dict[str, Any]:
     }
 
 
-def _runs_over_last_axis(given: Mapping[str, str]) -> bool:
-    """Tell whether a normalisation runs over one axis; it is assumed if the argument was not recorded."""
-    shape = given.get("normalized_shape", given.get("1", "0"))
-    return len(re.findall(r"\d+", shape)) == 1
-
-
 def find_different_arguments(reference: Call, target: Call, *, same_dtype: bool) -> list[str]:
     """Return ``name: reference / target`` for each argument that differs without a good reason.
 
@@ -187,9 +169,9 @@ def find_different_arguments(reference: Call, target: Call, *, same_dtype: bool)
     """
     here, there = reference.arguments, target.arguments
     names = [*here, *(name for name in there if name not in here)]
-    changed = [(name, here.get(name, "(absent)"), there.get(name, "(absent)")) for name in names]
+    values = [(name, here.get(name, "(absent)"), there.get(name, "(absent)")) for name in names]
     return [
-        f"{name}: {one} / {other}" for name, one, other in changed if one != other and not _is_expected(one, other, same_dtype)
+        f"{name}: {one} / {other}" for name, one, other in values if one != other and not _is_expected(one, other, same_dtype)
     ]
 
 

@@ -21,7 +21,7 @@ from precflow.comparison.fused.value_classes import (
 )
 from precflow.diagnosis.findings import Suspect
 from precflow.diagnosis.localize import DumpWithCalls
-from precflow.dumps.dtypes import FLOATS, FloatFacts, float_facts
+from precflow.dumps.dtypes import FLOATS, float_facts
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
 
@@ -83,8 +83,9 @@ class ObservedCall:
         """Every input has the same bits on both sides, and there is at least one."""
         if self.target is None or not self.reference.inputs:
             return False
-        known = all(one.content or one.weight for one in self.reference.inputs)
-        return known and [one.content for one in self.reference.inputs] == [one.content for one in self.target.inputs]
+        here, there = self.reference.inputs, self.target.inputs
+        is_known = all(record.content or record.weight for record in here)
+        return is_known and [record.content for record in here] == [record.content for record in there]
 
 
 def observe(reference: Readable, target: Readable, suspects: Sequence[Suspect]) -> list[ObservedCall]:
@@ -92,8 +93,8 @@ def observe(reference: Readable, target: Readable, suspects: Sequence[Suspect]) 
     modules = {suspect.module for suspect in suspects}
     calls = {record.text: call for call in reference.calls() if call.module in modules for record in call.outputs}
     others = {call_identity(call): call for call in target.calls() if call.module in modules}
-    found = [(suspect, calls[suspect.record]) for suspect in suspects if suspect.record in calls]
-    return [_observe_call(reference, target, suspect, call, others.get(call_identity(call))) for suspect, call in found]
+    known = [(suspect, calls[suspect.record]) for suspect in suspects if suspect.record in calls]
+    return [_observe_call(reference, target, suspect, call, others.get(call_identity(call))) for suspect, call in known]
 
 
 def call_identity(call: Call) -> tuple[object, ...]:
@@ -111,14 +112,19 @@ def read_pair(reference: Readable, target: Readable, one: Record, other: Record 
         here, there = _read_rows(reference.tensor(one)), _read_rows(target.tensor(other))
     except DumpError:
         return None  # the record's status already says that it is unreadable
-    return _make_pair(here, there, (float_facts(one.dtype), float_facts(other.dtype)))
+    fills = (fills_of(float_facts(one.dtype)), fills_of(float_facts(other.dtype)))
+    classes = (classify_values(here, fills[0]), classify_values(there, fills[1]))
+    excluded = classify_pairs(here, there, fills, (classes[0].floor, classes[1].floor)).excluded
+    filled = (_find_filled(here, fills[0], classes[0]), _find_filled(there, fills[1], classes[1]))
+    ordinary = ~excluded & ~filled[0] & ~filled[1] & np.isfinite(here) & np.isfinite(there)
+    return TensorPair(here, there, ordinary, *filled)
 
 
 def _observe_call(reference: Readable, target: Readable, suspect: Suspect, call: Call, other: Call | None) -> ObservedCall:
     records = () if other is None else (*other.inputs, *other.outputs)
     theirs: Mapping[Identity, Record] = {record.identity: record for record in records}
     record = next(record for record in call.outputs if record.text == suspect.record)
-    pairs = [read_pair(reference, target, one, theirs.get(one.identity)) for one in call.inputs if not one.weight]
+    pairs = [read_pair(reference, target, given, theirs.get(given.identity)) for given in call.inputs if not given.weight]
     return ObservedCall(
         suspect=suspect,
         reference=call,
@@ -136,16 +142,7 @@ def _read_rows(tensor: npt.NDArray[Any]) -> Floats:
     return widen(np.ascontiguousarray(rows[::step] if step > 1 else rows))
 
 
-def _make_pair(reference: Floats, target: Floats, facts: tuple[FloatFacts, FloatFacts]) -> TensorPair:
-    fills = (fills_of(facts[0]), fills_of(facts[1]))
-    here, there = classify_values(reference, fills[0]), classify_values(target, fills[1])
-    excluded = classify_pairs(reference, target, fills, (here.floor, there.floor)).excluded
-    filled = (_find_filled(reference, fills[0], here), _find_filled(target, fills[1], there))
-    ordinary = ~excluded & ~filled[0] & ~filled[1] & np.isfinite(reference) & np.isfinite(target)
-    return TensorPair(reference, target, ordinary, *filled)
-
-
-def _find_filled(values: Floats, fills: Fills, found: ClassifiedValues) -> Mask:
-    kinds = classify_values(values, fills, found.floor).kinds
+def _find_filled(values: Floats, fills: Fills, classified: ClassifiedValues) -> Mask:
+    kinds = classify_values(values, fills, classified.floor).kinds
     filled: Mask = fills.low[kinds] | (kinds == MINUS_INFINITY)
     return filled

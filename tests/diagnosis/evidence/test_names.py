@@ -2,7 +2,7 @@
 
 import pytest
 
-from precflow.diagnosis.evidence.names import EVIDENCE, OF_SUSPECT, shown
+from precflow.diagnosis.evidence.names import EVIDENCE, OF_SUSPECT, format_evidence
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from precflow.diagnosis.evidence.names import EVIDENCE, OF_SUSPECT, shown
     ],
 )
 def test_shown(value, text):
-    assert shown(value) == text
+    assert format_evidence(value) == text
 
 
 def test_every_name_has_words_and_a_meaning_that_is_a_sentence():
