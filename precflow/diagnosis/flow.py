@@ -133,9 +133,9 @@ class Tracer:
         """All outputs of both sides; made at the first suspect, because most runs have none."""
         return index_outputs(node.call for node in self._nodes.values()), index_outputs(self._target_calls)
 
-    def arriving(self, node: CallNode) -> Flow:
+    def find_arriving(self, node: CallNode) -> Flow:
         """Return what the inputs of a call carry; for a module also what fails inside it."""
-        arriving = merge_flows(self._along(edge) for edge in node.edges)
+        arriving = merge_flows(self._follow(edge) for edge in node.edges)
         # Search from the end: if something inside a module fails, its last call most often does.
         if self._failing and any(key in self._failing for key in reversed(node.inside)):
             return merge_flows([arriving, FAILING])
@@ -144,10 +144,10 @@ class Tracer:
 
     def fails_before(self, module: CallNode, node: CallNode) -> bool:
         """Tell whether a failing record goes into a module, or is made inside it before the call ``node`` runs."""
-        arriving = merge_flows(self._along(edge) for edge in module.edges)
+        arriving = merge_flows(self._follow(edge) for edge in module.edges)
         return arriving.failing or any(key in self._failing for key in module.inside if key < node.key)
 
-    def leave(self, node: CallNode, arriving: Flow, texts: Sequence[str]) -> None:
+    def remember_leaving(self, node: CallNode, arriving: Flow, texts: Sequence[str]) -> None:
         """Remember what each output of a call carries; ``texts`` are their identities."""
         for record, text in zip(node.call.outputs, texts, strict=True):
             leaving = self._leaving[node.key, record.index] = self._find_leaving(node, text, arriving)
@@ -156,7 +156,7 @@ class Tracer:
             if leaving.moved is not None:
                 self._moved_in.setdefault(node.key, leaving.moved)
 
-    def role(self, node: CallNode, record: str, arriving: Flow) -> str:
+    def find_role(self, node: CallNode, record: str, arriving: Flow) -> str:
         """Return the role of a record that does not fail: ``agrees`` or ``accepted``, and for one not judged what is known."""
         status = self._judged[record].status
         measure = self._measures.get(record)
@@ -168,7 +168,7 @@ class Tracer:
             return "unknown"
         return "inherits" if arriving.failing or arriving.moved else "agrees"
 
-    def _along(self, edge: Edge) -> Flow:
+    def _follow(self, edge: Edge) -> Flow:
         """Return what one edge carries; without a source, whether the sides were given different tensors from outside."""
         if edge.source is not None:
             return self._leaving.get(edge.source, CLEAN)

@@ -119,9 +119,9 @@ class _SuspectSearch:
 
     def visit(self, node: CallNode) -> None:
         """Give every judged output of a call its role."""
-        arriving = self.tracer.arriving(node)
+        arriving = self.tracer.find_arriving(node)
         texts = [record.text for record in node.call.outputs]
-        self.tracer.leave(node, arriving, texts)
+        self.tracer.remember_leaving(node, arriving, texts)
         # A module whose own code was blamed while a call inside it was visited: what is wrong about its output starts here,
         # although a record inside it fails.
         blamed = node.key in self.clear
@@ -131,7 +131,7 @@ class _SuspectSearch:
             if status is None:
                 continue
             if status.status not in MISALIGNED_STATUSES:
-                self.roles[record] = self.tracer.role(node, record, arriving)
+                self.roles[record] = self.tracer.find_role(node, record, arriving)
             elif blamed:
                 self.roles[record] = "introduces"
             elif arriving.failing or arriving.moved is not None:

@@ -102,7 +102,7 @@ class UnrecordedInputs:
     def _find_module(self, taker: CallNode, record: Record) -> CallNode | None:
         """Return the innermost module around a call that was not given this input itself, so that its own code made it."""
         around = self._around.get(taker.key)
-        while around is not None and record.known and any(one.known == record.known for one in around.call.inputs):
+        while around is not None and record.known and any(given.known == record.known for given in around.call.inputs):
             around = self._around.get(around.key)
         return around
 

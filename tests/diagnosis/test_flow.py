@@ -49,8 +49,8 @@ def test_a_share_of_a_limit_stays_between_0_and_1(hand_made):
     text = first.outputs[0].text
     tracer = Tracer(nodes, dump.calls(), {}, {text: Judged(record=text, status="pass", ratio=7.0)})
     before, after = nodes.values()
-    tracer.leave(before, tracer.arriving(before), [one.text for one in before.call.outputs])
-    assert tracer.arriving(after) == Flow(use=1.0, via="a / linear")
+    tracer.remember_leaving(before, tracer.find_arriving(before), [one.text for one in before.call.outputs])
+    assert tracer.find_arriving(after) == Flow(use=1.0, via="a / linear")
     assert after.call is second
 
 
@@ -72,6 +72,6 @@ def test_movement_of_what_nobody_knows_is_not_said_to_have_changed_it(hand_made,
     by_record = {one.record: one for one in measures}, {one.record: one for one in judged}
     tracer = Tracer(nodes, sides[1].calls(), *by_record)
     before, after = nodes.values()
-    tracer.leave(before, CLEAN, [one.text for one in before.call.outputs])
-    assert tracer.role(before, before.call.outputs[0].text, CLEAN) == "agrees"
-    assert tracer.arriving(after) == CLEAN
+    tracer.remember_leaving(before, CLEAN, [one.text for one in before.call.outputs])
+    assert tracer.find_role(before, before.call.outputs[0].text, CLEAN) == "agrees"
+    assert tracer.find_arriving(after) == CLEAN
