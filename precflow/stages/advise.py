@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,8 @@ def stage(*, second_pass: bool, escalating: bool = False) -> Stage:
 
 
 def _declare(job: Job) -> Mapping[str, Any]:
-    of_team = _digest_rules(job.team.get("rule", ()))
+    files = [file for folder in job.team.get("rule", ()) for file in folder.glob("*.yaml") if file.is_file()]
+    of_team = sorted(map(keys.file_digest, files))  # sorted: the same rules in other folders give the same advice
     return {
         "rules": keys.file_digest(_rule_folder()),
         **({"rules of the team": of_team} if of_team else {}),
@@ -53,11 +54,6 @@ def _declare(job: Job) -> Mapping[str, Any]:
 
 def _rule_folder() -> Path:
     return resources.directory("conf") / "rule"
-
-
-def _digest_rules(folders: Sequence[Path]) -> list[str]:
-    """Return a digest of each rule file; sorted, because the same rules in another folder give the same advice."""
-    return sorted(keys.file_digest(file) for folder in folders for file in folder.glob("*.yaml") if file.is_file())
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
@@ -72,15 +68,11 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         blockers=reproduction.blockers,
         incomplete=reproduction.incomplete,
     )
-    if _is_second_pass_due(needs):  # it will record the tensors anyway, so no finding has to propose that
+    if NAME in needs and second("judge") not in needs and read_scope(needs[NAME]).needed:
+        # The second pass waits for the other side. It records the suspects' tensors, so no finding has to propose to keep them.
         evidence["keep_tensors"] = ""
     findings = rules.advise(evidence, rule_files.load_rules([_rule_folder()], job.team.get("rule", ())))
     if job.config.reference.dump and job.config.target.dump:  # nothing runs, so there is nothing to try
         findings = [replace(finding, try_it="") for finding in findings]
     write_lines(folder / FINDINGS_FILE, findings)
     return StageResult(note=f"{findings[0].rule} {findings[0].title}" if findings else "no findings")
-
-
-def _is_second_pass_due(needs: Mapping[str, Path]) -> bool:
-    """Return whether a second pass will record the tensors of the suspects, once the other side has run."""
-    return NAME in needs and second("judge") not in needs and read_scope(needs[NAME]).needed

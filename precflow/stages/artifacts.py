@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -26,6 +26,7 @@ from precflow.files import replacing
 
 SEAL_FILE = "sealed.json"  # beside the artifacts of a finished stage instance
 LARGEST = 1 << 34  # bytes of an artifact
+_AGAIN = "remove the folder it is in and run the same command again; other stages are kept"
 
 Value = TypeVar("Value")
 _cache: dict[tuple[object, Path], Any] | None = None
@@ -47,14 +48,17 @@ def cache_reads() -> Iterator[None]:
 
 
 def read_once(read: Callable[[Path], Value], path: Path) -> Value:
-    """Return ``read(path)``. Within :func:`cache_reads` it is the same object each time, so no caller may change it."""
+    """Return ``read(path)``. Within :func:`cache_reads` it is the same object each time, so no caller may change it.
+
+    ``read`` is part of what a value is found by: pass a function of a module, never a lambda, which is a new object each time.
+    """
     if _cache is None:
         return read(path)
     key = (read, path)
     if key not in _cache:
         _cache[key] = read(path)
-    found: Value = _cache[key]
-    return found
+    value: Value = _cache[key]
+    return value
 
 
 def write_value(path: Path, value: object) -> None:
@@ -191,18 +195,15 @@ def _bytes(path: Path) -> bytes:
     """
     try:
         data = intake.read_bytes(path, LARGEST)
-        if (path.parent / SEAL_FILE).exists():
-            _check(data, read_seal(path.parent)["files"][path.name])
+        is_sealed = (path.parent / SEAL_FILE).exists()
+        sealed = read_seal(path.parent)["files"][path.name][CHECKSUM] if is_sealed else ""
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}", next_step=_AGAIN) from error
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{path} is damaged: {describe_error(error)}", next_step=_AGAIN) from error
+    if is_sealed and sealed != hashlib.blake2b(data, digest_size=DIGEST_SIZE).hexdigest():
+        raise StoreError(f"{path} is damaged: it does not have the checksum that it was sealed with", next_step=_AGAIN)
     return data
-
-
-def _check(data: bytes, sealed: Mapping[str, Any]) -> None:
-    if sealed[CHECKSUM] != hashlib.blake2b(data, digest_size=DIGEST_SIZE).hexdigest():
-        raise ValueError("it does not have the checksum that it was sealed with")
 
 
 def _decode(path: Path, data: bytes) -> str:
@@ -234,6 +235,3 @@ def _replace(path: Path, texts: Iterable[str]) -> None:
         temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
     ):
         file.writelines(texts)
-
-
-_AGAIN = "remove the folder it is in and run the same command again; other stages are kept"

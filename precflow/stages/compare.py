@@ -39,24 +39,24 @@ def _read_measures(path: Path) -> list[Measure]:
 def _declare(job: Job) -> Mapping[str, Any]:
     metrics = plain(job.config.metrics)
     packages = {str(declared[TARGET]).partition(".")[0] for declared in metrics.values()}
-    own = (
-        {"metrics": metrics, "code": code_digests.digest_packages(packages, job.import_paths, _locate_installed(packages))}
-        if metrics
-        else {}
-    )
+    code = code_digests.digest_packages(packages, job.import_paths, _locate_installed(packages))
     fills = plain(job.config.tolerance.fills)
-    return {"summary": SUMMARY_VERSION, **({"fills": fills} if fills else {}), **own}
+    # What a recipe does not set stays out, so that the key of a recipe without own metrics or fills is not changed by them.
+    return {
+        "summary": SUMMARY_VERSION,
+        **({"fills": fills} if fills else {}),
+        **({"metrics": metrics, "code": code} if metrics else {}),
+    }
 
 
 def _locate_installed(packages: Iterable[str]) -> dict[str, list[str]]:
     """Return ``package -> files or folders`` of the packages that this interpreter has; they win over the user's folders."""
     specs = {name: PathFinder.find_spec(name) for name in packages}
-    places = {name: [*(spec.submodule_search_locations or ()), spec.origin] for name, spec in specs.items() if spec}
-    return {name: [place for place in found if place] for name, found in places.items()}
-
-
-def _user_metrics(job: Job) -> DeclaredMetrics:
-    return DeclaredMetrics(plain(job.config.metrics), job.trusted, job.import_paths)
+    return {
+        name: [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.origin else [])]
+        for name, spec in specs.items()
+        if spec
+    }
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
@@ -75,7 +75,7 @@ def _has_unreadable(measures: Iterable[Measure]) -> bool:
 
 def _compare(job: Job, folder: Path, sides: Sequence[Path]) -> list[Measure]:
     """Compare two dumps. Batches that a killed run has finished are in the folder already and are not compared again."""
-    declared = _user_metrics(job)
+    declared = DeclaredMetrics(plain(job.config.metrics), job.trusted, job.import_paths)
     reference, target = map(open_dump, sides)
     executor = choose(job.config.executor, declared)
     measures = compare(
@@ -98,7 +98,7 @@ def _make_second(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResu
     measures = first if blocked else merge_passes(first, _compare(job, folder, sides))
     write_lines(folder / MEASURES_FILE, measures)
     # A measure that was not replaced is still the same object.
-    renewed = sum(one is not other for one, other in zip(measures, first, strict=True))
+    renewed = sum(measure is not before for measure, before in zip(measures, first, strict=True))
     note = "no tensor was compared" if blocked else f"{renewed} of {len(measures)} records measured anew"
     return StageResult(note=note, damaged=_has_unreadable(measures))
 

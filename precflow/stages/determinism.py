@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import ROOT_MODULE
-from precflow.dumps.header import RepeatCheck, describe_comparison
+from precflow.dumps.header import describe_comparison
 from precflow.dumps.reader import Dump
 from precflow.dumps.two_passes import count_unknown, find_unrepeated
 from precflow.environment.reproduction import describe_copy, find_blockers
@@ -74,7 +74,7 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     same = job.config.environment.same
     reference, target = open_dump(needs["dump.reference"]), open_dump(needs["dump.target"])
-    found = reproduce(reference, target, same)
+    seen = reproduce(reference, target, same)
     # A dump that the user gives may be of either side: the recipe says which one it stands for here.
     strange = [
         f"the dump of the {side} says that it is of the {dump.header.side}"
@@ -82,47 +82,46 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         if not is_given(needs[f"dump.{side}"]) and dump.header.side != side
     ]
     copy = describe_copy(reference.header, target.header)
-    found = replace(found, blockers=(*([copy] if copy else []), *strange, *found.blockers))
     damage = [f"{side}: {text}" for side in ("reference", "target") for text in read_damage(needs[f"dump.{side}"])]
-    found = replace(found, incomplete=tuple(dict.fromkeys([*found.incomplete, *damage])))
-    write_value(folder / REPRODUCTION_FILE, found)
-    note = _note(found, same, describe_comparison(_find_common_ways(reference.header.repeat, target.header.repeat)))
-    return StageResult(note=note, damaged=bool(found.incomplete))
+    reproduction = replace(
+        seen,
+        blockers=(*([copy] if copy else []), *strange, *seen.blockers),
+        incomplete=tuple(dict.fromkeys([*seen.incomplete, *damage])),
+    )
+    write_value(folder / REPRODUCTION_FILE, reproduction)
+    repeats = (reference.header.repeat, target.header.repeat)
+    # If one side does not say how it was compared with its repetition, nothing can be said of both.
+    ways = {way for repeat in repeats for way in repeat.by} if all(repeat.by for repeat in repeats) else set()
+    note = _describe(reproduction, same, describe_comparison(ways))
+    return StageResult(note=note, damaged=bool(reproduction.incomplete))
 
 
 def _make_second(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     """Add what the second pass shows: it has to repeat the first one, bitwise for the records whose content ids are known."""
     del job
-    first = read_reproduction(needs["determinism"])
-    sides = {
-        side: (open_dump(needs[f"dump.{side}"]), open_dump(needs[second(f"dump.{side}")])) for side in ("reference", "target")
-    }
-    drifted = [f"{side}: {record}" for side, passes in sides.items() for record in find_unrepeated(*passes)]
-    found = replace(
-        first,
-        blockers=(*first.blockers, *(text for side, passes in sides.items() for text in _describe_changes(side, *passes))),
-        incomplete=(*first.incomplete, *(text for side, passes in sides.items() for text in _find_incomplete(side, passes[1]))),
-        unrepeatable=tuple(dict.fromkeys([*first.unrepeatable, *drifted])),
-    )
-    write_value(folder / REPRODUCTION_FILE, found)
-    unknown = sum(count_unknown(*passes) for passes in sides.values())
-    note = found.blockers[0] if found.blockers else _describe_repeats(len(drifted), unknown)
-    return StageResult(note=note, damaged=bool(found.incomplete))
-
-
-def _describe_changes(side: str, first: Dump, again: Dump) -> list[str]:
-    """Return a text for the weights and one for the inputs of a side, if they changed between its two passes."""
-    found = (("weights", first.header.weights, again.header.weights), ("inputs", first.header.inputs, again.header.inputs))
-    return [
-        f"the {what} of the {side} changed between its two passes" for what, one, other in found if one.digest != other.digest
-    ]
-
-
-def _describe_repeats(drifted: int, unknown: int) -> str:
-    if drifted:
-        return f"{drifted} records are not those of the first pass"
-    unseen = f", but for {unknown} records of which it kept statistics alone" if unknown else ""
-    return f"both sides repeat their first pass bitwise{unseen}"
+    first_pass = read_reproduction(needs["determinism"])
+    blockers, incomplete, unrepeated, unknown = [*first_pass.blockers], [*first_pass.incomplete], [], 0
+    for side in ("reference", "target"):
+        first, again = open_dump(needs[f"dump.{side}"]), open_dump(needs[second(f"dump.{side}")])
+        blockers += [
+            f"the {what} of the {side} changed between its two passes"
+            for what in ("weights", "inputs")
+            if getattr(first.header, what).digest != getattr(again.header, what).digest
+        ]
+        incomplete += _find_incomplete(side, again)
+        unrepeated += [f"{side}: {record}" for record in find_unrepeated(first, again)]
+        unknown += count_unknown(first, again)
+    unrepeatable = tuple(dict.fromkeys([*first_pass.unrepeatable, *unrepeated]))
+    both = replace(first_pass, blockers=tuple(blockers), incomplete=tuple(incomplete), unrepeatable=unrepeatable)
+    write_value(folder / REPRODUCTION_FILE, both)
+    if blockers:
+        note = blockers[0]
+    elif unrepeated:
+        note = f"{len(unrepeated)} records are not those of the first pass"
+    else:
+        unseen = f", but for {unknown} records of which it kept statistics alone" if unknown else ""
+        note = f"both sides repeat their first pass bitwise{unseen}"
+    return StageResult(note=note, damaged=bool(incomplete))
 
 
 def _find_incomplete(side: str, dump: Dump) -> list[str]:
@@ -142,22 +141,20 @@ def _find_unseen(side: str, dump: Dump) -> list[str]:
     return [f"what the {side}'s model returned {what}"] if hollow else []
 
 
-def _note(found: Reproduction, same: Sequence[str], how: str) -> str:
-    if found.blockers:
-        return found.blockers[0]
-    if found.incomplete:
-        return found.incomplete[0]
-    if found.unrepeatable:
-        return f"{len(found.unrepeatable)} records change between two equal runs"
-    if found.unseen:
-        return found.unseen[0]
-    repeated = f"not checked whether the {' and the '.join(found.unchecked)} repeats itself"
-    repeated = repeated if found.unchecked else f"both sides repeat themselves {how}"
-    return f"{_join_words(['seeds', *same])} are the same; {repeated}"
-
-
-def _join_words(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+def _describe(reproduction: Reproduction, same: Sequence[str], how: str) -> str:
+    """Return one line: the first thing in the way of a verdict, else what is the same; ``how`` both sides were compared."""
+    in_the_way = (*reproduction.blockers, *reproduction.incomplete)
+    if in_the_way:
+        return in_the_way[0]
+    if reproduction.unrepeatable:
+        return f"{len(reproduction.unrepeatable)} records change between two equal runs"
+    if reproduction.unseen:
+        return reproduction.unseen[0]
+    words = ["seeds", *same]
+    listed = " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+    if reproduction.unchecked:
+        return f"{listed} are the same; not checked whether the {' and the '.join(reproduction.unchecked)} repeats itself"
+    return f"{listed} are the same; both sides repeat themselves {how}"
 
 
 STAGE = Stage(name="determinism", needs=("dump.reference", "dump.target"), declare=_declare, make=_make)
@@ -167,8 +164,3 @@ SECOND = Stage(
     declare=_declare,
     make=_make_second,
 )
-
-
-def _find_common_ways(*repeats: RepeatCheck) -> set[str]:
-    """Return all ways in which the sides were compared with their repetition; none if a side does not say how."""
-    return {way for repeat in repeats for way in repeat.by} if all(repeat.by for repeat in repeats) else set()

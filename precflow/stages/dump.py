@@ -11,6 +11,7 @@ from typing import Any
 from precflow import keys
 from precflow.agent import intake, redaction
 from precflow.agent.contract import CHECKSUM, HEADER_FILE
+from precflow.config.trust import TARGET
 from precflow.config.vocabulary import SEEDED, names_file
 from precflow.dumps.header import Header
 from precflow.dumps.reader import Dump
@@ -105,15 +106,12 @@ def declare(side: str, job: Job) -> Mapping[str, Any]:
 
 def locate(side: str, job: Job) -> Mapping[str, Any]:
     """Return where a side runs: its interpreter and machine, and the user's own code."""
-    packages = {str(part["_target_"]).partition(".")[0] for part in _factories(job)} - _KNOWN
-    # The side's own interpreter is asked, because it may have another version of the package than this one.
-    found = find_origins(job.side(side), sorted(packages)) if packages else {}
-    return {"code": code_digests.digest_packages(packages, job.import_paths, found), "here": take_fingerprint(job.side(side))}
-
-
-def _factories(job: Job) -> list[Mapping[str, Any]]:
     workload = job.config.workload
-    return [part for part in (workload.model, workload.inputs, workload.loss, workload.optimizer) if "_target_" in part]
+    parts = [part for part in (workload.model, workload.inputs, workload.loss, workload.optimizer) if TARGET in part]
+    packages = {str(part[TARGET]).partition(".")[0] for part in parts} - _KNOWN
+    # The side's own interpreter is asked, because it may have another version of the package than this one.
+    origins = find_origins(job.side(side), sorted(packages)) if packages else {}
+    return {"code": code_digests.digest_packages(packages, job.import_paths, origins), "here": take_fingerprint(job.side(side))}
 
 
 def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
@@ -155,18 +153,13 @@ def identify(folder: Path) -> str:
 
 
 def _describe_dump(header: Header) -> str:
-    counts, repeat = header.counts, header.repeat
-    size = counts["bytes"] / 1e6
-    again = (
-        ""
-        if not repeat.checked
-        else f", repeats {repeat.how}"
-        if not repeat.different
-        else f", {len(repeat.different)} not repeatable"
-    )
-    idle = [f"capture.rules[{number}]" for number in header.capture.get("unmatched", ()) if header.repeat.checked]
-    unmatched = f", {', '.join(idle)} matched no call" if idle else ""
-    return f"{counts['records']} records, {size:.0f} MB{again}{unmatched}"
+    words = [f"{header.counts['records']} records", f"{header.counts['bytes'] / 1e6:.0f} MB"]
+    if header.repeat.checked:
+        different = len(header.repeat.different)
+        words.append(f"{different} not repeatable" if different else f"repeats {header.repeat.how}")
+        idle = [f"capture.rules[{number}]" for number in header.capture.get("unmatched", ())]
+        words += [f"{', '.join(idle)} matched no call"] if idle else []
+    return ", ".join(words)
 
 
 def _declare_given(side: str, job: Job) -> Mapping[str, Any]:
@@ -198,6 +191,6 @@ def _make_given(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) ->
 def _open_given(side: str, job: Job) -> Dump:
     path = Path(job.side(side).dump).expanduser()
     if not path.is_dir():
-        found = "is a file" if path.is_file() else "does not exist"
-        raise DumpError(f"{side}.dump={path} {found}", next_step=f"give the folder that holds {HEADER_FILE}")
+        problem = "is a file" if path.is_file() else "does not exist"
+        raise DumpError(f"{side}.dump={path} {problem}", next_step=f"give the folder that holds {HEADER_FILE}")
     return Dump.open(path, allow_unsealed=True)

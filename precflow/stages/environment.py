@@ -31,20 +31,17 @@ def stage(side: str) -> Stage:
 
 def _declare(side: str, job: Job) -> Mapping[str, Any]:
     settings = job.side(side)
+    setup = [Path(path).expanduser() for path in settings.setup]
     return {
         "device": list(settings.device),
         # In CI an emulated device must be asked for by its single name, never chosen because another one is missing.
         "emulated_allowed": len(settings.device) == 1 or not job.ci,
         "variables": redaction.redact(settings.variables),
-        "setup": [_content(Path(path).expanduser()) for path in settings.setup],
+        # By name and content: the same file in another folder gives the same key.
+        "setup": [[file.name, keys.file_digest(file) if file.is_file() else "absent"] for file in setup],
         "require": {"torch": job.config.environment.require.torch, "python": job.config.environment.require.python},
         "here": take_fingerprint(settings),
     }
-
-
-def _content(file: Path) -> list[str]:
-    """Return the name of a set-up file and a digest of its content; a missing file has an entry too."""
-    return [file.name, keys.file_digest(file) if file.is_file() else "absent"]
 
 
 def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow import keys, resources
+from precflow.comparison.measure import Measure
 from precflow.config.schema import plain
 from precflow.config.vocabulary import ESCALATING
 from precflow.dumps.reader import Dump
@@ -38,7 +39,7 @@ def read_judged(folder: Path) -> list[Judged]:
 
 def _read_judged(path: Path) -> list[Judged]:
     judged = read_lines(path, Judged)
-    _check_words(path, {one.status for one in judged}, STATUSES)
+    _check_words(path, {record.status for record in judged}, STATUSES)
     return judged
 
 
@@ -63,44 +64,38 @@ def _check_words(path: Path, found: Collection[str], known: Sequence[str]) -> No
 
 
 def _declare(job: Job) -> Mapping[str, Any]:
-    today = _today().isoformat()
+    today, capture = _today().isoformat(), job.config.capture
+    files = [folder / f"{name}.yaml" for name in job.config.tolerance.standards for folder in job.team.get("standard", ())]
+    # The first folder wins if two have a standard of the same name: reversed, it is written last.
+    of_team = {file.stem: keys.file_digest(file) for file in reversed(files) if file.is_file()}
     return {
         "tolerance": plain(job.config.tolerance),
         "accepted": plain(job.config.accepted),
         # The date itself is not in the key, or each day would judge again: only the entries that have expired by now are.
         "expired": [bool(entry.until) and entry.until < today for entry in job.config.accepted],
         "coverage": plain(job.config.coverage),
-        "remedies": _remedies(job),
+        # Settings that decide which remedy is proposed for an undecided record. Only whether they are set matters, so that
+        # a larger budget, for instance, does not judge again.
+        "remedies": [
+            capture.detail == ESCALATING,
+            bool(capture.budget),
+            bool(capture.keep_last),
+            bool(job.config.stages),
+        ],
         "standards": keys.file_digest(resources.directory("conf") / "standard"),
-        **_of_team(job),
+        **({"standards of the team": of_team} if of_team else {}),
     }
-
-
-def _of_team(job: Job) -> Mapping[str, Any]:
-    """Return the content of the team's standards that this run is judged by."""
-    files = [folder / f"{name}.yaml" for name in job.config.tolerance.standards for folder in job.team.get("standard", ())]
-    # The first folder wins if two have a standard of the same name: reversed, it is written last.
-    found = {file.stem: keys.file_digest(file) for file in reversed(files) if file.is_file()}
-    return {"standards of the team": found} if found else {}
-
-
-def _remedies(job: Job) -> list[bool]:
-    """Return the settings that decide which remedy the judge proposes for an undecided record.
-
-    Only whether they are set matters, so that a larger budget, for instance, does not judge again.
-    """
-    capture = job.config.capture
-    return [capture.detail == ESCALATING, bool(capture.budget), bool(capture.keep_last), bool(job.config.stages)]
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     reproduction = read_reproduction(latest(needs, "determinism"))
     measures = read_measures(latest(needs, "compare"))
+    dtypes = find_dtypes(open_dump(needs["dump.reference"]), open_dump(needs["dump.target"]), measures)
     judged, verdict = judge(
         measures,
         job.config,
-        reference_dtype=run_dtype(open_dump(needs["dump.reference"]), [one.reference_dtype for one in measures if one.judged]),
-        target_dtype=run_dtype(open_dump(needs["dump.target"]), [one.target_dtype for one in measures if one.judged]),
+        reference_dtype=dtypes[0],
+        target_dtype=dtypes[1],
         blockers=(*reproduction.blockers, *reproduction.incomplete, *reproduction.unseen),
         unrepeatable=reproduction.unrepeatable,
         second_pass=second("compare") in needs,
@@ -112,10 +107,16 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     return StageResult(note=verdict.verdict)
 
 
-def run_dtype(dump: Dump | TwoPasses, recorded: Sequence[str]) -> str:
-    """Return the floating point type that a side ran in: that of the dump's header, else that of most records."""
-    most = Counter(dtype for dtype in recorded if dtype).most_common(1)
-    return dump.header.dtype or (most[0][0] if most else "float32")
+def find_dtypes(reference: Dump | TwoPasses, target: Dump | TwoPasses, measures: Sequence[Measure]) -> tuple[str, str]:
+    """Return the floating point types that reference and target ran in.
+
+    That is the type in the header of a dump. A dump without a header has that of most of its records that are judged.
+    """
+    judged = [measure for measure in measures if measure.judged]
+    recorded = ([measure.reference_dtype for measure in judged], [measure.target_dtype for measure in judged])
+    most = [Counter(filter(None, dtypes)).most_common(1) for dtypes in recorded]
+    of_reference, of_target = (count[0][0] if count else "float32" for count in most)
+    return reference.header.dtype or of_reference, target.header.dtype or of_target
 
 
 def _today() -> datetime.date:

@@ -12,7 +12,7 @@ from precflow.judgement.inputs import make_input_judge
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.compare import read_measures
 from precflow.stages.job import Job, Stage, StageResult
-from precflow.stages.judge import read_judged, run_dtype
+from precflow.stages.judge import find_dtypes, read_judged
 from precflow.stages.passes import latest, newest, open_evidence, second
 
 REGION_FILE = "region.json"
@@ -31,12 +31,13 @@ def _declare(job: Job) -> Mapping[str, Any]:
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     reference, target = (open_evidence(needs, side) for side in ("reference", "target"))
     measures = read_measures(latest(needs, "compare"))
+    dtypes = find_dtypes(reference, target, measures)
     inputs = make_input_judge(
         reference,
         target,
         job.config.tolerance,
-        reference_dtype=run_dtype(reference, [one.reference_dtype for one in measures if one.judged]),
-        target_dtype=run_dtype(target, [one.target_dtype for one in measures if one.judged]),
+        reference_dtype=dtypes[0],
+        target_dtype=dtypes[1],
         folders=job.team.get("standard", ()),
     )
     region = localize(reference, target, measures, read_judged(latest(needs, "judge")), inputs)

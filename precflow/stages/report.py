@@ -56,24 +56,15 @@ def _declare(job: Job) -> Mapping[str, Any]:
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
-    model = _build(job, needs)
-    # Roles are in the rows already, and would be in the file once more for each of 200 000 records.
-    write_value(folder / MODEL_FILE, keep_most_important(replace(model, region=replace(model.region, roles=None)), ROWS_KEPT))
-    (folder / PUBLIC).mkdir()
-    written = write(model, folder / PUBLIC, job.config.report.formats)
-    return StageResult(note=", ".join(path.name for path in written))
-
-
-def _build(job: Job, needs: Mapping[str, Path]) -> ReportModel:
     region = read_region(latest(needs, "localize"))
-    return build_model(
+    model = build_model(
         open_dump(needs["dump.reference"]),
         open_dump(needs["dump.target"]),
         measures=read_measures(latest(needs, "compare")),
         judged=read_judged(latest(needs, "judge")),
         verdict=read_verdict(latest(needs, "judge")),
         region=replace(region, notes=(*_describe_second_pass(needs), *region.notes)),
-        findings=[_with_command(job, finding) for finding in read_findings(needs["advise"])],
+        findings=[_add_command(job, finding) for finding in read_findings(needs["advise"])],
         recipe=job.config.recipe,
         title=job.config.about.title,
         command=_hide_home(job.command),
@@ -84,9 +75,14 @@ def _build(job: Job, needs: Mapping[str, Path]) -> ReportModel:
         recipe_yaml=_hide_home(job.yaml),
         detailed=(open_evidence(needs, "reference"), open_evidence(needs, "target")),
     )
+    # Roles are in the rows already, and would be in the file once more for each of 200 000 records.
+    write_value(folder / MODEL_FILE, keep_most_important(replace(model, region=replace(model.region, roles=None)), ROWS_KEPT))
+    (folder / PUBLIC).mkdir()
+    written = write(model, folder / PUBLIC, job.config.report.formats)
+    return StageResult(note=", ".join(path.name for path in written))
 
 
-def _with_command(job: Job, finding: Finding) -> Finding:
+def _add_command(job: Job, finding: Finding) -> Finding:
     """Complete the change that a finding proposes: add the whole command line, and how it differs from this run's."""
     if not finding.try_it:
         return finding

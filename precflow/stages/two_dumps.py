@@ -28,7 +28,7 @@ from precflow.judgement.verdicts import Judged, Verdict
 from precflow.metrics import METRICS
 from precflow.report.model import ReportModel, Row
 from precflow.stages.determinism import Reproduction, reproduce
-from precflow.stages.judge import run_dtype
+from precflow.stages.judge import find_dtypes
 from precflow.stages.report_model import build_model
 
 SAME = RunConfig().environment.same  # what both dumps must have in common unless a recipe says otherwise
@@ -83,7 +83,7 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
     reproduction = reproduce(reference, target, same)
     measures = [] if reproduction.blockers else mark_altered_unreadable(compare(reference, target), reference, target)
     judged, verdict = judge_dumps(tolerance, reference, target, measures, reproduction)
-    dtypes = _dtypes(reference, target, measures)
+    dtypes = find_dtypes(reference, target, measures)
     copy = describe_copy(reference.header, target.header)
     verdict = replace(verdict, warnings=(*([copy] if copy else []), *verdict.warnings))
     inputs = make_input_judge(reference, target, tolerance, reference_dtype=dtypes[0], target_dtype=dtypes[1])
@@ -91,6 +91,7 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
     findings = find_advice(
         reference, target, region=region, measures=measures, judged=judged, reproduction=reproduction, team=team
     )
+    recipes = filter(None, (dump.header.recipe for dump in (reference, target)))
     return build_model(
         reference,
         target,
@@ -99,7 +100,7 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
         verdict=verdict,
         region=region,
         findings=findings,
-        recipe=_title(reference, target),
+        recipe=" and ".join(dict.fromkeys(recipes)) or "two dumps",
         title="Two dumps",
         command=command,
         columns=METRICS,
@@ -136,7 +137,7 @@ def judge_dumps(
     tolerance: Tolerance, reference: Dump, target: Dump, measures: Sequence[Measure], reproduction: Reproduction
 ) -> tuple[list[Judged], Verdict]:
     """Judge the measures of two dumps, by a tolerance and the floating point types that the sides ran in."""
-    dtypes = _dtypes(reference, target, measures)
+    dtypes = find_dtypes(reference, target, measures)
     return judge(
         measures,
         RunConfig(reference=Side(dump=str(reference.path)), target=Side(dump=str(target.path)), tolerance=tolerance),
@@ -146,14 +147,3 @@ def judge_dumps(
         unrepeatable=reproduction.unrepeatable,
         today=datetime.datetime.now(tz=datetime.timezone.utc).date(),
     )
-
-
-def _dtypes(reference: Dump, target: Dump, measures: Sequence[Measure]) -> tuple[str, str]:
-    """Return the floating point types that the two sides ran in."""
-    left, right = zip(*[(one.reference_dtype, one.target_dtype) for one in measures if one.judged] or [("", "")], strict=True)
-    return run_dtype(reference, left), run_dtype(target, right)
-
-
-def _title(reference: Dump, target: Dump) -> str:
-    recipes = dict.fromkeys(dump.header.recipe for dump in (reference, target) if dump.header.recipe)
-    return " and ".join(recipes) or "two dumps"
