@@ -103,6 +103,8 @@ DETAIL_FACTS: Dict[str, Detail] = {
 DETAILS = tuple(DETAIL_FACTS)
 NONE = "none"  # a recipe's rule with this detail: such calls are not recorded
 
+KEPT, LEFT_OUT = WEIGHTS_CHOICES = ("kept", "left_out")  # `capture.weights`: whether detail `tensors` stores weights
+
 DEVICE_KINDS = ("cpu", "cuda", "npu", "emulated")  # as recipes name them; ``devices/choose.py`` has one of each
 
 # Rules of an emulated fault: the judge checks them in a recipe, the agent applies them.

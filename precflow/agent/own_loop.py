@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
 from precflow.agent import redaction
-from precflow.agent.contract import ERROR_FILE, FORWARD, HEADER_FILE, PHASES, REQUEST_SCHEMA
+from precflow.agent.contract import ERROR_FILE, FORWARD, HEADER_FILE, KEPT, PHASES, REQUEST_SCHEMA
 from precflow.agent.failures import AgentError
 from precflow.agent.request import Request, parse
 
@@ -50,6 +50,7 @@ def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the
     budget: int = 0,
     keep_last: int = 0,
     fine: bool = False,
+    weights: str = "kept",
     overwrite: bool = False,
 ) -> Recording:
     """Return a context manager that records what a model computes, and seals the dump when its block ends.
@@ -73,6 +74,7 @@ def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the
         budget: Largest size of the dump in bytes; 0 means no limit.
         keep_last: Number of steps that are kept: the last ones, and those around a NaN; 0 keeps all.
         fine: Sketches resolve relative differences of 3e-8 instead of 3e-7, at twice the size.
+        weights: ``left_out`` keeps weights that go into a call out of detail ``tensors``, which stores each once.
         overwrite: Replace a dump that is already in the folder.
 
     Raises:
@@ -111,6 +113,7 @@ def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the
                 "budget": budget,
                 "keep_last": keep_last,
                 "fine": fine,
+                "weights": weights,
             },
         }
     )
@@ -185,6 +188,7 @@ class Recording:
                 selection=self._selection,
                 rank=self._rank,
                 fine=capturing.fine,
+                keep_weights=capturing.weights == KEPT,
             )
             self._weights = workload_model.hash_weights(self._model)
             self._block.enter_context(garbage.collect_rarely())

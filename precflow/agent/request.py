@@ -7,7 +7,7 @@ import os
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from precflow.agent import intake, redaction
-from precflow.agent.contract import DETAIL_FACTS, DETAILS, LARGEST, LEVELS, NONE, PHASES, REQUEST_SCHEMA
+from precflow.agent.contract import DETAIL_FACTS, DETAILS, KEPT, LARGEST, LEVELS, NONE, PHASES, REQUEST_SCHEMA, WEIGHTS_CHOICES
 from precflow.agent.failures import AgentError
 from precflow.agent.sampling import parse_slices
 from precflow.agent.selection import DetailRule, Selection
@@ -41,6 +41,7 @@ class CaptureSection(NamedTuple):
         budget: Largest size of the dump in bytes; 0 means no limit.
         keep_last: Number of steps that are kept, the last ones; 0 keeps all.
         fine: Sketches keep the high and the low part of every value apart.
+        weights: ``kept`` or ``left_out``: whether detail ``tensors`` stores the weights that go into a call.
         fills: Constants that masks are filled with, besides those of ``contract.FILLS``.
     """
 
@@ -54,6 +55,7 @@ class CaptureSection(NamedTuple):
     budget: int
     keep_last: int
     fine: bool
+    weights: str
     fills: Tuple[float, ...]
 
     def selection(self, *, repeat: bool = False) -> Selection:
@@ -204,6 +206,7 @@ def _parse_capture(reader: _Reader) -> CaptureSection:
         budget=reader.value("budget", 0, int),
         keep_last=reader.value("keep_last", 0, int),
         fine=reader.flag("fine", default=False),
+        weights=reader.choice("weights", KEPT, WEIGHTS_CHOICES),
         fills=reader.numbers("fills"),
     )
 

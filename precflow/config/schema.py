@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NewType, Optional, TypeVar, cast
 
+from precflow.agent.contract import KEPT, LEFT_OUT
 from precflow.metrics import LIMITED, METRICS
 
 Share = NewType("Share", float)
@@ -225,6 +226,12 @@ class Capture:
         False,
         "Sketches resolve differences of 3e-8 of a tensor in place of 3e-7, and take twice the room.",
         "true",
+    )
+    weights: str = key(
+        KEPT,
+        "Whether detail `tensors` stores the weights that operators are given, each once. Without them no operator that has "
+        "weights can be computed again from the dump.",
+        LEFT_OUT,
     )
     timeout: Seconds = key(Seconds(3600.0), "A side that takes longer than this is stopped; 0 is no limit.", "2h")
 

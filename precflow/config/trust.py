@@ -45,7 +45,7 @@ RECIPES_MAY_SET: Mapping[str, str] = {  # section -> keys; `.*` is everything be
     "reference": _SIDE,
     "target": _SIDE,
     "determinism": "seed algorithms random_numbers dropout repeat",
-    "capture": "level phase scope step rank detail budget keep_last fine timeout",
+    "capture": "level phase scope step rank detail budget keep_last fine weights timeout",
     "capture.rules": "match class operator level phase step rank detail slices sample because",
     "metrics": "*",
     "tolerance": f"standards fills {_LIMITS}",

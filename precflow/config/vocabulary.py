@@ -5,7 +5,7 @@ Keys are ``Dataclass.field``. A field that holds a list allows these words as it
 
 from __future__ import annotations
 
-from precflow.agent.contract import DETAILS, DEVICE_KINDS, LEVELS, NONE, PHASES
+from precflow.agent.contract import DETAILS, DEVICE_KINDS, LEVELS, NONE, PHASES, WEIGHTS_CHOICES
 from precflow.config import standards
 from precflow.config.schema import SIDES
 from precflow.metrics import LIMITED, METRICS
@@ -29,6 +29,7 @@ WORDS = {
     "Capture.level": LEVELS,
     "Capture.phase": PHASES,
     "Capture.detail": (*DETAILS, ESCALATING),
+    "Capture.weights": WEIGHTS_CHOICES,
     "CaptureRule.level": LEVELS,
     "CaptureRule.phase": PHASES,
     "CaptureRule.detail": ("", *DETAILS, NONE),

@@ -112,7 +112,7 @@ class Tracer:
         """Tell whether an input has the same bits on both sides."""
         other = self._target.get(record.identity)
         known = bool(record.content or record.weight)
-        return known and other is not None and other.content == record.content
+        return known and other is not None and not _differs(record, other)
 
     def find_change(self, node: CallNode) -> TensorChange | None:
         """Return a tensor of a call that changed, on either side, after the call that made it had returned it.
@@ -173,7 +173,7 @@ class Tracer:
         if edge.source is not None:
             return self._leaving.get(edge.source, CLEAN)
         other = self._target.get(edge.record.identity)
-        if other is None or other.dtype != edge.record.dtype or other.content == edge.record.content:
+        if other is None or other.dtype != edge.record.dtype or not _differs(edge.record, other):
             return CLEAN
         kind = f"weight {edge.record.weight}" if edge.record.weight else f"input {edge.record.index}"
         return Flow(outside=kind)
@@ -204,3 +204,10 @@ class Tracer:
         if not node.call.movement or measure is None or not node.edges or measure.reference_dtype != measure.target_dtype:
             return False
         return measure.join in {"paired", "shape"} and all(self.is_equal_input(edge.record) for edge in node.edges)
+
+
+def _differs(record: Record, other: Record) -> bool:
+    """Tell whether two records have different contents; a weight whose content one side did not keep says nothing."""
+    if record.weight and other.weight and not (record.content and other.content):
+        return False
+    return record.content != other.content

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from precflow.agent.contract import DETAIL_FACTS, module_text
+from precflow.agent.contract import DETAIL_FACTS, KEPT, module_text
 from precflow.agent.selection import DetailRule, Selection, literal_pattern
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.graph import build_graph
 from precflow.diagnosis.localize import DumpWithCalls
 from precflow.diagnosis.nodes import CallKey, CallNode, key_of
-from precflow.dumps.estimate import holds_tensor, tensor_bytes
+from precflow.dumps.estimate import holds_tensor, storage_key, tensor_bytes
 from precflow.dumps.records import Call, Record
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
 
@@ -87,7 +87,7 @@ def choose_calls(  # noqa: PLR0913  two dumps, what was made of them, and two se
         rules: ``capture.rules`` of the recipe: parts of tensors that it keeps stay parts.
     """
     nodes = build_graph(reference.calls())
-    sides = (_SideBudget(reference.calls()), _SideBudget(target.calls()))
+    sides = (_SideBudget(reference), _SideBudget(target))
     chosen: list[CallKind] = []
     left_out = 0
     for kind in dict.fromkeys(_rank_kinds(nodes, judged, region)):
@@ -122,35 +122,36 @@ def kind_of(call: Call) -> CallKind:
 class _SideBudget:
     """The calls of one side by kind, and how many bytes a dump of those taken so far needs: lines, and each content once."""
 
-    def __init__(self, calls: Iterable[Call]) -> None:
+    def __init__(self, dump: DumpWithCalls) -> None:
+        self._keeps_weights = dump.header.capture.get("weights", KEPT) == KEPT
         self.calls: dict[CallKind, list[Call]] = defaultdict(list)
         self.bytes = 0
         self._contents: set[str] = set()
-        for call in calls:
+        for call in dump.calls():
             self.calls[kind_of(call)].append(call)
 
     def lacks_tensor(self, kind: CallKind) -> bool:
         """Tell whether a tensor of these calls is not kept yet."""
-        return any(not record.stored for call in self.calls[kind] for record in _stored_records(call))
+        return any(not record.stored for call in self.calls[kind] for record in self._stored_records(call))
 
     def size_with(self, kind: CallKind) -> int:
         """Return how many bytes the dump needs if it has these calls too."""
-        calls = self.calls[kind]
-        stored = [record for call in calls for record in _stored_records(call)]
-        # By key, because a dump keeps equal content once: an output that is the next call's input costs its bytes one time.
-        new = {record.key: tensor_bytes(record) for record in stored if record.key not in self._contents}
-        lines = sum(len(call.inputs) + len(call.outputs) for call in calls)
+        found = self.calls[kind]
+        records = [record for call in found for record in self._stored_records(call)]
+        new = {storage_key(one): tensor_bytes(one) for one in records if storage_key(one) not in self._contents}
+        lines = sum(len(call.inputs) + len(call.outputs) for call in found)
         return self.bytes + sum(new.values()) + DETAIL_FACTS["tensors"].line_bytes * lines
 
     def take(self, kind: CallKind) -> None:
         """Take these calls too."""
         self.bytes = self.size_with(kind)
-        self._contents.update(record.key for call in self.calls[kind] for record in _stored_records(call))
+        self._contents.update(storage_key(record) for call in self.calls[kind] for record in self._stored_records(call))
 
-
-def _stored_records(call: Call) -> Iterator[Record]:
-    """Yield the records of a call whose tensors a second pass would store."""
-    return (record for record in (*call.inputs, *call.outputs) if holds_tensor(record, movement=call.movement))
+    def _stored_records(self, call: Call) -> Iterator[Record]:
+        """Yield the records of a call whose tensors a second pass would store."""
+        for record in (*call.inputs, *call.outputs):
+            if holds_tensor(record, movement=call.movement, weights=self._keeps_weights):
+                yield record
 
 
 def _rank_kinds(nodes: Mapping[CallKey, CallNode], judged: Sequence[Judged], region: Region) -> Iterator[CallKind]:

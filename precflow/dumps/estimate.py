@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from precflow.agent.contract import DETAIL_FACTS, NONE
+from precflow.agent.contract import DETAIL_FACTS, KEPT, NONE
 from precflow.agent.selection import DetailRule, Selection
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.reader import Dump
@@ -49,14 +49,20 @@ def rows_bytes(record: Record) -> int:
     return 4 * min(max(rows, 1), _ROWS) if elements > WHOLE else 0
 
 
-def holds_tensor(record: Record, *, movement: bool) -> bool:
-    """Tell whether a dump in full detail stores a tensor for a record: not for weights as inputs, nor for data movement.
+def holds_tensor(record: Record, *, movement: bool, weights: bool = True) -> bool:
+    """Tell whether a dump in full detail stores a tensor for a record: not for data movement, and weights only if asked to.
 
     Args:
         record: The record of the earlier dump.
         movement: Its call only moves values, such as a transpose.
+        weights: Weights that go into a call are stored (``capture.weights``).
     """
-    return bool(record.known) and not record.weight and not movement
+    return not movement and (weights if record.weight else bool(record.known))
+
+
+def storage_key(record: Record) -> str:
+    """Return what records that share one stored tensor have in common; a weight whose content is not known goes by its name."""
+    return record.key or record.weight
 
 
 def estimate_dump(dump: Dump, capture: Mapping[str, Any], dtype: str) -> int | None:
@@ -89,6 +95,7 @@ def estimate_calls(calls: Sequence[Call], capture: Mapping[str, Any], dtype: str
     )
     wider = element_bytes(dtype) / element_bytes(ran_in or dtype)
     parts = 2 if capture.get("fine") else 1
+    keeps_weights = capture.get("weights", KEPT) == KEPT
     lines, sizes = 0, dict[str, int]()
     for call in calls:
         if (call.step, call.rank) != (step, rank) or call.level not in capture["level"] or call.phase not in capture["phase"]:
@@ -98,11 +105,12 @@ def estimate_calls(calls: Sequence[Call], capture: Mapping[str, Any], dtype: str
         )
         for record in (*call.inputs, *call.outputs) if detail != NONE else ():
             lines += DETAIL_FACTS[detail].line_bytes
-            if holds_tensor(record, movement=call.movement):
+            if holds_tensor(record, movement=call.movement, weights=keeps_weights and detail == "tensors"):
                 # Tensors of the run's own type change with it (float32 to bfloat16 halves them); integers and masks do not.
                 # Equal bits are stored once, under one key; of records that keep different amounts of it, the largest counts.
                 factor = wider if record.dtype == ran_in else 1.0
-                sizes[record.key] = max(sizes.get(record.key, 0), _evidence_bytes(record, detail, factor, parts))
+                key = storage_key(record)
+                sizes[key] = max(sizes.get(key, 0), _evidence_bytes(record, detail, factor, parts))
     steps = len(capture["step"])
     return (lines + sum(sizes.values())) * min(steps, capture.get("keep_last") or steps)
 

@@ -140,5 +140,7 @@ def test_norms_of_rows_take_four_bytes_each(shape, size):
 def test_weights_that_go_in_and_movement_have_no_tensor():
     assert holds_tensor(record((2,)), movement=False)
     assert not holds_tensor(record((2,)), movement=True)
-    assert not holds_tensor(record((2,), weight="fc.weight"), movement=False)
+    assert holds_tensor(record((2,), weight="fc.weight", content=""), movement=False)
+    assert not holds_tensor(record((2,), weight="fc.weight"), movement=True)
+    assert not holds_tensor(record((2,), weight="fc.weight"), movement=False, weights=False)
     assert not holds_tensor(record((2,), content=""), movement=False)

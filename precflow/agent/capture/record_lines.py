@@ -76,6 +76,7 @@ class Lines:
         detail: What is kept of tensors unless a choice says otherwise: one of ``contract.DETAILS``.
         rank: Rank of this process.
         fine: Sketches keep high and low parts apart.
+        keep_weights: Detail ``tensors`` stores the weights that go into a call too.
         measurer: What measures tensors; a :class:`MeasurementCache` if not given.
 
     Attributes:
@@ -91,6 +92,7 @@ class Lines:
         detail: str,
         rank: int,
         fine: bool = False,
+        keep_weights: bool = False,
         measurer: Optional[Measurer] = None,
     ) -> None:
         self._storages = Storages()
@@ -100,6 +102,7 @@ class Lines:
         self._weights = weights
         self._measurer: Measurer = measurer or MeasurementCache(writer, self._storages, fine=fine)
         self._default = Choice(detail, None)
+        self._keeps_weights = keep_weights
         self._rank = rank
         self._step = 0
         self._order = 0
@@ -144,7 +147,8 @@ class Lines:
         Args:
             tensors: With their paths.
             store: ``False`` keeps no more than the content id; with detail ``statistics``, no more than type and shape.
-            returned: The call returned the tensors. Weights get a content id only then: the header has those they started with.
+            returned: The call returned the tensors. A weight that goes in is read only if it is to be stored whole: the header
+                has the content ids that weights started with.
             choice: What is kept of the call; the general detail if not given.
 
         Raises:
@@ -203,7 +207,9 @@ class Lines:
         state = read_state(tensor)
         weight = self._weights.find_name(tensor, state)
         kept = None if chosen.part is None else choose_part(tuple(tensor.shape), chosen.part.slices, chosen.part.sample)
-        skipped = chosen is _SHAPE_ONLY or (weight and not returned)
+        # An operator can only be computed again with its weights. The measurer hashes each of them once a step.
+        stored = self._keeps_weights and chosen.detail == "tensors" and kept is None
+        skipped = chosen is _SHAPE_ONLY or (weight and not returned and not stored)
         ticket = NO_CONTENT if skipped else self._measurer.measure(tensor, chosen.detail, kept, state)
         source = None if weight else self.sources.find(tensor, state)
         return {

@@ -50,6 +50,7 @@ class Recorder:
         rank: Rank of this process.
         selection: What decides about each call, instead of ``scope`` and ``detail``.
         fine: Sketches keep the high and the low part of every value apart.
+        keep_weights: Detail ``tensors`` stores the weights that go into a call too, each content once.
         measurer: What measures tensors, the only part of capture that reads values; made here if not given.
 
     Raises:
@@ -68,6 +69,7 @@ class Recorder:
         rank: int = 0,
         selection: Optional[Selection] = None,
         fine: bool = False,
+        keep_weights: bool = True,
         measurer: Optional[Measurer] = None,
     ) -> None:
         if detail not in DETAILS or not set(levels) <= set(LEVELS) or not set(phases) <= set(PHASES):
@@ -77,7 +79,9 @@ class Recorder:
             raise RuntimeError("this torch does not show the graph of autograd: phase backward cannot be recorded")
         self._writer = writer
         self._weights = Weights()
-        self._lines = Lines(writer, self._weights, detail=detail, rank=rank, fine=fine, measurer=measurer)
+        self._lines = Lines(
+            writer, self._weights, detail=detail, rank=rank, fine=fine, keep_weights=keep_weights, measurer=measurer
+        )
         self._stack = CallStack(selection or Selection(scope, detail=detail), rank)
         self._sites = CallSites(None if writer is None else writer.sites)
         self._guard = Guard()

@@ -13,7 +13,7 @@ from precflow import __version__
 from precflow.agent import redaction
 from precflow.agent.capture import autograd
 from precflow.agent.capture.recorder import Recorder
-from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA, FILLS_VERSION
+from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA, FILLS_VERSION, KEPT
 from precflow.agent.dump.finished_steps import index_outputs
 from precflow.agent.dump.writer import Writer
 from precflow.agent.failures import AgentError
@@ -74,7 +74,14 @@ def _record_run(run: RunContext, writer: Writer) -> Dict[str, Any]:
     workload = prepare(run)
     check_scope(capture.scope, workload.model, capture.rules)
     selection = capture.selection()
-    recorder = Recorder(writer, levels=capture.level, phases=capture.phase, selection=selection, fine=capture.fine)
+    recorder = Recorder(
+        writer,
+        levels=capture.level,
+        phases=capture.phase,
+        selection=selection,
+        fine=capture.fine,
+        keep_weights=capture.weights == KEPT,
+    )
     training = Training(run.request, workload.model, run.where)
     with garbage.collect_rarely():
         contents = _run_steps(run, workload, training, recorder, writer)

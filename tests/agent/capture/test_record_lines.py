@@ -77,6 +77,32 @@ def test_weights_are_named_and_not_read():
     assert (found["weight"], found["content"]) == ("weight", content_id(linear.weight))
 
 
+@pytest.mark.parametrize(
+    ("detail", "store", "sample", "kept"),
+    [
+        ("tensors", True, 1.0, True),
+        ("tensors", False, 1.0, False),  # of data movement
+        ("tensors", True, 0.5, False),  # half of a weight does not compute anything
+        ("digest", True, 1.0, False),
+        ("sketch", True, 1.0, False),
+    ],
+)
+def test_weights_that_are_kept_are_stored_once_whole_with_the_tensors(tmp_path, detail, store, sample, kept):
+    weights, linear, writer = Weights(), torch.nn.Linear(512, 512), Writer(str(tmp_path))
+    weights.learn(linear)
+    lines = Lines(writer, weights, detail="tensors", rank=0, keep_weights=True)
+    lines.begin_step(0)
+    choice = Choice(detail, DetailRule(sample=sample) if sample < 1.0 else None)
+    found = [lines.describe([("1", linear.weight)], store=store, choice=choice) for _ in range(2)]
+    lines.emit(heading("linear"), [*found[0], *found[1]], [])
+    lines.flush()
+    line = json.loads((tmp_path / "rank0/step0/records-0.jsonl").read_text())
+    for record in line["inputs"]:
+        assert (record["weight"], record["stored"]) == ("weight", kept)
+        assert record["content"] == (content_id(linear.weight) if kept else "")
+    assert writer.counts["tensors"] == kept
+
+
 def shown(lines, tensor, **options):
     """Return a tensor as a line shows it."""
     (record,) = lines.describe([("0", tensor)], store=options.pop("store", True), **options)
