@@ -67,7 +67,7 @@ class FinishedSteps:
         self._last: Optional[LastSteps] = LastSteps(keep_last) if keep_last else None
         self._steps: Dict[StepKey, FinishedStep] = {}
         self._contents: Set[str] = set()  # of steps that are never dropped
-        self._going: List[StepKey] = []
+        self._going: List[StepKey] = []  # dropped by the seal that was written last, but still on disk
 
     @property
     def drops_steps(self) -> bool:
@@ -89,17 +89,17 @@ class FinishedSteps:
     def dropped(self) -> Dict[str, str]:
         """Numbers of the dropped steps by rank, such as ``{"0": "0-3,7"}``."""
         steps: Dict[int, List[int]] = {}
-        for step, rank in self._dropped():
+        for step, rank in self._dropped_keys():
             steps.setdefault(rank, []).append(step)
         return {str(rank): format_numbers(numbers) for rank, numbers in sorted(steps.items())}
 
     def numbers(self, rank: int) -> List[int]:
         """Return the numbers of a rank's steps, those on disk and those that have been dropped."""
-        return sorted(step for step, of in {*self._steps, *self._dropped()} if of == rank)
+        return sorted(step for step, of in {*self._steps, *self._dropped_keys()} if of == rank)
 
     def has(self, key: StepKey) -> bool:
         """Tell whether a step is on disk or has been dropped: in both cases it need not be recorded again."""
-        return key in self._steps or key in self._dropped()
+        return key in self._steps or key in self._dropped_keys()
 
     def read_lines(self, key: StepKey) -> Iterator[Dict[str, Any]]:
         """Yield the record lines of a step as plain data; yield nothing for a step that is not on disk."""
@@ -125,11 +125,11 @@ class FinishedSteps:
         Raises:
             OSError: An unfinished step cannot be removed.
         """
-        found = check_steps(self._folder, rank, declared)
-        gone = [(step, rank) for step in parse_numbers(found[-1].seal.get("dropped", ""))] if found else []
+        steps = check_steps(self._folder, rank, declared)
+        gone = [(step, rank) for step in parse_numbers(steps[-1].seal.get("dropped", ""))] if steps else []
         if self._last is not None:
             self._last.dropped += gone
-        for finished in found:
+        for finished in steps:
             key = (finished.step, rank)
             if key in gone:  # the writer was stopped after sealing the step that replaces this one, but before removing it
                 self._remove(key)
@@ -140,7 +140,8 @@ class FinishedSteps:
                 self._contents |= finished.keys
             if self._last is not None:
                 self._last.resume(key, held=bool(finished.seal.get("held")))
-        return list(found[-1].seal["sites"]) if found else []
+        # Call sites are numbered through the whole run, and every seal lists all of them up to its step.
+        return list(steps[-1].seal["sites"]) if steps else []
 
     def hold(self, under_way: Optional[StepKey]) -> None:
         """Keep for good the last ``keep_last`` steps, counting the one that is being written; see :meth:`LastSteps.hold`."""
@@ -174,7 +175,7 @@ class FinishedSteps:
             self._count(self._steps.pop(gone).seal, -1)
             self._remove(gone)
 
-    def _dropped(self) -> List[StepKey]:
+    def _dropped_keys(self) -> List[StepKey]:
         return self._last.dropped if self._last is not None else []
 
     def _remove(self, key: StepKey) -> None:
@@ -203,27 +204,27 @@ def check_steps(folder: str, rank: int, declared: str) -> List[FinishedStep]:
         rank: Number of the process.
         declared: Hash of what the dump depends on.
     """
-    found: List[FinishedStep] = []
-    whole = True
+    intact: List[FinishedStep] = []
+    all_intact = True
     for number, place in sorted(_list_steps(folder, rank)):
-        finished = _check_step(folder, rank, number, declared) if whole else None
+        finished = _check_step(folder, rank, number, declared) if all_intact else None
         if finished is None:
-            whole = False
+            all_intact = False
             shutil.rmtree(place)
         else:
-            found.append(finished)
-    return found
+            intact.append(finished)
+    return intact
 
 
 def index_outputs(lines: Iterable[Mapping[str, Any]]) -> Dict[str, str]:
     """Return the content id (or mark) of every output in record lines, by identity text."""
-    found: Dict[str, str] = {}
+    contents: Dict[str, str] = {}
     for line in lines:
         who = (line["module"], line["call"], operator_of(line["level"], line["operator"]), line["ordinal"], line["phase"])
         for output in line["outputs"]:
             identity = Identity(*who, OUTPUT, output["index"], line["step"], line["rank"])
-            found[identity_text(identity)] = output["content"] or output.get("mark", "")
-    return found
+            contents[identity_text(identity)] = output["content"] or output.get("mark", "")
+    return contents
 
 
 def _list_steps(folder: str, rank: int) -> List[Tuple[int, str]]:

@@ -75,8 +75,9 @@ class Alarm:
 
     def rings(self, line: Mapping[str, Any]) -> bool:
         """Tell whether this call is the first of its kind that produces a NaN or an Inf."""
-        made = any(self._nonfinite(one) for one in line["outputs"])
-        if not made or any(self._nonfinite(one) for one in line["inputs"]):
+        if not any(self._is_nonfinite(output) for output in line["outputs"]):
+            return False
+        if any(self._is_nonfinite(argument) for argument in line["inputs"]):  # it only passes on what another call produced
             return False
         if any("inf" in str(value) for value in line.get("arguments", {}).values()):
             return False
@@ -86,7 +87,7 @@ class Alarm:
         self._known.add(who)
         return new
 
-    def _nonfinite(self, record: Mapping[str, Any]) -> bool:
+    def _is_nonfinite(self, record: Mapping[str, Any]) -> bool:
         statistics = record.get("statistics") or ()
         counted = bool(statistics) and any(statistics[place] for place in _NONFINITE)
         return counted or record.get("content", "") in self._contents

@@ -13,8 +13,6 @@ from typing import Any, Dict, Optional
 from precflow.agent import intake
 from precflow.agent.dump.write_errors import WriteError
 
-_BOOT = "/proc/sys/kernel/random/boot_id"
-_NAMESPACE = "/proc/self/ns/pid"
 # Locks of this process by path. POSIX locks belong to the process, not to the descriptor: a second lockf of the same process
 # succeeds, and closing any descriptor of the file releases the lock. So a file in here must not even be opened again.
 _held: weakref.WeakValueDictionary[str, WriterLock] = weakref.WeakValueDictionary()
@@ -35,12 +33,11 @@ class WriterLock:
         self.path = os.path.realpath(path)
         self._descriptor: Optional[int] = None
         if self.path in _held:
-            raise _busy(self.path, {"pid": os.getpid(), "host": socket.gethostname()})
+            raise _busy_error(self.path, {"pid": os.getpid(), "host": socket.gethostname()})
         while self._descriptor is None:
             self._descriptor = self._take()
-        me = json.dumps(_me()).encode("ascii")
         os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, me, 0)
+        os.pwrite(self._descriptor, json.dumps(_describe_process()).encode("ascii"), 0)
         _held[self.path] = self
 
     def release(self) -> None:
@@ -64,27 +61,23 @@ class WriterLock:
         """Return a descriptor of the locked file; ``None`` if the file was removed meanwhile and the caller must try again."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            _claim(descriptor, self.path)
-            if os.stat(self.path).st_ino != os.fstat(descriptor).st_ino:
-                os.close(descriptor)
-                return None
+            owner, locked = _read_owner(descriptor), _try_lock(descriptor)
+            if locked is False or not _is_gone(owner, locked=bool(locked)):
+                raise _busy_error(self.path, owner)  # noqa: TRY301  the handler below closes the file
+            # Another writer may have removed its file between our open and our lock. Then we hold the lock of a file that no
+            # longer has a name, and a third writer could create and lock a new one beside us.
+            if os.stat(self.path).st_ino == os.fstat(descriptor).st_ino:
+                return descriptor
         except FileNotFoundError:
-            os.close(descriptor)
-            return None
+            pass
         except BaseException:
             os.close(descriptor)
             raise
-        return descriptor
+        os.close(descriptor)
+        return None
 
 
-def _claim(descriptor: int, path: str) -> None:
-    """Lock the file, or raise ``busy`` with the name of its owner."""
-    owner, locked = _owner(descriptor), _lock(descriptor)
-    if locked is False or not _dead(owner, locked=bool(locked)):
-        raise _busy(path, owner)
-
-
-def _lock(descriptor: int) -> Optional[bool]:
+def _try_lock(descriptor: int) -> Optional[bool]:
     """Try to lock the file and tell whether it worked; ``None`` if the file system has no locks."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -95,7 +88,7 @@ def _lock(descriptor: int) -> Optional[bool]:
     return True
 
 
-def _dead(owner: Dict[str, Any], *, locked: bool) -> bool:
+def _is_gone(owner: Dict[str, Any], *, locked: bool) -> bool:
     """Tell whether the owner named in the file is gone, so that this process may continue its dump.
 
     On the same machine, having got the lock proves it. For an owner on another machine it proves nothing: not every file
@@ -104,16 +97,16 @@ def _dead(owner: Dict[str, Any], *, locked: bool) -> bool:
     """
     if not owner:
         return True
-    me = _me()
+    me = _describe_process()
     same_boot = bool(me["boot"]) and owner.get("boot") == me["boot"]
     if not same_boot:
         # The same host name with another boot id: this machine was restarted, so the owner cannot be alive. Without boot ids
         # (no /proc) a restart cannot be told, and only the lock itself protects a live owner.
         return bool(owner.get("host") == me["host"])
-    return locked or (owner.get("namespace") == me["namespace"] and not _alive(owner.get("pid")))
+    return locked or (owner.get("namespace") == me["namespace"] and not _is_running(owner.get("pid")))
 
 
-def _alive(pid: object) -> bool:
+def _is_running(pid: object) -> bool:
     if not isinstance(pid, int):
         return False
     try:
@@ -125,34 +118,25 @@ def _alive(pid: object) -> bool:
     return True
 
 
-def _me() -> Dict[str, Any]:
-    return {"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot(), "namespace": _namespace()}
+def _describe_process() -> Dict[str, Any]:
+    """Return what tells this process from every other one, on this machine or elsewhere; ``""`` for what is not known."""
+    facts: Dict[str, Any] = {"pid": os.getpid(), "host": socket.gethostname(), "boot": "", "namespace": ""}
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        facts["boot"] = file.read().strip()  # a new one at every start of the machine
+    with contextlib.suppress(OSError):
+        facts["namespace"] = os.readlink("/proc/self/ns/pid")
+    return facts
 
 
-def _boot() -> str:
+def _read_owner(descriptor: int) -> Dict[str, Any]:
     try:
-        with open(_BOOT, encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
-def _namespace() -> str:
-    try:
-        return os.readlink(_NAMESPACE)
-    except OSError:
-        return ""
-
-
-def _owner(descriptor: int) -> Dict[str, Any]:
-    try:
-        found = intake.parse_json(os.pread(descriptor, 4096, 0))
+        owner = intake.parse_json(os.pread(descriptor, 4096, 0))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return owner if isinstance(owner, dict) else {}
 
 
-def _busy(path: str, owner: Dict[str, Any]) -> WriteError:
+def _busy_error(path: str, owner: Dict[str, Any]) -> WriteError:
     who = "process %s on %s" % (owner.get("pid", "?"), owner.get("host", "?")) if owner else "a process that has just started"
     message = "%s is being written by %s (%s)" % (os.path.dirname(path), who, os.path.basename(path))
     return WriteError("busy", message, "wait for it or stop it; if it is gone, remove %s" % path)

@@ -19,7 +19,7 @@ from precflow.agent.contract import DIGEST_SIZE, PADDING, SAFETENSORS_OF_DTYPE
 from precflow.agent.measure.content_id import dtype_name
 from precflow.agent.measure.transfer import byte_count, byte_pieces
 
-ALIGNMENT = 8  # the data begin at a multiple of this many bytes
+_ALIGNMENT = 8  # bytes; data begin at a multiple of it, so that a memory-mapped float64 is aligned too
 HELD_BYTES = 8 << 20  # tensors up to this total wait in memory, and a shard that stays smaller is written in one go
 _LEAST_INDEX = 64 << 10  # least number of bytes reserved for index entries still to come, in a larger shard
 
@@ -93,7 +93,7 @@ class ShardFile:
         self._checksums: Dict[str, str] = {}
         self._offset = 0  # bytes of tensors written to the file so far
         self._begun = 0  # position in the file where the tensors begin
-        self._index_bytes = len('{"__metadata__":{},}') + ALIGNMENT  # upper bound for the index of all entries so far
+        self._index_bytes = len('{"__metadata__":{},}') + _ALIGNMENT  # upper bound for the index of all entries so far
 
     @property
     def waiting(self) -> int:
@@ -116,7 +116,11 @@ class ShardFile:
             OSError: The file cannot be written; the entries before this one are unharmed and :meth:`close` still works.
         """
         if self._file is None and self._held_bytes + entry.size > HELD_BYTES:
-            self._start_file(entry)
+            # The gap for the index must be chosen now, and the entries to come are not known. So reserve what the index would
+            # take at the limit if later tensors were like those so far, plus a quarter. If it fills up, the shard ends early.
+            so_far = self._index_bytes + _index_room(entry)
+            expected = so_far * self._limit // (self._held_bytes + entry.size) * 5 // 4
+            self._open(max(so_far + _LEAST_INDEX, min(expected, self._limit // 16)))
         if self._file is not None:
             self._write(entry)
         else:
@@ -133,10 +137,18 @@ class ShardFile:
         try:
             if self._file is None:
                 self._open(self._measure_index())
-            return self._finish()
+            assert self._file is not None
+            index = _join_index(self._checksums, self._described).ljust(self._begun - 8)  # the format allows trailing spaces
+            head = len(index).to_bytes(8, "little") + index
+            self._file.seek(0)
+            _write_all(self._file, head)
+            self._file.close()
+            self._file = None
+            os.replace(self._partial, self.path)
         except OSError:
             self.discard()
             raise
+        return ShardSeal(len(head) + self._offset, hashlib.blake2b(head, digest_size=DIGEST_SIZE).hexdigest())
 
     def discard(self) -> None:
         """Drop all entries and remove the temporary file, if there is one."""
@@ -146,27 +158,18 @@ class ShardFile:
         if os.path.exists(self._partial):
             os.remove(self._partial)
 
-    def _start_file(self, entry: TensorEntry) -> None:
-        """Reserve room for the expected index, open the file and write the waiting entries.
-
-        The expected length is what the index would have at the limit if later tensors were like those so far, plus a quarter.
-        """
-        so_far = self._index_bytes + _index_room(entry)
-        expected = so_far * self._limit // (self._held_bytes + entry.size) * 5 // 4
-        self._open(max(so_far + _LEAST_INDEX, min(expected, self._limit // 16)))
-
     def _open(self, reserved: int) -> None:
         """Open the file with ``reserved`` bytes for the index, and write the waiting entries."""
         self._file = io.FileIO(self._partial, "w")  # unbuffered: a full disk shows at the write, not at some later flush
-        self._begun = 8 + reserved + -reserved % ALIGNMENT
+        self._begun = 8 + reserved + -reserved % _ALIGNMENT
         self._file.seek(self._begun)
         held, self._held, self._held_bytes = self._held, [], 0
-        for each in sorted(held, key=lambda one: -one.width):
+        for each in sorted(held, key=lambda entry: -entry.width):
             self._write(each)
 
     def _write(self, entry: TensorEntry) -> None:
         assert self._file is not None
-        missing = -self._offset % min(entry.width, ALIGNMENT)
+        missing = -self._offset % min(entry.width, _ALIGNMENT)
         if missing:
             name = "%s%d" % (PADDING, len(self._described))
             self._write(TensorEntry(name, torch.zeros(missing, dtype=torch.uint8), private=True))
@@ -194,21 +197,10 @@ class ShardFile:
         A small shard needs no padding: with the widest elements first, every offset is a multiple of the next element size.
         """
         described, offset = [], 0
-        for each in sorted(self._held, key=lambda one: -one.width):
+        for each in sorted(self._held, key=lambda entry: -entry.width):
             described.append(_describe(each, offset))
             offset += each.size
         return len(_join_index({each.key: "0" * 2 * DIGEST_SIZE for each in self._held if "." in each.key}, described))
-
-    def _finish(self) -> ShardSeal:
-        assert self._file is not None
-        index = _join_index(self._checksums, self._described).ljust(self._begun - 8)  # the format allows trailing spaces
-        head = len(index).to_bytes(8, "little") + index
-        self._file.seek(0)
-        _write_all(self._file, head)
-        self._file.close()
-        self._file = None
-        os.replace(self._partial, self.path)
-        return ShardSeal(len(head) + self._offset, hashlib.blake2b(head, digest_size=DIGEST_SIZE).hexdigest())
 
 
 def _index_room(entry: TensorEntry) -> int:

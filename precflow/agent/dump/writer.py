@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WriteError", "Writer"]
 
-SHARD_BYTES = 256 << 20
+SHARD_BYTES = 256 << 20  # of the first shard of a step; each further one takes twice as many, so few files hold a large step
 
 
 class Writer:
@@ -141,9 +141,10 @@ class Writer:
             step.append(data)
         self._finished.line_bytes += len(data)
         self._count({"calls": calls, "records": records})
-        for line in data.split(b"\n")[:-1] if self._alarm is not None else ():
-            if self._alarm is not None and self._alarm.rings(json.loads(line)):
-                self.hold()
+        if self._alarm is not None:
+            for line in data.split(b"\n")[:-1]:
+                if self._alarm.rings(json.loads(line)):
+                    self.hold()
 
     def stored(self, key: str) -> bool:
         """Tell whether the dump holds this content already; the answer is valid while the current step is open."""
@@ -257,7 +258,9 @@ class Writer:
             complete = False
         self._step = None
         try:
-            self._write_json(ERROR_FILE, redaction.redact(error))
+            plain = redaction.redact(error)
+            with self._explaining(len(json_bytes(plain))):
+                write_json(os.path.join(self.folder, ERROR_FILE), plain)
         except WriteError:
             complete = False
         self._release()
@@ -314,10 +317,6 @@ class Writer:
         for name, count in more.items():
             self.counts[name] += count
             step.counts[name] += count
-
-    def _write_json(self, name: str, value: Mapping[str, Any]) -> None:
-        with self._explaining(len(json_bytes(value))):
-            write_json(os.path.join(self.folder, name), value)
 
     def _release(self) -> None:
         if self._background is not None:

@@ -7,6 +7,7 @@ import os
 import random
 import sys
 import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Dict, List
 
 from precflow.agent.devices.protocol import Device
@@ -41,9 +42,8 @@ def reseed(settings: DeterminismSection, device: Device) -> None:
     import torch
 
     random.seed(settings.seed)
-    numpy = _import_numpy()
-    if numpy is not None:
-        numpy.random.seed(settings.seed % 2**32)
+    with suppress(ImportError):  # a workload may draw from NumPy; the agent itself does not need it
+        importlib.import_module("numpy").random.seed(settings.seed % 2**32)  # NumPy refuses a longer seed
     torch.manual_seed(settings.seed)
     device.seed(settings.seed)
 
@@ -57,15 +57,15 @@ def remove_dropout(model: torch.nn.Module) -> List[str]:
     import torch
 
     dropouts = torch.nn.modules.dropout._DropoutNd  # noqa: SLF001  the only common base of all dropout modules
-    found: List[str] = []
+    removed: List[str] = []
     for name, module in model.named_modules():
         attribute = "p" if isinstance(module, dropouts) else "dropout"
         if not isinstance(module, (dropouts, torch.nn.MultiheadAttention, torch.nn.RNNBase)):
             continue
         if getattr(module, attribute) > 0:
             setattr(module, attribute, 0.0)
-            found.append(name)
-    return found
+            removed.append(name)
+    return removed
 
 
 def read_switches() -> Dict[str, str]:
@@ -105,11 +105,3 @@ def _choose_deterministic(*, warn_only: bool) -> None:
     deterministic = getattr(torch.utils, "deterministic", None)
     if deterministic is not None:  # filling the result of empty() takes time and changes no defined value
         deterministic.fill_uninitialized_memory = False
-
-
-def _import_numpy() -> Any:
-    """Return NumPy if it is installed: a workload may draw from it, the agent itself does not need it."""
-    try:
-        return importlib.import_module("numpy")
-    except ImportError:
-        return None

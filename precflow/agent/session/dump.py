@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Mapping, Optional, Sequence
 
 import torch
 
@@ -20,7 +20,7 @@ from precflow.agent.failures import AgentError
 from precflow.agent.measure import value_classes
 from precflow.agent.selection import check_scope
 from precflow.agent.session import determinism, environment, faults, garbage
-from precflow.agent.session.random_numbers import Draw, RandomNumbers
+from precflow.agent.session.random_numbers import RandomNumbers
 from precflow.agent.session.training import Training
 from precflow.agent.session.user_code import describe_error
 from precflow.agent.session.workload_model import RunContext, Workload, element_type, prepare
@@ -89,7 +89,11 @@ def _record_run(run: RunContext, writer: Writer) -> Dict[str, Any]:
         repeat = _check_repeat(run, workload, contents)
     with run.events.time_part("facts", "reading the environment"):
         sites = list(recorder.sites)
-        draws = [_plain_draw(draw, sites) for draw in run.numbers.draws]
+        draws = []
+        for draw in run.numbers.draws:  # a draw refers to its call site by number, as record lines do
+            if draw.site not in sites:
+                sites.append(draw.site)
+            draws.append({**draw._asdict(), "site": sites.index(draw.site)})
         # In a resumed dump a rule may have matched only in steps that were recorded before, so none is called unmatched.
         unmatched = [] if run.request.resume else selection.unmatched
         header = build_header(
@@ -130,27 +134,20 @@ def _run_steps(
             finished = writer is not None and writer.complete(number, _RANK)
             wanted = number in steps and not finished
             with run.numbers, faults.follow_modules(run.request, workload.model):
-                contents.update(_run_step(workload.model, training, inputs, recorder if wanted else None, number))
+                training.begin_step()
+                if wanted:
+                    recorder.begin_step(number)
+                    with recorder.watch(workload.model, training.optimizer):
+                        training.step(inputs)
+                    contents.update(recorder.contents)
+                else:
+                    training.step(inputs)
             if writer is not None and finished:
                 contents.update(index_outputs(writer.lines(number, _RANK)))
             elif writer is not None and wanted:
                 writer.close_step(number, _RANK)
         run.device.synchronize()
     return contents
-
-
-def _run_step(
-    model: torch.nn.Module, training: Training, inputs: Dict[str, Any], recorder: Optional[Recorder], number: int
-) -> Dict[str, str]:
-    """Run one step, recorded if there is a recorder; return the contents of its outputs."""
-    training.begin_step()
-    if recorder is None:
-        training.step(inputs)
-        return {}
-    recorder.begin_step(number)
-    with recorder.watch(model, training.optimizer):
-        training.step(inputs)
-    return recorder.contents
 
 
 def _check_repeat(run: RunContext, workload: Workload, first: Dict[str, str]) -> Dict[str, Any]:
@@ -220,7 +217,6 @@ def build_header(  # noqa: PLR0913  each a fact of the run, by name
         functional_dropouts: Lines of user code where calls of functional dropout were removed.
     """
     facts = environment.collect(device)
-    shown = ("name", "kind", "description", "emulated")
     nothing_seen: Dict[str, Any] = {
         "capture": {**request.capture.to_plain(), "unmatched": []},
         "losses": [],
@@ -237,7 +233,7 @@ def build_header(  # noqa: PLR0913  each a fact of the run, by name
         "side": request.side,
         "recipe": request.recipe,
         "declared": request.declared,
-        "device": {name: facts["device"][name] for name in shown},
+        "device": {name: facts["device"][name] for name in ("name", "kind", "description", "emulated")},
         "dtype": request.dtype,
         "fills": {"version": FILLS_VERSION, "constants": list(value_classes.constants())},
         "emulate": {"name": "", "rules": [], **request.emulate, "redrawn": list(redrawn)},
@@ -251,10 +247,3 @@ def build_header(  # noqa: PLR0913  each a fact of the run, by name
         "inputs": inputs,
         **nothing_seen,
     }
-
-
-def _plain_draw(draw: Draw, sites: List[str]) -> Dict[str, Any]:
-    """Return a draw as plain data; its call site is added to the list unless it is there already."""
-    if draw.site not in sites:
-        sites.append(draw.site)
-    return {"operator": draw.operator, "site": sites.index(draw.site), "device": draw.device, "moved": draw.moved}

@@ -21,11 +21,22 @@ _HOMES = re.compile(r"/(?:home|Users)/[^/:\s]+")
 
 def collect(device: Device) -> Dict[str, Dict[str, Any]]:
     """Return the facts of this process and of a started device, as two-level JSON data."""
-    redaction.learn(os.environ)
+    redaction.learn(os.environ)  # first: a secret of a variable may also stand in a path or in another variable below
     device_facts = device.facts()
-    found: Dict[str, Dict[str, Any]] = {
-        "system": _describe_system(),
-        "python": _describe_python(),
+    sections: Dict[str, Dict[str, Any]] = {
+        "system": {
+            "os": _read_distribution(),
+            "kernel": platform.release(),
+            "machine": platform.machine(),
+            "libc": " ".join(platform.libc_ver()).strip(),
+            "byteorder": sys.byteorder,
+            "processors": str(os.cpu_count()),
+        },
+        "python": {
+            "version": platform.python_version(),
+            "implementation": platform.python_implementation(),
+            "executable": hide_homes(sys.executable),
+        },
         "torch": _describe_torch(),
         "device": {
             "name": device.name,
@@ -38,19 +49,20 @@ def collect(device: Device) -> Dict[str, Dict[str, Any]]:
         "packages": list_packages(),
         "variables": {name: hide_homes(value) for name, value in select_recorded(os.environ).items()},
     }
-    return {section: {name: redaction.redact(value) for name, value in facts.items()} for section, facts in found.items()}
+    return {section: {name: redaction.redact(value) for name, value in facts.items()} for section, facts in sections.items()}
 
 
 def list_packages() -> Dict[str, str]:
     """Return the version of every installed distribution, by normalized name, sorted."""
     from importlib import metadata
 
-    found: Dict[str, str] = {}
+    packages: Dict[str, str] = {}
     for distribution in metadata.distributions():
         name = distribution.metadata["Name"]
         if name:  # a broken installation has none
-            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), str(distribution.version))
-    return dict(sorted(found.items()))
+            # The first one counts, as in an import; "Foo_Bar" and "foo.bar" are one package.
+            packages.setdefault(re.sub(r"[-_.]+", "-", name).lower(), str(distribution.version))
+    return dict(sorted(packages.items()))
 
 
 def hide_homes(text: str) -> str:
@@ -65,18 +77,6 @@ def hide_homes(text: str) -> str:
     return _HOMES.sub("~", text)
 
 
-def _describe_system() -> Dict[str, str]:
-    library, version = platform.libc_ver()
-    return {
-        "os": _read_distribution(),
-        "kernel": platform.release(),
-        "machine": platform.machine(),
-        "libc": ("%s %s" % (library, version)).strip(),
-        "byteorder": sys.byteorder,
-        "processors": str(os.cpu_count()),
-    }
-
-
 def _read_distribution() -> str:
     try:
         with open("/etc/os-release", encoding="utf-8", errors="replace") as stream:
@@ -84,14 +84,6 @@ def _read_distribution() -> str:
     except OSError:
         return platform.system()
     return fields.get("PRETTY_NAME", platform.system()).strip('"')
-
-
-def _describe_python() -> Dict[str, str]:
-    return {
-        "version": platform.python_version(),
-        "implementation": platform.python_implementation(),
-        "executable": hide_homes(sys.executable),
-    }
 
 
 def _describe_torch() -> Dict[str, str]:

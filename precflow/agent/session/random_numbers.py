@@ -114,22 +114,16 @@ class RandomNumbers(TorchFunctionMode):
         return result.to(device)
 
     def _to_cpu(self, value: Any, copies: Dict[int, torch.Tensor]) -> Any:
-        if isinstance(value, torch.Generator):
-            return self._twin(value)
-        if not isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor):
+            copies[id(value)] = value.cpu()
+            return copies[id(value)]
+        if not isinstance(value, torch.Generator) or value.device.type == "cpu":
             return value
-        copies[id(value)] = value.cpu()
-        return copies[id(value)]
-
-    def _twin(self, generator: torch.Generator) -> torch.Generator:
-        """Return the CPU generator that stands for a device's: it starts with the same seed and is the same one each time."""
-        if generator.device.type == "cpu":
-            return generator
-        known = self._twins.get(id(generator))
-        if known is None:
-            known = (generator, torch.Generator().manual_seed(generator.initial_seed()))
-            self._twins[id(generator)] = known
-        return known[1]
+        # A generator of the device is replaced by one of the CPU with the same seed, and by the same one at every draw: a new
+        # one would give the same numbers again each time.
+        if id(value) not in self._twins:
+            self._twins[id(value)] = (value, torch.Generator().manual_seed(value.initial_seed()))
+        return self._twins[id(value)][1]
 
     def _change_attention(self, args: Sequence[Any], arguments: Dict[str, Any]) -> Dict[str, Any]:
         """Return the arguments of attention, without its dropout if dropout is to be removed."""

@@ -11,8 +11,7 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 import torch
 
@@ -52,12 +51,12 @@ def rehearse(request: Request, events: Events) -> None:
     extend_path(request.import_paths, request.workload)
     problem = ""
     try:
-        with _explain_user_errors():
-            _record(request, events)
-    except AgentError as error:
-        if error.kind not in ("workload", "bad_request", "untrusted", "unsupported"):
+        _record(request, events)
+    except (Exception, SystemExit) as error:  # a workload may also call sys.exit()
+        if isinstance(error, AgentError) and error.kind not in ("workload", "bad_request", "untrusted", "unsupported"):
             raise
-        problem = error.message
+        user_error = AgentError("workload", describe_error(error, sentence=True))
+        problem = error.message if isinstance(error, AgentError) else user_error.message
         # The lines of a step that failed half-way would give too small a size.
         shutil.rmtree(os.path.join(request.output, "rank0"), ignore_errors=True)
     facts = {"problem": problem, "dtype": request.dtype, "torch": torch.__version__, "seconds": dict(events.seconds)}
@@ -91,7 +90,13 @@ class NumberingMeasurer:
         del detail, kept, state
         if tensor.layout is not torch.strided:
             return NO_CONTENT
-        key = self._key(tensor)
+        storage = tensor.untyped_storage()
+        address = storage._cdata  # noqa: SLF001  identifies the storage; a meta storage has no data pointer
+        self._storages[address] = storage
+        # A write raises the version, so the same memory counts as another tensor afterwards. Inference tensors have none.
+        version = None if tensor.is_inference() else tensor._version  # noqa: SLF001  documented for autograd's checks
+        view = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg())
+        key = (address, version, *view)
         ticket = self._tickets.get(key)
         if ticket is None:
             ticket = self._tickets[key] = Ticket("digest", None)
@@ -106,14 +111,6 @@ class NumberingMeasurer:
     def flush(self) -> None:
         """Do nothing: every ticket is filled in."""
 
-    def _key(self, tensor: torch.Tensor) -> Tuple[object, ...]:
-        storage = tensor.untyped_storage()
-        address = storage._cdata  # noqa: SLF001  identifies the storage; a meta storage has no data pointer
-        self._storages[address] = storage
-        version = None if tensor.is_inference() else tensor._version  # noqa: SLF001  documented for autograd's checks
-        place = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg())
-        return (address, version, *place)
-
 
 def _record(request: Request, events: Events) -> None:
     """Build the workload without values and write the lines of its first step.
@@ -123,7 +120,7 @@ def _record(request: Request, events: Events) -> None:
     """
     with events.time_part("model", "building the model without values"):
         determinism.reseed(request.determinism, Cpu())
-        model = _build_model(request)
+        model = _build_without_memory(request)
         inputs = copy_to(build_inputs(request, model), element_type(request.dtype), _META)
         model.train(request.workload.get("mode", "eval") == "train")
         if request.determinism.dropout == "removed":
@@ -139,13 +136,11 @@ def _record(request: Request, events: Events) -> None:
 
 def _try_fake_tensors(request: Request, model: torch.nn.Module, inputs: Dict[str, Any]) -> bool:
     """Write the lines of a step on fake tensors; return whether it could run on them."""
-    mode = _make_fake_mode()
-    if mode is None:
-        return False
     try:
+        mode: Any = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode(allow_non_fake_inputs=True)
         with mode:
             _run_step(request, model, map_tensors(inputs, mode.from_tensor))
-    except Exception:  # noqa: BLE001  the error with meta tensors is the one to report: people can look it up
+    except Exception:  # noqa: BLE001  whatever it is, the error with meta tensors is the one to report: people can look it up
         return False
     return True
 
@@ -166,15 +161,7 @@ def _run_step(request: Request, model: torch.nn.Module, inputs: Dict[str, Any]) 
         writer.finish()
 
 
-def _make_fake_mode() -> Any:
-    """Return torch's mode for fake tensors, ``None`` if this torch has none."""
-    with suppress(ImportError):
-        found = getattr(importlib.import_module("torch._subclasses.fake_tensor"), "FakeTensorMode", None)
-        return None if found is None else found(allow_non_fake_inputs=True)
-    return None
-
-
-def _build_model(request: Request) -> torch.nn.Module:
+def _build_without_memory(request: Request) -> torch.nn.Module:
     """Return the model of the workload: without memory if its factory allows that, else as in a real run."""
     try:
         with _META:
@@ -183,14 +170,3 @@ def _build_model(request: Request) -> torch.nn.Module:
         raise
     except Exception:  # noqa: BLE001  it reads weights, or computes values that it needs to build the model
         return build_model(request)
-
-
-@contextmanager
-def _explain_user_errors() -> Iterator[None]:
-    """Turn an exception of user code into an ``AgentError`` of one sentence that names the line."""
-    try:
-        yield
-    except AgentError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise AgentError("workload", describe_error(error, sentence=True)) from error

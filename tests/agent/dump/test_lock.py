@@ -73,7 +73,7 @@ def is_free(path):
     lock = WriterLock(path)
     owner = json.loads(Path(path).read_text())
     lock.release()
-    return owner == lock_module._me() and not Path(path).exists()
+    return owner == lock_module._describe_process() and not Path(path).exists()
 
 
 def test_a_lock_that_nobody_refers_to_is_free(path):
@@ -83,7 +83,7 @@ def test_a_lock_that_nobody_refers_to_is_free(path):
 
 
 def leave(path, **facts):
-    owner = {**lock_module._me(), **facts}
+    owner = {**lock_module._describe_process(), **facts}
     Path(path).write_text(json.dumps(owner))
 
 
