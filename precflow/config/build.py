@@ -36,7 +36,7 @@ class Builder:
 
     def build(self, data: Mapping[str, Any]) -> RunConfig:
         """Return the configuration. It is usable only if ``problems`` is empty afterwards."""
-        config = self._section(RunConfig, data, ())
+        config = self._build_section(RunConfig, data, ())
         return config if isinstance(config, RunConfig) else RunConfig()
 
     def say(self, path: DottedPath, message: str) -> Any:
@@ -44,11 +44,11 @@ class Builder:
         self.problems.append(Problem(self._mark(path).place, dotted(path), message))
         return _WRONG
 
-    def _section(self, kind: type, data: Any, path: DottedPath) -> Any:
+    def _build_section(self, kind: type, data: Any, path: DottedPath) -> Any:
         if not isinstance(data, Mapping):
             keys = ", ".join(list(key_tree.fields(kind))[:4])
-            found = "it is empty: leave it out" if data is None else f"not one value: {_shorten(data)}"
-            return self.say(path, f"is a section with keys ({keys}...), {found}")
+            instead = "it is empty: leave it out" if data is None else f"not one value: {_shorten(data)}"
+            return self.say(path, f"is a section with keys ({keys}...), {instead}")
         values = {}
         for key, value in data.items():
             here = (*path, str(key))
@@ -60,106 +60,110 @@ class Builder:
             elif value is None and self._mark(here).raw in (None, "null"):
                 continue  # an explicit null takes an inherited value away
             else:
-                built = self._value(key_tree.fields(kind)[key], value, here, f"{kind.__name__}.{key}")
+                built = self._build_value(key_tree.fields(kind)[key], value, here, f"{kind.__name__}.{key}")
                 if built is not _WRONG:
                     values[key] = built
         return kind(**{key_tree.attribute(key): value for key, value in values.items()})
 
-    def _value(self, hint: Any, value: Any, path: DottedPath, field: str) -> Any:
+    def _build_value(self, hint: Any, value: Any, path: DottedPath, field: str) -> Any:
         kind = key_tree.without_none(hint)
         origin = typing.get_origin(kind)
         if key_tree.is_section(kind):
-            return self._section(kind, value, path)
+            return self._build_section(kind, value, path)
         if kind is Any:
-            return self._open(value, path)
+            return self._build_open(value, path)
         if kind is Numbers:
-            return self._numbers(value, path)
+            return self._build_numbers(value, path)
         if origin is tuple:
-            return self._list(key_tree.item(kind), value, path, field)
+            return self._build_list(key_tree.item(kind), value, path, field)
         if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
-            return self._map(key_tree.item(kind), value, path, field)
-        return self._scalar(kind, value, path, field)
+            return self._build_map(key_tree.item(kind), value, path, field)
+        return self._build_scalar(kind, value, path, field)
 
-    def _list(self, kind: Any, value: Any, path: DottedPath, field: str) -> Any:
+    def _build_list(self, kind: Any, value: Any, path: DottedPath, field: str) -> Any:
         if not isinstance(value, (list, tuple)):
             if key_tree.is_section(kind) or isinstance(value, Mapping) or value is None:
                 return self.say(path, f"expected a list, got {_shorten(value)}")
-            built = self._value(kind, value, path, field)
+            built = self._build_value(kind, value, path, field)
             return _WRONG if built is _WRONG else (built,)
-        items = [self._value(kind, item, (*path, str(number)), field) for number, item in enumerate(value)]
+        items = [self._build_value(kind, item, (*path, str(number)), field) for number, item in enumerate(value)]
         return _WRONG if any(item is _WRONG for item in items) else tuple(items)
 
-    def _numbers(self, value: Any, path: DottedPath) -> Any:
+    def _build_numbers(self, value: Any, path: DottedPath) -> Any:
         """Return whole numbers from 0, each once and ascending, of numbers and ranges in any order."""
-        if not isinstance(value, (list, tuple)):
-            found = [self._range(value, path)]
+        if isinstance(value, (list, tuple)):
+            ranges = [self._parse_range(item, (*path, str(number))) for number, item in enumerate(value)]
         else:
-            found = [self._range(item, (*path, str(number))) for number, item in enumerate(value)]
-        return _WRONG if any(one is _WRONG for one in found) else tuple(sorted({number for one in found for number in one}))
+            ranges = [self._parse_range(value, path)]
+        return (
+            _WRONG if any(part is _WRONG for part in ranges) else tuple(sorted({number for part in ranges for number in part}))
+        )
 
-    def _range(self, value: Any, path: DottedPath) -> Any:
-        bent = explain_yaml_trap(value, self._raw(path))
-        if bent:
-            return self.say(path, bent)
+    def _parse_range(self, value: Any, path: DottedPath) -> Any:
+        trap = explain_yaml_trap(value, self._raw(path))
+        if trap:
+            return self.say(path, trap)
         try:
-            found = units.parse_numbers(value)
+            numbers = units.parse_numbers(value)
         except ValueError as error:
             return self.say(path, f"{error}, got {_quote(value, self._raw(path))}")
-        self._members += len(found)
+        # Counted over the whole recipe: a thousand short lines of "0-99999" would fill the memory as well as one long list.
+        self._members += len(numbers)
         if self._members > units.MOST_NUMBERS:
             return self.say(path, f"makes more than {units.MOST_NUMBERS} numbers of all ranges together")
-        return found
+        return numbers
 
-    def _map(self, kind: Any, value: Any, path: DottedPath, field: str) -> Any:
+    def _build_map(self, kind: Any, value: Any, path: DottedPath, field: str) -> Any:
         if not isinstance(value, Mapping):
             return self.say(path, f"expected `name: value` lines, got {_shorten(value)}")
-        items = {str(key): self._value(kind, item, (*path, str(key)), field) for key, item in value.items() if item is not None}
+        items = {
+            str(key): self._build_value(kind, item, (*path, str(key)), field) for key, item in value.items() if item is not None
+        }
         return _WRONG if any(item is _WRONG for item in items.values()) else items
 
-    def _open(self, value: Any, path: DottedPath) -> Any:
+    def _build_open(self, value: Any, path: DottedPath) -> Any:
         """Accept any value, except one that YAML changed against expectation."""
         if isinstance(value, Mapping):
-            return {str(key): self._open(item, (*path, str(key))) for key, item in value.items()}
+            return {str(key): self._build_open(item, (*path, str(key))) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self._open(item, (*path, str(number))) for number, item in enumerate(value)]
-        bent = "" if self._mark(path).place == COMMAND_LINE else explain_yaml_trap(value, self._raw(path))
-        return self.say(path, bent) if bent else value
+            return [self._build_open(item, (*path, str(number))) for number, item in enumerate(value)]
+        trap = "" if self._mark(path).place == COMMAND_LINE else explain_yaml_trap(value, self._raw(path))
+        return self.say(path, trap) if trap else value
 
-    def _scalar(self, kind: Any, value: Any, path: DottedPath, field: str) -> Any:
+    def _build_scalar(self, kind: Any, value: Any, path: DottedPath, field: str) -> Any:
         if isinstance(value, (Mapping, list, tuple)):
             return self.say(path, f"expected one value, got {_shorten(value)}")
         if kind in units.PARSERS:
-            return self._number(kind, value, path)
-        if kind is bool:
-            bent = explain_yaml_trap(value, self._raw(path))
-            return (
-                value
-                if isinstance(value, bool) and not bent
-                else self.say(path, bent or f"expected true or false, got {_shorten(value)}")
-            )
-        if kind is int:
-            if not isinstance(value, int) or isinstance(value, bool):
-                return self.say(path, f"expected a whole number, got {_quote(value, self._raw(path))}")
-            wrong = explain_yaml_trap(value, self._raw(path)) or _too_large(value)
+            return self._build_number(kind, value, path)
+        if kind is bool or kind is int:
+            wrong = explain_yaml_trap(value, self._raw(path))
+            if kind is bool and not isinstance(value, bool):
+                wrong = wrong or f"expected true or false, got {_shorten(value)}"
+            elif kind is int and (not isinstance(value, int) or isinstance(value, bool)):
+                wrong = f"expected a whole number, got {_quote(value, self._raw(path))}"
+            elif kind is int and abs(value) >= 2**63:
+                wrong = wrong or f"expected a whole number below 2^63, got {_shorten(value)}"
             return self.say(path, wrong) if wrong else value
-        return self._text(value, path, field)
+        return self._build_text(value, path, field)
 
-    def _number(self, kind: Any, value: Any, path: DottedPath) -> Any:
-        bent = explain_yaml_trap(value, self._raw(path))
-        if bent:
-            return self.say(path, bent)
+    def _build_number(self, kind: Any, value: Any, path: DottedPath) -> Any:
+        trap = explain_yaml_trap(value, self._raw(path))
+        if trap:
+            return self.say(path, trap)
         try:
             return units.PARSERS[kind](value)
         except ValueError as error:
             return self.say(path, f"{error}, got {_quote(value, self._raw(path))}")
 
-    def _text(self, value: Any, path: DottedPath, field: str) -> Any:
+    def _build_text(self, value: Any, path: DottedPath, field: str) -> Any:
         words, mark = allowed_words(field), self._mark(path)
         raw = self._raw(path)
         if not isinstance(value, str):
+            # `title=2027` is a text on the command line, where nobody quotes; and an int that reads back as it was written
+            # is no surprise in a file. `3.10` (read as 3.1) and `off` (read as false) are, and go the other way.
             as_typed = raw if mark.place == COMMAND_LINE or (type(value) is int and raw == str(value)) else None
             if as_typed is None:
-                return self.say(path, _describe_bent(value, raw, words, field))
+                return self.say(path, _explain_misread_word(value, raw, words, field))
             value = as_typed
         if words is not None and value not in words:
             shown = ", ".join(word for word in words if word)
@@ -170,25 +174,20 @@ class Builder:
         return value
 
     def _raw(self, path: DottedPath) -> str | None:
-        mark = self._mark(path)
-        return mark.raw
+        return self._mark(path).raw
 
 
-def _describe_bent(value: Any, raw: str | None, words: tuple[str, ...] | None, field: str) -> str:
+def _explain_misread_word(value: Any, raw: str | None, words: tuple[str, ...] | None, field: str) -> str:
     """Say what YAML made of a word: a boolean, a number or nothing."""
     if value is None:
         return 'is empty: write "" or leave the key out'
-    read = str(value).lower() if isinstance(value, bool) else value
-    said = f"YAML reads `{raw if raw is not None else value}` as {'the number ' if not isinstance(value, bool) else ''}{read}."
+    reading = str(value).lower() if isinstance(value, bool) else f"the number {value}"
+    said = f"YAML reads `{raw if raw is not None else value}` as {reading}."
     if words:
         meant = MEANT.get((field, value), "") if isinstance(value, bool) else ""
         others = ", ".join(word for word in words if word and word != meant)
         return f"{said} Use {meant} (also: {others})" if meant else f"{said} Use one of {others}"
     return f"{said} Put it in quotes"
-
-
-def _too_large(value: int) -> str:
-    return "" if abs(value) < 2**63 else f"expected a whole number below 2^63, got {_shorten(value)}"
 
 
 def _shorten(value: Any) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,10 @@ def compose(words: Sequence[str], *, config_dirs: Sequence[Path] = (), complete:
     problems += overrides.find_sweeps(read)
     files, missing = _collect_files(read, within)
     problems += missing
-    _refuse_more_than_data(files, problems, words)
+    # Before Hydra reads any of the files: a file that is more than data could make it run code.
+    forbidden = [problem for document in files for problem in trust.find_forbidden_text(document)]
+    if forbidden:
+        raise _as_trust_error([*forbidden, *problems], words)
     unusable = [problem for document in files for problem in document.problems]
     if problems and not missing and not unusable:
         problems += _find_more_problems(read, within)
@@ -102,17 +105,13 @@ def compose(words: Sequence[str], *, config_dirs: Sequence[Path] = (), complete:
     team = {group: team_folders(group, within) for group in DATA_GROUPS}
     with standards.searching(team["standard"]):
         composed = _build(*_lay_files(read, within), read, words, complete=complete)
-    problems = _find_clashes(composed, files, within)
-    if problems:
-        raise overrides.build_error(problems, words)
-    return replace(composed, team=team)
-
-
-def _find_clashes(composed: Composed, files: Sequence[Document], within: Sequence[SearchFolder]) -> list[Problem]:
-    """Return a problem for each chosen standard or fault of a team that has the name of a shipped one."""
+    # A team's standard or fault that has the name of a shipped one.
     named = [("standard", name) for name in composed.config.tolerance.standards]
     named += [("emulate", document.name) for document in files if document.group == "emulate"]
-    return [problem for group, name in named if (problem := find_clash(group, name, within))]
+    clashes = [clash for group, name in named if (clash := find_clash(group, name, within))]
+    if clashes:
+        raise overrides.build_error(clashes, words)
+    return replace(composed, team=team)
 
 
 def _find_more_problems(words: Sequence[Word], within: Sequence[SearchFolder]) -> list[Problem]:
@@ -131,37 +130,26 @@ def _collect_files(words: Sequence[Word], within: Sequence[SearchFolder]) -> tup
         (group, name, COMMAND_LINE, f"+{group}={name}") for group in GROUPS for name in overrides.list_chosen(words, group)
     ]
     problems = [] if any(group == "recipe" for group, *_ in waiting) else [Problem(COMMAND_LINE, "+recipe", _NO_RECIPE)]
-    found: dict[tuple[str, str], Document] = {}
-    met = 0
+    collected: dict[tuple[str, str], Document] = {}
+    visits = 0
     while waiting:
         group, name, place, key = waiting.pop(0)
-        met += 1
-        if met > MOST_FILES:  # Hydra goes every way, and recipes that each inherit from two have many
-            said = f"leads to more than {MOST_FILES} recipes: do they inherit from each other in a circle, or twice?"
-            return list(found.values()), [Problem(place, key, said)]
+        visits += 1
+        if visits > MOST_FILES:  # Hydra goes every way, and recipes that each inherit from two have many
+            message = f"leads to more than {MOST_FILES} recipes: do they inherit from each other in a circle, or twice?"
+            return list(collected.values()), [Problem(place, key, message)]
         if (group, name) in _DEFAULT:
             continue
-        document = found.get((group, name)) or find(group, name, within)
+        document = collected.get((group, name)) or find(group, name, within)
         if document is None:
             problems.append(Problem(place, key, describe_not_found(group, name, within)))
             continue
-        found[(group, name)] = document
+        collected[(group, name)] = document
         place = document.marks[("defaults",)].place if ("defaults",) in document.marks else ""
         waiting += [
             ("recipe", parent, place, f"defaults: {parent}") for parent in trust.list_parents(document) if group == "recipe"
         ]
-    return list(found.values()), problems
-
-
-def _refuse_more_than_data(files: Sequence[Document], others: Iterable[Problem], typed: Sequence[str]) -> None:
-    """Look at each file before Hydra does.
-
-    Raises:
-        TrustError: A file is more than data.
-    """
-    problems = [problem for document in files for problem in trust.find_forbidden_text(document)]
-    if problems:
-        raise _as_trust_error([*problems, *others], typed)
+    return list(collected.values()), problems
 
 
 def _as_trust_error(problems: Sequence[Problem], typed: Sequence[str]) -> TrustError:
@@ -173,7 +161,7 @@ def _lay_files(words: Sequence[Word], within: Sequence[SearchFolder]) -> tuple[L
     """Return all files laid over each other in Hydra's order, and these files."""
     layers, documents = Layers(), []
     chosen = {word.group for word in words}
-    for config_path, package in _defaults_list(words, within):
+    for config_path, package in _resolve_defaults(words, within):
         group, _, name = config_path.partition("/")
         # An executor has addresses: one that nobody chose is precflow's own, whatever a folder of recipes brings along.
         folders = shipped_folders(group) if group == "executor" and group not in chosen else within
@@ -184,7 +172,7 @@ def _lay_files(words: Sequence[Word], within: Sequence[SearchFolder]) -> tuple[L
     return layers, documents
 
 
-def _defaults_list(words: Sequence[Word], within: Sequence[SearchFolder]) -> list[tuple[str, str]]:
+def _resolve_defaults(words: Sequence[Word], within: Sequence[SearchFolder]) -> list[tuple[str, str]]:
     recipe_source.register()
     choices = [word.text for word in words if word.group]
     try:
@@ -193,16 +181,13 @@ def _defaults_list(words: Sequence[Word], within: Sequence[SearchFolder]) -> lis
             initialize_config_dir(str(resources.directory("conf")), version_base="1.3", job_name="precflow"),
         ):
             loader = GlobalHydra.instance().config_loader()
-            found = loader.compute_defaults_list("config", choices, RunMode.RUN)
+            defaults = loader.compute_defaults_list("config", choices, RunMode.RUN).defaults
     except RecursionError as error:
         raise ConfigError("the chosen recipes inherit from each other in a circle", next_step="see their `defaults`") from error
     except HydraException as error:
-        raise ConfigError(f"the files do not fit together: {_first_line(error)}") from error
-    return [(entry.config_path, entry.package or "") for entry in found.defaults if entry.config_path]
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise ConfigError(f"the files do not fit together: {lines[0] if lines else type(error).__name__}") from error
+    return [(entry.config_path, entry.package or "") for entry in defaults if entry.config_path]
 
 
 def _build(
@@ -217,14 +202,14 @@ def _build(
     for path, message in interpolation.problems:
         builder.say(path, message)
     config = builder.build(data)
-    packages = (*trust.list_trusted_packages(()), *config.site.trusted)
+    packages = (*trust.list_trusted_packages(), *config.site.trusted)
     untrusted = [
         *trust.find_forbidden_values(data, interpolation.read, layers.mark),
         *trust.find_untrusted_targets(data, packages),
     ]
     for path, message in untrusted:
         builder.say(path, message)
-    wrong = {_split_key(problem.key) for problem in builder.problems}
+    wrong = {tuple(re.findall(r"[^.\[\]]+", problem.key)) for problem in builder.problems}
     wrong_inside = {key[:length] for key in wrong for length in range(len(key) + 1)}
     to_run: tuple[tuple[DottedPath, str], ...] = ()
     if complete and not untrusted:  # nothing that an untrusted recipe names is looked for
@@ -241,7 +226,8 @@ def _build(
         raise _as_trust_error(problems, typed)
     if problems:
         raise overrides.build_error(problems, typed)
-    notes = [Problem(layers.mark(path).place, dotted(path), text) for path, text in checks.find_expired(config, _today())]
+    today = datetime.datetime.now(tz=datetime.timezone.utc).astimezone().date()  # where the user is
+    notes = [Problem(layers.mark(path).place, dotted(path), text) for path, text in checks.find_expired(config, today)]
     return Composed(
         config=replace(config, recipe="+".join(overrides.list_chosen(words, "recipe"))),
         provenance=layers.provenance(),
@@ -251,11 +237,6 @@ def _build(
         data=data,
         files=tuple(document.path for document in documents),
     )
-
-
-def _split_key(key: str) -> DottedPath:
-    """Return the path behind a dotted key."""
-    return tuple(re.findall(r"[^.\[\]]+", key))
 
 
 def _apply_words(layers: Layers, words: Sequence[Word]) -> list[Problem]:
@@ -268,7 +249,3 @@ def _apply_words(layers: Layers, words: Sequence[Word]) -> list[Problem]:
         if wrong:
             problems.append(Problem(COMMAND_LINE, word.typed, wrong))
     return problems
-
-
-def _today() -> datetime.date:
-    return datetime.datetime.now(tz=datetime.timezone.utc).astimezone().date()

@@ -243,16 +243,21 @@ class _Walk:
         if not isinstance(node, yaml.MappingNode):
             self.problems.append(Problem(f"{self.where}:1", "", "expected `key: value` lines"))
             return {}
-        return self._map(node, ())
+        return self._build_map(node, ())
 
-    def _value(self, node: yaml.Node, path: DottedPath) -> Any:
+    def _build_value(self, node: yaml.Node, path: DottedPath) -> Any:
         self._count(node, path)
         self.marks[path] = self._mark(node)
         if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
             self._say(node, path, f"is not YAML of a recipe: no value has a tag such as {node.tag[:60]}")
         if isinstance(node, yaml.MappingNode):
-            return self._map(node, path)
-        return self._list(node, path) if isinstance(node, yaml.SequenceNode) else self._scalar(node, path)
+            return self._build_map(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._build_value(item, (*path, str(number))) for number, item in enumerate(node.value)]
+        value = self._construct(node, path)
+        if not isinstance(value, (str, int, float)) and value is not None:
+            self._say(node, path, f"{type(value).__name__} is not a kind of value that recipes have")
+        return value
 
     def _count(self, node: yaml.Node, path: DottedPath) -> None:
         self._nodes += 1
@@ -262,7 +267,7 @@ class _Walk:
         if len(path) > DEEPEST:
             raise _TooMuchError(f"not YAML of a recipe: nested deeper than {DEEPEST} levels by aliases of itself", line)
 
-    def _map(self, node: yaml.MappingNode, path: DottedPath, depth: int = 0) -> dict[str, Any]:
+    def _build_map(self, node: yaml.MappingNode, path: DottedPath, depth: int = 0) -> dict[str, Any]:
         """Return a map. Keys of maps that it merges (``<<``) come first; its own keys win."""
         if depth > DEEPEST:
             raise _TooMuchError(f"merged deeper than {DEEPEST} levels", node.start_mark.line + 1)
@@ -273,23 +278,23 @@ class _Walk:
                 for merged in reversed(value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]):
                     self._count(merged, path)
                     if isinstance(merged, yaml.MappingNode):
-                        result.update(self._map(merged, path, depth + 1))
+                        result.update(self._build_map(merged, path, depth + 1))
                     else:
                         self._say(key_node, (*path, "<<"), "merges a map, or a list of maps")
         own = set()
         for key_node, value_node in node.value:
             if key_node.tag == _MERGE:
                 continue
-            key = self._key(key_node, path)
+            key = self._read_key(key_node, path)
             if key in own:
                 self._say(key_node, (*path, key), "is written twice")
             own.add(key)
-            result[key] = self._value(value_node, (*path, key))
+            result[key] = self._build_value(value_node, (*path, key))
             if not isinstance(value_node, yaml.ScalarNode):  # a map starts at its first key, a line below its own key
                 self.marks[(*path, key)] = self._mark(key_node, raw=False)
         return result
 
-    def _key(self, node: yaml.Node, path: DottedPath) -> str:
+    def _read_key(self, node: yaml.Node, path: DottedPath) -> str:
         if not isinstance(node, yaml.ScalarNode):
             self._say(node, path, "has a key that is a map or a list; expected a word")
             return "?"
@@ -298,22 +303,13 @@ class _Walk:
             raise _TooMuchError(
                 f"too long in one key: {len(text)} characters of at most {LONGEST_KEY}", node.start_mark.line + 1
             )
-        key = self._constructed(node, (*path, text))
+        key = self._construct(node, (*path, text))
         if isinstance(key, (bool, float)) or key is None:
             self._say(node, (*path, text), f"YAML reads the key `{text}` as {key}: put it in quotes")
             return text
         return str(key)
 
-    def _list(self, node: yaml.SequenceNode, path: DottedPath) -> list[Any]:
-        return [self._value(item, (*path, str(number))) for number, item in enumerate(node.value)]
-
-    def _scalar(self, node: yaml.Node, path: DottedPath) -> Any:
-        value = self._constructed(node, path)
-        if not isinstance(value, (str, int, float)) and value is not None:
-            self._say(node, path, f"{type(value).__name__} is not a kind of value that recipes have")
-        return value
-
-    def _constructed(self, node: yaml.Node, path: DottedPath) -> Any:
+    def _construct(self, node: yaml.Node, path: DottedPath) -> Any:
         if node.tag in _NUMBERS and len(node.value) > LONGEST_NUMBER:
             self._say(node, path, f"is a number of {len(node.value)} characters; the longest has {LONGEST_NUMBER}")
             return 0

@@ -64,21 +64,18 @@ def complete_word(arguments: Sequence[str], verbs: Mapping[str, bool] | None = N
         if not (verbs or {})[words[0]]:
             return 0
         typed = typed.replace(f" {words[0]} ", " ", 1)  # Hydra knows no verbs
-    os.environ["COMP_LINE"] = typed.replace(
-        " +", " "
-    )  # the groups are in the defaults, so Hydra completes them without the plus
+    # The groups are in the defaults, so Hydra completes them without the plus.
+    os.environ["COMP_LINE"] = typed.replace(" +", " ")
     recipe_source.register()
     answer = io.StringIO()
     with recipe_source.search_in(list_folders()), contextlib.redirect_stdout(answer):
         code = _run_hydra(arguments)
-    behind_plus = typed.split(" ")[-1].startswith("+")
-    write((_with_plus(answer.getvalue()) if behind_plus else answer.getvalue()).removesuffix("\n"))
+    completions = answer.getvalue()
+    if typed.split(" ")[-1].startswith("+"):
+        # The shell compares each completion with the word that was typed, which has a plus.
+        completions = " ".join(f"+{word}" for word in completions.split())
+    write(completions.removesuffix("\n"))
     return code
-
-
-def _with_plus(answer: str) -> str:
-    """Return completions with a plus before each: the shell compares them with the word that was typed, which has one."""
-    return " ".join(f"+{word}" for word in answer.split()) + "\n"
 
 
 def _run_hydra(arguments: Sequence[str]) -> int:

@@ -44,16 +44,16 @@ class Interpolation:
     def resolve(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Return the data with its references replaced; those that lead nowhere stay as text, and are added to ``problems``."""
         try:
-            found: dict[str, Any] = self._resolved(data, (), (), ())
+            resolved: dict[str, Any] = self._resolve(data, (), (), ())
         except _TooMuchError as error:
             most = f"more than {MOST_COPIED} values or {LONGEST_COPIED} characters"
             self.problems.append(
                 (error.reference, f"references bring in {most}: they refer to one another, each several times")
             )
             return dict(data)
-        return found
+        return resolved
 
-    def _resolved(
+    def _resolve(
         self, value: Any, path: DottedPath, source: DottedPath, trail: tuple[DottedPath, ...], *, text: bool = False
     ) -> Any:
         """Return a value with its references replaced.
@@ -67,11 +67,11 @@ class Interpolation:
         """
         if isinstance(value, (Mapping, list, tuple)) and value:
             items = value.items() if isinstance(value, Mapping) else enumerate(value)
-            found = {
-                key: self._resolved(item, path if text else (*path, str(key)), (*source, str(key)), trail, text=text)
+            resolved = {
+                key: self._resolve(item, path if text else (*path, str(key)), (*source, str(key)), trail, text=text)
                 for key, item in items
             }
-            return found if isinstance(value, Mapping) else list(found.values())
+            return resolved if isinstance(value, Mapping) else list(resolved.values())
         if trail:
             self._count(value, trail[0])
             self.read.setdefault(path, set()).update((*trail, source))
@@ -83,20 +83,28 @@ class Interpolation:
         trail = (*trail, source)
         whole = REFERENCE.fullmatch(value)
         if whole:
-            return self._looked_up(whole, path, trail, text=text)
-        return REFERENCE.sub(lambda match: str(self._looked_up(match, path, trail, text=True)), value)
+            return self._resolve_reference(whole, path, trail, text=text)
+        return REFERENCE.sub(lambda match: str(self._resolve_reference(match, path, trail, text=True)), value)
 
-    def _looked_up(self, match: re.Match[str], path: DottedPath, trail: tuple[DottedPath, ...], *, text: bool) -> Any:
+    def _resolve_reference(self, match: re.Match[str], path: DottedPath, trail: tuple[DottedPath, ...], *, text: bool) -> Any:
         key = match[1].strip()
         if not KEY.fullmatch(key):
             self._note(path, f"`{match[0]}`: only the name of another key is possible, such as `${{site.paths.models}}`")
             return match[0]
         parts = tuple(re.findall(r"[^.\[\]]+", key))
-        found = self._value(parts)
-        if found is _MISSING:
-            self._note(path, self._missing(key))
-            return match[0]
-        return self._resolved(found, path, parts, trail, text=text)
+        value = _look_up(self._data, parts)
+        if value is _MISSING and parts[0] != "site":  # a key that nobody set has its default
+            self._defaults = self._defaults or plain(RunConfig())
+            value = _look_up(self._defaults, parts)
+        if value is not _MISSING:
+            return self._resolve(value, path, parts, trail, text=text)
+        if not key.startswith("site."):
+            self._note(path, f"wants `{key}`, and nothing sets it")
+        elif self._site:
+            self._note(path, f"wants `{key}`, and the site file {self._site} does not have it")
+        else:
+            self._note(path, f"wants `{key}`, and no site file was chosen: +site=NAME (see `precflow ls site`), or {key}=VALUE")
+        return match[0]
 
     def _note(self, path: DottedPath, message: str) -> None:
         if len(self.problems) < _MOST_PROBLEMS:
@@ -112,20 +120,6 @@ class Interpolation:
         self._characters += len(value) if isinstance(value, str) else 1
         if self._copied > MOST_COPIED or self._characters > LONGEST_COPIED:
             raise _TooMuchError(reference)
-
-    def _value(self, parts: DottedPath) -> Any:
-        found = _look_up(self._data, parts)
-        if found is _MISSING and parts[0] != "site":  # a key that nobody set has its default
-            self._defaults = self._defaults or plain(RunConfig())
-            found = _look_up(self._defaults, parts)
-        return found
-
-    def _missing(self, key: str) -> str:
-        if not key.startswith("site."):
-            return f"wants `{key}`, and nothing sets it"
-        if not self._site:
-            return f"wants `{key}`, and no site file was chosen: +site=NAME (see `precflow ls site`), or {key}=VALUE"
-        return f"wants `{key}`, and the site file {self._site} does not have it"
 
 
 class _TooMuchError(Exception):

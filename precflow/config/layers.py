@@ -40,12 +40,18 @@ class Layers:
         """Set one value; a map is merged into an existing map. Return why it cannot be set, ``""`` if it was."""
         marks = {(*path, *inner): Mark(mark.place, None) for inner, _ in walk_scalars(value)}
         marks[path] = mark
-        parent = self._parent(path)
+        parent = self._find_parent(path)
         if isinstance(parent, str):
             return parent
-        if isinstance(parent, list):
-            return self._assign_item(parent, path, value, marks)
-        self._overlay(parent, {path[-1]: value}, path[:-1], marks)
+        if isinstance(parent, dict):
+            self._overlay(parent, {path[-1]: value}, path[:-1], marks)
+            return ""
+        number = int(path[-1]) if path[-1].isdigit() else len(parent)
+        if number >= len(parent):
+            return f"{dotted(path[:-1])} has {len(parent)} entries, counted from 0"
+        self._forget(path, parent[number])
+        parent[number] = _copy(value)
+        self.marks.update(marks)
         return ""
 
     def remove(self, path: DottedPath) -> str:
@@ -73,7 +79,10 @@ class Layers:
         self, under: dict[str, Any], over: Mapping[str, Any], path: DottedPath, marks: Mapping[DottedPath, Mark]
     ) -> None:
         if under.get(TARGET, over.get(TARGET)) != over.get(TARGET, under.get(TARGET)):  # both name a function, and not the same
-            self._drop_arguments(under, path)
+            # If a recipe inherits `{_target_: a.build, layers: 2}` and says `_target_: b.build`, b.build must not get `layers`.
+            # Arguments from the command line stay: they were typed for this run.
+            for key in [key for key in under if self.mark((*path, key)).place != COMMAND_LINE]:
+                self._forget((*path, key), under.pop(key))
         for key, value in over.items():
             here = (*path, key)
             if isinstance(value, Mapping) and isinstance(under.get(key), dict):
@@ -81,23 +90,14 @@ class Layers:
                 continue
             if key in under:
                 self._forget(here, under[key])
-            under[key] = _copied(value)
-            self.marks.update({inner: marks[inner] for inner in _paths(value, here) if inner in marks})
-
-    def _drop_arguments(self, under: dict[str, Any], path: DottedPath) -> None:
-        """Remove the arguments of a function that another function replaces, except those from the command line.
-
-        If a recipe inherits ``{_target_: a.build, layers: 2}`` and says ``_target_: b.build``, ``b.build`` must not get
-        ``layers``.
-        """
-        for key in [key for key in under if self.mark((*path, key)).place != COMMAND_LINE]:
-            self._forget((*path, key), under.pop(key))
+            under[key] = _copy(value)
+            self.marks.update({inner: marks[inner] for inner in _list_paths(value, here) if inner in marks})
 
     def _forget(self, path: DottedPath, value: Any) -> None:
-        for inner in _paths(value, path):
+        for inner in _list_paths(value, path):
             self.marks.pop(inner, None)
 
-    def _parent(self, path: DottedPath) -> dict[str, Any] | list[Any] | str:
+    def _find_parent(self, path: DottedPath) -> dict[str, Any] | list[Any] | str:
         here: Any = self.data
         for depth, part in enumerate(path[:-1]):
             if isinstance(here, list):
@@ -112,28 +112,19 @@ class Layers:
                 here = here[part]
         return here if isinstance(here, (dict, list)) else f"{dotted(path[:-1])} is one value and has no keys"
 
-    def _assign_item(self, items: list[Any], path: DottedPath, value: Any, marks: Mapping[DottedPath, Mark]) -> str:
-        number = int(path[-1]) if path[-1].isdigit() else len(items)
-        if number >= len(items):
-            return f"{dotted(path[:-1])} has {len(items)} entries, counted from 0"
-        self._forget(path, items[number])
-        items[number] = _copied(value)
-        self.marks.update(marks)
-        return ""
 
-
-def _paths(value: Any, path: DottedPath) -> Iterator[DottedPath]:
+def _list_paths(value: Any, path: DottedPath) -> Iterator[DottedPath]:
     """Yield a path and those of everything in its value."""
     yield path
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _paths(item, (*path, str(key)))
+            yield from _list_paths(item, (*path, str(key)))
     elif isinstance(value, (list, tuple)):
         for number, item in enumerate(value):
-            yield from _paths(item, (*path, str(number)))
+            yield from _list_paths(item, (*path, str(number)))
 
 
-def _copied(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {str(key): _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, (list, tuple)) else value

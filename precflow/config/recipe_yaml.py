@@ -21,7 +21,7 @@ _EMPTY: tuple[Any, ...] = (None, "", (), [], {})
 def format_lines(data: Mapping[str, Any]) -> Iterator[tuple[DottedPath, str]]:
     """Yield ``(path, line of YAML)`` of plain data."""
     for key, value in data.items():
-        yield from _entry((str(key),), f"{_scalar(str(key))}:", value, 0)
+        yield from _format_entry((str(key),), f"{_format_scalar(str(key))}:", value, 0)
 
 
 def format_yaml(data: Mapping[str, Any]) -> str:
@@ -31,20 +31,20 @@ def format_yaml(data: Mapping[str, Any]) -> str:
 
 def fill_defaults(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was set, in the order of the schema, and every other key that has a default."""
-    return _section(RunConfig, data, RunConfig())
+    return _fill_section(RunConfig, data, RunConfig())
 
 
 def keep_portable(data: Mapping[str, Any], mark: Callable[[DottedPath], Mark]) -> dict[str, Any]:
     """Return the effective recipe without what belongs to a machine, so that it gives the same run on another one."""
-    return _of_recipes(fill_defaults(_without_site(data, (), mark)), ())
+    return _keep_settable(fill_defaults(_drop_site_values(data, (), mark)), ())
 
 
-def _of_recipes(data: Mapping[str, Any], path: DottedPath) -> dict[str, Any]:
+def _keep_settable(data: Mapping[str, Any], path: DottedPath) -> dict[str, Any]:
     """Return the part of plain data that a recipe may set."""
     found: dict[str, Any] = {}
     for key, value in data.items():
         here = (*path, str(key))
-        inner = _of_recipes(value, here) if isinstance(value, Mapping) and value else value
+        inner = _keep_settable(value, here) if isinstance(value, Mapping) and value else value
         if inner is not value and inner:
             found[key] = inner
         elif inner is value and not explain_refusal(here, "" if "${" in str(value) else value):
@@ -61,12 +61,12 @@ def describe_place(path: DottedPath, provenance: Mapping[str, str]) -> str:
     return "" if len(inner) > 1 else next(iter(inner), "default")
 
 
-def _without_site(data: Mapping[str, Any], path: DottedPath, mark: Callable[[DottedPath], Mark]) -> dict[str, Any]:
+def _drop_site_values(data: Mapping[str, Any], path: DottedPath, mark: Callable[[DottedPath], Mark]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in data.items():
         here = (*path, str(key))
         if isinstance(value, Mapping) and value:
-            inner = _without_site(value, here, mark)
+            inner = _drop_site_values(value, here, mark)
             if inner:
                 found[key] = inner
         elif mark(here).group != "site":
@@ -74,76 +74,74 @@ def _without_site(data: Mapping[str, Any], path: DottedPath, mark: Callable[[Dot
     return found
 
 
-def _section(kind: type, data: Mapping[str, Any], defaults: Any) -> dict[str, Any]:
+def _fill_section(kind: type, data: Mapping[str, Any], defaults: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, hint in key_tree.fields(kind).items():
         inner = key_tree.without_none(hint)
         default = getattr(defaults, key_tree.attribute(name))
         if key_tree.is_section(inner) and (default is not None or name in data):
-            section = _section(inner, data.get(name) or {}, default if default is not None else inner())
+            section = _fill_section(inner, data.get(name) or {}, default if default is not None else inner())
             if section:
                 found[name] = section
         elif name in data:
             found[name] = data[name]
         elif default not in _EMPTY and units.format_value(inner, default) != 0:
-            found[name] = units.format_value(inner, default) if inner in units.PARSERS else _plain_default(default)
+            plain = list(default) if isinstance(default, tuple) else default
+            found[name] = units.format_value(inner, default) if inner in units.PARSERS else plain
     return found
 
 
-def _plain_default(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _entry(path: DottedPath, head: str, value: Any, indent: int) -> Iterator[tuple[DottedPath, str]]:
+def _format_entry(path: DottedPath, head: str, value: Any, indent: int) -> Iterator[tuple[DottedPath, str]]:
     space = " " * indent
-    flow = _flow(value)
+    flow = _format_flow(value)
     if flow is not None and (len(space) + len(head) + len(flow) < _WIDE or not isinstance(value, (list, tuple))):
         yield path, f"{space}{head} {flow}"
         return
     yield path, f"{space}{head}"
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _entry((*path, str(key)), f"{_scalar(str(key))}:", item, indent + 2)
+            yield from _format_entry((*path, str(key)), f"{_format_scalar(str(key))}:", item, indent + 2)
     else:
         for number, item in enumerate(value):
-            yield from _list_item((*path, str(number)), item, indent + 2)
+            yield from _format_list_item((*path, str(number)), item, indent + 2)
 
 
-def _list_item(path: DottedPath, item: Any, indent: int) -> Iterator[tuple[DottedPath, str]]:
+def _format_list_item(path: DottedPath, item: Any, indent: int) -> Iterator[tuple[DottedPath, str]]:
     """Yield one `- ` entry; the first key of a map stands behind the dash."""
     if isinstance(item, Mapping) and item:
         for number, (key, value) in enumerate(item.items()):
-            rows = list(_entry((*path, str(key)), f"{_scalar(str(key))}:", value, indent + 2))
+            rows = list(_format_entry((*path, str(key)), f"{_format_scalar(str(key))}:", value, indent + 2))
             if number == 0:
                 first_path, first = rows[0]
                 rows[0] = (first_path, f"{' ' * indent}- {first[indent + 2 :]}")
             yield from rows
     else:
-        flow = _flow(item, always=True)
+        flow = _format_flow(item, always=True)
         yield path, f"{' ' * indent}- {flow}"
 
 
-def _flow(value: Any, *, always: bool = False) -> str | None:
+def _format_flow(value: Any, *, always: bool = False) -> str | None:
     """Return a value on one line, or ``None`` for maps and lists of maps, which take several."""
     if isinstance(value, Mapping):
         if value and not always:
             return None
-        return "{" + ", ".join(f"{_scalar(str(key))}: {_flow(item, always=True)}" for key, item in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{_format_scalar(str(key))}: {_format_flow(item, always=True)}" for key, item in value.items())
+            + "}"
+        )
     if isinstance(value, (list, tuple)):
-        items = [_flow(item, always=always) for item in value]
+        items = [_format_flow(item, always=always) for item in value]
         return None if any(item is None for item in items) else "[" + ", ".join(str(item) for item in items) + "]"
-    return _scalar(value)
+    return _format_scalar(value)
 
 
-def _scalar(value: Any) -> str:
+def _format_scalar(value: Any) -> str:
     """Return one scalar as YAML that any reader takes for the same value."""
     if isinstance(value, str):
-        plain = _PLAIN.fullmatch(value) and not value.endswith(" ") and not _is_bent(value)
+        resolvers = yaml.SafeLoader.yaml_implicit_resolvers
+        # A pattern of YAML 1.1 that matches makes another value of an unquoted word: of `off`, `null` or `1e3`.
+        patterns = [pattern for _, pattern in (*resolvers.get(value[:1], ()), *resolvers.get(None, ()))]
+        plain = _PLAIN.fullmatch(value) and not value.endswith(" ") and not any(pattern.match(value) for pattern in patterns)
         return value if plain else str(yaml.safe_dump(value, default_style='"', allow_unicode=True, width=10**9)).rstrip("\n")
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
-
-
-def _is_bent(word: str) -> bool:
-    """Tell whether YAML reads a word without quotes as something else than text: ``off``, ``null``."""
-    resolvers = yaml.SafeLoader.yaml_implicit_resolvers
-    return any(pattern.match(word) for _, pattern in (*resolvers.get(word[0], ()), *resolvers.get(None, ())))

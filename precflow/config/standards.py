@@ -37,7 +37,7 @@ def searching(folders: Sequence[Path]) -> Iterator[None]:
 
 def names() -> tuple[str, ...]:
     """Return the names of all standards: the shipped ones, then those of a team."""
-    shipped = _shipped()
+    shipped = _list_shipped()
     return (*shipped, *sorted({file.stem for folder in _TEAM.get() for file in folder.glob("*.yaml")} - set(shipped)))
 
 
@@ -61,7 +61,7 @@ def limits(name: str, dtype: str) -> Mapping[str, float]:
 
 def find(name: str, folders: Sequence[Path] = ()) -> Path | None:
     """Return the file of a standard, ``None`` if there is none; the folders are searched before the shipped one."""
-    return next((path for folder in (*folders, _folder()) if (path := folder / f"{name}.yaml").is_file()), None)
+    return next((path for folder in (*folders, _shipped_folder()) if (path := folder / f"{name}.yaml").is_file()), None)
 
 
 class StandardFile:
@@ -85,12 +85,12 @@ class StandardFile:
         self.problems = list(document.problems)
         for key in (key for key in document.data if key not in _KEYS):
             self.report((key,), f"no such key; a standard has {', '.join(_KEYS)}")
-        self.title, self.source = self._line("title"), self._line("source")
+        self.title, self.source = self._read_line("title"), self._read_line("source")
         demanded = document.data.get("limits")
         if not isinstance(demanded, Mapping) or not demanded:
             self.report(("limits",), "expected element types such as float32, each with metrics and their limits")
             demanded = {}
-        self.limits = {str(dtype): self._of_type(str(dtype), metrics) for dtype, metrics in demanded.items()}
+        self.limits = {str(dtype): self._read_limits(str(dtype), metrics) for dtype, metrics in demanded.items()}
 
     def report(self, key: DottedPath, message: str) -> None:
         """Add a problem, at the line of the key or of the innermost key around it that has one."""
@@ -98,14 +98,14 @@ class StandardFile:
         known = next((key[:length] for length in range(len(key), 0, -1) if key[:length] in marks), ())
         self.problems.append(Problem(marks[known].place if known else display_path(self.path), dotted(key), message))
 
-    def _line(self, key: str) -> str:
+    def _read_line(self, key: str) -> str:
         value = self._document.data.get(key)
         if isinstance(value, str):
             return value
         self.report((key,), "expected one line of text")
         return ""
 
-    def _of_type(self, dtype: str, metrics: Any) -> Mapping[str, float]:
+    def _read_limits(self, dtype: str, metrics: Any) -> Mapping[str, float]:
         """Return the limits for one element type."""
         if not isinstance(metrics, Mapping) or not metrics:
             self.report(("limits", dtype), "expected metrics and their limits, such as {relative_l2: 2^-8}")
@@ -113,10 +113,10 @@ class StandardFile:
         for metric in (metric for metric in metrics if metric not in METRICS):
             self.report(("limits", dtype, str(metric)), f"no such metric.{did_you_mean(str(metric), METRICS)}")
         known = {metric: limit for metric, limit in metrics.items() if metric in METRICS}
-        numbers = {metric: self._number(("limits", dtype, metric), limit) for metric, limit in known.items()}
+        numbers = {metric: self._read_limit(("limits", dtype, metric), limit) for metric, limit in known.items()}
         return {metric: number for metric, number in numbers.items() if number is not None}
 
-    def _number(self, key: DottedPath, limit: Any) -> float | None:
+    def _read_limit(self, key: DottedPath, limit: Any) -> float | None:
         try:
             return parse_share(limit)
         except ValueError as error:
@@ -125,12 +125,12 @@ class StandardFile:
 
 
 @lru_cache(maxsize=1)
-def _shipped() -> tuple[str, ...]:
+def _list_shipped() -> tuple[str, ...]:
     try:
-        return tuple(sorted(file.stem for file in _folder().glob("*.yaml")))
+        return tuple(sorted(file.stem for file in _shipped_folder().glob("*.yaml")))
     except PrecflowError:
         return ("default", "allclose")
 
 
-def _folder() -> Path:
+def _shipped_folder() -> Path:
     return resources.directory("conf") / "standard"

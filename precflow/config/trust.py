@@ -87,23 +87,27 @@ def find_forbidden_values(
         read: Path -> the paths that its references read, for values that have references.
         mark: Returns the mark of a path: the file and line that set it.
     """
-    told: set[tuple[DottedPath, str]] = set()  # one message for a list, not one for each of its entries
+    reported: set[tuple[DottedPath, str]] = set()  # one message for a list, not one for each of its entries
     for path, value in walk_values(data):
         places = {path, *read.get(path, ())}
-        theirs = sorted(place for place in places if not _is_of_user(mark(place)))
+        marks = {place: mark(place) for place in places}
+        # The command line and the files of a machine are the user's own; everything else may come from a stranger.
+        theirs = sorted(
+            place for place, origin in marks.items() if origin.place != COMMAND_LINE and origin.group not in MACHINE_GROUPS
+        )
         if not theirs or not key_tree.is_known(path):
             continue
         said = explain_refusal(path, value)
         # What a recipe may not set it may not read either, except paths of the site.
         not_theirs = next(
-            (place for place in sorted(places - {path}) if not _is_site_path(place) and explain_refusal(place, "")), None
+            (place for place in sorted(places - {path}) if place[:2] != ("site", "paths") and explain_refusal(place, "")), None
         )
         if not said and not_theirs is not None:
             said = f"may not read {dotted(not_theirs)}: a recipe refers to keys that it may set and to ${{site.paths.NAME}}"
         if said and len(places) > 1:
             said += f". The value comes by a reference, from {mark(theirs[-1]).place}"
-        if said and (_shortest_refused(path), said) not in told:
-            told.add((_shortest_refused(path), said))
+        if said and (_shortest_refused(path), said) not in reported:
+            reported.add((_shortest_refused(path), said))
             yield _shortest_refused(path), said
 
 
@@ -119,17 +123,21 @@ def find_untrusted_targets(data: Mapping[str, Any], packages: Iterable[str]) -> 
             yield path, _explain_untrusted(value)
 
 
-def list_trusted_packages(sites: Iterable[Document]) -> tuple[str, ...]:
-    """Return the packages that the user trusts: from ``PRECFLOW_TRUST``, the chosen site files and the user's ``config.yaml``.
+def list_trusted_packages() -> tuple[str, ...]:
+    """Return the packages that the user trusts on this machine: from ``PRECFLOW_TRUST`` and the user's ``config.yaml``.
 
     Raises:
         ConfigError: The user's configuration file is not usable.
     """
     named = re.split(rf"[,{re.escape(os.pathsep)}\s]+", os.environ.get("PRECFLOW_TRUST", ""))
-    for site in sites:
-        section = site.data.get("site")
-        named += _texts(section.get("trusted") if isinstance(section, Mapping) else None)
-    return tuple(dict.fromkeys(name for name in [*named, *_user_trusted()] if name))
+    file = user_folder() / "config.yaml"
+    if file.is_file():
+        document = read(file, "user", "config")
+        if document.problems:
+            raise ConfigError("your own configuration of precflow is not usable", problems=document.problems)
+        trusted = document.data.get("trusted")
+        named += [item for item in (trusted if isinstance(trusted, list) else [trusted]) if isinstance(item, str)]
+    return tuple(dict.fromkeys(filter(None, named)))
 
 
 def find_forbidden_text(document: Document) -> Iterator[Problem]:
@@ -152,15 +160,15 @@ def find_forbidden_text(document: Document) -> Iterator[Problem]:
             message = "expected the name of another recipe, `override /capture: NAME`, `override /emulate: NAME` or _self_"
             yield Problem(first, "defaults", f"{message}; got {_shorten(entry)}")
     package = () if document.group in OPEN_GROUPS else (document.group,)
-    told = set()
+    reported = set()
     for path, value in walk_values(document.data):
         full = (*package, *path)
         message = _explain_more_than_text(path, value)
         if not message and document.group not in MACHINE_GROUPS and key_tree.is_known(full):
             path = _shortest_refused(full)[len(package) :]  # noqa: PLW2901  the key that the message is about
             message = explain_refusal(full, "" if "${" in str(value) else value)
-        if message and (path, message) not in told:
-            told.add((path, message))
+        if message and (path, message) not in reported:
+            reported.add((path, message))
             yield Problem(_find_place(document, path), dotted((*package, *path)), message)
 
 
@@ -240,14 +248,6 @@ def _is_plain_default(entry: Any, group: str) -> bool:
     return bool(_DEFAULT_GROUPS.fullmatch(key)) and isinstance(value, str) and "$" not in value
 
 
-def _is_of_user(mark: Mark) -> bool:
-    return mark.place == COMMAND_LINE or mark.group in MACHINE_GROUPS
-
-
-def _is_site_path(path: DottedPath) -> bool:
-    return path[:2] == ("site", "paths")
-
-
 def _shortest_refused(path: DottedPath) -> DottedPath:
     """Return the shortest part of a path that a recipe may not set: ``site`` for ``site.trusted.0``."""
     return next((path[:length] for length in range(1, len(path)) if not may_set(path[:length])), path)
@@ -263,18 +263,3 @@ def _find_place(document: Document, path: DottedPath) -> str:
         (document.marks[path[:length]].place for length in range(len(path), 0, -1) if path[:length] in document.marks),
         str(document.path),
     )
-
-
-def _texts(value: Any) -> list[str]:
-    items = value if isinstance(value, (list, tuple)) else [value]
-    return [item for item in items if isinstance(item, str)]
-
-
-def _user_trusted() -> list[str]:
-    file = user_folder() / "config.yaml"
-    if not file.is_file():
-        return []
-    document = read(file, "user", "config")
-    if document.problems:
-        raise ConfigError("your own configuration of precflow is not usable", problems=document.problems)
-    return _texts(document.data.get("trusted"))

@@ -38,7 +38,7 @@ def parse_number(value: Any) -> float:
     Raises:
         ValueError: It is none of these.
     """
-    number = _number(value)
+    number = _read_number(value)
     if number is None:
         raise ValueError("expected a number such as 0.001, 1e-3 or 2^-10")
     return number
@@ -51,7 +51,7 @@ def parse_share(value: Any) -> float:
         ValueError: It is not a share.
     """
     known = "expected a share such as 0.999, 1% or 2^-10"
-    return _not_negative(_with_units(value, {"%": 0.01}, known), known)
+    return _refuse_negative(_parse_with_units(value, {"%": 0.01}, known), known)
 
 
 def parse_ulp(value: Any) -> float:
@@ -61,7 +61,7 @@ def parse_ulp(value: Any) -> float:
         ValueError: It is not one.
     """
     known = "expected units in the last place such as 8ulp"
-    return _not_negative(_with_units(value, {"ulp": 1.0}, known), known)
+    return _refuse_negative(_parse_with_units(value, {"ulp": 1.0}, known), known)
 
 
 def parse_bytes(value: Any) -> int:
@@ -70,13 +70,13 @@ def parse_bytes(value: Any) -> int:
     Raises:
         ValueError: There is no unit, or an unknown one.
     """
-    if _number(value) == 0:
+    if _read_number(value) == 0:
         return 0
     match = _WITH_UNIT.fullmatch(value.strip()) if isinstance(value, str) else None
-    known = f"expected a size with its unit such as {_meant(match, _SPOKEN_BYTES) or '2GB'} (units: {', '.join(_BYTES)})"
+    known = f"expected a size with its unit such as {_suggest(match, _SPOKEN_BYTES) or '2GB'} (units: {', '.join(_BYTES)})"
     if match is None or match["unit"] not in _BYTES:
         raise ValueError(known)
-    return round(_not_negative(float(match["number"]) * _BYTES[match["unit"]], known))
+    return round(_refuse_negative(float(match["number"]) * _BYTES[match["unit"]], known))
 
 
 def parse_seconds(value: Any) -> float:
@@ -85,11 +85,11 @@ def parse_seconds(value: Any) -> float:
     Raises:
         ValueError: There is no unit, or an unknown one.
     """
-    if _number(value) == 0:
+    if _read_number(value) == 0:
         return 0.0
     text = value.replace(" ", "") if isinstance(value, str) else ""
     if not _DURATION.fullmatch(text):
-        example = _meant(_WITH_UNIT.fullmatch(text), _SPOKEN_SECONDS) or "45m or 1h30m"
+        example = _suggest(_WITH_UNIT.fullmatch(text), _SPOKEN_SECONDS) or "45m or 1h30m"
         raise ValueError(f"expected a duration with its unit such as {example} (units: {', '.join(_SECONDS)})")
     return math.fsum(float(number) * _SECONDS[unit] for number, unit in re.findall(r"([\d.]+)(ms|[dhms])", text))
 
@@ -126,11 +126,11 @@ def format_value(kind: Any, value: float) -> Any:
         return f"{int(value) // _BYTES[unit]}{unit}" if value else 0
     if kind is Seconds:
         unit = next((unit for unit in ("h", "m") if value and value % _SECONDS[unit] == 0), "s")
-        return f"{_plain(value / _SECONDS[unit])}{unit}" if value else 0
-    return f"{_plain(value)}ulp" if kind is Ulp and value else value
+        return f"{_format_digits(value / _SECONDS[unit])}{unit}" if value else 0
+    return f"{_format_digits(value)}ulp" if kind is Ulp and value else value
 
 
-def _plain(value: float) -> str:
+def _format_digits(value: float) -> str:
     """Return the shortest digits without an exponent that read back as the same number."""
     if float(value).is_integer():
         return str(int(value))
@@ -138,7 +138,7 @@ def _plain(value: float) -> str:
     return text if "e" not in text else f"{value:.{-int(text.split('e')[1]) + 17}f}".rstrip("0")
 
 
-def _number(value: Any) -> float | None:
+def _read_number(value: Any) -> float | None:
     """Return the number that is meant, or ``None``; NaN, infinities and booleans are none."""
     if isinstance(value, bool):
         return None
@@ -154,14 +154,14 @@ def _number(value: Any) -> float | None:
     return number if number is not None and math.isfinite(number) else None
 
 
-def _meant(match: re.Match[str] | None, spoken: Mapping[str, str]) -> str:
+def _suggest(match: re.Match[str] | None, spoken: Mapping[str, str]) -> str:
     """Return the value with the unit that was meant by another spelling of it; ``""`` where none was."""
     unit = spoken.get(match["unit"].casefold(), "") if match else ""
     return f"{match['number']}{unit}" if match and unit else ""
 
 
-def _with_units(value: Any, factors: Mapping[str, float], known: str) -> float:
-    number = _number(value)
+def _parse_with_units(value: Any, factors: Mapping[str, float], known: str) -> float:
+    number = _read_number(value)
     if number is not None:
         return number
     match = _WITH_UNIT.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -171,7 +171,7 @@ def _with_units(value: Any, factors: Mapping[str, float], known: str) -> float:
     return exact / 100.0 if match["unit"] == "%" else exact * factors[match["unit"]]
 
 
-def _not_negative(number: float, known: str) -> float:
+def _refuse_negative(number: float, known: str) -> float:
     if not 0 <= number < math.inf:
         raise ValueError(f"{known}, not negative")
     return number

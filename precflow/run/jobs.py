@@ -37,10 +37,7 @@ def make_job(composed: Composed, *, command: str) -> Job:
         command=shlex.join(map(redaction.redact_word, shlex.split(command))),
         yaml=composed.yaml,
         ci=in_ci(composed.config),
-        trusted=(
-            *composed.config.site.trusted,
-            *list_trusted_packages(()),
-        ),  # a site file's own, then the environment's and the user's
+        trusted=(*composed.config.site.trusted, *list_trusted_packages()),
         import_paths=(str(Path.cwd()), *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)),
         cache=cache,
         overrides=tuple(map(redaction.redact_word, composed.overrides)),

@@ -142,7 +142,7 @@ def guarded(monkeypatch, tmp_path):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'OWNED')!r}, 'w')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(subprocess, "Popen", lambda *words, **_: pytest.fail(f"starts {words}"))
-    ask, known = composition._defaults_list, {}
+    ask, known = composition._resolve_defaults, {}
 
     def asked(words, within):
         chosen = [word.text for word in words if word.group]
@@ -151,7 +151,7 @@ def guarded(monkeypatch, tmp_path):
         known[key] = known[key] if key in known else ask(words, within)
         return known[key]
 
-    monkeypatch.setattr(composition, "_defaults_list", asked)
+    monkeypatch.setattr(composition, "_resolve_defaults", asked)
     yield
     assert not (tmp_path / "OWNED").exists()
 

@@ -57,13 +57,12 @@ def test_what_is_trusted_is_not_mentioned():
     )
 
 
-def test_trust_comes_from_variable_site_and_user(monkeypatch, tmp_path):
+def test_trust_comes_from_variable_and_user(monkeypatch):
     monkeypatch.setenv("PRECFLOW_TRUST", "a, b:c")
     folder = search_path.user_folder()
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("trusted: [d]\n")
-    site = document(tmp_path, "site: {trusted: [e, f]}", "site")
-    assert set(trust.list_trusted_packages([site])) == {"a", "b", "c", "d", "e", "f"}
+    assert set(trust.list_trusted_packages()) == {"a", "b", "c", "d"}
 
 
 def test_a_broken_user_configuration_is_named():
@@ -71,7 +70,7 @@ def test_a_broken_user_configuration_is_named():
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("trusted: [d\n")
     with pytest.raises(ConfigError, match="your own configuration"):
-        trust.list_trusted_packages([])
+        trust.list_trusted_packages()
 
 
 @pytest.mark.parametrize(
