@@ -86,9 +86,10 @@ def no_lanes(size: int) -> Words:
 def words(data: npt.NDArray[np.uint8]) -> Words:
     """Return the whole words of some bytes, little-endian and read-only; copied if their address is not a multiple of 4."""
     whole = data[: data.size // 4 * 4]  # the rest, one to three bytes, is for `add_last`
-    seen: Words = (whole if address(whole) % 4 == 0 else whole.copy()).view("<u4")
-    seen.flags.writeable = False
-    return seen
+    # A tensor of bytes or halves may begin at any address in a shard. Words at an odd one are another array type for numba.
+    aligned: Words = (whole if address(whole) % 4 == 0 else whole.copy()).view("<u4")
+    aligned.flags.writeable = False
+    return aligned
 
 
 def add_last(data: npt.NDArray[np.uint8], blocks: Words) -> None:
@@ -115,17 +116,13 @@ def weights() -> Words:
     The first is mixed into the word and, made odd, is also the weight of the first lane. The second is the weight of the second
     lane.
     """
-    places = np.arange(BLOCK_WORDS, dtype=np.uint32)
-    made = np.stack([_mix(places + np.uint32(seed)) for seed in SEEDS])
-    made.flags.writeable = False
-    return made
-
-
-def _mix(values: Words) -> Words:
-    """Return each value hashed as the agents' ``mix32`` does it."""
-    values = (values ^ values >> _HALF) * np.uint32(0x7FEB352D)
-    values = (values ^ values >> np.uint32(15)) * np.uint32(0x846CA68B)
-    return values ^ values >> _HALF
+    # Each place, moved by the seed of its lane, is hashed as the agents' ``mix32`` does it.
+    hashed = np.arange(BLOCK_WORDS, dtype=np.uint32) + np.array(SEEDS, np.uint32)[:, np.newaxis]
+    hashed = (hashed ^ hashed >> _HALF) * np.uint32(0x7FEB352D)
+    hashed = (hashed ^ hashed >> np.uint32(15)) * np.uint32(0x846CA68B)
+    hashed ^= hashed >> _HALF
+    hashed.flags.writeable = False
+    return hashed
 
 
 def _add_lanes_by_numpy(seen: Words, weight: Words, blocks: Words) -> None:

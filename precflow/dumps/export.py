@@ -38,7 +38,7 @@ _BITS: Mapping[int, type[np.unsignedinteger[Any]]] = {1: np.uint8, 2: np.uint16}
 Text = Callable[[Any], str]
 
 
-def as_npy(array: npt.NDArray[Any], path: Path, *, raw: bool = False) -> str:
+def write_npy(array: npt.NDArray[Any], path: Path, *, raw: bool = False) -> str:
     """Write a ``.npy`` file.
 
     Args:
@@ -66,7 +66,7 @@ def as_npy(array: npt.NDArray[Any], path: Path, *, raw: bool = False) -> str:
     return f"{name} as its bits, {stored.name}" if raw else f"{name} widened to float32, exactly"
 
 
-def as_txt(array: npt.NDArray[Any], path: Path, spell: Text) -> str:
+def write_txt(array: npt.NDArray[Any], path: Path, spell: Text) -> str:
     """Write a text file: a line with type and shape, then one line for each row (the last axis).
 
     Args:
@@ -114,7 +114,7 @@ def file_names(texts: Sequence[str], ending: str) -> list[str]:
     return chosen
 
 
-def room_for(folder: Path, needed: int) -> None:
+def require_room(folder: Path, needed: int) -> None:
     """Make sure that the disk of a folder has room for ``needed`` bytes.
 
     Raises:

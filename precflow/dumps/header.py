@@ -273,10 +273,10 @@ def _convert(plain: Mapping[str, Any]) -> Header:
         ("repeat", RepeatCheck),
         ("fills", CountedFills),
     ):
-        _check_keys(plain[key], {one.name for one in fields(kind)}, f"{key}.")
+        _check_keys(plain[key], {attribute.name for attribute in fields(kind)}, f"{key}.")
     for key in ("weights", "inputs"):
         for name, entry in dict(plain[key]["entries"]).items():
-            _check_keys(entry, {one.name for one in fields(ContentEntry)}, f"{key}.entries.{name}.")
+            _check_keys(entry, {attribute.name for attribute in fields(ContentEntry)}, f"{key}.entries.{name}.")
     _check_keys(plain["counts"], set(EMPTY_HEADER["counts"]), "counts.")
     msgspec.convert(plain["capture"], _CaptureSection)
     msgspec.convert(plain["emulate"], _Emulated)
@@ -313,8 +313,9 @@ def parse_seals(plain: Any) -> dict[str, FileSeal]:
     """
     if not isinstance(plain, dict):
         raise ValueError(f"files is a {type(plain).__name__}, expected a map")  # noqa: TRY004  one error for all
-    for name, one in plain.items():
-        _check_keys(one, {"bytes", "index" if isinstance(one, dict) and "index" in one else "blake2b"}, f"files.{name}.")
+    for name, seal in plain.items():
+        checksum = "index" if isinstance(seal, dict) and "index" in seal else "blake2b"  # of a shard, else of any other file
+        _check_keys(seal, {"bytes", checksum}, f"files.{name}.")
     return msgspec.convert(plain, dict[str, FileSeal])
 
 

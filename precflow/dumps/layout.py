@@ -18,8 +18,8 @@ def rank_and_step_of(name: str) -> tuple[int, int] | None:
     >>> rank_and_step_of("rank0/step12/records-0.jsonl"), rank_and_step_of("notes.jsonl")
     ((0, 12), None)
     """
-    found = _STEP.fullmatch(str(PurePosixPath(name).parent))
-    return (int(found[1]), int(found[2])) if found else None
+    match = _STEP.fullmatch(str(PurePosixPath(name).parent))
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def is_own(name: str) -> bool:
@@ -33,10 +33,10 @@ def is_own(name: str) -> bool:
 
 def step_folders(dump: Path) -> list[Path]:
     """Return the folders of steps, ordered by rank and step; anything else in the folder is ignored."""
-    found = {
+    folders = {
         rank_and_step_of(f"{path.relative_to(dump).as_posix()}/x"): path for path in dump.glob("rank*/step*") if path.is_dir()
     }
-    return [path for place, path in sorted((place, path) for place, path in found.items() if place is not None)]
+    return [path for place, path in sorted((place, path) for place, path in folders.items() if place is not None)]
 
 
 def own_files(folder: Path) -> list[str]:

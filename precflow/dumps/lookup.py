@@ -114,14 +114,14 @@ def find_users(dump: Recorded, of: FoundRecord) -> list[FoundRecord]:
         return []
     # A module often returns a tensor that an operator in it made. Both the module's output and the later inputs then name
     # that operator as their source, so the source is looked for too.
-    made = {(of.call.order, of.record.index), of.record.source}
+    sources = {(of.call.order, of.record.index), of.record.source} - {None}
     calls = dump.calls(step=of.call.step, rank=of.call.rank)
     return [
-        FoundRecord(call, one)
+        FoundRecord(call, record)
         for call in calls
         if call.order > of.call.order
-        for one in call.inputs
-        if one.source in made - {None}
+        for record in call.inputs
+        if record.source in sources
     ]
 
 
@@ -131,8 +131,8 @@ def find_source(dump: Recorded, of: FoundRecord) -> FoundRecord | None:
         return None
     order, index = of.record.source
     calls = dump.calls(step=of.call.step, rank=of.call.rank)
-    found = (FoundRecord(call, record) for call in calls if call.order == order for record in call.outputs)
-    return next((one for one in found if one.record.index == index), None)
+    outputs = (FoundRecord(call, record) for call in calls if call.order == order for record in call.outputs)
+    return next((output for output in outputs if output.record.index == index), None)
 
 
 def find_same(dump: Recorded, of: FoundRecord, *, among: Recorded) -> FoundRecord | None:
@@ -188,24 +188,21 @@ def _find_identical(records: Sequence[FoundRecord], text: str) -> list[FoundReco
 
 def _find_by_short_name(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
     """Return the outputs of the calls that a text names, those of the forward phase if there are any, else the inputs."""
-    near = _find_in_module(records, text)
-    called = [found for found in near if text in _list_names(found)]
+    called = []
+    for found in _find_in_module(records, text):
+        call, module = found.call, module_text(found.call.module, found.call.call)
+        plain = f"{module} / {call.operator}" if call.operator else module  # without ordinal and phase
+        if text in {found.name, call.name, plain, plain.replace(" / ", "/")}:
+            called.append(found)
     outputs = [found for found in called if found.record.whose.role == "output"]
     forward = [found for found in outputs if found.call.phase == "forward"]
     return forward or outputs or called
 
 
-def _list_names(found: FoundRecord) -> set[str]:
-    """Return the short names of a record's call: with or without ordinal, with or without its phase."""
-    place = module_text(found.call.module, found.call.call)
-    plain = f"{place} / {found.call.operator}" if found.call.operator else place
-    return {found.name, found.call.name, plain, plain.replace(" / ", "/")}
-
-
 def _find_inside(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
     """Return the outputs of all operators that ran directly in the module that a text names."""
-    near = (found for found in _find_in_module(records, text) if found.record.whose.role == "output")
-    return [found for found in near if module_text(found.call.module, found.call.call) == text]
+    outputs = (found for found in _find_in_module(records, text) if found.record.whose.role == "output")
+    return [found for found in outputs if module_text(found.call.module, found.call.call) == text]
 
 
 def _find_in_module(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
@@ -237,18 +234,19 @@ def _make_ambiguous_error(text: str, found: Sequence[FoundRecord]) -> DumpError:
 def _make_unknown_error(dump: Dump, records: Sequence[FoundRecord], text: str) -> DumpError:
     if not records:
         return DumpError(f"{dump.path} holds no record", next_step=f"precflow inspect {dump.path}   says what it holds")
-    like = near(text, [found.text for found in records])
-    listed = "".join(f"\n      {one}" for one in like)
-    told = f"; the nearest are:{listed}" if like else f"; it has {len(records)}, the first is\n      {records[0].text}"
-    return DumpError(f"no record {text}{told}", next_step=f"precflow inspect {dump.path} --match '*PART*'   lists them")
+    similar = find_similar(text, [found.text for found in records])
+    listed = "".join(f"\n      {one}" for one in similar)
+    first = f"; it has {len(records)}, the first is\n      {records[0].text}"
+    hint = f"; the nearest are:{listed}" if similar else first
+    return DumpError(f"no record {text}{hint}", next_step=f"precflow inspect {dump.path} --match '*PART*'   lists them")
 
 
-def near(text: str, known: Sequence[str], most: int = 3) -> list[str]:
+def find_similar(text: str, known: Sequence[str], most: int = 3) -> list[str]:
     """Return the known texts most similar to a text, best first; fast for a million of them.
 
     Only the texts that share the most parts between dots and slashes are compared letter by letter.
     """
     wanted = set(_PARTS.split(text.casefold()))
-    shared = {one: len(wanted.intersection(_PARTS.split(one.casefold()))) for one in dict.fromkeys(known)}
-    likely = sorted(shared, key=lambda one: (-shared[one], abs(len(one) - len(text))))[:_LOOKED_AT]
+    shared = {other: len(wanted.intersection(_PARTS.split(other.casefold()))) for other in dict.fromkeys(known)}
+    likely = sorted(shared, key=lambda other: (-shared[other], abs(len(other) - len(text))))[:_LOOKED_AT]
     return difflib.get_close_matches(text, likely, n=most, cutoff=_ALIKE)

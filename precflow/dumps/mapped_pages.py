@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-_AROUND = 1 << 21  # bytes; Linux may map a whole large folio for one read, which lies within an aligned window of this size
-_SMALL = 1 << 16  # bytes
+_WINDOW = 1 << 21  # bytes; Linux may map a whole large folio for one read, which lies within an aligned window of this size
+_SMALL_VIEW = 1 << 16  # bytes
 _ADVICE = getattr(mmap, "MADV_DONTNEED", None)  # Linux; where Python does not have it, the system alone decides
 
 
@@ -27,7 +27,9 @@ def release(*views: npt.NDArray[Any]) -> None:
     """
     waiting: dict[int, _MappedStretch] = {}
     for values in views:
-        stretch = None if values.nbytes <= _SMALL and _is_inside(address(values), values.nbytes) else _around(values)
+        begin = address(values)
+        ends_in_same_window = begin // _WINDOW == (begin + values.nbytes) // _WINDOW
+        stretch = None if values.nbytes <= _SMALL_VIEW and ends_in_same_window else _find_windows(values)
         if stretch is None:
             continue
         before = waiting.get(id(stretch.mapping))
@@ -53,7 +55,7 @@ class _MappedStretch(NamedTuple):
             self.mapping.madvise(_ADVICE, self.first, self.last - self.first)
 
 
-def _around(values: npt.NDArray[Any]) -> _MappedStretch | None:
+def _find_windows(values: npt.NDArray[Any]) -> _MappedStretch | None:
     """Return the windows that a view touches; ``None`` if it is not a view of a file mapped for reading."""
     mapping = None if values.flags.writeable else mapping_of(values)
     if mapping is None:
@@ -61,15 +63,10 @@ def _around(values: npt.NDArray[Any]) -> _MappedStretch | None:
     # Windows are aligned in memory, `madvise` counts from the beginning of the file. An mmap does not say where it lies in
     # memory, but an array over it does.
     base, begin = address(np.frombuffer(mapping, np.uint8, 1)), address(values)
-    window = max(_AROUND, mmap.PAGESIZE)
+    window = max(_WINDOW, mmap.PAGESIZE)
     first = max(begin // window * window, base)
     last = min(-(-(begin + values.nbytes) // window) * window, base + len(mapping))
     return _MappedStretch(mapping, first - base, last - base)
-
-
-def _is_inside(begin: int, size: int) -> bool:
-    """Tell whether a stretch of memory ends before the window that it begins in."""
-    return begin // _AROUND == (begin + size) // _AROUND
 
 
 def mapping_of(values: npt.NDArray[Any]) -> mmap.mmap | None:

@@ -58,7 +58,7 @@ def summarize_dump(dump: Dump) -> Overview:
     records = list(list_records(dump))
     calls = dump.calls()
     folders = step_folders(dump.path)  # those on disk: the dump may be unfinished or damaged
-    files = [file for folder in folders for file in _files(folder)]
+    files = [file for folder in folders for file in _list_files(folder)]
     places = {folder: place for folder in folders if (place := rank_and_step_of(f"{folder.parent.name}/{folder.name}/x"))}
     kept = Counter(describe_kept(found.record) for found in records)
     return Overview(
@@ -81,7 +81,7 @@ def summarize_dump(dump: Dump) -> Overview:
     )
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     """Return the files of a step; none if the folder cannot be read, which the dump's ``damage`` reports."""
     try:
         return [folder / name for name in own_files(folder)]
@@ -98,7 +98,7 @@ def describe_kept(record: Record) -> str:
     return "digest" if record.content else "nothing"
 
 
-def complete_until(seen: Overview) -> Mapping[int, int]:
+def find_complete_steps(seen: Overview) -> Mapping[int, int]:
     """Return rank -> the last step before the first unfinished one; -1 if already the first step is unfinished."""
     whole: dict[int, list[int]] = {}
     for rank, step in sorted(seen.steps):
@@ -111,7 +111,7 @@ def _count(values: Iterable[str]) -> Mapping[str, int]:
     return dict(Counter(values).most_common())
 
 
-def listed(records: Sequence[FoundRecord]) -> list[dict[str, object]]:
+def to_plain(records: Sequence[FoundRecord]) -> list[dict[str, object]]:
     """Return records as plain data for JSON, one dictionary for each."""
     return [
         {

@@ -138,8 +138,8 @@ class Dump:
     @property
     def fills(self) -> tuple[float, ...] | None:
         """The constants that its statistics count as mask fills; ``None`` if the agent used another definition of fills."""
-        found = self.header.fills
-        return found.constants if found.version == FILLS_VERSION else None
+        counted = self.header.fills
+        return counted.constants if counted.version == FILLS_VERSION else None
 
     def sketch(self, record: Record) -> npt.NDArray[Any] | None:
         """Return the sketch of a record's tensor, float32 ``[1 or 2, buckets]``, or ``None`` if none was kept.

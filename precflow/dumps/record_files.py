@@ -98,18 +98,18 @@ def read_records(folder: Path, name: str, seal: FileSeal | None, sites: Sequence
     try:
         with collector_off() as made, ThreadPoolExecutor(1) as beside:  # hashing releases the interpreter's lock
             problem = beside.submit(_find_seal_problem, folder / name, name, seal)
-            for piece in _pieces(folder / name):
+            for piece in _read_pieces(folder / name):
                 number = _read_piece(piece, name, number, calls, torn, sites)
-            told, trusted = problem.result()
+            damage, is_trusted = problem.result()
             made.append(len(calls))
     except FileNotFoundError:
         return RecordFile(calls, [f"{name} is missing"])
     except OSError as error:
         return RecordFile(calls, [*torn, f"{name} cannot be read: {error.strerror}"])
-    return RecordFile(calls, [told, *torn] if told else torn, "" if trusted else told)
+    return RecordFile(calls, [damage, *torn] if damage else torn, "" if is_trusted else damage)
 
 
-def _pieces(path: Path) -> Iterator[bytes]:
+def _read_pieces(path: Path) -> Iterator[bytes]:
     """Yield the file in pieces of whole lines; the last piece may end in a line that is cut short."""
     rest: list[bytes] = []
     for chunk in intake.read_pieces(path, _CHUNK):
@@ -135,24 +135,18 @@ def _read_piece(  # noqa: PLR0913, PLR0917  it continues where the piece before 
     place = rank_and_step_of(name)
     lines = piece.count(b"\n") + (not piece.endswith(b"\n"))
     try:
-        found = parse_calls(piece, sites, place)
+        parsed = parse_calls(piece, sites, place)
     except (ValueError, RecursionError):
-        found = []
-    if len(found) == lines:  # the decoder skips empty lines, which are damage
-        calls += found
+        parsed = []
+    if len(parsed) == lines:  # the decoder skips empty lines, which are damage
+        calls += parsed
         return number + lines
     for count, line in enumerate(piece.removesuffix(b"\n").split(b"\n"), start=number + 1):
-        _read_line(f"{name}:{count}", line, calls, torn, sites, place)
+        try:
+            calls.append(parse_call(line, sites, place))
+        except ValueError as error:  # noqa: PERF203  only the lines of a damaged piece come here
+            torn.append(f"{name}:{count} is torn: {error}")
     return number + lines
-
-
-def _read_line(  # noqa: PLR0913, PLR0917  the same, for one line
-    where: str, line: bytes, calls: list[Call], torn: list[str], sites: Sequence[str], place: tuple[int, int] | None
-) -> None:
-    try:
-        calls.append(parse_call(line, sites, place))
-    except ValueError as error:
-        torn.append(f"{where} is torn: {error}")
 
 
 def _find_seal_problem(path: Path, name: str, seal: FileSeal | None) -> tuple[str, bool]:

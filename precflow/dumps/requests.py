@@ -14,6 +14,7 @@ CaptureRules = Sequence[Mapping[str, Any]]
 
 _OF_CAPTURE = tuple("level phase scope step rank detail rules budget keep_last fine".split())  # these change a dump
 _FIRST_DETAIL, _SECOND_DETAIL = "sketch", "tensors"  # of escalating capture: of everything, then of the suspect region
+_NO_FAULT: Mapping[str, Any] = {"name": "", "rules": []}
 _OF_WORKLOAD = ("model", "inputs", "loss", "optimizer", "mode")
 _OF_DETERMINISM = ("seed", "algorithms", "random_numbers", "dropout", "repeat")
 
@@ -29,12 +30,13 @@ def describe_side(config: RunConfig, side: str, *, region: CaptureRules | None =
         region: Rules of a second pass, which records only the calls that they select, with their tensors.
     """
     settings: Side = getattr(config, side)
+    emulate = {"name": config.emulate.name, "rules": plain(config.emulate.rules)} if side == "target" else _NO_FAULT
     return {
         "schema": REQUEST_SCHEMA,
         "side": side,
         "device": list(settings.device),
         "dtype": settings.dtype,
-        "emulate": _emulate(config, side),
+        "emulate": dict(emulate),
         "workload": _part(config.workload, _OF_WORKLOAD),
         "determinism": {
             **_part(config.determinism, _OF_DETERMINISM),
@@ -96,12 +98,6 @@ def _capture(config: RunConfig, region: CaptureRules | None) -> dict[str, Any]:
     if region is not None:  # the first rule that matches a call decides, so the last one leaves out all other calls
         return {**capture, "detail": _SECOND_DETAIL, "rules": [*region, {"detail": NONE}]}
     return {**capture, "detail": _FIRST_DETAIL if capture["detail"] == ESCALATING else capture["detail"], "rules": rules}
-
-
-def _emulate(config: RunConfig, side: str) -> dict[str, Any]:
-    if side != "target":
-        return {"name": "", "rules": []}
-    return {"name": config.emulate.name, "rules": plain(config.emulate.rules)}
 
 
 def _part(section: object, keys: Sequence[str]) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class Shard:
         needed = math.prod(slot.shape) * dtype.itemsize  # Python integers: a damaged shape must not overflow
         if stop - start != needed or start < self.index.base:
             raise DumpError(f"{self.name} is damaged: {key} takes {stop - start} bytes, its shape needs {needed}")
-        size = self._size()
+        size = self._measure_file()
         if stop > size:
             raise DumpError(f"{self.name} is cut short: {key} ends at byte {stop}, the file at {size}")
         whole = np.empty(0, np.uint8) if not needed else self._map()  # an empty file cannot be mapped
@@ -116,7 +116,7 @@ class Shard:
         except (ValueError, OverflowError) as error:  # dimensions that no array has
             raise DumpError(f"{self.name} is damaged: {key} is of shape {list(slot.shape)}: {error}") from error
 
-    def _size(self) -> int:
+    def _measure_file(self) -> int:
         """Return the current size of the file: reading a mapping beyond the end of its file kills the process."""
         try:
             return self.path.stat().st_size
@@ -141,9 +141,10 @@ def _read_index(path: Path, name: str, seal: FileSeal | None) -> ShardIndex:
         head = file.read(_LENGTH_BYTES)
         length = int.from_bytes(head, "little")
         if length > min(size - _LENGTH_BYTES, _LONGEST_INDEX):
-            raise ValueError(f"its index should be {length} bytes long, the file has {size}{_sealed_size(seal, size)}")
+            sealed = f" and was sealed with {seal.bytes}" if seal is not None and seal.bytes != size else ""
+            raise ValueError(f"its index should be {length} bytes long, the file has {size}{sealed}")
         text = file.read(length)
-    if seal is not None and not _is_checksum(seal.index, head, text):
+    if seal is not None and not has_checksum(seal.index, head, text):
         raise DumpError(f"{name} is damaged: its index does not have the checksum that it was sealed with")
     with collector_off() as made:
         slots = _SLOTS.decode(text)
@@ -152,23 +153,21 @@ def _read_index(path: Path, name: str, seal: FileSeal | None) -> ShardIndex:
     if PADDING.encode() in text:  # takes a hundredth of the time of looking at each key
         for key in [key for key in slots if key.startswith(PADDING)]:
             del slots[key]
-    return ShardIndex(slots, checksums, _LENGTH_BYTES + length, _wrong_size(name, size, seal))
+    problem = ""
+    if seal is not None and size != seal.bytes:
+        problem = f"{name} is {'cut short' if size < seal.bytes else 'too long'}: {size} bytes instead of {seal.bytes}"
+    return ShardIndex(slots, checksums, _LENGTH_BYTES + length, problem)
 
 
-def _is_checksum(sealed: str, *pieces: bytes) -> bool:
-    """Tell whether the pieces have this BLAKE2b checksum."""
+def has_checksum(sealed: str, *pieces: bytes | memoryview) -> bool:
+    """Tell whether the bytes of some pieces, one after the other, have a BLAKE2b checksum given in hex digits."""
     size = len(sealed) // 2  # two hex digits a byte; blake2b raises an error for sizes other than 1 to 64
-    return 1 <= size <= 64 and hashlib.blake2b(b"".join(pieces), digest_size=size).hexdigest() == sealed.lower()
-
-
-def _wrong_size(name: str, size: int, seal: FileSeal | None) -> str:
-    if seal is None or size == seal.bytes:
-        return ""
-    return f"{name} is {'cut short' if size < seal.bytes else 'too long'}: {size} bytes instead of {seal.bytes}"
-
-
-def _sealed_size(seal: FileSeal | None, size: int) -> str:
-    return f" and was sealed with {seal.bytes}" if seal is not None and seal.bytes != size else ""
+    if not 1 <= size <= 64:
+        return False
+    state = hashlib.blake2b(digest_size=size)
+    for piece in pieces:
+        state.update(piece)
+    return state.hexdigest() == sealed.lower()
 
 
 def _describe_error(error: Exception) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from precflow.dumps.digest import id_of_lanes, lanes
 from precflow.dumps.dtypes import name_of
 from precflow.dumps.mapped_pages import release
 from precflow.dumps.records import Record
-from precflow.dumps.shards import Shard
+from precflow.dumps.shards import Shard, has_checksum
 from precflow.errors import DumpError
 
 _COMPRESSED = ".zlib"  # suffix of the keys of compressed tensors, which earlier versions could write
@@ -41,14 +40,14 @@ class Tensors:
         problems: list[str] = []
         for shard in reversed(self._shards):  # so that for a key in several shards the first one stays
             try:
-                found = shard.index
+                shard_index = shard.index
             except DumpError as error:
                 problems.append(error.message)
                 continue
-            problems += [found.problem] if found.problem else []
-            if any(key.endswith(_COMPRESSED) for key in found.slots):
+            problems += [shard_index.problem] if shard_index.problem else []
+            if any(key.endswith(_COMPRESSED) for key in shard_index.slots):
                 problems.append(f"{shard.name} holds tensors that an earlier version compressed: record the dump again")
-            index.update(dict.fromkeys(found.slots, shard))
+            index.update(dict.fromkeys(shard_index.slots, shard))
         return index, tuple(reversed(problems))
 
     @property
@@ -96,7 +95,7 @@ class Tensors:
         with self._lock_of(record.key):
             if record.key not in self._problems:
                 seen = found or _compute_content_id(self.view(record) if array is None else array)
-                self._problems[record.key] = "" if seen == record.content else self._damage(record.key)
+                self._problems[record.key] = "" if seen == record.content else self._describe_damage(record.key)
         self._raise_if_damaged(record.key)
 
     def load_attached(self, key: str) -> npt.NDArray[Any]:
@@ -112,11 +111,9 @@ class Tensors:
         array = shard.view(key)
         with self._lock_of(key):
             if key not in self._problems:
-                sealed = shard.index.checksums.get(key, "")
-                size = len(sealed) // 2
                 flat = array.reshape(-1).view(np.uint8)
-                good = 1 <= size <= 64 and hashlib.blake2b(flat.data, digest_size=size).hexdigest() == sealed
-                self._problems[key] = "" if good else self._damage(key)
+                is_good = has_checksum(shard.index.checksums.get(key, ""), flat.data)
+                self._problems[key] = "" if is_good else self._describe_damage(key)
         self._raise_if_damaged(key)
         return array
 
@@ -132,11 +129,11 @@ class Tensors:
         """Read every tensor and return what is wrong, one line per shard however many of its tensors are damaged."""
         found: dict[str, list[str]] = {}
         for key, shard in self._index[0].items():
-            if problem := self._problem(key, shard):
+            if problem := self._find_problem(key, shard):
                 found.setdefault(shard.name, []).append(problem)
         return [problems[0] + (f"; so are {len(problems) - 1} more" if problems[1:] else "") for problems in found.values()]
 
-    def _problem(self, key: str, shard: Shard) -> str:
+    def _find_problem(self, key: str, shard: Shard) -> str:
         """Read what is stored under a key and return what is wrong with it, ``""`` if nothing is."""
         try:
             if "." in key:  # content ids are hex digits; all other keys have a suffix, such as `.sketch`
@@ -144,7 +141,7 @@ class Tensors:
                 return ""
             with self._lock_of(key):
                 if key not in self._problems:
-                    self._problems[key] = "" if _compute_content_id(shard.view(key)) == key else self._damage(key)
+                    self._problems[key] = "" if _compute_content_id(shard.view(key)) == key else self._describe_damage(key)
         except DumpError as error:
             return error.message
         return self._problems[key]
@@ -158,7 +155,7 @@ class Tensors:
         if self._problems[key]:
             raise DumpError(self._problems[key])
 
-    def _damage(self, key: str) -> str:
+    def _describe_damage(self, key: str) -> str:
         return f"{self._index[0][key].name} is damaged: the bytes of {key} are not those that were written"
 
 

@@ -78,11 +78,11 @@ class TwoPasses:
 
     def _find_second(self, record: Record) -> Record | None:
         """Return the same record of the second pass if its tensor may be used for this one (see the class), else ``None``."""
-        found = self._kept.get(record.identity)
-        return found if found is not None and (found.key == record.key or _has_statistics_only(record)) else None
+        again = self._stored_again.get(record.identity)
+        return again if again is not None and (again.key == record.key or _has_statistics_only(record)) else None
 
     @functools.cached_property
-    def _kept(self) -> dict[Identity, Record]:
+    def _stored_again(self) -> dict[Identity, Record]:
         return {record.identity: record for record in _records(self.second) if record.stored}
 
 
@@ -92,7 +92,11 @@ def find_unrepeated(first: Dump, second: Dump) -> list[str]:
     Records that the first pass does not have are included, because then something else was run. Records of which the first pass
     kept only statistics are not: :func:`count_unknown` counts those.
     """
-    return [record.text for before, record in _pairs(first, second) if record.content and not _repeats(before, record)]
+    return [
+        record.text
+        for before, record in _pairs(first, second)
+        if record.content and (before is None or not (before.content == record.content or _has_statistics_only(before)))
+    ]
 
 
 def count_unknown(first: Dump, second: Dump) -> int:
@@ -110,10 +114,6 @@ def _pairs(first: Dump, second: Dump) -> Iterator[tuple[Record | None, Record]]:
 
 def _records(dump: Dump) -> Iterator[Record]:
     return (record for call in dump.calls() for record in (*call.inputs, *call.outputs))
-
-
-def _repeats(before: Record | None, record: Record) -> bool:
-    return before is not None and (before.content == record.content or _has_statistics_only(before))
 
 
 def _has_statistics_only(record: Record) -> bool:

@@ -72,9 +72,10 @@ def find_reduced_switches(facts: Mapping[str, Any], *, convolution: bool) -> lis
     ['matmul.allow_hf32=True']
     """
     switches = facts.get("switches")
-    found = switches if isinstance(switches, Mapping) else {}
-    chosen = [name for name in found if _REDUCED.search(name) and bool(_CONVOLUTION.search(name)) == convolution]
-    return [f"{name}={found[name]}" for name in chosen if str(found[name]) not in _FULL]
+    if not isinstance(switches, Mapping):
+        return []
+    chosen = [name for name in switches if _REDUCED.search(name) and bool(_CONVOLUTION.search(name)) == convolution]
+    return [f"{name}={switches[name]}" for name in chosen if str(switches[name]) not in _FULL]
 
 
 def _flatten(facts: Mapping[str, Any]) -> dict[str, str]:

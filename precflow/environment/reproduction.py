@@ -17,14 +17,17 @@ def find_blockers(reference: Header, target: Header, same: Sequence[str]) -> lis
         target: Header of the target's dump.
         same: What the recipe wants to be the same; weights and inputs are checked only if they are in it.
     """
-    found = []
+    blockers = []
     if reference.recipe and target.recipe and reference.recipe != target.recipe:
-        found.append(f"the dumps are of different recipes: {reference.recipe} on the reference, {target.recipe} on the target")
+        blockers.append(
+            f"the dumps are of different recipes: {reference.recipe} on the reference, {target.recipe} on the target"
+        )
     seeds = (reference.determinism.get("seed"), target.determinism.get("seed"))
     if seeds[0] != seeds[1]:
-        found.append(f"the seeds differ: {seeds[0]} on the reference, {seeds[1]} on the target")
-    holdings = (("weights", reference.weights, target.weights), ("inputs", reference.inputs, target.inputs))
-    return found + [text for name, one, other in holdings if name in same and (text := _describe_difference(name, one, other))]
+        blockers.append(f"the seeds differ: {seeds[0]} on the reference, {seeds[1]} on the target")
+    contents = (("weights", reference.weights, target.weights), ("inputs", reference.inputs, target.inputs))
+    different = (_describe_difference(name, here, there) for name, here, there in contents if name in same)
+    return blockers + [text for text in different if text]
 
 
 def describe_copy(reference: Header, target: Header) -> str:

@@ -50,14 +50,14 @@ def refuse_missing(side: str, missing: Sequence[str]) -> None:
 def _check_version(name: str, specifier: str, facts: Mapping[str, Any]) -> Iterator[str]:
     if not specifier:
         return
-    found = str((facts.get(name) or {}).get("version", ""))
+    version = str((facts.get(name) or {}).get("version", ""))
     try:
-        if not SpecifierSet(specifier).contains(Version(found), prereleases=True):
-            yield f"{name} {specifier} is required, {found} is here"
+        if not SpecifierSet(specifier).contains(Version(version), prereleases=True):
+            yield f"{name} {specifier} is required, {version} is here"
     except InvalidSpecifier:
         yield f"environment.require.{name} is {specifier!r}; expected a version specifier such as '>=2.1'"
     except InvalidVersion:
-        yield f"{name} {specifier} is required, and the side does not say its version ({found!r})"
+        yield f"{name} {specifier} is required, and the side does not say its version ({version!r})"
 
 
 def _gigabytes(count: int) -> str:

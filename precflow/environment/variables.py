@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from precflow.agent.variables import RECORDED, SETTABLE
@@ -47,8 +47,8 @@ class Misspelt:
 
 def find_misspelt(variables: Mapping[str, str]) -> list[Misspelt]:
     """Return the variables whose names are unknown and resemble a known name, sorted by name."""
-    found = ((name, _find_resembled(name)) for name in sorted(variables) if name not in KNOWN)
-    return [Misspelt(name, meant, variables[name]) for name, meant in found if meant]
+    resembled = ((name, _find_resembled(name)) for name in sorted(variables) if name not in KNOWN)
+    return [Misspelt(name, meant, variables[name]) for name, meant in resembled if meant]
 
 
 def describe_misspelt(config: RunConfig, inherited: Mapping[str, str]) -> list[str]:
@@ -59,28 +59,22 @@ def describe_misspelt(config: RunConfig, inherited: Mapping[str, str]) -> list[s
         inherited: Variables of this process, which the sides inherit.
     """
     given = {"reference": config.reference.variables, "target": config.target.variables}
-    named = [(f"{side}.variables.{one.name}", one) for side in given for one in find_misspelt(given[side])]
-    named += [(one.name, one) for one in find_misspelt(inherited)]
-    return [f"{place}: nothing reads a variable of this name. Did you mean  {one.meant} ?" for place, one in named]
+    named = [(f"{side}.variables.{wrong.name}", wrong) for side in given for wrong in find_misspelt(given[side])]
+    named += [(wrong.name, wrong) for wrong in find_misspelt(inherited)]
+    return [f"{key}: nothing reads a variable of this name. Did you mean  {wrong.meant} ?" for key, wrong in named]
 
 
 def _find_resembled(name: str) -> str:
     """Return the known name that a name may be a misspelling of, ``""`` if there is none."""
     if len(name) < _LONG or name != name.upper():
         return name.upper() if name.upper() in KNOWN and "_" in name else ""  # hccl_deterministic, in small letters
-    near = difflib.get_close_matches(name, _candidates(name), n=1, cutoff=_NEAR)
-    return near[0] if near and not _is_variant(name, near[0]) else ""
-
-
-def _candidates(name: str) -> Iterable[str]:
-    """Yield known names of the same family; all of them where the family itself may be misspelt."""
-    family = name.partition("_")[0]
-    same = [known for known in KNOWN if known.partition("_")[0] == family]
-    return same or KNOWN
-
-
-def _is_variant(name: str, known: str) -> bool:
-    """Tell whether a name is a numbered or longer sibling of a known one rather than a misspelling of it."""
-    if _DIGITS.sub("", name) == _DIGITS.sub("", known):
-        return True
-    return name.startswith(f"{known}_") or known.startswith(f"{name}_")
+    family = name.partition("_")[0]  # HCCL of HCCL_DETERMINISTIC; if no known name has it, the family itself may be misspelt
+    relatives = [known for known in KNOWN if known.partition("_")[0] == family]
+    near = difflib.get_close_matches(name, relatives or KNOWN, n=1, cutoff=_NEAR)
+    if not near:
+        return ""
+    # A numbered or a longer sibling of a known name is no misspelling of it: ``NCCL_ALGO_2``, ``HCCL_BUFFSIZE_MAX``.
+    known = near[0]
+    is_numbered = _DIGITS.sub("", name) == _DIGITS.sub("", known)
+    is_sibling = is_numbered or name.startswith(f"{known}_") or known.startswith(f"{name}_")
+    return "" if is_sibling else known

@@ -13,7 +13,7 @@ from precflow.agent.contract import DETAIL_FACTS
 from precflow.config.suggestions import did_you_mean
 from precflow.dumps import lookup
 from precflow.dumps.dtypes import NUMPY_DTYPES
-from precflow.dumps.export import as_npy, as_txt, file_names, room_for
+from precflow.dumps.export import file_names, require_room, write_npy, write_txt
 from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.overview import describe_kept
 from precflow.dumps.reader import Dump
@@ -108,7 +108,7 @@ def _files(stored: Sequence[FoundRecord], chosen: argparse.Namespace, *, many: b
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"{folder} cannot be made: {error.strerror}", next_step="name another place: --output PATH") from error
-    room_for(folder, sum(_bytes(one, chosen) for one in stored))
+    require_room(folder, sum(_bytes(one, chosen) for one in stored))
     return files
 
 
@@ -128,7 +128,7 @@ def _written(dump: Dump, found: FoundRecord, file: Path, chosen: argparse.Namesp
         array = dump.tensor(record)
     except DumpError as error:
         return Written(found.text, "", record.dtype, record.shape, f"cannot be read: {error.message}")
-    note = as_txt(array, file, as_scalar) if chosen.to == "txt" else as_npy(array, file, raw=chosen.raw)
+    note = write_txt(array, file, as_scalar) if chosen.to == "txt" else write_npy(array, file, raw=chosen.raw)
     part = f"a part, {record.share:.3g} of its elements" if record.part else ""
     return Written(found.text, str(file), record.dtype, array.shape, "; ".join(filter(None, (part, note))))
 
@@ -150,7 +150,7 @@ def _index(folder: Path, done: Sequence[Written]) -> None:
 def _nothing(dump: Dump, found: Sequence[FoundRecord], text: str) -> DumpError:
     """Return the error for records without a stored tensor; it says what the dump has instead."""
     if not found:
-        known = lookup.near(text, [one.text for one in lookup.list_records(dump)])
+        known = lookup.find_similar(text, [one.text for one in lookup.list_records(dump)])
         return DumpError(f"no record matches {text}" + "".join(f"\n      {one}" for one in known))
     first = found[0]
     left = describe_kept(first.record)

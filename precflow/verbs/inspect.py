@@ -103,7 +103,7 @@ def _plain(dump: Dump, seen: overview.Overview, problems: Sequence[str] | None) 
     counted = asdict(seen)
     counted["damage"] = list(seen.damage if problems is None else problems)
     facts = {"side": header.side, "recipe": header.recipe, "dtype": header.dtype, "device": asdict(header.device)}
-    until = {str(rank): step for rank, step in overview.complete_until(seen).items()}
+    until = {str(rank): step for rank, step in overview.find_complete_steps(seen).items()}
     sealed = {"path": str(dump.path), "sealed": dump.sealed, "content": header.content, "complete_until": until}
     return {**sealed, **facts, "capture": dict(header.capture), "verified": problems is not None, **counted}
 
@@ -114,12 +114,12 @@ def _list(dump: Dump, chosen: argparse.Namespace) -> int:
     pattern = chosen.match or chosen.record
     found = lookup.find_matching(dump, pattern)
     if not found:
-        known = lookup.near(pattern, [one.text for one in lookup.list_records(dump)])
+        known = lookup.find_similar(pattern, [one.text for one in lookup.list_records(dump)])
         listed = "".join(f"\n      {text}" for text in known)
         raise DumpError(f"no record matches {pattern}{'; the nearest are:' if known else ''}{listed}")
     shown = found[: chosen.limit] if chosen.limit > 0 else found
     if chosen.json:
-        print_json({"records": overview.listed(shown), "total": len(found)})
+        print_json({"records": overview.to_plain(shown), "total": len(found)})
     else:
         show(show_records(shown, total=len(found), pattern=pattern))
     return 0
@@ -184,7 +184,7 @@ def _plain_record(view: RecordView) -> dict[str, Any]:
     call, record = view.found.call, view.found.record
     statistics = record.statistics
     return {
-        **overview.listed([view.found])[0],
+        **overview.to_plain([view.found])[0],
         "name": call.name,
         "class": call.class_name,
         "order": call.order,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from precflow.comparison.detail.description import as_scalar
 from precflow.dumps import export
 from precflow.dumps.dtypes import NUMPY_DTYPES
-from precflow.dumps.export import as_npy, as_txt, file_names, room_for
+from precflow.dumps.export import file_names, require_room, write_npy, write_txt
 from precflow.errors import StoreError
 
 NAMES = st.lists(st.text(st.characters(codec="utf-8"), max_size=400), max_size=8)
@@ -30,7 +30,7 @@ def bits(array):
 @pytest.mark.parametrize("name", NUMPY_DTYPES)
 def test_npy_gives_the_tensor_back(name, shape, tmp_path):
     array, path = values(name, shape), tmp_path / "x.npy"
-    note = as_npy(array, path)
+    note = write_npy(array, path)
     again = np.load(path)
     widened = name in {"bfloat16", "float8_e4m3fn", "float8_e5m2"}
     assert (again.shape, again.dtype) == (shape, np.float32 if widened else array.dtype)
@@ -41,7 +41,7 @@ def test_npy_gives_the_tensor_back(name, shape, tmp_path):
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float32"])
 def test_raw_gives_the_bits_back(name, tmp_path):
     array = values(name)
-    note = as_npy(array, tmp_path / "x.npy", raw=True)
+    note = write_npy(array, tmp_path / "x.npy", raw=True)
     assert bits(np.load(tmp_path / "x.npy")) == bits(array)
     assert ("as its bits" in note) == (name != "float32")
 
@@ -49,7 +49,7 @@ def test_raw_gives_the_bits_back(name, tmp_path):
 @pytest.mark.parametrize("name", NUMPY_DTYPES)
 def test_txt_gives_the_tensor_back(name, tmp_path):
     array, path = values(name), tmp_path / "x.txt"
-    as_txt(array, path, as_scalar)
+    write_txt(array, path, as_scalar)
     head, *rows = path.read_text().splitlines()
     assert head == f"# {name} [2, 3, 2]"
     assert [len(row.split()) for row in rows] == [2] * 6
@@ -67,16 +67,16 @@ def test_txt_gives_the_tensor_back(name, tmp_path):
     ("shape", "text"), [((), "# float32 []\n1.0\n"), ((0, 3), "# float32 [0, 3]\n"), ((2,), "# float32 [2]\n1.0 1.0\n")]
 )
 def test_txt_of_few_elements(shape, text, tmp_path):
-    as_txt(np.ones(shape, np.float32), tmp_path / "x.txt", as_scalar)
+    write_txt(np.ones(shape, np.float32), tmp_path / "x.txt", as_scalar)
     assert (tmp_path / "x.txt").read_text() == text
 
 
 def test_blocks_change_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(export, "_BLOCK", 5)
     array = values("bfloat16", (7, 3))
-    as_npy(array, tmp_path / "x.npy")
+    write_npy(array, tmp_path / "x.npy")
     assert np.array_equal(np.load(tmp_path / "x.npy"), array.astype(np.float32), equal_nan=True)
-    as_txt(array, tmp_path / "x.txt", as_scalar)
+    write_txt(array, tmp_path / "x.txt", as_scalar)
     assert len((tmp_path / "x.txt").read_text().splitlines()) == 8
 
 
@@ -121,17 +121,17 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
 
     monkeypatch.setattr(np.lib.format, "write_array_header_1_0", full)
     with pytest.raises(StoreError, match="is full"):
-        as_npy(np.ones(3), tmp_path / "x.npy")
+        write_npy(np.ones(3), tmp_path / "x.npy")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(StoreError, match="cannot be written"):
-        as_npy(np.ones(3), tmp_path / "missing" / "x.npy")
+        write_npy(np.ones(3), tmp_path / "missing" / "x.npy")
 
 
 def test_too_little_room_is_told_before_anything_is_written(tmp_path):
     with pytest.raises(StoreError, match="MB are needed"):
-        room_for(tmp_path / "new", 1 << 60)
-    room_for(tmp_path / "new", 1)
+        require_room(tmp_path / "new", 1 << 60)
+    require_room(tmp_path / "new", 1)
     assert not (tmp_path / "new").exists()

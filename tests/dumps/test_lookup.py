@@ -114,6 +114,6 @@ def test_the_nearest_of_many_are_found_fast():
     known = [
         f"encoder.layers.{layer}.self_attn/linear.{number}/forward.output.0" for layer in range(2000) for number in range(50)
     ]
-    assert lookup.near("encoder.layers.17.self_atn/linear.3/forward.output.0", known)[0] == (
+    assert lookup.find_similar("encoder.layers.17.self_atn/linear.3/forward.output.0", known)[0] == (
         "encoder.layers.17.self_attn/linear.3/forward.output.0"
     )

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from precflow.dumps import lookup
-from precflow.dumps.overview import complete_until, describe_kept, listed, summarize_dump
+from precflow.dumps.overview import describe_kept, find_complete_steps, summarize_dump, to_plain
 from precflow.dumps.reader import Dump
 
 X = np.ones((2, 3), np.float32)
@@ -19,7 +19,7 @@ def test_everything_is_counted(build):
     assert (seen.inputs, seen.outputs, seen.tensors) == (2, 4, 2)
     assert (seen.kept, seen.shards, seen.damage) == ({"tensor": 5, "digest": 1}, 2, ())
     assert seen.bytes > 0
-    assert complete_until(seen) == {0: 1}
+    assert find_complete_steps(seen) == {0: 1}
 
 
 def test_an_unsealed_dump_is_complete_up_to_its_last_finished_step(build, tmp_path):
@@ -31,7 +31,7 @@ def test_an_unsealed_dump_is_complete_up_to_its_last_finished_step(build, tmp_pa
     (folder / "rank1" / "step0" / "step.json").unlink()
     seen = summarize_dump(Dump.open(folder, allow_unsealed=True))
     assert seen.unfinished == ((0, 2), (1, 0))
-    assert complete_until(seen) == {0: 1, 1: -1}
+    assert find_complete_steps(seen) == {0: 1, 1: -1}
     assert len(seen.damage) == 2
 
 
@@ -44,7 +44,7 @@ def test_what_is_kept_of_a_record(build):
     lines[3]["outputs"][0]["content"] = ""
     records = list(lookup.list_records(Dump.open(made.write())))
     assert [describe_kept(found.record) for found in records] == ["tensor", "statistics", "digest", "nothing"]
-    assert [row["kept"] for row in listed(records)] == ["tensor", "statistics", "digest", "nothing"]
+    assert [row["kept"] for row in to_plain(records)] == ["tensor", "statistics", "digest", "nothing"]
 
 
 @pytest.mark.parametrize("sealed", [True, False])

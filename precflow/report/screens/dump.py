@@ -7,7 +7,7 @@ from typing import Any
 
 from precflow.dumps.header import ContentEntries, Header
 from precflow.dumps.lookup import FoundRecord, number_records
-from precflow.dumps.overview import Overview, complete_until, describe_kept
+from precflow.dumps.overview import Overview, describe_kept, find_complete_steps
 from precflow.dumps.reader import Dump
 from precflow.report import wording
 from precflow.report.screens.paper import Paper, format_shape, format_size
@@ -92,7 +92,7 @@ def _describe_writer(header: Header) -> str:
 def _describe_seal(dump: Dump, seen: Overview) -> tuple[str, str]:
     if dump.sealed:
         return f"yes, as {dump.header.content or 'a dump without content id'}", ""
-    until = complete_until(seen)
+    until = find_complete_steps(seen)
     ends = [f"rank {rank} is complete up to step {step}" for rank, step in until.items() if step >= 0]
     none = [f"rank {rank} has no complete step" for rank, step in until.items() if step < 0]
     return f"NO: its writer was stopped; {'; '.join([*ends, *none]) or 'no step was begun'}", "red"
