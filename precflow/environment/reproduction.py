@@ -19,9 +19,8 @@ def find_blockers(reference: Header, target: Header, same: Sequence[str]) -> lis
     """
     blockers = []
     if reference.recipe and target.recipe and reference.recipe != target.recipe:
-        blockers.append(
-            f"the dumps are of different recipes: {reference.recipe} on the reference, {target.recipe} on the target"
-        )
+        recipes = f"{reference.recipe} on the reference, {target.recipe} on the target"
+        blockers.append(f"the dumps are of different recipes: {recipes}")
     seeds = (reference.determinism.get("seed"), target.determinism.get("seed"))
     if seeds[0] != seeds[1]:
         blockers.append(f"the seeds differ: {seeds[0]} on the reference, {seeds[1]} on the target")

@@ -73,7 +73,7 @@ def _find_resembled(name: str) -> str:
     near = difflib.get_close_matches(name, relatives or KNOWN, n=1, cutoff=_NEAR)
     if not near:
         return ""
-    # A numbered or a longer sibling of a known name is no misspelling of it: ``NCCL_ALGO_2``, ``HCCL_BUFFSIZE_MAX``.
+    # Another number in a known name, or a known name with another word behind it, is a variable of its own.
     known = near[0]
     is_numbered = _DIGITS.sub("", name) == _DIGITS.sub("", known)
     is_sibling = is_numbered or name.startswith(f"{known}_") or known.startswith(f"{name}_")
