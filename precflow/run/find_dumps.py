@@ -61,16 +61,17 @@ def find_dumps(text: str) -> list[NamedDump]:
 
 def _find_dumps(text: str) -> list[NamedDump]:
     folder = Path(text).expanduser()
-    if folder.is_dir() and (lies := _dump_folder(folder)):
-        return [NamedDump(text, "", lies)]
+    if folder.is_dir() and (location := _locate_dump(folder)):
+        return [NamedDump(text, "", location)]
     place, colon, side = text.rpartition(":")  # but a run folder's own name may have a colon, so the whole text is tried first
-    run = _run_folder(text) or (_run_folder(place) if colon else None)
+    run = _locate_run(text) or (_locate_run(place) if colon else None)
     if run is None:
         raise _nothing_found_error(text)
-    found = list(_find_in_run(run, place if colon and not _run_folder(text) else text))
-    wanted = [one for one in found if one.side == side] if colon and not _run_folder(text) else found
+    names_side = bool(colon) and not _locate_run(text)
+    dumps = list(_find_in_run(run, place if names_side else text))
+    wanted = [dump for dump in dumps if dump.side == side] if names_side else dumps
     if not wanted:
-        raise _no_dump_error(run, side if found else "", found)
+        raise _no_dump_error(run, side, dumps)
     return wanted
 
 
@@ -80,14 +81,14 @@ def open_named_dump(text: str) -> Dump:
     Raises:
         DumpError: The text names no dump, or several; the message lists them.
     """
-    found = find_dumps(text)
-    if len(found) > 1:
-        names = "".join(f"\n      {one.name}" for one in found)
-        raise DumpError(f"{text} has {len(found)} dumps:{names}", next_step="name one of them")
-    return Dump.open(found[0].path, allow_unsealed=True)
+    dumps = find_dumps(text)
+    if len(dumps) > 1:
+        names = "".join(f"\n      {dump.name}" for dump in dumps)
+        raise DumpError(f"{text} has {len(dumps)} dumps:{names}", next_step="name one of them")
+    return Dump.open(dumps[0].path, allow_unsealed=True)
 
 
-def _dump_folder(folder: Path) -> Path | None:
+def _locate_dump(folder: Path) -> Path | None:
     """Return the folder of a dump: this one, or the user's own dump that this stage folder points to; ``None`` for neither."""
     if (folder / HEADER_FILE).exists() or step_folders(folder):
         return folder
@@ -99,7 +100,7 @@ def _dump_folder(folder: Path) -> Path | None:
         raise DumpError(f"{folder / GIVEN_FILE} does not say where the dump is: {error}") from error
 
 
-def _run_folder(text: str) -> Path | None:
+def _locate_run(text: str) -> Path | None:
     if not text:
         return None
     for folder in (Path(text).expanduser(), RUNS / text):
@@ -110,8 +111,8 @@ def _run_folder(text: str) -> Path | None:
 
 def _list_stored(folder: Path) -> list[Path]:
     """Return the dumps' stage instances in a store, newest first."""
-    found = [sealed for path in folder.glob(f"{_STAGE}*") if path.is_dir() and (sealed := read_seal(path))]
-    return [sealed.folder for sealed in sorted(found, key=lambda sealed: -sealed.finished)]
+    every = [sealed for path in folder.glob(f"{_STAGE}*") if path.is_dir() and (sealed := read_seal(path))]
+    return [sealed.folder for sealed in sorted(every, key=lambda sealed: -sealed.finished)]
 
 
 def _find_in_run(folder: Path, name: str) -> Iterator[NamedDump]:
@@ -122,10 +123,10 @@ def _find_in_run(folder: Path, name: str) -> Iterator[NamedDump]:
         side = sealed.name.removeprefix(_STAGE) if sealed else ""
         if sealed is None or side in seen:  # the newest come first, so one that was seen is newer
             continue
-        lies = _dump_folder(path)
-        if lies is not None:
+        location = _locate_dump(path)
+        if location is not None:
             seen.add(side)
-            yield NamedDump(f"{name}:{side}", side, lies, sealed.note)
+            yield NamedDump(f"{name}:{side}", side, location, sealed.note)
 
 
 def _list_instances(folder: Path) -> list[Path]:
@@ -156,12 +157,12 @@ def _nothing_found_error(text: str) -> DumpError:
     )
 
 
-def _no_dump_error(run: Path, side: str, found: list[NamedDump]) -> DumpError:
-    if not found:
+def _no_dump_error(run: Path, side: str, dumps: list[NamedDump]) -> DumpError:
+    if not dumps:
         return DumpError(
             f"{run} has no sealed dump yet", next_step="run it again; a side that failed left NAME.failed in its store"
         )
-    sides = [one.side for one in found]
+    sides = [dump.side for dump in dumps]
     return DumpError(
-        f"{run} has no dump of {side}.{did_you_mean(side, sides)}   It has: {', '.join(one.name for one in found)}"
+        f"{run} has no dump of {side}.{did_you_mean(side, sides)}   It has: {', '.join(dump.name for dump in dumps)}"
     )

@@ -31,7 +31,6 @@ def make_job(composed: Composed, *, command: str) -> Job:
         standards.load(name, composed.team["standard"])
     if composed.team.get("rule"):
         rule_files.load_rules([resources.directory("conf") / "rule"], composed.team["rule"])
-    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "precflow"
     return Job(
         config=composed.config,
         command=shlex.join(map(redaction.redact_word, shlex.split(command))),
@@ -39,7 +38,7 @@ def make_job(composed: Composed, *, command: str) -> Job:
         ci=in_ci(composed.config),
         trusted=(*composed.config.site.trusted, *list_trusted_packages()),
         import_paths=(str(Path.cwd()), *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)),
-        cache=cache,
+        cache=Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "precflow",
         overrides=tuple(map(redaction.redact_word, composed.overrides)),
         team=composed.team,
         started=datetime.datetime.now(tz=datetime.timezone.utc).isoformat(timespec="minutes"),

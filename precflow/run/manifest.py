@@ -129,7 +129,7 @@ def _read_entries(data: Mapping[str, Any]) -> list[RunEntry]:
         raise ValueError(f"an older precflow wrote it, without a checksum (schema {data['schema']})")
     if data[CHECKSUM] != checksum_of(data):
         raise ValueError("it does not have the checksum that it was written with")
-    names = {one.name for one in fields(RunEntry)}
+    names = {field.name for field in fields(RunEntry)}
     if any(entry.keys() != names for entry in data["runs"]):
         raise ValueError("a run lacks a key, or has one that this precflow does not know")
     return msgspec.convert(data["runs"], list[RunEntry])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 from precflow.stages.commands import config_dirs, environment_assignments
@@ -20,31 +19,21 @@ def command_for_side(job: Job, side: str) -> str:
         job: This run.
         side: The side that is to run there.
     """
-    folders = [text for folder in config_dirs(job) for text in ("--config-dir", str(folder.resolve()))]
-    words = [shlex.quote(word) for word in (*folders, *_overrides(job))]
-    store = [shlex.quote(word) for word in _name_store(job)]
-    return " ".join([*environment_assignments(), "precflow", *words, f"sides=[{side}]", *store])
-
-
-def _overrides(job: Job) -> Iterator[str]:
-    """Yield the overrides that are right on the other machine too."""
+    words = [text for folder in config_dirs(job) for text in ("--config-dir", str(folder.resolve()))]
+    in_run_folder = not (job.config.store or job.config.site.store)
     for word in job.overrides:
         key, _, value = word.partition("=")
         if key == "+recipe" and value.rstrip('"').endswith(".yaml"):  # a file, and not a name that is looked up
-            yield f"+recipe={Path(value.strip(chr(34))).resolve()}"  # chr(34) is ", which no f-string took before Python 3.12
+            file = Path(value.strip('"')).resolve()
+            words.append(f"+recipe={file}")
         elif key == "+site":
-            yield "+site=SITE"
-        elif key not in {"sides", "store"} and not (key == "runs" and _is_in_run_folder(job)):
-            yield word
-
-
-def _name_store(job: Job) -> list[str]:
-    """Return the override that leads to the dumps, ``[]`` if the site file names the store."""
+            words.append("+site=SITE")
+        elif key not in {"sides", "store"} and not (key == "runs" and in_run_folder):
+            words.append(word)
+    # The override that leads to the dumps stands last. A store that the site file names needs none.
+    last = [f"sides=[{side}]"]
     if job.config.store:  # as it was named: the recipe's name, which may have slashes, is added to it there as here
-        return [f"store={Path(job.config.store).expanduser().resolve()}"]
-    return [f"runs={Path(job.config.runs).expanduser().resolve()}"] if _is_in_run_folder(job) else []
-
-
-def _is_in_run_folder(job: Job) -> bool:
-    """Return whether the dumps are in the run folder: neither the recipe nor the site names a store."""
-    return not (job.config.store or job.config.site.store)
+        last.append(shlex.quote(f"store={Path(job.config.store).expanduser().resolve()}"))
+    elif in_run_folder:
+        last.append(shlex.quote(f"runs={Path(job.config.runs).expanduser().resolve()}"))
+    return " ".join([*environment_assignments(), "precflow", *map(shlex.quote, words), *last])

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from precflow.config.composition import Composed
 
 
+_TITLES = ("stage", "side", "state", "because", "time", "disk")
+
+
 @dataclass(frozen=True)
 class Plan:
     """All steps of a recipe, and what is known of their cost.
@@ -83,20 +86,20 @@ def build_plan(composed: Composed, *, sizes: bool = False, say: Callable[[str], 
         undecided = stage.scope_needs and region.NAME not in done
         steps.append(replace(step, because="decided by pass 1") if undecided else step)
     budget = job.config.capture.budget
-    told = estimate_sizes(steps, job, where, done, rehearse=sizes or bool(budget))
+    estimate = estimate_sizes(steps, job, where, done, rehearse=sizes or bool(budget))
     return Plan(
         recipe=job.config.recipe,
         command=" ".join(composed.overrides),
         where=where,
         steps=tuple(steps),
-        costs={step.stage.name: _cost(step, where, told.bytes) for step in steps},
-        notes=(*_notes(job), *describe_sizes(steps, told, job, where), *_describe_second_pass(job, done)),
+        costs={step.stage.name: _estimate_cost(step, where, estimate.bytes) for step in steps},
+        notes=(*_describe_target(job), *describe_sizes(steps, estimate, job, where), *_describe_second_pass(job, done)),
     )
 
 
 def render_plan(plan: Plan, *, ascii_only: bool = False) -> str:
     """Return the plan as text: one row per stage, the total time, and the notes."""
-    rows = [_row(step, plan.costs[step.stage.name]) for step in plan.steps]
+    rows = [_format_row(step, plan.costs[step.stage.name]) for step in plan.steps]
     widths = [max(len(row[column]) for row in (_TITLES, *rows)) for column in range(len(_TITLES))]
     lines = [f" precflow plan {plan.command}".rstrip(), f" run folder {plan.where.folder}   (nothing is computed by this)", ""]
     lines += [
@@ -104,36 +107,29 @@ def render_plan(plan: Plan, *, ascii_only: bool = False) -> str:
         for row in (_TITLES, *rows)
     ]
     seconds = sum(plan.costs[step.stage.name][0] for step in plan.steps if step.state == "run")
-    lines += [
-        "",
-        f" total about {seconds:.0f} s where it ran before" if seconds else " nothing like it ran here before: no time to tell",
-    ]
-    lines += [f" {note}" for note in plan.notes]
+    total = (
+        f"total about {seconds:.0f} s where it ran before" if seconds else "nothing like it ran here before: no time to tell"
+    )
+    lines += ["", f" {total}", *(f" {note}" for note in plan.notes)]
     text = "\n".join(lines)
     return text.encode("ascii", "replace").decode() if ascii_only else text
 
 
-_TITLES = ("stage", "side", "state", "because", "time", "disk")
-
-
-def _row(step: Step, cost: tuple[float, int]) -> tuple[str, ...]:
+def _format_row(step: Step, cost: tuple[float, int]) -> tuple[str, ...]:
     seconds, size = cost
     because = step.because if len(step.because) <= 70 else step.because[:67] + "..."
+    shown = f"{size / 1e6:.1f} MB" if size >= 50_000 else f"{size / 1e3:.1f} kB"
     return (
         step.stage.label,
         step.stage.side or "-",
         step.state,
         because or "-",
         f"{seconds:.1f} s" if seconds else "-",
-        f"{'about ' * (step.state == 'run')}{_size(size)}" if size else "-",
+        f"{'about ' * (step.state == 'run')}{shown}" if size else "-",
     )
 
 
-def _size(size: int) -> str:
-    return f"{size / 1e6:.1f} MB" if size >= 50_000 else f"{size / 1e3:.1f} kB"
-
-
-def _cost(step: Step, where: RunFolder, sizes: Mapping[str, int]) -> tuple[float, int]:
+def _estimate_cost(step: Step, where: RunFolder, sizes: Mapping[str, int]) -> tuple[float, int]:
     """Return seconds and bytes of a step: its estimated size if there is one, else what the last such instance took.
 
     0 means unknown. The seconds of a kept instance are 0.
@@ -157,12 +153,13 @@ def _describe_second_pass(job: Job, done: Mapping[str, Sealed]) -> list[str]:
     return [f"Pass 2 of escalating capture is decided by pass 1: {most}."]
 
 
-def _notes(job: Job) -> list[str]:
-    config = job.config
-    emulated = "emulated" in config.target.device
-    notes = [
-        f"target.device: {', '.join(config.target.device)}; the first that is here" if len(config.target.device) > 1 else ""
-    ]
-    notes.append("where it is EMULATED, every number says so" if emulated else "")
-    notes.append(f"target is emulated with {config.emulate.name}" if config.emulate.name else "")
-    return [*(note for note in notes if note), *(f"warning: {text}" for text in describe_misspelt(config, os.environ))]
+def _describe_target(job: Job) -> list[str]:
+    """Return notes on the device and the fault of the target, and on misspelt environment variables."""
+    config, notes = job.config, []
+    if len(config.target.device) > 1:
+        notes.append(f"target.device: {', '.join(config.target.device)}; the first that is here")
+    if "emulated" in config.target.device:
+        notes.append("where it is EMULATED, every number says so")
+    if config.emulate.name:
+        notes.append(f"target is emulated with {config.emulate.name}")
+    return [*notes, *(f"warning: {text}" for text in describe_misspelt(config, os.environ))]

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Protocol
 
@@ -105,7 +105,7 @@ class Quiet:
 class _Heartbeat:
     """Calls ``beat`` once a minute with the seconds so far, from a thread, until the block ends."""
 
-    def __init__(self, beat: object) -> None:
+    def __init__(self, beat: Callable[[float], None]) -> None:
         self._beat = beat
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -120,7 +120,6 @@ class _Heartbeat:
     def _run(self) -> None:
         started = time.monotonic()
         while not self._over.wait(HEARTBEAT_SECONDS):  # False after a minute, True at once when the stage is over
-            assert callable(self._beat)
             self._beat(time.monotonic() - started)
 
 

@@ -14,7 +14,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import filelock
@@ -90,10 +90,10 @@ class PruneRequest:
         if self.older is None and self.runs is None:
             return list(entries)
         last = entries[-(self.runs or 1) :]
-        young = [] if self.older is None else [one for one in entries if self.now - _time_of_start(one) <= self.older]
+        young = [] if self.older is None else [run for run in entries if self.now - _time_of_start(run) <= self.older]
         # -1 is the exit code of a run that has not ended. One that was killed keeps it for ever, so with an age it can go.
-        under_way = [one for one in entries if one.exit_code == -1 and self.older is None]
-        return [one for one in entries if one in last or one in young or one in under_way]
+        under_way = [run for run in entries if run.exit_code == -1 and self.older is None]
+        return [run for run in entries if run in last or run in young or run in under_way]
 
 
 def find_prunable(
@@ -112,7 +112,7 @@ def find_prunable(
         StoreError: A run folder's history is damaged, so it is unknown what its runs name.
     """
     histories = {folder: Manifest(folder).entries() for folder in dict.fromkeys([*folders, *witnesses])}
-    used = {folder: {_store_of(folder, entry) for entry in entries} for folder, entries in histories.items()}
+    used = {folder: {_locate_store(folder, entry) for entry in entries} for folder, entries in histories.items()}
     own = {(folder / "store").resolve(): folder for folder in histories}
     asked = [place for folder in folders for place in ((folder / "store").resolve(), *sorted(used[folder]))]
     roots = [root for root in dict.fromkeys([*asked, *(store.resolve() for store in stores)]) if root.is_dir()]
@@ -122,14 +122,14 @@ def find_prunable(
         for root in {*roots, *own, *(place for places in used.values() for place in places)}
         for path in _list_given_dumps(root)
     }
-    found = []
+    prunings = []
     for root in roots:
-        entries = [entry for folder, every in histories.items() for entry in every if _store_of(folder, entry) == root]
-        found.append(_sort_store(root, entries, wish, given, shared=root not in own or not entries))
-    return found
+        entries = [entry for folder, every in histories.items() for entry in every if _locate_store(folder, entry) == root]
+        prunings.append(_sort_folders(root, entries, wish, given, shared=root not in own or not entries))
+    return prunings
 
 
-def _store_of(folder: Path, entry: RunEntry) -> Path:
+def _locate_store(folder: Path, entry: RunEntry) -> Path:
     return (Path(entry.store) if entry.store else folder / "store").resolve()
 
 
@@ -154,36 +154,35 @@ def prune(pruning: Pruning, still: Pruning) -> Iterator[tuple[StoreFolder, str]]
             yield rest, f"cannot be deleted: {error.strerror or error}"
 
 
-def run_folders(runs: Path) -> list[Path]:
+def list_run_folders(runs: Path) -> list[Path]:
     """Return the run folders at any depth below a folder: recipe names may have slashes. Links are not followed."""
-    found = []
+    run_folders = []
     for folder, names, files in os.walk(runs):
         here = Path(folder)
         if MANIFEST_FILE in files or (here / "store").is_dir():
-            found.append(here)
+            run_folders.append(here)
             # os.walk goes on only into the folders that are left in this list.
             names[:] = [name for name in names if name not in {"store", "public"}]
-    return sorted(found)
+    return sorted(run_folders)
 
 
-def stores_in(folder: Path) -> list[Path]:
-    """Return the stores at or below a folder: ``store=FOLDER`` makes one per recipe in it, whose name may have two slashes."""
-    return _stores_in(folder, 3)
+def list_stores(folder: Path, depth: int = 3) -> list[Path]:
+    """Return the stores at or below a folder, at most ``depth`` folders down.
 
-
-def _stores_in(folder: Path, depth: int) -> list[Path]:
+    ``store=FOLDER`` makes one for each recipe in it, whose name may have two slashes. Links are not followed.
+    """
     if not _is_folder(folder):
         return []
-    if _has_instances(folder):
+    if _is_folder(folder / MAKING) or any(_is_folder(path) and (path / SEAL_FILE).is_file() for path in folder.iterdir()):
         return [folder]
-    found = []
+    stores = []
     for inner in sorted(folder.iterdir()) if depth else ():
         with contextlib.suppress(PermissionError):  # somebody else's folder beside ours is no store of ours
-            found += _stores_in(inner, depth - 1)
-    return found
+            stores += list_stores(inner, depth - 1)
+    return stores
 
 
-def _sort_store(root: Path, entries: Sequence[RunEntry], wish: PruneRequest, given: set[Path], *, shared: bool) -> Pruning:
+def _sort_folders(root: Path, entries: Sequence[RunEntry], wish: PruneRequest, given: set[Path], *, shared: bool) -> Pruning:
     kept = wish.keeps(entries)
     named = {f"{name}-{key}" for entry in kept for name, key in entry.instances.items()}
     once = {f"{name}-{key}": entry.number for entry in entries for name, key in entry.instances.items()}
@@ -194,25 +193,23 @@ def _sort_store(root: Path, entries: Sequence[RunEntry], wish: PruneRequest, giv
     for rest in _list_folders(root, foreign):
         instance, reason = rest.name, rest.why
         if instance in named:
-            stays.append(_with_reason(rest, "named by a run"))
+            stays.append(replace(rest, why="named by a run"))
         elif any(path == rest.folder or rest.folder in path.parents for path in given):
-            stays.append(_with_reason(rest, "another run was given this dump"))
+            stays.append(replace(rest, why="another run was given this dump"))
         elif reason and rest.folder.parent.name == _PRUNED:
             goes.append(rest)
         elif rest.folder.parent.name == MAKING and not _is_free(rest):
-            stays.append(_with_reason(rest, "being made right now"))
+            stays.append(replace(rest, why="being made right now"))
         elif wish.older is not None and wish.now - rest.used <= wish.older:
-            stays.append(_with_reason(rest, "younger than asked for"))
+            stays.append(replace(rest, why="younger than asked for"))
         elif shared and wish.older is None:
-            stays.append(_with_reason(rest, "in a shared store: runs elsewhere may name it"))
+            stays.append(replace(rest, why="in a shared store: runs elsewhere may name it"))
         # A run writes an instance into its history only when it is sealed, so a new one may be about to be named.
         elif not shared and rest.used >= last and instance not in once:
-            stays.append(_with_reason(rest, "made since the last run began"))
+            stays.append(replace(rest, why="made since the last run began"))
         else:
             number = once.get(instance, 0)
-            goes.append(
-                _with_reason(rest, reason or (f"run {number} was the last to name it" if number else "no run names it"))
-            )
+            goes.append(replace(rest, why=reason or (f"run {number} was the last to name it" if number else "no run names it")))
     return Pruning(root, shared, tuple(goes), tuple(stays), tuple(foreign))
 
 
@@ -236,10 +233,6 @@ def _list_folders(root: Path, foreign: list[str]) -> Iterator[StoreFolder]:
 
 def _measure(folder: Path, used: float, why: str) -> StoreFolder:
     return StoreFolder(folder.name, folder, _size(folder), used, why)
-
-
-def _with_reason(rest: StoreFolder, why: str) -> StoreFolder:
-    return StoreFolder(rest.name, rest.folder, rest.bytes, rest.used, why)
 
 
 @contextlib.contextmanager
@@ -287,11 +280,11 @@ def _read_finished(folder: Path) -> float | None:
     try:
         if seal.is_symlink() or not seal.is_file() or seal.stat().st_size > _LARGEST_SEAL:
             return None
-        said = intake.read_json(seal, _LARGEST_SEAL)
+        plain = intake.read_json(seal, _LARGEST_SEAL)
         # Seals of an older precflow have no checksum, and its stages can be deleted too.
-        if CHECKSUM in said and said[CHECKSUM] != checksum_of(said):
+        if CHECKSUM in plain and plain[CHECKSUM] != checksum_of(plain):
             return None
-        return float(said["finished"]) if f"{said['name']}-{said['key']}" == folder.name else None
+        return float(plain["finished"]) if f"{plain['name']}-{plain['key']}" == folder.name else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -301,10 +294,6 @@ def _list_given_dumps(root: Path) -> Iterator[Path]:
     for pointer in root.glob(f"dump.*/{GIVEN_FILE}") if root.is_dir() else ():
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             yield Path(intake.read_json(pointer)["path"]).resolve()
-
-
-def _has_instances(folder: Path) -> bool:
-    return _is_folder(folder / MAKING) or any(_is_folder(path) and (path / SEAL_FILE).is_file() for path in folder.iterdir())
 
 
 def _is_folder(path: Path) -> bool:

@@ -74,7 +74,9 @@ def run(composed: Composed, *, command: str) -> Outcome:
         say(f" warning: {text}")
     where = steps.locate_run(job.config)
     started = time.monotonic()
-    entry = replace(where.manifest.begin(job.started, job.command), store=_foreign_store(where))
+    # The history names a store outside of the run folder, or nobody would find the dumps of this run.
+    store = "" if where.store.root == where.folder / "store" else str(where.store.root.resolve())
+    entry = replace(where.manifest.begin(job.started, job.command), store=store)
     job = replace(job, run=entry.number)
     done: dict[str, Sealed] = {}
     states: dict[str, str] = {}
@@ -100,12 +102,6 @@ def run(composed: Composed, *, command: str) -> Outcome:
 def _add_progress(entry: RunEntry, done: Mapping[str, Sealed], states: Mapping[str, str]) -> RunEntry:
     """Return a run's entry with what it has finished so far, so that a run that fails or is killed names it too."""
     return replace(entry, instances={name: sealed.key for name, sealed in done.items()}, states=dict(states))
-
-
-def _foreign_store(where: steps.RunFolder) -> str:
-    """Return the store's path if it is outside of the run folder, else ``""``; the history needs it to find the dumps."""
-    own = where.store.root == where.folder / "store"
-    return "" if own else str(where.store.root.resolve())
 
 
 def _make_stages(
@@ -155,9 +151,9 @@ def _make(step: steps.Step, job: Job, where: steps.RunFolder, done: Mapping[str,
             if sealed and not sealed.damaged:
                 shutil.rmtree(attempt.folder)  # what is left behind would be kept as a failed attempt
                 return sealed
-            made = stage.make(job, attempt.folder, {name: done[name].folder for name in stage.needs})
-            seal: dict[str, Any] = {**steps.describe_seal(step, job, done), "note": made.note, "seal": made.seal}
-            seal |= {"damaged": True} if made.damaged else {}
+            result = stage.make(job, attempt.folder, {name: done[name].folder for name in stage.needs})
+            seal: dict[str, Any] = {**steps.describe_seal(step, job, done), "note": result.note, "seal": result.seal}
+            seal |= {"damaged": True} if result.damaged else {}
             return where.store.seal(attempt, seal)
     except PrecflowError as error:
         error.within(f"in stage {stage.name} of {job.config.recipe}")
@@ -170,7 +166,10 @@ def _make(step: steps.Step, job: Job, where: steps.RunFolder, done: Mapping[str,
 def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Sequence[str], *, kept: float | None) -> Outcome:
     """Publish the report and print how the run ended; ``kept``: the seconds of a run that computed nothing, else ``None``."""
     if "judge" not in done:
-        say(_describe_half_done(job, done))
+        lines = [f" sealed   {sealed.folder}" for name, sealed in done.items() if name.startswith("dump.")]
+        if tuple(job.config.sides) == ("reference",):
+            lines += ["", *_describe_continuation(job, "target")]
+        say("\n".join(lines))
         return Outcome(None, 0)
     verdict = read_verdict(latest({name: sealed.folder for name, sealed in done.items()}, "judge"))
     code, furthest = EXIT_CODES[verdict.verdict], ""
@@ -191,7 +190,8 @@ def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Se
                 )
             )
     if due:
-        say(_describe_second_half(job, done, due))
+        say(f"\n scope of the second pass   {done[region.NAME].folder / region.SCOPE_FILE}")
+        say("\n".join(line for side in due for line in _describe_continuation(job, side)))
     return Outcome(verdict.verdict, code, where.folder, done["report"].folder if "report" in done else None, furthest)
 
 
@@ -231,21 +231,7 @@ def _copy(source: Path, destination: Path) -> None:
         shutil.copyfile(source, temporary)
 
 
-def _describe_half_done(job: Job, done: Mapping[str, Sealed]) -> str:
-    lines = [f" sealed   {sealed.folder}" for name, sealed in done.items() if name.startswith("dump.")]
-    if tuple(job.config.sides) == ("reference",):
-        lines += ["", *_continue_with(job, "target")]
-    return "\n".join(lines)
-
-
-def _describe_second_half(job: Job, done: Mapping[str, Sealed], due: Sequence[str]) -> str:
-    """Return the lines that say how the second pass goes on: the file with its scope, and a command for each side."""
-    lines = ["", f" scope of the second pass   {done[region.NAME].folder / region.SCOPE_FILE}"]
-    for side in due:
-        lines += _continue_with(job, side)
-    return "\n".join(lines)
-
-
-def _continue_with(job: Job, side: str) -> list[str]:
+def _describe_continuation(job: Job, side: str) -> list[str]:
+    """Return the lines that say what to type on the machine of the other side."""
     place = "store" if job.config.store or job.config.site.store else "run folder"
     return [f" Half done. On the machine of the {side}, with the same {place}:", f"   {command_for_side(job, side)}"]

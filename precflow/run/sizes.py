@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from precflow import keys
@@ -79,7 +78,7 @@ def estimate_sizes(
     scope = region.read_scope(done[region.NAME].folder) if region.NAME in done else None
     sizes: dict[str, int] = {}
     rehearsed, problem = [], ""
-    for step in _dumps_to_make(steps):
+    for step in _select_dumps(steps):
         stage = step.stage
         if stage.scope_needs:  # a second pass: its size was estimated when its calls were chosen
             size = scope.bytes.get(stage.side) if scope else None
@@ -97,7 +96,7 @@ def describe_sizes(steps: Sequence[Step], sizes: Sizes, job: Job, where: RunFold
     """Yield notes for the plan: which sizes are unknown, why, and how to learn them; which are larger than the budget."""
     budget = job.config.capture.budget
     bound = format_value(Bytes, budget)
-    first = [step.stage for step in _dumps_to_make(steps) if not step.stage.scope_needs]
+    first = [step.stage for step in _select_dumps(steps) if not step.stage.scope_needs]
     unknown = [stage.side for stage in first if stage.name not in sizes.bytes]
     if unknown:
         reason = _explain_unknown(job, where)
@@ -118,7 +117,7 @@ def describe_sizes(steps: Sequence[Step], sizes: Sizes, job: Job, where: RunFold
             yield f"the dump of the {stage.side} would take {needed}, and stop at {bound} (capture.budget)"
 
 
-def _dumps_to_make(steps: Sequence[Step]) -> list[Step]:
+def _select_dumps(steps: Sequence[Step]) -> list[Step]:
     return [step for step in steps if step.stage.kind == "dump" and step.state == "run" and step.stage.side]
 
 
@@ -173,27 +172,27 @@ def rehearse(side: str, job: Job, where: RunFolder, *, make: bool) -> Rehearsal 
     if not make and not where.store.list_sealed(REHEARSAL):
         return None
     try:
-        wanted = _declare(side, job)
+        settings = describe_side(job.config, side)
+        # Detail, scope and rules of the capture are left out: they are applied to the calls afterwards.
+        wanted = {
+            "workload": replace_paths(settings["workload"]),
+            "level": settings["capture"]["level"],
+            "phase": settings["capture"]["phase"],
+            "dropout": settings["determinism"]["dropout"],
+            **locate(side, job),
+        }
         key = keys.digest([REHEARSAL, wanted, digest_own_code(of_agent=True)])[:_KEY_DIGITS]
-        sealed = where.store.find(REHEARSAL, key) or (_make(side, job, where, key, wanted) if make else None)
-        return None if sealed is None else _read(sealed.folder)
+        sealed = where.store.find(REHEARSAL, key) or (_make_rehearsal(side, job, where, key, wanted) if make else None)
+        if sealed is None:
+            return None
+        outcome = read_plain(sealed.folder / REHEARSAL_FILE)
+        calls = () if outcome["problem"] else tuple(Dump.open(sealed.folder, allow_unsealed=True).calls())
+        return Rehearsal(calls, outcome["dtype"], outcome["problem"])
     except PrecflowError as error:
         return Rehearsal((), "", error.message)
 
 
-def _declare(side: str, job: Job) -> dict[str, Any]:
-    """Return what the calls of a step depend on. Detail, scope and rules do not: they are applied to the calls afterwards."""
-    plain = describe_side(job.config, side)
-    return {
-        "workload": replace_paths(plain["workload"]),
-        "level": plain["capture"]["level"],
-        "phase": plain["capture"]["phase"],
-        "dropout": plain["determinism"]["dropout"],
-        **locate(side, job),
-    }
-
-
-def _make(side: str, job: Job, where: RunFolder, key: str, wanted: Mapping[str, Any]) -> Sealed:
+def _make_rehearsal(side: str, job: Job, where: RunFolder, key: str, wanted: Mapping[str, Any]) -> Sealed:
     with where.store.making(REHEARSAL, key) as attempt:
         folder = attempt.folder
         request = dump_request(
@@ -202,15 +201,3 @@ def _make(side: str, job: Job, where: RunFolder, key: str, wanted: Mapping[str, 
         ask_agent(job, side, {**request, "action": "rehearse"}, folder)
         note = read_plain(folder / REHEARSAL_FILE)["problem"] or "ran without values"
         return where.store.seal(attempt, {"name": REHEARSAL, "key": key, "declared": wanted, "needs": {}, "note": note})
-
-
-def _read(folder: Path) -> Rehearsal:
-    """Return what the agent wrote.
-
-    Raises:
-        PrecflowError: It cannot be read.
-    """
-    plain = read_plain(folder / REHEARSAL_FILE)
-    if plain["problem"]:
-        return Rehearsal((), plain["dtype"], plain["problem"])
-    return Rehearsal(tuple(Dump.open(folder, allow_unsealed=True).calls()), plain["dtype"])

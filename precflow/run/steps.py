@@ -180,8 +180,8 @@ def resolve(stage: Stage, job: Job, where: RunFolder, done: Mapping[str, Sealed]
         return Step(stage, "run", "", because=waiting)
     declared = _declare(stage, job, done)
     if elsewhere:
-        return _find_of_other_machine(stage, where, declared)
-    key = _key(stage, job, declared, done)
+        return _find_on_other_machine(stage, where, declared)
+    key = _compute_key(stage, job, declared, done)
     sealed = where.store.find(stage.name, key)
     # A result of damaged input has the key of a whole one, so it is made again although it is there.
     if sealed and not sealed.damaged:
@@ -210,9 +210,9 @@ def missing_side_error(step: Step, command: str) -> StoreError:
     )
 
 
-def _find_of_other_machine(stage: Stage, where: RunFolder, declared: Mapping[str, Any]) -> Step:
+def _find_on_other_machine(stage: Stage, where: RunFolder, declared: Mapping[str, Any]) -> Step:
     """Look for a dump that another machine made, by the first part of its key; the other part only that machine knows."""
-    prefix = _declaration_key(stage, declared)
+    prefix = _compute_declaration_key(stage, declared)
     matching = where.store.list_sealed(stage.name, prefix)
     if matching:
         damage = where.store.find_damage(stage.name, matching[0].key)
@@ -233,11 +233,11 @@ def _declare(stage: Stage, job: Job, done: Mapping[str, Sealed]) -> dict[str, An
     return declared
 
 
-def _declaration_key(stage: Stage, declared: Mapping[str, Any]) -> str:
+def _compute_declaration_key(stage: Stage, declared: Mapping[str, Any]) -> str:
     return keys.digest([stage.name, declared])[:_DECLARED_DIGITS]
 
 
-def _key(stage: Stage, job: Job, declared: Mapping[str, Any], done: Mapping[str, Sealed]) -> str:
+def _compute_key(stage: Stage, job: Job, declared: Mapping[str, Any], done: Mapping[str, Sealed]) -> str:
     """Return the key of an instance.
 
     A stage that runs on a machine of its own (``locate``) has a key of two parts, DECLARATION-MACHINE. Another machine, which
@@ -247,7 +247,7 @@ def _key(stage: Stage, job: Job, declared: Mapping[str, Any], done: Mapping[str,
         needs = {name: done[name].seal for name in stage.needs}
         return keys.digest([stage.name, declared, digest_own_code(of_agent=bool(stage.side)), needs])[:_DECLARED_DIGITS]
     machine = keys.digest([stage.locate(job), {name: done[name].key for name in stage.needs if name not in stage.scope_needs}])
-    return f"{_declaration_key(stage, declared)}-{machine[:_MACHINE_DIGITS]}"
+    return f"{_compute_declaration_key(stage, declared)}-{machine[:_MACHINE_DIGITS]}"
 
 
 @functools.cache

@@ -95,8 +95,8 @@ class Store:
 
     def find(self, name: str, key: str) -> Sealed | None:
         """Return the sealed instance, or ``None`` if there is none or if a file of it was lost or changed."""
-        found = read_seal(self.root / f"{name}-{key}")
-        return None if found is None or self.find_damage(name, key) else found
+        sealed = read_seal(self.root / f"{name}-{key}")
+        return None if sealed is None or self.find_damage(name, key) else sealed
 
     def find_damage(self, name: str, key: str) -> str:
         """Return what is wrong with the files of an instance, ``""`` for nothing; artifacts are compared to their checksums.
@@ -121,8 +121,8 @@ class Store:
     def list_sealed(self, name: str, prefix: str = "") -> list[Sealed]:
         """Return all sealed instances of a name whose key starts with ``prefix``, newest first."""
         folders = self.root.glob(f"{name}-{prefix}*") if self.root.is_dir() else ()
-        sealed = [found for folder in folders if folder.is_dir() and (found := read_seal(folder)) and found.name == name]
-        return sorted(sealed, key=lambda one: one.finished, reverse=True)
+        every = [sealed for folder in folders if folder.is_dir() and (sealed := read_seal(folder)) and sealed.name == name]
+        return sorted(every, key=lambda sealed: sealed.finished, reverse=True)
 
     @contextlib.contextmanager
     def making(self, name: str, key: str, *, resumes: bool = False) -> Iterator[Attempt]:
@@ -160,7 +160,10 @@ class Store:
                 raise
             finally:
                 if folder.exists() and not goes_on:
-                    self._keep_failed(folder, name, key)
+                    failed = self.failed_folder(name, key)
+                    shutil.rmtree(failed, ignore_errors=True)
+                    with contextlib.suppress(OSError):
+                        folder.replace(failed)
 
     def _next_time(self, name: str) -> float:
         """Return the current time, or if the clock was set back, a time just after that of the newest instance of the name."""
@@ -179,8 +182,19 @@ class Store:
         """
         with explain_disk_errors(self.root):
             remove_leftovers(attempt.folder)
-            files = {path.relative_to(attempt.folder).as_posix(): path for path in _list_files(attempt.folder)}
-            seals = {name: {"bytes": path.stat().st_size, CHECKSUM: _checksum(name, path)} for name, path in files.items()}
+            files = {
+                path.relative_to(attempt.folder).as_posix(): path
+                for path in sorted(attempt.folder.rglob("*"))
+                if path.is_file()
+            }
+            # The record files and shards of a dump may be very large. Their checksums are in the dump's own seal.
+            seals = {
+                name: {
+                    "bytes": path.stat().st_size,
+                    CHECKSUM: _BY_THE_DUMP if layout.is_own(name) else artifacts.checksum_of_file(path),
+                }
+                for name, path in files.items()
+            }
             written: dict[str, Any] = {
                 "schema": SEAL_SCHEMA,
                 "seconds": round(time.monotonic() - attempt.started, 3),
@@ -199,22 +213,16 @@ class Store:
             shutil.rmtree(place, ignore_errors=True)
             shutil.rmtree(_failed_folder(place), ignore_errors=True)
             attempt.folder.replace(place)
-        found = read_seal(place)
-        if found is None:
+        instance = read_seal(place)
+        if instance is None:
             raise StoreError(
                 f"{place} was written and cannot be read back", next_step="check the disk, then run the same command"
             )
-        return found
+        return instance
 
     def failed_folder(self, name: str, key: str) -> Path:
         """Return the folder where the last failed attempt's files are kept."""
         return _failed_folder(self.root / f"{name}-{key}")
-
-    def _keep_failed(self, folder: Path, name: str, key: str) -> None:
-        place = self.failed_folder(name, key)
-        shutil.rmtree(place, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            folder.replace(place)
 
     @contextlib.contextmanager
     def _locked(self, name: str, key: str) -> Iterator[None]:
@@ -249,18 +257,13 @@ def mark_used(sealed: Sealed) -> None:
         os.utime(sealed.folder / SEAL_FILE)
 
 
-def _checksum(name: str, path: Path) -> str:
-    """Return the checksum of an artifact; ``""`` for a file of a dump, which may be very large: the dump's seal has it."""
-    return _BY_THE_DUMP if layout.is_own(name) else artifacts.checksum_of_file(path)
-
-
 def read_seal(folder: Path) -> Sealed | None:
     """Return what a folder's seal says; ``None`` if it has no usable seal, or a file that is gone or of another size."""
     try:
         seal = artifacts.read_seal(folder)
         if seal["schema"] != SEAL_SCHEMA or seal.keys() != _KEYS:
             return None
-        if any((folder / name).stat().st_size != one["bytes"] for name, one in seal["files"].items()):
+        if any((folder / name).stat().st_size != file["bytes"] for name, file in seal["files"].items()):
             return None
         return Sealed(
             name=seal["name"],
@@ -270,7 +273,7 @@ def read_seal(folder: Path) -> Sealed | None:
             declared=seal["declared"],
             needs=seal["needs"],
             seconds=seal["seconds"],
-            bytes=sum(one["bytes"] for one in seal["files"].values()),
+            bytes=sum(file["bytes"] for file in seal["files"].values()),
             note=seal["note"],
             finished=seal["finished"],
             damaged=seal["damaged"],
@@ -292,7 +295,8 @@ def explain_disk_errors(folder: Path) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno in _OUT_OF_SPACE:
-            free = shutil.disk_usage(_nearest_folder(folder)).free
+            existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), Path("/"))
+            free = shutil.disk_usage(existing).free
             raise StoreError(
                 f"the disk of {folder} is full ({free / 1e6:.0f} MB free)",
                 next_step="free some space, then run the same command: finished stages are kept",
@@ -312,11 +316,3 @@ def _describe_owner(path: Path) -> str:
 
 def _failed_folder(place: Path) -> Path:
     return place.with_name(f"{place.name}.failed")
-
-
-def _list_files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def _nearest_folder(folder: Path) -> Path:
-    return next((place for place in (folder, *folder.parents) if place.exists()), Path("/"))

@@ -36,11 +36,13 @@ def main(arguments: Sequence[str]) -> int:
     chosen = options.parse_args(arguments)
     wish = PruneRequest(older=_age(chosen.older), runs=_number(chosen.runs))
     folders, stores = _places(chosen.places)
-    found = pruning.find_prunable(folders, stores, wish, witnesses=pruning.run_folders(RUNS))
+    found = pruning.find_prunable(folders, stores, wish, witnesses=pruning.list_run_folders(RUNS))
     hindered: dict[Path, str] = {}
     if chosen.yes:
         # Finding takes time, for every file is measured; a run may have started to use one of the folders since.
-        again = {one.store: one for one in pruning.find_prunable(folders, stores, wish, witnesses=pruning.run_folders(RUNS))}
+        again = {
+            one.store: one for one in pruning.find_prunable(folders, stores, wish, witnesses=pruning.list_run_folders(RUNS))
+        }
         for one in found:
             hindered |= {rest.folder: why for rest, why in pruning.prune(one, again.get(one.store, one)) if why}
     if chosen.json:
@@ -71,21 +73,21 @@ def _number(text: str) -> int | None:
 def _places(texts: Sequence[str]) -> tuple[list[Path], list[Path]]:
     """Return the run folders, and the stores outside of run folders, that the words name; without words, all of ``runs/``."""
     if not texts:
-        return pruning.run_folders(RUNS), []
+        return pruning.list_run_folders(RUNS), []
     folders: list[Path] = []
     stores: list[Path] = []
     for text in texts:
         place = next((path for path in (Path(text).expanduser(), RUNS / text) if path.is_dir()), None)
         if place and (place.parent / MANIFEST_FILE).is_file() and place.name == "store":
             place = place.parent  # a run folder's own
-        found = pruning.run_folders(place) if place else []
-        if place is None or not (found or pruning.stores_in(place)):
-            names = [folder.relative_to(RUNS).as_posix() for folder in pruning.run_folders(RUNS)]
+        found = pruning.list_run_folders(place) if place else []
+        if place is None or not (found or pruning.list_stores(place)):
+            names = [folder.relative_to(RUNS).as_posix() for folder in pruning.list_run_folders(RUNS)]
             raise StoreError(
                 f"{text} is no run folder and no store.{did_you_mean(text, names)}", next_step=f"runs here: {', '.join(names)}"
             )
         folders += found
-        stores += [] if found else pruning.stores_in(place)
+        stores += [] if found else pruning.list_stores(place)
     return folders, stores
 
 

@@ -105,6 +105,6 @@ def test_a_folder_that_cannot_be_read_is_told(tmp_path, monkeypatch):
     def refused(folder):
         raise PermissionError(13, "Permission denied", str(folder / "dump.json"))
 
-    monkeypatch.setattr("precflow.run.find_dumps._dump_folder", refused)
+    monkeypatch.setattr("precflow.run.find_dumps._locate_dump", refused)
     with pytest.raises(DumpError, match=r"dump\.json cannot be read: Permission denied\n.*give yourself the right"):
         find_dumps(str(tmp_path))

@@ -255,11 +255,11 @@ def test_without_a_history_a_store_counts_as_shared(tmp_path):
 
 
 def test_run_folders_and_stores_are_found(folder, tmp_path, shared):
-    assert pruning.run_folders(tmp_path) == [tmp_path / "one", tmp_path / "run", tmp_path / "two"]
-    assert pruning.stores_in(tmp_path / "shared") == [shared[0]]
-    assert pruning.stores_in(shared[0]) == [shared[0]]
+    assert pruning.list_run_folders(tmp_path) == [tmp_path / "one", tmp_path / "run", tmp_path / "two"]
+    assert pruning.list_stores(tmp_path / "shared") == [shared[0]]
+    assert pruning.list_stores(shared[0]) == [shared[0]]
     make(tmp_path / "team" / "llama" / "attention", "judge-a")
-    assert pruning.stores_in(tmp_path / "team") == [tmp_path / "team" / "llama" / "attention"]
+    assert pruning.list_stores(tmp_path / "team") == [tmp_path / "team" / "llama" / "attention"]
 
 
 def test_a_folder_that_may_not_be_read_stops_no_search_for_stores(tmp_path, monkeypatch):
@@ -273,4 +273,4 @@ def test_a_folder_that_may_not_be_read_stops_no_search_for_stores(tmp_path, monk
         return listed(folder)
 
     monkeypatch.setattr(Path, "iterdir", refuse)
-    assert pruning.stores_in(tmp_path / "team") == [tmp_path / "team" / "ours"]
+    assert pruning.list_stores(tmp_path / "team") == [tmp_path / "team" / "ours"]
