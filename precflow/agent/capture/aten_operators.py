@@ -11,7 +11,7 @@ autograd node that runs.
 
 from __future__ import annotations
 
-import importlib
+import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 _NUMBERS = (bool, int, float, complex)
 _OF_AUTOGRAD = frozenset(["detach", "alias"])  # autograd inserts these on its own, at places that differ between versions
+_top_mode: Optional[Callable[[], Any]] = getattr(  # of torch's stack; private, and missing on some versions
+    sys.modules["torch.utils._python_dispatch"], "_get_current_dispatch_mode", None
+)
 
 # Operator -> positions of outputs that only its backward reads: random seeds, and workspace with parts that were never written
 # to. Their values differ from run to run, so they are not recorded.
@@ -113,19 +116,27 @@ class AtenRecorder:
                 with self._guard:
                     self._calls.pass_source_on(positional, result)
             return result
-        module_call = location.module_call
-        choice = self._stack.choose("operator", module_call.module, module_call.class_name, schema.name, location.phase)
+        module_call, name, phase = location.module_call, schema.name, location.phase
+        # Counted even if it is not recorded: the ordinals of records must not depend on what else is recorded.
+        ordinal = module_call.count_run("aten.%s %s" % (name, phase))
+        choice = self._stack.choose("operator", module_call.module, module_call.class_name, name, phase)
         if choice.detail == NONE:
-            _count_run(location, schema.name)
             return self._run_unrecorded(schema, positional, keywords)
         with self._guard:
-            # autograd has made its node before it calls the operator
-            node = self._graph.timeline.take_new_node() if self._graph is not None and location.phase == "forward" else None
+            node, forward_lines, site = None, [], location.site
+            if phase == "forward":
+                site = self._sites.find_number()
+                if self._graph is not None:  # autograd has made its node before it calls the operator
+                    node = self._graph.timeline.take_new_node()
+            elif self._graph is not None:
+                forward_lines = self._graph.timeline.forward_lines(location.node)
             tensors, arguments = split_arguments(positional, keywords, schema.parameters)
-            running = self._calls.begin(self._heading(location, schema.name, arguments), choice, tensors)
+            moves = is_movement(name)
+            heading = Heading("operator", module_call, name, ordinal, site, moves, arguments, phase, forward_lines)
+            running = self._calls.begin(heading, choice, tensors)
         result = schema.run(positional, keywords)
         with self._guard:
-            order = self._calls.end(running, _drop_scratch(schema.name, result), schema.select_written(tensors))
+            order = self._calls.end(running, schema.drop_scratch(result), schema.select_written(tensors))
             if self._graph is not None and order is not None and node is not None:
                 self._graph.timeline.note_forward_line(node, order)
         return result
@@ -157,28 +168,6 @@ class AtenRecorder:
             return _Location(self._stack.outside, "backward", node, -1)
         return _Location(module_call, "backward", node, module_call.site)
 
-    def _heading(self, location: _Location, name: str, arguments: Dict[str, str]) -> Heading:
-        forward = location.phase == "forward"
-        ordinal = _count_run(location, name)
-        site = self._sites.find_number() if forward else location.site
-        lines = [] if forward or self._graph is None else self._graph.timeline.forward_lines(location.node)
-        return Heading(
-            "operator", location.module_call, name, ordinal, site, is_movement(name), arguments, location.phase, lines
-        )
-
-
-def _drop_scratch(name: str, result: Any) -> Any:
-    """Return the outputs of an operator with ``None`` in place of those that are scratch memory."""
-    scratch = _SCRATCH.get(name)
-    if scratch is None or not isinstance(result, (tuple, list)):
-        return result
-    return [None if place in scratch else each for place, each in enumerate(result)]
-
-
-def _count_run(location: _Location, name: str) -> int:
-    """Count one run of an operator in its module call and phase; return how often it ran there before."""
-    return location.module_call.count_run("aten.%s %s" % (name, location.phase))
-
 
 class _OperatorSchema:
     """What torch declares about an aten operator.
@@ -194,6 +183,7 @@ class _OperatorSchema:
         self._function = function
         self._tensors = frozenset(place for place, each in enumerate(schema.arguments) if str(each.type) == "Tensor")
         self.name = aten_name(function)
+        self._scratch = _SCRATCH.get(self.name)
         self.parameters = tuple(argument.name for argument in schema.arguments)
         self._written = frozenset(
             name
@@ -210,6 +200,12 @@ class _OperatorSchema:
         """
         number = any(place in self._tensors and isinstance(value, _NUMBERS) for place, value in enumerate(positional))
         return (self._function.overloadpacket if number else self._function)(*positional, **keywords)
+
+    def drop_scratch(self, result: Any) -> Any:
+        """Return what the operator returned, with ``None`` in place of outputs that are scratch memory."""
+        if self._scratch is None or not isinstance(result, (tuple, list)):
+            return result
+        return [None if place in self._scratch else output for place, output in enumerate(result)]
 
     def select_written(self, tensors: List[TensorWithPath]) -> List[TensorWithPath]:
         """Return the tensors that the operator writes to; version counters are raised above this level and say nothing yet."""
@@ -245,13 +241,7 @@ class AtenMode(TorchDispatchMode):
 
     def step_aside(self) -> bool:
         """Leave torch's stack of modes for code that must run unrecorded; return whether it did: only from the top."""
-        if self._active and _top_mode() is self:
+        if self._active and _top_mode is not None and _top_mode() is self:
             self.stop()
             return True
         return False
-
-
-def _top_mode() -> Any:
-    """Return the mode on top of torch's stack, ``None`` on a torch that does not show it."""
-    look = getattr(importlib.import_module("torch.utils._python_dispatch"), "_get_current_dispatch_mode", None)
-    return None if look is None else look()

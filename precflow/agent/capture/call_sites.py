@@ -63,7 +63,11 @@ class CallSites:
         places = self._walk(frame, caller)
         number = self._numbers.get(places)
         if number is None:
-            number = self._numbers[places] = self._add(self._format_site(frame))
+            # Frames at other places of the same lines, such as two calls in one line, have the same text and share its number.
+            text = self._format_site(frame)
+            number = self._numbers[places] = self._known.setdefault(text, len(self.texts))
+            if number == len(self.texts):
+                self.texts.append(text)
         return number
 
     def _walk(self, start: Optional[FrameType], caller: Optional[ModuleCaller]) -> Tuple[int, ...]:
@@ -94,41 +98,27 @@ class CallSites:
         texts: List[str] = []
         frame = start
         while frame is not None and len(texts) < DEPTH:
-            _, kind = self._kinds.get(id(frame.f_code)) or self._classify(frame)
+            code = frame.f_code
+            _, kind = self._kinds.get(id(code)) or self._classify(frame)
             if kind is _END:
                 break
             if kind is _USER:
-                texts.append(self._format_frame(frame))
+                if id(code) not in self._paths:
+                    self._paths[id(code)] = (code, relative_path(code.co_filename, [*sys.path, os.getcwd()]))
+                texts.append("%s:%d in %s" % (self._paths[id(code)][1], frame.f_lineno, code.co_name))
             frame = frame.f_back
         return " <- ".join(texts)
 
     def _classify(self, frame: FrameType) -> Tuple[CodeType, str]:
-        """Find out once what kind of code a frame runs."""
-        known = self._kinds[id(frame.f_code)] = (frame.f_code, _kind_of_code(frame))
+        """Note if the code of a frame is the user's, is skipped (torch, capture), or ends the walk (the agent's worker)."""
+        name, kind = frame.f_globals.get("__name__", ""), _USER
+        has_no_file = frame.f_code.co_filename.startswith("<")  # such as <string> and <frozen importlib._bootstrap>
+        if _is_within(name, _AGENT) and not _is_within(name, _CAPTURE) and not _is_within(name, _WORKLOADS):
+            kind = _END
+        elif has_no_file or name.partition(".")[0] in _SKIPPED_PACKAGES or _is_within(name, _CAPTURE):
+            kind = _SKIP
+        known = self._kinds[id(frame.f_code)] = (frame.f_code, kind)
         return known
-
-    def _add(self, text: str) -> int:
-        """Return the number of a site's text; frames at other places of the same lines share it."""
-        if text not in self._known:
-            self._known[text] = len(self.texts)
-            self.texts.append(text)
-        return self._known[text]
-
-    def _format_frame(self, frame: FrameType) -> str:
-        code = frame.f_code
-        if id(code) not in self._paths:
-            self._paths[id(code)] = (code, relative_path(code.co_filename, [*sys.path, os.getcwd()]))
-        return "%s:%d in %s" % (self._paths[id(code)][1], frame.f_lineno, code.co_name)
-
-
-def _kind_of_code(frame: FrameType) -> str:
-    """Tell user code from code that is skipped (torch, capture), and from the agent's worker, where the walk ends."""
-    name = frame.f_globals.get("__name__", "")
-    if _is_within(name, _AGENT) and not _is_within(name, _CAPTURE) and not _is_within(name, _WORKLOADS):
-        return _END
-    made_up = frame.f_code.co_filename.startswith("<")  # such as <string> and <frozen importlib._bootstrap>
-    skipped = made_up or name.partition(".")[0] in _SKIPPED_PACKAGES or _is_within(name, _CAPTURE)
-    return _SKIP if skipped else _USER
 
 
 def _is_within(name: str, package: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence
 
 import torch
 
@@ -54,8 +54,8 @@ class OperatorCalls:
             WriteError: The line cannot be written.
         """
         returned = output_tensors(result)
-        given = {id(tensor) for _, tensor in running.tensors}
-        if not written and all(id(tensor) in given for _, tensor in returned):  # no tensor, or an input as it was
+        given_ids = {id(tensor) for _, tensor in running.tensors}
+        if not written and all(id(tensor) in given_ids for _, tensor in returned):  # no tensor, or an input as it was
             return None
         for _, tensor in written:
             self._lines.note_write(tensor)
@@ -66,7 +66,18 @@ class OperatorCalls:
         for record in outputs:
             record["source"] = None
         order = self._lines.emit(running.heading, running.inputs, outputs)
-        self._note_sources(running, order, list(zip(produced, outputs)), written)
+        # After a write the states of the inputs from before the call no longer hold, so their storages are read again.
+        if written:
+            given_storages = storages_of(tensor for _, tensor in running.tensors)
+        else:
+            given_storages = {record["state"].address for record in running.inputs}
+        for _, tensor in written:
+            self._lines.sources.note_output(tensor, (order, produced[0][0]), wrote=True)
+        written_ids = {id(tensor) for _, tensor in written}
+        for (index, tensor), record in zip(produced, outputs):
+            state: TensorState = record["state"]
+            wrote = id(tensor) in written_ids or state.address not in given_storages
+            self._lines.sources.note_output(tensor, (order, index), wrote=wrote, state=state)
         return order
 
     def note_possible_writes(self, tensors: List[TensorWithPath]) -> None:
@@ -82,19 +93,3 @@ class OperatorCalls:
         if source is not None and result is not positional[0]:
             wrote = has_own_memory(result, storages_of(positional[:1]))
             self._lines.sources.note_output(result, source, wrote=wrote)
-
-    def _note_sources(
-        self, running: RunningCall, order: int, produced: List[Tuple[TensorWithPath, Record]], written: List[TensorWithPath]
-    ) -> None:
-        """Note which tensors this call has made. After a write the inputs' states from before no longer hold."""
-        if written:
-            given = storages_of(tensor for _, tensor in running.tensors)
-        else:
-            given = {each["state"].address for each in running.inputs}
-        written_ids = {id(tensor) for _, tensor in written}
-        for _, tensor in written:
-            self._lines.sources.note_output(tensor, (order, produced[0][0][0]), wrote=True)
-        for (index, tensor), record in produced:
-            state: TensorState = record["state"]
-            wrote = id(tensor) in written_ids or state.address not in given
-            self._lines.sources.note_output(tensor, (order, index), wrote=wrote, state=state)

@@ -198,12 +198,14 @@ class Sources:
         known = self._objects.get(id(tensor))
         if known is not None and known.tensor() is not tensor:  # Python reuses the id of an object that is gone
             known = None
-        shared = self._writes.get(address or 0)
-        latest = _later(known, shared)
+        write = self._writes.get(address or 0)
+        latest: Union[_ReturnedTensor, _StorageWrite, None] = known
+        if write is not None and (known is None or write.source[0] > known.source[0]):
+            latest = write
         if latest is None or latest.version != version:  # a write in between that no recorded call has made
             return None
-        if latest is shared and latest is not None and are_disjoint(shared.layout, layout, tensor):
-            return _source_before_write(known, shared, layout, tensor)
+        if latest is write and write is not None and are_disjoint(write.layout, layout, tensor):
+            return _source_before_write(known, write, layout, tensor)
         return latest.source
 
     def note_output(self, tensor: torch.Tensor, source: Source, *, wrote: bool, state: Optional[TensorState] = None) -> None:
@@ -219,35 +221,23 @@ class Sources:
         self._objects[id(tensor)] = _ReturnedTensor(weakref.ref(tensor), version, source)
         if wrote and address is not None:
             self._storages.hold(tensor, address)
-            before = _previous_write(self._writes.get(address), version, source)
+            last, before = self._writes.get(address), None
+            if last is not None and last.version is not None and version is not None:
+                if last.version == version and last.source[0] == source[0]:  # the same write, noted for a second output
+                    before = last.before
+                elif last.version + 1 == version:  # no write in between that was not recorded
+                    before = (last.version, last.source, last.layout)
             self._writes[address] = _StorageWrite(version, source, layout, before)
 
 
-def _previous_write(
-    known: Optional[_StorageWrite], version: Optional[int], source: Source
-) -> Optional[Tuple[int, Source, Layout]]:
-    """Return the write before the one that led to this version, ``None`` if another one lies in between."""
-    if known is None or known.version is None or version is None:
-        return None
-    if known.version == version and known.source[0] == source[0]:  # the same write, noted for a second output
-        return known.before
-    return (known.version, known.source, known.layout) if known.version + 1 == version else None
-
-
 def _source_before_write(
-    known: Optional[_ReturnedTensor], shared: _StorageWrite, layout: Layout, tensor: torch.Tensor
+    known: Optional[_ReturnedTensor], write: _StorageWrite, layout: Layout, tensor: torch.Tensor
 ) -> Optional[Source]:
     """Return the source of a tensor whose elements the last write to its storage did not touch; ``None`` if unknown."""
-    if shared.version is None:
+    if write.version is None:
         return None
-    if known is not None and known.version is not None and known.version + 1 == shared.version:
+    if known is not None and known.version is not None and known.version + 1 == write.version:
         return known.source
-    if known is None and shared.before is not None and not are_disjoint(shared.before[2], layout, tensor):
-        return shared.before[1]
+    if known is None and write.before is not None and not are_disjoint(write.before[2], layout, tensor):
+        return write.before[1]
     return None
-
-
-def _later(known: Optional[_ReturnedTensor], shared: Optional[_StorageWrite]) -> Union[_ReturnedTensor, _StorageWrite, None]:
-    if known is None or shared is None:
-        return shared if known is None else known
-    return shared if shared.source[0] > known.source[0] else known

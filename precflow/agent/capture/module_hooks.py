@@ -101,15 +101,15 @@ class ModuleRecorder:
         self._modes = modes
         undo: List[Undo] = []
         for watched in find_watched_modules(model):
-            undo.extend([self._wrap(watched)] if _bypasses_hooks(watched.module) else self._hook(watched))
+            module = watched.module
+            if _bypasses_hooks(module):
+                undo.append(self._wrap(watched))
+                continue
+            before, after = _Hook(self._before_forward, watched), _Hook(self._after_forward, watched)
+            undo.append(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+            # always_call: a module that an exception ends must leave the stack as well
+            undo.append(module.register_forward_hook(after, with_kwargs=True, always_call=True).remove)
         return undo
-
-    def _hook(self, watched: WatchedModule) -> List[Undo]:
-        before, after = _Hook(self._before_forward, watched), _Hook(self._after_forward, watched)
-        return [
-            watched.module.register_forward_pre_hook(before, with_kwargs=True).remove,
-            watched.module.register_forward_hook(after, with_kwargs=True, always_call=True).remove,
-        ]
 
     def _wrap(self, watched: WatchedModule) -> Undo:
         """Replace the compiled call of a module: a hook would be compiled into it, or be refused (TorchScript)."""
@@ -140,7 +140,10 @@ class ModuleRecorder:
         self, watched: WatchedModule, module: torch.nn.Module, positional: Sequence[Any], keywords: Dict[str, Any]
     ) -> None:
         if not self._is_listening():
-            self._before_recomputation(watched, module, positional, keywords)
+            if self._graph is not None and autograd.is_recomputing() and not self._lines.failed:
+                with self._guard:
+                    tensors, _ = split_arguments(positional, keywords, self._signatures.parameter_names(module.forward)[1:])
+                    self._graph.enter_again(watched.name, class_name_of(module), tensors)
             return
         if self._graph is not None and not self._stack.is_in_module:
             self._graph.flush()  # a new forward of the model begins, so no backward pass of the last one is running
@@ -179,7 +182,9 @@ class ModuleRecorder:
     ) -> None:
         del module, positional, keywords
         if not self._is_listening():
-            self._after_recomputation(watched, result)
+            if self._graph is not None and autograd.is_recomputing() and not self._lines.failed:
+                with self._guard:
+                    self._graph.leave_again(watched.name, output_tensors(result))
             return
         ended = self._stack.leave(watched.name)
         # Modes left torch's stack from the top down, so they come back in the opposite order.
@@ -199,22 +204,8 @@ class ModuleRecorder:
                 self._record(module_call, outputs)
             if self._graph is not None:
                 self._graph.leave(module_call, outputs, self._stack.innermost)
-        for each in ended:
-            each.close()
-
-    def _before_recomputation(
-        self, watched: WatchedModule, module: torch.nn.Module, positional: Sequence[Any], keywords: Dict[str, Any]
-    ) -> None:
-        """Follow a module that a checkpoint runs again inside backward."""
-        if self._graph is not None and autograd.is_recomputing() and not self._lines.failed:
-            with self._guard:
-                tensors, _ = split_arguments(positional, keywords, self._signatures.parameter_names(module.forward)[1:])
-                self._graph.enter_again(watched.name, class_name_of(module), tensors)
-
-    def _after_recomputation(self, watched: WatchedModule, result: Any) -> None:
-        if self._graph is not None and autograd.is_recomputing() and not self._lines.failed:
-            with self._guard:
-                self._graph.leave_again(watched.name, output_tensors(result))
+        for module_call in ended:
+            module_call.close()
 
     def _record(self, module_call: ModuleCall, outputs: List[TensorWithPath]) -> None:
         """Write the line of a module call, and note it as the source of outputs that no recorded operator has made."""

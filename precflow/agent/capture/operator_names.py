@@ -44,15 +44,12 @@ def canonical_name(name: str) -> str:
     >>> [canonical_name(name) for name in ("__radd__", "__iadd__", "add_", "add.Tensor", "_softmax", "__getitem__")]
     ['add', 'add_', 'add_', 'add', 'softmax', 'getitem']
     """
-    if name.startswith("__") and name.endswith("__"):
-        return _translate_dunder(name.strip("_"))
-    return name.partition(".")[0].lstrip("_")
-
-
-def _translate_dunder(word: str) -> str:
-    """Return torch's name for one of Python's operators, given without its underscores."""
+    if not (name.startswith("__") and name.endswith("__")):
+        return name.partition(".")[0].lstrip("_")
+    word = name.strip("_")  # one of Python's operators
     if word in _IN_PLACE:
         return _SPELLINGS.get(word[1:], word[1:]) + "_"
+    # Looked up and not guessed from the first letter: "rshift" and "invert" are no reflected "shift" and no in-place "nvert".
     if word in _REFLECTED:
         word = word[1:]
     return _SPELLINGS.get(word, word)

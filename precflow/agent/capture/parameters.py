@@ -143,8 +143,13 @@ class ParameterRecorder:
             given = self._given.pop(id(parameter), None)
             if given is None:  # without a gradient, the optimizer leaves the parameter alone
                 continue
-            tensors, arguments = _split_state(owner.name, optimizer.state.get(parameter, {}))
-            tensors = [(owner.name, parameter.detach()), *tensors]
+            tensors: List[TensorWithPath] = [(owner.name, parameter.detach())]
+            arguments: Dict[str, str] = {}
+            for key, value in optimizer.state.get(parameter, {}).items():  # such as exp_avg, exp_avg_sq and step of Adam
+                if isinstance(value, torch.Tensor):
+                    tensors.append(("%s.%s" % (owner.name, key), value))
+                else:
+                    arguments[key] = format_argument(value)
             for _, tensor in tensors:  # fused kernels may write without raising the version counter
                 self._lines.note_write(tensor)
             outputs = self._lines.describe(tensors, store=True, returned=True, choice=self._choose(owner, "optimizer"))
@@ -167,10 +172,3 @@ class ParameterRecorder:
         self._runs[key] = number + 1
         module_call = ModuleCall(owner.module, owner.class_name, number, in_scope=True, compiled=False)
         return Heading("module", module_call, "", 0, _NO_SITE, False, arguments, phase)  # noqa: FBT003  a tuple's field
-
-
-def _split_state(name: str, state: Dict[str, Any]) -> Tuple[List[TensorWithPath], Dict[str, str]]:
-    """Return the optimizer's state of one parameter: tensors with paths below its name, and other values as text."""
-    tensors = [("%s.%s" % (name, key), value) for key, value in state.items() if isinstance(value, torch.Tensor)]
-    others = {key: format_argument(value) for key, value in state.items() if not isinstance(value, torch.Tensor)}
-    return tensors, others

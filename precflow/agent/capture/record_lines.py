@@ -157,7 +157,27 @@ class Lines:
         chosen = choice or self._default
         if not store:
             chosen = _SHAPE_ONLY if chosen.detail == "statistics" else _CONTENT_ONLY
-        return [self._describe_one(index, tensor, chosen, returned=returned) for index, tensor in tensors]
+        records: List[Record] = []
+        for index, tensor in tensors:
+            state = read_state(tensor)
+            weight = self._weights.find_name(tensor, state)
+            kept = None if chosen.part is None else choose_part(tuple(tensor.shape), chosen.part.slices, chosen.part.sample)
+            # An operator can only be computed again with its weights. The measurer hashes each of them once a step.
+            stored = self._keeps_weights and chosen.detail == "tensors" and kept is None
+            skipped = chosen is _SHAPE_ONLY or (weight and not returned and not stored)
+            ticket = NO_CONTENT if skipped else self._measurer.measure(tensor, chosen.detail, kept, state)
+            record: Record = {
+                "index": index,
+                "dtype": dtype_name(tensor.dtype),
+                "shape": () if tensor.is_nested else tuple(tensor.shape),  # the rows of a nested tensor differ in length
+                "source": None if weight else self.sources.find(tensor, state),
+                "weight": weight,
+                "detail": chosen.detail,
+                "ticket": ticket,
+                "state": state,
+            }
+            records.append(record)
+        return records
 
     def note_write(self, tensor: torch.Tensor) -> None:
         """Note that a call wrote to the tensor's memory: it is measured again when it comes next."""
@@ -195,42 +215,19 @@ class Lines:
         self._storages.purge()
         when = (self._step, self._rank)  # all waiting lines are of this step: begin_step flushes
         for _, heading, _, outputs in pending:
+            module_call, operator = heading.module_call, operator_of(heading.level, heading.operator)
             for record in outputs:
-                self._output_contents[self._identity(heading, record["index"])] = record["ticket"].known
+                # The ordinal differs from call to call, so it is no argument of the cached function but put in between.
+                head, tail = _identity_parts(
+                    module_call.module, module_call.number, operator, heading.phase, record["index"], self._step, self._rank
+                )
+                identity = head + str(heading.ordinal) + tail if operator else head
+                self._output_contents[identity] = record["ticket"].known
         if self._writer is not None and pending:
             lines = [format_line(order, heading, when, inputs, outputs) for order, heading, inputs, outputs in pending]
             records = sum([len(inputs) + len(outputs) for _, _, inputs, outputs in pending])
             # Arguments may hold lone surrogates, such as those of file names that are not UTF-8; UTF-8 cannot encode them.
             self._writer.append("".join(lines).encode("utf-8", "backslashreplace"), len(lines), records)
-
-    def _describe_one(self, index: str, tensor: torch.Tensor, chosen: Choice, *, returned: bool) -> Record:
-        state = read_state(tensor)
-        weight = self._weights.find_name(tensor, state)
-        kept = None if chosen.part is None else choose_part(tuple(tensor.shape), chosen.part.slices, chosen.part.sample)
-        # An operator can only be computed again with its weights. The measurer hashes each of them once a step.
-        stored = self._keeps_weights and chosen.detail == "tensors" and kept is None
-        skipped = chosen is _SHAPE_ONLY or (weight and not returned and not stored)
-        ticket = NO_CONTENT if skipped else self._measurer.measure(tensor, chosen.detail, kept, state)
-        source = None if weight else self.sources.find(tensor, state)
-        return {
-            "index": index,
-            "dtype": dtype_name(tensor.dtype),
-            "shape": () if tensor.is_nested else tuple(tensor.shape),  # the rows of a nested tensor differ in length
-            "source": source,
-            "weight": weight,
-            "detail": chosen.detail,
-            "ticket": ticket,
-            "state": state,
-        }
-
-    def _identity(self, heading: Heading, index: str) -> str:
-        """Return the identity text of an output, put together from parts that calls of the same operator share."""
-        module_call = heading.module_call
-        operator = operator_of(heading.level, heading.operator)
-        head, tail = _identity_parts(
-            module_call.module, module_call.number, operator, heading.phase, index, self._step, self._rank
-        )
-        return head + str(heading.ordinal) + tail if operator else head
 
 
 @lru_cache(maxsize=8192)
@@ -254,7 +251,7 @@ _LINE = (
     '"outputs": [%s]}\n'
 )
 _TENSOR = '{"index": %s, "source": %s, "weight": %s, %s}'
-_MEASURED = '"dtype": "%s", "shape": %s, "content": "%s", "stored": %s%s'
+_MEASURED = '"dtype": "%s", "shape": %s, "content": "%s", "stored": %s'
 
 
 def format_line(
@@ -295,45 +292,37 @@ def format_line(
 def format_tensor(record: Record) -> str:
     """Return one tensor of a line; what its detail does not ask for is left out."""
     source, weight = record["source"], record["weight"]
+    ticket: Ticket = record["ticket"]
+    detail = record["detail"]
     return _TENSOR % (
         quote(record["index"]),
         "null" if source is None else "[%d, %s]" % (source[0], quote(source[1])),
         quote(weight) if weight else '""',
-        _format_measurement(record),
+        # The ticket keeps its text: a tensor that goes from call to call has several records.
+        ticket.text[1] if ticket.text[0] == detail else _format_measurement(record, ticket, detail),
     )
 
 
-def _format_measurement(record: Record) -> str:
-    """Return what the ticket knows. The ticket keeps the text: a tensor that goes from call to call has several records."""
-    ticket: Ticket = record["ticket"]
-    detail = record["detail"]
-    if ticket.text[0] == detail:
-        return ticket.text[1]
+def _format_measurement(record: Record, ticket: Ticket, detail: str) -> str:
+    """Return type, shape and what the ticket knows, as far as a line of this detail shows it."""
     only_content = detail in ("digest", NONE)
     text = _MEASURED % (
         record["dtype"],
         format_shape(record["shape"]),
         ticket.content,
         "true" if ticket.stored and not only_content else "false",
-        "" if only_content else _format_values(ticket, detail),
     )
-    if ticket.known:  # NO_CONTENT is the ticket of many tensors, each with its own dtype and shape
-        ticket.text = (detail, text)
-    return text
-
-
-def _format_values(ticket: Ticket, detail: str) -> str:
-    """Return the statistics and the kept part of a tensor, as far as its line shows them."""
-    text = ""
-    if ticket.statistics is not None and detail != "tensors":
+    if ticket.statistics is not None and not only_content and detail != "tensors":
         numbers = ", ".join(map(_format_number, ticket.statistics[:_OWN]))
-        text = ', "statistics": [%s, %s]' % (numbers, _format_counts(tuple(ticket.statistics[_OWN:])))
+        text += ', "statistics": [%s, %s]' % (numbers, _format_counts(tuple(ticket.statistics[_OWN:])))
         if ticket.mark:
             text += ', "mark": "%s"' % ticket.mark
         if ticket.row_norms is not None:
             text += ', "row_norms": ["%s", %d, %d]' % ticket.row_norms
-    if ticket.kept is not None:
+    if ticket.kept is not None and not only_content:
         text += ', "share": %r, "part": %s' % (ticket.kept.part.share, quote(ticket.kept.name))
+    if ticket.known:  # NO_CONTENT is the ticket of many tensors, each with its own dtype and shape
+        ticket.text = (detail, text)
     return text
 
 

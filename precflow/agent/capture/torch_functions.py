@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 
 _GRADIENT = torch.Tensor.grad  # the one attribute whose value is not made from its tensor
+_top_mode: Optional[Callable[[], Any]] = getattr(  # of torch's stack; private, and missing on some versions
+    sys.modules["torch.overrides"], "_get_current_function_mode", None
+)
 
 
 class FunctionRecorder:
@@ -72,13 +75,14 @@ class FunctionRecorder:
                     self._calls.pass_source_on(positional, result)
             return result
         module_call = self._stack.innermost
+        # Counted even if it is not recorded: the ordinals of records must not depend on what else is recorded.
+        ordinal = module_call.count_run(name)
         choice = self._stack.choose("api", module_call.module, module_call.class_name, name)
         if choice.detail == NONE:
-            module_call.count_run(name)  # the ordinals of records must not depend on what else is recorded
             return function(*positional, **keywords)
         with self._guard:
             tensors, arguments = split_arguments(positional, keywords, self._signatures.parameter_names(function))
-            ordinal, site = module_call.count_run(name), self._sites.find_number(module_call.caller)
+            site = self._sites.find_number(module_call.caller)
             heading = Heading("api", module_call, name, ordinal, site, is_movement(name), arguments)
             running = self._calls.begin(heading, choice, tensors)
             versions = [version_of(tensor) for _, tensor in tensors]
@@ -143,14 +147,7 @@ class FunctionMode(TorchFunctionMode):
 
         torch removes modes only from the top: if the model has entered another mode since, this one stays.
         """
-        if self._active and _top_mode() is self:
+        if self._active and _top_mode is not None and _top_mode() is self:
             self.stop()
             return True
         return False
-
-
-def _top_mode() -> Optional[TorchFunctionMode]:
-    """Return the mode on top of torch's stack, ``None`` on a torch that does not show it."""
-    look = getattr(sys.modules["torch.overrides"], "_get_current_function_mode", None)
-    mode: Optional[TorchFunctionMode] = None if look is None else look()
-    return mode

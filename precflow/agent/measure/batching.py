@@ -9,7 +9,7 @@ the work; larger ones are read where they are, before this returns.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -25,7 +25,6 @@ from precflow.agent.measure.transfer import PIECE_BYTES, byte_count, bytes_of, t
 if TYPE_CHECKING:
     from precflow.agent.dump.writer import Writer
     from precflow.agent.measure.statistics import BatchSums, Statistics, TensorSums
-    from precflow.agent.measure.value_classes import Cleaning
 
 SMALL_BYTES = 32 << 10  # on the CPU larger tensors are not copied
 WAITING_BYTES = 4 << 20  # copies that wait for a flush
@@ -185,11 +184,20 @@ class BatchMeasurer:
         self._limit = WAITING_BYTES if on_host else WAITING_BYTES_ON_DEVICES
 
     def _finish(self, jobs: Sequence[_Job]) -> None:
-        groups = [_enqueue(each) for each in _group(jobs)]
-        fetched = iter(to_hosts([each for group in groups for each in _results(group)]))
-        for group in groups:
-            checksums = None if group.checksums is None else next(fetched)
-            self._fill(group, checksums, None if group.sums is None else next(fetched))
+        """Measure jobs, those of one device, type, size and length of rows together, and fill in their tickets."""
+        alike: Dict[object, List[_Job]] = {}
+        for job in jobs:
+            # A part stays alone because it brings the checksums of its whole tensor along; a large tensor, because stacking
+            # would copy it.
+            alone = id(job) if job.whole is not None or byte_count(job.tensor) > PIECE_BYTES else 0
+            key = (job.tensor.device, job.tensor.dtype, job.tensor.numel(), _row_length(job), alone)
+            alike.setdefault(key, []).append(job)
+        # All groups are started before the first result is asked for: the device is waited for once, not once a group.
+        groups = [_enqueue(members) for members in alike.values()]
+        results = [(group.checksums, None if group.sums is None else group.sums.sums) for group in groups]
+        fetched = iter(to_hosts([tensor for pair in results for tensor in pair if tensor is not None]))
+        for group, (checksums, sums) in zip(groups, results):
+            self._fill(group, None if checksums is None else next(fetched), None if sums is None else next(fetched))
 
     def _fill(self, group: _Group, checksums: Optional[torch.Tensor], sums: Optional[torch.Tensor]) -> None:
         """Fill in the tickets of a group, and store or sketch what is to be kept of its tensors."""
@@ -212,21 +220,25 @@ class BatchMeasurer:
             ticket.content = content_id_from(job.tensor.dtype, shape, data[number * size : (number + 1) * size])
             if ticket.detail == "sketch":
                 ticket.statistics = known[number] or _sort_values(group.flat[number])
-            if self._is_stored_whole(job):
+            is_small = job.tensor.numel() <= sketch.STORED_WHOLE
+            if ticket.detail == "tensors" or (ticket.detail == "sketch" and is_small):
                 ticket.stored = self._writer is not None and self._writer.tensor(_key(job), job.tensor, owned=job.private)
             elif ticket.detail == "sketch" and dtype_name(group.flat[number].dtype) in _FLOATS:
                 self._add_sketch(job, group.flat[number])
 
     def _add_sketch(self, job: _Job, flat: torch.Tensor) -> None:
         """Sketch what the dump has no sketch of yet."""
-        if self._sketches.lacks(_key(job)):
-            clean = _choose_cleaning(job, flat)
-            sums = sketch.sketch(flat, clean, largest=_largest(job, clean) if self._fine else 0.0)
-            rows = sketch.row_norms(flat, sketch.row_length(job.tensor.shape, flat.numel()), clean)
-            self._sketches.add(_key(job), sums, rows, clean)
-
-    def _is_stored_whole(self, job: _Job) -> bool:
-        return job.ticket.detail == "tensors" or (job.ticket.detail == "sketch" and job.tensor.numel() <= sketch.STORED_WHOLE)
+        if not self._sketches.lacks(_key(job)):
+            return
+        known = job.ticket.statistics or _NOTHING
+        least, most = known[0], known[1]
+        cleaning = statistics.cleaning(flat.dtype, least, most)
+        # Most values are fit to be added up as they are: without NaN, infinities and fills, and in range.
+        clean = cleaning if cleaning.exponent or any(known[4:8]) else None
+        largest = math.ldexp(max(-(least or 0.0), most or 0.0), -cleaning.exponent) if self._fine else 0.0
+        sums = sketch.sketch(flat, clean, largest=largest)
+        rows = sketch.row_norms(flat, sketch.row_length(job.tensor.shape, flat.numel()), clean)
+        self._sketches.add(_key(job), sums, rows, clean)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -234,15 +246,6 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_conj() or tensor.is_neg():
         return tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     return as_joinable(tensor).clone(memory_format=torch.contiguous_format).view(tensor.dtype)
-
-
-def _group(jobs: Sequence[_Job]) -> Iterable[List[_Job]]:
-    """Sort jobs by device, type, size and length of rows; those with a part, and large ones, stay alone."""
-    groups: Dict[object, List[_Job]] = {}
-    for job in jobs:
-        alone = id(job) if job.whole is not None or byte_count(job.tensor) > PIECE_BYTES else 0
-        groups.setdefault((job.tensor.device, job.tensor.dtype, job.tensor.numel(), _row_length(job), alone), []).append(job)
-    return groups.values()
 
 
 def _row_length(job: _Job) -> int:
@@ -284,11 +287,6 @@ def _batch_checksums(batch: torch.Tensor) -> torch.Tensor:
     return torch.stack(blocks, 1) if blocks else torch.empty((count, 0, 2), dtype=torch.int32)
 
 
-def _results(group: _Group) -> List[torch.Tensor]:
-    results = (group.checksums, None if group.sums is None else group.sums.sums)
-    return [each for each in results if each is not None]
-
-
 def _flat_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the elements as ``[elements]``; a complex one is two, its real and its imaginary part."""
     if tensor.is_conj() or tensor.is_neg():
@@ -304,21 +302,6 @@ def _sort_values(flat: torch.Tensor) -> Optional[Statistics]:
     if dtype_name(flat.dtype) in _FLOATS:
         return statistics.of_any(flat)
     return statistics.of_integers(flat) if dtype_name(flat.dtype) in _WHOLE_NUMBERS else None
-
-
-def _choose_cleaning(job: _Job, flat: torch.Tensor) -> Optional[Cleaning]:
-    """Return what makes the values fit to be added up; ``None`` where they already are."""
-    known = job.ticket.statistics
-    if known is None:
-        return None
-    clean = statistics.cleaning(flat.dtype, known[0], known[1])
-    return clean if clean.exponent or any(known[4:8]) else None
-
-
-def _largest(job: _Job, clean: Optional[Cleaning]) -> float:
-    """Return the largest magnitude of the values that are sketched; 0 if none is ordinary."""
-    known = job.ticket.statistics or _NOTHING
-    return math.ldexp(max(-(known[0] or 0.0), known[1] or 0.0), -clean.exponent if clean is not None else 0)
 
 
 def _key(job: _Job) -> str:

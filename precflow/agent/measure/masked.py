@@ -95,7 +95,7 @@ def masked(values: torch.Tensor, fills: Fills) -> Optional[Masked]:
         least, most = _ends_of_others(left, marks, least, most, other)
     fill = end if band is None else band.constant
     code = 4 if end < 0 else 2 if infinite else 3
-    return Masked(left, fill, spread, number, saturated, zero, least, most, code, _places_of(marks))
+    return Masked(left, fill, spread, number, saturated, zero, least, most, code, _sum_place_weights(marks))
 
 
 def _ends(values: torch.Tensor) -> Tuple[float, float]:
@@ -115,21 +115,17 @@ def _ends_of_others(
     return least, most
 
 
-def _places_of(marks: torch.Tensor) -> int:
+def _sum_place_weights(marks: torch.Tensor) -> int:
     """Return the sum of the weights of the marked positions, as a signed 32-bit integer that wraps around."""
-    blocks = -(-marks.numel() // BLOCK)
-    chosen = marks.to(torch.int32).mul_(_weights_of(blocks)[: marks.numel()])
-    return int(chosen.sum(dtype=torch.int32))
-
-
-def _weights_of(blocks: int) -> torch.Tensor:
-    """Return the weights of the positions in the first ``blocks`` blocks, int32; the longest result is cached, at most 4 MB."""
-    if not _known_weights or _known_weights[0].numel() < blocks * BLOCK:
+    count, blocks = marks.numel(), -(-marks.numel() // BLOCK)
+    if not _known_weights or _known_weights[0].numel() < count:  # the weights for MOST elements take 4 MB
         with torch.inference_mode(mode=False):  # a tensor made in that mode is restricted outside of it, and this one is cached
-            first = place_weights(torch.device("cpu"))
-            found = torch.cat([(first ^ to_int32(mix32_of(number))) | 1 for number in range(blocks)])
-        _known_weights[:] = [found]
-    return _known_weights[0]
+            of_block = place_weights(torch.device("cpu"))
+            # The weights repeat from block to block unless the number of the block is mixed in. They are odd, so that no
+            # weight is 0 and every single position counts.
+            weights = torch.cat([(of_block ^ to_int32(mix32_of(number))) | 1 for number in range(blocks)])
+        _known_weights[:] = [weights]
+    return int(marks.to(torch.int32).mul_(_known_weights[0][:count]).sum(dtype=torch.int32))
 
 
 def _memory(like: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -39,8 +39,8 @@ _MOST_JUDGED_ROWS = 1 << 20  # of a tensor with more rows the judge joins neighb
 _LEAST_ROW = 64  # shortest part that a row is cut into if it is too long to be added up in float32
 _ROOM = STRETCH + 2 * _ROWS_OF_PIECE * BUCKETS  # elements of the longest stretch, with padding
 
-_signs: Dict[torch.device, torch.Tensor] = {}
-_stretches: Dict[Tuple[int, torch.device], torch.Tensor] = {}
+_signs: Dict[torch.device, torch.Tensor] = {}  # the vector that signs are read from, float32, 4 MB
+_stretches: Dict[Tuple[int, torch.device], torch.Tensor] = {}  # number of a stretch and device -> its signs
 
 
 def sketch(values: torch.Tensor, clean: Optional[Cleaning] = None, *, largest: float = 0.0) -> torch.Tensor:
@@ -91,7 +91,7 @@ def _sum_stretch(some: torch.Tensor, number: int, clean: Optional[Cleaning], lar
         some = some.to(padded.dtype)
     if clean is not None:
         some = clean(some)
-    torch.mul(some, _signs_of(number, some.device)[:count], out=padded[:count])
+    torch.mul(some, _choose_signs(number, some.device)[:count], out=padded[:count])
     table = padded.view(pieces, -1, BUCKETS)
     if not largest:
         return table.sum(1).unsqueeze(0)
@@ -101,27 +101,19 @@ def _sum_stretch(some: torch.Tensor, number: int, clean: Optional[Cleaning], lar
     return torch.stack([high.sum(1), (table - high).sum(1)])
 
 
-def _signs_of(number: int, device: torch.device) -> torch.Tensor:
+def _choose_signs(number: int, device: torch.device) -> torch.Tensor:
     """Return the signs of the values of a stretch, float32 ``[STRETCH]``; cached for the first few stretches of a tensor."""
-    key = (number, device)
-    known = _stretches.get(key)
-    if known is None:
-        signs = _signs_on(device)
-        offsets = [mix32_of(number * BLOCKS_OF_STRETCH + block) % _OFFSETS for block in range(BLOCKS_OF_STRETCH)]
-        with torch.inference_mode(mode=False):
-            known = torch.cat([signs[offset : offset + BLOCK] for offset in offsets])
+    signs = _stretches.get((number, device))
+    if signs is None:
+        with torch.inference_mode(mode=False):  # what is cached must also be usable outside of that mode
+            if device not in _signs:
+                bits = mix32(torch.arange(_OFFSETS + BLOCK, dtype=torch.int32)) & 1
+                _signs[device] = (1 - 2 * bits).to(torch.float32).to(device)
+            offsets = [mix32_of(number * BLOCKS_OF_STRETCH + block) % _OFFSETS for block in range(BLOCKS_OF_STRETCH)]
+            signs = torch.cat([_signs[device][offset : offset + BLOCK] for offset in offsets])
         if number < _STRETCHES_KEPT:
-            _stretches[key] = known
-    return known
-
-
-def _signs_on(device: torch.device) -> torch.Tensor:
-    """Return the vector that signs are read from, float32, 4 MB, cached per device."""
-    if device not in _signs:
-        with torch.inference_mode(mode=False):
-            bits = mix32(torch.arange(_OFFSETS + BLOCK, dtype=torch.int32)) & 1
-            _signs[device] = (1 - 2 * bits).to(torch.float32).to(device)
-    return _signs[device]
+            _stretches[number, device] = signs
+    return signs
 
 
 def row_length(shape: Sequence[int], count: int) -> int:
@@ -187,13 +179,10 @@ def join_rows(norms: torch.Tensor, number: int) -> torch.Tensor:
 
 def _norms(rows: torch.Tensor, clean: Optional[Cleaning]) -> torch.Tensor:
     """Return the norm of each row; long rows are squared in pieces."""
-    squares = [_squares(rows[:, start : start + _AT_ONCE], clean) for start in range(0, rows.shape[1], _AT_ONCE)]
-    whole = squares[0] if len(squares) == 1 else torch.stack(squares, 1).sum(1)
-    return whole.sqrt()
-
-
-def _squares(rows: torch.Tensor, clean: Optional[Cleaning]) -> torch.Tensor:
-    rows = rows.to(wide_type(rows.dtype))
-    if clean is not None:
-        rows = clean(rows)
-    return (rows * rows).sum(1)
+    squares: List[torch.Tensor] = []
+    for start in range(0, rows.shape[1], _AT_ONCE):
+        piece = rows[:, start : start + _AT_ONCE].to(wide_type(rows.dtype))
+        if clean is not None:
+            piece = clean(piece)
+        squares.append((piece * piece).sum(1))
+    return (squares[0] if len(squares) == 1 else torch.stack(squares, 1).sum(1)).sqrt()

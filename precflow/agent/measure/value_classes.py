@@ -126,7 +126,7 @@ def sort(values: torch.Tensor, bands: Sequence[Band]) -> Indicators:
         bands: The bands of the constants that are fills in this tensor, from :func:`bands_in`.
     """
     finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-    high, low = (_inside(finite, [band for band in bands if (band.constant > 0) == upper]) for upper in (True, False))
+    high, low = (_mark_inside(finite, [band for band in bands if (band.constant > 0) == upper]) for upper in (True, False))
     return Indicators(
         indicator(torch.ne, values, values),
         indicator(torch.eq, values, _INFINITE),
@@ -148,29 +148,28 @@ def bands_in(pieces: Sequence[torch.Tensor], fills: Fills) -> List[Band]:
         pieces: The values in pieces, float32 or float64.
         fills: The fills of the original element type.
     """
-    found: List[Band] = []
+    candidates: List[Band] = []
     while True:
-        ends = torch.stack([_ends_without(piece, found) for piece in pieces])
-        low, high = ends[:, 0].min().item(), ends[:, 1].max().item()
+        ends: List[torch.Tensor] = []
+        for piece in pieces:
+            finite = torch.nan_to_num(piece, nan=0.0, posinf=0.0, neginf=0.0)
+            if candidates:
+                finite.mul_(_mark_inside(finite, candidates).neg_().add_(1))
+            ends.append(torch.stack([finite.amin(), finite.amax()]))
+        table = torch.stack(ends)
+        low, high = table[:, 0].min().item(), table[:, 1].max().item()
         band = fills.band_of(low if -low >= high else high)
         if band is None:
-            return [each for each in found if abs(each.constant) >= FILLS_FAR * max(-low, high)]
-        found.append(band)
+            return [candidate for candidate in candidates if abs(candidate.constant) >= FILLS_FAR * max(-low, high)]
+        candidates.append(band)
 
 
-def _ends_without(values: torch.Tensor, bands: Sequence[Band]) -> torch.Tensor:
-    """Return minimum and maximum as a tensor, with 0 for values that are not finite or lie in one of the bands."""
-    finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-    if bands:
-        finite.mul_(_inside(finite, bands).neg_().add_(1))
-    return torch.stack([finite.amin(), finite.amax()])
-
-
-def _inside(finite: torch.Tensor, bands: Sequence[Band]) -> torch.Tensor:
-    found = torch.zeros_like(finite)
+def _mark_inside(finite: torch.Tensor, bands: Sequence[Band]) -> torch.Tensor:
+    """Return 1 for every value in one of the bands and 0 elsewhere. Products and sums of 0 and 1 stand for `and` and `or`."""
+    marks = torch.zeros_like(finite)
     for band in bands:
-        found.add_(indicator(torch.ge, finite, band.low).mul_(indicator(torch.le, finite, band.high)))
-    return found
+        marks.add_(indicator(torch.ge, finite, band.low).mul_(indicator(torch.le, finite, band.high)))
+    return marks
 
 
 def indicator(compare: object, values: torch.Tensor, other: object) -> torch.Tensor:
