@@ -27,6 +27,8 @@ STEP_FILE = "step.json"  # in a step's folder, written last: a step without it i
 ERROR_FILE = "error.json"  # written instead of the header when the workload raised
 FACTS_FILE = "facts.json"  # what action "environment" writes
 LOG_FILE = "agent.log"
+NOISE_FILE = "noise.json"  # what action "noise" writes last, beside the folders of its dumps
+NOISES = ("jitter", "chunks", "weights")  # its disturbances, in order; each has a dump in a folder of its name
 REHEARSAL_FILE = "rehearsal.json"  # what action "rehearse" writes beside the lines of its step
 
 ROOT_MODULE = ""  # the model itself

@@ -42,6 +42,10 @@ def run(request: Request, events: Events) -> None:
     events.report_progress("device", "%s of %s" % (device.kind, ", ".join(request.device)))
     if request.action == "environment":
         _write_facts(request, device)
+    elif request.action == "noise":
+        from precflow.agent.session.noise import noise
+
+        noise(request, device, where, events)
     else:
         from precflow.agent.session.dump import dump
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from precflow.agent import intake, redaction
-from precflow.agent.contract import FACTS_FILE, HEADER_FILE, LOG_FILE, REHEARSAL_FILE
+from precflow.agent.contract import FACTS_FILE, HEADER_FILE, LOG_FILE, NOISE_FILE, REHEARSAL_FILE
 from precflow.config.schema import Side
 from precflow.errors import SideError, StoreError
 from precflow.sides import pack
@@ -40,7 +40,7 @@ _NEXT_STEPS = {
 }
 _STACK = ("Stack (most recent call first)", "Current thread 0x")  # how faulthandler begins the stack of the thread that counts
 _STACKS = ("Fatal Python error", *_STACK)  # how the output of faulthandler begins
-_MADE = {"environment": FACTS_FILE, "dump": HEADER_FILE, "rehearse": REHEARSAL_FILE}
+_MADE = {"environment": FACTS_FILE, "dump": HEADER_FILE, "noise": NOISE_FILE, "rehearse": REHEARSAL_FILE}
 
 
 @dataclass

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import traceback
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Dict, Iterator, Mapping, Optional, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict, Iterator, Mapping, Optional, Sequence
 
 import torch
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from precflow.agent.request import Request
 
 _RANK = 0  # this action runs in one process
+_UNDISTURBED: ContextManager[Any] = nullcontext()
 _LOG = "the traceback is in agent.log and error.json"
 
 
@@ -42,36 +43,58 @@ def dump(request: Request, device: Device, where: torch.device, events: Events) 
         AgentError: Of every kind. If user code raised an exception, that is its cause, and the records made until then stay
             readable, without a seal.
     """
+    value_classes.know(request.capture.fills)
+    with open_writer(request, where, request.output) as writer:
+        check_capture(request)
+        extend_path(request.import_paths, request.workload)
+        with explain_user_errors():
+            run = RunContext(request, device, where, events, make_random_numbers(request))
+            header = record(run, prepare(run), writer)
+        events.report_progress("seal", "writing the header")
+        writer.seal({**header, "seconds": dict(events.seconds)})
+
+
+def make_random_numbers(request: Request) -> RandomNumbers:
+    """Return the mode that draws random numbers as the request wants them drawn."""
     settings = request.determinism
-    numbers = RandomNumbers(move=settings.random_numbers == "cpu", remove_dropout=settings.dropout == "removed")
-    capture = request.capture
-    value_classes.know(capture.fills)
+    return RandomNumbers(move=settings.random_numbers == "cpu", remove_dropout=settings.dropout == "removed")
+
+
+@contextmanager
+def open_writer(request: Request, where: torch.device, folder: str) -> Iterator[Writer]:
+    """Open a dump in an existing folder; on an error, what was written stays readable, without a seal."""
     writer = Writer(
-        request.output,
-        budget_bytes=capture.budget,
+        folder,
+        budget_bytes=request.capture.budget,
         resume=request.resume,
         declared=request.declared,
         # On a CPU, a writing thread would take cores from the model, and every tensor would have to be copied for it.
         background=where.type != "cpu",
-        keep_last=capture.keep_last,
+        keep_last=request.capture.keep_last,
     )
     try:
-        check_capture(request)
-        extend_path(request.import_paths, request.workload)
-        with _explain_user_errors():
-            header = _record_run(RunContext(request, device, where, events, numbers), writer)
-        events.report_progress("seal", "writing the header")
-        writer.seal({**header, "seconds": dict(events.seconds)})
+        yield writer
     except AgentError as error:
         plain = {"kind": error.kind, "message": error.message, "next_step": error.next_step, "traceback": error.trace}
         writer.abandon(plain)
         raise
 
 
-def _record_run(run: RunContext, writer: Writer) -> Dict[str, Any]:
-    """Run everything and return the header, without what only the writer and the clock know."""
+def record(
+    run: RunContext,
+    workload: Workload,
+    writer: Writer,
+    disturb: Callable[[Recorder], ContextManager[Any]] = lambda _: _UNDISTURBED,
+) -> Dict[str, Any]:
+    """Run a workload under capture and return the header of its dump, without what only the writer and the clock know.
+
+    Args:
+        run: What it runs with.
+        workload: The workload.
+        writer: Where records and tensors go.
+        disturb: Returns a context manager in which each step runs, below capture.
+    """
     capture = run.request.capture
-    workload = prepare(run)
     check_scope(capture.scope, workload.model, capture.rules)
     selection = capture.selection()
     recorder = Recorder(
@@ -84,7 +107,7 @@ def _record_run(run: RunContext, writer: Writer) -> Dict[str, Any]:
     )
     training = Training(run.request, workload.model, run.where)
     with garbage.collect_rarely():
-        contents = _run_steps(run, workload, training, recorder, writer)
+        contents = _run_steps(run, workload, training, recorder, writer, disturb(recorder))
         faults.check_acted(run.request)
         repeat = _check_repeat(run, workload, contents)
     with run.events.time_part("facts", "reading the environment"):
@@ -115,8 +138,13 @@ def _record_run(run: RunContext, writer: Writer) -> Dict[str, Any]:
         }
 
 
-def _run_steps(
-    run: RunContext, workload: Workload, training: Training, recorder: Recorder, writer: Optional[Writer] = None
+def _run_steps(  # noqa: PLR0913, PLR0917  what a run is made of
+    run: RunContext,
+    workload: Workload,
+    training: Training,
+    recorder: Recorder,
+    writer: Optional[Writer] = None,
+    around: ContextManager[Any] = _UNDISTURBED,
 ) -> Dict[str, str]:
     """Run every step from the same seeds and state; return identity text -> content id (or mark) of all recorded outputs.
 
@@ -133,7 +161,7 @@ def _run_steps(
             inputs = workload.copy_inputs(element_type(run.request.dtype), run.where)
             finished = writer is not None and writer.complete(number, _RANK)
             wanted = number in steps and not finished
-            with run.numbers, faults.follow_modules(run.request, workload.model):
+            with run.numbers, faults.follow_modules(run.request, workload.model), around:
                 training.begin_step()
                 if wanted:
                     recorder.begin_step(number)
@@ -169,7 +197,7 @@ def _check_repeat(run: RunContext, workload: Workload, first: Dict[str, str]) ->
 
 
 @contextmanager
-def _explain_user_errors() -> Iterator[None]:
+def explain_user_errors() -> Iterator[None]:
     """Turn exceptions of user code into an ``AgentError`` that names the line; the exception stays its cause."""
     try:
         yield

@@ -1,0 +1,298 @@
+"""Disturbances as small as rounding: what a correct device may do otherwise, done to a model while it runs.
+
+They act in a dispatch mode below capture, in forward and backward, so capture sees the disturbed results::
+
+    model  ->  hooks and modes of capture  ->  a mode of this file  ->  the operator
+
+Their random numbers come from a generator of their own, so the workload draws the same numbers as without them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+import torch
+from torch._C import DisableTorchFunction
+from torch.utils._python_dispatch import TorchDispatchMode  # documented to users of torch_dispatch, only its module is private
+
+from precflow.agent.capture.nesting import leaves
+from precflow.agent.capture.operator_names import aten_name
+from precflow.agent.contract import ALLOCATION, MOVEMENT, PLACEMENT
+from precflow.agent.session.random_numbers import DRAWING, DROPOUT
+
+_SEED = 20111  # of the generator that draws the directions
+_PARTS = 4  # into which a matrix product is cut
+_INTEGERS: Dict[int, torch.dtype] = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # bytes of a float -> integer of its size
+
+# Operators whose result every device gives bit for bit: a choice among their inputs, a constant, a change of sign.
+_EXACT: FrozenSet[str] = frozenset(
+    "abs neg negative sign sgn relu relu6 threshold threshold_backward hardtanh hardtanh_backward clamp clamp_min clamp_max "
+    "maximum minimum max min amax amin aminmax fmax fmin where masked_fill fill zero embedding index gather scatter take "
+    "topk sort kthvalue median cummax cummin max_pool2d_with_indices max_pool3d_with_indices floor ceil round trunc "
+    "nan_to_num constant_pad_nd pad reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d "
+    "zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full arange linspace eye scalar_tensor "
+    "copy copy_ set resize real imag conj conj_physical resolve_conj view_as_real view_as_complex ldexp frexp nextafter "
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d masked_scatter index_fill index_copy diag diag_embed".split()
+)
+_UNROUNDED = _EXACT | MOVEMENT | PLACEMENT | ALLOCATION | DRAWING | DROPOUT
+
+
+class Schema:
+    """What torch declares about an aten operator, as far as a disturbance needs it.
+
+    Attributes:
+        name: Canonical name.
+        rounds: Its results are rounded numbers, which may differ between devices.
+    """
+
+    def __init__(self, function: Any) -> None:
+        schema = function._schema  # noqa: SLF001  the declaration has no public name
+        self._function = function
+        self._tensors = frozenset(place for place, each in enumerate(schema.arguments) if str(each.type) == "Tensor")
+        self._written: List[Tuple[int, str]] = [
+            (place, argument.name)
+            for place, argument in enumerate(schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+        self._fresh = [place for place, each in enumerate(schema.returns) if each.alias_info is None]
+        self.name = aten_name(function)
+        self.rounds = not ({self.name, self.name.rstrip("_")} & _UNROUNDED)
+
+    def run(self, positional: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """Run the operator; ``x & 3`` arrives as the overload for two tensors, which refuses a number."""
+        number = any(place in self._tensors and isinstance(each, (int, float)) for place, each in enumerate(positional))
+        return (self._function.overloadpacket if number else self._function)(*positional, **keywords)
+
+    def results(self, positional: Sequence[Any], keywords: Mapping[str, Any], result: Any) -> Iterator[torch.Tensor]:
+        """Yield the tensors that the operator computed: new ones, and those of its arguments that it wrote to.
+
+        Views of its arguments are neither. Of written tensors, single numbers are left out: they are counters (the steps of an
+        optimizer), which are exact.
+        """
+        returned = result if isinstance(result, tuple) else (result,)
+        for place in self._fresh:
+            if place < len(returned):
+                yield from _tensors_in(returned[place])
+        for place, name in self._written:
+            value = positional[place] if place < len(positional) else keywords.get(name)
+            yield from (tensor for tensor in _tensors_in(value) if tensor.numel() > 1)
+
+
+class Disturbance(TorchDispatchMode):
+    """Runs every aten operator, disturbed; a context manager.
+
+    Args:
+        is_quiet: Tells whether capture works at the moment: its own operators (sums over a tensor) must not be disturbed.
+    """
+
+    def __init__(self, is_quiet: Callable[[], bool]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+        self._is_quiet = is_quiet
+        self._schemas: Dict[Any, Schema] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Tuple[type, ...], args: Sequence[Any] = (), kwargs: Optional[Dict[str, Any]] = None
+    ) -> Any:
+        """Run an operator on behalf of torch."""
+        del types
+        schema = self._schemas.get(func)
+        if schema is None:
+            schema = self._schemas[func] = Schema(func)
+        if self._is_quiet():
+            return schema.run(args, kwargs or {})
+        if _is_composed(func):  # seen in inference mode only: elsewhere torch has taken it apart before
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
+        with DisableTorchFunction():  # the modes for torch functions would see what happens here as calls of the model
+            return self.compute(func, schema, args, kwargs or {})
+
+    def compute(self, function: Any, schema: Schema, positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:
+        """Compute one operator."""
+        raise NotImplementedError
+
+
+class Jitter(Disturbance):
+    """Moves every result that is rounded by one unit in the last place, up or down at random.
+
+    Args:
+        is_quiet: See :class:`Disturbance`.
+        directions: Draws the directions.
+    """
+
+    def __init__(self, is_quiet: Callable[[], bool], directions: Directions) -> None:
+        super().__init__(is_quiet)
+        self._directions = directions
+
+    def compute(self, function: Any, schema: Schema, positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:
+        """Compute one operator and move its results."""
+        del function
+        result = schema.run(positional, keywords)
+        if schema.rounds:
+            for tensor in schema.results(positional, keywords, result):
+                self._directions.move(tensor)
+        return result
+
+
+class Chunks(Disturbance):
+    """Cuts every matrix product into parts along the dimension that is summed over, and adds the parts up."""
+
+    def compute(self, function: Any, schema: Schema, positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:
+        """Compute one operator, in parts if it is a matrix product."""
+        in_parts = _IN_PARTS.get(schema.name) if str(function).endswith(".default") else None
+        tensors = [each for each in positional if isinstance(each, torch.Tensor)]
+        if in_parts is None or not all(each.is_floating_point() and each.layout == torch.strided for each in tensors):
+            return schema.run(positional, keywords)
+        result = in_parts(*positional, **keywords)
+        return schema.run(positional, keywords) if result is None else result
+
+
+class Directions:
+    """Draws for each element whether it goes up or down, from a generator of its own on each device."""
+
+    def __init__(self) -> None:
+        self._generators: Dict[torch.device, torch.Generator] = {}
+
+    def move(self, tensor: torch.Tensor) -> None:
+        """Move every element by one unit in the last place, in place.
+
+        The bits of a float are those of an integer that grows with its magnitude, so adding 1 or -1 to them gives a neighbour::
+
+            1.0 = 0x3F800000   ->   0x3F800001 = 1.00000012   or   0x3F7FFFFF = 0.99999994
+
+        Zeros, subnormals, NaN, infinities and the largest number of the type (which fills masks) stay.
+        """
+        if tensor.layout != torch.strided or not tensor.numel() or tensor.is_conj() or tensor.is_neg():
+            return
+        if tensor.is_complex():
+            tensor = torch.view_as_real(tensor)
+        integer = _INTEGERS.get(tensor.element_size()) if tensor.is_floating_point() else None
+        if integer is None or tensor.is_meta:
+            return
+        facts = torch.finfo(tensor.dtype)
+        magnitude = tensor.abs()
+        moves = (magnitude >= facts.tiny) & (magnitude < facts.max)  # False for NaN
+        steps = torch.empty(tensor.shape, dtype=integer, device=tensor.device)
+        steps.random_(0, 2, generator=self._generator(tensor.device)).mul_(2).sub_(1).mul_(moves)
+        tensor.view(integer).add_(steps)
+
+    def _generator(self, device: torch.device) -> torch.Generator:
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(_SEED)
+        return self._generators[device]
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    return (leaf for _, leaf in leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+def _is_composed(function: Any) -> bool:
+    """Tell whether torch computes an operator by calling other operators."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd"))  # noqa: SLF001
+
+
+# Matrix products in parts
+
+
+def _widen(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in the type that parts are added up in."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _multiply(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return the product of two matrices, or of two batches of them, in the wide type."""
+    parts = zip(_widen(left).chunk(_PARTS, -1), _widen(right).chunk(_PARTS, -2))
+    first, second = next(parts)
+    total = torch.matmul(first, second)
+    for first, second in parts:
+        total = total + torch.matmul(first, second)
+    return total
+
+
+def _mm(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return _multiply(left, right).to(left.dtype)
+
+
+def _addmm(bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *, beta: float = 1, alpha: float = 1) -> torch.Tensor:
+    product = _multiply(left, right)
+    product = product if alpha == 1 else product * alpha
+    if beta == 0:  # then NaN in the bias must not reach the result
+        return product.to(left.dtype)
+    return (product + (_widen(bias) if beta == 1 else _widen(bias) * beta)).to(left.dtype)
+
+
+def _linear(values: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor] = None) -> torch.Tensor:
+    product = _multiply(values, weight.t()) if values.dim() > 1 else _multiply(values[None], weight.t())[0]
+    return (product if bias is None else product + _widen(bias)).to(values.dtype)
+
+
+def _convolution(  # noqa: PLR0913, PLR0917  as torch declares it
+    values: torch.Tensor,
+    weight: torch.Tensor,
+    bias: Optional[torch.Tensor],
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,  # noqa: FBT001
+    output_padding: Any,
+    groups: int,
+) -> Optional[torch.Tensor]:
+    """Return a convolution in parts of its input channels; ``None`` with several groups, whose sums are short."""
+    if groups != 1:
+        return None
+    rest = (stride, padding, dilation, transposed, output_padding, groups)
+    parts = zip(_widen(values).chunk(_PARTS, 1), _widen(weight).chunk(_PARTS, 0 if transposed else 1))
+    first, kernel = next(parts)
+    total = torch.ops.aten.convolution(first, kernel, None if bias is None else _widen(bias), *rest)
+    for part, kernel in parts:
+        total = total + torch.ops.aten.convolution(part, kernel, None, *rest)
+    result: torch.Tensor = total.to(values.dtype)
+    return result
+
+
+def _convolution_backward(  # noqa: PLR0913, PLR0917  as torch declares it
+    gradient: torch.Tensor,
+    values: torch.Tensor,
+    weight: torch.Tensor,
+    bias_sizes: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,  # noqa: FBT001
+    output_padding: Any,
+    groups: int,
+    output_mask: Sequence[bool],
+) -> Optional[Tuple[Optional[torch.Tensor], ...]]:
+    """Return the gradients of a convolution: of the input in parts of the output channels, of weight and bias in parts of the
+    batch; ``None`` for the kinds that :func:`_convolution` leaves alone, and transposed ones.
+    """  # noqa: D205
+    if groups != 1 or transposed:
+        return None
+    rest = (bias_sizes, stride, padding, dilation, transposed, output_padding, groups)
+    run, wide = torch.ops.aten.convolution_backward, _widen(gradient)
+    totals: List[Optional[torch.Tensor]] = [None, None, None]
+    if output_mask[0]:
+        for part, kernel in zip(wide.chunk(_PARTS, 1), _widen(weight).chunk(_PARTS, 0)):
+            _add(totals, run(part, _widen(values), kernel, *rest, [True, False, False]))
+    if output_mask[1] or output_mask[2]:
+        for part, batch in zip(wide.chunk(_PARTS, 0), _widen(values).chunk(_PARTS, 0)):
+            _add(totals, run(part, batch, _widen(weight), *rest, [False, *output_mask[1:]]))
+    return tuple(None if total is None else total.to(values.dtype) for total in totals)
+
+
+def _add(totals: List[Optional[torch.Tensor]], parts: Sequence[Optional[torch.Tensor]]) -> None:
+    """Add the parts that are there to the totals."""
+    for place, part in enumerate(parts):
+        total = totals[place]
+        if part is not None:
+            totals[place] = part if total is None else total + part
+
+
+_IN_PARTS: Mapping[str, Callable[..., Any]] = {
+    "mm": _mm,
+    "bmm": _mm,
+    "addmm": _addmm,
+    "baddbmm": _addmm,
+    "linear": _linear,
+    "convolution": _convolution,
+    "convolution_backward": _convolution_backward,
+}

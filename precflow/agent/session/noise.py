@@ -1,0 +1,107 @@
+"""Action ``noise``: run the workload of the reference again, each time with a disturbance as small as rounding.
+
+Two correct devices round in other places and add up in another order. How far that carries depends on the model, so it is
+measured: the workload runs once with each of the disturbances below, and each run is recorded as a dump of its own, in a folder
+of that name. The judge compares these dumps with the reference's. The largest difference of a record is its noise floor.
+
+``jitter``   every result that an operator rounds is moved by one unit in the last place (ulp), up or down at random
+``chunks``   matrix products and convolutions are computed in four parts, which are added up in float32 or wider
+``weights``  every weight is moved by one ulp, up or down at random
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, ContextManager, Dict
+
+import torch
+
+from precflow.agent.contract import NOISE_FILE, NOISES
+from precflow.agent.dump.step_files import write_json
+from precflow.agent.dump.write_errors import write_error
+from precflow.agent.failures import AgentError
+from precflow.agent.measure import value_classes
+from precflow.agent.session.disturbance import Chunks, Directions, Jitter
+from precflow.agent.session.dump import check_capture, explain_user_errors, make_random_numbers, open_writer, record
+from precflow.agent.session.workload_model import RunContext, Workload, prepare
+from precflow.agent.workloads.resolve import extend_path
+
+if TYPE_CHECKING:
+    from precflow.agent.capture.recorder import Recorder
+    from precflow.agent.devices.protocol import Device
+    from precflow.agent.events import Events
+    from precflow.agent.request import Request
+
+_OF_WORKLOAD = ("workload", "unsupported")  # kinds of errors that only say that the workload does not run in this way
+
+
+def noise(request: Request, device: Device, where: torch.device, events: Events) -> None:
+    """Write one dump for each disturbance into a subfolder of ``request.output``, and ``noise.json`` last.
+
+    The request's element type is that of the target, in which the reference's device may lack an operator. If the workload
+    does not run, ``problem`` in the file says why, and there are no dumps: the run can still be judged by fixed limits.
+
+    Raises:
+        AgentError: Of every kind but ``workload`` and ``unsupported``.
+    """
+    value_classes.know(request.capture.fills)
+    check_capture(request)
+    extend_path(request.import_paths, request.workload)
+    problem = ""
+    try:
+        with explain_user_errors():
+            run = RunContext(request, device, where, events, make_random_numbers(request))
+            workload = prepare(run)
+            for name in NOISES:
+                _record_disturbed(name, run, workload)
+    except AgentError as error:
+        if error.kind not in _OF_WORKLOAD:
+            raise
+        problem = error.message
+        for name in NOISES:
+            shutil.rmtree(os.path.join(request.output, name), ignore_errors=True)
+    try:
+        facts = {"problem": problem, "noises": list(NOISES), "seconds": dict(events.seconds)}
+        write_json(os.path.join(request.output, NOISE_FILE), facts)
+    except OSError as error:
+        raise write_error(error, request.output, 0) from error
+
+
+def _record_disturbed(name: str, run: RunContext, workload: Workload) -> None:
+    """Record the workload with one disturbance. That of the weights stays in the model, so it comes last."""
+    folder = os.path.join(run.request.output, name)
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise write_error(error, folder, 0) from error
+    if name == "weights":
+        workload = _move_weights(workload)
+    # Each run draws from generators that are as they were before the reference's run.
+    run = run._replace(numbers=make_random_numbers(run.request))
+    with open_writer(run.request, run.where, folder) as writer:
+        run.events.report_progress("noise", "with other %s" % name)
+        header = record(run, workload, writer, lambda recorder: _disturb(name, recorder))
+        writer.seal({**header, "seconds": dict(run.events.seconds)})
+
+
+def _disturb(name: str, recorder: Recorder) -> ContextManager[Any]:
+    guard = recorder.without_recording()
+    if name == "jitter":
+        return Jitter(lambda: guard.is_held, Directions())
+    return Chunks(lambda: guard.is_held) if name == "chunks" else nullcontext()
+
+
+def _move_weights(workload: Workload) -> Workload:
+    """Move every weight by one ulp and return the workload that starts from such weights."""
+    directions = Directions()
+    trained: Dict[str, torch.Tensor] = {}
+    with torch.no_grad():
+        for name, parameter in workload.model.named_parameters():
+            if name in workload.trained:  # an earlier run has trained it
+                parameter.copy_(workload.trained[name])
+            directions.move(parameter.data)
+            if name in workload.trained:
+                trained[name] = parameter.detach().cpu().clone()
+    return workload._replace(trained=trained)

@@ -1,0 +1,158 @@
+"""Disturbances as small as rounding: how large they are, what they leave alone, and that capture sees their results."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from precflow.agent.capture.recorder import Recorder
+from precflow.agent.session.disturbance import Chunks, Directions, Jitter
+
+TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+UNSEEN = lambda: False  # noqa: E731
+
+
+def jitter():
+    return Jitter(UNSEEN, Directions())
+
+
+def ulps(moved, plain):
+    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[plain.element_size()]
+    return moved.view(integer).long() - plain.view(integer).long()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_element_moves_by_one_ulp_in_both_directions(dtype):
+    plain = torch.randn(40, 50).to(dtype)
+    moved = plain.clone()
+    Directions().move(moved)
+    steps = ulps(moved, plain)
+    assert steps.unique().tolist() == [-1, 1]
+    assert abs(steps.double().mean()) < 0.1
+
+
+def test_zeros_nonfinite_values_and_mask_fills_stay():
+    largest = torch.finfo(torch.float32).max
+    plain = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, largest, -largest, 1e-40])
+    moved = plain.clone()
+    Directions().move(moved)
+    assert torch.equal(moved.view(torch.int32), plain.view(torch.int32))
+
+
+def test_complex_and_strided_tensors_move_and_integers_do_not():
+    values = torch.randn(6, 4, dtype=torch.complex64)
+    moved = values.clone()
+    Directions().move(moved)
+    assert set(ulps(torch.view_as_real(moved), torch.view_as_real(values)).unique().tolist()) == {-1, 1}
+    turned, whole = torch.randn(6, 4).t(), torch.arange(4)
+    before = turned.clone()
+    Directions().move(turned)
+    Directions().move(whole)
+    assert ulps(turned, before).abs().unique().tolist() == [1]
+    assert whole.tolist() == [0, 1, 2, 3]
+
+
+def test_what_rounds_is_moved_and_what_only_moves_or_chooses_values_is_not():
+    values = torch.randn(8, 16)
+    with jitter():
+        rounded = values * 3.0
+        exact = [values.t(), values.relu(), values[2:], -values, values.clone(), torch.zeros(3), values.max(), values.float()]
+    assert ulps(rounded, values * 3.0).abs().unique().tolist() == [1]
+    plain = [values.t(), values.relu(), values[2:], -values, values, torch.zeros(3), values.max(), values]
+    assert all(torch.equal(one, other) for one, other in zip(exact, plain, strict=True))
+
+
+def test_what_an_operator_writes_into_its_argument_is_moved_too_but_no_counter():
+    values, counter = torch.ones(100), torch.zeros(1)
+    with jitter():
+        values.mul_(3.0)
+        counter += 1
+        torch._foreach_add_([values], 1.0)
+    assert set(values.unique().tolist()) - {3.0, 4.0}
+    assert counter.item() == 1
+
+
+def test_backward_is_disturbed_and_the_default_random_numbers_are_not_touched():
+    layer, values = torch.nn.Linear(16, 16), torch.randn(4, 16)
+
+    def gradient(mode):
+        layer.zero_grad()
+        with mode:
+            layer(values).pow(2).sum().backward()
+        return layer.weight.grad.clone()
+
+    state = torch.get_rng_state()
+    plain, moved, chunked = gradient(torch.enable_grad()), gradient(jitter()), gradient(Chunks(UNSEEN))
+    assert torch.equal(torch.get_rng_state(), state)
+    for other in (moved, chunked):
+        assert 0 < (other - plain).norm() / plain.norm() < 1e-6
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda a, b: a @ b,
+        lambda a, b: torch.addmm(a[0, 0], a, b, beta=0.5, alpha=2.0),
+        lambda a, b: torch.bmm(a[None], b[None]),
+        lambda a, b: torch.baddbmm(a[None], a[None], b[None]),
+        lambda a, b: torch.nn.functional.linear(a, b, a[0]),
+        lambda a, b: torch.nn.functional.conv2d(a.view(1, 40, 5, 8), b.view(5, 40, 2, 4)[:, :, :, :], padding=1),
+        lambda a, b: torch.nn.functional.conv_transpose1d(a.view(1, 40, 40), b.view(40, 20, 2), stride=2),
+    ],
+)
+def test_a_product_in_parts_differs_by_rounding_only(dtype, product):
+    left, right = torch.randn(40, 40).to(dtype), torch.randn(40, 40).to(dtype)
+    plain = product(left, right)
+    with Chunks(UNSEEN):
+        parts = product(left, right)
+    assert parts.dtype == plain.dtype
+    assert parts.shape == plain.shape
+    error = (parts.double() - plain.double()).norm() / plain.double().norm()
+    assert error < 4 * torch.finfo(dtype).eps
+    assert error > 0 or dtype in {torch.float16, torch.bfloat16}
+
+
+def test_the_gradients_of_a_convolution_in_parts_are_those_of_the_whole():
+    layer, values = torch.nn.Conv2d(6, 9, 3, padding=1).double(), torch.randn(5, 6, 8, 8, dtype=torch.float64)
+    values.requires_grad_()
+
+    def gradients(mode):
+        layer.zero_grad()
+        values.grad = None
+        with mode:
+            layer(values).pow(2).sum().backward()
+        return [each.grad.clone() for each in (values, layer.weight, layer.bias)]
+
+    for plain, parts in zip(gradients(torch.enable_grad()), gradients(Chunks(UNSEEN)), strict=True):
+        assert torch.allclose(parts, plain, rtol=1e-12, atol=1e-12)
+
+
+def test_operators_that_arrive_whole_in_inference_mode_are_taken_apart():
+    values, weight = torch.randn(4, 64), torch.randn(8, 64)
+    with torch.inference_mode():
+        plain = torch.nn.functional.linear(values, weight)
+        with Chunks(UNSEEN):
+            parts = torch.nn.functional.linear(values, weight)
+    assert 0 < (parts - plain).norm() / plain.norm() < 1e-6
+
+
+def test_capture_sees_the_disturbed_result_and_its_own_sums_are_left_alone():
+    model, values = torch.nn.Linear(16, 16), torch.randn(4, 16)
+    contents = []
+    for disturbed in (False, True, True):
+        recorder = Recorder(None, levels=("module", "api", "operator"), detail="sketch")
+        mode = Jitter(partial(getattr, recorder.without_recording(), "is_held"), Directions()) if disturbed else torch.no_grad()
+        with torch.no_grad(), mode, recorder.watch(model):
+            model(values)
+        contents.append(dict(recorder.contents))
+    plain, first, second = contents
+    assert first == second  # of the same generator; sums that were disturbed would depend on how many there were before
+    assert plain.keys() == first.keys()
+    assert plain["(model)/forward.output.0"] != first["(model)/forward.output.0"]
+
+
+def test_an_operator_between_a_tensor_and_a_number_still_runs():
+    whole = torch.arange(8)
+    with jitter():
+        assert (whole & 3).tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
