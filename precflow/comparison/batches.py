@@ -36,7 +36,9 @@ def make_batches(readings: Sequence[Reading], options: ReadOptions) -> Iterator[
     size = 0
     for reading in readings:
         waiting.append(reading)
-        size += _count_bytes(reading)
+        for record in (reading.reference, reading.target):
+            dtype = NUMPY_DTYPES.get(record.dtype)
+            size += count_elements(record.shape) * (dtype.itemsize if dtype is not None else 1)
         if size >= BYTES or len(waiting) >= READINGS:
             yield _make_batch(waiting, options)
             waiting, size = [], 0
@@ -44,20 +46,12 @@ def make_batches(readings: Sequence[Reading], options: ReadOptions) -> Iterator[
         yield _make_batch(waiting, options)
 
 
-def _count_bytes(reading: Reading) -> int:
-    return sum(count_elements(record.shape) * _element_bytes(record.dtype) for record in (reading.reference, reading.target))
-
-
 def count_elements(shape: Sequence[int]) -> int:
     """Return how many elements a shape has."""
-    size = 1
+    size = 1  # not by NumPy, whose integers a made-up shape would overflow
     for length in shape:
         size *= length
     return size
-
-
-def _element_bytes(dtype: str) -> int:
-    return NUMPY_DTYPES[dtype].itemsize if dtype in NUMPY_DTYPES else 1
 
 
 def _make_batch(readings: Sequence[Reading], options: ReadOptions) -> Batch:
@@ -85,13 +79,16 @@ class FinishedBatches:
             return None
         try:
             data = self._path(self._folder, batch).read_bytes()
-            found = msgspec.msgpack.decode(data[_SUM:], type=list[PairResult]) if _checksum(data[_SUM:]) == data[:_SUM] else []
+            if _checksum(data[_SUM:]) != data[:_SUM]:
+                return None
+            results = msgspec.msgpack.decode(data[_SUM:], type=list[PairResult])
         except (OSError, msgspec.MsgspecError):
             return None
-        whole = len(found) == len(batch.readings) and not any(one.problem for one in found)
-        return found if whole else None
+        # What could not be read then is tried again: the disk may be back, or the dump copied once more.
+        is_whole = len(results) == len(batch.readings) and not any(result.problem for result in results)
+        return results if is_whole else None
 
-    def write(self, batch: Batch, found: Sequence[PairResult]) -> None:
+    def write(self, batch: Batch, results: Sequence[PairResult]) -> None:
         """Keep what a batch gave.
 
         Raises:
@@ -100,7 +97,7 @@ class FinishedBatches:
         if self._folder is None:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
-        data = msgspec.msgpack.encode(list(found))
+        data = msgspec.msgpack.encode(list(results))
         write_bytes(self._path(self._folder, batch), _checksum(data) + data)
 
     @staticmethod

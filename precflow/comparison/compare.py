@@ -64,22 +64,28 @@ def compare(  # noqa: PLR0913  each is needed, and named at the call
     readings: dict[Contents, Reading] = {}
     waiting: dict[int, Contents] = {}
     for number, (measure, joined) in enumerate(zip(measures, pairs, strict=True)):
-        reading = _make_reading(measure, joined)
-        if reading is not None:
-            waiting[number] = reading.contents
-            readings.setdefault(reading.contents, reading)
+        left, right = joined.reference, joined.target
+        if left is None or right is None or not _is_compared(measure) or estimates.needs_estimate(measure, left, right):
+            continue
+        reading = Reading(left, right)
+        waiting[number] = reading.contents
+        readings.setdefault(reading.contents, reading)
     options = ReadOptions(
-        worth_compiling(count_elements(one.reference.shape) for one in readings.values()), block, own or {}, known
+        worth_compiling(count_elements(reading.reference.shape) for reading in readings.values()), block, own or {}, known
     )
-    work, finished = list(make_batches(list(readings.values()), options)), FinishedBatches(kept)
-    found = _read_finished(work, finished)
-    left = [batch for batch in work if batch.readings[0].contents not in found]
-    for batch, results in (executor or Threads()).run(left, reference, target, options):
-        finished.write(batch, results)
-        found.update(_index_by_contents(batch, results))
+    finished, results, unread = FinishedBatches(kept), dict[Contents, PairResult](), list[Batch]()
+    for batch in make_batches(list(readings.values()), options):
+        earlier = finished.read(batch)  # by an earlier run that was killed
+        if earlier is None:
+            unread.append(batch)
+        else:
+            results.update(_index_by_contents(batch, earlier))
+    for batch, new in (executor or Threads()).run(unread, reference, target, options):
+        finished.write(batch, new)
+        results.update(_index_by_contents(batch, new))
     with collector_off():
         return [
-            _add_result(measure, found[waiting[number]])
+            _add_result(measure, results[waiting[number]])
             if number in waiting
             else _estimate(measure, pairs[number], reference, target, options)
             for number, measure in enumerate(measures)
@@ -94,35 +100,19 @@ def _is_compared(measure: Measure) -> bool:
     return not measure.movement and measure.join == "paired"
 
 
-def _make_reading(measure: Measure, joined: Pair) -> Reading | None:
-    """Return the pair of tensors to read; ``None`` if they are not needed, or were not stored."""
-    left, right = joined.reference, joined.target
-    if left is None or right is None or not _is_compared(measure) or estimates.needs_estimate(measure, left, right):
-        return None
-    return Reading(left, right)
-
-
-def _read_finished(work: Sequence[Batch], finished: FinishedBatches) -> dict[Contents, PairResult]:
-    """Return the results that an earlier, interrupted run has kept."""
-    found: dict[Contents, PairResult] = {}
-    for batch in work:
-        found.update(_index_by_contents(batch, finished.read(batch) or ()))
-    return found
-
-
 def _index_by_contents(batch: Batch, results: Sequence[PairResult]) -> Iterator[tuple[Contents, PairResult]]:
     return zip((reading.contents for reading in batch.readings), results, strict=False)
 
 
-def _add_result(measure: Measure, found: PairResult) -> Measure:
+def _add_result(measure: Measure, result: PairResult) -> Measure:
     """Put the numbers into a measure; if a part of the tensors was kept they are those of the part."""
-    if found.problem:
-        return replace(measure, join="unreadable", reason=found.problem)
-    metrics = (
-        found.metrics if measure.share >= 1 else {**found.metrics, "bitwise_equal": 0.0}
-    )  # of the whole: equal tensors are not read
+    if result.problem:
+        return replace(measure, join="unreadable", reason=result.problem)
+    # `bitwise_equal` is about the whole tensor. Its bits differ, even if those of the kept part do not: equal tensors, by their
+    # content ids, are not read.
+    metrics = result.metrics if measure.share >= 1 else {**result.metrics, "bitwise_equal": 0.0}
     return replace(
-        measure, evidence="tensors", metrics=metrics, counts=found.counts, warnings=found.warnings, absent=found.absent
+        measure, evidence="tensors", metrics=metrics, counts=result.counts, warnings=result.warnings, absent=result.absent
     )
 
 
@@ -130,12 +120,9 @@ def _estimate(measure: Measure, joined: Pair, reference: Dump, target: Dump, opt
     """Return the measure of a pair that is not read, with what follows from the evidence that was kept of it."""
     if joined.reference is None or joined.target is None or not _is_compared(measure):
         return measure
-    own = options.own
     measured = estimates.estimate_pair(measure, joined.reference, joined.target, reference, target, options.constants)
-    if measured.join == "paired" and measured.equal:
-        return replace(measured, metrics={**measured.metrics, **dict.fromkeys(own, 0.0)}) if own else measured
-    return _without(measured, own, _NEEDS_TENSORS) if measured.join == "paired" else measured
-
-
-def _without(measure: Measure, own: MetricMakers, reason: str) -> Measure:
-    return replace(measure, absent={**measure.absent, **dict.fromkeys(own, reason)}) if own else measure
+    if measured.join != "paired" or not options.own:
+        return measured
+    if measured.equal:
+        return replace(measured, metrics={**measured.metrics, **dict.fromkeys(options.own, 0.0)})
+    return replace(measured, absent={**measured.absent, **dict.fromkeys(options.own, _NEEDS_TENSORS)})

@@ -13,14 +13,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import cast
 
 from msgspec.structs import replace
 
 from precflow.comparison.fused.kl_divergence import combine_divergence
 from precflow.comparison.fused.scaled_float import ScaledFloat, divide, divide_by_count
 from precflow.comparison.fused.summary import Summary
-from precflow.metrics import METRICS, Domain, Metric
+from precflow.metrics import METRICS, Domain
 
 
 def cosine_similarity(summary: Summary) -> float:
@@ -35,17 +34,11 @@ def cosine_similarity(summary: Summary) -> float:
     error = divide(summary.difference_square, y_norm, root=True)
     if error < 0.5:
         return min(1.0, 1.0 - max(0.0, (error - (scale - 1)) * (error + (scale - 1))) / (2 * scale))
-    return max(-1.0, min(1.0, _normalised_product(summary)))
-
-
-def _normalised_product(summary: Summary) -> float:
-    y_root, x_root = _root(summary.reference_square), _root(summary.target_square)
-    product = summary.product
-    return float(
-        ScaledFloat.of(
-            product.mantissa / (y_root.mantissa * x_root.mantissa), product.exponent - y_root.exponent - x_root.exponent
-        )
-    )
+    # Mantissas and exponents separately: the product of two norms, or of all elements, may be beyond float64.
+    y_root, x_root, product = _root(y_norm), _root(x_norm), summary.product
+    mantissa = product.mantissa / (y_root.mantissa * x_root.mantissa)
+    cosine = float(ScaledFloat.of(mantissa, product.exponent - y_root.exponent - x_root.exponent))
+    return max(-1.0, min(1.0, cosine))
 
 
 def _root(square: ScaledFloat) -> ScaledFloat:
@@ -153,12 +146,6 @@ def _share_close(summary: Summary, dtype: str) -> float:
     return summary.close[dtype] / summary.compared
 
 
-def _formula_of(metric: Metric) -> Callable[[Summary], float]:
-    if metric.dtype:
-        return functools.partial(_share_close, dtype=metric.dtype)
-    return cast("Callable[[Summary], float]", globals()[metric.name])  # each row has a function of its name above
-
-
 _DOMAINS: Mapping[Domain, Callable[[Summary], bool]] = {
     "anything": lambda _: True,
     "numbers": lambda summary: summary.compared > 0,
@@ -167,7 +154,16 @@ _DOMAINS: Mapping[Domain, Callable[[Summary], bool]] = {
     "distributions": lambda summary: summary.inexact and summary.compared > 0 and not summary.negative,
     "tolerances": lambda summary: summary.inexact and summary.compared > 0 and bool(summary.close),
 }
-_FORMULAS = tuple((metric.name, metric.domain, metric.dtype, _formula_of(metric)) for metric in METRICS.values())
+# Each row of METRICS has a function of its name above. `allclose_share_float32` and its like share one.
+_FORMULAS: tuple[tuple[str, Domain, str, Callable[[Summary], float]], ...] = tuple(
+    (
+        metric.name,
+        metric.domain,
+        metric.dtype,
+        functools.partial(_share_close, dtype=metric.dtype) if metric.dtype else globals()[metric.name],
+    )
+    for metric in METRICS.values()
+)
 _NOT_OF_FILLS = frozenset({"bitwise_equal", "kl_divergence"})
 _ROUNDED = 2  # units in the last place by which rounding alone sets fills apart: in the tensor's own unit that is no error
 

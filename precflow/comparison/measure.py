@@ -101,8 +101,8 @@ def mark_altered_unreadable(measures: Sequence[Measure], reference: Dump, target
 def _mark_unreadable(measure: Measure, altered: Mapping[tuple[int, int], str]) -> Measure:
     if measure.join not in {"paired", "shape"} or measure.equal or measure.evidence == "tensors":
         return measure
-    who = parse_identity(measure.record)
-    reason = altered.get((who.rank, who.step))
+    identity = parse_identity(measure.record)
+    reason = altered.get((identity.rank, identity.step))
     if reason is None:
         return measure
     return replace(
@@ -116,11 +116,16 @@ def merge_passes(first: Sequence[Measure], second: Sequence[Measure]) -> list[Me
     A record that the second pass could not read, or has on one side only, keeps its estimate. Order, call sites and arguments
     stay those of the first pass, because the second one records, and numbers, only a part of the calls.
     """
-    again = {measure.record: measure for measure in second if measure.join == "paired" and measure.metrics}
-    return [_replace_estimate(measure, again.get(measure.record)) for measure in first]
-
-
-def _replace_estimate(first: Measure, second: Measure | None) -> Measure:
-    if second is None:
-        return first
-    return replace(second, order=first.order, site=first.site, target_site=first.target_site, arguments=first.arguments)
+    better = {measure.record: measure for measure in second if measure.join == "paired" and measure.metrics}
+    return [
+        replace(
+            better[measure.record],
+            order=measure.order,
+            site=measure.site,
+            target_site=measure.target_site,
+            arguments=measure.arguments,
+        )
+        if measure.record in better
+        else measure
+        for measure in first
+    ]

@@ -101,6 +101,8 @@ def _name_record(record: Record, call: Call) -> dict[str, Any]:
 
 def _describe_paired(left: Record, right: Record, call: Call, other: Call) -> Measure:
     movement = call.movement or other.movement
+    names = {**call.arguments, **other.arguments}
+    arguments = {name: (call.arguments.get(name, ABSENT), other.arguments.get(name, ABSENT)) for name in names}
     return Measure(
         **_name_record(left, call),
         **compare_facts(left, right),
@@ -108,7 +110,7 @@ def _describe_paired(left: Record, right: Record, call: Call, other: Call) -> Me
         judged=not movement and (is_floating(left.dtype) or is_floating(right.dtype)),
         site=call.site,
         target_site=other.site,
-        arguments=_find_different_arguments(call.arguments, other.arguments),
+        arguments={name: values for name, values in arguments.items() if values[0] != values[1]},
     )
 
 
@@ -125,9 +127,3 @@ def compare_facts(left: Record, right: Record) -> dict[str, Any]:
         "share": left.share,
         "equal": bool(left.content) and left.content == right.content and left.dtype == right.dtype,
     }
-
-
-def _find_different_arguments(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return the non-tensor arguments that differ: name -> (reference, target)."""
-    values = {name: (first.get(name, ABSENT), second.get(name, ABSENT)) for name in {**first, **second}}
-    return {name: both for name, both in values.items() if both[0] != both[1]}

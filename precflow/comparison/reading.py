@@ -109,7 +109,7 @@ class OpenPair:
         self._options = options
         self._sides = (("reference", reference, reading.reference), ("target", target, reading.target))
         self._whole = not (reading.reference.part or reading.target.part)
-        first, second = (self._open(*side) for side in self._sides)
+        first, second = (self._view(*side) for side in self._sides)
         self._bytes = tuple(np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (first, second))
         self._tensors = PairOfTensors(first, second, options.constants)
 
@@ -142,7 +142,7 @@ class OpenPair:
         """Merge the results of all ranges, given in order, and check that the bytes read are those that were recorded."""
         try:
             for number, side in enumerate(self._sides if self._whole else ()):
-                self._check(*side, np.concatenate([part.lanes[number] for part in parts if part.lanes]))
+                self._check_content(*side, np.concatenate([part.lanes[number] for part in parts if part.lanes]))
         except DumpError as error:
             return PairResult(problem=error.message)
         summaries = [(*span, part.summary) for span, part in zip(self.ranges(), parts, strict=True)]
@@ -152,14 +152,14 @@ class OpenPair:
         own, absent = tally.values()
         return PairResult({**measure_all(summary), **own}, count_classes(summary), list_warnings(summary), absent)
 
-    def _open(self, side: str, dump: Dump, record: Record) -> npt.NDArray[Any]:
+    def _view(self, side: str, dump: Dump, record: Record) -> npt.NDArray[Any]:
         """Return a tensor; an error names the side. Only whole tensors are checked while they are read, kept parts at once."""
         try:
             return dump.view(record) if self._whole else dump.tensor(record)
         except DumpError as error:
             raise DumpError(f"{side}: {error.message}") from error
 
-    def _check(self, side: str, dump: Dump, record: Record, lanes: Words) -> None:
+    def _check_content(self, side: str, dump: Dump, record: Record, lanes: Words) -> None:
         try:
             dump.check(record, id_of_lanes(record.dtype, record.shape, lanes))
         except DumpError as error:

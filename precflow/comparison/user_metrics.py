@@ -14,7 +14,7 @@ import contextlib
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -79,26 +79,22 @@ class DeclaredMetrics:
             next_step = f"if you trust {target.partition('.')[0]}:  PRECFLOW_TRUST={target.partition('.')[0]}"
             raise TrustError(f"metrics.{name}: {target} is not trusted", next_step=next_step)
         arguments = {key: value for key, value in declared.items() if key != _TARGET}
-        kind = _import_class(name, target, self.import_paths)
+        module, _, attribute = target.rpartition(".")
+        sys.path += [path for path in self.import_paths if path not in sys.path]
         try:
-            made = kind(**arguments)
+            kind = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f"metrics.{name}: there is no {target}: {error}", next_step="the folder of the module belongs on PYTHONPATH"
+            ) from error
+        try:  # now, and not in the middle of a comparison that takes an hour
+            metric = kind(**arguments)
         except Exception as error:
             raise ConfigError(f"metrics.{name}: {target} cannot be made: {_describe_error(error)}") from error
-        missing = [method for method in ("update", "merge", "value") if not callable(getattr(made, method, None))]
+        missing = [method for method in ("update", "merge", "value") if not callable(getattr(metric, method, None))]
         if missing:
             raise ConfigError(f"metrics.{name}: {target} lacks {', '.join(missing)}", next_step="see docs/metrics.md")
         return functools.partial(kind, **arguments)
-
-
-def _import_class(name: str, target: str, import_paths: Sequence[str]) -> Any:
-    module, _, attribute = target.rpartition(".")
-    sys.path += [path for path in import_paths if path not in sys.path]
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"metrics.{name}: there is no {target}: {error}", next_step="the folder of the module belongs on PYTHONPATH"
-        ) from error
 
 
 class MetricTally:
@@ -118,7 +114,12 @@ class MetricTally:
     def read(self, reference: Values, target: Values) -> None:
         """Feed a range of both sides, flat and equally long, block by block."""
         for start in range(0, reference.size if self._objects else 0, BLOCK):
-            block = [_prepare_block(side[start : start + BLOCK]) for side in (reference, target)]
+            block = []
+            for side in (reference, target):
+                part = side[start : start + BLOCK]
+                values = widen(part) if is_floating(name_of(part.dtype)) else part.view()
+                values.flags.writeable = False  # a class that changed it would change what the next class is given
+                block.append(values)
             for name, metric in tuple(self._objects.items()):
                 with self._catch(name):
                     metric.update(*block)
@@ -150,12 +151,6 @@ class MetricTally:
     def _fail(self, name: str, reason: str) -> None:
         self._objects.pop(name, None)
         self._failed[name] = reason
-
-
-def _prepare_block(block: Values) -> Values:
-    values = widen(block) if is_floating(name_of(block.dtype)) else block.view()
-    values.flags.writeable = False
-    return values
 
 
 def _describe_error(error: Exception) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from precflow.comparison.detail.description import Description
 from precflow.comparison.detail.detail import Detail
-from precflow.comparison.detail.extent import Extent, mean, norm
+from precflow.comparison.detail.extent import mean, norm
 from precflow.comparison.detail.record import RecordDetail
 
 _WORDS = {math.inf: "Infinity", -math.inf: "-Infinity"}
@@ -17,7 +17,15 @@ _WORDS = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 def plain_description(of: Description) -> dict[str, Any]:
     """Return the description of a tensor as plain data, with mean and norm instead of sums."""
-    return {**plain(of), "extent": _extent(of.extent)}
+    extent = {name: value for name, value in plain(of.extent).items() if name not in {"total", "square"}}
+    # Without ordinary elements, minimum and maximum are infinities: the neutral values of min and max.
+    extremes = {} if of.extent.ordinary else {"minimum": None, "maximum": None}
+    averages = {
+        "ordinary": of.extent.ordinary,
+        "mean": plain(mean(of.extent)) if of.extent.ordinary else None,
+        "norm": plain(norm(of.extent)),
+    }
+    return {**plain(of), "extent": {**extent, **averages, **extremes}}
 
 
 def plain_detail(of: Detail) -> dict[str, Any]:
@@ -28,7 +36,7 @@ def plain_detail(of: Detail) -> dict[str, Any]:
 def plain_record(of: RecordDetail) -> dict[str, Any]:
     """Return everything about one record of both sides as plain data; ``None`` (JSON ``null``) for what is missing."""
     sides = {"reference": of.reference, "target": of.target}
-    alone = {side: plain_description(one) if one else None for side, one in sides.items()}
+    alone = {side: plain_description(tensor) if tensor else None for side, tensor in sides.items()}
     return {**plain(of), **alone, "detail": plain_detail(of.detail) if of.detail else None}
 
 
@@ -47,17 +55,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [plain(inner) for inner in value]
     return value
-
-
-def _extent(of: Extent) -> dict[str, Any]:
-    found: dict[str, Any] = plain(of)
-    for name in ("total", "square"):
-        del found[name]
-    empty = {} if of.ordinary else {"minimum": None, "maximum": None}  # else infinities, the neutral values of min and max
-    return {
-        **found,
-        "ordinary": of.ordinary,
-        "mean": plain(mean(of)) if of.ordinary else None,
-        "norm": plain(norm(of)),
-        **empty,
-    }

@@ -53,7 +53,7 @@ class AxisSums:
         first = len(box.outer)
         for axis in range(first, len(self.sizes)):
             along = table.reshape(table.shape[0], -1).sum(axis=1)
-            self._along(axis, box.first if axis == first else 0, along)
+            self._add_along(axis, box.first if axis == first else 0, along)
             table = table.sum(axis=0)  # the next axis needs only the sums over this one
 
     def merge(self, other: AxisSums) -> None:
@@ -62,14 +62,14 @@ class AxisSums:
 
     def axes(self) -> tuple[Axis, ...]:
         """Return the squared error along each axis."""
-        return tuple(self._axis(number) for number in range(len(self.sizes)))
+        return tuple(self._describe_axis(number) for number in range(len(self.sizes)))
 
     def shares(self, axis: int) -> Floats:
         """Return the share of the squared error of each position (or group of positions); all 0 if there is no error."""
         total = self.sums[axis].sum()
         return self.sums[axis] / total if total else self.sums[axis]
 
-    def _along(self, axis: int, first: int, sums: Floats) -> None:
+    def _add_along(self, axis: int, first: int, sums: Floats) -> None:
         step = self.steps[axis]
         if step == 1:
             self.sums[axis][first : first + sums.size] += sums
@@ -77,14 +77,12 @@ class AxisSums:
         groups = np.arange(first, first + sums.size) // step
         self.sums[axis][groups[0] : groups[-1] + 1] += np.bincount(groups - groups[0], sums)
 
-    def _axis(self, number: int) -> Axis:
+    def _describe_axis(self, number: int) -> Axis:
         shares, step, size = self.shares(number), self.steps[number], self.sizes[number]
         groups = [int(group) for group in np.lexsort((np.arange(shares.size), -shares))[:SHOWN] if shares[group]]
         top = tuple((group * step, min((group + 1) * step, size) - 1, float(shares[group])) for group in groups)
-        return Axis(number, size, step, top, _profile(shares) if top else ())
-
-
-def _profile(shares: Floats) -> tuple[float, ...]:
-    """Return the sums of at most ``PROFILE`` stretches, whose lengths differ by at most one."""
-    bounds = np.linspace(0, shares.size, min(PROFILE, shares.size), endpoint=False).astype(np.int64)
-    return tuple(float(share) for share in np.add.reduceat(shares, bounds))
+        if not top:
+            return Axis(number, size, step)
+        # Stretches whose lengths differ by at most one.
+        bounds = np.linspace(0, shares.size, min(PROFILE, shares.size), endpoint=False).astype(np.int64)
+        return Axis(number, size, step, top, tuple(float(share) for share in np.add.reduceat(shares, bounds)))

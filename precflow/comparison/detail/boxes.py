@@ -45,7 +45,9 @@ def cut_boxes(shape: tuple[int, ...], block: int = BLOCK) -> Iterator[Box]:
         return
     axis = next(axis for axis in range(len(sizes)) if math.prod(sizes[axis + 1 :]) <= block)
     inner = math.prod(sizes[axis + 1 :])
-    step = _even(sizes[axis], max(1, block // inner))
+    # As few boxes as possible, all of about the same length: 10 positions by at most 8 are cut as 5 and 5, not as 8 and 2.
+    parts = -(-sizes[axis] // max(1, block // inner))
+    step = -(-sizes[axis] // parts)
     whole = sizes[axis] * inner
     for number in range(math.prod(sizes[:axis])):
         outer = unravel(number, sizes[:axis])
@@ -65,8 +67,3 @@ def unravel(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
         number, place = divmod(number, size)
         index.append(place)
     return tuple(reversed(index))
-
-
-def _even(size: int, most: int) -> int:
-    """Return the step that cuts a size into as few parts as possible, all of about the same length and at most ``most``."""
-    return -(-size // -(-size // most))

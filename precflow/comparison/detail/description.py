@@ -51,29 +51,25 @@ def describe(arrays: Sequence[npt.NDArray[Any]], *, block: int = BLOCK) -> list[
         block: Elements read at a time; changes only the last bits of sums.
     """
     flats = [as_reals(array) for array in arrays]
-    floors = [_find_fill_floor(flat) for flat in flats]
-    found = [
+    # The magnitude below which a constant is not a mask fill in a tensor: this reads the whole tensor once.
+    fills = [extents.find_kind(flat.dtype.name).fills for flat in flats]
+    floors = [0.0 if kinds is None else find_fill_floor(flat, kinds) for flat, kinds in zip(flats, fills, strict=True)]
+    measured = [
         extents.merge_extents(measure_extent(part, floor) for part in split_blocks(flat, block))
         for flat, floor in zip(flats, floors, strict=True)
     ]
-    low, high = min(one.minimum for one in found), max(one.maximum for one in found)
+    low, high = min(extent.minimum for extent in measured), max(extent.maximum for extent in measured)
     return [
         Description(
             dtype=name_of(array.dtype),
             shape=array.shape,
-            extent=one,
+            extent=extent,
             values=make_histogram(flat, low, high, floor, block=block),
             first=tuple(as_scalar(value) for value in array.reshape(-1)[:ENDS]),
             last=tuple(as_scalar(value) for value in array.reshape(-1)[ENDS:][-ENDS:]),
         )
-        for array, flat, one, floor in zip(arrays, flats, found, floors, strict=True)
+        for array, flat, extent, floor in zip(arrays, flats, measured, floors, strict=True)
     ]
-
-
-def _find_fill_floor(flat: npt.NDArray[Any]) -> float:
-    """Return the magnitude below which a constant is not a mask fill in a tensor; this reads the whole tensor."""
-    fills = extents.find_kind(flat.dtype.name).fills
-    return 0.0 if fills is None else find_fill_floor(flat, fills)
 
 
 def as_reals(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Iterable, Mapping
@@ -101,7 +102,7 @@ def examine(reference: npt.NDArray[Any], target: npt.NDArray[Any], *, threads: i
     shape = (*reference.shape, 2) if pair.size != reference.size else reference.shape
     summary = summarize(reference, target)
     found, sums = _measure_errors(pair, shape, summary, threads or os.cpu_count() or 1, block)
-    standing = find_patterns(sums)
+    patterns = find_patterns(sums)
     first, second = describe([reference, target], block=block)
     return Detail(
         reference=first,
@@ -109,17 +110,17 @@ def examine(reference: npt.NDArray[Any], target: npt.NDArray[Any], *, threads: i
         metrics=measure_all(summary),
         mismatches=_count_mismatches(summary),
         unequal=found.unequal,
-        first=next(iter(_elements(pair, shape, [found.first] if found.first >= 0 else [])), None),
-        mismatched=_elements(pair, shape, found.mismatched),
-        worst_absolute=_elements(pair, shape, found.absolute.places),
-        worst_relative=_elements(pair, shape, found.relative.places),
+        first=next(iter(_read_elements(pair, shape, [found.first] if found.first >= 0 else [])), None),
+        mismatched=_read_elements(pair, shape, found.mismatched),
+        worst_absolute=_read_elements(pair, shape, found.absolute.places),
+        worst_relative=_read_elements(pair, shape, found.relative.places),
         error_bins=tuple(found.sizes.bins()),
         exact=found.sizes.zero,
         ulps=tuple(found.ulps.rows()),
         median_ulps=found.ulps.median(),
         axes=sums.axes(),
-        places=standing,
-        where=_describe_where(standing, summary, found, sums.sizes),
+        places=patterns,
+        where=_describe_where(patterns, summary, found, sums.sizes),
     )
 
 
@@ -136,19 +137,15 @@ def _measure_errors(
     The pair is cut into the same tasks for any number of threads, and their results are added up in order. So the result is the
     same to the last bit.
     """
-    every = cut_boxes(shape, block)
+    boxes = cut_boxes(shape, block)
     total, found = AxisSums(shape), Errors()
     with ThreadPoolExecutor(threads) as pool:
         # As many tasks at a time as there are threads: each holds sums along all axes, which would add up in memory.
-        while tasks := [task for _ in range(threads) if (task := _take_boxes(every))]:
+        while tasks := [task for _ in range(threads) if (task := list(itertools.islice(boxes, _TASK)))]:
             for errors, sums in pool.map(lambda task: _measure_task(pair, shape, summary, task), tasks):
                 found += errors
                 total.merge(sums)
     return found, total
-
-
-def _take_boxes(every: Iterable[Box]) -> list[Box]:
-    return [box for _, box in zip(range(_TASK), every, strict=False)]
 
 
 def _measure_task(pair: PairOfTensors, shape: tuple[int, ...], summary: Summary, task: list[Box]) -> tuple[Errors, AxisSums]:
@@ -171,26 +168,25 @@ def _measure_errors_of_box(pair: PairOfTensors, box: Box, sums: AxisSums, summar
     return errors
 
 
-def _elements(pair: PairOfTensors, shape: tuple[int, ...], flat: Iterable[int]) -> tuple[Element, ...]:
-    return tuple(_element(pair, shape, number) for number in flat)
+def _read_elements(pair: PairOfTensors, shape: tuple[int, ...], flat: Iterable[int]) -> tuple[Element, ...]:
+    elements = []
+    for number in flat:
+        y, x = pair.reference[number], pair.target[number]
+        exact = not pair.inexact  # Python's integers: NumPy's wrap around, and float64 cannot hold every int64
+        error = float(abs(int(x) - int(y))) if exact else abs(float(x) - float(y))
+        magnitude = float(abs(int(y))) if exact else abs(float(y))
+        relative = error / magnitude if math.isfinite(error) and magnitude > 0 else math.nan
+        error = error if math.isfinite(error) else math.nan
+        elements.append(Element(unravel(number, shape), as_scalar(y), as_scalar(x), error, relative))
+    return tuple(elements)
 
 
-def _element(pair: PairOfTensors, shape: tuple[int, ...], number: int) -> Element:
-    y, x = pair.reference[number], pair.target[number]
-    exact = not pair.inexact  # Python's integers: NumPy's wrap around, and float64 cannot hold every int64
-    error = float(abs(int(x) - int(y))) if exact else abs(float(x) - float(y))
-    magnitude = float(abs(int(y))) if exact else abs(float(y))
-    has_meaning = math.isfinite(error) and magnitude > 0
-    relative = error / magnitude if has_meaning else math.nan
-    return Element(unravel(number, shape), as_scalar(y), as_scalar(x), error if math.isfinite(error) else math.nan, relative)
-
-
-def _describe_where(standing: tuple[AxisPattern, ...], summary: Summary, found: Errors, sizes: tuple[int, ...]) -> str:
+def _describe_where(patterns: tuple[AxisPattern, ...], summary: Summary, found: Errors, sizes: tuple[int, ...]) -> str:
     """Return where the error is, in one sentence; NaN and mask fills on one side, which have no size, come first."""
     mismatched = _count_mismatches(summary)
     texts = [f"{mismatched} elements are NaN, infinite or a mask's fill on one side only"] if mismatched else []
     if summary.difference_max:
-        texts.append(describe_patterns(standing, sizes))
+        texts.append(describe_patterns(patterns, sizes))
     elif 0 in sizes:
         texts.append("no element")
     elif not mismatched:

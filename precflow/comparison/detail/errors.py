@@ -201,9 +201,12 @@ def measure_differences(
         inexact: At least one side is floating point.
         floors: Magnitudes below which constants are not mask fills, for the reference and for the target.
     """
-    if reference.dtype == target.dtype and not _differ(reference, target):
-        return int(reference.size)
-    return _float_differences(reference, target, floors) if inexact else _integer_differences(reference, target)
+    if reference.dtype == target.dtype:
+        # By bits: by value NaN would not be equal to itself, and -0 would equal 0.
+        word = _WORDS[reference.itemsize]
+        if np.array_equal(reference.view(word), target.view(word)):
+            return int(reference.size)
+    return _measure_float_differences(reference, target, floors) if inexact else _measure_integer_differences(reference, target)
 
 
 def measure_box(found: Differences, box: Box, sums: AxisSums, largest: float, before: Errors) -> Errors:
@@ -250,13 +253,7 @@ def measure_equal_block(reference: npt.NDArray[Any], *, inexact: bool, floors: F
     return Errors(sizes=Magnitudes(int(compared.size)), ulps=UlpCounts((usable,) if usable else ()))
 
 
-def _differ(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> bool:
-    """Tell whether any bit differs; values would not do, because NaN is not equal to itself and -0 equals 0."""
-    word = _WORDS[reference.itemsize]
-    return not np.array_equal(reference.view(word), target.view(word))
-
-
-def _float_differences(reference: npt.NDArray[Any], target: npt.NDArray[Any], floors: FloatPair) -> Differences:
+def _measure_float_differences(reference: npt.NDArray[Any], target: npt.NDArray[Any], floors: FloatPair) -> Differences:
     facts = pair_facts(reference.dtype.name, target.dtype.name)
     y, x = widen(reference), widen(target)
     unequal = (y != x) & ~(np.isnan(y) & np.isnan(x))
@@ -288,7 +285,7 @@ def _find_excluded(y: Floats, x: Floats, facts: PairFacts, floors: FloatPair) ->
     return groups.excluded, groups.mismatched
 
 
-def _integer_differences(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> Differences:
+def _measure_integer_differences(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> Differences:
     apart = integer_distance(reference, target)
     wide = apart.astype(np.float64)
     magnitude = np.abs(reference.astype(np.float64))

@@ -69,7 +69,9 @@ class Extent:
 
     def __add__(self, other: Extent) -> Extent:
         """Merge the extents of two parts of a tensor."""
-        return Extent(**{one.name: one.metadata["merge"](getattr(self, one.name), getattr(other, one.name)) for one in FIELDS})
+        return Extent(
+            **{sum_.name: sum_.metadata["merge"](getattr(self, sum_.name), getattr(other, sum_.name)) for sum_ in FIELDS}
+        )
 
 
 FIELDS = fields(Extent)

@@ -78,9 +78,18 @@ def examine_record(
     reason = "; ".join(filter(None, (why, why_not)))
     detail = None
     if first is not None and second is not None:
-        reason = _explain_no_detail(left.record, right.record, same_shape=first.shape == second.shape)
+        here, there = left.record, right.record
+        if (here.share, here.part) != (there.share, there.part):
+            shares = f"{here.share:.3g} on the reference, {there.share:.3g} on the target"
+            reason = f"the sides kept different parts of it: {shares}"
+        elif first.shape != second.shape:
+            reason = f"the shapes differ: {list(here.shape)} on the reference, {list(there.shape)} on the target"
         detail = None if reason else examine(first, second, threads=threads)
     weights = reference.header.weights.entries, target.header.weights.entries
+    note = ""
+    if left.record.share != 1:
+        kept = f"{left.record.share:.3g} of its elements ({left.record.part})"
+        note = f"a part of the tensor was kept, {kept}: positions are those within it"
     alone = [None if detail or array is None else describe([array])[0] for array in (first, second)]
     return RecordDetail(
         record=left.text,
@@ -90,8 +99,8 @@ def examine_record(
         target=alone[1],
         reason=reason,
         inputs=compare_inputs(left, right, weights),
-        note=_describe_part(left.record),
-        feeds=tuple(dict.fromkeys(one.call.name for one in find_users(reference, left))),
+        note=note,
+        feeds=tuple(dict.fromkeys(user.call.name for user in find_users(reference, left))),
     )
 
 
@@ -110,10 +119,9 @@ def compare_inputs(left: FoundRecord, right: FoundRecord, weights: Weights = ({}
 
 def _compare_input(index: str, mine: Record | None, theirs: Record | None, weights: Weights) -> InputComparison:
     if mine is None or theirs is None:
-        one = mine or theirs
-        return InputComparison(
-            index, one.weight if one else "", "on the target only" if mine is None else "on the reference only"
-        )
+        given = mine or theirs
+        state = "on the target only" if mine is None else "on the reference only"
+        return InputComparison(index, given.weight if given else "", state)
     before = [entries.get(mine.weight) for entries in weights] if mine.weight == theirs.weight else [None]
     # The first state that holds counts. Another shape or type comes before "differs", because it explains other content ids.
     states = (
@@ -133,15 +141,3 @@ def _read_tensor(side: str, dump: Recorded, record: Record) -> tuple[npt.NDArray
         return dump.tensor(record), ""
     except DumpError as error:
         return None, f"{side}: {error.message}"
-
-
-def _explain_no_detail(left: Record, right: Record, *, same_shape: bool) -> str:
-    if left.share != right.share or left.part != right.part:
-        return f"the sides kept different parts of it: {left.share:.3g} on the reference, {right.share:.3g} on the target"
-    return "" if same_shape else f"the shapes differ: {list(left.shape)} on the reference, {list(right.shape)} on the target"
-
-
-def _describe_part(record: Record) -> str:
-    if record.share == 1:
-        return ""
-    return f"a part of the tensor was kept, {record.share:.3g} of its elements ({record.part}): positions are those within it"
