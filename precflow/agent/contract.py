@@ -402,8 +402,9 @@ def parse_identity(text: str) -> Identity:
     parts = text.split("/")
     if len(parts) not in (2, 3):
         raise ValueError("not a record identity: %r" % text)
-    module, call = _split_call(parts[0])
-    operator, ordinal = ("", 0) if len(parts) == 2 else _split_ordinal(parts[1])
+    name, _, call = parts[0].partition("~")  # "layers.0~1" is the second call of layers.0
+    module = _UNSPELLED[name] if name in _UNSPELLED else unquote(name)
+    operator, _, ordinal = parts[1].rpartition(".") if len(parts) == 3 else ("", "", "0")
     phase, role, rest = parts[-1].split(".", 2)
     index, at, when = rest.rpartition("@")
     step, rank = (0, 0)
@@ -411,14 +412,4 @@ def parse_identity(text: str) -> Identity:
         step, rank = (int(number) for number in when.split("."))
     else:
         index = rest
-    return Identity(module, call, operator, ordinal, phase, role, unquote(index), step, rank)
-
-
-def _split_call(text: str) -> Tuple[str, int]:
-    name, _, call = text.partition("~")
-    return _UNSPELLED[name] if name in _UNSPELLED else unquote(name), int(call or 0)
-
-
-def _split_ordinal(text: str) -> Tuple[str, int]:
-    name, _, ordinal = text.rpartition(".")
-    return unquote(name), int(ordinal)
+    return Identity(module, int(call or 0), unquote(operator), int(ordinal), phase, role, unquote(index), step, rank)

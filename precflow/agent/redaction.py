@@ -167,7 +167,9 @@ def _hide(said: str, found: List[str], *, random: bool = True) -> str:
     # Longest first: if one secret is part of another, replacing the short one first would leave the rest of the long one.
     for secret in sorted(_known, key=len, reverse=True):
         if secret in said:
-            said = _compile_secret(secret).sub(REDACTED, said)
+            # A secret of letters only may be an ordinary word, so it must not match inside a longer one.
+            edges = r"(?<!\w)%s(?!\w)" if secret.isalpha() else "%s"
+            said = re.sub(edges % re.escape(secret), REDACTED, said)
     if "://" in said:
         said = _USER.sub(lambda match: _hide_user(match, found), said)
     if "-----BEGIN" in said:
@@ -244,12 +246,6 @@ def _is_worth_hiding(secret: str) -> bool:
     if len(secret) < _SHORTEST or REDACTED[:-1] in secret or (secret.isdigit() and len(secret) < 8):
         return False
     return not (secret[0] in "/~." and os.path.exists(os.path.expanduser(secret)))
-
-
-def _compile_secret(secret: str) -> Any:
-    """Return a pattern for a secret; one of letters only may be an ordinary word, so it must not match inside a longer one."""
-    edge = r"(?<!\w)%s(?!\w)" if secret.isalpha() else "%s"
-    return re.compile(edge % re.escape(secret))
 
 
 def _walk_leaves(value: Any, place: str, name: str) -> Iterator[Tuple[str, str, Any]]:

@@ -10,6 +10,7 @@ periodic fault that lies between.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from functools import lru_cache
 from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
@@ -61,8 +62,10 @@ def part_of(shape: Sequence[int], slices: str = "", sample: float = 1.0) -> Opti
 @lru_cache(maxsize=4096)
 def _compute_part(shape: Tuple[int, ...], slices: str, sample: float) -> Optional[Part]:
     index = _fit_index(parse_slices(slices), shape) if slices else ()
-    left = _shape_after(index, shape)
-    count, whole = _product(left), _product(shape)
+    left = shape
+    if index:  # a number removes its axis, a range shortens it
+        left = tuple(len(range(*axis.indices(size))) for axis, size in zip(index, shape) if isinstance(axis, slice))
+    count, whole = math.prod(left), math.prod(shape)
     blocks = _pick_blocks(count, sample, left) if sample < 1.0 else None
     if count == 0 or (count == whole and blocks is None):
         return None
@@ -84,15 +87,15 @@ def parse_slices(text: str) -> Tuple[Union[Index, str], ...]:
     inner = text.strip()
     inner = inner[1:-1] if inner.startswith("[") and inner.endswith("]") else inner
     for word in inner.split(","):
-        found = _AXIS.match(word.replace(" ", ""))
-        if found is None:
+        match = _AXIS.match(word.replace(" ", ""))
+        if match is None:
             raise ValueError("expected an index such as [0, :, -1] or [..., ::4], got %s" % text)
-        if found["rest"]:
+        if match["rest"]:
             axes.append("...")
-        elif found["number"] is not None:
-            axes.append(int(found["number"]))
+        elif match["number"] is not None:
+            axes.append(int(match["number"]))
         else:
-            axes.append(slice(*(int(found[name]) if found[name] else None for name in ("start", "stop", "step"))))
+            axes.append(slice(*(int(match[name]) if match[name] else None for name in ("start", "stop", "step"))))
     if axes.count("...") > 1:
         raise ValueError("expected at most one ... in an index, got %s" % text)
     return tuple(axes)
@@ -110,12 +113,6 @@ def _fit_index(axes: Sequence[Union[Index, str]], shape: Tuple[int, ...]) -> Tup
     return tuple(axis for axis in index if not isinstance(axis, str)) if fits else ()
 
 
-def _shape_after(index: Sequence[Index], shape: Tuple[int, ...]) -> Tuple[int, ...]:
-    if not index:
-        return shape
-    return tuple(len(range(*axis.indices(size))) for axis, size in zip(index, shape) if isinstance(axis, slice))
-
-
 def _pick_blocks(count: int, sample: float, shape: Tuple[int, ...]) -> Optional[Tuple[int, ...]]:
     """Return the full blocks that a sample keeps: one from each of equal strata, and the last; ``None`` for all.
 
@@ -125,7 +122,9 @@ def _pick_blocks(count: int, sample: float, shape: Tuple[int, ...]) -> Optional[
     strata = max(FEWEST, -int(-sample * whole // 1))
     if whole <= strata:
         return None
-    seed = _seed(shape)
+    seed = 0x243F6A88  # hexadecimal digits of pi; any constant would do, but it must never change
+    for size in shape:
+        seed = _mix((seed ^ size) & _MASK)
     picked = []
     for stratum in range(strata):
         first, behind = stratum * whole // strata, (stratum + 1) * whole // strata
@@ -133,13 +132,6 @@ def _pick_blocks(count: int, sample: float, shape: Tuple[int, ...]) -> Optional[
     if count % BLOCK == 0 and picked[-1] != whole - 1:
         picked.append(whole - 1)
     return tuple(picked)
-
-
-def _seed(shape: Tuple[int, ...]) -> int:
-    seed = 0x243F6A88
-    for size in shape:
-        seed = _mix((seed ^ size) & _MASK)
-    return seed
 
 
 def _mix(value: int) -> int:
@@ -152,10 +144,3 @@ def _mix(value: int) -> int:
     value ^= value >> 15
     value = value * 0x846CA68B & _MASK
     return value ^ value >> 16
-
-
-def _product(shape: Sequence[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count

@@ -48,7 +48,7 @@ _OF_TOOLKIT = ("version.cfg", "compiler/version.info", "runtime/version.info", "
 _USUAL_TOOLKIT = "/usr/local/Ascend/ascend-toolkit/latest"
 _NODES = ("nvidia[0-9]*", "davinci[0-9]*", "davinci_manager", "dri/renderD*", "kfd")
 _LONGEST = 1 << 20  # most bytes read from a version file
-_PATIENCE = 30.0  # seconds until the probe is given up: a network file system may be slow
+_PROBE_TIMEOUT = 30.0  # seconds until the probe is given up: a network file system may be slow
 
 
 def take_fingerprint(side: Side) -> dict[str, Any]:
@@ -80,22 +80,20 @@ def find_origins(side: Side, packages: Sequence[str]) -> dict[str, list[str]]:
     Raises:
         SideError: The interpreter is missing, cannot be executed or does not answer.
     """
-    found: dict[str, list[str]] = _probe(find_interpreter(side), "", packages)["origins"]
-    return found
+    origins: dict[str, list[str]] = _probe(find_interpreter(side), "", packages)["origins"]
+    return origins
 
 
 def find_drivers(variables: Mapping[str, str]) -> dict[str, str]:
     """Return ``path -> checksum`` of the files in which drivers and toolkits write their version."""
     homes = [*dict.fromkeys(variables[name] for name in _TOOLKITS if variables.get(name)), _USUAL_TOOLKIT]
     files = [*map(Path, _DRIVERS), *(Path(home) / name for home in homes for name in _OF_TOOLKIT)]
-    return {str(file): _checksum_file(file) for file in files if file.is_file() and os.access(file, os.R_OK)}
-
-
-def _checksum_file(file: Path) -> str:
-    """Return the checksum of the first MiB of a version file."""
-    # Read it instead of asking for size and time: files below /proc report a size of 0.
-    with file.open("rb") as stream:
-        return hashlib.blake2b(stream.read(_LONGEST), digest_size=16).hexdigest()
+    checksums: dict[str, str] = {}
+    for file in files:
+        if file.is_file() and os.access(file, os.R_OK):
+            with file.open("rb") as stream:  # size and time would be less work, but files below /proc report a size of 0
+                checksums[str(file)] = hashlib.blake2b(stream.read(_LONGEST), digest_size=16).hexdigest()
+    return checksums
 
 
 def find_interpreter(side: Side) -> str:
@@ -107,9 +105,9 @@ def find_interpreter(side: Side) -> str:
     if not side.interpreter:
         return sys.executable
     wanted = str(Path(side.interpreter).expanduser())
-    found = shutil.which(wanted)
-    if found is not None:
-        return found
+    executable = shutil.which(wanted)
+    if executable is not None:
+        return executable
     reason = "is not executable" if Path(wanted).is_file() else "does not exist"
     raise SideError(
         f"interpreter {side.interpreter} {reason}",
@@ -121,13 +119,13 @@ def _probe(executable: str, python_path: str, packages: Sequence[str] = ()) -> M
     folders = [folder for folder in python_path.split(os.pathsep) if folder]
     command = [executable, "-I", "-c", _PROBE, json.dumps(folders), json.dumps(list(packages))]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=True)
-        probed: Mapping[str, Any] = json.loads(done.stdout)
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT, check=True)
+        probed: Mapping[str, Any] = json.loads(answer.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        said = (getattr(error, "stderr", "") or "").splitlines()
+        printed = (getattr(error, "stderr", "") or "").splitlines()
         raise SideError(
             f"{executable} does not answer like a Python interpreter: {error}",
-            log=said[-5:],
+            log=printed[-5:],
             next_step="name the Python of this side, such as interpreter=/usr/bin/python3",
         ) from error
     return probed

@@ -40,7 +40,7 @@ _NEXT_STEPS = {
 }
 _STACK = ("Stack (most recent call first)", "Current thread 0x")  # how faulthandler begins the stack of the thread that counts
 _STACKS = ("Fatal Python error", *_STACK)  # how the output of faulthandler begins
-_MADE = {"environment": FACTS_FILE, "dump": HEADER_FILE, "noise": NOISE_FILE, "rehearse": REHEARSAL_FILE}
+_RESULT_FILES = {"environment": FACTS_FILE, "dump": HEADER_FILE, "noise": NOISE_FILE, "rehearse": REHEARSAL_FILE}
 
 
 @dataclass
@@ -152,14 +152,14 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
     try:
         with _open_log(folder) as log, (agents or Agents()).ask(path, name, side, environment, log, stays=stays) as agent:
             deadline = time.monotonic() + timeout if timeout else float("inf")
-            heard = _follow(agent, deadline, on_progress or (lambda _: None), log)
+            outcome = _follow(agent, deadline, on_progress or (lambda _: None), log)
     finally:
         _redact_log(folder / LOG_FILE)
-    if heard.timed_out:
+    if outcome.timed_out:
         message = f"the {name} side did not finish within {timeout:g} s and was stopped"
         raise SideError(message, log=read_last_lines(folder), next_step="allow it more time: capture.timeout=2h")
-    _check_end(agent.process.returncode if heard.code is None else heard.code, heard, name, folder)
-    if not (folder / _MADE[str(request["action"])]).is_file():
+    _check_end(agent.process.returncode if outcome.code is None else outcome.code, outcome, name, folder)
+    if not (folder / _RESULT_FILES[str(request["action"])]).is_file():
         raise SideError(
             f"the agent of the {name} side ended without a result",
             log=read_last_lines(folder),
@@ -169,6 +169,8 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
 
 def imply_variables(request: Mapping[str, Any]) -> dict[str, str]:
     """Return the environment variables that the request needs and that must be set before Python or a driver starts."""
+    # PYTHONHASHSEED is read when Python starts, the others when torch, cuBLAS, HCCL or transformers are loaded. The autoload
+    # would import torch_npu into a side that asks for another device.
     determinism = request.get("determinism", {})
     seed, algorithms = determinism.get("seed", 0), determinism.get("algorithms", "warn")
     wanted = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
@@ -261,9 +263,9 @@ def _redact_log(log: Path) -> None:
     with contextlib.suppress(OSError):
         with log.open("rb") as source, clean.open("wb") as target:
             while lines := source.readlines(_BLOCK):
-                said = b"".join(lines).decode("utf-8", "surrogateescape")
-                shown = redaction.redact_text(said)
-                changed |= shown != said
+                text = b"".join(lines).decode("utf-8", "surrogateescape")  # so that bytes that are not UTF-8 stay as they are
+                shown = redaction.redact_text(text)
+                changed |= shown != text
                 target.write(shown.encode("utf-8", "surrogateescape"))
         if changed:
             clean.replace(log)
@@ -284,7 +286,7 @@ def _start(words: Sequence[str], environment: Mapping[str, str], log: IO[bytes],
     # Read in a thread: a blocking read of the pipe could not be given a timeout.
     assert process.stdout is not None
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_read_lines, args=(process.stdout, lines), daemon=True).start()
+    threading.Thread(target=_put_lines, args=(process.stdout, lines), daemon=True).start()
     return _Agent(process, lines)
 
 
@@ -306,38 +308,38 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
         os.killpg(process.pid, number)
 
 
-def _follow(agent: _Agent, deadline: float, say: Callable[[str], None], log: IO[bytes]) -> _Outcome:
+def _follow(agent: _Agent, deadline: float, on_progress: Callable[[str], None], log: IO[bytes]) -> _Outcome:
     """Pass on an agent's events until its request is done, the process has ended, or the deadline has passed."""
-    heard, process = _Outcome(), agent.process
+    outcome, process = _Outcome(), agent.process
     while True:
         if time.monotonic() > deadline:
-            heard.timed_out = True
-            return heard
+            outcome.timed_out = True
+            return outcome
         try:
             line = agent.lines.get(timeout=min(_TICK, max(0.0, deadline - time.monotonic())))
         except queue.Empty:
             if process.poll() is not None:  # it has ended, but a child that it left behind keeps the pipe open: no end of file
-                return heard
+                return outcome
             continue
-        if not line:
+        if not line:  # end of file: the process is about to end
             break
-        _hear(line, heard, say, log)
-        if heard.code is not None:
+        _handle_line(line, outcome, on_progress, log)
+        if outcome.code is not None:
             agent.waits = True
-            return heard
+            return outcome
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(None if deadline == float("inf") else max(0.0, deadline - time.monotonic()))
-    heard.timed_out = process.poll() is None
-    return heard
+    outcome.timed_out = process.poll() is None
+    return outcome
 
 
-def _read_lines(stream: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
+def _put_lines(stream: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
     for line in stream:
         lines.put(line)
-    lines.put(b"")
+    lines.put(b"")  # the end of the file
 
 
-def _hear(line: bytes, heard: _Outcome, say: Callable[[str], None], log: IO[bytes]) -> None:
+def _handle_line(line: bytes, outcome: _Outcome, on_progress: Callable[[str], None], log: IO[bytes]) -> None:
     """Handle one line of stdout: an event of the agent, or output of a launcher, which goes to the log."""
     try:
         event = intake.parse_json(line)
@@ -346,27 +348,19 @@ def _hear(line: bytes, heard: _Outcome, say: Callable[[str], None], log: IO[byte
         log.write(line)
         return
     if kind == "error":
-        heard.error = event
+        outcome.error = event
     elif kind == "done":
-        heard.code = int(event["code"])
+        outcome.code = int(event["code"])
     else:
-        say(str(event.get("text", "")))
+        on_progress(str(event.get("text", "")))
 
 
-def _check_end(code: int, heard: _Outcome, name: str, folder: Path) -> None:
-    if heard.error:
-        raise SideError(f"{name}: {heard.error['message']}", next_step=heard.error.get("next_step", ""))
+def _check_end(code: int, outcome: _Outcome, name: str, folder: Path) -> None:
+    if outcome.error:
+        raise SideError(f"{name}: {outcome.error['message']}", next_step=outcome.error.get("next_step", ""))
     if code == 0:
         return
-    by = _signal_name(code)
-    why = f"was killed by {by}" if by else f"ended with exit code {code}"
-    raise SideError(f"the agent of the {name} side {why}", log=read_last_lines(folder), next_step=_NEXT_STEPS.get(by, ""))
-
-
-def _signal_name(code: int) -> str:
-    """Return the name of the signal behind an exit code, or ``""``: -9 from Python, 137 (128 + 9) from a shell."""
-    number = -code if code < 0 else code - 128
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return ""
+    number = -code if code < 0 else code - 128  # signal 9 is -9 for Python and 137 for a shell
+    killer = signal.Signals(number).name if number in set(signal.Signals) else ""
+    why = f"was killed by {killer}" if killer else f"ended with exit code {code}"
+    raise SideError(f"the agent of the {name} side {why}", log=read_last_lines(folder), next_step=_NEXT_STEPS.get(killer, ""))

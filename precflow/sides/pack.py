@@ -7,7 +7,6 @@ import io
 import os
 import tempfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import platformdirs
@@ -18,14 +17,7 @@ from precflow.files import replacing
 
 NAME = "precflow-agent.pyz"
 _PACKAGE = Path(precflow.__file__).resolve().parent
-_TIMESTAMP = (
-    1980,
-    1,
-    1,
-    0,
-    0,
-    0,
-)  # the oldest time a zip file can hold; fixed, so that the same sources give the same bytes
+_TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the oldest that a zip file can hold; fixed: the same sources give the same bytes
 _SHEBANG = b"#!/usr/bin/env python3\n"
 _ENTRY_SCRIPT = '''\
 """Checks the interpreter before anything newer than Python 3.5 is read."""
@@ -86,14 +78,9 @@ def pack_bytes() -> bytes:
     buffer.seek(0, os.SEEK_END)
     with zipfile.ZipFile(buffer, "a", compression=zipfile.ZIP_DEFLATED) as archive:
         _add(archive, "__main__.py", _ENTRY_SCRIPT.encode())
-        for source in _sources():
+        for source in (_PACKAGE / "__init__.py", *sorted((_PACKAGE / "agent").rglob("*.py"))):
             _add(archive, source.relative_to(_PACKAGE.parent).as_posix(), source.read_bytes())
     return buffer.getvalue()
-
-
-def _sources() -> Iterator[Path]:
-    yield _PACKAGE / "__init__.py"
-    yield from sorted((_PACKAGE / "agent").rglob("*.py"))
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:

@@ -133,9 +133,10 @@ def read_argument_names(function: Any, *, skipped: int = 0) -> ArgumentNames:
         function: A function, or a module, whose forward is read.
         skipped: Number of leading parameters to leave out, because they are passed by position.
     """
-    written = function.forward if isinstance(function, torch.nn.Module) else function
+    # The signature of a module is that of its __call__, which takes anything.
+    called = function.forward if isinstance(function, torch.nn.Module) else function
     try:
-        parameters = list(inspect.signature(written).parameters.values())[skipped:]
+        parameters = list(inspect.signature(called).parameters.values())[skipped:]
     except (TypeError, ValueError):  # some built-ins have none
         return ArgumentNames((), (), any_name=True)
     named = [each for each in parameters if each.kind in _BY_NAME]
@@ -148,8 +149,9 @@ def find_own_loss(output: Any) -> Any:
     """Return the loss that a model computes itself: ``loss`` of its output, or a single number; ``None`` if there is none."""
     if isinstance(output, torch.Tensor):
         return output if output.dim() == 0 else None
-    found = output.get("loss") if isinstance(output, Mapping) else None
-    return getattr(output, "loss", None) if found is None else found
+    # The outputs of transformers are mappings and have an attribute too; other libraries return a dict or a plain object.
+    loss = output.get("loss") if isinstance(output, Mapping) else None
+    return getattr(output, "loss", None) if loss is None else loss
 
 
 def _check_loss(loss: Any, who: str) -> torch.Tensor:
@@ -175,16 +177,14 @@ def _build_loss(request: Request, where: torch.device) -> Any:
     spec = request.workload.get("loss")
     if not spec:
         return None
-    made = resolve.build(spec, key="workload.loss", trusted=request.trusted)
-    if not callable(made):
-        message = "workload.loss: %s returned a %s; expected a function loss(output, ...)" % (
-            spec["_target_"],
-            type(made).__name__,
-        )
+    loss = resolve.build(spec, key="workload.loss", trusted=request.trusted)
+    if not callable(loss):
+        returned = type(loss).__name__
+        message = "workload.loss: %s returned a %s; expected a function loss(output, ...)" % (spec["_target_"], returned)
         raise AgentError("workload", message, "let it return the function, not what the function computes")
-    if isinstance(made, torch.nn.Module):
-        place_model(made, element_type(request.dtype), where)
-    return made
+    if isinstance(loss, torch.nn.Module):  # it may have weights of its own, such as the weight of each class
+        place_model(loss, element_type(request.dtype), where)
+    return loss
 
 
 def _build_optimizer(request: Request, model: torch.nn.Module) -> Optional[torch.optim.Optimizer]:
@@ -195,15 +195,14 @@ def _build_optimizer(request: Request, model: torch.nn.Module) -> Optional[torch
             raise AgentError("bad_request", "capture.phase has optimizer, and workload.optimizer is not set", step)
         return None
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    # Torch's own optimizers call it `params`. A factory of the user may ask for the model, to group its weights by name.
     offered = {"params": trained, "parameters": trained, "model": model}
-    made = resolve.build(spec, key="workload.optimizer", trusted=request.trusted, **offered)
-    if not isinstance(made, torch.optim.Optimizer):
-        message = "workload.optimizer: %s returned a %s; expected a torch.optim.Optimizer" % (
-            spec["_target_"],
-            type(made).__name__,
-        )
+    optimizer = resolve.build(spec, key="workload.optimizer", trusted=request.trusted, **offered)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        returned = type(optimizer).__name__
+        message = "workload.optimizer: %s returned a %s; expected a torch.optim.Optimizer" % (spec["_target_"], returned)
         raise AgentError("workload", message, "let it take `params` or `model` and return the optimizer")
-    if read_argument_names(made.step).required:
+    if read_argument_names(optimizer.step).required:
         message = "workload.optimizer: %s calls the step itself (a closure), which cannot be recorded" % spec["_target_"]
         raise AgentError("unsupported", message, "choose one whose step() takes nothing")
-    return made
+    return optimizer

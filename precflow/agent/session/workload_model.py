@@ -154,14 +154,14 @@ def build_inputs(request: Request, model: torch.nn.Module) -> Dict[str, Any]:
             Exceptions of the factory itself pass through.
     """
     spec = _section(request, "inputs")
-    made = resolve.build(spec, key="workload.inputs", trusted=request.trusted)
-    if isinstance(made, Mapping):
-        return {str(name): value for name, value in made.items()}
-    if not isinstance(made, (tuple, list)):
-        message = "workload.inputs: %s returned a %s" % (spec["_target_"], type(made).__name__)
+    inputs = resolve.build(spec, key="workload.inputs", trusted=request.trusted)
+    if isinstance(inputs, Mapping):
+        return {str(name): value for name, value in inputs.items()}
+    if not isinstance(inputs, (tuple, list)):
+        message = "workload.inputs: %s returned a %s" % (spec["_target_"], type(inputs).__name__)
         raise AgentError("workload", message, "return a dict of keyword arguments of the model's forward, or a tuple")
     try:
-        return dict(inspect.signature(model.forward).bind(*made).arguments)
+        return dict(inspect.signature(model.forward).bind(*inputs).arguments)
     except TypeError as error:
         raise AgentError("workload", "workload.inputs: the tuple does not fit the model's forward: %s" % error) from error
 

@@ -6,7 +6,7 @@ import difflib
 import importlib
 import inspect
 import sys
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 from precflow.agent.contract import FACTORIES, SHIPPED, is_trusted
 from precflow.agent.failures import AgentError
@@ -45,10 +45,17 @@ def build(spec: Mapping[str, Any], *, key: str, trusted: Sequence[str], **offere
     target = str(spec[_TARGET])
     function = resolve(target, key=key, trusted=trusted)
     arguments = {name: value for name, value in spec.items() if name != _TARGET}
-    signature = _read_signature(function)
+    try:
+        signature: Optional[inspect.Signature] = inspect.signature(function)
+    except (TypeError, ValueError):  # some built-ins have none
+        signature = None
     if signature is not None:
         arguments = {**{name: value for name, value in offered.items() if name in signature.parameters}, **arguments}
-        _check_arguments(signature, arguments, target=target, key=key)
+        try:  # before the call: a TypeError from inside the function must not look like a mistake of the recipe
+            signature.bind(**arguments)
+        except TypeError as error:
+            message = "%s: %s%s cannot be called: %s" % (key, target, signature, error)
+            raise AgentError("workload", message, "give arguments by name below %s" % key) from error
     return function(**arguments)
 
 
@@ -92,18 +99,3 @@ def _import_module(name: str, key: str) -> Any:
             raise  # the module exists, but one of its own imports is missing: the traceback says which
         message = "%s: no module %s in this side's interpreter (%s) nor in the import paths" % (key, error.name, sys.executable)
         raise AgentError("workload", message, "install it there, or run precflow in the folder that holds it") from error
-
-
-def _read_signature(function: Callable[..., Any]) -> Any:
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):  # some built-ins have none
-        return None
-
-
-def _check_arguments(signature: inspect.Signature, arguments: Mapping[str, Any], *, target: str, key: str) -> None:
-    try:
-        signature.bind(**arguments)
-    except TypeError as error:
-        message = "%s: %s%s cannot be called: %s" % (key, target, signature, error)
-        raise AgentError("workload", message, "give arguments by name below %s" % key) from error

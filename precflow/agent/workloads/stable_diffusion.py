@@ -59,7 +59,10 @@ def text_encoder(weights: str = SEEDED, layers: int = 0) -> torch.nn.Module:
     _stay_offline()
     configuration = _read_configuration(weights)
     if layers:
-        _set_layers(configuration, weights, layers)
+        if weights != SEEDED or not 0 < layers <= CONFIGURATION["num_hidden_layers"]:
+            message = "text_encoder: layers=%r; a number from 1 to %d, and only with weights=seeded"
+            raise AgentError("workload", message % (layers, CONFIGURATION["num_hidden_layers"]))
+        configuration.num_hidden_layers = layers
     model = _build_uninitialized(configuration)
     if weights == SEEDED:
         _fill_seeded(model)
@@ -87,8 +90,15 @@ def prompts(token_ids: Sequence[Sequence[int]], texts: Sequence[str] = (), token
     rows = _tokenize(texts, tokenizer) if tokenizer and texts else [list(row) for row in token_ids]
     if not rows:
         raise AgentError("workload", "prompts: no prompt was given")
+    last = CONFIGURATION["vocab_size"] - 1
     for number, row in enumerate(rows):
-        _check_prompt(number, row)
+        if len(row) > POSITIONS:
+            message = "prompts: prompt %d has %d tokens; the model takes %d" % (number, len(row), POSITIONS)
+            raise AgentError("workload", message)
+        outside = [token for token in row if not isinstance(token, int) or not 0 <= token <= last]
+        if outside:
+            message = "prompts: prompt %d holds %r; tokens are numbers from 0 to %d" % (number, outside[0], last)
+            raise AgentError("workload", message)
     return {"input_ids": torch.tensor([row + [END] * (POSITIONS - len(row)) for row in rows], dtype=torch.int64, device="cpu")}
 
 
@@ -108,13 +118,6 @@ def _read_configuration(weights: str) -> Any:
     return configuration
 
 
-def _set_layers(configuration: Any, weights: str, layers: int) -> None:
-    if weights != SEEDED or not 0 < layers <= CONFIGURATION["num_hidden_layers"]:
-        message = "text_encoder: layers=%r; a number from 1 to %d, and only with weights=seeded"
-        raise AgentError("workload", message % (layers, CONFIGURATION["num_hidden_layers"]))
-    configuration.num_hidden_layers = layers
-
-
 def _build_uninitialized(configuration: Any) -> torch.nn.Module:
     """Build the model without the seconds that initializing takes: on the meta device, then in uninitialized memory."""
     import torch
@@ -127,7 +130,7 @@ def _build_uninitialized(configuration: Any) -> torch.nn.Module:
             raise AgentError(
                 "workload", "CLIPTextModel of this transformers has a buffer %s that precflow does not know" % name
             )
-        with torch.no_grad():
+        with torch.no_grad():  # position_ids are 0, 1, 2, ...; to_empty has left anything in them
             buffer.copy_(torch.arange(buffer.shape[-1], device="cpu").expand_as(buffer))
     return model
 
@@ -139,7 +142,11 @@ def _fill_seeded(model: torch.nn.Module) -> None:
     seed = torch.initial_seed()
     for name, parameter in model.named_parameters():
         mean, deviation = _distribution(name)
-        generator = torch.Generator(device="cpu").manual_seed(_seed_of(name, seed))
+        # A seed for each name, so that neither the order of the parameters nor the prefix, which differ between versions of
+        # transformers, changes a weight.
+        bare = name[len(_PREFIX) :] if name.startswith(_PREFIX) else name
+        digest = hashlib.blake2b(("%d %s" % (seed, bare)).encode(), digest_size=7).digest()
+        generator = torch.Generator(device="cpu").manual_seed(int.from_bytes(digest, "little"))
         with torch.no_grad():
             parameter.normal_(mean, deviation, generator=generator) if deviation else parameter.fill_(mean)
 
@@ -158,33 +165,15 @@ def _distribution(name: str) -> Tuple[float, float]:
     return 0.0, (2 * width) ** -0.5 if "fc1" in name else width**-0.5 * (2 * layers) ** -0.5
 
 
-def _seed_of(name: str, seed: int) -> int:
-    bare = name[len(_PREFIX) :] if name.startswith(_PREFIX) else name
-    return int.from_bytes(hashlib.blake2b(("%d %s" % (seed, bare)).encode(), digest_size=7).digest(), "little")
-
-
 def _tokenize(texts: Sequence[str], folder: str) -> List[List[int]]:
     _stay_offline()
-    place = os.path.expanduser(folder)
+    path = os.path.expanduser(folder)
     # Without these files, some versions of transformers make up a vocabulary instead of failing.
-    if not any(os.path.isfile(os.path.join(place, name)) for name in _VOCABULARIES):
+    if not any(os.path.isfile(os.path.join(path, name)) for name in _VOCABULARIES):
         expected = " or ".join(_VOCABULARIES)
         raise AgentError("workload", "workload.inputs.tokenizer=%s is not a folder with %s" % (folder, expected))
     try:
-        tokenizer = require("transformers").CLIPTokenizer.from_pretrained(place)
+        tokenizer = require("transformers").CLIPTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
         raise AgentError("workload", "workload.inputs.tokenizer=%s cannot be loaded: %s" % (folder, error)) from error
     return [list(row) for row in tokenizer(list(texts), truncation=True, max_length=POSITIONS)["input_ids"]]
-
-
-def _check_prompt(number: int, row: Sequence[int]) -> None:
-    if len(row) > POSITIONS:
-        raise AgentError("workload", "prompts: prompt %d has %d tokens; the model takes %d" % (number, len(row), POSITIONS))
-    outside = [token for token in row if not isinstance(token, int) or not 0 <= token < CONFIGURATION["vocab_size"]]
-    if outside:
-        message = "prompts: prompt %d holds %r; tokens are numbers from 0 to %d" % (
-            number,
-            outside[0],
-            CONFIGURATION["vocab_size"] - 1,
-        )
-        raise AgentError("workload", message)

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Dict, List, Mapping, Sequence
 
 from precflow.agent.failures import AgentError
+from precflow.agent.workloads.extras import require
 
 if TYPE_CHECKING:
     import torch
@@ -32,8 +33,9 @@ def load(model: torch.nn.Module, path: str, *, prefixes: Sequence[str] = (), ign
     """
     wanted = model.state_dict()
     found = {_match_key(key, wanted, prefixes): value for key, value in read(path).items()}
+    misshapen = [key for key in wanted if key in found and wanted[key].shape != found[key].shape]
     problems = [
-        *_describe_wrong_shapes(wanted, found),
+        *("%s has shape %s, expected %s" % (key, list(found[key].shape), list(wanted[key].shape)) for key in misshapen),
         *("%s is missing" % key for key in wanted if key not in found),
         *("%s is not in the model" % key for key in found if key not in wanted and not key.endswith(tuple(ignored))),
     ]
@@ -87,41 +89,22 @@ def _read_index(index: str) -> List[str]:
 
 
 def _read_file(path: str) -> Dict[str, torch.Tensor]:
-    if path.endswith(".safetensors"):
-        return _read_safetensors(path)
-    if path.endswith((".bin", ".pt", ".pth")):
-        return _read_pickle(path)
-    message = "weights %s: unknown kind of file; expected .safetensors, .bin, .pt or .pth" % path
-    raise AgentError("workload", message, _NEXT_STEP)
-
-
-def _read_safetensors(path: str) -> Dict[str, torch.Tensor]:
-    from precflow.agent.workloads.extras import require
-
-    loader = require("safetensors.torch")
-    try:
-        return dict(loader.load_file(path))
-    except Exception as error:  # safetensors' own class, OSError or ValueError, depending on what is broken
-        raise _unreadable_error(path, error) from error
-
-
-def _read_pickle(path: str) -> Dict[str, torch.Tensor]:
     import torch
 
+    if not path.endswith((".safetensors", ".bin", ".pt", ".pth")):
+        message = "weights %s: unknown kind of file; expected .safetensors, .bin, .pt or .pth" % path
+        raise AgentError("workload", message, _NEXT_STEP)
+    safetensors = require("safetensors.torch") if path.endswith(".safetensors") else None
     try:
-        return dict(torch.load(path, map_location="cpu", weights_only=True))
-    except Exception as error:  # errors of pickle, zip or torch, depending on what is broken
-        raise _unreadable_error(path, error) from error
-
-
-def _unreadable_error(path: str, error: Exception) -> AgentError:
-    size = "%d bytes" % os.path.getsize(path) if os.path.exists(path) else "missing"
-    message = "weights %s cannot be read (%s): %s" % (
-        path,
-        size,
-        str(error).splitlines()[0] if str(error) else type(error).__name__,
-    )
-    return AgentError("workload", message, "is the file complete? compare its size with the source, and copy it again")
+        if safetensors is not None:
+            return dict(safetensors.load_file(path))
+        return dict(torch.load(path, map_location="cpu", weights_only=True))  # weights_only: a pickle can run any code
+    except Exception as error:  # OSError, ValueError, or a class of safetensors, pickle, zip or torch: whatever is broken
+        size = "%d bytes" % os.path.getsize(path) if os.path.exists(path) else "missing"
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        message = "weights %s cannot be read (%s): %s" % (path, size, reason)
+        step = "is the file complete? compare its size with the source, and copy it again"
+        raise AgentError("workload", message, step) from error
 
 
 def _match_key(key: str, wanted: Mapping[str, object], prefixes: Sequence[str]) -> str:
@@ -132,8 +115,3 @@ def _match_key(key: str, wanted: Mapping[str, object], prefixes: Sequence[str]) 
         *(prefix + key for prefix in prefixes),
     ]
     return next((name for name in candidates if name in wanted), key)
-
-
-def _describe_wrong_shapes(wanted: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> List[str]:
-    common = [key for key in wanted if key in found and wanted[key].shape != found[key].shape]
-    return ["%s has shape %s, expected %s" % (key, list(found[key].shape), list(wanted[key].shape)) for key in common]
