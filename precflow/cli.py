@@ -25,7 +25,7 @@ from precflow.config.suggestions import did_you_mean
 from precflow.dumps import bus_errors
 from precflow.dumps.garbage import freezing_allowed
 from precflow.errors import ConfigError, PrecflowError, StoreError
-from precflow.verbs import VERBS, json_error
+from precflow.verbs import VERBS, error_as_json
 
 if TYPE_CHECKING:
     from precflow.run.runner import Outcome
@@ -243,7 +243,7 @@ def _jobs(ended: Sequence[_Ended], code: int) -> str:
 def _refused(error: PrecflowError, *, as_json: bool) -> int:
     _traceback()
     if as_json:
-        streams.write_json(json_error(error))
+        streams.write_json(error_as_json(error))
     streams.say(f" {error}")
     return 2
 

@@ -13,7 +13,7 @@ from precflow.errors import ConfigError, PrecflowError
 from precflow.streams import printable, say, write
 from precflow.streams import write_json as print_json
 
-__all__ = ["VERBS", "json_error", "parser", "print_json", "say", "table", "write"]
+__all__ = ["VERBS", "error_as_json", "format_table", "make_parser", "print_json", "say", "write"]
 
 VERBS: Mapping[str, str] = {
     "ls": "recipes, or another group: ls site, ls emulate, ls standard...",
@@ -58,36 +58,38 @@ class _Parser(argparse.ArgumentParser):
         super().error(printable(message))  # the message repeats what was typed, which may hold control characters
 
 
-def parser(verb: str, usage: str) -> argparse.ArgumentParser:
+def make_parser(verb: str, usage: str) -> argparse.ArgumentParser:
     """Return an argument parser with the options that every verb has: ``--json`` and ``--config-dir``."""
-    made = _Parser(
+    options = _Parser(
         prog=f"precflow {verb}",
         usage=f"precflow {verb} {usage} [--json] [--config-dir DIR]",
         description=VERBS[verb],
         allow_abbrev=False,
     )
-    made.add_argument("--json", action="store_true", help="print one JSON object on stdout")
-    made.add_argument(
+    options.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    options.add_argument(
         "--config-dir", "-cd", type=Path, action="append", default=[], metavar="DIR", help="a folder with recipes/ and site/"
     )
-    return made
+    return options
 
 
-def json_error(error: PrecflowError) -> dict[str, Any]:
+def error_as_json(error: PrecflowError) -> dict[str, Any]:
     """Return an error as plain data for ``--json``."""
     problems = error.problems if isinstance(error, ConfigError) else ()
     rows = [{"place": problem.place, "key": problem.key.strip(), "message": problem.message} for problem in problems]
     return {"error": error.message, "problems": rows, "next_step": error.next_step}
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
+def format_table(rows: Sequence[Sequence[str]]) -> str:
     """Return rows as text in aligned columns; a wide character, such as a Chinese one, takes two places."""
     rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
-    lines = ("   ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    widths = [max(_count_columns(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
+    lines = (
+        "   ".join(cell + " " * (width - _count_columns(cell)) for cell, width in zip(row, widths, strict=True)) for row in rows
+    )
     return "\n".join(f" {line.rstrip()}" for line in lines)
 
 
-def _width(text: str) -> int:
+def _count_columns(text: str) -> int:
     # Unicode's classes W (wide) and F (full width) take two columns of a terminal, all others one.
     return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)

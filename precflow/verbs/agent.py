@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from precflow.errors import StoreError
-from precflow.verbs import parser, print_json, say
+from precflow.verbs import make_parser, print_json, say
 
 _NAME = "precflow-agent.pyz"
 
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     from precflow.sides.pack import build
 
-    options = parser("agent", "[DEST]")
+    options = make_parser("agent", "[DEST]")
     options.add_argument("destination", nargs="?", type=Path, default=Path(_NAME), metavar="DEST", help="a file or a folder")
     chosen = options.parse_args(arguments)
     destination = chosen.destination.expanduser()

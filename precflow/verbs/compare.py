@@ -15,7 +15,7 @@ from precflow.errors import DumpError, StoreError
 from precflow.files import write_text
 from precflow.judgement.verdicts import EXIT_CODES
 from precflow.streams import is_unicode
-from precflow.verbs import parser, print_json, write
+from precflow.verbs import make_parser, print_json, write
 
 if TYPE_CHECKING:
     from precflow.dumps.lookup import FoundRecord
@@ -33,26 +33,26 @@ def main(arguments: Sequence[str]) -> int:
         DumpError: There is no such dump or record.
         StoreError: The result cannot be written.
     """
-    chosen = _parser().parse_args(arguments)
+    chosen = _make_options().parse_args(arguments)
     from precflow.run.find_dumps import open_named_dump
 
     reference, target = open_named_dump(chosen.reference), open_named_dump(chosen.target)
     if chosen.record:
-        return _record(reference, target, chosen)
+        return _compare_record(reference, target, chosen)
     from precflow.stages.two_dumps import compare_dumps
 
     team = team_folders("rule", list_folders(chosen.config_dir))
     model = compare_dumps(
         reference, target, command=shlex.join(["precflow", "compare", *map(redaction.redact_word, arguments)]), team=team
     )
-    written = _write(model, chosen.output)
+    written = _write_files(model, chosen.output)
     code = EXIT_CODES[model.verdict.verdict]
-    _say(model, written, code, as_json=chosen.json)
+    _print_outcome(model, written, code, as_json=chosen.json)
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
-    options = parser("compare", "REFERENCE TARGET [--record NAME] [--output FOLDER]")
+def _make_options() -> argparse.ArgumentParser:
+    options = make_parser("compare", "REFERENCE TARGET [--record NAME] [--output FOLDER]")
     options.add_argument("reference", metavar="REFERENCE", help="a dump's folder, or RUN:reference")
     options.add_argument("target", metavar="TARGET", help="a dump's folder, or RUN:target")
     options.add_argument("--record", default="", metavar="NAME", help="one record in full: an identity, or the name of a call")
@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     return options
 
 
-def _write(model: ReportModel, folder: Path) -> list[Path]:
+def _write_files(model: ReportModel, folder: Path) -> list[Path]:
     """Write the result files into a folder and return their paths. No file is ever left half written."""
     from precflow.report import result_csv, result_json
 
@@ -79,7 +79,7 @@ def _write(model: ReportModel, folder: Path) -> list[Path]:
     return [folder / name for name in texts]
 
 
-def _say(model: ReportModel, written: Sequence[Path], code: int, *, as_json: bool) -> None:
+def _print_outcome(model: ReportModel, written: Sequence[Path], code: int, *, as_json: bool) -> None:
     from precflow.report import result_json
     from precflow.report.terminal import count_columns, render_summary
 
@@ -88,22 +88,20 @@ def _say(model: ReportModel, written: Sequence[Path], code: int, *, as_json: boo
         print_json({**outcome, "counts": dict(model.verdict.counts), "reasons": result_json.make_strict(model.verdict.reasons)})
         return
     plain = not is_unicode(sys.stdout)
-    told = render_summary(model, report_path="", exit_code=code, columns=count_columns(sys.stdout), ascii_only=plain).split(
-        "\n"
-    )
+    columns = count_columns(sys.stdout)
+    summary = render_summary(model, report_path="", exit_code=code, columns=columns, ascii_only=plain).split("\n")
     # The summary ends with the line "exit N", and the files are named above it, where a run names its report.
-    lines = [*told[:-1], f"   result      {written[0]}   {written[1].name}", told[-1]]
-    write("\n".join(lines))
+    write("\n".join([*summary[:-1], f"   result      {written[0]}   {written[1].name}", summary[-1]]))
 
 
-def _record(reference: Dump, target: Dump, chosen: argparse.Namespace) -> int:
+def _compare_record(reference: Dump, target: Dump, chosen: argparse.Namespace) -> int:
     from precflow.comparison.detail.as_json import plain, plain_record
     from precflow.comparison.detail.record import examine_record
     from precflow.report.screens.two_records import show_pair
     from precflow.stages.determinism import reproduce
     from precflow.stages.two_dumps import SAME, compare_record
 
-    left, right = _both(reference, target, chosen.record)
+    left, right = _find_on_both_sides(reference, target, chosen.record)
     row = compare_record(reference, target, left, right)
     detail = examine_record(reference, target, left, right)
     doubts = reproduce(reference, target, SAME).blockers
@@ -113,10 +111,10 @@ def _record(reference: Dump, target: Dump, chosen: argparse.Namespace) -> int:
         from precflow.verbs.inspect import show
 
         show(show_pair(row, detail, doubts))
-    return _code(row)
+    return _decide_exit_code(row)
 
 
-def _both(reference: Dump, target: Dump, text: str) -> tuple[FoundRecord, FoundRecord]:
+def _find_on_both_sides(reference: Dump, target: Dump, text: str) -> tuple[FoundRecord, FoundRecord]:
     """Return the record that a text names, on both sides.
 
     Raises:
@@ -128,8 +126,7 @@ def _both(reference: Dump, target: Dump, text: str) -> tuple[FoundRecord, FoundR
         left = lookup.find(reference, text)
     except DumpError:
         # The error says that the reference has no such record. If the target has it, that is the better message.
-        there = [one for one in lookup.list_records(target) if one.text == text]
-        if there:
+        if any(record.text == text for record in lookup.list_records(target)):
             raise DumpError(f"only the target has {text}", next_step=f"precflow inspect {target.path} '{text}'") from None
         raise
     right = lookup.find_same(target, left, among=reference)
@@ -139,7 +136,7 @@ def _both(reference: Dump, target: Dump, text: str) -> tuple[FoundRecord, FoundR
     return left, right
 
 
-def _code(row: Row) -> int:
+def _decide_exit_code(row: Row) -> int:
     """Return the exit code of comparing this record alone."""
     from precflow.judgement.verdicts import MISALIGNED_STATUSES
 

@@ -19,7 +19,7 @@ from precflow.dumps.overview import describe_kept
 from precflow.dumps.reader import Dump
 from precflow.errors import ConfigError, DumpError, StoreError
 from precflow.report.wording import plural
-from precflow.verbs import parser, print_json, say, write
+from precflow.verbs import make_parser, print_json, say, write
 
 FORMATS = ("npy", "txt")
 INDEX = "records.json"  # written beside the files of several records; says which file holds which record
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         DumpError: There is no such dump or record, or the dump stored the tensor of no matching record.
         StoreError: A file exists already, or cannot be written.
     """
-    chosen = _parser().parse_args(arguments)
+    chosen = _make_options().parse_args(arguments)
     if chosen.to not in FORMATS:
         raise ConfigError(
             f"--to {chosen.to}: no such format.{did_you_mean(chosen.to, FORMATS)}   Formats: {', '.join(FORMATS)}"
@@ -65,20 +65,20 @@ def main(arguments: Sequence[str]) -> int:
 
     dump = open_named_dump(chosen.dump)
     many = lookup.is_pattern(chosen.record)
-    found = lookup.find_matching(dump, chosen.record) if many else [lookup.find(dump, chosen.record)]
-    stored = [one for one in found if one.record.stored]
+    matches = lookup.find_matching(dump, chosen.record) if many else [lookup.find(dump, chosen.record)]
+    stored = [match for match in matches if match.record.stored]
     if not stored:
-        raise _nothing(dump, found, chosen.record)
-    files = _files(stored, chosen, many=many)
-    done = [_written(dump, one, file, chosen) for one, file in zip(stored, files, strict=True)]
+        raise _nothing_stored_error(dump, matches, chosen.record)
+    files = _choose_files(stored, chosen, many=many)
+    done = [_convert(dump, one, file, chosen) for one, file in zip(stored, files, strict=True)]
     if many:
-        _index(files[0].parent, done)
-    _say(done, left_out=len(found) - len(stored), as_json=chosen.json)
+        _write_index(files[0].parent, done)
+    _print_outcome(done, left_out=len(matches) - len(stored), as_json=chosen.json)
     return 0 if all(one.file for one in done) else 2
 
 
-def _parser() -> argparse.ArgumentParser:
-    options = parser("convert", "DUMP RECORD --to npy|txt [--output PATH] [--raw] [--force]")
+def _make_options() -> argparse.ArgumentParser:
+    options = make_parser("convert", "DUMP RECORD --to npy|txt [--output PATH] [--raw] [--force]")
     options.add_argument("dump", metavar="DUMP", help="a dump's folder, or RUN:reference")
     options.add_argument("record", metavar="RECORD", help="an identity, the name of a call, or a pattern with * ? [abc]")
     options.add_argument("--to", required=True, metavar="|".join(FORMATS), help="what to write")
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     return options
 
 
-def _files(stored: Sequence[FoundRecord], chosen: argparse.Namespace, *, many: bool) -> list[Path]:
+def _choose_files(stored: Sequence[FoundRecord], chosen: argparse.Namespace, *, many: bool) -> list[Path]:
     """Return the file for each tensor, after checking that no such file exists and that the disk has room for all of them.
 
     Raises:
@@ -98,21 +98,21 @@ def _files(stored: Sequence[FoundRecord], chosen: argparse.Namespace, *, many: b
     output = chosen.output.expanduser() if chosen.output else (_MANY if many else Path())
     folder = output if many or output.is_dir() else output.parent
     files = [folder / name for name in names] if many or output.is_dir() else [output]
-    there = [file for file in files if file.exists()]
-    if there and not chosen.force:
+    existing = [file for file in files if file.exists()]
+    if existing and not chosen.force:
         raise StoreError(
-            f"{there[0]} exists" + (f", and {len(there) - 1} more" if len(there) > 1 else ""),
+            f"{existing[0]} exists" + (f", and {len(existing) - 1} more" if len(existing) > 1 else ""),
             next_step="--force writes over it, --output PATH names another place",
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"{folder} cannot be made: {error.strerror}", next_step="name another place: --output PATH") from error
-    require_room(folder, sum(_bytes(one, chosen) for one in stored))
+    require_room(folder, sum(_estimate_bytes(one, chosen) for one in stored))
     return files
 
 
-def _bytes(found: FoundRecord, chosen: argparse.Namespace) -> int:
+def _estimate_bytes(found: FoundRecord, chosen: argparse.Namespace) -> int:
     """Return about how large a file will be, in bytes."""
     # A .npy file has at least 4 bytes an element: bfloat16 and float8, which NumPy lacks, are widened to float32. With --raw
     # they are written as their bits and keep their size.
@@ -120,7 +120,7 @@ def _bytes(found: FoundRecord, chosen: argparse.Namespace) -> int:
     return math.prod(found.record.shape) * (_LETTERS if chosen.to == "txt" else max(each, 1 if chosen.raw else 4))
 
 
-def _written(dump: Dump, found: FoundRecord, file: Path, chosen: argparse.Namespace) -> Written:
+def _convert(dump: Dump, found: FoundRecord, file: Path, chosen: argparse.Namespace) -> Written:
     from precflow.comparison.detail.description import as_scalar
 
     record = found.record
@@ -133,7 +133,7 @@ def _written(dump: Dump, found: FoundRecord, file: Path, chosen: argparse.Namesp
     return Written(found.text, str(file), record.dtype, array.shape, "; ".join(filter(None, (part, note))))
 
 
-def _index(folder: Path, done: Sequence[Written]) -> None:
+def _write_index(folder: Path, done: Sequence[Written]) -> None:
     """Write ``records.json``, which maps files to records: a file's name may be a shortened or changed record name."""
     rows = [
         {"file": Path(one.file).name, "record": one.record, "dtype": one.dtype, "shape": list(one.shape)}
@@ -147,7 +147,7 @@ def _index(folder: Path, done: Sequence[Written]) -> None:
         raise StoreError(f"{folder / INDEX} cannot be written: {error.strerror}") from error
 
 
-def _nothing(dump: Dump, found: Sequence[FoundRecord], text: str) -> DumpError:
+def _nothing_stored_error(dump: Dump, found: Sequence[FoundRecord], text: str) -> DumpError:
     """Return the error for records without a stored tensor; it says what the dump has instead."""
     if not found:
         known = lookup.find_similar(text, [one.text for one in lookup.list_records(dump)])
@@ -161,7 +161,7 @@ def _nothing(dump: Dump, found: Sequence[FoundRecord], text: str) -> DumpError:
     return DumpError(what, next_step=step)
 
 
-def _say(done: Sequence[Written], *, left_out: int, as_json: bool) -> None:
+def _print_outcome(done: Sequence[Written], *, left_out: int, as_json: bool) -> None:
     if as_json:
         rows = [
             {"record": one.record, "file": one.file, "dtype": one.dtype, "shape": list(one.shape), "note": one.note}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from precflow.config.search_path import DATA_GROUPS, GROUPS, describe_not_found, find, list_folders
 from precflow.errors import ConfigError, StoreError
-from precflow.verbs import parser, print_json, say
+from precflow.verbs import make_parser, print_json, say
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -19,17 +19,24 @@ def main(arguments: Sequence[str]) -> int:
         ConfigError: There is no such name.
         StoreError: The destination exists or cannot be written.
     """
-    options = parser("cp", "NAME DEST")
+    options = make_parser("cp", "NAME DEST")
     options.add_argument("name", help="a recipe, or GROUP/NAME")
     options.add_argument("destination", type=Path, metavar="DEST", help="a file or a folder")
     chosen = options.parse_args(arguments)
-    group, name = _group_and_name(chosen.name)
+    group, _, name = chosen.name.partition("/")
+    if group not in (*GROUPS, *DATA_GROUPS) or not name:  # a recipe; its own name may have slashes
+        group, name = "recipe", chosen.name
     within = list_folders(chosen.config_dir)
     document = find(group, name, within)
     if document is None:
         raise ConfigError(f"{chosen.name}: {describe_not_found(group, name, within)}")
-    destination = _copy(document.path, _as_file(chosen.destination.expanduser(), name))
-    command = next_command(group, destination)
+    destination = chosen.destination.expanduser()
+    if destination.is_dir():
+        destination /= f"{Path(name).name}.yaml"
+    elif destination.suffix not in (".yaml", ".yml"):
+        destination = destination.with_name(f"{destination.name}.yaml")
+    _copy(document.path, destination)
+    command = describe_next_command(group, destination)
     if chosen.json:
         print_json({"copied": str(document.path), "to": str(destination), "next": command})
     else:
@@ -37,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def next_command(group: str, file: Path) -> str:
+def describe_next_command(group: str, file: Path) -> str:
     """Return the command line that uses a copied file."""
     if group == "recipe":
         return f"precflow {shlex.quote(f'+recipe={file}')}"
@@ -50,18 +57,7 @@ def next_command(group: str, file: Path) -> str:
     return f"precflow --config-dir {shlex.quote(str(root))} +recipe=NAME {shlex.quote(chosen) if chosen else ''}".rstrip()
 
 
-def _group_and_name(text: str) -> tuple[str, str]:
-    group, _, name = text.partition("/")
-    return (group, name) if group in (*GROUPS, *DATA_GROUPS) and name else ("recipe", text)
-
-
-def _as_file(destination: Path, name: str) -> Path:
-    if destination.is_dir():
-        return destination / f"{Path(name).name}.yaml"
-    return destination if destination.suffix in (".yaml", ".yml") else destination.with_name(f"{destination.name}.yaml")
-
-
-def _copy(source: Path, destination: Path) -> Path:
+def _copy(source: Path, destination: Path) -> None:
     if destination.exists():
         raise StoreError(f"{destination} exists and is not written over", next_step="name another file")
     try:
@@ -69,4 +65,3 @@ def _copy(source: Path, destination: Path) -> Path:
         shutil.copyfile(source, destination)
     except OSError as error:
         raise StoreError(f"{destination} cannot be written: {error.strerror}") from error
-    return destination

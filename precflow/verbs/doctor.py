@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from precflow.agent.contract import DEVICE_KINDS
 from precflow.config.schema import RunConfig, Side
 from precflow.errors import SideError
-from precflow.verbs import parser, print_json, say
+from precflow.verbs import make_parser, print_json, say
 
 if TYPE_CHECKING:
     from precflow.sides.launch import Agents
@@ -53,12 +53,12 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         ConfigError: The site file or an override is not usable.
     """
-    options = parser("doctor", "[+site=NAME]")
+    options = make_parser("doctor", "[+site=NAME]")
     options.add_argument("words", nargs="*", metavar="+site=NAME", help="look at the interpreters and the store of a site too")
     chosen = options.parse_args(arguments)
     from precflow.sides.launch import Agents
 
-    config = _config(chosen.words, chosen.config_dir)
+    config = _compose_site(chosen.words, chosen.config_dir)
     with closing(Agents()) as agents:
         rows = examine(config, partial(probe, agents=agents))
     problems = sum(row.problem for row in rows)
@@ -76,19 +76,22 @@ def examine(config: RunConfig, ask: Probe) -> list[Row]:
         config: The interpreters, variables and store to check, from a site file.
         ask: Returns the facts of a side (see :func:`probe`); raises SideError if this machine cannot run it.
     """
+    # Sides with an interpreter of their own; if both have the same one, only the reference, which is written last.
+    by_interpreter = {_get_side(config, name).interpreter: name for name in ("target", "reference")}
+    names = sorted(name for interpreter, name in by_interpreter.items() if interpreter)
     # Importing torch takes seconds in each interpreter. The pool's one thread and this one, which tries the devices, keep two
     # of them busy at a time, not more.
     with ThreadPoolExecutor(max_workers=1) as pool:
-        interpreters = pool.map(lambda side: _interpreter(config, side, ask), _own_interpreters(config))
-        matches = pool.submit(_matching, config)
-        devices = [_device(config, name, ask) for name in DEVICE_KINDS]
+        interpreters = pool.map(lambda name: _check_interpreter(config, name, ask), names)
+        matches = pool.submit(_check_torch_npu, config)
+        devices = [_check_device(config, name, ask) for name in DEVICE_KINDS]
     return [
-        Row("this machine", _machine()),
+        Row("this machine", _describe_machine()),
         *devices,
         *matches.result(),
         *interpreters,
-        *_variables(config),
-        _store(config),
+        *_check_variables(config),
+        _check_store(config),
     ]
 
 
@@ -109,7 +112,7 @@ def probe(config: RunConfig, name: str, agents: Agents | None = None) -> Mapping
     from precflow.sides.launch import run_agent
     from precflow.stages.artifacts import read_plain
 
-    side = _side(config, name)
+    side = _get_side(config, name)
     with tempfile.TemporaryDirectory(prefix="precflow-doctor-") as folder:
         request = environment_request(config, name, Path(folder), ci=False)
         kept = None if side.interpreter else agents
@@ -128,11 +131,11 @@ def screen(rows: Sequence[Row]) -> str:
         lines += [f" {'':<{width}}    {row.fix}"] if row.fix else []
         last = row.topic
     problems = sum(row.problem for row in rows)
-    said = f"{problems} thing{'s' if problems > 1 else ''} to fix" if problems else "nothing to fix"
-    return "\n".join([*lines, f" {said}"]) + "\n"
+    last_line = f"{problems} thing{'s' if problems > 1 else ''} to fix" if problems else "nothing to fix"
+    return "\n".join([*lines, f" {last_line}"]) + "\n"
 
 
-def _config(words: Sequence[str], config_dirs: Sequence[Path]) -> RunConfig:
+def _compose_site(words: Sequence[str], config_dirs: Sequence[Path]) -> RunConfig:
     if not words:
         return RunConfig()
     from precflow.config.composition import compose
@@ -141,19 +144,19 @@ def _config(words: Sequence[str], config_dirs: Sequence[Path]) -> RunConfig:
     return compose([*([] if named else [_ANY_RECIPE]), *words], config_dirs=config_dirs, complete=False).config
 
 
-def _side(config: RunConfig, name: str) -> Side:
+def _get_side(config: RunConfig, name: str) -> Side:
     side: Side = getattr(config, name)
     return side
 
 
-def _machine() -> str:
+def _describe_machine() -> str:
     system = platform.freedesktop_os_release().get("PRETTY_NAME", "") if sys.platform == "linux" else platform.platform()
     libc = " ".join(platform.libc_ver())
     words = [platform.machine(), f"{os.cpu_count()} processors", system, libc, f"Python {platform.python_version()}"]
     return ", ".join(word for word in words if word.strip())
 
 
-def _device(config: RunConfig, name: str, ask: Probe) -> Row:
+def _check_device(config: RunConfig, name: str, ask: Probe) -> Row:
     """Ask precflow's own interpreter for one device."""
     alone = replace(config, target=Side(device=(name,)))
     try:
@@ -173,14 +176,8 @@ def _has_node(device: str) -> bool:
     return prefix is not None and any(node.name[len(prefix) :].isdigit() for node in Path("/dev").glob(f"{prefix}*"))
 
 
-def _own_interpreters(config: RunConfig) -> list[str]:
-    """Return the sides with an interpreter of their own; if both have the same one, only the reference."""
-    sides = {_side(config, name).interpreter: name for name in ("target", "reference")}
-    return sorted(name for interpreter, name in sides.items() if interpreter)
-
-
-def _interpreter(config: RunConfig, name: str, ask: Probe) -> Row:
-    side = replace(_side(config, name), device=("cpu",), launcher=())
+def _check_interpreter(config: RunConfig, name: str, ask: Probe) -> Row:
+    side = replace(_get_side(config, name), device=("cpu",), launcher=())
     asked = replace(config, target=side) if name == "target" else replace(config, reference=side)
     try:
         facts = ask(asked, name)
@@ -190,12 +187,12 @@ def _interpreter(config: RunConfig, name: str, ask: Probe) -> Row:
     return Row("interpreter", f"{side.interpreter}   {versions}   can be a side")
 
 
-def _matching(config: RunConfig) -> list[Row]:
+def _check_torch_npu(config: RunConfig) -> list[Row]:
     """Check for each side that torch_npu, if installed, fits the installed torch."""
     from precflow.sides.interpreter import take_fingerprint
 
     rows = []
-    sides = [_side(config, name) for name in ("reference", "target")]
+    sides = [_get_side(config, name) for name in ("reference", "target")]
     for side in sides if sides[0] != sides[1] else sides[:1]:
         try:
             packages = take_fingerprint(side)["packages"]
@@ -225,16 +222,18 @@ def matching(packages: Mapping[str, str]) -> list[Row]:
     return [Row("matching table", f"torch_npu {npu} belongs to torch {wanted}")]
 
 
-def _variables(config: RunConfig) -> list[Row]:
+def _check_variables(config: RunConfig) -> list[Row]:
     from precflow.environment.variables import find_misspelt
 
     given = {**config.reference.variables, **config.target.variables}
-    found = find_misspelt({**os.environ, **given})
-    rows = [Row("variables", problem.text, problem=True, fix=f"call it {problem.meant}, or take it away") for problem in found]
+    misspelt = find_misspelt({**os.environ, **given})
+    rows = [
+        Row("variables", problem.text, problem=True, fix=f"call it {problem.meant}, or take it away") for problem in misspelt
+    ]
     return rows or [Row("variables", "no name looks misspelt")]
 
 
-def _store(config: RunConfig) -> Row:
+def _check_store(config: RunConfig) -> Row:
     """Try to write where runs would be written, without leaving anything there."""
     place = config.store or config.site.store or config.runs
     if "://" in place:

@@ -17,7 +17,7 @@ from precflow.config import key_tree, overrides, trust, units
 from precflow.config.schema import SIDES, Bytes, Limits, Numbers, RunConfig, Seconds, Share, Ulp, key_of, plain
 from precflow.config.vocabulary import allowed_words
 from precflow.errors import ConfigError
-from precflow.verbs import parser, print_json, table, write
+from precflow.verbs import format_table, make_parser, print_json, write
 
 _WIDTH = 88
 _TYPES: Mapping[Any, str] = {
@@ -98,29 +98,29 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         ConfigError: There is no such key.
     """
-    options = parser("explain", "[KEY] [--markdown]")
+    options = make_parser("explain", "[KEY] [--markdown]")
     options.add_argument(
         "key", nargs="?", default="", metavar="KEY", help="a key or a section, such as target.dtype or tolerance"
     )
     options.add_argument("--markdown", action="store_true", help="all keys as the page docs/keys.md")
     chosen = options.parse_args(arguments)
     if chosen.markdown:
-        write(page())
+        write(format_page())
         return 0
-    found = explain(chosen.key) if chosen.key else None
+    explained = [explain(chosen.key)] if chosen.key else list_sections()
     if chosen.json:
-        print_json({"keys": [dataclasses.asdict(one) for one in ([found] if found else sections())]})
-    elif found is None:
-        write(table([(one.key, _first_sentence(one.meaning)) for one in sections()]))
+        print_json({"keys": [dataclasses.asdict(entry) for entry in explained]})
+    elif not chosen.key:
+        write(format_table([(entry.key, _first_sentence(entry.meaning)) for entry in explained]))
         write("\n One section or one key:  precflow explain SECTION  or  precflow explain SECTION.KEY")
     else:
-        write(_screen(found))
+        write(_format_screen(explained[0]))
     return 0
 
 
-def sections() -> tuple[Explained, ...]:
+def list_sections() -> tuple[Explained, ...]:
     """Return the descriptions of all sections and of the keys at the top, in the order of a recipe."""
-    return _keys(RunConfig, "")
+    return _explain_keys(RunConfig, "")
 
 
 def explain(key: str) -> Explained:
@@ -135,111 +135,122 @@ def explain(key: str) -> Explained:
     path = tuple(part for part in re.sub(r"\[\d*\]", ".0", key).lstrip("+~").split(".") if part)
     wrong = key_tree.explain_problem(path) if path else "no such key."
     if wrong:
-        same = [one for one in every() if _name(one) == key]
-        meant = f" Did you mean  {', '.join(one.key for one in same)} ?" if len(same) > 1 else ""
+        same = [entry for entry in list_all() if _last_part(entry) == key]
+        meant = f" Did you mean  {', '.join(entry.key for entry in same)} ?" if len(same) > 1 else ""
         raise ConfigError(
             f"{key}: {'no such key.' + meant if meant else wrong}", next_step="precflow explain  lists the sections"
         )
-    here, found = sections(), None
+    here, entry = list_sections(), None
     for part in (part for part in path if not part.isdigit()):
-        inner = next((one for one in here if _name(one) == part), None)
+        inner = next((entry for entry in here if _last_part(entry) == part), None)
         if inner is None:
             break  # a name in an open map
-        here, found = inner.keys, inner
-    assert found is not None, f"{key} is in the schema and is not explained"
-    return found
+        here, entry = inner.keys, inner
+    assert entry is not None, f"{key} is in the schema and is not explained"
+    return entry
 
 
-def every() -> Iterator[Explained]:
+def list_all() -> Iterator[Explained]:
     """Yield every key and section, outer ones first."""
-    waiting = list(sections())
+    waiting = list(list_sections())
     while waiting:
-        one = waiting.pop(0)
-        yield one
-        waiting = [*one.keys, *waiting]
+        entry = waiting.pop(0)
+        yield entry
+        waiting = [*entry.keys, *waiting]
 
 
-def page() -> str:
+def format_page() -> str:
     """Return the text of docs/keys.md: every section with a table of its keys."""
     lines = [_HEAD]
-    tops = [one for one in sections() if not one.keys]
-    lines += ["## At the top", "", *_rows(tops)]
+    tops = [entry for entry in list_sections() if not entry.keys]
+    lines += ["## At the top", "", *_format_markdown_table(tops)]
     # All sides have the same keys, so the table of the first one is for all of them.
-    for one in (one for one in every() if one.keys and one.key.partition(".")[0] not in SIDES[1:]):
-        title = f"{one.key}[]" if one.takes else ", ".join(SIDES) if one.key in SIDES else one.key
-        lines += [f"## {title}", "", one.meaning, "", *_rows([inner for inner in _listed(one) if inner.takes])]
-        lines += [_AND_LIMITS, ""] if len(_listed(one)) < len(one.keys) else []
+    for entry in (entry for entry in list_all() if entry.keys and entry.key.partition(".")[0] not in SIDES[1:]):
+        title = f"{entry.key}[]" if entry.takes else ", ".join(SIDES) if entry.key in SIDES else entry.key
+        lines += [
+            f"## {title}",
+            "",
+            entry.meaning,
+            "",
+            *_format_markdown_table([inner for inner in _select_keys(entry) if inner.takes]),
+        ]
+        lines += [_AND_LIMITS, ""] if len(_select_keys(entry)) < len(entry.keys) else []
     return "\n".join(lines).rstrip("\n")
 
 
-def _listed(one: Explained) -> list[Explained]:
+def _select_keys(entry: Explained) -> list[Explained]:
     """Return the keys to list for a section. Limits, which several sections have, are listed for ``tolerance`` only."""
-    limits = [inner for inner in one.keys if _name(inner) in _LIMITS]
-    return [inner for inner in one.keys if inner not in limits] + (limits if one.key == "tolerance" else [])
+    limits = [inner for inner in entry.keys if _last_part(inner) in _LIMITS]
+    return [inner for inner in entry.keys if inner not in limits] + (limits if entry.key == "tolerance" else [])
 
 
-def _rows(found: list[Explained]) -> list[str]:
+def _format_markdown_table(keys: list[Explained]) -> list[str]:
     lines = ["| key | takes | default | meaning |", "|---|---|---|---|"]
-    for one in found:
-        told = [one.meaning, f"Set by: {one.set_by}." if one.set_by != _EVERYBODY else ""]
-        example = f"Example: `{one.example}`" if one.example else ""
-        default = f"`{one.default}`" if one.default else ""
-        cells = (f"`{one.key}`", one.takes, default, " ".join(filter(None, [*told, example])))
+    for entry in keys:
+        set_by = f"Set by: {entry.set_by}." if entry.set_by != _EVERYBODY else ""
+        example = f"Example: `{entry.example}`" if entry.example else ""
+        default = f"`{entry.default}`" if entry.default else ""
+        cells = (f"`{entry.key}`", entry.takes, default, " ".join(filter(None, [entry.meaning, set_by, example])))
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return [*lines, ""]
 
 
-def _screen(one: Explained) -> str:
-    if not one.takes:
-        return "\n".join([f" {one.key}: {one.meaning}", "", _listing(one)])
-    facts = [("takes", one.takes), ("default", one.default or "none"), ("set by", one.set_by)]
-    lines = [f" {one.key}", *(f"   {name:<8}  {text}" for name, text in facts if text), ""]
-    lines += [f" {line}" for line in textwrap.wrap(one.meaning, _WIDTH)]
-    lines += ["", *(f"   {line}" for line in one.in_recipe.splitlines())]
-    lines += ["", f"   {one.on_command_line}"] if one.on_command_line else []
-    return "\n".join([*lines, *(["", _listing(one)] if one.keys else [])])
+def _format_screen(entry: Explained) -> str:
+    if not entry.takes:
+        return "\n".join([f" {entry.key}: {entry.meaning}", "", _format_list(entry)])
+    facts = [("takes", entry.takes), ("default", entry.default or "none"), ("set by", entry.set_by)]
+    lines = [f" {entry.key}", *(f"   {name:<8}  {text}" for name, text in facts if text), ""]
+    lines += [f" {line}" for line in textwrap.wrap(entry.meaning, _WIDTH)]
+    lines += ["", *(f"   {line}" for line in entry.in_recipe.splitlines())]
+    lines += ["", f"   {entry.on_command_line}"] if entry.on_command_line else []
+    return "\n".join([*lines, *(["", _format_list(entry)] if entry.keys else [])])
 
 
-def _listing(one: Explained) -> str:
-    rows = [(inner.key, inner.default or "-", _first_sentence(inner.meaning)) for inner in _listed(one)]
-    return table(rows) + (f"\n {_AND_LIMITS}" if len(rows) < len(one.keys) else "")
+def _format_list(entry: Explained) -> str:
+    rows = [(inner.key, inner.default or "-", _first_sentence(inner.meaning)) for inner in _select_keys(entry)]
+    return format_table(rows) + (f"\n {_AND_LIMITS}" if len(rows) < len(entry.keys) else "")
 
 
-def _keys(kind: type, prefix: str) -> tuple[Explained, ...]:
+def _explain_keys(kind: type, prefix: str) -> tuple[Explained, ...]:
     hints = key_tree.fields(kind)
     fields = {key_of(field.name): field for field in dataclasses.fields(kind)}
-    return tuple(_explained(kind, fields[name], hints[name], f"{prefix}.{name}".lstrip(".")) for name in hints)
+    return tuple(_explain_field(kind, fields[name], hints[name], f"{prefix}.{name}".lstrip(".")) for name in hints)
 
 
-def _explained(kind: type, field: dataclasses.Field[Any], hint: Any, key: str) -> Explained:
+def _explain_field(kind: type, field: dataclasses.Field[Any], hint: Any, key: str) -> Explained:
     inner = key_tree.without_none(hint)
     item = key_tree.item(inner)
-    set_by = _set_by(key)
+    if key == "recipe":
+        set_by = "command line"
+    else:  # what belongs to one machine is not for recipes
+        set_by = _EVERYBODY if trust.may_set(tuple(key.replace("[]", "").split("."))) else "site, command line"
     if key_tree.is_section(inner) and not field.metadata:
-        return Explained(key, "", "", set_by, _meaning(inner), "", keys=_keys(inner, key))
+        meaning = " ".join((inner.__doc__ or "").partition("\n\n")[0].split())
+        return Explained(key, "", "", set_by, meaning, "", keys=_explain_keys(inner, key))
     of_entry = item if key_tree.is_section(item) else inner if key_tree.is_section(inner) else None
     name = f"{kind.__name__}.{key_of(field.name)}"
     default = {} if field.default is dataclasses.MISSING else field.default
     words = allowed_words(name) or ()
     return Explained(
         key=key,
-        takes=_takes(inner, words),
-        default=_default(inner, default),
+        takes=_describe_type(inner, words),
+        default=_format_default(inner, default),
         set_by=set_by,
         meaning=field.metadata["meaning"],
         example=field.metadata["example"],
-        keys=_keys(of_entry, f"{key}[]" if of_entry is item else key) if of_entry else (),
+        keys=_explain_keys(of_entry, f"{key}[]" if of_entry is item else key) if of_entry else (),
     )
 
 
-def _takes(hint: Any, words: tuple[str, ...]) -> str:
+def _describe_type(hint: Any, words: tuple[str, ...]) -> str:
     """Return what a value of a type looks like, in words."""
     item = key_tree.item(hint)
     one_of = ", ".join(word for word in words if word)
     if hint is Numbers:
         return _TYPES[Numbers]
     if typing.get_origin(hint) is tuple:
-        return f"list of {one_of}" if words else "list of sections" if key_tree.is_section(item) else f"list of {_plural(item)}"
+        plural = "sections" if key_tree.is_section(item) else "texts" if item is str else _TYPES.get(item, "maps")
+        return f"list of {one_of or plural}"
     if item is not None:
         return "map of `name: value`" + ("" if item in (Any, str) or item not in _TYPES else f", each a {_TYPES[item]}")
     if key_tree.is_section(hint):
@@ -247,11 +258,7 @@ def _takes(hint: Any, words: tuple[str, ...]) -> str:
     return f"one of {one_of}" if words else _TYPES[hint]
 
 
-def _plural(item: Any) -> str:
-    return "texts" if item is str else _TYPES.get(item, "maps")
-
-
-def _default(hint: Any, value: Any) -> str:
+def _format_default(hint: Any, value: Any) -> str:
     if value is None:
         return ""
     written = units.format_value(hint, value) if hint in units.PARSERS else plain(value)
@@ -264,20 +271,8 @@ def _default(hint: Any, value: Any) -> str:
     return '""' if text == "''" else text.replace("'", '"')
 
 
-def _set_by(key: str) -> str:
-    """Return who may set a key: a recipe may not set what belongs to one machine."""
-    if key == "recipe":
-        return "command line"
-    return _EVERYBODY if trust.may_set(tuple(key.replace("[]", "").split("."))) else "site, command line"
-
-
-def _name(one: Explained) -> str:
-    return one.key.rpartition(".")[2]
-
-
-def _meaning(kind: type) -> str:
-    text = (kind.__doc__ or "").partition("\n\n")[0]
-    return " ".join(text.split())
+def _last_part(entry: Explained) -> str:
+    return entry.key.rpartition(".")[2]
 
 
 def _first_sentence(text: str) -> str:

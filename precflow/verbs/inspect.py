@@ -14,12 +14,11 @@ from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.reader import Dump
 from precflow.errors import DumpError
 from precflow.streams import is_unicode
-from precflow.verbs import parser, print_json, table, write
+from precflow.verbs import format_table, make_parser, print_json, write
 
 if TYPE_CHECKING:
     from precflow.report.screens.paper import Paper
     from precflow.report.screens.record import RecordView
-    from precflow.run.find_dumps import NamedDump
 
 _LIMIT = 40
 _NOT_STORED = {
@@ -35,19 +34,25 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         DumpError: There is no such dump or record, or the name fits several dumps.
     """
-    chosen = _parser().parse_args(arguments)
+    chosen = _make_options().parse_args(arguments)
     from precflow.run.find_dumps import find_dumps
 
-    found = find_dumps(chosen.dump)
-    if len(found) > 1 and not (chosen.record or chosen.match):
-        _dumps(found, as_json=chosen.json)
+    dumps = find_dumps(chosen.dump)
+    if len(dumps) > 1 and not (chosen.record or chosen.match):
+        if chosen.json:
+            print_json({"dumps": [{**asdict(named), "path": str(named.path)} for named in dumps]})
+        else:
+            write(format_table([(named.name, named.note, str(named.path)) for named in dumps]))
         return 0
-    dump = _opened(chosen.dump, found)
+    if len(dumps) > 1:
+        listed = ", ".join(named.name for named in dumps)
+        raise DumpError(f"{chosen.dump} has {len(dumps)} dumps: {listed}", next_step="name one of them")
+    dump = Dump.open(dumps[0].path, allow_unsealed=True)
     if chosen.match or (chosen.record and lookup.is_pattern(chosen.record)):
-        return _list(dump, chosen)
+        return _list_records(dump, chosen)
     if chosen.record:
-        return _record(dump, lookup.find(dump, chosen.record), as_json=chosen.json)
-    return _dump(dump, chosen)
+        return _show_record(dump, lookup.find(dump, chosen.record), as_json=chosen.json)
+    return _show_dump(dump, chosen)
 
 
 def show(paper: Paper) -> None:
@@ -57,8 +62,8 @@ def show(paper: Paper) -> None:
     write(paper.render(colour=colour, ascii_only=plain), styled=colour)
 
 
-def _parser() -> argparse.ArgumentParser:
-    options = parser("inspect", "DUMP [RECORD] [--match PATTERN] [--limit N] [--verify]")
+def _make_options() -> argparse.ArgumentParser:
+    options = make_parser("inspect", "DUMP [RECORD] [--match PATTERN] [--limit N] [--verify]")
     options.add_argument("dump", metavar="DUMP", help="a dump's folder, a run, or RUN:reference")
     options.add_argument("record", nargs="?", default="", metavar="RECORD", help="an identity, or the name of a call")
     options.add_argument(
@@ -71,33 +76,19 @@ def _parser() -> argparse.ArgumentParser:
     return options
 
 
-def _opened(name: str, found: Sequence[NamedDump]) -> Dump:
-    if len(found) > 1:
-        listed = ", ".join(one.name for one in found)
-        raise DumpError(f"{name} has {len(found)} dumps: {listed}", next_step="name one of them")
-    return Dump.open(found[0].path, allow_unsealed=True)
-
-
-def _dumps(found: Sequence[NamedDump], *, as_json: bool) -> None:
-    if as_json:
-        print_json({"dumps": [{"name": one.name, "side": one.side, "path": str(one.path), "note": one.note} for one in found]})
-        return
-    write(table([(one.name, one.note, str(one.path)) for one in found]))
-
-
-def _dump(dump: Dump, chosen: argparse.Namespace) -> int:
+def _show_dump(dump: Dump, chosen: argparse.Namespace) -> int:
     from precflow.report.screens.dump import show_dump
 
     seen = overview.summarize_dump(dump)
     problems = dump.verify() if chosen.verify else None
     if chosen.json:
-        print_json(_plain(dump, seen, problems))
+        print_json(_dump_as_json(dump, seen, problems))
     else:
         show(show_dump(dump, seen, name=chosen.dump, verified=problems))
     return 2 if problems else 0
 
 
-def _plain(dump: Dump, seen: overview.Overview, problems: Sequence[str] | None) -> dict[str, Any]:
+def _dump_as_json(dump: Dump, seen: overview.Overview, problems: Sequence[str] | None) -> dict[str, Any]:
     header = dump.header
     # Without --verify only the damage is known that was noticed on the way; with it, every byte was read.
     counted = asdict(seen)
@@ -108,7 +99,7 @@ def _plain(dump: Dump, seen: overview.Overview, problems: Sequence[str] | None) 
     return {**sealed, **facts, "capture": dict(header.capture), "verified": problems is not None, **counted}
 
 
-def _list(dump: Dump, chosen: argparse.Namespace) -> int:
+def _list_records(dump: Dump, chosen: argparse.Namespace) -> int:
     from precflow.report.screens.dump import show_records
 
     pattern = chosen.match or chosen.record
@@ -125,18 +116,18 @@ def _list(dump: Dump, chosen: argparse.Namespace) -> int:
     return 0
 
 
-def _record(dump: Dump, found: FoundRecord, *, as_json: bool) -> int:
+def _show_record(dump: Dump, found: FoundRecord, *, as_json: bool) -> int:
     from precflow.report.screens.record import show_record
 
-    view = _viewed(dump, found)
+    view = _view_record(dump, found)
     if as_json:
-        print_json(_plain_record(view))
+        print_json(_record_as_json(view))
     else:
         show(show_record(view))
     return 0
 
 
-def _viewed(dump: Dump, found: FoundRecord) -> RecordView:
+def _view_record(dump: Dump, found: FoundRecord) -> RecordView:
     from precflow.comparison.detail.description import describe
     from precflow.report.screens.record import RecordView
 
@@ -151,13 +142,13 @@ def _viewed(dump: Dump, found: FoundRecord) -> RecordView:
         text=found.text,
         source=lookup.find_source(dump, found),
         users=lookup.find_users(dump, found),
-        kept=_kept(dump, found),
+        kept=_describe_kept(dump, found),
         problem=problem,
         description=description,
     )
 
 
-def _kept(dump: Dump, found: FoundRecord) -> str:
+def _describe_kept(dump: Dump, found: FoundRecord) -> str:
     """Return what the dump keeps of a record: the tensor, a part of it, or what it has instead."""
     record = found.record
     what = overview.describe_kept(record)
@@ -166,19 +157,15 @@ def _kept(dump: Dump, found: FoundRecord) -> str:
     if what == "part":
         return f"a part of the tensor: {record.share:.3g} of its elements ({record.part})"
     why = "; movement is never stored, what it moved is" if found.call.movement else ""
-    sketch = _sketch(dump, found)
-    return f"not stored{why}; there is {sketch}{_NOT_STORED[what]}"
-
-
-def _sketch(dump: Dump, found: FoundRecord) -> str:
     try:
-        sketch = dump.sketch(found.record)
+        sketch = dump.sketch(record)
+        also = "" if sketch is None else f"a sketch of {sketch.size} numbers, and "
     except DumpError:
-        return "a damaged sketch, and "
-    return "" if sketch is None else f"a sketch of {sketch.size} numbers, and "
+        also = "a damaged sketch, and "
+    return f"not stored{why}; there is {also}{_NOT_STORED[what]}"
 
 
-def _plain_record(view: RecordView) -> dict[str, Any]:
+def _record_as_json(view: RecordView) -> dict[str, Any]:
     from precflow.comparison.detail.as_json import plain_description
 
     call, record = view.found.call, view.found.record

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from precflow.errors import StoreError
-from precflow.verbs import parser, print_json, say, write
+from precflow.verbs import make_parser, print_json, say, write
 
 _PAGE = "report.html"
 
@@ -18,13 +18,13 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         StoreError: There is no report.
     """
-    options = parser("open", "[FOLDER] [--print]")
+    options = make_parser("open", "[FOLDER] [--print]")
     options.add_argument(
         "folder", nargs="?", type=Path, default=Path("runs"), help="a run folder, or the folder of run folders"
     )
     options.add_argument("--print", action="store_true", dest="only_print", help="print its path instead")
     chosen = options.parse_args(arguments)
-    report = newest(chosen.folder)
+    report = find_newest(chosen.folder)
     if report is None:
         raise StoreError(
             f"no report in {chosen.folder}", next_step="precflow +recipe=NAME writes one; precflow open FOLDER looks elsewhere"
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def newest(folder: Path) -> Path | None:
+def find_newest(folder: Path) -> Path | None:
     """Return the newest report below a folder, or ``None``. Copies in ``store/`` and ``public/`` folders do not count."""
-    found = [page for page in folder.rglob(_PAGE) if not {"store", "public"} & set(page.relative_to(folder).parts)]
-    return max(found, key=lambda page: page.stat().st_mtime, default=None)
+    pages = [page for page in folder.rglob(_PAGE) if not {"store", "public"} & set(page.relative_to(folder).parts)]
+    return max(pages, key=lambda page: page.stat().st_mtime, default=None)

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from precflow.verbs import parser, print_json, say, write
+from precflow.verbs import make_parser, print_json, say, write
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -19,13 +19,13 @@ def main(arguments: Sequence[str]) -> int:
     from precflow.run.plan import build_plan, render_plan
     from precflow.verbs.show import as_overrides
 
-    options = parser("plan", "RECIPE|+recipe=NAME [key=value ...] [--sizes]")
+    options = make_parser("plan", "RECIPE|+recipe=NAME [key=value ...] [--sizes]")
     options.add_argument("words", nargs="+", metavar="RECIPE|key=value")
     options.add_argument("--sizes", action="store_true", help="tell what dumps take, as capture.budget does: may take seconds")
     chosen = options.parse_args(arguments)
     overrides, _ = as_overrides(chosen.words)
     composed = compose(overrides, config_dirs=chosen.config_dir)
-    plan = build_plan(composed, sizes=chosen.sizes, say=_say)
+    plan = build_plan(composed, sizes=chosen.sizes, say=lambda text: say(f" to tell sizes: {text}"))
     if chosen.json:
         print_json(plan.as_json())
     else:
@@ -36,7 +36,3 @@ def main(arguments: Sequence[str]) -> int:
         )
         write(render_plan(plan, ascii_only=plain))
     return 0
-
-
-def _say(text: str) -> None:
-    say(f" to tell sizes: {text}")

@@ -15,7 +15,7 @@ from precflow.agent import redaction
 from precflow.config.schema import Side
 from precflow.config.vocabulary import ESCALATING
 from precflow.errors import ConfigError, StoreError
-from precflow.verbs import parser, say, write
+from precflow.verbs import make_parser, say, write
 
 _AGENT, _FILE = "precflow-agent.pyz", "request.json"
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     from precflow.config.composition import compose
     from precflow.verbs.show import as_overrides
 
-    options = parser("request", "RECIPE|+recipe=NAME sides=[SIDE] [key=value ...] [--out FOLDER] [--import-path FOLDER]")
+    options = make_parser("request", "RECIPE|+recipe=NAME sides=[SIDE] [key=value ...] [--out FOLDER] [--import-path FOLDER]")
     options.add_argument("words", nargs="+", metavar="RECIPE|key=value")
     options.add_argument("--out", default="", metavar="FOLDER", help="where the job is to write the dump; else dump.SIDE")
     options.add_argument(
@@ -44,9 +44,11 @@ def main(arguments: Sequence[str]) -> int:
     chosen = options.parse_args(arguments)
     overrides, _ = as_overrides(chosen.words)
     composed = compose(overrides, config_dirs=chosen.config_dir, complete=False)
-    side = _only(composed.config.sides)
+    if len(composed.config.sides) != 1:
+        raise ConfigError("a request is for one side", next_step="sides=[target]  or  sides=[reference]")
+    side = composed.config.sides[0]
     out = chosen.out or f"dump.{side}"
-    request = made(composed, side, out=out, import_paths=chosen.import_path or ["."])
+    request = build_request(composed, side, out=out, import_paths=chosen.import_path or ["."])
     workload, secrets = redaction.take_out(request["workload"], "workload")
     text = json.dumps({**request, "workload": workload}, indent=1)  # ASCII: whatever the terminal shows, the file reads back
     if chosen.to is None:
@@ -60,11 +62,11 @@ def main(arguments: Sequence[str]) -> int:
     judged = shlex.join(
         [*(redaction.redact_word(word) for word in overrides if not word.startswith("sides=")), f"{side}.dump={out}"]
     )
-    say(_told(request, settings, secrets, str(chosen.to or _FILE), judged))
+    say(_describe_job(request, settings, secrets, str(chosen.to or _FILE), judged))
     return 0
 
 
-def made(composed: Any, side: str, *, out: str, import_paths: Sequence[str]) -> dict[str, Any]:
+def build_request(composed: Any, side: str, *, out: str, import_paths: Sequence[str]) -> dict[str, Any]:
     """Return the request to record the dump of one side on another machine.
 
     Args:
@@ -104,13 +106,7 @@ def made(composed: Any, side: str, *, out: str, import_paths: Sequence[str]) -> 
     return {**request, "output": out}
 
 
-def _only(sides: Sequence[str]) -> str:
-    if len(sides) != 1:
-        raise ConfigError("a request is for one side", next_step="sides=[target]  or  sides=[reference]")
-    return sides[0]
-
-
-def _told(request: Mapping[str, Any], settings: Side, secrets: Iterable[str], file: str, judged: str) -> str:
+def _describe_job(request: Mapping[str, Any], settings: Side, secrets: Iterable[str], file: str, judged: str) -> str:
     """Return the shell commands of the job.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from precflow.agent import redaction
@@ -13,7 +13,7 @@ from precflow.config.search_path import DATA_GROUPS, GROUPS, describe_not_found,
 from precflow.config.suggestions import did_you_mean
 from precflow.errors import ConfigError
 from precflow.streams import printable
-from precflow.verbs import parser, print_json, write
+from precflow.verbs import make_parser, print_json, write
 
 _GREY, _PLAIN = "\033[90m", "\033[0m"
 
@@ -27,12 +27,16 @@ def main(arguments: Sequence[str]) -> int:
     from precflow.config.composition import compose
     from precflow.config.recipe_yaml import fill_defaults
 
-    options = parser("show", "RECIPE|+recipe=NAME [key=value ...] [SECTION]  |  GROUP/NAME")
+    options = make_parser("show", "RECIPE|+recipe=NAME [key=value ...] [SECTION]  |  GROUP/NAME")
     options.add_argument("words", nargs="+", metavar="RECIPE|key=value|SECTION")
     chosen = options.parse_args(arguments)
-    document = _file(chosen.words, chosen.config_dir)
+    document = _find_file(chosen.words, chosen.config_dir)
     if document is not None:
-        _show_file(document, as_json=chosen.json)
+        file = display_path(document.path)
+        if chosen.json:
+            print_json({"group": document.group, "name": document.name, "file": file, "data": document.data})
+        else:
+            write(f"# {file}\n{document.path.read_text(encoding='utf-8', errors='replace').rstrip()}")
         return 0
     overrides, section = as_overrides(chosen.words)
     composed = compose(overrides, config_dirs=chosen.config_dir, complete=False)
@@ -40,15 +44,15 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.json:
         print_json({"recipe": composed.config.recipe, "config": data, "provenance": dict(composed.provenance)})
         return 0
-    rows = _rows(data, composed.provenance, section)
+    rows = _select_lines(data, composed.provenance, section)
     if not rows:
         raise ConfigError(f"nothing is set in {section}.{did_you_mean(section, data)}   Sections: {', '.join(data)}")
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    write(_with_margin(rows, colour=colour), styled=colour)
+    write(_add_margin(rows, colour=colour), styled=colour)
     return 0
 
 
-def _file(words: Sequence[str], config_dirs: Sequence[Path]) -> Document | None:
+def _find_file(words: Sequence[str], config_dirs: Sequence[Path]) -> Document | None:
     """Return the file that ``standard/NAME``, ``rule/NAME``, ``emulate/NAME``... names; ``None`` if the words name a recipe.
 
     Raises:
@@ -62,13 +66,6 @@ def _file(words: Sequence[str], config_dirs: Sequence[Path]) -> Document | None:
     if document is None and find("recipe", words[0], within) is None:
         raise ConfigError(f"{words[0]}: {describe_not_found(group, name, within)}")
     return document
-
-
-def _show_file(document: Document, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"group": document.group, "name": document.name, "file": display_path(document.path), "data": document.data})
-    else:
-        write(f"# {display_path(document.path)}\n{document.path.read_text(encoding='utf-8', errors='replace').rstrip()}")
 
 
 def as_overrides(words: Sequence[str]) -> tuple[list[str], str]:
@@ -90,22 +87,19 @@ def as_overrides(words: Sequence[str]) -> tuple[list[str], str]:
     return overrides, bare[0] if bare else ""
 
 
-def _rows(data: dict[str, object], provenance: object, section: str) -> list[tuple[str, str]]:
+def _select_lines(data: dict[str, object], provenance: Mapping[str, str], section: str) -> list[tuple[str, str]]:
     from precflow.config.documents import dotted
     from precflow.config.recipe_yaml import describe_place, format_lines
 
     inside = (section, f"{section}.", f"{section}[")
-    rows = [(describe_place(path, provenance), line, dotted(path)) for path, line in format_lines(data)]  # type: ignore[arg-type]  # a mapping, see Composed
+    rows = [(describe_place(path, provenance), line, dotted(path)) for path, line in format_lines(data)]
     return [(place, line) for place, line, key in rows if not section or key == section or key.startswith(inside[1:])]
 
 
-def _with_margin(rows: Sequence[tuple[str, str]], *, colour: bool) -> str:
-    places = [printable(_short(place)) for place, _ in rows]
+def _add_margin(rows: Sequence[tuple[str, str]], *, colour: bool) -> str:
+    # A long place is shown without its outer folders: the last two parts are enough to find it.
+    short = [place if len(place) <= 48 else "..." + str(Path(*Path(place).parts[-2:])) for place, _ in rows]
+    places = [printable(place) for place in short]
     width = max(len(place) for place in places)
     on, off = (_GREY, _PLAIN) if colour else ("", "")
     return "\n".join(f"{on}{place:>{width}}{off}  {printable(line)}" for place, (_, line) in zip(places, rows, strict=True))
-
-
-def _short(place: str) -> str:
-    """Return a long place without its outer folders: the last two parts are enough to find it."""
-    return place if len(place) <= 48 else "..." + str(Path(*Path(place).parts[-2:]))

@@ -11,7 +11,7 @@ from precflow.config import trust
 from precflow.config.documents import display_path, dotted, read
 from precflow.config.search_path import SHIPPED, SearchFolder, find_clash, list_folders, list_names
 from precflow.errors import ConfigError, Problem, TrustError
-from precflow.verbs import parser, print_json, say
+from precflow.verbs import make_parser, print_json, say
 
 _UNUSABLE = 2
 _OF_TEAMS = ("standard", "rule", "emulate")
@@ -41,25 +41,27 @@ def main(arguments: Sequence[str]) -> int:
         ConfigError: A folder of recipes is missing.
     """
     started = time.monotonic()
-    options = parser("validate", "[RECIPE|FILE|standard/NAME|rule/NAME|emulate/NAME|+recipe=NAME key=value ...]")
+    options = make_parser("validate", "[RECIPE|FILE|standard/NAME|rule/NAME|emulate/NAME|+recipe=NAME key=value ...]")
     options.add_argument("words", nargs="*", metavar="RECIPE|FILE|key=value")
     chosen = options.parse_args(arguments)
     within = list_folders(chosen.config_dir)
-    files, words = _files(chosen.words, within)
-    jobs = _jobs(words, chosen.config_dir) if words or not files or not chosen.words else []
-    checked = [_check(title, job, chosen.config_dir, complete=whole) for title, job, whole in jobs]
+    files, words = _select_files(chosen.words, within)
+    jobs = _list_jobs(words, chosen.config_dir) if words or not files or not chosen.words else []
+    checked = [_check_recipe(title, job, chosen.config_dir, complete=whole) for title, job, whole in jobs]
     checked += [_check_file(place, name, within) for place, name in files]
     # Without words every recipe is checked. One whose code this user does not trust is not counted as a mistake then.
-    unusable = [one for one in checked if one.problems and (chosen.words or not one.untrusted)]
+    unusable = [recipe for recipe in checked if recipe.problems and (chosen.words or not recipe.untrusted)]
     seconds = time.monotonic() - started
     if chosen.json:
-        print_json({"recipes": [_plain(one) for one in checked], "unusable": len(unusable), "seconds": round(seconds, 2)})
+        print_json(
+            {"recipes": [_as_json(recipe) for recipe in checked], "unusable": len(unusable), "seconds": round(seconds, 2)}
+        )
     else:
-        say(_screen(checked, len(unusable), seconds))
+        say(_format_screen(checked, len(unusable), seconds))
     return _UNUSABLE if unusable else 0
 
 
-def _jobs(words: Sequence[str], config_dirs: Sequence[Path]) -> list[tuple[str, list[str], bool]]:
+def _list_jobs(words: Sequence[str], config_dirs: Sequence[Path]) -> list[tuple[str, list[str], bool]]:
     """Return what to check: a title, the overrides, and whether they have to be complete, that is, ready to run.
 
     Only a typed command line (``+recipe=NAME ...``) has to be complete. A recipe by itself may leave something to the command
@@ -74,19 +76,19 @@ def _jobs(words: Sequence[str], config_dirs: Sequence[Path]) -> list[tuple[str, 
     return [(name, [f"+recipe={name}", *overrides], False) for name in named]
 
 
-def _files(words: Sequence[str], within: Sequence[SearchFolder]) -> tuple[list[tuple[SearchFolder, str]], list[str]]:
+def _select_files(words: Sequence[str], within: Sequence[SearchFolder]) -> tuple[list[tuple[SearchFolder, str]], list[str]]:
     """Return the standards, rules and emulated faults to check, and the other words; without words, all of a team's files."""
     known = {group: list_names(group, within) for group in _OF_TEAMS}
     if not words:
         return [(place, name) for group in _OF_TEAMS for name, place in known[group].items() if place.origin != SHIPPED], []
-    found, others = [], []
+    files, others = [], []
     for word in words:
         group, _, name = word.partition("/")
         if group in _OF_TEAMS and name in known[group]:
-            found.append((known[group][name], name))
+            files.append((known[group][name], name))
         else:
             others.append(word)
-    return found, others
+    return files, others
 
 
 def _check_file(place: SearchFolder, name: str, within: Sequence[SearchFolder]) -> Checked:
@@ -116,7 +118,7 @@ def _check_file(place: SearchFolder, name: str, within: Sequence[SearchFolder]) 
     return Checked(f"{place.group}/{name}", tuple(problems))
 
 
-def _check(title: str, words: Sequence[str], config_dirs: Sequence[Path], *, complete: bool) -> Checked:
+def _check_recipe(title: str, words: Sequence[str], config_dirs: Sequence[Path], *, complete: bool) -> Checked:
     from precflow.config.composition import compose
     from precflow.environment.variables import describe_misspelt
 
@@ -129,42 +131,42 @@ def _check(title: str, words: Sequence[str], config_dirs: Sequence[Path], *, com
     return Checked(title, composed.notes, warnings=tuple(describe_misspelt(composed.config, {})))
 
 
-def _plain(one: Checked) -> dict[str, object]:
-    rows = [{"place": problem.place, "key": problem.key.strip(), "message": problem.message} for problem in one.problems]
-    return {"recipe": one.title, "usable": not one.problems, "problems": rows, "warnings": list(one.warnings)}
+def _as_json(recipe: Checked) -> dict[str, object]:
+    rows = [{"place": problem.place, "key": problem.key.strip(), "message": problem.message} for problem in recipe.problems]
+    return {"recipe": recipe.title, "usable": not recipe.problems, "problems": rows, "warnings": list(recipe.warnings)}
 
 
-def _screen(checked: Sequence[Checked], unusable: int, seconds: float) -> str:
-    width = max((len(one.title) for one in checked), default=0)
+def _format_screen(checked: Sequence[Checked], unusable: int, seconds: float) -> str:
+    width = max((len(recipe.title) for recipe in checked), default=0)
     lines = []
-    for one in checked:
-        lines.append(f" {one.title:<{width}}   ok" if not one.problems else f" {one.title}")
-        lines += _rows(one)
-        lines += [f"   warning: {text}" for text in one.warnings]
-    said = _sum(checked, unusable)
-    return "\n".join([*lines, f"{said:<80} {seconds:.1f} s"]) + "\n"
+    for recipe in checked:
+        lines.append(f" {recipe.title:<{width}}   ok" if not recipe.problems else f" {recipe.title}")
+        lines += _format_problems(recipe)
+        lines += [f"   warning: {text}" for text in recipe.warnings]
+    return "\n".join([*lines, f"{_summarize(checked, unusable):<80} {seconds:.1f} s"]) + "\n"
 
 
-def _sum(checked: Sequence[Checked], unusable: int) -> str:
+def _summarize(checked: Sequence[Checked], unusable: int) -> str:
     """Return the last line. It counts apart the recipes that would be usable if the user trusted the code they name."""
     if unusable:
-        of = f"{unusable} of {len(checked)} recipes {'is' if unusable == 1 else 'are'}" if len(checked) > 1 else "the recipe is"
-        return f" {of} not usable"
-    waiting = sum(one.untrusted for one in checked)
+        if len(checked) == 1:
+            return " the recipe is not usable"
+        return f" {unusable} of {len(checked)} recipes {'is' if unusable == 1 else 'are'} not usable"
+    waiting = sum(recipe.untrusted for recipe in checked)
     return f" {len(checked) - waiting} usable" + (f", {waiting} for those who trust it" if waiting else "")
 
 
-def _rows(one: Checked) -> list[str]:
-    places_shown = [_line(problem.place, one.title) for problem in one.problems]
+def _format_problems(recipe: Checked) -> list[str]:
+    places_shown = [_shorten_place(problem.place, recipe.title) for problem in recipe.problems]
     wide = max((len(place) for place in places_shown), default=0)
-    width = max((len(problem.key) for problem in one.problems), default=0)
+    width = max((len(problem.key) for problem in recipe.problems), default=0)
     return [
         f"   {place:>{wide}}  {problem.key:<{width}}   {problem.message}"
-        for place, problem in zip(places_shown, one.problems, strict=True)
+        for place, problem in zip(places_shown, recipe.problems, strict=True)
     ]
 
 
-def _line(place: str, title: str) -> str:
+def _shorten_place(place: str, title: str) -> str:
     """Return a place without its file if the title names that file already: ``12`` for ``a.yaml:12``."""
     file, _, line = place.rpartition(":")
     same = file and (file == title or (Path(title).suffix and file == display_path(Path(title))))

@@ -13,7 +13,7 @@ from precflow.errors import ConfigError
 from precflow.verbs import explain
 
 PAGE = Path(__file__).parents[2] / "docs" / "keys.md"
-KEYS = [one for one in explain.every() if one.takes]
+KEYS = [one for one in explain.list_all() if one.takes]
 SECTIONS = [kind for kind in vars(schema).values() if dataclasses.is_dataclass(kind)]
 
 
@@ -28,7 +28,7 @@ def test_every_key_says_what_it_means_and_has_an_example(section):
 
 
 def test_the_page_of_all_keys_is_of_today():
-    assert PAGE.read_text(encoding="utf-8") == explain.page() + "\n", "precflow explain --markdown > docs/keys.md"
+    assert PAGE.read_text(encoding="utf-8") == explain.format_page() + "\n", "precflow explain --markdown > docs/keys.md"
 
 
 @pytest.mark.parametrize("one", KEYS, ids=lambda one: one.key)

@@ -25,7 +25,7 @@ def test_the_newest_report(capsys, pages):
     assert capsys.readouterr().out == "runs/new/report.html\n"
     assert open_verb.main(["runs/old", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"report": "runs/old/report.html"}
-    assert open_verb.newest(pages / "older") == pages / "older" / "deep" / "report.html"
+    assert open_verb.find_newest(pages / "older") == pages / "older" / "deep" / "report.html"
 
 
 @pytest.mark.parametrize("there_is_one", [True, False])

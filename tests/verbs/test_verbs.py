@@ -16,23 +16,23 @@ def test_every_verb_has_its_file_and_every_file_its_verb():
 
 
 def test_tables_have_straight_columns_also_with_wide_letters():
-    shown = verbs.table([("a", "x"), ("模型", "y")])
+    shown = verbs.format_table([("a", "x"), ("模型", "y")])
     assert shown == " a      x\n 模型   y"
-    assert verbs.table([]) == ""
+    assert verbs.format_table([]) == ""
 
 
 def test_errors_are_plain_data():
     error = ConfigError("bad", problems=[Problem("a:1", " k", "m")], next_step="do")
-    assert verbs.json_error(error) == {
+    assert verbs.error_as_json(error) == {
         "error": "bad",
         "problems": [{"place": "a:1", "key": "k", "message": "m"}],
         "next_step": "do",
     }
-    assert verbs.json_error(PrecflowError("x"))["problems"] == []
+    assert verbs.error_as_json(PrecflowError("x"))["problems"] == []
 
 
 def test_every_parser_knows_json_and_config_dir():
-    chosen = verbs.parser("ls", "").parse_args(["--json", "--config-dir", "a", "-cd", "b"])
+    chosen = verbs.make_parser("ls", "").parse_args(["--json", "--config-dir", "a", "-cd", "b"])
     assert (chosen.json, chosen.config_dir) == (True, [Path("a"), Path("b")])
 
 
@@ -46,12 +46,12 @@ def test_every_parser_knows_json_and_config_dir():
 )
 def test_an_option_that_is_none_is_told_in_words(words, said):
     with pytest.raises(ConfigError) as refused:
-        verbs.parser("plan", "").parse_args(words)
+        verbs.make_parser("plan", "").parse_args(words)
     assert said in str(refused.value)
 
 
 def test_options_may_stand_between_words():
-    options = verbs.parser("plan", "")
+    options = verbs.make_parser("plan", "")
     options.add_argument("words", nargs="+")
     chosen = options.parse_args(["a", "--config-dir", "d", "b=1", "--json", "c=2"])
     assert (chosen.words, chosen.config_dir, chosen.json) == (["a", "b=1", "c=2"], [Path("d")], True)
