@@ -138,7 +138,7 @@ class BatchMeasurer:
         row = shared_row_length(whole.shape, flat.numel())
         sums = statistics.reduce_on_host(flat, row)
         if sums is None:
-            ticket.statistics = statistics.of_any(flat)
+            ticket.statistics = statistics.measure_any(flat)
             ticket.mark = mark_of_statistics(ticket.statistics)
             return
         self._summed.append((ticket, sums))
@@ -151,7 +151,7 @@ class BatchMeasurer:
         length, row = sketch.row_length(whole.shape, flat.numel()), shared_row_length(whole.shape, flat.numel())
         sums = statistics.reduce_on_host(flat, row)
         if sums is None:
-            ticket.statistics = statistics.of_any(flat)
+            ticket.statistics = statistics.measure_any(flat)
             self._add_sketch(_Job(ticket, whole, private=False), flat)
             return
         self._summed.append((ticket, sums))
@@ -168,7 +168,7 @@ class BatchMeasurer:
         """
         jobs, self._waiting, self._bytes = self._waiting, [], 0
         summed, self._summed = self._summed, []
-        for (ticket, _), (known, data) in zip(summed, statistics.of_sums([sums for _, sums in summed])):
+        for (ticket, _), (known, data) in zip(summed, statistics.finish_tensors([sums for _, sums in summed])):
             ticket.statistics = known
             if ticket.detail == "statistics":
                 ticket.mark = mark_of_sums(data)
@@ -203,7 +203,7 @@ class BatchMeasurer:
         """Fill in the tickets of a group, and store or sketch what is to be kept of its tensors."""
         known: Sequence[Optional[Statistics]] = [None] * len(group.jobs)
         if group.sums is not None and sums is not None:
-            known = statistics.of_batch(group.sums._replace(sums=sums))
+            known = statistics.finish_batch(group.sums._replace(sums=sums))
         data, marks = (b"" if each is None else bytes_of(each) for each in (checksums, sums))
         size, width = len(data) // len(group.jobs), len(marks) // len(group.jobs)
         for number, job in enumerate(group.jobs):
@@ -232,7 +232,7 @@ class BatchMeasurer:
             return
         known = job.ticket.statistics or _NOTHING
         least, most = known[0], known[1]
-        cleaning = statistics.cleaning(flat.dtype, least, most)
+        cleaning = statistics.choose_cleaning(flat.dtype, least, most)
         # Most values are fit to be added up as they are: without NaN, infinities and fills, and in range.
         clean = cleaning if cleaning.exponent or any(known[4:8]) else None
         largest = math.ldexp(max(-(least or 0.0), most or 0.0), -cleaning.exponent) if self._fine else 0.0
@@ -300,8 +300,8 @@ def _sort_values(flat: torch.Tensor) -> Optional[Statistics]:
     if not flat.numel():
         return list(_NOTHING)
     if dtype_name(flat.dtype) in _FLOATS:
-        return statistics.of_any(flat)
-    return statistics.of_integers(flat) if dtype_name(flat.dtype) in _WHOLE_NUMBERS else None
+        return statistics.measure_any(flat)
+    return statistics.measure_integers(flat) if dtype_name(flat.dtype) in _WHOLE_NUMBERS else None
 
 
 def _key(job: _Job) -> str:

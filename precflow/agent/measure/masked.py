@@ -52,14 +52,14 @@ class Masked(NamedTuple):
     places: int
 
 
-def masked(values: torch.Tensor, fills: Fills) -> Optional[Masked]:
+def remove_fill(values: torch.Tensor, fills: Fills) -> Optional[Masked]:
     """Return a tensor without its single fill constant; ``None`` if it has no fill, several different ones, or a NaN.
 
     Args:
         values: float32 or float64 on the host, ``[elements]``, 1 to ``MOST`` of them.
         fills: The fills of the original element type.
     """
-    low, high = _ends(values)  # both are NaN if any value is: then no band matches, and None is returned below
+    low, high = _find_ends(values)  # both are NaN if any value is: then no band matches, and None is returned below
     end = low if -low >= high else high
     infinite = abs(end) == _INFINITE
     band = None if infinite else fills.band_of(end)
@@ -74,14 +74,14 @@ def masked(values: torch.Tensor, fills: Fills) -> Optional[Masked]:
         torch.nan_to_num(values, **{"posinf": 0.0, "neginf": 0.0, **kept}, out=left)
     else:
         torch.add(values, marks, alpha=-end, out=left)
-    least, most = _ends(left)
+    least, most = _find_ends(left)
     spread = 0.0 if band is None else abs(end - band.constant)
     if band is not None and band.low <= (least if end < 0 else most) <= band.high:  # scores were added to the constant
         torch.le(values, band.high, out=marks) if end < 0 else torch.ge(values, band.low, out=marks)
         torch.addcmul(values, marks, values, value=-1, out=left)
-        least, most = _ends(left)
+        least, most = _find_ends(left)
         torch.sub(values, band.constant, out=other).mul_(marks).abs_()
-        spread = _ends(other)[1]
+        spread = _find_ends(other)[1]
     largest = max(-least, most)
     # `not <` instead of `>=`: a NaN compares false with everything, and must be rejected too.
     if not largest < fills.plain or (band is not None and abs(band.constant) < FILLS_FAR * largest):
@@ -98,7 +98,7 @@ def masked(values: torch.Tensor, fills: Fills) -> Optional[Masked]:
     return Masked(left, fill, spread, number, saturated, zero, least, most, code, _sum_place_weights(marks))
 
 
-def _ends(values: torch.Tensor) -> Tuple[float, float]:
+def _find_ends(values: torch.Tensor) -> Tuple[float, float]:
     ends = torch.aminmax(values)
     return ends[0].item(), ends[1].item()
 
@@ -109,9 +109,9 @@ def _ends_of_others(
     """Return the extremes of the ordinary values, none of which is 0; marked places hold a 0 that does not count."""
     # An extreme of 0 comes from the marked places: the values all have one sign. Adding the other extreme there hides them.
     if least == 0:
-        least = _ends(torch.add(left, marks, alpha=most, out=memory))[0]
+        least = _find_ends(torch.add(left, marks, alpha=most, out=memory))[0]
     if most == 0:
-        most = _ends(torch.add(left, marks, alpha=least, out=memory))[1]
+        most = _find_ends(torch.add(left, marks, alpha=least, out=memory))[1]
     return least, most
 
 

@@ -19,7 +19,7 @@ from precflow.agent.measure import masked
 from precflow.agent.measure.checksums import BLOCK, mix32_of, place_weights, to_int32
 from precflow.agent.measure.scratch import host_memory
 from precflow.agent.measure.transfer import bytes_of
-from precflow.agent.measure.value_classes import Cleaning, Fills, bands_in, fills_of, indicator, sort
+from precflow.agent.measure.value_classes import Cleaning, Fills, bands_in, fills_of, indicator, sort_into_kinds
 
 if TYPE_CHECKING:
     from precflow.agent.contract import Band
@@ -106,14 +106,14 @@ def reduce_batch(values: torch.Tensor, row: int = 0) -> BatchSums:
         some = _widen_into_scratch(values[:, start : start + step])
         lows.append(some.amin(1))
         highs.append(some.amax(1))
-        for total, norm in _row_sums(some.reshape(-1), row, tensors):
+        for total, norm in _sum_rows(some.reshape(-1), row, tensors):
             totals.append(total)
             norms.append(norm)
     ends = [torch.stack(lows, 1).amin(1).unsqueeze(1), torch.stack(highs, 1).amax(1).unsqueeze(1)]
     return BatchSums(torch.cat([*ends, *totals, *norms], 1), values.dtype, count)
 
 
-def _row_sums(flat: torch.Tensor, row: int, tensors: int = 1) -> List[Tuple[torch.Tensor, torch.Tensor]]:
+def _sum_rows(flat: torch.Tensor, row: int, tensors: int = 1) -> List[Tuple[torch.Tensor, torch.Tensor]]:
     """Return (sums, norms) of the full rows, and if the length is no multiple of ``row``, of the rest; ``[tensors, rows]``."""
     length = flat.numel() // tensors
     whole = length // row * row
@@ -128,7 +128,7 @@ def _row_sums(flat: torch.Tensor, row: int, tensors: int = 1) -> List[Tuple[torc
 
 
 def reduce_on_host(values: torch.Tensor, row: int = 0) -> Optional[TensorSums]:
-    """Return extremes and sums of rows of one tensor; ``None`` if it is not ordinary and needs :func:`of_any`.
+    """Return extremes and sums of rows of one tensor; ``None`` if it is not ordinary and needs :func:`measure_any`.
 
     Args:
         values: Floating point, ``[elements]`` on the host, at least one; a contiguous tensor.
@@ -165,7 +165,7 @@ def _reduce_piece(values: torch.Tensor, row: int) -> Optional[_Piece]:
     if not fills.are_ordinary(low, high):
         return None
     if values.numel() % row:
-        sums = _row_sums(values, row)
+        sums = _sum_rows(values, row)
         return low, high, torch.cat([part[0][0] for part in sums]), torch.cat([part[1][0] for part in sums])
     rows = values.view(-1, row)
     return low, high, rows.sum(1), torch.linalg.vector_norm(rows, dim=1)
@@ -180,8 +180,8 @@ def _widen_into_scratch(values: torch.Tensor) -> torch.Tensor:
     return values.to(torch.float32)
 
 
-def of_batch(rows: BatchSums) -> List[Optional[Statistics]]:
-    """Return the statistics of each tensor; ``None`` for a tensor that is not ordinary and needs :func:`of_any`.
+def finish_batch(rows: BatchSums) -> List[Optional[Statistics]]:
+    """Return the statistics of each tensor; ``None`` for a tensor that is not ordinary and needs :func:`measure_any`.
 
     Args:
         rows: From :func:`reduce_batch`, with ``sums`` copied to the host.
@@ -196,7 +196,7 @@ def of_batch(rows: BatchSums) -> List[Optional[Statistics]]:
     ]
 
 
-def of_sums(found: Sequence[TensorSums]) -> List[Tuple[Statistics, bytes]]:
+def finish_tensors(found: Sequence[TensorSums]) -> List[Tuple[Statistics, bytes]]:
     """Return for each tensor its statistics, and the bytes of its row sums followed by its row norms.
 
     Tensors with the same number of rows are stacked and computed together.
@@ -242,7 +242,7 @@ def _statistics_of_ordinary(low: float, high: float, total: float, square: float
     return [low, high, total, square, 0, 0, 0, 0, zero, 0, 0, 0]
 
 
-def of_any(values: torch.Tensor) -> Statistics:
+def measure_any(values: torch.Tensor) -> Statistics:
     """Return the statistics of any floating point values; waits for the device.
 
     Args:
@@ -250,14 +250,14 @@ def of_any(values: torch.Tensor) -> Statistics:
     """
     fills = fills_of(values.dtype)
     if values.device.type == "cpu" and values.numel() <= masked.MOST:
-        found = masked.masked(_widen_into_scratch(values), fills)
-        known = None if found is None else _of_masked(found, values.dtype)
+        found = masked.remove_fill(_widen_into_scratch(values), fills)
+        known = None if found is None else _finish_masked(found, values.dtype)
         if known is not None:
             return known
-    return _of_kinds(values, fills)
+    return _measure_by_kind(values, fills)
 
 
-def _of_kinds(values: torch.Tensor, fills: Fills) -> Statistics:
+def _measure_by_kind(values: torch.Tensor, fills: Fills) -> Statistics:
     """Return the statistics of any values by sorting them into kinds: the slow path."""
     bands = bands_in([_widen(values[start : start + _SORTED]) for start in range(0, values.numel(), _SORTED)], fills)
     counts, places = _count_kinds(values, fills, bands)
@@ -272,14 +272,14 @@ def _of_kinds(values: torch.Tensor, fills: Fills) -> Statistics:
     # `nothing` counts zeros, including those put in place of values that are not ordinary. If all of them are such, a 0 among
     # the extremes would not be a value of the tensor.
     if other and nothing == other:
-        least, most = _extremes(values, bands)
-    total, square = _sum_ordinary(values, cleaning(values.dtype, least, most))
+        least, most = _find_extremes(values, bands)
+    total, square = _sum_ordinary(values, choose_cleaning(values.dtype, least, most))
     return [least, most, total, square, *tail]
 
 
-def _of_masked(found: Masked, dtype: torch.dtype) -> Optional[Statistics]:
+def _finish_masked(found: Masked, dtype: torch.dtype) -> Optional[Statistics]:
     """Return the statistics of a tensor with one fill; ``None`` if the squares of its ordinary values are out of range."""
-    if cleaning(dtype, found.least, found.most).exponent:
+    if choose_cleaning(dtype, found.least, found.most).exponent:
         return None
     number, infinite = found.number, math.isinf(found.fill)
     tail: Statistics = [0, number if found.code == _POSITIVE_INFINITY else 0, number if infinite and found.fill < 0 else 0]
@@ -288,7 +288,7 @@ def _of_masked(found: Masked, dtype: torch.dtype) -> Optional[Statistics]:
     tail += [] if infinite else [found.fill, found.spread]
     if number == found.values.numel():
         return [None, None, None, None, *tail]
-    parts = _row_sums(found.values, choose_row(found.values.numel()))
+    parts = _sum_rows(found.values, choose_row(found.values.numel()))
     totals, norms = torch.cat([each[0] for each in parts], 1), torch.cat([each[1] for each in parts], 1)
     (total,), (square,) = _add_rows(totals, norms)
     return [found.least, found.most, total, square, *tail]
@@ -303,7 +303,7 @@ def _count_kinds(values: torch.Tensor, fills: Fills, bands: Sequence[Band]) -> T
     found, places = [], []
     constant = bands[0].constant if len(bands) == 1 else 0.0
     for start in range(0, values.numel(), _SORTED):
-        kinds = sort(_widen(values[start : start + _SORTED]), bands)
+        kinds = sort_into_kinds(_widen(values[start : start + _SORTED]), bands)
         zero = indicator(torch.eq, kinds.ordinary, 0)
         saturated = indicator(torch.eq, kinds.finite.abs(), fills.largest)
         counted = [each.sum() for each in (*kinds[:5], zero, saturated)]
@@ -311,13 +311,13 @@ def _count_kinds(values: torch.Tensor, fills: Fills, bands: Sequence[Band]) -> T
         spread = (kinds.finite * filled - filled * constant).abs().amax()
         found.append(torch.stack([*counted, spread, kinds.ordinary.amin(), kinds.ordinary.amax()]))
         codes = kinds.nan + kinds.positive_infinity * 2 + kinds.high * 3 + (kinds.low + kinds.negative_infinity) * 4
-        places.append((codes.to(torch.int32) * _place_weights(start, codes)).sum(dtype=torch.int32))
+        places.append((codes.to(torch.int32) * _weigh_places(start, codes)).sum(dtype=torch.int32))
     table = torch.stack(found).cpu().double()
     extremes = [table[:, 7].max().item(), table[:, 8].min().item(), table[:, 9].max().item()]
     return table[:, :7].sum(0).tolist() + extremes, sum(torch.stack(places).tolist()) & 0xFFFFFFFF
 
 
-def _place_weights(start: int, codes: torch.Tensor) -> torch.Tensor:
+def _weigh_places(start: int, codes: torch.Tensor) -> torch.Tensor:
     """Return the weights of the positions from ``start`` on, a multiple of ``BLOCK``, int32 ``[elements]``."""
     weights = place_weights(codes.device)
     blocks = range(start // BLOCK, -(-(start + codes.numel()) // BLOCK))
@@ -325,11 +325,11 @@ def _place_weights(start: int, codes: torch.Tensor) -> torch.Tensor:
     return ((weights ^ numbers.unsqueeze(1)) | 1).view(-1)[: codes.numel()]
 
 
-def _extremes(values: torch.Tensor, bands: Sequence[Band]) -> Tuple[float, float]:
+def _find_extremes(values: torch.Tensor, bands: Sequence[Band]) -> Tuple[float, float]:
     """Return the smallest and the largest ordinary value of a tensor that has no ordinary 0."""
     lows, highs = [], []
     for start in range(0, values.numel(), _SORTED):
-        kept = sort(_widen(values[start : start + _SORTED]), bands).ordinary
+        kept = sort_into_kinds(_widen(values[start : start + _SORTED]), bands).ordinary
         kept = kept[kept != 0]
         if kept.numel():
             lows.append(kept.amin())
@@ -337,8 +337,8 @@ def _extremes(values: torch.Tensor, bands: Sequence[Band]) -> Tuple[float, float
     return float(torch.stack(lows).amin()), float(torch.stack(highs).amax())
 
 
-def cleaning(dtype: torch.dtype, least: Optional[float], most: Optional[float]) -> Cleaning:
-    """Return how to prepare values for summing, from the minimum and maximum that :func:`of_any` found."""
+def choose_cleaning(dtype: torch.dtype, least: Optional[float], most: Optional[float]) -> Cleaning:
+    """Return how to prepare values for summing, from the minimum and maximum that :func:`measure_any` found."""
     largest = max(-(least or 0.0), most or 0.0)
     squares = _SQUARES[wide_type(dtype)]
     within = not largest or squares[0] <= largest <= squares[1]
@@ -369,7 +369,7 @@ def _widen(values: torch.Tensor) -> torch.Tensor:
     return values if values.dtype in _WIDE else values.to(torch.float32)
 
 
-def of_integers(values: torch.Tensor) -> Statistics:
+def measure_integers(values: torch.Tensor) -> Statistics:
     """Return the statistics of integers or booleans; waits for the device. All of their values are ordinary.
 
     Args:

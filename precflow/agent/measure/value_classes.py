@@ -49,7 +49,7 @@ _known: Dict[torch.dtype, Fills] = {}
 _constants: List[float] = list(FILLS)
 
 
-def know(more: Sequence[float]) -> None:
+def add_constants(more: Sequence[float]) -> None:
     """Add the constants that the recipe names to the known fills, for the rest of this process."""
     _constants[:] = [*FILLS, *more]
     _known.clear()
@@ -118,7 +118,7 @@ class Indicators(NamedTuple):
     finite: torch.Tensor
 
 
-def sort(values: torch.Tensor, bands: Sequence[Band]) -> Indicators:
+def sort_into_kinds(values: torch.Tensor, bands: Sequence[Band]) -> Indicators:
     """Sort float32 or float64 values into kinds; does not wait for the device.
 
     Args:

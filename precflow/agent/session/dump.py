@@ -43,7 +43,7 @@ def dump(request: Request, device: Device, where: torch.device, events: Events) 
         AgentError: Of every kind. If user code raised an exception, that is its cause, and the records made until then stay
             readable, without a seal.
     """
-    value_classes.know(request.capture.fills)
+    value_classes.add_constants(request.capture.fills)
     with open_writer(request, where, request.output) as writer:
         check_capture(request)
         extend_path(request.import_paths, request.workload)

@@ -22,7 +22,7 @@ from precflow.agent.measure.sketch import (
     sketch,
     undo_scaling,
 )
-from precflow.agent.measure.statistics import ROW, cleaning, of_any
+from precflow.agent.measure.statistics import ROW, choose_cleaning, measure_any
 from precflow.agent.measure.value_classes import Cleaning
 from precflow.comparison.estimated.kept_evidence import KeptTensor, group_length, sum_tensor
 
@@ -121,7 +121,7 @@ def test_only_ordinary_values_enter(other):
 @pytest.mark.parametrize("scale", [1e-30, 1e25])
 def test_values_whose_squares_leave_the_range_are_sized(scale):
     values = gaussian(0, BLOCK + 9) * scale
-    clean = cleaning(values.dtype, *of_any(values)[:2])
+    clean = choose_cleaning(values.dtype, *measure_any(values)[:2])
     assert clean.exponent != 0
     wanted = sum_tensor(values.numpy(), KeptTensor("float32", (values.numel(),)))
     assert add_pieces(sketch(values, clean), clean)[0].double().numpy() == pytest.approx(

@@ -10,10 +10,10 @@ from precflow.agent.measure import scratch
 from precflow.agent.measure.statistics import (
     ROW,
     choose_row,
-    of_any,
-    of_batch,
-    of_integers,
-    of_sums,
+    finish_batch,
+    finish_tensors,
+    measure_any,
+    measure_integers,
     reduce_batch,
     reduce_on_host,
 )
@@ -95,14 +95,14 @@ def tensor(name, content, shape):
 
 def in_a_batch(flat):
     """Return the statistics as they are taken on a device."""
-    (known,) = of_batch(reduce_batch(flat.view(1, -1)))
-    return of_any(flat) if known is None else known
+    (known,) = finish_batch(reduce_batch(flat.view(1, -1)))
+    return measure_any(flat) if known is None else known
 
 
 def on_the_host(flat):
     """Return the statistics as they are taken of a large tensor of the host."""
     sums = reduce_on_host(flat)
-    return of_any(flat) if sums is None else of_sums([sums])[0][0]
+    return measure_any(flat) if sums is None else finish_tensors([sums])[0][0]
 
 
 def named(known):
@@ -146,7 +146,7 @@ def test_kinds_and_sums_are_those_of_the_judge(name, content, taken):
 @pytest.mark.parametrize("name", FLOATS)
 def test_both_ways_agree_on_ordinary_values(name):
     values = tensor(name, "ordinary", (3, 77, 200)).reshape(-1)
-    (rows,), exact = of_batch(reduce_batch(values.view(1, -1))), of_any(values)
+    (rows,), exact = finish_batch(reduce_batch(values.view(1, -1))), measure_any(values)
     assert rows[:2] == exact[:2]
     assert rows[4:8] + rows[9:] == exact[4:8] + exact[9:]
     assert rows[2:4] == pytest.approx(exact[2:4], rel=1e-7, abs=1e-3)
@@ -155,13 +155,13 @@ def test_both_ways_agree_on_ordinary_values(name):
 def test_only_what_is_not_ordinary_is_sorted():
     batch = torch.randn(6, 5000)
     batch[1, 7], batch[2, 4999], batch[3, 0], batch[4] = math.nan, -math.inf, torch.finfo(torch.float32).min, 1e-30
-    assert [each is None for each in of_batch(reduce_batch(batch))] == [False, True, True, True, True, False]
+    assert [each is None for each in finish_batch(reduce_batch(batch))] == [False, True, True, True, True, False]
 
 
 def test_a_batch_is_as_if_each_were_alone():
     batch = torch.randn(40, 5000)
-    alone = [of_batch(reduce_batch(row.view(1, -1)))[0] for row in batch]
-    assert of_batch(reduce_batch(batch)) == alone
+    alone = [finish_batch(reduce_batch(row.view(1, -1)))[0] for row in batch]
+    assert finish_batch(reduce_batch(batch)) == alone
 
 
 @pytest.mark.parametrize("name", FLOATS)
@@ -179,7 +179,7 @@ def test_nothing_special_is_passed_over_in_any_piece(monkeypatch, place, value):
     values = torch.randn(5000)
     values[place] = value
     assert reduce_on_host(values) is None
-    assert of_batch(reduce_batch(values.view(1, -1))) == [None]
+    assert finish_batch(reduce_batch(values.view(1, -1))) == [None]
 
 
 def test_zeros_are_told_where_they_cost_nothing():
@@ -190,8 +190,8 @@ def test_zeros_are_told_where_they_cost_nothing():
 
 def test_tensors_of_many_sizes_are_added_up_as_if_alone():
     tensors = [torch.randn(size) for size in (1, 5000, 512, 5000, 70001, 1)] + [torch.randn(5000).double()]
-    together = of_sums([reduce_on_host(each) for each in tensors])
-    assert together == [of_sums([reduce_on_host(each)])[0] for each in tensors]
+    together = finish_tensors([reduce_on_host(each) for each in tensors])
+    assert together == [finish_tensors([reduce_on_host(each)])[0] for each in tensors]
     assert len({data for _, data in together}) == len(tensors)
 
 
@@ -213,7 +213,7 @@ def test_the_judge_allows_for_what_rows_of_few_bits_lose(row):
         sums = reduce_on_host(values, row)
         norms = values.double().view(-1, row).norm(dim=1)
         assert ((sums.norms - norms).abs() <= ROUNDING * norms).all()
-        known = of_sums([sums])[0][0]
+        known = finish_tensors([sums])[0][0]
         kept = Statistics(*known[:8], zero=0, saturated=0)
         side = bounds.sum_side(KeptTensor("float32", (20 * row,), statistics=kept), 20 * row)
         norm = norms.square().sum().sqrt().item()
@@ -232,8 +232,8 @@ def test_what_is_kept_between_calls_serves_in_and_out_of_inference_mode(monkeypa
     monkeypatch.setattr(scratch, "_thread", scratch._Thread())
     values = torch.randn(1, 5000).bfloat16()
     with torch.inference_mode():
-        inside = of_batch(reduce_batch(values))
-    assert of_batch(reduce_batch(values)) == inside
+        inside = finish_batch(reduce_batch(values))
+    assert finish_batch(reduce_batch(values)) == inside
 
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
@@ -263,7 +263,7 @@ def test_whole_numbers_are_exact(name):
         pytest.skip(f"this torch has no {name}")
     array = np.random.default_rng(0).integers(0, 2 if name == "bool" else 100, 70001).astype(name)
     numbers = [int(each) for each in array]
-    found = of_integers(torch.from_numpy(array))
+    found = measure_integers(torch.from_numpy(array))
     assert found[:4] == [min(numbers), max(numbers), sum(numbers), float(sum(each * each for each in numbers))]
     assert found[8] == numbers.count(0)
     assert found[4:8] + found[9:] == [0] * 7
@@ -271,6 +271,6 @@ def test_whole_numbers_are_exact(name):
 
 def test_sums_of_large_whole_numbers_do_not_wrap():
     numbers = [2**62, 2**62, 2**62, -5]
-    assert of_integers(torch.tensor(numbers))[:3] == [-5, 2**62, sum(numbers)]
+    assert measure_integers(torch.tensor(numbers))[:3] == [-5, 2**62, sum(numbers)]
     if hasattr(torch, "uint64"):
-        assert of_integers(torch.tensor([2**64 - 1, 1], dtype=torch.uint64))[:3] == [1, 2**64 - 1, 2**64]
+        assert measure_integers(torch.tensor([2**64 - 1, 1], dtype=torch.uint64))[:3] == [1, 2**64 - 1, 2**64]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from precflow.agent.contract import FILLS
 from precflow.agent.measure import value_classes
-from precflow.agent.measure.value_classes import Cleaning, bands_in, fills_of, sort
+from precflow.agent.measure.value_classes import Cleaning, bands_in, fills_of, sort_into_kinds
 from precflow.comparison.fused.value_classes import (
     FIRST_FILL,
     INFINITY,
@@ -34,7 +34,7 @@ def judges_classes(values, fills):
 @pytest.fixture
 def known_only():
     yield
-    value_classes.know(())
+    value_classes.add_constants(())
 
 
 @pytest.mark.parametrize("name", FLOATS)
@@ -56,7 +56,7 @@ def test_every_value_is_sorted_as_by_the_judge(name, special):
     values = torch.tensor(special, dtype=torch.float64).to(dtype)
     values = values.to(torch.float64 if name == "float64" else torch.float32)
     bands = bands_in([values], fills_of(dtype))
-    found = sort(values, bands)
+    found = sort_into_kinds(values, bands)
     judges = judges_fills(float_facts(name))
     kinds = judges_classes(values.double().numpy(), judges)
     for mine, kind in (
@@ -77,7 +77,7 @@ def test_every_value_is_sorted_as_by_the_judge(name, special):
 def test_sorting_leaves_the_values_as_they_were():
     values = torch.tensor(SPECIAL, dtype=torch.float32)
     before = values.clone()
-    sort(values, bands_in([values], fills_of(torch.float32)))
+    sort_into_kinds(values, bands_in([values], fills_of(torch.float32)))
     Cleaning(-1.0, 1.0)(values)
     assert torch.equal(values.view(torch.int32), before.view(torch.int32))
 
@@ -86,7 +86,7 @@ def test_sorting_leaves_the_values_as_they_were():
 def test_a_constant_of_the_recipe_is_a_fill_from_then_on():
     values = torch.tensor([1.0, -12345.0])
     assert not bands_in([values], fills_of(values.dtype))
-    value_classes.know([-12345.0])
+    value_classes.add_constants([-12345.0])
     assert [band.constant for band in bands_in([values], fills_of(values.dtype))] == [-12345.0]
     assert value_classes.constants() == (*FILLS, -12345.0)
 
