@@ -36,8 +36,8 @@ class Recorded:
 
     def __init__(self, name, values, content, *, sketched):
         flat = torch.from_numpy(values.astype(np.float64)).to(getattr(torch, name)).reshape(-1)
-        counted = Statistics(*agent_statistics.of_any(flat))
-        clean = agent_statistics.cleaning(flat.dtype, counted.minimum, counted.maximum)
+        counted = Statistics(*agent_statistics.measure_any(flat))
+        clean = agent_statistics.choose_cleaning(flat.dtype, counted.minimum, counted.maximum)
         self._parts = agent_sketch.add_pieces(agent_sketch.sketch(flat, clean), clean).numpy() if sketched else None
         rows = agent_sketch.row_norms(flat, agent_sketch.row_length(list(SHAPE), flat.numel()), clean)
         self._rows = agent_sketch.undo_scaling(rows, clean).numpy()

@@ -27,8 +27,8 @@ def tensors(name, shape, special):
 
 
 def by_agent(flat, shape, *, fine):
-    counted = Statistics(*agent_statistics.of_any(flat))
-    clean = agent_statistics.cleaning(flat.dtype, counted.minimum, counted.maximum)
+    counted = Statistics(*agent_statistics.measure_any(flat))
+    clean = agent_statistics.choose_cleaning(flat.dtype, counted.minimum, counted.maximum)
     largest = max(-(counted.minimum or 0.0), counted.maximum or 0.0) * 2.0**-clean.exponent
     parts = agent_sketch.add_pieces(agent_sketch.sketch(flat, clean, largest=largest if fine else 0.0), clean)
     rows = agent_sketch.row_norms(flat, agent_sketch.row_length(list(shape), flat.numel()), clean)

@@ -46,7 +46,7 @@ def noise(request: Request, device: Device, where: torch.device, events: Events)
     Raises:
         AgentError: Of every kind but ``workload`` and ``unsupported``.
     """
-    value_classes.know(request.capture.fills)
+    value_classes.add_constants(request.capture.fills)
     check_capture(request)
     extend_path(request.import_paths, request.workload)
     problem = ""
