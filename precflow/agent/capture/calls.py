@@ -62,7 +62,10 @@ class OperatorCalls:
         produced = returned
         if not produced:  # as of aten's `_foreach_add_`; like a single returned tensor, a single one has the path 0
             produced = [("0", written[0][1])] if len(written) == 1 else written
-        outputs = self._lines.describe(produced, store=not running.heading.movement, choice=running.choice)
+        # An aten operator that writes to a weight, such as `step.add_(1)`, runs before the weight's version is raised: by name
+        # it is still the weight, but no longer with the content that the header has, so it is read like any result.
+        store = not running.heading.movement
+        outputs = self._lines.describe(produced, store=store, returned=bool(written), choice=running.choice)
         for record in outputs:
             record["source"] = None
         order = self._lines.emit(running.heading, running.inputs, outputs)

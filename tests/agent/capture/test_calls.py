@@ -16,12 +16,14 @@ class Noted:
         self.sources = self
         self.known = {}
         self.stored = []
+        self.read_weights = []
         self.written = []
         self.emitted = []
         self.noted = []
 
-    def describe(self, tensors, *, store, choice):
+    def describe(self, tensors, *, store, choice, returned=False):
         self.stored.append((store, choice))
+        self.read_weights.append(returned)
         return [{"index": index, "source": self.find(tensor), "state": read_state(tensor)} for index, tensor in tensors]
 
     def note_write(self, tensor):
@@ -68,6 +70,13 @@ def test_inputs_and_what_came_back_are_one_line(lines, ended):
     assert ended([x, y], {"sum": x + y, "count": 3}) == 7
     assert indices(lines) == (["0", "1"], ["sum"])
     assert lines.stored == [(True, "choice"), (True, "choice")]
+
+
+def test_what_was_written_is_read_even_if_it_is_a_weight(lines, ended):
+    x = torch.ones(3)
+    ended([x], x, written=[x])
+    ended([x], x + 1)
+    assert lines.read_weights == [False, True, False, False]
 
 
 def test_what_moves_values_stores_none(lines, ended):
