@@ -10,8 +10,9 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	@$(BIN)/precflow +recipe=sd_text_encoder
 
+# Bytecode is kept: the tests start a hundred interpreters, each of which would compile every module again.
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --durations=25
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadgroup --durations=25
 
 lint: $(READY)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

@@ -10,8 +10,11 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from amounts import ALL
 
 from precflow.comparison.compare import compare
+from precflow.comparison.fused.summarize import PairOfTensors
+from precflow.comparison.reading import PART
 from precflow.dumps.reader import Dump
 from precflow.errors import DumpError
 from precflow.stages.two_dumps import compare_dumps
@@ -167,7 +170,7 @@ def test_ten_times_the_records_take_about_ten_times_as_long(build):
         return fill
 
     seconds = []
-    for count in (2500, 25_000):
+    for count in (1500, 15_000):
         folders = both(build, many(VALUES, count), many(NEAR, count))
         started = time.process_time()
         model = judged(*folders)
@@ -186,9 +189,12 @@ LAST = {  # last element, and the content id of the whole: computing that takes 
 
 
 @pytest.mark.slow
-def test_tensors_of_four_gigabytes_that_differ_in_their_last_element(build):
+@pytest.mark.xdist_group("compiled")
+def test_tensors_of_four_gigabytes_that_differ_in_their_last_element(build, monkeypatch):
     """Files with holes: more than 2^31 elements of float16, of which the last one is not 0."""
     size, folders = 2**31 + 1000, []
+    if not ALL:  # all of it takes a minute of two cores
+        monkeypatch.setattr(PairOfTensors, "summary_and_lanes", read_zeros_once(2**31 - 2 * PART))
     for side, (last, content) in LAST.items():
         dump = build(side).call("a", "linear", [VALUES])
         folder = dump.write()
@@ -204,6 +210,23 @@ def test_tensors_of_four_gigabytes_that_differ_in_their_last_element(build):
     assert measure.counts["elements"] == size
     assert measure.metrics["max_abs_error"] == 0.5
     assert measure.metrics["relative_l2"] == 0.5
+
+
+def read_zeros_once(last):
+    """Return `summary_and_lanes`, which reads the first ranges and those from ``last`` on.
+
+    The ranges between have the same zeros as the second one, so they give the same.
+    """
+    read, zeros = PairOfTensors.summary_and_lanes, []
+
+    def read_or_repeat(self, start, stop, data, **options):
+        if start == 0 or start >= last:
+            return read(self, start, stop, data, **options)
+        if not zeros:
+            zeros.append(read(self, start, stop, data, **options))
+        return zeros[0]
+
+    return read_or_repeat
 
 
 def write_with_a_hole(path, content, size, last):

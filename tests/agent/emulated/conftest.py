@@ -15,14 +15,15 @@ STARTER = "test_own_process.py"
 
 def pytest_collection_modifyitems(config, items):
     """Keep either the starter or what it starts, whichever fits this process."""
-    own = _is_own_process(config)
-    dropped = [item for item in items if HERE in item.path.parents and (item.path.name == STARTER) == own]
+    own, kept, dropped = _is_own_process(config), [], []
     for item in items:
-        if HERE in item.path.parents:
+        here = item.path.is_relative_to(HERE)
+        if here:
             item.add_marker(pytest.mark.npu)
+        (dropped if here and (item.path.name == STARTER) == own else kept).append(item)
     if dropped:
         config.hook.pytest_deselected(items=dropped)
-        items[:] = [item for item in items if item not in dropped]
+        items[:] = kept
 
 
 def _is_own_process(config):
