@@ -23,6 +23,14 @@ def warm_server():
     server.close()
 
 
+@pytest.fixture
+def warm_agents(warm_server, monkeypatch):
+    """Agents that this process starts are forks of the warm server, which saves each the import of torch."""
+    from precflow.sides import launch
+
+    monkeypatch.setattr(launch, "subprocess", warm_server.agents())
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_interpreter_answers_once():
     """Ask this interpreter once what is installed, not at every stage of every run."""

@@ -6,6 +6,7 @@ import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,6 +52,7 @@ def test_what_determinism_implies():
     assert imply_variables({"determinism": {"seed": 2**32 + 5}})["PYTHONHASHSEED"] == "5"
 
 
+@pytest.mark.usefixtures("warm_agents")
 def test_a_refusal_carries_message_and_next_step(asked, output):
     error = failed(asked(device=["npu"]), output)
     assert error.message.startswith("target: no device for target.device=npu here")
@@ -58,6 +60,7 @@ def test_a_refusal_carries_message_and_next_step(asked, output):
     assert error.log == ()
 
 
+@pytest.mark.usefixtures("warm_agents")
 def test_an_exception_of_the_workload_names_its_line_and_leaves_its_traceback_in_the_log(asked, output):
     error = failed(asked("raises"), output)
     assert "the workload raised ValueError: upset (toy_launched.py:" in error.message
@@ -67,6 +70,7 @@ def test_an_exception_of_the_workload_names_its_line_and_leaves_its_traceback_in
     assert (output / "error.json").exists()
 
 
+@pytest.mark.usefixtures("warm_agents")
 @pytest.mark.parametrize(("kind", "signal"), [("abort", "SIGABRT"), ("killed", "SIGKILL")])
 def test_a_crash_names_the_signal_and_the_last_lines(asked, output, kind, signal):
     error = failed(asked(kind), output)
@@ -76,6 +80,7 @@ def test_a_crash_names_the_signal_and_the_last_lines(asked, output, kind, signal
     assert any("toy_launched.py" in line and "in forward" in line for line in error.log) == (signal == "SIGABRT")
 
 
+@pytest.mark.usefixtures("warm_agents")
 @pytest.mark.parametrize(
     ("kind", "said"), [("leaves", "SystemExit: 0"), ("interrupts", "KeyboardInterrupt: without a message")]
 )
@@ -114,9 +119,25 @@ def test_a_side_that_hangs_is_stopped_with_all_it_started(asked, output, imposto
     assert _gone(int(child.read_text()))
 
 
-def test_a_workload_that_hangs_shows_the_line_where_it_was_stopped(asked, output):
-    error = failed(asked("hangs"), output, timeout=15.0)
-    assert "did not finish within 15 s" in error.message
+@pytest.fixture
+def late_once(monkeypatch):
+    """Return a function after which an hour has passed for the launcher as soon as the toy runs, which a log tells."""
+
+    def wait_for(log):
+        def monotonic():
+            runs = log.is_file() and b"a line of the user's own" in log.read_bytes()
+            return 3600.0 if runs else 0.0
+
+        monkeypatch.setattr(launch, "time", SimpleNamespace(monotonic=monotonic))
+
+    return wait_for
+
+
+@pytest.mark.usefixtures("warm_agents")
+def test_a_workload_that_hangs_shows_the_line_where_it_was_stopped(asked, output, late_once):
+    late_once(output / "agent.log")
+    error = failed(asked("hangs"), output, timeout=900.0)
+    assert "did not finish within 900 s" in error.message
     assert any("toy_launched.py" in line and "in forward" in line for line in error.log)
 
 
@@ -261,6 +282,7 @@ def folders(tmp_path):
     return make
 
 
+@pytest.mark.usefixtures("warm_agents")
 def test_one_process_tells_the_facts_of_a_side_and_makes_its_dump(asked, folders, started):
     alone, facts, dump = (folders(name) for name in ("alone", "facts", "dump"))
     run(asked(output=str(alone)), alone)
@@ -278,6 +300,7 @@ def test_one_process_tells_the_facts_of_a_side_and_makes_its_dump(asked, folders
     assert (facts / "agent.log").read_text() == ""
 
 
+@pytest.mark.usefixtures("warm_agents")
 def test_facts_are_the_same_whoever_tells_them_and_a_refusal_ends_nobody(asked, folders, started):
     alone, refused, other = (folders(name) for name in ("alone", "refused", "other"))
     request = asked(action="environment", device=["emulated"])
@@ -337,6 +360,7 @@ def test_one_that_ended_while_it_waited_is_started_again(asked, folders, started
     assert len(started) == 2
 
 
+@pytest.mark.usefixtures("warm_agents")
 def test_a_crash_after_the_facts_is_told_of_the_dump(asked, folders):
     facts, dump = folders("facts"), folders("dump")
     with closing(Agents()) as agents:
@@ -349,13 +373,15 @@ def test_a_crash_after_the_facts_is_told_of_the_dump(asked, folders):
     assert (facts / "agent.log").read_text() == ""
 
 
-def test_a_dump_that_hangs_is_stopped_with_its_stack_although_its_process_stayed(asked, folders):
+@pytest.mark.usefixtures("warm_agents")
+def test_a_dump_that_hangs_is_stopped_with_its_stack_although_its_process_stayed(asked, folders, late_once):
     facts, dump = folders("facts"), folders("dump")
     with closing(Agents()) as agents:
         run(asked(action="environment", output=str(facts)), facts, agents=agents)
         (agent,) = agents._waiting.values()
-        error = failed(asked("hangs", output=str(dump)), dump, agents=agents, timeout=4.0)
-    assert "did not finish within 4 s" in error.message
+        late_once(dump / "agent.log")
+        error = failed(asked("hangs", output=str(dump)), dump, agents=agents, timeout=900.0)
+    assert "did not finish within 900 s" in error.message
     assert any("toy_launched.py" in line and "in forward" in line for line in error.log)
     assert _gone(agent.process.pid)
 

@@ -82,6 +82,11 @@ class Warm:
         self.start()
         return Started(self.address, words, cwd=cwd, env=env, files=(_null(), out, err), module=module)
 
+    def agents(self):
+        """Return what `precflow.sides.launch` may use in place of `subprocess`: its agents are forks of the server."""
+        self.start()
+        return _SubprocessOfServer(self)
+
     def run(self, words, *, cwd, env, timeout, module="precflow"):
         """Run ``python -m MODULE WORDS`` to its end and return exit code, stdout and stderr."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -126,24 +131,35 @@ sys.exit(warm.Started({address!r}, sys.argv[1:], cwd=os.getcwd(), env=dict(os.en
 class Started:
     """A command that the server runs: its process id, and its exit code once it has ended."""
 
-    def __init__(self, address, words, *, cwd, env, files, module="precflow"):
+    def __init__(self, address, words, *, cwd, env, files, module="precflow", parent=None):
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(str(address))
-        job = {"words": [str(word) for word in words], "cwd": str(cwd), "env": env, "module": module}
+        job = {"words": [str(word) for word in words], "cwd": str(cwd), "env": env, "module": module, "parent": parent}
         _send(self._socket, job, files)
-        self._lines = self._socket.makefile("r")
-        self.pid = int(self._lines.readline())
+        self.pid = self._read_number()
 
     def wait(self, timeout):
         """Return the exit code, negative for a signal as `subprocess` has it; a command that takes longer is killed."""
-        self._socket.settimeout(timeout)
-        try:
-            return int(self._lines.readline())
-        except TimeoutError:
-            raise subprocess.TimeoutExpired("precflow", timeout) from None
-        finally:
+        if not self.ends_within(timeout):
             self._socket.close()  # the server kills what nobody waits for
-            self._lines.close()
+            raise subprocess.TimeoutExpired("precflow", timeout)
+        code = self._read_number()
+        self._socket.close()
+        return code
+
+    def ends_within(self, seconds):
+        """Tell whether the command ends in that time; ``None`` waits for good."""
+        return _is_readable_within(self._socket, seconds)
+
+    def _read_number(self):
+        """Read a line byte by byte, so that the next one stays where `ends_within` sees it."""
+        digits = b""
+        while not digits.endswith(b"\n"):
+            byte = self._socket.recv(1)
+            if not byte:
+                raise ConnectionError("the warm server has ended")
+            digits += byte
+        return int(digits)
 
 
 def _null():
@@ -303,6 +319,8 @@ def _judge(job, files):
     from precflow.verbs import VERBS
 
     words, module = job["words"], job["module"]
+    if job["parent"] is not None:
+        _agent_of_test(job, files)
     runs = 2 * ("capture=escalating" in words) + 10 * ("-m" in words)
     without = module != "precflow" or (words and words[0] in VERBS and words[0] != "plan")
     spares = [] if without else _spares(2 + runs, files)
@@ -314,6 +332,14 @@ def _judge(job, files):
         runpy.run_module(module, run_name="__main__")
 
     _leave(run)
+
+
+def _agent_of_test(job, files):
+    """Be the agent of a process that is not its parent."""
+    os.setsid()  # a group of its own, which the judge ends
+    agent, getppid = os.getpid(), os.getppid  # the server is its parent, and it would take its judge for dead
+    os.getppid = lambda: job["parent"] if os.getpid() == agent else getppid()
+    _be_agent(job["words"], job, files)
 
 
 def _leave(run):
@@ -354,14 +380,19 @@ def _spares(count, files):
 
 def _agent(connection):
     """Wait, then be ``python precflow-agent.pyz ...``."""
-    from precflow.agent import __main__ as door
-
     job, files = _receive(connection)
     connection.close()
     if job is None:  # the judge has ended without need of this process
         os._exit(0)
-    _become(files, job["env"], job["cwd"], job["words"][1])
-    sys.argv[1:] = job["words"][2:]
+    _be_agent(job["words"], job, files)
+
+
+def _be_agent(words, job, files):
+    """Be the command line ``words``, the first of which are interpreter and packed agent."""
+    from precflow.agent import __main__ as door
+
+    _become(files, job["env"], job["cwd"], words[1])
+    sys.argv[1:] = words[2:]
     sys.stdout.reconfigure(write_through=True)
     sys.stderr.reconfigure(write_through=True)
     _leave(lambda: sys.exit(door.main(sys.argv[1:])))
@@ -439,13 +470,77 @@ class _Forked:
         return self.returncode
 
 
+class _SubprocessOfServer:
+    """The module `subprocess`, as `precflow.sides.launch` sees it in a test that is the judge: agents are forks of a server.
+
+    Whatever is not a plain agent of this interpreter is started as ever: one behind a launcher, say.
+    """
+
+    def __init__(self, server):
+        self._server = server
+
+    def __getattr__(self, name):
+        return getattr(subprocess, name)
+
+    def Popen(self, words, **options):  # noqa: N802
+        is_agent = words[0] == sys.executable and len(words) > 2 and words[1].endswith(".pyz")
+        if not (is_agent and self._server.serves(options["env"])):
+            return subprocess.Popen(words, **options)
+        return _AgentOfServer(self._server.address, words, **options)
+
+
+class _AgentOfServer:
+    """What `subprocess.Popen` offers, of an agent that a server has forked."""
+
+    def __init__(self, address, words, *, env, stdin, stdout, stderr, start_new_session):
+        assert stdout == subprocess.PIPE
+        assert start_new_session
+        self.returncode, self.stdin, self.args = None, None, words
+        theirs = _null()
+        if stdin == subprocess.PIPE:
+            theirs, ours = os.pipe()
+            self.stdin = os.fdopen(ours, "wb", buffering=0)
+        read, write = os.pipe()
+        self.stdout = os.fdopen(read, "rb")
+        self._started = Started(
+            address,
+            words,
+            cwd=Path.cwd(),
+            env=dict(env),
+            files=(theirs, write, stderr.fileno()),
+            module="precflow.agent",
+            parent=os.getpid(),
+        )
+        self.pid = self._started.pid
+        os.close(write)
+        if theirs != _null():
+            os.close(theirs)
+
+    def poll(self):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout=None):
+        if self.returncode is None:
+            if not self._started.ends_within(timeout):
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            self.returncode = self._started.wait(None)
+        return self.returncode
+
+
 def _ends_within(pid, seconds):
     descriptor = os.pidfd_open(pid)
+    try:
+        return _is_readable_within(descriptor, seconds)
+    finally:
+        os.close(descriptor)
+
+
+def _is_readable_within(file, seconds):
     with selectors.DefaultSelector() as watched:
-        watched.register(descriptor, selectors.EVENT_READ)
-        ended = bool(watched.select(seconds))
-    os.close(descriptor)
-    return ended
+        watched.register(file, selectors.EVENT_READ)
+        return bool(watched.select(seconds))
 
 
 if __name__ == "__main__":
