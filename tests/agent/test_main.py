@@ -21,6 +21,17 @@ def agent(*words, **options):
     )
 
 
+@pytest.fixture
+def forked(warm_server, tmp_path):
+    """Return a function that does as `agent`, in a fork that has torch imported already."""
+
+    def run(*words):
+        ended = warm_server.run(words, module="precflow.agent", cwd=tmp_path, env=dict(os.environ), timeout=120)
+        return subprocess.CompletedProcess(words, *ended)
+
+    return run
+
+
 def lines(done):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -51,8 +62,8 @@ def test_a_bad_request_is_one_event_and_exit_code_2(tmp_path, text, expected):
     assert "Traceback" not in done.stderr
 
 
-def test_facts(written, tmp_path):
-    done = agent(written(action="environment"))
+def test_facts(forked, written, tmp_path):
+    done = forked(written(action="environment"))
     assert done.returncode == 0, done.stderr
     facts = json.loads((tmp_path / "output" / "facts.json").read_text())
     assert facts["device"]["kind"] == "cpu"
@@ -69,16 +80,16 @@ def test_a_dump(written, tmp_path):
 
 
 @pytest.mark.usefixtures("emulation")
-def test_a_missing_device_is_an_event_that_says_what_would_work(written):
-    done = agent(written(device=["npu"]))
+def test_a_missing_device_is_an_event_that_says_what_would_work(forked, written):
+    done = forked(written(device=["npu"]))
     assert done.returncode == 2
     last = lines(done)[-1]
     assert last["kind"] == "device_missing"
     assert "target.device=emulated" in last["next_step"]
 
 
-def test_an_exception_of_the_model_reaches_the_log_whole(written, tmp_path):
-    done = agent(written(workload=raising()))
+def test_an_exception_of_the_model_reaches_the_log_whole(forked, written, tmp_path):
+    done = forked(written(workload=raising()))
     assert done.returncode == 2
     assert lines(done)[-1]["kind"] == "workload"
     assert "ValueError: the third layer is upset (toy_workload.py:" in lines(done)[-1]["message"]
@@ -95,7 +106,7 @@ def raising():
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
-def test_a_full_disk_is_said_and_leaves_no_seal(written, tmp_path):
+def test_a_full_disk_is_said_and_leaves_no_seal(forked, written, tmp_path):
     output = tmp_path / "output"
     output.mkdir()
     if subprocess.run(
@@ -105,7 +116,7 @@ def test_a_full_disk_is_said_and_leaves_no_seal(written, tmp_path):
     try:
         inputs = {"_target_": "toy_workload.inputs", "rows": 4096, "width": 64}
         model = {"_target_": "toy_workload.build", "width": 64}
-        done = agent(written(workload={"model": model, "inputs": inputs}))
+        done = forked(written(workload={"model": model, "inputs": inputs}))
         assert done.returncode == 2
         last = lines(done)[-1]
         assert last["kind"] == "disk_full"

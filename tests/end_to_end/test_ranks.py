@@ -1,8 +1,10 @@
-"""Two processes under torchrun that record themselves: one dump with both ranks, compared rank by rank."""
+"""Two processes that record themselves: one dump with both ranks, compared rank by rank.
+
+``tests/agent/test_own_loop.py`` has two under torchrun; here each is a fork with the variables that torchrun sets.
+"""
 
 import os
-import subprocess
-import sys
+import socket
 from pathlib import Path
 
 import pytest
@@ -14,16 +16,29 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ranks")]  # both dumps 
 SCRIPT = Path(__file__).parent / "workloads" / "ranks.py"
 
 
+def find_free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
+def recorded(tmp_path_factory, warm_server):
     """Return dumps of two processes: a reference, and a target whose second rank is wrong."""
 
     def record(name, factor):
         folder = tmp_path_factory.mktemp(name)
-        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run([*launch, str(folder), factor], env=environment, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
+        together = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_port()), "WORLD_SIZE": "2"}
+        with (folder.parent / f"{name}.log").open("wb+") as log:
+
+            def start(rank):
+                environment = {**together, "RANK": rank, "LOCAL_RANK": rank}
+                words, out = [SCRIPT, folder, factor], log.fileno()
+                return warm_server.popen(words, cwd=folder.parent, env=environment, out=out, err=out, module="")
+
+            codes = [process.wait(120) for process in [start("0"), start("1")]]
+            log.seek(0)
+            assert codes == [0, 0], log.read().decode()
         return folder
 
     return record("reference", "1.0"), record("target", "1.01")

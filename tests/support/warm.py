@@ -78,7 +78,7 @@ class Warm:
             assert self._server.stdout.readline() == b"ready\n", "the warm server did not start"
 
     def popen(self, words, *, cwd, env, out, err, module="precflow"):
-        """Start ``python -m MODULE WORDS``, the judge or ``precflow.agent``."""
+        """Start ``python -m MODULE WORDS``, the judge or ``precflow.agent``; ``python WORDS`` where the module is ``""``."""
         self.start()
         return Started(self.address, words, cwd=cwd, env=env, files=(_null(), out, err), module=module)
 
@@ -325,10 +325,16 @@ def _judge(job, files):
     without = module != "precflow" or (words and words[0] in VERBS and words[0] != "plan")
     spares = [] if without else _spares(2 + runs, files)
     launch.subprocess = _Subprocess(spares)
+    if not module:
+        _become(files, job["env"], job["cwd"], str(Path(job["cwd"]) / words[0]))
+        sys.path[0] = str(Path(sys.argv[0]).parent)
+        sys.argv[1:] = words[1:]
+        _leave(lambda: runpy.run_path(sys.argv[0], run_name="__main__"))
     _become(files, job["env"], job["cwd"], importlib.util.find_spec(module + ".__main__").origin)
     sys.argv[1:] = words
 
     def run():
+        sys.modules.pop(f"{module}.__main__", None)  # or runpy warns that it has been imported
         runpy.run_module(module, run_name="__main__")
 
     _leave(run)

@@ -98,7 +98,7 @@ def test_a_file_that_cannot_be_written(words, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_comes_back_is_judged(words, tmp_path, capsys):
+def test_what_comes_back_is_judged(words, tmp_path, capsys, warm_server):
     """Request, then the packed agent in a folder of its own with nothing but the user's module, then the verdict."""
     agent.main(["--json"])
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -112,10 +112,9 @@ def test_what_comes_back_is_judged(words, tmp_path, capsys):
         assert done.returncode == 0, done.stderr
         assert (job / f"dump.{side}" / "dump.json").is_file()
     given = [f"{side}.dump={tmp_path / f'cluster-{side}' / f'dump.{side}'}" for side in ("reference", "target")]
-    command = [sys.executable, "-m", "precflow", *words, *given]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "ALIGNED" in done.stderr
+    code, _, said = warm_server.run([*words, *given], cwd=tmp_path, env=dict(os.environ), timeout=120)
+    assert code == 0, said
+    assert "ALIGNED" in said
 
 
 def test_a_secret_is_in_no_file_and_the_job_is_told_how_to_give_it(words, tmp_path, capsys):
