@@ -67,7 +67,7 @@ def guarded(work: Callable[[], int], *, as_json: bool = False) -> int:
     so the exit code is 2.
     """
     with streams.delivering() as delivery:
-        code = _done(work, as_json=as_json)
+        code = _run_safely(work, as_json=as_json)
     if not delivery.problem:
         return code
     with streams.delivering():
@@ -75,30 +75,30 @@ def guarded(work: Callable[[], int], *, as_json: bool = False) -> int:
     return 2
 
 
-def _done(work: Callable[[], int], *, as_json: bool) -> int:
+def _run_safely(work: Callable[[], int], *, as_json: bool) -> int:
     try:
         return work()
     except PrecflowError as error:
-        return _refused(error, as_json=as_json)
+        return _print_error(error, as_json=as_json)
     except KeyboardInterrupt:
         streams.say(" interrupted; finished stages are kept, the same command goes on from here")
     except SystemExit as end:  # argparse
         return 0 if end.code in (0, None) else 2
     except Exception as error:  # noqa: BLE001  # the last line of defence: a fault of precflow's own is exit code 2, not 1
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # from a typed path, wherever it was opened
-            return _refused(_too_long(error), as_json=as_json)
-        _traceback()
+            return _print_error(_too_long_error(error), as_json=as_json)
+        _print_traceback()
         streams.say(f" precflow itself failed: {type(error).__name__}: {error}")
         streams.say(" PRECFLOW_DEBUG=1 shows where. Nothing that finished is lost.")
     return 2
 
 
-def _too_long(error: OSError) -> StoreError:
+def _too_long_error(error: OSError) -> StoreError:
     path = str(error.filename or "")
     longest = max(path.split("/"), key=len)
     name = longest if len(os.fsencode(longest)) > _LONGEST_NAME else path
-    said = f"{len(os.fsencode(name))} bytes are too long for the name of a file or folder: {name[:60]}..."
-    return StoreError(said, next_step="name a shorter one")
+    message = f"{len(os.fsencode(name))} bytes are too long for the name of a file or folder: {name[:60]}..."
+    return StoreError(message, next_step="name a shorter one")
 
 
 def worst(codes: Sequence[int]) -> int:
@@ -111,18 +111,18 @@ def _dispatch(arguments: list[str]) -> int:
         streams.say(short_help())
         return 0
     if arguments[0] in VERBS:
-        return _verb(arguments[0], arguments[1:])
+        return _run_verb(arguments[0], arguments[1:])
     if {"-sc", "--shell-completion"} & set(arguments):  # before parsing: half a word is no override yet
         from precflow.config.hydra_views import complete_word
 
         return complete_word(arguments, verbs={name: name in _OF_RECIPES for name in VERBS})
     line = command_line.parse(arguments)
-    if line.words and _is_bare(line.words[0]):
-        return _bare(line)
-    return _look(line) if line.asks_for(*command_line.SHOW_OPTIONS) else _run(line, arguments)
+    if line.words and "=" not in line.words[0] and line.words[0][:1] not in "+~":
+        return _run_bare_word(line)
+    return _show(line) if line.asks_for(*command_line.SHOW_OPTIONS) else _run(line, arguments)
 
 
-def _look(line: command_line.CommandLine) -> int:
+def _show(line: command_line.CommandLine) -> int:
     if line.asks_for("--version"):
         streams.write(f"precflow {__version__}")
         return 0
@@ -131,17 +131,13 @@ def _look(line: command_line.CommandLine) -> int:
     return show(line)
 
 
-def _verb(name: str, arguments: Sequence[str]) -> int:
+def _run_verb(name: str, arguments: Sequence[str]) -> int:
     module = importlib.import_module(f"precflow.verbs.{name}")
     code: int = module.main(arguments)
     return code
 
 
-def _is_bare(word: str) -> bool:
-    return "=" not in word and word[:1] not in "+~"
-
-
-def _bare(line: command_line.CommandLine) -> int:
+def _run_bare_word(line: command_line.CommandLine) -> int:
     """Run the verb of ``--config-dir DIR VERB``; refuse any other first word without ``=``.
 
     Raises:
@@ -150,7 +146,7 @@ def _bare(line: command_line.CommandLine) -> int:
     word = line.words[0]
     if word in VERBS:
         folders = [text for folder in line.config_dirs for text in ("--config-dir", str(folder))]
-        return _verb(word, [*line.words[1:], *folders, *(["--help"] if line.asks_for("--help") else [])])
+        return _run_verb(word, [*line.words[1:], *folders, *(["--help"] if line.asks_for("--help") else [])])
     from precflow.config.search_path import list_folders, list_names
     from precflow.config.suggestions import find_near
 
@@ -175,19 +171,19 @@ def _run(line: command_line.CommandLine, arguments: Sequence[str]) -> int:
 
     command = shlex.join(["precflow", *arguments])
     ended = []
-    for number, (job, one) in enumerate(zip(jobs, composed, strict=True), start=1):
+    for number, (job, recipe) in enumerate(zip(jobs, composed, strict=True), start=1):
         if len(jobs) > 1:
             streams.say(f" job {number} of {len(jobs)}   {' '.join(map(redaction.redact_word, job))}")
         outcome = None
         try:
-            outcome = run(one, command=command)
+            outcome = run(recipe, command=command)
         except PrecflowError as error:  # what stops one job does not stop the others
-            _refused(error, as_json=False)
-        ended.append(_Ended(job, Path(one.config.runs).expanduser() / one.config.recipe, outcome))
+            _print_error(error, as_json=False)
+        ended.append(_Ended(job, Path(recipe.config.runs).expanduser() / recipe.config.recipe, outcome))
     code = worst([job.code for job in ended])
     if len(jobs) > 1:
-        streams.say(_jobs(ended, code))
-        for shown in _to_show(ended):
+        streams.say(_format_jobs(ended, code))
+        for shown in _choose_reports(ended):
             publish(shown)
             streams.say(f" {shown.folder} shows the report of the worst of them: {shown.verdict}")
     return code
@@ -212,22 +208,22 @@ class _Ended:
         return _NOT_DONE if self.outcome is None else self.outcome.verdict or "done, not judged"
 
 
-def _to_show(ended: Sequence[_Ended]) -> list[Outcome]:
+def _choose_reports(ended: Sequence[_Ended]) -> list[Outcome]:
     """Return the reports to publish again after several jobs: the worst one of each run folder.
 
     A run folder shows the report of its last job. If that is the worst one already, nothing has to be published.
     """
-    found = []
+    reports = []
     for folder in dict.fromkeys(job.folder for job in ended):
         here = [job.outcome for job in ended if job.folder == folder]
         reported = [outcome for outcome in here if outcome is not None and outcome.report is not None]
         code = worst([outcome.exit_code for outcome in reported])
         shown = here[-1].exit_code if here[-1] is not None and here[-1].report is not None else None
-        found += [outcome for outcome in reported if outcome.exit_code == code != shown][:1]
-    return found
+        reports += [outcome for outcome in reported if outcome.exit_code == code != shown][:1]
+    return reports
 
 
-def _jobs(ended: Sequence[_Ended], code: int) -> str:
+def _format_jobs(ended: Sequence[_Ended], code: int) -> str:
     """Return a table of the jobs: number, exit code, verdict, furthest record, and the overrides that not all jobs share."""
     every = set(ended[0].words).intersection(*(job.words for job in ended))
     furthest = [job.outcome.furthest if job.outcome is not None else "" for job in ended]
@@ -240,15 +236,15 @@ def _jobs(ended: Sequence[_Ended], code: int) -> str:
     return "\n".join([f" {len(ended)} jobs, exit {code}", *rows])
 
 
-def _refused(error: PrecflowError, *, as_json: bool) -> int:
-    _traceback()
+def _print_error(error: PrecflowError, *, as_json: bool) -> int:
+    _print_traceback()
     if as_json:
         streams.write_json(error_as_json(error))
     streams.say(f" {error}")
     return 2
 
 
-def _traceback() -> None:
+def _print_traceback() -> None:
     if os.environ.get("PRECFLOW_DEBUG") == "1":
         streams.say(traceback.format_exc())
 

@@ -54,7 +54,7 @@ def file_digest(path: Path) -> str:
         if not path.is_dir():
             _add_content(hasher, path)
         else:
-            for file in _regular_files(path):
+            for file in _list_regular_files(path):
                 # No file name can hold a NUL, so it ends the name: "a" with "bc" in it differs from "ab" with "c".
                 hasher.update(file.relative_to(path).as_posix().encode() + b"\0")
                 _add_content(hasher, file)
@@ -69,17 +69,17 @@ def _add_content(hasher: hashlib.blake2b, file: Path) -> None:
             hasher.update(block)
 
 
-def _regular_files(folder: Path) -> list[Path]:
-    found, entries = [], 0
-    for place, folders, names in os.walk(folder, onerror=_raise):
+def _list_regular_files(folder: Path) -> list[Path]:
+    files, entries = [], 0
+    for place, folders, names in os.walk(folder, onerror=_raise_error):
         entries += len(folders) + len(names)
         if entries > MOST_FILES:
             raise StoreError(
                 f"{folder} holds more than {MOST_FILES} files: no folder of weights does", next_step="name the folder itself"
             )
-        found += [Path(place, name) for name in names if Path(place, name).is_file()]
-    return sorted(found)
+        files += [Path(place, name) for name in names if Path(place, name).is_file()]
+    return sorted(files)
 
 
-def _raise(error: OSError) -> None:
+def _raise_error(error: OSError) -> None:
     raise error  # os.walk by itself skips a folder that it cannot list, and the key would be that of a part

@@ -117,9 +117,9 @@ def assert_aligned(actual: Any, expected: Any, *, standard: Standards = "default
     AssertionError: not aligned: 1 of 1 tensors
        logits (fail): relative_l2 0.186 is 18.6 times its limit 0.01 (tolerance)
     """
-    found = compare_values(expected, actual, tolerance_of(standard, limits))
-    if not found:
-        raise AssertionError(found.summary)
+    comparison = compare_values(expected, actual, build_tolerance(standard, limits))
+    if not comparison:
+        raise AssertionError(comparison.summary)
 
 
 def compare(
@@ -139,7 +139,7 @@ def compare(
         ConfigError: A standard or a limit is not known.
         TypeError: One side is a folder and the other is not, or an element type cannot be compared.
     """
-    tolerance = tolerance_of(standard, limits)
+    tolerance = build_tolerance(standard, limits)
     # A text is always a folder here, never a value to compare.
     folders = [isinstance(value, (str, os.PathLike)) for value in (reference, target)]
     if any(folders) and not all(folders):
@@ -163,7 +163,7 @@ def compare(
     )
 
 
-def tolerance_of(standard: Standards, limits: Mapping[str, Any]) -> Tolerance:
+def build_tolerance(standard: Standards, limits: Mapping[str, Any]) -> Tolerance:
     """Return standards and plain limits as the section ``tolerance`` of a recipe.
 
     Raises:
@@ -178,7 +178,9 @@ def tolerance_of(standard: Standards, limits: Mapping[str, Any]) -> Tolerance:
     tolerance = replace(builder.build({"tolerance": limits}).tolerance, standards=tuple(names))
     problems = [*unknown, *builder.problems]
     if problems:  # they speak of keys of a recipe; a caller of this function knows only the arguments
-        shown = [Problem("", one.key.removeprefix("tolerance."), one.message.replace("tolerance.", "")) for one in problems]
+        shown = [
+            Problem("", wrong.key.removeprefix("tolerance."), wrong.message.replace("tolerance.", "")) for wrong in problems
+        ]
         raise ConfigError("the limits are not usable", problems=shown, next_step=f"Limits are {', '.join(LIMITED)}")
     if not names and not any(value is not None for value in limits.values()):
         raise ConfigError(
@@ -204,10 +206,10 @@ def compare_values(reference: Any, target: Any, tolerance: Tolerance) -> Compari
             records.append(Compared(name, "unpaired_target", "only the target has it"))
         else:
             records.append(_compare_tensors(name, left[name], right[name], loaded, tolerance))
-    return _verdict(records)
+    return _summarize(records)
 
 
-def _verdict(records: Sequence[Compared]) -> Comparison:
+def _summarize(records: Sequence[Compared]) -> Comparison:
     failing = [record for record in records if record.status in MISALIGNED_STATUSES | INCOMPLETE_STATUSES]
     others = [record for record in records if record.status != "pass" and record not in failing]
     verdict = "aligned"
@@ -218,10 +220,10 @@ def _verdict(records: Sequence[Compared]) -> Comparison:
     reasons = [str(record) for record in (*failing, *others)] or ([] if records else ["there is no tensor to compare"])
     if verdict == "aligned":
         closest = max(records, key=lambda record: record.ratio)
-        said = f"aligned: {len(records)} of {len(records)} tensors; closest to its limit: {closest}"
+        summary = f"aligned: {len(records)} of {len(records)} tensors; closest to its limit: {closest}"
     else:
-        said = "\n   ".join([f"not aligned: {len(failing) + len(others)} of {len(records)} tensors", *reasons])
-    return Comparison(verdict, tuple(reasons), tuple(records), summary=said)
+        summary = "\n   ".join([f"not aligned: {len(failing) + len(others)} of {len(records)} tensors", *reasons])
+    return Comparison(verdict, tuple(reasons), tuple(records), summary=summary)
 
 
 def _find_tensors(value: Any, path: str) -> Iterator[tuple[str, Array]]:
@@ -286,8 +288,8 @@ def _compare_exactly(name: str, reference: Array, target: Array) -> Compared:
     metrics = measure_all(summarize(reference, target))
     different = int(np.count_nonzero(reference != target))
     if different:
-        said = f"{different} of {reference.size} {left} values differ; they must be equal"
-        return Compared(name, "fail", said, metric="bitwise_equal", limit=1.0, ratio=np.inf, metrics=metrics)
+        reason = f"{different} of {reference.size} {left} values differ; they must be equal"
+        return Compared(name, "fail", reason, metric="bitwise_equal", limit=1.0, ratio=np.inf, metrics=metrics)
     return Compared(name, "pass", metric="bitwise_equal", value=1.0, limit=1.0, metrics=metrics)
 
 
@@ -304,14 +306,14 @@ def as_array(value: Any) -> Array:
         TypeError: The element type is not one that a dump can hold.
     """
     if hasattr(value, "detach") and hasattr(value, "data_ptr"):  # a torch tensor; torch itself need not be installed
-        return _from_torch(value.detach().cpu())
+        return _copy_from_torch(value.detach().cpu())
     array = np.asarray(value)
     if not name_of(array.dtype):
         raise TypeError(f"cannot compare elements of type {array.dtype}")
     return array
 
 
-def _from_torch(tensor: Any) -> Array:
+def _copy_from_torch(tensor: Any) -> Array:
     name = str(tensor.dtype).rpartition(".")[2]
     if name not in NUMPY_DTYPES:
         raise TypeError(f"cannot compare elements of type {tensor.dtype}")

@@ -282,9 +282,9 @@ def find_metric(name: str) -> Metric:
     >>> find_metric("cosine_similarity").direction, find_metric("sign_flips").direction
     ('at least', 'at most')
     """
-    return METRICS.get(name) or _row_of_user(name)
+    return METRICS.get(name) or _make_user_row(name)
 
 
 @functools.lru_cache(maxsize=256)
-def _row_of_user(name: str) -> Metric:
+def _make_user_row(name: str) -> Metric:
     return Metric(name, "A metric of your own", "what its class returns", unit="own", domain="anything")

@@ -45,10 +45,10 @@ def printable_json(text: str) -> str:
     >>> printable_json(json.dumps("a\u202eb\x9b, 层", ensure_ascii=False))
     '"a\\u202eb\\u009b, 层"'
     """
-    return text if text.isprintable() else _BEYOND_ASCII.sub(_escaped, text)
+    return text if text.isprintable() else _BEYOND_ASCII.sub(_escape, text)
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escape(found: re.Match[str]) -> str:
     letter = found.group()
     # str.isprintable() is false for every space but U+0020. Spaces such as the ideographic one are harmless and stay.
     return letter if letter.isprintable() or unicodedata.category(letter) == "Zs" else json.dumps(letter)[1:-1]

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES
 from precflow.report import highlights, wording
-from precflow.report.model import ReportModel, Row, StageView
+from precflow.report.model import ReportModel, Row
 from precflow.report.tree import split_levels
 from precflow.streams import printable_lines  # XML cannot hold control characters: they become visible escapes
 
@@ -63,7 +63,12 @@ def list_cases(model: ReportModel) -> list[Case]:
     for row in model.rows:
         grouped.setdefault(name_of[row.measure.module], []).append(row)
     modules = [_make_module_case(name, rows) for name, rows in grouped.items()]
-    return [_make_verdict_case(model), *(_make_stage_case(stage) for stage in model.stages), *_keep_worst(modules)]
+    outcomes = {"kept": "passed", "run": "passed", "skipped": "skipped"}
+    stages = [
+        Case("stages", stage.name, outcomes.get(stage.state, "failure"), stage.note or stage.state, seconds=stage.seconds)
+        for stage in model.stages
+    ]
+    return [_make_verdict_case(model), *stages, *_keep_worst(modules)]
 
 
 def _keep_worst(modules: Sequence[Case]) -> list[Case]:
@@ -87,11 +92,6 @@ def _make_verdict_case(model: ReportModel) -> Case:
     message = f"{verdict.verdict}: {starts or reasons}" if outcome != "passed" else ""
     name = "emulated target" if model.emulated else "both sides"
     return Case("verdict", f"verdict ({name})", outcome, message, "\n".join([reasons, *findings]), model.seconds)
-
-
-def _make_stage_case(stage: StageView) -> Case:
-    outcomes = {"kept": "passed", "run": "passed", "skipped": "skipped"}
-    return Case("stages", stage.name, outcomes.get(stage.state, "failure"), stage.note or stage.state, seconds=stage.seconds)
 
 
 def _make_module_case(name: str, rows: Sequence[Row]) -> Case:

@@ -75,15 +75,27 @@ def build_page_data(model: ReportModel, every: Sequence[Row] | None = None) -> d
     """
     every = model.rows if every is None else every
     texts = _TextTable()
-    metrics = highlights.list_metrics(model)
     picture = chart.build_chart(model)
-    columns = {name: [texts.index(value) for value in values] for name, values in _list_texts(model.rows).items()}
-    columns |= _list_numbers(model.rows)
+    kinds = dict.fromkeys(kind for row in model.rows for kind in row.measure.counts)
+    columns: dict[str, list[Any]] = {
+        name: [texts.index(value) for value in values] for name, values in _list_texts(model.rows).items()
+    }
+    columns |= {
+        "order": [row.measure.order for row in model.rows],
+        "equal": [int(row.measure.equal) for row in model.rows],
+        "value": [round_number(row.judged.value) for row in model.rows],
+        "limit": [round_number(row.judged.limit) for row in model.rows],
+        "ratio": [round_number(row.judged.ratio) for row in model.rows],
+    }
     return {
         "shown": list(model.columns),
-        "metrics": {metric: _list_values(model.rows, metric) for metric in metrics},
+        "metrics": {
+            metric: [round_number(row.measure.metrics[metric]) if metric in row.measure.metrics else None for row in model.rows]
+            for metric in highlights.list_metrics(model)
+        },
         "columns": columns,
-        "counts": _list_counts(model.rows),
+        # Kind of value (zero, NaN, mask fill...) -> its number of elements in every row.
+        "counts": {wording.words(kind): [row.measure.counts.get(kind, 0) for row in model.rows] for kind in kinds},
         "details": {str(index): detail for index, row in enumerate(model.rows) if (detail := _describe_rare_facts(row))},
         "texts": texts.all(),
         "chart": {
@@ -124,35 +136,11 @@ def _list_texts(rows: Sequence[Row]) -> Mapping[str, list[str]]:
     }
 
 
-def _list_numbers(rows: Sequence[Row]) -> dict[str, list[Any]]:
-    """Return the columns of numbers."""
-    return {
-        "order": [row.measure.order for row in rows],
-        "equal": [int(row.measure.equal) for row in rows],
-        "value": [round_number(row.judged.value) for row in rows],
-        "limit": [round_number(row.judged.limit) for row in rows],
-        "ratio": [round_number(row.judged.ratio) for row in rows],
-    }
-
-
-def _list_values(rows: Sequence[Row], metric: str) -> list[Any]:
-    """Return one metric of every row, ``None`` for rows without it."""
-    values = (row.measure.metrics.get(metric) for row in rows)
-    return [None if value is None else round_number(value) for value in values]
-
-
-def _list_counts(rows: Sequence[Row]) -> dict[str, list[int]]:
-    """Return kind of value (zero, NaN, mask fill...) -> its number of elements in every row."""
-    names = dict.fromkeys(name for row in rows for name in row.measure.counts)
-    return {wording.words(name): [row.measure.counts.get(name, 0) for row in rows] for name in names}
-
-
 def _describe_rare_facts(row: Row) -> dict[str, Any]:
     """Return what only few records have, and so is no column: arguments that differ, and warnings."""
     measure = row.measure
-    arguments = [[*map(wording.printable, (name, *pair))] for name, pair in measure.arguments.items()]
     facts = {
-        "arguments": arguments,
+        "arguments": [[*map(wording.printable, (name, *pair))] for name, pair in measure.arguments.items()],
         "warnings": [wording.printable(warning) for warning in (*measure.warnings, *wording.describe_estimate(row))],
     }
     return {name: value for name, value in facts.items() if value}
@@ -164,9 +152,8 @@ def round_number(value: float) -> Any:
     >>> round_number(0.0123456), round_number(3.0), round_number(1 - 1e-9), round_number(math.nan)
     (0.01235, 3, 0.999999999, 'NaN')
     """
-    if not math.isfinite(value):
-        return make_strict(value)
-    if 0.99 < value < 1:
+    # A cosine similarity just below 1 needs more digits than an error, and make_strict keeps them.
+    if not math.isfinite(value) or 0.99 < value < 1:
         return make_strict(value)
     short = float(f"{value:.{_DIGITS}g}")
     return int(short) if short.is_integer() else short

@@ -88,7 +88,7 @@ def make_strict(value: Any) -> Any:
     {'a': [1.0, 'NaN', '-Infinity']}
     """
     if isinstance(value, float):
-        return _round(value)
+        return _round_number(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: make_strict(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -98,7 +98,7 @@ def make_strict(value: Any) -> Any:
     return value
 
 
-def _round(value: float) -> float | str:
+def _round_number(value: float) -> float | str:
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -126,19 +126,16 @@ def _build_row(row: Row, columns: Sequence[str]) -> dict[str, Any]:
             "standard": judged.standard,
         }
     shown = {metric: make_strict(measure.metrics[metric]) for metric in columns if metric in measure.metrics}
-    optional = {"metrics": shown, "reason": judged.reason or measure.reason, **_build_evidence(row)}
-    return fields | {key: value for key, value in optional.items() if value}
-
-
-def _build_evidence(row: Row) -> dict[str, Any]:
-    """Return what was kept of a record if it was not the whole tensor, and the range of its metric if that is estimated."""
-    measure = row.measure
-    limits = measure.ranges.get(row.judged.metric)
-    return {
+    limits = measure.ranges.get(judged.metric)
+    optional = {
+        "metrics": shown,
+        "reason": judged.reason or measure.reason,
+        # What was kept of a record if it was not the whole tensor, and the range of its metric if that is estimated.
         "evidence": "" if measure.evidence == "tensors" else measure.evidence,
         "share": measure.share if measure.share < 1 else None,
         "range": make_strict(limits) if limits else None,
     }
+    return fields | {key: value for key, value in optional.items() if value}
 
 
 def _format_line(row: Mapping[str, Any]) -> str:

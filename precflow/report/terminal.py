@@ -19,7 +19,7 @@ from rich.cells import cell_len
 from precflow.diagnosis.findings import CERTAINTIES, Finding
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
 from precflow.report import highlights, wording
-from precflow.report.model import ReportModel, Row, SideView
+from precflow.report.model import ReportModel, Row
 
 NARROWEST, WIDEST = 60, 88  # columns; a narrower terminal breaks the lines itself
 USUAL = 80  # columns
@@ -99,9 +99,15 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
         body = bodies[model.verdict.verdict](model, columns, amount)
         if len(body) <= room:
             break
-    lines = [*head, *_cut_to_room(body, room), "", *foot]
+    if len(body) > room:
+        body = [*body[: room - 1], "   ...         more in the report"]
+    lines = [*head, *body, "", *foot]
     if ascii_only:
-        lines = [line if isinstance(line, Uncut) else _to_ascii(line) for line in lines]
+        # What no ASCII letter stands for becomes an escape: a module of another script is still told from its neighbours.
+        lines = [
+            line if isinstance(line, Uncut) else line.translate(_TO_ASCII).encode("ascii", "backslashreplace").decode("ascii")
+            for line in lines
+        ]
     return "\n".join(line if isinstance(line, Uncut) else fit(line, columns) for line in lines)
 
 
@@ -118,19 +124,10 @@ def fit(line: str, columns: int = WIDEST) -> str:
     return line + mark
 
 
-def _cut_to_room(lines: Sequence[str], room: int) -> list[str]:
-    """Return as many lines as there is room for; if some are left out, the last line says so."""
-    return list(lines) if len(lines) <= room else [*lines[: room - 1], "   ...         more in the report"]
-
-
 def _render_title(model: ReportModel, columns: int) -> str:
-    sides = " -> ".join(_describe_side(view) for view in model.sides)
+    sides = " -> ".join(f"{'EMULATED ' if view.emulated else ''}{view.device} {view.dtype}".rstrip() for view in model.sides)
     behind = f" · {sides} · {wording.duration(model.seconds)}"
     return f" {_shorten(model.recipe, min(40, max(12, columns - 1 - cell_len(behind))))}{behind}"
-
-
-def _describe_side(view: SideView) -> str:
-    return f"{'EMULATED ' if view.emulated else ''}{view.device} {view.dtype}".rstrip()
 
 
 def _render_verdict(model: ReportModel, columns: int) -> list[str]:
@@ -181,7 +178,14 @@ def _render_misaligned(model: ReportModel, columns: int, amount: _Amount) -> lis
         lines = _render_labelled("because", "; ".join(model.verdict.reasons) or "records are over their limits", columns)
         lines += _render_labelled("advice", advice, columns)
     others = [f"{wording.count(many)} {what}" for what, many in _count_others(model).items() if many]
-    records = "   ".join([describe_compared(model), _describe_roles(model), *others])
+    roles = highlights.count_roles(model)
+    starting = wording.plural(roles["introduces"], "introduces", "introduce")
+    by_role = [
+        f"{starting} the error",
+        f"{wording.count(roles['inherits'])} inherit it",
+        f"{wording.count(roles['agrees'])} agree",
+    ]
+    records = "   ".join([describe_compared(model), *by_role, *others])
     lines += ["", *_render_labelled("records", records, columns, most=3)]
     worst = highlights.find_furthest_row(model)
     if worst is not None:
@@ -284,12 +288,6 @@ def describe_standards(model: ReportModel) -> str:
     return "   ".join(outcomes) or "none"
 
 
-def _describe_roles(model: ReportModel) -> str:
-    counted = highlights.count_roles(model)
-    starting = wording.plural(counted["introduces"], "introduces", "introduce")
-    return f"{starting} the error   {wording.count(counted['inherits'])} inherit it   {wording.count(counted['agrees'])} agree"
-
-
 def _render_record(label: str, row: Row, behind: str, columns: int) -> list[str]:
     """Return a record with its value on one line; its name is shortened to fit, or gets a line of its own."""
     value = f"{row.judged.metric} {wording.number(row.judged.value)}   {behind}"
@@ -325,7 +323,3 @@ def _break_lines(text: str, width: int, most: int) -> list[str]:
     if len(lines) > most:
         lines = [*lines[: most - 1], lines[most - 1].rstrip() + " …"]
     return [line.rstrip() for line in lines]
-
-
-def _to_ascii(line: str) -> str:
-    return line.translate(_TO_ASCII).encode("ascii", "backslashreplace").decode("ascii")

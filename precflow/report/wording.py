@@ -89,8 +89,10 @@ def number(value: float) -> str:
     >>> number(0.0), number(float("nan")), number(float("-inf")), number(1.5e-05)
     ('0', 'NaN', '-infinity', '1.5e-5')
     """
-    if not math.isfinite(value):
-        return _format_nonfinite(value)
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "infinity" if value > 0 else "-infinity"
     if 0.99 < value < 1:
         return _format_just_below_one(value)
     size = abs(value)
@@ -99,13 +101,8 @@ def number(value: float) -> str:
         return count(round(value))
     if size == 0 or 0.1 <= size < 999.5:
         return f"{value + 0.0:.3g}"  # + 0.0 turns -0.0 into 0.0
-    return _format_scientific(value)
-
-
-def _format_nonfinite(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    return "infinity" if value > 0 else "-infinity"
+    mantissa, exponent = f"{value:.2e}".split("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 
 
 def _format_just_below_one(value: float) -> str:
@@ -116,11 +113,6 @@ def _format_just_below_one(value: float) -> str:
     """
     digits = 1 - math.floor(math.log10(1 - value))
     return f"{value:.{min(digits, 16)}f}".rstrip("0")
-
-
-def _format_scientific(value: float) -> str:
-    mantissa, exponent = f"{value:.2e}".split("e")
-    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 
 
 def count(value: int) -> str:

@@ -40,8 +40,8 @@ def show_dump(dump: Dump, seen: Overview, *, name: str, verified: Sequence[str] 
     paper.fact("stored", f"{stored}, {format_size(seen.bytes)} with the records")
     paper.fact("types", _format_counts(seen.dtypes))
     paper.fact("operators", _format_counts(dict(list(seen.operators.items())[:_MOST_OPERATORS]), rest=len(seen.operators)))
-    paper.fact("weights", _describe_holdings(header.weights, names=False))
-    paper.fact("inputs", _describe_holdings(header.inputs, names=True))
+    paper.fact("weights", _describe_content_entries(header.weights, names=False))
+    paper.fact("inputs", _describe_content_entries(header.inputs, names=True))
     paper.fact("repeated", _describe_repeat(header))
     problems = list(verified) if verified is not None else list(seen.damage)
     _write_damage(paper, problems, checked=verified is not None)
@@ -100,12 +100,10 @@ def _describe_seal(dump: Dump, seen: Overview) -> tuple[str, str]:
 
 def _describe_capture(capture: Mapping[str, Any]) -> str:
     names = (("level", ""), ("phase", ""), ("detail", "detail "), ("scope", "scope "))
-    words = [f"{label}{_join(capture[key])}" for key, label in names if capture.get(key)]
-    return " · ".join(words)
-
-
-def _join(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    values = ((label, capture[key]) for key, label in names if capture.get(key))
+    return " · ".join(
+        label + (", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)) for label, value in values
+    )
 
 
 def _describe_steps(seen: Overview) -> str:
@@ -135,18 +133,16 @@ def _describe_calls(seen: Overview) -> str:
 
 
 def _format_counts(counts: Mapping[str, int], rest: int = 0) -> str:
-    told = " · ".join(f"{name} {wording.count(number)}" for name, number in counts.items())
-    return f"{told} · and {rest - len(counts)} more" if rest > len(counts) else told
+    listed = " · ".join(f"{name} {wording.count(number)}" for name, number in counts.items())
+    return f"{listed} · and {rest - len(counts)} more" if rest > len(counts) else listed
 
 
-def _describe_holdings(held: ContentEntries, *, names: bool) -> str:
+def _describe_content_entries(held: ContentEntries, *, names: bool) -> str:
     if not held.digest:
         return ""
     if names:
-        return (
-            " · ".join(f"{name} {entry.dtype} {format_shape(entry.shape)}" for name, entry in list(held.entries.items())[:8])
-            or held.digest
-        )
+        listed = [f"{name} {entry.dtype} {format_shape(entry.shape)}" for name, entry in list(held.entries.items())[:8]]
+        return " · ".join(listed) or held.digest
     return f"{wording.plural(len(held.entries), 'entry', 'entries')}, {held.digest}"
 
 

@@ -68,15 +68,14 @@ def compare_facts(row: Row, pair: RecordDetail, *, pictures: bool = True) -> lis
         _compare_fact("shape", format_shape(measure.reference_shape), format_shape(measure.target_shape)),
     ]
     both = (pair.detail.reference, pair.detail.target) if pair.detail else (pair.reference, pair.target)
-    rows += [_compare_fact(what, *texts) for what, *texts in _pair_facts(*both) if pictures or what != _VALUES]
+    ours, theirs = map(_list_facts, both)
+    rows += [
+        _compare_fact(what, ours.get(what, _NOTHING), theirs.get(what, _NOTHING))
+        for what in {**ours, **theirs}
+        if pictures or what != _VALUES
+    ]
     rows += [_compare_fact(f"argument {name}", *texts) for name, texts in measure.arguments.items()]
     return [("", "reference", "target", ""), *rows]
-
-
-def _pair_facts(reference: Description | None, target: Description | None) -> list[tuple[str, str, str]]:
-    """Return the facts that either side has: what, reference, target; ``-`` where a side lacks one."""
-    ours, theirs = _list_facts(reference), _list_facts(target)
-    return [(name, ours.get(name, _NOTHING), theirs.get(name, _NOTHING)) for name in {**ours, **theirs}]
 
 
 def _list_facts(description: Description | None) -> dict[str, str]:
@@ -130,7 +129,13 @@ def _write_detail(paper: Paper, detail: Detail) -> None:
         equal = f"   and {wording.count(detail.exact)} of {wording.count(total)} equal" if detail.exact else ""
         paper.fact("|error|", f"{wording.number(low)} |{drawn}| {wording.number(high)}{equal}   (both logarithmic)")
     paper.fact("ulp", _describe_ulps(detail))
-    _write_axes(paper, detail)
+    for axis in detail.axes:
+        if axis.size > 1 and axis.top:
+            top = ", ".join(
+                f"{first if first == last else f'{first}-{last}'} {format_percent(share)}"
+                for first, last, share in axis.top[:_TOP]
+            )
+            paper.fact(f"axis {axis.number}", f"|{draw_bars(axis.profile)}| of {wording.count(axis.size)}   most at {top}")
     for title, worst in (
         ("mismatched", detail.mismatched),
         ("worst", detail.worst_absolute),
@@ -155,16 +160,6 @@ def describe_median(detail: Detail) -> str:
     """Return the median distance in units in the last place; as a range, because distances are counted in classes."""
     low, high = detail.median_ulps
     return wording.count(low) if low == high else f"{wording.count(low)} to {wording.count(high)}"
-
-
-def _write_axes(paper: Paper, detail: Detail) -> None:
-    for axis in detail.axes:
-        if axis.size > 1 and axis.top:
-            top = ", ".join(
-                f"{first if first == last else f'{first}-{last}'} {format_percent(share)}"
-                for first, last, share in axis.top[:_TOP]
-            )
-            paper.fact(f"axis {axis.number}", f"|{draw_bars(axis.profile)}| of {wording.count(axis.size)}   most at {top}")
 
 
 def _write_elements(paper: Paper, title: str, worst: Sequence[Element]) -> None:
