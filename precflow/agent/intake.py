@@ -17,7 +17,7 @@ from typing import Any, Dict, FrozenSet, Iterator, List, Tuple, Union
 
 LARGEST = 1 << 30  # bytes of a file that is read as a whole
 DEEPEST = 64  # levels of objects and lists inside each other
-LONGEST_NUMBER = 400  # digits; the largest float64 has 309
+LONGEST_NUMBER = 400  # digits; the largest float64 has 309. In older Pythons the time grows with the square
 
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -148,7 +148,7 @@ def _list_containers(plain: Any) -> List[Any]:
 
 def _build_object(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
     plain = dict(pairs)
-    if len(plain) < len(pairs):
+    if len(plain) < len(pairs):  # Python would keep the last value silently, another reader perhaps the first
         keys = [key for key, _ in pairs]
         raise ValueError("key %r appears twice" % next(key for key in keys if keys.count(key) > 1))
     return plain
@@ -156,7 +156,7 @@ def _build_object(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
 
 def _parse_float(text: str) -> float:
     number = float(text)
-    if math.isinf(number):
+    if math.isinf(number):  # "1e999" is valid JSON, and float() makes an infinity of it
         raise ValueError("number %s is beyond what a float64 holds" % _shorten(text))
     return number
 

@@ -39,6 +39,8 @@ _PAIR = re.compile(  # name=value, "name": "value", ?name=value
 )
 _OPTION = re.compile(r"(--?)([A-Za-z][\w-]*)(\s+)([^\s\"'-][^\s\"']*)")
 _HEADER = re.compile(r"\b((?:bearer|authorization:\s*\w+)\s+)([A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE)
+# Access keys of clouds (AWS, Google, Alibaba), tokens of GitHub, GitLab, Hugging Face, Slack, npm and model services, and JSON
+# web tokens: each kind begins with letters of its own.
 _TOKENS = re.compile(
     r"(?<![A-Za-z0-9])(?:(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{35}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{20,}"
     r"|xox[abps]-[\w-]{10,}|sk-[\w-]{20,}|npm_[A-Za-z0-9]{30,}|LTAI[A-Za-z0-9]{12,20}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
@@ -69,13 +71,13 @@ def is_secret(name: str) -> bool:
     return bool(_ARGUMENT.fullmatch(snake))
 
 
-def redact_text(said: str) -> str:
+def redact_text(text: str) -> str:
     """Return a text with its secrets replaced by ``(redacted)``; everything else is unchanged.
 
     >>> redact_text("cannot reach https://ann:pa55w0rd@models.example/a?X-Amz-Signature=0a1b2c&part=2")
     'cannot reach https://(redacted)@models.example/a?X-Amz-Signature=(redacted)&part=2'
     """
-    return _hide(said, [])
+    return _hide(text, [])
 
 
 def redact(value: Any, *, name: str = "") -> Any:
@@ -111,9 +113,9 @@ def redact_word(typed: str) -> str:
 def learn(value: Any, *, name: str = "") -> None:
     """Remember the secrets in plain data or environment variables: from now on they are hidden in every text."""
     if isinstance(value, str):
-        found: List[str] = [value] if name and _is_secret_value(name, value) else []
-        _hide(value, found)
-        _known.update(secret for secret in map(_strip_quotes, found) if _is_worth_hiding(secret))
+        secrets: List[str] = [value] if name and _is_secret_value(name, value) else []
+        _hide(value, secrets)
+        _known.update(secret for secret in map(_strip_quotes, secrets) if _is_worth_hiding(secret))
     elif isinstance(value, Mapping):
         for key, inner in value.items():
             learn(inner, name=str(key))
@@ -140,10 +142,10 @@ def put_back(value: Any, secrets: Mapping[str, str], place: str = "") -> Any:
 def read_handed_over(variables: Mapping[str, str]) -> Dict[str, str]:
     """Return the secrets that the judge passed in the environment, by dotted path; empty if there are none."""
     try:
-        found = json.loads(variables.get(VARIABLE, "{}"))
+        secrets = json.loads(variables.get(VARIABLE, "{}"))
     except ValueError:
         return {}
-    return {str(key): str(secret) for key, secret in found.items()} if isinstance(found, dict) else {}
+    return {str(key): str(secret) for key, secret in secrets.items()} if isinstance(secrets, dict) else {}
 
 
 def find_placeholders(value: Any, place: str = "") -> Iterator[str]:
@@ -151,39 +153,39 @@ def find_placeholders(value: Any, place: str = "") -> Iterator[str]:
     return (path for path, _, leaf in _walk_leaves(value, place, "") if isinstance(leaf, str) and REDACTED[:-1] in leaf)
 
 
-def _hide(said: str, found: List[str], *, random: bool = True) -> str:
-    """Return a text without its secrets, and append those to ``found``; ``random=False`` keeps what only looks random."""
-    if len(said) < _SHORTEST - 2:
-        return said
+def _hide(text: str, secrets: List[str], *, random: bool = True) -> str:
+    """Return a text without its secrets, and append those to ``secrets``; ``random=False`` keeps what only looks random."""
+    if len(text) < _SHORTEST - 2:
+        return text
     # This runs over every line of a log, so each search is skipped if the text lacks a character that a match needs.
 
     def hide(match: Any, group: int = 0) -> str:
         """Replace one group of a match, but keep quotes around it."""
-        found.append(match.group(group))
+        secrets.append(match.group(group))
         quoted = match.group(group) != _strip_quotes(match.group(group))
         start, end = match.start(group) - match.start() + quoted, match.end(group) - match.start() - quoted
         return str(match.group()[:start]) + REDACTED + str(match.group()[end:])
 
     # Longest first: if one secret is part of another, replacing the short one first would leave the rest of the long one.
     for secret in sorted(_known, key=len, reverse=True):
-        if secret in said:
+        if secret in text:
             # A secret of letters only may be an ordinary word, so it must not match inside a longer one.
             edges = r"(?<!\w)%s(?!\w)" if secret.isalpha() else "%s"
-            said = re.sub(edges % re.escape(secret), REDACTED, said)
-    if "://" in said:
-        said = _USER.sub(lambda match: _hide_user(match, found), said)
-    if "-----BEGIN" in said:
-        said = _KEY_BLOCK.sub(hide, said)
-    if " " in said:
-        said = _HEADER.sub(lambda match: hide(match, 2) if re.search(r"\d|\w{20}", match.group(2)) else match.group(), said)
-        said = _OPTION.sub(lambda match: hide(match, 4) if is_secret(match.group(2).lower()) else match.group(), said)
-    if "=" in said or ":" in said or "%3" in said:
-        said = _PAIR.sub(lambda match: hide(match, 5) if _is_pair(match) else match.group(), said)
-    said = _TOKENS.sub(hide, said)
-    if said.islower():  # the two searches below need capital letters
-        return said
-    said = _ACCESS_KEY.sub(hide, said)
-    return _LONG.sub(lambda match: hide(match) if _is_random(match.group()) else match.group(), said) if random else said
+            text = re.sub(edges % re.escape(secret), REDACTED, text)
+    if "://" in text:
+        text = _USER.sub(lambda match: _hide_user(match, secrets), text)
+    if "-----BEGIN" in text:
+        text = _KEY_BLOCK.sub(hide, text)
+    if " " in text:
+        text = _HEADER.sub(lambda match: hide(match, 2) if re.search(r"\d|\w{20}", match.group(2)) else match.group(), text)
+        text = _OPTION.sub(lambda match: hide(match, 4) if is_secret(match.group(2).lower()) else match.group(), text)
+    if "=" in text or ":" in text or "%3" in text:
+        text = _PAIR.sub(lambda match: hide(match, 5) if _is_pair(match) else match.group(), text)
+    text = _TOKENS.sub(hide, text)
+    if text.islower():  # the two searches below need capital letters
+        return text
+    text = _ACCESS_KEY.sub(hide, text)
+    return _LONG.sub(lambda match: hide(match) if _is_random(match.group()) else match.group(), text) if random else text
 
 
 def _is_secret_value(name: str, value: str) -> bool:
@@ -208,12 +210,12 @@ def _is_pair(match: Any) -> bool:
     )
 
 
-def _hide_user(match: Any, found: List[str]) -> str:
+def _hide_user(match: Any, secrets: List[str]) -> str:
     """Replace ``user:password@`` of a URL; a user name of 16 letters or more may be a token, so it is noted too."""
     user, _, secret = match.group()[:-1].partition(":")
     if match.group().startswith(REDACTED[:-1]):
         return str(match.group())
-    found.extend(part for part in (secret, user if len(user) >= 16 else "") if part)
+    secrets.extend(part for part in (secret, user if len(user) >= 16 else "") if part)
     return REDACTED + "@"
 
 

@@ -246,27 +246,27 @@ class _Reader:
 
     def sections(self, key: str) -> List[_Reader]:
         """Return a reader of each object of a list."""
-        found = self.list_of(key, (), dict)
-        return [_Reader(each, "%s%s[%d]." % (self.place, key, number), self.problems) for number, each in enumerate(found)]
+        objects = self.list_of(key, (), dict)
+        return [_Reader(each, "%s%s[%d]." % (self.place, key, number), self.problems) for number, each in enumerate(objects)]
 
     def index(self, key: str) -> str:
         """Return an index into a tensor, as text; ``""`` if there is none."""
-        found = str(self.value(key, "", str))
+        given = str(self.value(key, "", str))
         try:
-            return found if not found or parse_slices(found) else ""
+            return given if not given or parse_slices(given) else ""
         except ValueError:
-            return str(self._note_problem(key, found, "an index such as [0, :, -1]", ""))
+            return str(self._note_problem(key, given, "an index such as [0, :, -1]", ""))
 
     def share(self, key: str) -> float:
         """Return a share above 0 and at most 1."""
-        found = self.plain.get(key, 1.0)
-        good = isinstance(found, (int, float)) and not isinstance(found, bool) and 0 < found <= 1
-        return float(found if good else self._note_problem(key, found, "a share above 0 and at most 1", 1.0))
+        given = self.plain.get(key, 1.0)
+        good = isinstance(given, (int, float)) and not isinstance(given, bool) and 0 < given <= 1
+        return float(given if good else self._note_problem(key, given, "a share above 0 and at most 1", 1.0))
 
     def value(self, key: str, default: Any, kind: type) -> Any:
         """Return the value of a key; with ``None`` as default, the key is required."""
-        found = self.plain.get(key, default)
-        return found if _fits(found, kind) else self._note_problem(key, found, kind.__name__, kind())
+        given = self.plain.get(key, default)
+        return given if _fits(given, kind) else self._note_problem(key, given, kind.__name__, kind())
 
     def flag(self, key: str, *, default: bool) -> bool:
         """Return a boolean."""
@@ -278,29 +278,29 @@ class _Reader:
 
     def choice(self, key: str, default: str, allowed: Tuple[str, ...]) -> str:
         """Return one of the allowed words."""
-        found = self.plain.get(key, default)
-        return str(found if found in allowed else self._note_problem(key, found, "one of " + ", ".join(allowed), default))
+        given = self.plain.get(key, default)
+        return str(given if given in allowed else self._note_problem(key, given, "one of " + ", ".join(allowed), default))
 
     def numbers(self, key: str) -> Tuple[float, ...]:
         """Return a tuple of finite numbers that are not 0."""
-        found = self.plain.get(key, ())
-        good = isinstance(found, (list, tuple)) and all(
+        given = self.plain.get(key, ())
+        good = isinstance(given, (list, tuple)) and all(
             isinstance(item, (int, float)) and not isinstance(item, bool) and item and abs(item) <= LARGEST["float64"]
-            for item in found
+            for item in given
         )
-        return tuple(map(float, found)) if good else self._note_problem(key, found, "a list of finite numbers other than 0", ())
+        return tuple(map(float, given)) if good else self._note_problem(key, given, "a list of finite numbers other than 0", ())
 
     def texts(self, key: str, default: Tuple[str, ...], allowed: Tuple[str, ...] = ()) -> Tuple[str, ...]:
         """Return a tuple of words, each of them allowed."""
-        found = self.list_of(key, default, str)
-        unknown = [word for word in found if allowed and word not in allowed]
-        return self._note_problem(key, unknown, "some of " + ", ".join(allowed), default) if unknown else found
+        given = self.list_of(key, default, str)
+        unknown = [word for word in given if allowed and word not in allowed]
+        return self._note_problem(key, unknown, "some of " + ", ".join(allowed), default) if unknown else given
 
     def list_of(self, key: str, default: Tuple[Any, ...], kind: type) -> Tuple[Any, ...]:
         """Return a tuple of values of one type."""
-        found = self.plain.get(key, default)
-        good = isinstance(found, (list, tuple)) and all(_fits(item, kind) for item in found)
-        return tuple(found) if good else self._note_problem(key, found, "a list of " + kind.__name__, default)
+        given = self.plain.get(key, default)
+        good = isinstance(given, (list, tuple)) and all(_fits(item, kind) for item in given)
+        return tuple(given) if good else self._note_problem(key, given, "a list of " + kind.__name__, default)
 
     def _note_problem(self, key: str, value: Any, expected: str, instead: Any) -> Any:
         """Note a problem and return what stands in for the wrong value, so that the other keys can be checked too."""

@@ -119,7 +119,7 @@ def _pick_blocks(count: int, sample: float, shape: Tuple[int, ...]) -> Optional[
     The seed depends on the shape, so that tensors of different shapes are not sampled at the same places.
     """
     whole = count // BLOCK
-    strata = max(FEWEST, -int(-sample * whole // 1))
+    strata = max(FEWEST, -int(-sample * whole // 1))  # rounded up: never less than the share that was asked for
     if whole <= strata:
         return None
     seed = 0x243F6A88  # hexadecimal digits of pi; any constant would do, but it must never change

@@ -103,6 +103,7 @@ class Selection:
         self._general = Choice(detail, None)
         self._rules = [_CompiledRule(rule, detail) for rule in rules]
         self._only: Tuple[Tuple[Any, ...], ...] = (tuple(level), tuple(phase), tuple(step), tuple(rank))
+        # Unless a rule or the section is about steps, the answer for a call is the same in every step and remembered once.
         self._by_step = any(rule.step for rule in rules) or bool(step)
         self._choices: Dict[Tuple[Any, ...], Choice] = {}
         self._details: Set[str] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -94,5 +95,5 @@ def _write_facts(request: Request, device: Device) -> None:
         write_json(path, environment.collect(device))
     except OSError as error:
         raise AgentError(
-            "disk_full" if error.errno == 28 else "unwritable", "cannot write %s: %s" % (path, error.strerror)
+            "disk_full" if error.errno == errno.ENOSPC else "unwritable", "cannot write %s: %s" % (path, error.strerror)
         ) from error

@@ -222,12 +222,12 @@ def read_last_lines(folder: Path, count: int = LOG_LINES) -> list[str]:
 
 
 def _source_setup(files: Sequence[str], words: Sequence[str]) -> list[str]:
-    found = {file: Path(file).expanduser().absolute() for file in files}  # `.` looks for a bare name in PATH first
-    missing = [file for file, path in found.items() if not path.is_file()]
+    paths = {file: Path(file).expanduser().absolute() for file in files}  # `.` looks for a bare name in PATH first
+    missing = [file for file, path in paths.items() if not path.is_file()]
     if missing:
         raise SideError(f"set-up file {', '.join(missing)} does not exist", next_step="correct `setup` in the site file")
     # Output of a set-up file goes to stderr, because stdout carries the agent's events; stdin may carry requests.
-    sourced = "".join(f". {shlex.quote(str(path))} >&2 </dev/null || exit 2; " for path in found.values())
+    sourced = "".join(f". {shlex.quote(str(path))} >&2 </dev/null || exit 2; " for path in paths.values())
     return ["bash", "-c", f"{sourced}exec {shlex.join(words)}"]
 
 

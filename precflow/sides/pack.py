@@ -18,7 +18,7 @@ from precflow.files import replacing
 NAME = "precflow-agent.pyz"
 _PACKAGE = Path(precflow.__file__).resolve().parent
 _TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the oldest that a zip file can hold; fixed: the same sources give the same bytes
-_SHEBANG = b"#!/usr/bin/env python3\n"
+_SHEBANG = b"#!/usr/bin/env python3\n"  # a zip file may begin with anything; with this line the file can be run as a program
 _ENTRY_SCRIPT = '''\
 """Checks the interpreter before anything newer than Python 3.5 is read."""
 import json

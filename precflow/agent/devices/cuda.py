@@ -57,7 +57,7 @@ class Cuda:
         import torch
 
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        versions = {
+        versions = {  # built for ROCm, torch has a version of HIP and none of CUDA
             "cuda": str(torch.version.cuda or getattr(torch.version, "hip", "")),
             "cudnn": str(torch.backends.cudnn.version()),
             "capability": "%d.%d" % (properties.major, properties.minor),

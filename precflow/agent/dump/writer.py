@@ -230,7 +230,7 @@ class Writer:
         sealed["dropped"] = self._finished.dropped
         sealed["files"] = self._finished.files
         sealed["content"] = evidence_id(sealed)
-        with self._explaining(len(json_bytes(sealed))):
+        with self._explaining(len(json_bytes(sealed))):  # last of all files: a dump without a header is incomplete
             sealed = write_sealed(os.path.join(self.folder, HEADER_FILE), sealed)
         self._release()
         return sealed

@@ -18,7 +18,7 @@ from precflow.agent.emulated.relabel import CPU, DEVICE_TYPE
 
 _FIRST_SEED = 67280421310721  # torch's own default seed
 _STRETCH = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: as a factor it moves neighbouring seeds far apart
-_SALT = 0xA5CE4D
+_SALT = 0xA5CE4D  # added to a seed, so that its stream differs from the CPU's; any number would do
 _device_of_plain: Any = PlainGenerator.device
 
 _alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()

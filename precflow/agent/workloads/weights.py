@@ -32,12 +32,12 @@ def load(model: torch.nn.Module, path: str, *, prefixes: Sequence[str] = (), ign
             shapes.
     """
     wanted = model.state_dict()
-    found = {_match_key(key, wanted, prefixes): value for key, value in read(path).items()}
-    misshapen = [key for key in wanted if key in found and wanted[key].shape != found[key].shape]
+    loaded = {_match_key(key, wanted, prefixes): value for key, value in read(path).items()}
+    misshapen = [key for key in wanted if key in loaded and wanted[key].shape != loaded[key].shape]
     problems = [
-        *("%s has shape %s, expected %s" % (key, list(found[key].shape), list(wanted[key].shape)) for key in misshapen),
-        *("%s is missing" % key for key in wanted if key not in found),
-        *("%s is not in the model" % key for key in found if key not in wanted and not key.endswith(tuple(ignored))),
+        *("%s has shape %s, expected %s" % (key, list(loaded[key].shape), list(wanted[key].shape)) for key in misshapen),
+        *("%s is missing" % key for key in wanted if key not in loaded),
+        *("%s is not in the model" % key for key in loaded if key not in wanted and not key.endswith(tuple(ignored))),
     ]
     if problems:
         more = " and %d more" % (len(problems) - _SHOWN) if len(problems) > _SHOWN else ""
@@ -45,7 +45,7 @@ def load(model: torch.nn.Module, path: str, *, prefixes: Sequence[str] = (), ign
         raise AgentError(
             "workload", message, "is it a checkpoint of this model? a folder with config.json brings its own sizes"
         )
-    model.load_state_dict({key: found[key] for key in wanted})
+    model.load_state_dict({key: loaded[key] for key in wanted})
 
 
 def read(path: str) -> Dict[str, torch.Tensor]:
