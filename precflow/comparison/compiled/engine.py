@@ -125,7 +125,7 @@ class _PairKernel:
         """
         if not reference.size:
             return Summary(inexact=True)
-        left, right = _bits(reference, self.facts.reference.name), _bits(target, self.facts.target.name)
+        left, right = _view_bits(reference, self.facts.reference.name), _view_bits(target, self.facts.target.name)
         row = first // length
         rows = (first + reference.size - 1) // length - row + 1
         results = _make_totals(rows), _make_totals(rows), np.array([0.0, 0.0, np.inf, np.inf])
@@ -135,13 +135,13 @@ class _PairKernel:
         for start in range(0, reference.size, _STRETCH):
             parts = left[start : start + _STRETCH], right[start : start + _STRETCH]
             place = (first + start - row * length, length)
-            self.kernel(*parts, place, constants, results, scratch, _lane_arguments(parts, start, lanes))
+            self.kernel(*parts, place, constants, results, scratch, _make_lane_arguments(parts, start, lanes))
             if reference.size > _STRETCH:
                 release(*parts)
         return _make_summary(self.facts, reference.size, row, results)
 
 
-def _bits(values: npt.NDArray[Any], name: str) -> Bits:
+def _view_bits(values: npt.NDArray[Any], name: str) -> Bits:
     bits: Bits = (values if values.flags.aligned else values.copy()).view(_PATTERNS[name])
     bits.flags.writeable = False  # one compiled form serves mapped files and arrays
     return bits
@@ -161,7 +161,11 @@ class _ThreadScratch(threading.local):
         """
         types = reference, target
         if types not in self._made:
-            self._made[types] = np.zeros(SUMS), np.zeros(SEGMENT, np.uint8), *(_make_segment_room(dtype) for dtype in types)
+            rooms = []
+            for dtype in types:
+                copy, wide = np.empty(SEGMENT, dtype), np.empty(SEGMENT, np.int32)
+                rooms.append((copy, _view_read_only(copy), wide, _view_read_only(wide)))
+            self._made[types] = np.zeros(SUMS), np.zeros(SEGMENT, np.uint8), *rooms
         return self._made[types]
 
 
@@ -173,18 +177,13 @@ def _make_totals(rows: int) -> tuple[npt.NDArray[Any], ...]:
     return np.zeros(TOTALS), np.zeros(LARGEST), np.zeros(TALLIES, np.int64), np.zeros((2, rows))
 
 
-def _make_segment_room(dtype: np.dtype[Any]) -> tuple[Bits, ...]:
-    copy, wide = np.empty(SEGMENT, dtype), np.empty(SEGMENT, np.int32)
-    return copy, _read_only(copy), wide, _read_only(wide)
-
-
-def _read_only(room: Bits) -> Bits:
+def _view_read_only(room: Bits) -> Bits:
     view = room.view()
     view.flags.writeable = False
     return view
 
 
-def _lane_arguments(parts: tuple[Bits, Bits], start: int, lanes: Lanes | None) -> tuple[Any, ...]:
+def _make_lane_arguments(parts: tuple[Bits, Bits], start: int, lanes: Lanes | None) -> tuple[Any, ...]:
     """Return what the kernel needs for the checksums of a stretch; bytes after the last whole word are added here."""
     if lanes is None:
         return _NO_WORDS, _NO_WORDS, weights(), _NO_LANES, _NO_LANES
@@ -214,7 +213,7 @@ def _kernel_constants(facts: PairFacts) -> tuple[Any, ...]:
     plain = np.float32(min(fills.plain for fills in facts.fills)).view(np.int32)
     bounds = plain, np.float32(facts.reference.smallest_normal).view(np.int32), facts.target.smallest
     rungs = [close_tolerances.RUNGS[name] for name in facts.rungs]
-    three = np.array((rungs + rungs[-1:] * RUNGS)[:RUNGS])
+    three = np.array((rungs + rungs[-1:] * RUNGS)[:RUNGS])  # always as many, so that one compiled form serves all types
     for array in (bands, types, three):
         array.flags.writeable = False
     return bounds, bands, types, three

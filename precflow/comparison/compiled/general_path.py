@@ -82,12 +82,6 @@ def _is_low(kind: Any, value: Any) -> Any:
 
 
 @register_jitable
-def _is_one_saturated(y: Any, x: Any, types: Any) -> Any:
-    here, there = abs(y) == types[0, SATURATED], abs(x) == types[1, SATURATED]
-    return here != there and abs(y - x) > (types[0, SLACK] if here else types[1, SLACK])
-
-
-@register_jitable
 def _classify_pair(y: Any, x: Any, fills: Any, counts: Any, extent: Any) -> Any:
     """Count one pair, and return what is done with it."""
     types = fills[1]
@@ -107,7 +101,8 @@ def _classify_pair(y: Any, x: Any, fills: Any, counts: Any, extent: Any) -> Any:
         counts[FIRST_CLASS + 5] += not (low or (left == types[0, HIGH_END] and right == types[1, HIGH_END]))
         return APART
     counts[FIRST_CLASS + 2] += left != right and not abs(y - x) <= CLOSE * max(abs(y), abs(x))
-    counts[FIRST_CLASS + 6] += _is_one_saturated(y, x, types)
+    here, there = abs(y) == types[0, SATURATED], abs(x) == types[1, SATURATED]
+    counts[FIRST_CLASS + 6] += here != there and abs(y - x) > (types[0, SLACK] if here else types[1, SLACK])
     return KEPT
 
 
@@ -177,7 +172,11 @@ def add_general(reference: Any, target: Any, first: Any, length: Any, facts: Any
             return
         copy_kind(target, kinds, wanted, plain_x)
         y, x = decoded(copy_y[:size], room_y, wide_y)[:size], decoded(copy_x[:size], room_x, wide_x)[:size]
-        _leave_out(left_out, totals[2])
+        # What was left out is 0 on both sides here, so that it was counted as small, and as within limits.
+        for k in (0, 2, 3):
+            totals[2][k] -= left_out
+        for k in range(FIRST_RUNG, NEGATIVE):
+            totals[2][k] -= left_out
         _add(y, x, copy_y[:size], copy_x[:size], first, length, normal, smallest, rungs, differing, totals, sums)
 
 
@@ -243,15 +242,6 @@ def _add(
         terms, x_sum = divergence_terms(y, x, smallest) if differing else (0.0, sums[2])
         totals[DIVERGENCE] += terms
         totals[TARGET_SUM] += x_sum
-
-
-@register_jitable
-def _leave_out(excluded: Any, tallies: Any) -> None:
-    """Take what was sorted out from the counts: it is 0 on both sides, so that it looks small, and within limits."""
-    for k in (0, 2, 3):
-        tallies[k] -= excluded
-    for k in range(FIRST_RUNG, NEGATIVE):
-        tallies[k] -= excluded
 
 
 @register_jitable(fastmath=FAST)

@@ -125,37 +125,28 @@ def bound_distance(y: SideSums, x: SideSums, left: KeptTensor, right: KeptTensor
         right: The target.
     """
     slack = max(y.rounding, x.rounding) * (y.norm + x.norm)
+    rows = _find_rows(left, right)
     # If the maximum rose from 3 to 5, some element differs by at least 2: where x is 5, y is at most 3.
     apart = max(abs(x.minimum - y.minimum), abs(x.maximum - y.maximum))
     low = max(
         apart,
         abs(x.norm - y.norm) - slack,
         abs(x.total - y.total) / math.sqrt(y.count) - slack,
-        _rows_apart(left, right) - slack,
+        (estimate_norm(rows[1] - rows[0]) if rows else 0.0) - slack,  # by the triangle inequality, row by row
     )
     widest = max(x.maximum - y.minimum, y.maximum - x.minimum)
     high = max(low, min(x.norm + y.norm + slack, math.sqrt(y.count) * widest))
-    found = _sketched(left, right)
+    sketched = None if left.sketch is None or right.sketch is None else estimate_norm(right.sketch - left.sketch)
     error = max(left.resolution, right.resolution) * max(x.norm, y.norm)
-    estimate = None if found is None or found / DECISIVE + error < low else min(max(found, low), high)
-    if found is not None and estimate is not None:
-        low = min(high, max(low, DECISIVE * found - error))
-        high = max(low, min(high, found / DECISIVE + error))
+    estimate = None if sketched is None or sketched / DECISIVE + error < low else min(max(sketched, low), high)
+    if sketched is not None and estimate is not None:
+        low = min(high, max(low, DECISIVE * sketched - error))
+        high = max(low, min(high, sketched / DECISIVE + error))
     single = max(apart, low / math.sqrt(y.count)), max(apart, min(widest, high))
     return Distance(low, high, estimate, single)
 
 
-def _sketched(left: KeptTensor, right: KeptTensor) -> float | None:
-    return None if left.sketch is None or right.sketch is None else estimate_norm(right.sketch - left.sketch)
-
-
-def _rows_apart(left: KeptTensor, right: KeptTensor) -> float:
-    """Return the norm of the differences of row norms, which is a lower bound of the norm of the difference."""
-    rows = _rows(left, right)
-    return estimate_norm(rows[1] - rows[0]) if rows else 0.0
-
-
-def _rows(left: KeptTensor, right: KeptTensor) -> tuple[Floats, Floats] | None:
+def _find_rows(left: KeptTensor, right: KeptTensor) -> tuple[Floats, Floats] | None:
     """Return the row norms of both sides, or ``None`` unless both sides kept them for the same rows."""
     if left.rows is None or right.rows is None or left.rows.shape != right.rows.shape or not left.rows.size:
         return None
@@ -164,10 +155,10 @@ def _rows(left: KeptTensor, right: KeptTensor) -> tuple[Floats, Floats] | None:
 
 def bound_metrics(y: SideSums, x: SideSums, far: Distance, left: KeptTensor, right: KeptTensor) -> dict[str, Bounds]:
     """Return lower and upper bounds of metrics; metrics that cannot be bounded are absent."""
-    found = dict(_bound_by_distance(y, x, far))
-    found |= _bound_close_shares(y, far, coarsest((left.dtype, right.dtype)))
+    known = dict(_bound_by_distance(y, x, far))
+    known |= _bound_close_shares(y, far, coarsest((left.dtype, right.dtype)))
     worst = _bound_worst_row(y, far, left, right)
-    return found | ({"worst_row_error": worst} if worst else {})
+    return known | ({"worst_row_error": worst} if worst else {})
 
 
 def add_fills(known: Mapping[str, Bounds], error: float, size: float) -> dict[str, Bounds]:
@@ -289,7 +280,7 @@ def _bound_worst_row(y: SideSums, far: Distance, left: KeptTensor, right: KeptTe
     """Return the bounds of the worst row's error from the norms of rows; ``None`` if they were not kept."""
     if len(left.shape) < 2:  # a vector is one row
         return divide(far.low, y.norm), divide(far.high, y.norm)
-    kept_rows, count = _rows(left, right), math.prod(left.shape[:-1])
+    kept_rows, count = _find_rows(left, right), math.prod(left.shape[:-1])
     if kept_rows is None or count > MOST_MEASURED_ROWS:
         return None
     here, there = kept_rows
@@ -297,25 +288,18 @@ def _bound_worst_row(y: SideSums, far: Distance, left: KeptTensor, right: KeptTe
     slack = ROUNDING * (here + there) + 2 * _SMALLEST_NORM * largest * math.sqrt(left.shape[-1])
     apart = np.maximum(np.abs(there - here) - slack, 0.0)
     if count > MOST_ROWS:  # a kept norm is that of a group of rows: one of them may be far worse, so there is no upper bound
-        return _largest_share(apart, _group_scale(here, count, y)), math.inf
+        # A row's error is divided by its norm or by the median of all row norms, whichever is larger. Half of the rows have at
+        # least the median norm, so the median is at most |y| sqrt(2 / rows). This bounds the Euclidean norm of the divisors of
+        # a group's rows: its error divided by it is met or exceeded by at least one of them.
+        together = -(-count // len(here))
+        divisors: Floats = np.hypot(here, math.sqrt(together * 2 / count) * y.norm)
+        return _find_largest_share(apart, divisors), math.inf
     scale = np.maximum(here, np.median(here))
-    low = max(_largest_share(apart, scale), divide(far.low, estimate_norm(scale)))
-    return low, max(low, _largest_share(np.minimum(here + there + slack, far.high), scale))
+    low = max(_find_largest_share(apart, scale), divide(far.low, estimate_norm(scale)))
+    return low, max(low, _find_largest_share(np.minimum(here + there + slack, far.high), scale))
 
 
-def _group_scale(rows: Floats, count: int, y: SideSums) -> Floats:
-    """Return an upper bound of the Euclidean norm of the divisors of all rows in each group.
-
-    A row's error is divided by its norm or by the median of all row norms, whichever is larger. Half of the rows have at least
-    the median norm, so the median is at most ``|y| sqrt(2 / rows)``. The error of a group divided by this bound is exceeded or
-    met by at least one of its rows.
-    """
-    together = -(-count // len(rows))
-    scale: Floats = np.hypot(rows, math.sqrt(together * 2 / count) * y.norm)
-    return scale
-
-
-def _largest_share(apart: Floats, scale: Floats) -> float:
+def _find_largest_share(apart: Floats, scale: Floats) -> float:
     wrong = apart > 0
     with np.errstate(divide="ignore", over="ignore"):
         return float(np.max(apart[wrong] / scale[wrong], initial=0.0))

@@ -63,9 +63,8 @@ def estimate_pair(  # noqa: PLR0913, PLR0917  a pair, both dumps, and the consta
         return _measure_equal(measure, left)
     # Two different content ids show at least that the bits differ. Without them, both sides need numbers.
     if not (left.content and right.content) and not (_has_counts(left) and _has_counts(right)):
-        return replace(
-            measure, join="sampled_out", evidence="", reason=f"the {_name_sides_without(left, right)} kept no tensor of it"
-        )
+        without = " and ".join(side for side, record in (("reference", left), ("target", right)) if not _has_counts(record))
+        return replace(measure, join="sampled_out", evidence="", reason=f"the {without} kept no tensor of it")
     try:
         first, second = _load_side("reference", left, reference, constants), _load_side("target", right, target, constants)
     except DumpError as error:
@@ -73,7 +72,9 @@ def estimate_pair(  # noqa: PLR0913, PLR0917  a pair, both dumps, and the consta
     # The comparison is only as good as the side that kept less.
     least = min(first.evidence, second.evidence, key=DETAILS.index)
     size = _count_elements(left, left.share)
-    measure = replace(measure, evidence=least, share=left.share, metrics=_compare_bits(left, right), counts={"elements": size})
+    # Content ids are those of whole tensors, even if only a part was kept; equal ones were handled above.
+    bits = {"bitwise_equal": 0.0} if left.dtype != right.dtype or (left.content and right.content) else {}
+    measure = replace(measure, evidence=least, share=left.share, metrics=bits, counts={"elements": size})
     if (left.share, left.part) != (right.share, right.part):
         return _give_up(measure, "the sides kept different parts of it")
     return _estimate(measure, first, second, size, constants)
@@ -89,11 +90,6 @@ def _load_side(side: str, record: Record, dump: EvidenceSource, constants: tuple
 
 def _has_counts(record: Record) -> bool:
     return record.stored or record.statistics is not None
-
-
-def _name_sides_without(left: Record, right: Record) -> str:
-    sides = (("reference", left), ("target", right))
-    return " and ".join(side for side, record in sides if not _has_counts(record))
 
 
 def _measure_equal(measure: Measure, record: Record) -> Measure:
@@ -120,8 +116,8 @@ def _measure_equal(measure: Measure, record: Record) -> Measure:
         fills=fills if sentinel else None,
     )
     counts = {"elements": size, "sentinel": sentinel, "nonfinite": nonfinite}
-    told = (f"{nonfinite} NaN or Inf, equal in kind and place on both sides",) if nonfinite else ()
-    return replace(measure, evidence="digest", metrics=measure_all(summary), counts=counts, warnings=told)
+    warnings = (f"{nonfinite} NaN or Inf, equal in kind and place on both sides",) if nonfinite else ()
+    return replace(measure, evidence="digest", metrics=measure_all(summary), counts=counts, warnings=warnings)
 
 
 def _count_elements(record: Record, share: float) -> int:
@@ -132,11 +128,11 @@ def _count_elements(record: Record, share: float) -> int:
 
 def _estimate(measure: Measure, first: KeptTensor, second: KeptTensor, size: int, constants: tuple[float, ...]) -> Measure:
     one, other = first.statistics, second.statistics
-    found = match_exclusions(first, second, constants)
-    if one is None or other is None or found.unknown:
-        return _give_up(measure, found.unknown)
-    measure = replace(measure, counts=_count_classes(size, one, other, found))
-    if not found.agree:  # the sums of the two sides are over different elements then
+    excluded = match_exclusions(first, second, constants)
+    if one is None or other is None or excluded.unknown:
+        return _give_up(measure, excluded.unknown)
+    measure = replace(measure, counts=_count_classes(size, one, other, excluded))
+    if not excluded.agree:  # the sums of the two sides are over different elements then
         return _give_up(measure, "the sides leave out different elements")
     measure = replace(measure, warnings=_list_warnings(measure.counts))
     count = size - one.nonfinite - one.sentinel
@@ -147,8 +143,8 @@ def _estimate(measure: Measure, first: KeptTensor, second: KeptTensor, size: int
         return _give_up(measure, y if isinstance(y, str) else str(x))
     far = bounds.bound_distance(y, x, first, second)
     known = bounds.bound_metrics(y, x, far, first, second)
-    if found.fill_error:
-        known = bounds.add_fills(known, found.fill_error, found.fill_size)
+    if excluded.fill_error:
+        known = bounds.add_fills(known, excluded.fill_error, excluded.fill_size)
     return _sort_metrics(measure, bounds.guess_metrics(y, x, far), known, _find_meaningless(y, x, measure))
 
 
@@ -172,15 +168,6 @@ def _give_up(measure: Measure, reason: str) -> Measure:
     """Return a measure of which at most ``bitwise_equal`` is known; every other metric is absent for the given reason."""
     without = _find_without_tolerances(measure)
     return replace(measure, absent={name: reason for name in METRICS if name not in {*measure.metrics, *without}})
-
-
-def _compare_bits(left: Record, right: Record) -> dict[str, float]:
-    """Return ``bitwise_equal`` as 0 if the bits are known to differ, else nothing.
-
-    Content ids are those of whole tensors, even if only a part was kept. Equal bits are handled before this is called.
-    """
-    known = left.dtype != right.dtype or (left.content and right.content)
-    return {"bitwise_equal": 0.0} if known else {}
 
 
 def _find_meaningless(y: bounds.SideSums, x: bounds.SideSums, measure: Measure) -> frozenset[str]:
@@ -221,9 +208,9 @@ def _count_classes(size: int, one: Statistics, other: Statistics, found: Exclusi
 def _list_warnings(counts: Mapping[str, int]) -> tuple[str, ...]:
     """Return warnings about elements that are excluded from sums at the same positions on both sides."""
     masked = counts["infinity_for_sentinel"]
-    told = (
+    warnings = (
         (counts["nonfinite"] - masked, "{} NaN or Inf, equal in kind and place on both sides"),
         (masked, "{} places hold -inf on one side and a mask's fill value on the other"),
         (counts["sentinel"], "{} elements hold a mask's fill value on both sides and are measured by themselves"),
     )
-    return tuple(text.format(count) for count, text in told if count > 0)
+    return tuple(text.format(count) for count, text in warnings if count > 0)

@@ -71,7 +71,12 @@ def match_exclusions(left: KeptTensor, right: KeptTensor, constants: tuple[float
     for side, kept, kinds in zip(("reference", "target"), (left, right), fills, strict=True):
         if _is_counted_otherwise(kept, kinds, constants):
             return ExclusionMatch(unknown=_OTHERWISE.format(side))
-    nonfinite, apart = _count_nonfinite_apart(one, other), _count_fills_apart(one, other)
+    # Lower bounds. One position may hold an unmatched value of each side, so the counts of the two sides are not added.
+    nonfinite = max(_count_without_partner(one, other), _count_without_partner(other, one))
+    if one.high is None or other.high is None:  # a low fill also matches -inf
+        apart = abs(_count_masked(one) - _count_masked(other))
+    else:
+        apart = max(abs(_count_low(one) - _count_low(other)), abs(one.high - other.high))
     if nonfinite:
         return ExclusionMatch(nonfinite_mismatch=nonfinite)
     straddle = _reaches(one, other, fills[0]) or _reaches(other, one, fills[1])
@@ -160,25 +165,17 @@ def _is_counted_otherwise(side: KeptTensor, fills: Fills | None, constants: tupl
 def _match_saturated(one: Statistics, other: Statistics, fills: FillsOfBoth) -> ExclusionMatch | None:
     """Return what follows from elements with the largest value of their type that are not fills; ``None`` if there are none."""
     pairs = ((one, other, fills[0]), (other, one, fills[1]))
-    found = [(against, kinds) for side, against, kinds in pairs if kinds and _largest(side) == kinds.largest]
-    if not found:
+    saturated = [(opposite, kinds) for side, opposite, kinds in pairs if kinds and _find_largest(side) == kinds.largest]
+    if not saturated:
         return None
-    whole = not (_count_masked(one) or _count_masked(other) or one.nonfinite or other.nonfinite)
-    if whole and any(_largest(against) < kinds.largest - kinds.slack for against, kinds in found):
+    all_counted = not (_count_masked(one) or _count_masked(other) or one.nonfinite or other.nonfinite)
+    if all_counted and any(_find_largest(opposite) < kinds.largest - kinds.slack for opposite, kinds in saturated):
         return ExclusionMatch(saturated_mismatch=1)
     return ExclusionMatch(unknown=_SATURATED)
 
 
-def _largest(side: Statistics) -> float:
+def _find_largest(side: Statistics) -> float:
     return max(-(side.minimum or 0.0), side.maximum or 0.0)
-
-
-def _count_nonfinite_apart(one: Statistics, other: Statistics) -> int:
-    """Return a lower bound of the number of positions with NaN or an infinity and no equal partner.
-
-    One position may hold an unmatched value of each side, so the counts of the two sides are not added.
-    """
-    return max(_count_without_partner(one, other), _count_without_partner(other, one))
 
 
 def _count_without_partner(side: Statistics, other: Statistics) -> int:
@@ -186,13 +183,6 @@ def _count_without_partner(side: Statistics, other: Statistics) -> int:
     low = other.sentinel - (other.high or 0)
     kinds = ((side.nan, other.nan), (side.positive_infinity, other.positive_infinity))
     return sum(max(0, here - there) for here, there in (*kinds, (side.negative_infinity, other.negative_infinity + low)))
-
-
-def _count_fills_apart(one: Statistics, other: Statistics) -> int:
-    """Return a lower bound of the number of mask fills without a partner; a negative fill also matches -inf."""
-    if one.high is None or other.high is None:
-        return abs(one.sentinel + one.negative_infinity - other.sentinel - other.negative_infinity)
-    return max(abs(_count_low(one) - _count_low(other)), abs(one.high - other.high))
 
 
 def _count_low(side: Statistics) -> int:
@@ -204,7 +194,7 @@ def _reaches(side: Statistics, other: Statistics, fills: Fills | None) -> bool:
     if not side.sentinel or other.minimum is None or other.maximum is None:
         return False
     if side.fill is None or side.spread is None:
-        return fills is None or _largest(other) >= (1 - 2 * CLOSE) * fills.plain
+        return fills is None or _find_largest(other) >= (1 - 2 * CLOSE) * fills.plain
     nearest = (1 - 2 * CLOSE) * (abs(side.fill) - side.spread)
     return bool(-other.minimum >= nearest if side.fill < 0 else other.maximum >= nearest)
 

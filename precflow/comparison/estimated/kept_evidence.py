@@ -239,7 +239,7 @@ class _TensorSums:
         self.sketch += sketch_block(numbers, number)
         with np.errstate(over="ignore"):
             self._sums += (numbers.sum(), squares.sum())
-            for row, part in self._pieces(start, values.size):
+            for row, part in self._cut_at_rows(start, values.size):
                 self.rows[row] += squares[part].sum()
         self._counts += np.bincount(kinds, minlength=self._counts.size)
         self._zero += int(np.count_nonzero(ordinary & (values == 0)))
@@ -255,7 +255,7 @@ class _TensorSums:
         """Return the statistics of all blocks that were added."""
         known = bool(self._extremes)
         filled = self._counts[FIRST_FILL:]
-        fill, spread = self._one_fill() if np.count_nonzero(filled) == 1 else (None, None)
+        fill, spread = self._find_one_fill() if np.count_nonzero(filled) == 1 else (None, None)
         return Statistics(
             minimum=min(low for low, _ in self._extremes) if known else None,
             maximum=max(high for _, high in self._extremes) if known else None,
@@ -273,14 +273,14 @@ class _TensorSums:
             spread=spread,
         )
 
-    def _one_fill(self) -> tuple[float, float]:
+    def _find_one_fill(self) -> tuple[float, float]:
         """Return the constant of all mask fills, and the largest distance of a fill from it."""
-        low, high = min(one for one, _ in self._filled), max(one for _, one in self._filled)
+        low, high = min(least for least, _ in self._filled), max(most for _, most in self._filled)
         size = self._fills.sizes[np.searchsorted(self._fills.lows, low, side="right") - 1]
         fill = float(np.copysign(size, low))
         return fill, max(abs(low - fill), abs(high - fill))
 
-    def _pieces(self, start: int, size: int) -> Iterator[tuple[int, slice]]:
+    def _cut_at_rows(self, start: int, size: int) -> Iterator[tuple[int, slice]]:
         """Cut a block where rows end; yield the number of each row and its part of the block."""
         position = start
         while position < start + size:

@@ -57,44 +57,47 @@ class Cluster:
         work = list(batches)
         if not work:
             return
-        distributed = _import_distributed()
+        try:
+            distributed = importlib.import_module("distributed")
+        except ImportError as error:
+            raise MissingExtraError("dask.distributed", "dask") from error
         task = _Task(_locate(reference), _locate(target), terms.compiled, terms.block, terms.constants, self.declared)
-        with self._client(distributed) as client:
+        with self._connect(distributed) as client:
             # `pure=False`: read the dumps anew, even if the cluster still holds the result of an equal task.
             futures = {client.submit(task, batch, pure=False): batch for batch in work}
             watch = _Watch(client)
-            for future in _as_finished(distributed.as_completed(list(futures), loop=client.loop), watch):
-                found = self._result(future, watch, distributed)
+            for future in _iterate_finished(distributed.as_completed(list(futures), loop=client.loop), watch):
+                found = self._wait_for_result(future, watch, distributed)
                 batch = futures.pop(future)
                 future.release()  # so that workers may forget the result; else all of them stay in memory until the end
                 yield batch, found
 
-    def _result(self, future: Any, watch: _Watch, distributed: Any) -> list[PairResult]:
+    def _wait_for_result(self, future: Any, watch: _Watch, distributed: Any) -> list[PairResult]:
         """Return the result of a task; if the worker that has it died, wait until Dask has run the task again."""
         while True:
-            with contextlib.suppress(distributed.TimeoutError), self._explained(distributed):
+            with contextlib.suppress(distributed.TimeoutError), self._explain_errors(distributed):
                 found: list[PairResult] = future.result(timeout=_TICK)
                 return found
             watch.look()
 
     @contextlib.contextmanager
-    def _explained(self, distributed: Any) -> Iterator[None]:
+    def _explain_errors(self, distributed: Any) -> Iterator[None]:
         """Turn Dask's errors about dead workers and a lost scheduler into ``ExecutorError``."""
         try:
             yield
         except distributed.KilledWorker as error:
-            told = f"workers died again and again of one batch: {error}"
-            raise ExecutorError(told, next_step="see the workers' logs; or executor=local") from error
+            message = f"workers died again and again of one batch: {error}"
+            raise ExecutorError(message, next_step="see the workers' logs; or executor=local") from error
         except concurrent.futures.CancelledError as error:
-            told = f"the Dask scheduler at {self.address or 'this machine'} is gone"
-            raise ExecutorError(told, next_step=f"start it again; {_KEPT}") from error
+            message = f"the Dask scheduler at {self.address or 'this machine'} is gone"
+            raise ExecutorError(message, next_step=f"start it again; {_KEPT}") from error
 
     @contextlib.contextmanager
-    def _client(self, distributed: Any) -> Iterator[Any]:
+    def _connect(self, distributed: Any) -> Iterator[Any]:
         """Connect to the cluster, after starting one if there is no address, and wait for its first worker."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(_silence_dask())
-            where = self.address or stack.enter_context(self._own_cluster(distributed))
+            where = self.address or stack.enter_context(self._start_cluster(distributed))
             try:
                 client = stack.enter_context(distributed.Client(where, timeout=_PATIENCE, set_as_default=False))
                 client.wait_for_workers(1, timeout=_PATIENCE)
@@ -106,7 +109,7 @@ class Cluster:
             yield client
 
     @contextlib.contextmanager
-    def _own_cluster(self, distributed: Any) -> Iterator[Any]:
+    def _start_cluster(self, distributed: Any) -> Iterator[Any]:
         """Start a cluster on this machine, without a dashboard and with its files in a temporary folder."""
         with (
             tempfile.TemporaryDirectory(prefix="precflow-dask-") as folder,
@@ -172,20 +175,18 @@ class _Watch:
         if time.monotonic() - self._looked < _TICK:
             return
         self._looked = time.monotonic()
-        if self._has_worker():
+        try:
+            has_worker = bool(self._client.nthreads())
+        except OSError:  # the scheduler does not answer; waiting for a future raises an error about that
+            has_worker = True
+        if has_worker:
             self._seen = self._looked
         elif self._looked - self._seen > _PATIENCE:
-            told = "no Dask worker is left: the last one died or was stopped, and none came in its place"
-            raise ExecutorError(told, next_step=f"see the workers' logs, and start some again; {_KEPT}")
-
-    def _has_worker(self) -> bool:
-        try:
-            return bool(self._client.nthreads())
-        except OSError:  # the scheduler does not answer; waiting for a future raises an error about that
-            return True
+            message = "no Dask worker is left: the last one died or was stopped, and none came in its place"
+            raise ExecutorError(message, next_step=f"see the workers' logs, and start some again; {_KEPT}")
 
 
-def _as_finished(completed: Any, watch: _Watch) -> Iterator[Any]:
+def _iterate_finished(completed: Any, watch: _Watch) -> Iterator[Any]:
     """Yield futures as they finish, and check meanwhile that there are workers."""
     while not completed.is_empty():
         # Not blocking: without any worker no future would ever finish, and the check below would not be reached.
@@ -240,10 +241,3 @@ def _load_metrics(declared: DeclaredMetrics) -> MetricMakers:
     if key not in _MAKERS:
         _MAKERS[key] = declared.load()
     return _MAKERS[key]
-
-
-def _import_distributed() -> Any:
-    try:
-        return importlib.import_module("distributed")
-    except ImportError as error:
-        raise MissingExtraError("dask.distributed", "dask") from error

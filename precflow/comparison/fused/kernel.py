@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
 from precflow.agent.contract import FILLS
 from precflow.comparison.fused.close_tolerances import count_close, rungs_from
@@ -107,11 +106,12 @@ def summarize_floats(  # noqa: PLR0913  each is needed, and named at the call
         length: Elements of a row; the block holds whole rows, or lies within one.
         floors: Smaller constants are not fills, in the reference and in the target: ``Summary.floors`` of the whole pair.
     """
-    unequal = not facts.same or _differ(reference, target)
+    word = _WORDS[reference.itemsize]  # by bits: NaN equals itself then, and -0 is not 0
+    unequal = not facts.same or not np.array_equal(reference.view(word), target.view(word))
     y = widen(reference)
     x = widen(target) if unequal else y
     shape = (reference.size // length, length) if reference.size % length == 0 else (1, reference.size)
-    largest = _largest(y), _largest(y if x is y else x)
+    largest = _find_largest(y), _find_largest(y if x is y else x)
     if largest[0] < facts.fills[0].plain and largest[1] < facts.fills[1].plain:
         counted = Summary(
             inexact=True,
@@ -125,11 +125,27 @@ def summarize_floats(  # noqa: PLR0913  each is needed, and named at the call
     fills = _measure_fills(y, x, (reference, target), groups, facts, row, shape)
     y[groups.excluded] = x[groups.excluded] = 0.0
     excluded = groups.sentinel + groups.nonfinite
-    counted = replace(_count_classes(reference.size, groups, unequal=unequal), fills=fills)
+    counted = Summary(
+        inexact=True,
+        elements=reference.size,
+        unequal=unequal,
+        sentinel=groups.sentinel,
+        nonfinite=groups.nonfinite,
+        sentinel_mismatch=groups.sentinel_mismatch,
+        other_fill=groups.other_fill,
+        saturated_mismatch=groups.saturated_mismatch,
+        nonfinite_mismatch=groups.nonfinite_mismatch,
+        infinity_for_sentinel=groups.infinity_for_sentinel,
+        largest_reference=groups.largest[0],
+        largest_target=groups.largest[1],
+        least_fill_reference=groups.least[0],
+        least_fill_target=groups.least[1],
+        fills=fills,
+    )
     return merge([counted, *_FloatBlock(y, x, (reference, target), excluded, facts, row, shape).parts()])
 
 
-def _largest(values: Floats) -> float:
+def _find_largest(values: Floats) -> float:
     """Return the largest magnitude; NaN if there is a NaN."""
     return max(-float(values.min()), float(values.max()))
 
@@ -153,36 +169,12 @@ def _measure_fills(  # noqa: PLR0913, PLR0917  the parts of a block
     return merge([counted, *_FloatBlock(here, there, raw, y.size - number, facts, row, shape).parts()])
 
 
-def _differ(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> bool:
-    word = _WORDS[reference.itemsize]
-    return not np.array_equal(reference.view(word), target.view(word))
-
-
-def _count_classes(elements: int, groups: PairClasses, *, unequal: bool) -> Summary:
-    return Summary(
-        inexact=True,
-        elements=elements,
-        unequal=unequal,
-        sentinel=groups.sentinel,
-        nonfinite=groups.nonfinite,
-        sentinel_mismatch=groups.sentinel_mismatch,
-        other_fill=groups.other_fill,
-        saturated_mismatch=groups.saturated_mismatch,
-        nonfinite_mismatch=groups.nonfinite_mismatch,
-        infinity_for_sentinel=groups.infinity_for_sentinel,
-        largest_reference=groups.largest[0],
-        largest_target=groups.largest[1],
-        least_fill_reference=groups.least[0],
-        least_fill_target=groups.least[1],
-    )
-
-
 def _sum_equal(block: _FloatBlock) -> Summary:
     """Return the summary of a block of equal bits: every error is 0, and only the reference's own sums are needed."""
     magnitude = np.abs(block.y)
     largest = float(magnitude.max())
     compared = block.y.size - block.excluded
-    norms, square = _squares(block.y, largest, block.shape)
+    norms, square = _sum_squares(block.y, largest, block.shape)
     total = _sum(magnitude, largest)
     return Summary(
         small=int(np.count_nonzero(magnitude < block.facts.reference.smallest_normal)) - block.excluded,
@@ -195,7 +187,7 @@ def _sum_equal(block: _FloatBlock) -> Summary:
         within_five_thousandths=compared,
         close=dict.fromkeys(block.facts.rungs, compared),
         negative=bool(block.y.min() < 0),
-        rows=_rows(block.row, (np.zeros_like(norms[0]), 0), norms),
+        rows=_make_rows(block.row, (np.zeros_like(norms[0]), 0), norms),
     )
 
 
@@ -204,10 +196,10 @@ def _sum_differences(block: _FloatBlock) -> Summary:
     magnitude, target = np.abs(block.y), np.abs(block.x)
     largest_y, largest_x = float(magnitude.max()), float(target.max())
     halved = int(max(largest_y, largest_x) >= _EXTREME)  # then halves are subtracted, which cannot overflow
-    distance = np.abs(_difference(block, halved))
+    distance = np.abs(_subtract(block, halved))
     halves = float(distance.max())
-    wrong, difference_square = _squares(distance, halves, block.shape, halved)
-    norms, reference_square = _squares(block.y, largest_y, block.shape)
+    wrong, difference_square = _sum_squares(distance, halves, block.shape, halved)
+    norms, reference_square = _sum_squares(block.y, largest_y, block.shape)
     with np.errstate(over="ignore"):
         largest = float(np.ldexp(halves, halved))
         close = count_close(np.ldexp(distance, halved) if halved else distance, magnitude, block.facts.rungs)
@@ -218,14 +210,14 @@ def _sum_differences(block: _FloatBlock) -> Summary:
         reference_sum=_sum(magnitude, largest_y),
         reference_square=reference_square,
         target_sum=_sum(target, largest_x),
-        target_square=_squares(block.x, largest_x, block.shape)[1],
-        product=_product(block.y, block.x, largest_y, largest_x),
+        target_square=_sum_squares(block.x, largest_x, block.shape)[1],
+        product=_sum_products(block.y, block.x, largest_y, largest_x),
         close={name: count - block.excluded for name, count in close.items()},
-        rows=_rows(block.row, wrong, norms),
+        rows=_make_rows(block.row, wrong, norms),
     )
 
 
-def _difference(block: _FloatBlock, halved: int) -> Floats:
+def _subtract(block: _FloatBlock, halved: int) -> Floats:
     return block.x / 2 - block.y / 2 if halved else block.x - block.y
 
 
@@ -233,8 +225,8 @@ def _sum_quotients(block: _FloatBlock) -> Summary:
     """Return the sums and maxima of what is divided by the reference; elements with a small reference give 0."""
     normal = block.facts.reference.smallest_normal
     magnitude = np.abs(block.y)
-    halved = int(max(float(magnitude.max()), _largest(block.x)) >= _EXTREME)
-    distance = np.abs(_difference(block, halved))
+    halved = int(max(float(magnitude.max()), _find_largest(block.x)) >= _EXTREME)
+    distance = np.abs(_subtract(block, halved))
     small = magnitude < normal
     mismatch = int(np.count_nonzero(np.abs(block.x[small]) >= normal))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -264,14 +256,14 @@ def _sum_divergence(block: _FloatBlock) -> Summary:
     y, x, smallest = block.y, block.x, block.facts.target.smallest
     if y.min() < 0 or x.min() < 0:
         return Summary(negative=True)
-    exponent = _exponent(max(float(y.max()), float(x.max())))
+    exponent = _find_exponent(max(float(y.max()), float(x.max())))
     if exponent:
         x = np.ldexp(np.where((x == 0) & (y > 0), smallest, x), -exponent)
         y = np.ldexp(y, -exponent)
     return Summary(divergence=ScaledFloat.of(sum_divergence_terms(y, x, smallest), exponent))
 
 
-def _exponent(largest: float) -> int:
+def _find_exponent(largest: float) -> int:
     """Return the power of two to divide by before squaring: 0 for all but extreme float64 values."""
     if not largest or not math.isfinite(largest) or 1 / _SAFE < largest < _SAFE:
         return 0
@@ -279,20 +271,22 @@ def _exponent(largest: float) -> int:
 
 
 def _sum(values: Floats, largest: float, halved: int = 0) -> ScaledFloat:
-    exponent = _exponent(largest)
+    exponent = _find_exponent(largest)
     return ScaledFloat.of(float(np.add.reduce(np.ldexp(values, -exponent) if exponent else values)), exponent + halved)
 
 
-def _squares(values: Floats, largest: float, shape: tuple[int, int], halved: int = 0) -> tuple[tuple[Floats, int], ScaledFloat]:
+def _sum_squares(
+    values: Floats, largest: float, shape: tuple[int, int], halved: int = 0
+) -> tuple[tuple[Floats, int], ScaledFloat]:
     """Return the norm of each row, with the power of two to multiply them by, and the sum of all squares."""
-    exponent = _exponent(largest)
+    exponent = _find_exponent(largest)
     table = (np.ldexp(values, -exponent) if exponent else values).reshape(shape)
     squares: Floats = np.einsum("ij,ij->i", table, table)
     power = exponent + halved
     return (np.sqrt(squares), power), ScaledFloat.of(float(np.add.reduce(squares)), 2 * power)
 
 
-def _rows(first: int, difference: tuple[Floats, int], reference: tuple[Floats, int]) -> RowNorms:
+def _make_rows(first: int, difference: tuple[Floats, int], reference: tuple[Floats, int]) -> RowNorms:
     """Return the norms of rows with one common exponent; 0 if none of them leaves the range of float64."""
     most = max(float(norms.max()) for norms, _ in (difference, reference))
     exponent = max(difference[1], reference[1])
@@ -304,9 +298,9 @@ def _rows(first: int, difference: tuple[Floats, int], reference: tuple[Floats, i
     return RowNorms(first, wrong, norms, exponent)
 
 
-def _product(y: Floats, x: Floats, largest_y: float, largest_x: float) -> ScaledFloat:
+def _sum_products(y: Floats, x: Floats, largest_y: float, largest_x: float) -> ScaledFloat:
     """Return the sum of x y. Not by BLAS: its threads would compete with ours for the processors."""
-    left, right = _exponent(largest_y), _exponent(largest_x)
+    left, right = _find_exponent(largest_y), _find_exponent(largest_x)
     first = np.ldexp(y, -left) if left else y
     second = np.ldexp(x, -right) if right else x
     return ScaledFloat.of(float(np.einsum("i,i->", first, second)), left + right)

@@ -79,7 +79,10 @@ class RowNorms:
         for part in (self, other):
             place = slice(part.first - first, part.first - first + part.difference.size)
             mine = np.array((part.difference, part.reference))
-            norms[:, place] = np.hypot(norms[:, place], mine if part.exponent == exponent else _shrunk(mine, part, exponent))
+            if part.exponent != exponent:  # in the size of the larger ones; none that is not 0 becomes 0
+                least = np.where(mine > 0, np.nextafter(0.0, 1.0), 0.0)
+                mine = np.maximum(np.ldexp(mine, part.exponent - exponent), least)
+            norms[:, place] = np.hypot(norms[:, place], mine)
         return RowNorms(first, norms[0], norms[1], exponent)
 
     def filled(self) -> RowNorms:
@@ -92,22 +95,14 @@ class RowNorms:
         largest = float(self.difference.max()) if self.difference.size else 0.0
         if not largest:
             return 0.0
-        middle = _median(self.reference)
+        # The median. `numpy.median` takes a tenth of a millisecond for any few values, since it also looks for NaN.
+        low, high = (self.reference.size - 1) // 2, self.reference.size // 2
+        few = self.reference.size <= _FEW
+        ordered = sorted(self.reference.tolist()) if few else np.partition(self.reference, (low, high))
+        middle = float((ordered[low] + ordered[high]) / 2)
         scale = np.maximum(self.reference, middle)
         if middle and math.isfinite(largest / middle):  # then no quotient divides by 0 or overflows
             return float((self.difference / scale).max())
         wrong = self.difference > 0
         with np.errstate(divide="ignore", over="ignore"):
             return float(np.max(self.difference[wrong] / scale[wrong], initial=0.0))
-
-
-def _shrunk(norms: Floats, part: RowNorms, exponent: int) -> Floats:
-    """Return norms of a part in the size of larger ones; none that is not 0 becomes 0."""
-    return np.maximum(np.ldexp(norms, part.exponent - exponent), np.where(norms > 0, np.nextafter(0.0, 1.0), 0.0))
-
-
-def _median(values: Floats) -> float:
-    """Return the median; ``numpy.median`` takes a tenth of a millisecond for any few values, since it also looks for NaN."""
-    low, high = (values.size - 1) // 2, values.size // 2
-    ordered = sorted(values.tolist()) if values.size <= _FEW else np.partition(values, (low, high))
-    return float((ordered[low] + ordered[high]) / 2)

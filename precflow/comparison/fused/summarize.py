@@ -51,7 +51,7 @@ class PairOfTensors:
         self._mixed = reference.dtype != target.dtype
         self.inexact = is_floating(name_of(reference.dtype)) or is_floating(name_of(target.dtype))
         parts = 2 if "c" in (reference.dtype.kind, target.dtype.kind) else 1
-        self.reference, self.target = (self._flat(array, parts) for array in (reference, target))
+        self.reference, self.target = (self._flatten(array, parts) for array in (reference, target))
         self._names = name_of(self.reference.dtype), name_of(self.target.dtype)
         self._constants = constants
         self.length = row_length((*reference.shape[:-1], reference.shape[-1] * parts) if reference.ndim else (parts,))
@@ -87,7 +87,7 @@ class PairOfTensors:
         _keep_freed_memory()
         ranges = split_at_rows(start, last, self.length, block)
         empty = Summary(inexact=self.inexact, unequal=self._mixed)
-        return merge([empty, *(self._block(first, last, floors) for first, last in ranges)])
+        return merge([empty, *(self._summarize_block(first, last, floors) for first, last in ranges)])
 
     def summary_and_lanes(
         self, start: int, stop: int, data: tuple[Data, ...] | None, *, block: int = DEFAULT_BLOCK, compiled: bool = False
@@ -132,20 +132,19 @@ class PairOfTensors:
         )
         return merge(list(again))
 
-    def _block(self, first: int, last: int, floors: FloatPair) -> Summary:
+    def _summarize_block(self, first: int, last: int, floors: FloatPair) -> Summary:
         reference, target = self.reference[first:last], self.target[first:last]
-        summary = self._measure(reference, target, first, floors)
+        if self.inexact:
+            facts = pair_facts(*self._names, self._constants)
+            row = first // self.length
+            summary = summarize_floats(reference, target, facts, row=row, length=self.length, floors=floors)
+        else:
+            summary = summarize_integers(reference, target)
         for side in (reference, target):
             release(side)
         return summary
 
-    def _measure(self, reference: npt.NDArray[Any], target: npt.NDArray[Any], first: int, floors: FloatPair) -> Summary:
-        if not self.inexact:
-            return summarize_integers(reference, target)
-        facts = pair_facts(*self._names, self._constants)
-        return summarize_floats(reference, target, facts, row=first // self.length, length=self.length, floors=floors)
-
-    def _flat(self, array: npt.NDArray[Any], parts: int) -> npt.NDArray[Any]:
+    def _flatten(self, array: npt.NDArray[Any], parts: int) -> npt.NDArray[Any]:
         """Return the elements in C order, without a copy if they already are."""
         if parts == 2 and array.dtype.kind != "c":
             array = array.astype(np.complex128)

@@ -21,10 +21,6 @@ from precflow.comparison.fused.scaled_float import ScaledFloat
 SUMMARY_VERSION = 4  # 4: fills are known constants, measured by themselves
 
 
-def _add_counts(first: Mapping[str, int], second: Mapping[str, int]) -> Mapping[str, int]:
-    return {name: first.get(name, 0) + second.get(name, 0) for name in {**first, **second}}
-
-
 class Summary(msgspec.Struct, frozen=True, gc=False):
     """Sums, extremes and counts over a part of a pair of tensors; y is the reference, x the target, d = x - y.
 
@@ -141,18 +137,14 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
         return Summary(**{name: merged(getattr(self, name), getattr(other, name)) for name, merged in _MERGE.items()})
 
 
-def _add_fills(first: Summary | None, second: Summary | None) -> Summary | None:
-    return first + second if first and second else first or second
-
-
 _MERGE: Mapping[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys(Summary.__struct_fields__, operator.add),
     **dict.fromkeys(("inexact", "unequal", "negative"), operator.or_),
     **dict.fromkeys(("difference_max", "relative_max", "offset_relative_max", "ulp_max"), max),
     **dict.fromkeys(("largest_reference", "largest_target"), max),
     **dict.fromkeys(("least_fill_reference", "least_fill_target"), min),
-    "fills": _add_fills,
-    "close": _add_counts,
+    "fills": lambda first, second: first + second if first and second else first or second,
+    "close": lambda first, second: {name: first.get(name, 0) + second.get(name, 0) for name in {**first, **second}},
 }
 
 

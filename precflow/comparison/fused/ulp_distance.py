@@ -25,25 +25,22 @@ def ulp_distances(reference: npt.NDArray[Any], target: npt.NDArray[Any], coarse:
             a finer side is not charged for digits that the other side cannot hold. -0 and +0 are 0 apart. NaN gives a
             number without meaning.
     """
-    left, right = _ordered(reference, coarse), _ordered(target, coarse)
+    left, right = _order(reference, coarse), _order(target, coarse)
     unsigned = _UNSIGNED[left.itemsize]
     apart: Bits = np.maximum(left, right).view(unsigned) - np.minimum(left, right).view(unsigned)
     return apart
 
 
-def _ordered(values: npt.NDArray[Any], coarse: str) -> Bits:
+def _order(values: npt.NDArray[Any], coarse: str) -> Bits:
     """Return integers in the order of the values, one apart for neighbours: sign and magnitude made two's complement."""
-    rounded = values if values.dtype.name == coarse else _rounded(values, coarse)
+    rounded = values
+    if values.dtype.name != coarse:
+        largest = float_facts(coarse).largest
+        wide = values if values.dtype.kind == "f" else values.astype(np.float32)  # bfloat16 and float8 fit into it exactly
+        rounded = np.clip(wide, -largest, largest).astype(NUMPY_DTYPES[coarse])
     signed = _SIGNED[rounded.itemsize]
     bits: Bits = rounded.view(signed)
     sign: Bits = bits >> signed(8 * rounded.itemsize - 1)  # 0, or -1 which is all ones
     magnitude: Bits = bits & signed(2 ** (8 * rounded.itemsize - 1) - 1)
     ordered: Bits = (magnitude ^ sign) - sign
     return ordered
-
-
-def _rounded(values: npt.NDArray[Any], coarse: str) -> npt.NDArray[Any]:
-    largest = float_facts(coarse).largest
-    wide = values if values.dtype.kind == "f" else values.astype(np.float32)
-    rounded: npt.NDArray[Any] = np.clip(wide, -largest, largest).astype(NUMPY_DTYPES[coarse])
-    return rounded

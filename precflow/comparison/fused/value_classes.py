@@ -65,7 +65,10 @@ def fills_of(facts: FloatFacts, constants: tuple[float, ...] = FILLS) -> Fills:
         constants: The list: ``contract.FILLS``, and what a recipe adds to it.
     """
     bands = fill_bands(facts.digits, facts.largest, constants)
-    lows, highs, sizes = (np.array([*values, end]) for values, end in zip(_columns(bands), (np.inf, -np.inf, 0.0), strict=True))
+    # The last band has no value in it: it is there because a type without fills needs one for the search.
+    lows = np.array([*(band.low for band in bands), np.inf])
+    highs = np.array([*(band.high for band in bands), -np.inf])
+    sizes = np.array([*(abs(band.constant) for band in bands), 0.0])
     classes = np.array([FIRST_FILL + band.number for band in bands] + [ORDINARY], np.uint8)
     low = np.zeros(FIRST_FILL + len(constants), np.bool_)
     low[FIRST_FILL:] = np.array(constants) < 0
@@ -75,10 +78,6 @@ def fills_of(facts: FloatFacts, constants: tuple[float, ...] = FILLS) -> Fills:
     nearest = min((min(abs(band.low), abs(band.high)) for band in bands), default=np.inf)
     slack = 2 * float(np.ldexp(1.0, int(np.frexp(facts.largest)[1]) - facts.digits))
     return Fills(min(nearest, largest), lows, highs, sizes, classes, low, ends, largest, slack)
-
-
-def _columns(bands: Any) -> tuple[list[float], list[float], list[float]]:
-    return [band.low for band in bands], [band.high for band in bands], [abs(band.constant) for band in bands]
 
 
 def widen(block: npt.NDArray[Any]) -> Floats:
@@ -202,7 +201,9 @@ def classify_pairs(
     with np.errstate(over="ignore", invalid="ignore"):
         apart, largest = np.abs(reference - target), np.maximum(np.abs(reference), np.abs(target))
         one_sided = (filled ^ other) & ~nonfinite & ~(apart <= CLOSE * largest)
-        saturated = ~nonfinite & ~sentinel & _is_one_saturated(reference, target, fills, apart)
+        here, there = (np.abs(side) == kind.largest for side, kind in zip((reference, target), fills, strict=True))
+        far = np.where(here, apart > fills[0].slack, apart > fills[1].slack)
+        saturated = ~nonfinite & ~sentinel & (here ^ there) & far  # on one side only, and the other not nearly
     other_fill, nonfinite_mismatch = sentinel & ~measured & ~alike, nonfinite & (left != right) & ~masked_alike
     return PairClasses(
         excluded=sentinel | nonfinite,
@@ -218,13 +219,6 @@ def classify_pairs(
         largest=(mine.largest, theirs.largest),
         least=(mine.least, theirs.least),
     )
-
-
-def _is_one_saturated(reference: Floats, target: Floats, fills: tuple[Fills, Fills], apart: Floats) -> BoolArray:
-    here, there = (np.abs(side) == kind.largest for side, kind in zip((reference, target), fills, strict=True))
-    far = np.where(here, apart > fills[0].slack, apart > fills[1].slack)
-    lone: BoolArray = (here ^ there) & far
-    return lone
 
 
 def _is_nonfinite(kind: Classes) -> BoolArray:
