@@ -55,6 +55,7 @@ def count_elements(shape: Sequence[int]) -> int:
 
 
 def _make_batch(readings: Sequence[Reading], options: ReadOptions) -> Batch:
+    # Everything that a result depends on is in the key, so that a result of another version or other metrics is never found.
     state = hashlib.blake2b(f"{SUMMARY_VERSION} {sorted(options.own)} {options.constants}".encode(), digest_size=16)
     for reading in readings:
         for record in (reading.reference, reading.target):

@@ -164,6 +164,7 @@ _FORMULAS: tuple[tuple[str, Domain, str, Callable[[Summary], float]], ...] = tup
     )
     for metric in METRICS.values()
 )
+# `bitwise_equal` looks at all elements anyway, and the divergence is of one distribution, of which fills are no part.
 _NOT_OF_FILLS = frozenset({"bitwise_equal", "kl_divergence"})
 _ROUNDED = 2  # units in the last place by which rounding alone sets fills apart: in the tensor's own unit that is no error
 

@@ -18,7 +18,9 @@ from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
 
 ABSENT = "(absent)"  # an argument that only the other side was given
-CallsOfRecords = Mapping[int, Call]  # id() of an output record -> its call
+# id() of an output record -> its call: hashing a record would go through all of its fields. The dump keeps its records, so that
+# no id is used twice.
+CallsOfRecords = Mapping[int, Call]
 
 
 @dataclass(frozen=True, slots=True)

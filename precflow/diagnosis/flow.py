@@ -183,8 +183,10 @@ class Tracer:
         if judged is not None and judged.status in MISALIGNED_STATUSES:
             return FAILING
         if judged is not None and judged.status in _WITHIN_LIMITS:
+            # A passing record ends what failed before it, but `behind` remembers that there was something.
             return Flow(use=min(max(judged.ratio, 0.0), 1.0), via=node.call.name, behind=arriving.behind)
         if judged is not None and judged.status == "accepted":
+            # It is over its limit with permission, so that what comes after it may be over its own for that reason alone.
             return Flow(use=1.0, via=node.call.name, behind=arriving.behind, accepted=node.call.name)
         return self._hand_on(node, record, arriving, incomplete=judged is not None and judged.status in INCOMPLETE_STATUSES)
 

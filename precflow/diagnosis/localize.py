@@ -130,6 +130,7 @@ class _SuspectSearch:
             status = self.tracer.status(record)
             if status is None:
                 continue
+            # Only a failing record for which nothing else can be blamed introduces its error, so that this is asked last.
             if status.status not in MISALIGNED_STATUSES:
                 self.roles[record] = self.tracer.find_role(node, record, arriving)
             elif blamed:
@@ -165,6 +166,7 @@ class _SuspectSearch:
 
     def _add_suspect(self, node: CallNode, status: Judged, arriving: Flow) -> None:
         """Suspect a call for its failing output; of several outputs the one furthest over its limit counts."""
+        # Behind inputs that are near their limit already, rounding alone may have carried the output over its own.
         part = self.accumulated if arriving.use > ACCUMULATED else self.clear
         earlier = part.get(node.key)
         if earlier is None or status.ratio > earlier.ratio:

@@ -41,6 +41,7 @@ def advise(evidence: Mapping[str, Any], rules: Sequence[AdviceRule]) -> list[Fin
     suspects = [{**run, **suspect} for suspect in evidence.get("suspects", ())]
     matches = [match for rule in rules if rule.about == "run" for match in _match(rule, [(-1, run)])]
     matches += [match for rule in rules if rule.about == "suspect" for match in _match(rule, enumerate(suspects))]
+    # Rules about the unexplained come last: they speak only of suspects for which no other rule has an explanation.
     explained = {match.order for match in matches if match.rule.explains}
     unexplained = [(number, suspect) for number, suspect in enumerate(suspects) if number not in explained]
     matches += [match for rule in rules if rule.about == "unexplained" for match in _match(rule, unexplained)]
@@ -72,7 +73,7 @@ def _holds(rule: AdviceRule, condition: str, evidence: Mapping[str, Any]) -> boo
     """
     try:
         return bool(compile_condition(condition)(**evidence))
-    except UndefinedError:
+    except UndefinedError:  # evidence that was not measured, as that of tensors which were not kept
         return False
     except Exception as error:
         problem = Problem("", rule.id, f"{condition}: {error}")

@@ -90,7 +90,7 @@ def choose_calls(  # noqa: PLR0913  two dumps, what was made of them, and two se
     sides = (_SideBudget(reference), _SideBudget(target))
     chosen: list[CallKind] = []
     left_out = 0
-    for kind in dict.fromkeys(_rank_kinds(nodes, judged, region)):
+    for kind in dict.fromkeys(_rank_kinds(nodes, judged, region)):  # each once, where it is ranked first
         if not all(side.calls[kind] for side in sides) or not any(side.lacks_tensor(kind) for side in sides):
             continue
         if budget and max(side.size_with(kind) for side in sides) > budget:
@@ -165,6 +165,7 @@ def _rank_kinds(nodes: Mapping[CallKey, CallNode], judged: Sequence[Judged], reg
     suspects = [owners[suspect.record] for suspect in region.suspects if suspect.record in owners]
     yield from (kind_of(node.call) for node in suspects)
     for node in suspects:
+        # The calls before and after a suspect show whether its inputs agree and what its error does.
         before = [nodes[edge.source[0]] for edge in node.edges if edge.source is not None]
         yield from (kind_of(near.call) for near in (*before, *consumers[key_of(node.call)]) if not near.call.movement)
     known = [record for record in judged if record.record in owners]

@@ -199,7 +199,7 @@ def _make_call(line: _Line, sites: Sequence[str], place: tuple[int, int] | None,
     if place is not None and (line.rank, line.step) != place:
         raise ValueError(f"it is of rank {line.rank} and step {line.step}, in a file of rank {place[0]} and step {place[1]}")
     _attach_identity(line)
-    intern, site = sys.intern, line.site
+    intern, site = sys.intern, line.site  # millions of calls have a few thousand names: each is kept in memory once
     return Call(
         order=line.order,
         level=line.level,

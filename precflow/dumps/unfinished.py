@@ -68,7 +68,7 @@ def _read_seal(path: Path, name: str) -> dict[str, Any]:
     if not isinstance(plain, dict):
         raise ValueError(f"expected an object, found {type(plain).__name__}")  # noqa: TRY004  one error for every bad seal
     schema = plain["schema"]
-    if not isinstance(schema, int) or isinstance(schema, bool) or schema != DUMP_SCHEMA:
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema != DUMP_SCHEMA:  # True is an int, and equals 1
         raise ValueError(f"it is of schema {schema!r}; this precflow reads schema {DUMP_SCHEMA}")
     if plain[CHECKSUM] != checksum_of(plain):
         raise ValueError("it does not have the checksum that it was sealed with")

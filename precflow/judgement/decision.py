@@ -85,6 +85,7 @@ class Terms:
             common += list_conditions(self.tolerance, "tolerance")
             chosen = self.tolerance.rules[rule] if rule >= 0 else None
             own = list_conditions(chosen, chosen.match, chosen.because) if chosen else []
+            # A rule replaces the limits that it names and leaves all others in force.
             replaced = {find_metric(condition.metric).family for condition in own}
             every = own + [condition for condition in common if find_metric(condition.metric).family not in replaced]
             self._known[dtype, rule] = Applicable(every, frozenset(every))
@@ -161,6 +162,8 @@ def find_class_failures(measure: Measure) -> list[str]:
 
 def _decide_without_limits(measure: Measure, terms: Terms) -> Judged | None:
     """Return the status if it needs no limit, else ``None``."""
+    # The order matters: without a partner there is no type to compare, and NaN on one side fails even a record that has nothing
+    # else in it.
     if not measure.judged:
         return Judged(
             measure.record, "not_judged", reason="data movement" if measure.movement else "not a floating point output"
@@ -221,7 +224,7 @@ def _decide_by_limits(
 
 def _fail(measure: Measure, uses: Sequence[Use], accepted: AcceptedDifferences) -> Decision:
     """Return the status of a record that exceeds a limit or fails by a class of elements: ``fail`` or ``accepted``."""
-    judged = _pass_by_tightest(measure, uses)
+    judged = _pass_by_tightest(measure, uses)  # names the limit that is exceeded most
     failing = frozenset(use.condition for use in uses if use.fails)
     classes = find_class_failures(measure)
     is_accepted, why = accepted.decide(measure, {condition.metric for condition in failing} | set(classes))

@@ -86,6 +86,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     counted = tally(judged)
     failures = _describe_failures(rows, unrepeatable)
     sampled = share_sampled(measures, judged)
+    # If a blocker stood in the way, nothing was read on purpose: the blocker is the reason, and not a missing record.
     if measures or not blockers:
         missing = _describe_missing(rows, counted, config, sampled, second_pass=second_pass)
     else:
@@ -98,6 +99,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         *describe_other_types(measures, reference_dtype, target_dtype),
         *_describe_unapplied(decisions),
         *describe_empty_ends(measures, judged),
+        # As long as any record could have failed, they are a warning only.
         *(blind_phases if counted.compared and not counted.could_fail else []),
     ]
     warnings = [
@@ -111,6 +113,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     ]
     passing = (record for record in judged if record.status == "pass")
     closest = max(passing, key=lambda record: record.ratio, default=Judged(record="", status="pass"))
+    # A record over its limit is wrong, whatever else is missing. Without one, a gap leaves open whether all would have passed.
     return judged, Verdict(
         verdict="misaligned" if failures else "inconclusive" if gaps else "aligned",
         reasons=(*failures, *gaps),
@@ -252,6 +255,7 @@ def _find_met(config: RunConfig, decisions: Sequence[Decision], counted: Tally) 
     """Return which standards and plain limits every record keeps; one that no record could be held to is not met."""
     failed = _unite(chain.from_iterable((decision.failed, decision.undecided) for decision in decisions))
     decided = _unite(decision.decided for decision in decisions)
+    # One condition of a standard that a record fails, or that stays open, is enough for the standard not to be met.
     kept = {condition.source for condition in decided} - {condition.source for condition in failed}
     met = {name: name in kept for name in config.tolerance.standards}
     met |= {condition.text: condition in decided - failed for condition in list_conditions(config.tolerance, "tolerance")}

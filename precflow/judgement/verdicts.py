@@ -23,7 +23,7 @@ STATUSES = (
 MISALIGNED_STATUSES = frozenset({"fail", "shape", "dtype", "nonfinite"})
 INCOMPLETE_STATUSES = frozenset({"unpaired_reference", "unpaired_target", "unreadable", "undecided"})
 VERDICTS = ("aligned", "misaligned", "inconclusive")
-EXIT_CODES = {"aligned": 0, "misaligned": 1, "inconclusive": 3}
+EXIT_CODES = {"aligned": 0, "misaligned": 1, "inconclusive": 3}  # 2 says that the program could not do its work
 
 
 @dataclass(frozen=True)

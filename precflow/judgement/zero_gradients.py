@@ -69,11 +69,12 @@ def _mark(measure: Measure, decision: Decision, largest: Mapping[GradientGroup, 
     """Mark one gradient; one that fails a limit in the tensor's own unit stays as it is."""
     norms = _bound_norms(measure) if _is_of_gradients(measure) and _fails_relatively(decision) else None
     dtype = coarsest([measure.reference_dtype, measure.target_dtype])
+    # A mask fill against a number, for example, is no rounding: such a record keeps failing.
     if norms is None or not dtype or find_class_failures(measure):
         return decision
     digits = float_facts(dtype).digits
     epsilon, norm = _EPSILONS * 2.0 ** (1 - digits), largest.get(_gradient_group(measure), 0.0)
-    if max(norms) > epsilon * norm:
+    if max(norms) > epsilon * norm:  # on one side at least there is a gradient
         return decision
     kind = ZeroGradient.POSSIBLE if digits < _FINE_DIGITS else ZeroGradient.CERTAIN
     return _with_cause(decision, kind, _NORMS.format(*norms, epsilon, norm))

@@ -96,10 +96,10 @@ def format_percent(share: float) -> str:
 
 
 def _find_pattern(axis: int, shares: Floats, step: int, size: int) -> AxisPattern:
-    for look in (_find_few, _find_stretch, _find_every):
-        found = look(axis, shares, step, size)
-        if found is not None:
-            return found
+    for find in (_find_few, _find_stretch, _find_every):  # from the most telling pattern to the least
+        pattern = find(axis, shares, step, size)
+        if pattern is not None:
+            return pattern
     largest = int(np.argmax(shares))
     if shares[largest] * shares.size <= _EVEN and shares[largest] <= max(_HALF, 1.5 / shares.size):
         return AxisPattern(axis, "even", (), float(shares[largest]), f"alike along axis {axis}")

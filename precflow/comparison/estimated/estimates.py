@@ -131,6 +131,7 @@ def _estimate(measure: Measure, first: KeptTensor, second: KeptTensor, size: int
     excluded = match_exclusions(first, second, constants)
     if one is None or other is None or excluded.unknown:
         return _give_up(measure, excluded.unknown)
+    # Counts first: they fail a record by themselves, even if no metric can be computed below.
     measure = replace(measure, counts=_count_classes(size, one, other, excluded))
     if not excluded.agree:  # the sums of the two sides are over different elements then
         return _give_up(measure, "the sides leave out different elements")

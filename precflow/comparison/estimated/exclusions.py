@@ -168,8 +168,8 @@ def _match_saturated(one: Statistics, other: Statistics, fills: FillsOfBoth) -> 
     saturated = [(opposite, kinds) for side, opposite, kinds in pairs if kinds and _find_largest(side) == kinds.largest]
     if not saturated:
         return None
-    all_counted = not (_count_masked(one) or _count_masked(other) or one.nonfinite or other.nonfinite)
-    if all_counted and any(_find_largest(opposite) < kinds.largest - kinds.slack for opposite, kinds in saturated):
+    all_ordinary = not (_count_masked(one) or _count_masked(other) or one.nonfinite or other.nonfinite)
+    if all_ordinary and any(_find_largest(opposite) < kinds.largest - kinds.slack for opposite, kinds in saturated):
         return ExclusionMatch(saturated_mismatch=1)
     return ExclusionMatch(unknown=_SATURATED)
 

@@ -146,7 +146,7 @@ class PairOfTensors:
 
     def _flatten(self, array: npt.NDArray[Any], parts: int) -> npt.NDArray[Any]:
         """Return the elements in C order, without a copy if they already are."""
-        if parts == 2 and array.dtype.kind != "c":
+        if parts == 2 and array.dtype.kind != "c":  # a real tensor against a complex one: its imaginary parts are 0
             array = array.astype(np.complex128)
         flat = np.ascontiguousarray(array).reshape(-1)
         name = name_of(flat.dtype)

@@ -151,6 +151,6 @@ _MERGE: Mapping[str, Callable[[Any, Any], Any]] = {
 def merge(parts: Sequence[Summary]) -> Summary:
     """Merge any number of summaries, neighbours first, so that sums round little and row norms are copied few times."""
     while len(parts) > 1:
-        odd = parts[len(parts) // 2 * 2 :]
+        odd = parts[len(parts) // 2 * 2 :]  # the last one, if their number is odd
         parts = [*(first + second for first, second in zip(parts[::2], parts[1::2], strict=False)), *odd]
     return parts[0] if parts else Summary()

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 _BINS = 128
-_IN_A_BIN = 16
+_IN_A_BIN = 16  # values, at least: with fewer, a line explains too much of pure noise
 _ENOUGH = 64  # different values; fewer may fit into a narrow type by chance
 _NARROW = (("bfloat16", np.dtype(ml_dtypes.bfloat16)), ("float16", np.dtype(np.float16)))
 
@@ -84,7 +84,7 @@ def measure_curve_share(values: Array, error: Array) -> float | None:
     """
     kept = np.isfinite(values) & np.isfinite(error)
     x, y = values[kept], error[kept]
-    count = x.size // _BINS
+    count = x.size // _BINS  # the few largest values that are left over are ignored
     total = float(y @ y)
     if count < _IN_A_BIN or total == 0.0:
         return None

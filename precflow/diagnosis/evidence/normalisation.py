@@ -73,7 +73,7 @@ def _find_minimum(energy: Callable[[float], float]) -> float:
     """Return the best exponent: a coarse grid, because there may be several minima, then thirds of the interval around it."""
     best = int(np.argmin([energy(decade) for decade in _DECADES]))
     low, high = _DECADES[max(best - 1, 0)], _DECADES[min(best + 1, len(_DECADES) - 1)]
-    for _ in range(40):
+    for _ in range(40):  # each round leaves two thirds, so that a tenth of a decade shrinks to 1e-8 decades
         third = (high - low) / 3.0
         if energy(low + third) < energy(high - third):
             high -= third

@@ -99,7 +99,7 @@ class OverflowTrace:
         self._dump = dump
         self._suspicious = suspicious
         self._modules = {parse_identity(record).module for record in suspicious}
-        self._left = READ
+        self._left = READ  # tensors that may still be read
         self._known: dict[str, Statistics | None] = {}  # by content id
         self.calls = sorted(dump.calls(), key=key_of)
         self._masked: dict[str, int] = {}  # fill values and -inf of each output that has any
@@ -145,6 +145,7 @@ class OverflowTrace:
         known = self._statistics(record)
         if known is None:
             return
+        # A mask holds -inf on one device and the lowest fill value on another: equal numbers of both together are one mask.
         low = known.sentinel - (known.high or 0)
         negative = 0 if masked is None or masked == low + known.negative_infinity else known.negative_infinity
         yield "nan", known.nan
