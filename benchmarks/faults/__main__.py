@@ -1,0 +1,214 @@
+"""Runs the benchmark of known faults.
+
+    python -m benchmarks.faults --subset                    under two minutes: three hosts, some faults and controls, float32
+    python -m benchmarks.faults                             everything that is installed, three seeds, three element types
+    python -m benchmarks.faults --seeds 0-9 --dtypes bfloat16 --hosts minilm,decoder
+    python -m benchmarks.faults --case mask_dropped-decoder-float32-0     one case, with all that was said of it
+    python -m benchmarks.faults --table                     only the table of what is there
+
+Each finished case is a line of ``results.jsonl`` in ``--folder``; a run that was stopped goes on where it was. ``table.md`` and
+``table.json`` are written at the end. Without ``diffusers`` the hosts ``unet`` and ``dit`` are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import gc
+import hashlib
+import itertools
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from precflow.agent.session import environment
+
+from . import baselines, cases, diagnosis, hosts, running, score
+from .cases import Case
+from .faults import KINDS, kinds_of
+
+_ROOT = Path(__file__).parents[2]
+_LINES = _ROOT / "precflow" / "diagnosis" / "lines.py"
+SUBSET_HOSTS = ("text_encoder", "minilm", "decoder")
+SUBSET_FAULTS = (
+    *("tf32_all", "tf32_one", "mask_off_by_one", "softmax_in_bfloat16", "layer_norm_epsilon", "gelu_of_other_form"),
+    *("output_scaled", "row_scaled", "rms_norm_epsilon", "backward_scaled", "one_weight_differs", "residual_after_norm"),
+)
+SUBSET_CONTROLS = ("chunk8r+vec2", "k16_trunc", "float64", "k16+vec2+one_pass", "fused_norm_on_target")
+
+
+def plan(options: argparse.Namespace) -> list[Case]:
+    """Return the cases that were asked for."""
+    there = hosts.available()
+    chosen = [name for name in (options.hosts or (SUBSET_HOSTS if options.subset else list(there))) if name in there]
+    dtypes = options.dtypes or (["float32"] if options.subset else list(cases.DTYPES))
+    seeds = options.seeds or ([0] if options.subset else [0, 1, 2])
+    kinds = kinds_of(options.faults or (SUBSET_FAULTS if options.subset else ()))
+    names = options.controls or (SUBSET_CONTROLS if options.subset else tuple(cases.CONTROLS))
+    groups: dict[str, Iterator[Case]] = {
+        "single": cases.singles(kinds, chosen, dtypes, seeds),
+        "several": itertools.chain(
+            cases.several(2, chosen, dtypes, seeds),
+            cases.several(3, chosen, dtypes, [] if options.subset else seeds),
+        ),
+        "control": cases.controls(names, chosen, dtypes, seeds),
+    }
+    return [case for name, group in groups.items() if name in options.groups for case in group]
+
+
+def run(case: Case, folder: Path) -> dict[str, Any]:
+    """Run one case and return its line of results."""
+    reference, target = folder / "reference" / running.reference_name(case), folder / "target"
+    running.run_reference(case, reference)
+    ran = running.run_target(case, target)
+    said = diagnosis.diagnose(reference, target, folder / "stages")
+    faults = [
+        {
+            "kind": fault.kind,
+            "calls": [list(call) for call in fault.calls],
+            "size": fault.size,
+            "effects": [effects[call].plain() for call in (fault.calls or effects) if call in effects],
+        }
+        for fault, effects in zip(case.faults, ran.effects, strict=True)
+    ]
+    line: dict[str, Any] = {
+        **{name: getattr(case, name) for name in ("name", "group", "host", "dtype", "chip", "seed", "backward")},
+        "control": case.name.split("-")[1] if case.group == "control" else "",
+        "faults": faults,
+        "said": diagnosis.plain(said),
+        "bytes": sum(path.stat().st_size for side in (reference, target) for path in side.rglob("*") if path.is_file()),
+    }
+    named = {"precflow": said.named, **baselines.name_all(reference, target)}
+    return {**line, "scores": {method: score.score(line, [list(one) for one in names]) for method, names in named.items()}}
+
+
+def run_safely(case: Case, folder: Path) -> dict[str, Any]:
+    """Run one case; an error of the product is a result too."""
+    try:
+        return run(case, folder)
+    except Exception:  # noqa: BLE001  whatever it is, the next case goes on
+        return {"name": case.name, "group": case.group, "crash": traceback.format_exc()}
+
+
+def run_all(planned: Sequence[Case], folder: Path) -> list[dict[str, Any]]:
+    """Run the cases that have no result yet, and return the results of all."""
+    results = folder / "results.jsonl"
+    done = {line["name"]: line for line in read(results) if "crash" not in line}
+    ended = not results.exists() or results.read_text()[-1:] in {"", "\n"}
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    _spare_time()
+    with tempfile.TemporaryDirectory(dir=memory) as place, results.open("a") as out:
+        os.chdir(place)  # a run writes folders where it stands
+        for number, case in enumerate(planned):
+            if case.name in done:
+                continue
+            began = time.perf_counter()
+            line = run_safely(case, Path(place))
+            done[case.name] = line
+            out.write(f"{'' if ended else chr(10)}{json.dumps(line)}\n")
+            ended = True
+            out.flush()
+            print(f"{number + 1}/{len(planned)} {summary(line)} {time.perf_counter() - began:.1f} s", file=sys.stderr)
+        os.chdir(folder)
+    return [done[case.name] for case in planned]
+
+
+def _spare_time() -> None:
+    """Do once what every capture and diagnosis of a process would do again: list packages, look through all objects."""
+    environment.list_packages = functools.cache(environment.list_packages)
+    gc.collect()
+    gc.freeze()
+
+
+def read(results: Path) -> list[dict[str, Any]]:
+    """Return the finished lines; the last one may be cut where a run was stopped."""
+    lines = []
+    for text in results.read_text().splitlines() if results.exists() else []:
+        with contextlib.suppress(json.JSONDecodeError):
+            lines.append(json.loads(text))
+    return lines
+
+
+def summary(line: dict[str, Any]) -> str:
+    """Return a case in one line: what it is, and what was said of it."""
+    if "crash" in line:
+        return f"{line['name']} CRASH {line['crash'].splitlines()[-1]}"
+    own = line["scores"]["precflow"]
+    effect = "" if line["group"] == "control" else f" {score.band(line)}"
+    found = "found" if score.detected(line) else "silent"
+    rules = ",".join(f"{rule}:{sure}" for rule, sure, _ in line["said"]["findings"][:3])
+    return f"{line['name']}{effect} {found} true {own['true']} of {own['named']} named, {rules or 'no finding'}"
+
+
+def rules_known() -> frozenset[str]:
+    """Return the ids of the rules that this version ships."""
+    return frozenset(path.name.split("_")[0] for path in (_ROOT / "conf" / "rule").glob("*.yaml"))
+
+
+def write(lines: Sequence[dict[str, Any]], folder: Path) -> str:
+    """Write ``table.md`` and ``table.json``, and return the table."""
+    frozen = hashlib.blake2b(_LINES.read_bytes(), digest_size=8).hexdigest() if _LINES.exists() else "none"
+    crashes = [line["name"] for line in lines if "crash" in line]
+    text = score.table(lines, rules_known()) + f"\nFile of lines: {frozen}. Crashes: {', '.join(crashes) or 'none'}.\n"
+    good = [line for line in lines if "crash" not in line]
+    for dtype, points in score.curve(good).items():
+        measured = "rho" if dtype == "float32" else "residue"
+        text += f"\nDetected by {measured}, {dtype}: " + ", ".join(f"{decade} {share}" for decade, share in points) + "\n"
+    (folder / "table.md").write_text(text)
+    (folder / "table.json").write_text(json.dumps({"lines": frozen, "cases": lines}, indent=1) + "\n")
+    return text
+
+
+def _numbers(text: str) -> list[int]:
+    """Read ``0-9`` or ``0,3``."""
+    first, dash, last = text.partition("-")
+    return list(range(int(first), int(last) + 1)) if dash else [int(number) for number in text.split(",")]
+
+
+def _words(text: str) -> list[str]:
+    return text.split(",")
+
+
+def main() -> None:
+    """Run what was asked for and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--subset", action="store_true", help="under two minutes, for continuous integration")
+    parser.add_argument("--folder", type=Path, default=Path("runs/benchmark_faults"), help="where results are kept")
+    parser.add_argument("--seeds", type=_numbers, help="0-9 or 0,3: other places, sizes and chips")
+    for name, known in (("hosts", hosts.HOSTS), ("dtypes", cases.DTYPES), ("faults", KINDS), ("controls", cases.CONTROLS)):
+        parser.add_argument(f"--{name}", type=_words, help=f"some of: {', '.join(known)}")
+    parser.add_argument("--groups", type=_words, default=["single", "several", "control"], help="single, several, control")
+    parser.add_argument("--case", help="run one case by its name and print all of it")
+    parser.add_argument("--table", action="store_true", help="run nothing, make the table of what is there")
+    options = parser.parse_args()
+    options.folder = options.folder.absolute()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    if options.table:
+        print(write(read(options.folder / "results.jsonl"), options.folder))
+    elif options.case:
+        _run_one(options)
+    else:
+        print(write(run_all(plan(options), options.folder), options.folder))
+
+
+def _run_one(options: argparse.Namespace) -> None:
+    """Run one case and keep its dumps, to be looked at with the command line."""
+    options.seeds = options.seeds or [int(options.case.rpartition("-")[2])]
+    case = next((case for case in plan(options) if case.name == options.case), None)
+    if case is None:
+        raise SystemExit(f"there is no case {options.case}; give the same --hosts and --faults as the run that had it")
+    folder = options.folder / "case" / case.name
+    folder.mkdir(parents=True, exist_ok=True)
+    print(json.dumps(run(case, folder), indent=1))
+    print(f"precflow +recipe=compare_dumps reference.dump={folder}/reference/* target.dump={folder}/target", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

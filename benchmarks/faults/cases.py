@@ -1,0 +1,186 @@
+"""Draws the cases from a seed: which fault, where, how large, in which host and element type, and on which chip."""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from . import chips, hosts
+from .calls import CallName, Calls
+from .faults import KINDS, Kind, Site
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_ALONE = frozenset({"one_nan", "dropout_left_on"})  # nothing behind them can be told
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault of a case.
+
+    Attributes:
+        kind: Name of its kind.
+        calls: The calls that are wrong; empty where the fault is in weights, inputs or the optimizer.
+        size: Its size, 0 if the kind has none.
+    """
+
+    kind: str
+    calls: tuple[CallName, ...]
+    size: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """One pair of runs: the reference on this CPU, the target on another chip, with faults or without.
+
+    Attributes:
+        name: Unique; everything in the case can be drawn from it again.
+        backward: The backward pass runs and is recorded.
+        reference: Other implementations on the reference.
+        target: Other implementations on the target.
+    """
+
+    name: str
+    group: str
+    host: str
+    dtype: str
+    chip: tuple[str, ...]
+    seed: int
+    backward: bool
+    faults: tuple[Fault, ...] = ()
+    reference: dict[str, str] = field(default_factory=dict)
+    target: dict[str, str] = field(default_factory=dict)
+
+
+@functools.cache
+def sites_of(host: str, dtype: str) -> tuple[Site, ...]:
+    """Return the calls of a host's forward and loss, in order."""
+    made = hosts.HOSTS[host]
+    model = made.make(DTYPES[dtype])
+    sites: list[Site] = []
+    with Calls(model, watch=lambda *call: sites.append(Site.of(*call))):
+        made.run(model, made.inputs(DTYPES[dtype]), backward=False)
+    return tuple(sites)
+
+
+def _candidates(kind: Kind, host: str, dtype: str) -> list[Site]:
+    return [site for site in sites_of(host, dtype) if kind.where(site)]
+
+
+def _applies(kind: Kind, host: str, dtype: str) -> bool:
+    return bool(_candidates(kind, host, dtype))
+
+
+def _draw(kind: Kind, host: str, dtype: str, rng: random.Random) -> Fault:
+    """Draw a call and a size."""
+    fits = _candidates(kind, host, dtype)
+    chosen = rng.choice(fits)
+    calls: Sequence[Site] = (chosen,)
+    if kind.reach == "module":
+        calls = [site for site in fits if site.name[:2] == chosen.name[:2]]
+    elif kind.reach == "model":
+        calls = fits
+    size = 0.0
+    if kind.sizes:
+        low, high = kind.sizes[dtype != "float32"]
+        size = float(f"{math.exp(rng.uniform(math.log(low), math.log(high))):.3g}")
+    named = () if kind.of in {"inputs", "optimizer"} or kind.name == "weights_through_bfloat16" else calls
+    return Fault(kind.name, tuple(site.name for site in named), size)
+
+
+def singles(kinds: Sequence[Kind], chosen: Sequence[str], dtypes: Sequence[str], seeds: Sequence[int]) -> Iterator[Case]:
+    """Yield one fault a case: each kind in each element type, by turns in the hosts that it applies to."""
+    for dtype in dtypes:
+        for number, kind in enumerate(kinds):
+            fitting = [host for host in chosen if _applies(kind, host, dtype)]
+            for seed in seeds if fitting else ():
+                host = fitting[(number + seed) % len(fitting)]
+                name = f"{kind.name}-{host}-{dtype}-{seed}"
+                rng = random.Random(name)
+                backward = kind.of in {"backward", "optimizer"} or rng.random() < 0.5
+                chip = rng.choice(chips.BACKGROUNDS)
+                yield Case(name, "single", host, dtype, chip, seed, backward, (_draw(kind, host, dtype, rng),))
+
+
+def several(count: int, chosen: Sequence[str], dtypes: Sequence[str], seeds: Sequence[int], each: int = 1) -> Iterator[Case]:
+    """Yield ``count`` faults of different kinds in one run, at different calls of the forward pass."""
+    for dtype in dtypes:
+        for host in chosen:
+            fitting = [
+                kind
+                for kind in KINDS.values()
+                if kind.of == "forward" and kind.reach == "one" and kind.name not in _ALONE and _applies(kind, host, dtype)
+            ]
+            for seed in [seed * each + turn for seed in seeds for turn in range(each)]:
+                name = f"{count}_faults-{host}-{dtype}-{seed}"
+                rng = random.Random(name)
+                faults: list[Fault] = []
+                while len(faults) < min(count, len(fitting)):
+                    drawn = _draw(rng.choice(fitting), host, dtype, rng)
+                    if drawn.calls[0] not in [fault.calls[0] for fault in faults]:
+                        faults.append(drawn)
+                chip = rng.choice(chips.BACKGROUNDS)
+                yield Case(name, f"{count} faults", host, dtype, chip, seed, rng.random() < 0.5, tuple(faults))
+
+
+@dataclass(frozen=True)
+class Control:
+    """A correct target that computes otherwise.
+
+    Attributes:
+        chip: Parts of the chip.
+        reference: Implementations on the reference.
+        target: Implementations on the target.
+        needs: A host has to have this variant.
+        host: The one host that it is for, ``""`` for all.
+    """
+
+    chip: tuple[str, ...] = ()
+    reference: tuple[tuple[str, str], ...] = ()
+    target: tuple[tuple[str, str], ...] = ()
+    needs: str = ""
+    host: str = ""
+
+
+_SDPA = (("attention", "sdpa"),)
+_FUSED = (("norm", "fused"),)
+_TIES = (("routing", "near_ties"),)
+CONTROLS = {
+    **{part: Control((part,)) for part in chips.PARTS},
+    "chunk8r+vec2": Control(("chunk8r", "vec2")),
+    "chunk64+one_pass": Control(("chunk64", "one_pass")),
+    "k16+vec2+one_pass": Control(("k16", "vec2", "one_pass")),
+    "k16_trunc+vec1": Control(("k16_trunc", "vec1")),
+    "stochastic+chunk2": Control(("stochastic", "chunk2")),
+    "strands+unfused+vec1": Control(("strands", "unfused", "vec1")),
+    "flash_on_target": Control(("chunk2",), target=_SDPA, needs="attention"),
+    "flash_on_reference": Control(("chunk64", "vec1"), reference=_SDPA, needs="attention"),
+    "flash_on_both": Control(("chunk8r",), _SDPA, _SDPA, needs="attention"),
+    "fused_norm_on_target": Control(("k16",), target=_FUSED, needs="norm"),
+    "fused_norm_on_reference": Control(("chunk2", "vec1"), reference=_FUSED, needs="norm"),
+    "fused_both_on_target": Control(("chunk8r", "vec2"), target=_SDPA + _FUSED, needs="norm"),
+    "routing_near_ties": Control(("chunk2", "vec1"), _TIES, _TIES, host="experts"),
+    "routing_near_ties+float64": Control(("float64",), _TIES, _TIES, host="experts"),
+    "grouped_experts_on_target": Control(("chunk64",), target=(("experts", "grouped_mm"),), host="experts"),
+}
+
+
+def controls(names: Sequence[str], chosen: Sequence[str], dtypes: Sequence[str], seeds: Sequence[int]) -> Iterator[Case]:
+    """Yield each control in each element type, by turns in the hosts that it applies to."""
+    for dtype in dtypes:
+        for number, name in enumerate(names):
+            control = CONTROLS[name]
+            fitting = [
+                host
+                for host in chosen
+                if control.host in {"", host} and (not control.needs or control.needs in hosts.HOSTS[host].variants)
+            ]
+            for seed in seeds if fitting else ():
+                host = fitting[(number + seed) % len(fitting)]
+                full = f"control-{name}-{host}-{dtype}-{seed}"
+                sides = (dict(control.reference), dict(control.target))
+                yield Case(full, "control", host, dtype, control.chip, seed, random.Random(full).random() < 0.5, (), *sides)

@@ -1,0 +1,238 @@
+"""Runs one side of a case and leaves its dump; on the target also the size of each fault, as the bench measures it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import precflow
+
+from . import effect, hosts
+from .calls import Call, CallName, Calls, Replacement
+from .cases import DTYPES, Case, Fault
+from .chips import Chip
+from .effect import Effect
+from .faults import KINDS
+
+_OPTIONS = {"lr": 1e-3, "eps": 1e-8, "weight_decay": 0.01}
+_BACKWARD = ("forward", "backward", "gradient")
+
+
+@dataclass
+class Ran:
+    """What running a target leaves besides its dump.
+
+    Attributes:
+        effects: Sizes of each fault, at each of its calls, in the order of the case's faults.
+    """
+
+    effects: list[dict[CallName, Effect]] = field(default_factory=list)
+
+
+def run_reference(case: Case, folder: Path) -> None:
+    """Record the reference of a case unless a case before had the same one."""
+    if (folder / "dump.json").exists():
+        return
+    model, inputs = _prepare(case, case.reference)
+    optimizer = _optimizer(model, _OPTIONS, wanted=_steps(case))
+    with _recording(case, model, folder, optimizer):
+        _step(case, model, inputs, optimizer)
+
+
+def reference_name(case: Case) -> str:
+    """Return a name that all cases with the same reference share."""
+    variant = "_".join(f"{part}-{value}" for part, value in sorted(case.reference.items()))
+    return "-".join(filter(None, [case.host, case.dtype, "backward" * case.backward, "step" * _steps(case), variant]))
+
+
+def run_target(case: Case, folder: Path) -> Ran:
+    """Record the target of a case."""
+    shutil.rmtree(folder, ignore_errors=True)
+    model, inputs = _prepare(case, case.target)
+    ran = Ran()
+    chip = Chip(case.chip, case.seed)
+    replace: dict[CallName, Replacement] = {}
+    options = dict(_OPTIONS)
+    for fault in case.faults:
+        found: dict[CallName, Effect] = {}
+        ran.effects.append(found)
+        if KINDS[fault.kind].of == "optimizer":
+            options = KINDS[fault.kind].change(options, fault.size)
+        else:
+            replace.update(_install(fault, model, inputs, chip, found))
+    torch.manual_seed(case.seed)  # of faults that draw, such as a dropout
+    with chip, Calls(model, replace):
+        optimizer = _optimizer(model, options, wanted=_steps(case))
+        with _recording(case, model, folder, optimizer):
+            _step(case, model, inputs, optimizer)
+    if options != _OPTIONS:
+        ran.effects[0].update(_effect_of_options(case, options))
+    return ran
+
+
+def _prepare(case: Case, variant: dict[str, str]) -> tuple[torch.nn.Module, dict[str, Any]]:
+    torch.set_num_threads(1)
+    host = hosts.HOSTS[case.host]
+    return host.make(DTYPES[case.dtype], variant), host.inputs(DTYPES[case.dtype])
+
+
+def _steps(case: Case) -> bool:
+    """Return whether an optimizer runs."""
+    return any(KINDS[fault.kind].of == "optimizer" for fault in case.faults)
+
+
+def _optimizer(model: torch.nn.Module, options: dict[str, Any], *, wanted: bool) -> torch.optim.Optimizer | None:
+    return torch.optim.AdamW(model.parameters(), foreach=False, **options) if wanted else None
+
+
+def _recording(case: Case, model: torch.nn.Module, folder: Path, optimizer: torch.optim.Optimizer | None) -> Any:
+    phase = None if optimizer else _BACKWARD if case.backward else ("forward",)
+    return precflow.capture(model, folder, optimizer=optimizer, phase=phase, overwrite=True)
+
+
+def _step(case: Case, model: torch.nn.Module, inputs: dict[str, Any], optimizer: torch.optim.Optimizer | None) -> None:
+    hosts.HOSTS[case.host].run(model, inputs, backward=case.backward)
+    if optimizer:
+        optimizer.step()
+
+
+def _install(
+    fault: Fault, model: torch.nn.Module, inputs: dict[str, Any], chip: Chip, found: dict[CallName, Effect]
+) -> dict[CallName, Replacement]:
+    """Put a fault into weights or inputs at once, or return what is to run in place of its calls."""
+    kind = KINDS[fault.kind]
+    if kind.of == "inputs":
+        kind.change(inputs, fault.size)
+        return {}
+    if kind.of == "weights":
+        return _install_in_weights(fault, model, chip, found)
+    make = _make_backward if kind.of == "backward" else _make_forward
+    return dict.fromkeys(fault.calls, make(kind.change, fault.size, chip, found))
+
+
+def _install_in_weights(
+    fault: Fault, model: torch.nn.Module, chip: Chip, found: dict[CallName, Effect]
+) -> dict[CallName, Replacement]:
+    """Change weights, and measure at the one operator that uses them where there is one."""
+    kind = KINDS[fault.kind]
+    if not fault.calls:
+        kind.change(model, fault.size)
+        return {}
+    weight = model.get_parameter(f"{fault.calls[0].module}.weight".lstrip("."))
+    right = weight.detach().clone()
+    kind.change(weight, fault.size)
+
+    def compare(name: CallName, call: Call) -> Any:
+        made = call.run()
+        with chip.paused():
+            found[name] = effect.measure(call.replaced(1, "weight", right), made)
+        return made
+
+    return dict.fromkeys(fault.calls, compare)
+
+
+def _make_forward(change: Callable[..., Any], size: float, chip: Chip, found: dict[CallName, Effect]) -> Replacement:
+    def replacement(name: CallName, call: Call) -> Any:
+        made = change(call, size)
+        with chip.paused():
+            found[name] = effect.measure(call, made)
+        return made
+
+    return replacement
+
+
+def _make_backward(change: Callable[..., Any], size: float, chip: Chip, found: dict[CallName, Effect]) -> Replacement:
+    def replacement(name: CallName, call: Call) -> Any:
+        places = [place for place, value in enumerate(call.args) if _needs_gradient(value)]
+        named = [key for key, value in call.kwargs.items() if _needs_gradient(value)]
+        tensors = [*(call.args[place] for place in places), *(call.kwargs[key] for key in named)]
+        work = _Work(name, call, places, named, change, size, chip, found)
+        return _WrongBackward.apply(work, *tensors)
+
+    return replacement
+
+
+def _needs_gradient(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+@dataclass
+class _Work:
+    """What the backward of a call needs: the call, which of its arguments have gradients, and how these are changed."""
+
+    name: CallName
+    call: Call
+    places: list[int]
+    named: list[str]
+    change: Callable[..., Any]
+    size: float
+    chip: Chip
+    found: dict[CallName, Effect]
+
+    def gradients(self, dtype: torch.dtype | None, arriving: torch.Tensor) -> list[torch.Tensor | None]:
+        """Return the gradients of the call, by its own operators or by those in another element type."""
+        call = self.call if dtype is None else effect.map_floats(self.call, lambda tensor: tensor.detach().to(dtype))
+        args, kwargs = list(call.args), dict(call.kwargs)
+        leaves = []
+        for holder, keys in ((args, self.places), (kwargs, self.named)):
+            for key in keys:
+                holder[key] = holder[key].detach().requires_grad_()
+                leaves.append(holder[key])
+        with torch.enable_grad():
+            made = Call(call.func, tuple(args), kwargs).run()
+        return list(torch.autograd.grad(made, leaves, arriving.to(made.dtype), allow_unused=True))
+
+    def measure(self, wrong: list[torch.Tensor | None], arriving: torch.Tensor) -> Effect:
+        """Return the largest effect among the gradients."""
+        with self.chip.paused():
+            exact, plain = self.gradients(torch.float64, arriving), self.gradients(None, arriving)
+        matmul = self.name.operator in effect.MATMULS
+        effects = [
+            effect.compare(one, two, three, one, matmul=matmul)
+            for one, two, three in zip(exact, plain, wrong, strict=True)
+            if one is not None and two is not None and three is not None
+        ]
+        return max(effects, key=lambda one: one.rho)
+
+
+class _WrongBackward(torch.autograd.Function):
+    """Runs a call as it is, and changes the gradients that leave it."""
+
+    @staticmethod
+    def forward(ctx: Any, work: _Work, *_: torch.Tensor) -> Any:
+        """Run the call."""
+        ctx.work = work
+        return work.call.run()
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: torch.Tensor) -> Any:
+        """Return the changed gradients."""
+        work: _Work = ctx.work
+        with torch._C.DisableTorchFunction():  # noqa: SLF001  what runs here is no call of the model
+            right = work.gradients(None, arriving[0])
+            wrong = work.change(list(right), work.size)
+            work.found[work.name] = work.measure(wrong, arriving[0])
+        return (None, *wrong)
+
+
+def _effect_of_options(case: Case, options: dict[str, Any]) -> dict[CallName, Effect]:
+    """Measure another setting of the optimizer at one step of one weight, in float64 and in the case's type."""
+    draw = torch.Generator().manual_seed(case.seed)
+    weight, gradient = (torch.randn(64, generator=draw, dtype=torch.float64) * scale for scale in (1.0, 1e-3))
+
+    def stepped(dtype: torch.dtype, chosen: dict[str, Any]) -> torch.Tensor:
+        parameter = torch.nn.Parameter(weight.to(DTYPES[case.dtype]).to(dtype))
+        parameter.grad = gradient.to(DTYPES[case.dtype]).to(dtype)
+        optimizer = torch.optim.AdamW([parameter], foreach=False, **chosen)
+        optimizer.step()
+        state = optimizer.state[parameter]["exp_avg_sq"]
+        return torch.cat([parameter.detach(), state / state.norm() * parameter.detach().norm()])
+
+    dtype = DTYPES[case.dtype]
+    exact, plain, wrong = stepped(torch.float64, _OPTIONS), stepped(dtype, _OPTIONS), stepped(dtype, options)
+    return {CallName("(optimizer)", 0, "step", 0): effect.compare(exact, plain, wrong, exact, matmul=False)}

@@ -1,0 +1,197 @@
+"""The benchmark of known faults: its truth does not come from precflow, so it is checked here against known numbers."""
+
+import argparse
+import json
+import math
+import random
+
+import pytest
+import torch
+from torch.nn import functional
+
+import precflow
+from benchmarks.faults import __main__ as bench
+from benchmarks.faults import cases, chips, effect, faults, running, score
+from benchmarks.faults.calls import Call, CallName, Calls
+from benchmarks.faults.hosts import HOSTS, Host
+from precflow.dumps.reader import Dump
+
+
+class Small(torch.nn.Module):
+    """A linear layer, a norm, an activation and an attention, a tenth of a second to record."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = torch.nn.Linear(48, 48), torch.nn.LayerNorm(48), torch.nn.Linear(48, 8)
+
+    def forward(self, values):
+        hidden = functional.gelu(self.norm(self.first(values)))
+        weights = functional.softmax(hidden @ hidden.mT / 7, -1)
+        return self.last(weights @ hidden + 2 * hidden)
+
+
+def draw(*sizes, seed=0):
+    return torch.randn(sizes, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Add the small model to the hosts."""
+    host = Host("small", lambda _: Small(), lambda dtype: {"values": draw(2, 40, 48).to(dtype)}, lambda made: made)
+    monkeypatch.setitem(HOSTS, "small", host)
+    cases.sites_of.cache_clear()
+    return host
+
+
+def test_calls_have_the_names_that_a_dump_gives_them(small, tmp_path):
+    model = small.make(torch.float32)
+    seen = []
+    with Calls(model, watch=lambda name, *_: seen.append(name)), precflow.capture(model, tmp_path, level=["api"]):
+        small.run(model, small.inputs(torch.float32), backward=False)
+    recorded = [
+        CallName(call.module, call.call, call.operator, call.ordinal) for call in Dump.open(tmp_path).calls() if call.operator
+    ]
+    assert len(recorded) > 9
+    assert set(recorded) <= set(seen)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("part", chips.PARTS)
+def test_a_chip_is_right_and_rounds_otherwise(small, part, dtype):
+    def gradients(chip):
+        model = small.make(dtype)
+        with chip:
+            loss = small.run(model, small.inputs(dtype), backward=True)
+        return torch.cat([loss.detach().view(1), *(weight.grad.flatten() for weight in model.parameters())]).double()
+
+    plain, other = gradients(chips.Chip(())), gradients(chips.Chip((part,), seed=3))
+    error = (other - plain).norm() / plain.norm()
+    assert error < {torch.float32: 3e-6, torch.bfloat16: 5e-2, torch.float16: 5e-3}[dtype]
+    assert error > 0 or dtype != torch.float32  # in 16 bits another order of additions often rounds to the same
+
+
+def test_a_truncating_accumulator_never_rounds_up():
+    exact = draw(1000).double() * (1 + 1e-9)
+    rounded = chips.toward_zero(exact)
+    assert bool((rounded.double().abs() <= exact.abs()).all())
+    assert float(((rounded.double() - exact) / exact).abs().max()) < 2**-23
+
+
+def test_rho_is_the_error_over_that_of_one_rounding():
+    call = Call(functional.layer_norm, (draw(64, 96) * 3 + 1, (96,)), {})
+    right = effect.measure(call, call.run())
+    assert right.rho <= 1
+    exact = functional.layer_norm(call.args[0].double(), (96,))
+    wrong = effect.measure(call, (exact * (1 + 1e-4)).float())
+    assert 1000 < wrong.rho <= 1e-4 / 2**-25 * 1.01
+    assert not wrong.matmul
+
+
+def test_products_are_measured_against_the_sum_of_their_terms():
+    left, right = draw(32, 64), draw(64, 32, seed=1)
+    left[:, 32:], right[32:] = left[:, :32], -right[:32]  # every sum cancels
+    call = Call(torch.matmul, (left, right), {})
+    assert effect.measure(call, call.run() + 1e-7).rho < 8
+    assert effect.measure(call, call.run() + 1e-3).rho > 128
+
+
+def test_the_residue_shows_in_bfloat16_what_the_norm_hides():
+    call = Call(functional.gelu, (draw(400, 96).bfloat16(),), {})
+    other = functional.gelu(call.args[0].float(), approximate="tanh").bfloat16()
+    found = effect.measure(call, other)
+    assert found.rho < 2
+    assert found.residue > 3
+
+
+def test_one_nan_and_another_shape_are_infinitely_wrong():
+    call = Call(torch.tanh, (draw(4, 4),), {})
+    broken = call.run()
+    broken[1, 1] = math.nan
+    assert effect.measure(call, broken).rho == math.inf
+    assert effect.measure(call, call.run()[:2]).rho == math.inf
+
+
+@pytest.mark.parametrize("name", [name for name, kind in faults.KINDS.items() if kind.of == "forward"])
+def test_every_fault_changes_its_call(name):
+    kind = faults.KINDS[name]
+    host = next(
+        (host for host in ("decoder", "llama", "minilm", "text_encoder") if cases._applies(kind, host, "float32")), None
+    )
+    if host is None:
+        pytest.skip("needs a host with diffusers")
+    drawn = cases._draw(kind, host, "float32", random.Random(1))
+    case = cases.Case(name, "single", host, "float32", (), 1, backward=False, faults=(drawn,))
+    model, inputs = running._prepare(case, {})
+    found = {}
+    with chips.Chip(()) as chip, Calls(model, running._install(drawn, model, inputs, chip, found)):
+        HOSTS[host].run(model, inputs, backward=True)
+    assert set(found) == set(drawn.calls)
+    assert max(one.rho for one in found.values()) > 1
+
+
+def options(tmp_path, **given):
+    whole = {"hosts": ["small"], "dtypes": ["float32"], "seeds": [0], "faults": None, "controls": None, "subset": False}
+    return argparse.Namespace(**{**whole, "groups": ["single", "control"], "folder": tmp_path, **given})
+
+
+def test_a_case_is_found_and_a_control_is_silent(small, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = options(tmp_path, faults=["layer_norm_epsilon", "backward_scaled"], controls=["chunk8r+vec2"])
+    lines = bench.run_all(bench.plan(asked), tmp_path)
+    assert [line["scores"]["precflow"]["hit"] for line in lines] == [True, True, False]
+    assert [score.detected(line) for line in lines] == [True, True, False]
+    assert lines[0]["faults"][0]["effects"][0]["rho"] > 8
+    assert all(line["scores"]["first_digest"]["named"] for line in lines)
+    text = bench.write(lines, tmp_path)
+    assert "| float32 | precflow | 2/2 | 2/2 |" in text
+    assert "| float32 | chunk8r+vec2 | 1 | 0 |" in text
+
+
+def test_a_stopped_run_goes_on_where_it_was(small, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    planned = [cases.Case(f"case-{number}", "control", "small", "float32", (), 0, backward=False) for number in range(3)]
+    ran = []
+    monkeypatch.setattr(bench, "run", lambda case, _: ran.append(case.name) or {"name": case.name, "group": "control"})
+    monkeypatch.setattr(bench, "summary", lambda line: line["name"])
+    (tmp_path / "results.jsonl").write_text(json.dumps({"name": "case-0", "group": "control"}) + '\n{"name": "case-1", "gr')
+    assert [line["name"] for line in bench.run_all(planned, tmp_path)] == ["case-0", "case-1", "case-2"]
+    assert ran == ["case-1", "case-2"]
+    assert [line["name"] for line in bench.read(tmp_path / "results.jsonl")] == ["case-0", "case-1", "case-2"]
+
+
+def test_the_subset_has_three_hosts_and_pairs():
+    planned = bench.plan(options(None, subset=True, hosts=None, dtypes=None, seeds=None))
+    assert {case.host for case in planned} == set(bench.SUBSET_HOSTS)
+    assert len([case for case in planned if len(case.faults) == 2]) == 3
+    assert all(case.chip in chips.BACKGROUNDS for case in planned if case.faults)
+    assert len({case.name for case in planned}) == len(planned)
+
+
+FAULT = {"kind": "output_scaled", "calls": [["a", 0, "linear", 0]], "effects": [{"rho": 300.0, "residue": 1.0, "matmul": True}]}
+LINE = {"group": "single", "dtype": "float32", "faults": [FAULT]}
+
+
+@pytest.mark.parametrize(("rho", "band"), [(30, "none"), (80, "weak"), (200, "strong")])
+def test_faults_without_effect_leave_the_count_by_a_rule(rho, band):
+    effects = [{"rho": rho, "residue": 1.0, "matmul": True}]
+    assert score.band({**LINE, "faults": [{**FAULT, "effects": effects}]}) == band
+
+
+def test_a_hit_is_the_operator_and_its_ordinal():
+    assert score.score(LINE, [["a", 0, "linear", 0, "forward"], ["b", 0, "add", 0, "forward"]])["hit"]
+    other = score.score(LINE, [["a", 0, "linear", 1, "forward"]])
+    assert (other["hit"], other["module"], other["true"], other["recalled"]) == (False, True, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("findings", "first", "unknown", "sure"),
+    [
+        ([["PF211", "certain", ""]], True, False, False),
+        ([["PF299", "possible", ""]], False, True, False),
+        ([["PF102", "likely", ""]], False, False, True),
+        ([["PF102", "possible", ""]], False, False, False),
+    ],
+)
+def test_a_wrong_cause_counts_when_it_is_sure(findings, first, unknown, sure):
+    cause = score.judge_cause({**LINE, "said": {"findings": findings}}, frozenset({"PF211", "PF102", "PF299"}))
+    assert (cause["first"], cause["unknown"], cause["wrong_and_sure"]) == (first, unknown, sure)
