@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,6 +35,7 @@ _CLOSEST = 0.05  # two mask constants differ by more than this share: rounded to
 
 # A phase is recorded by some levels only: gradients of weights, for instance, belong to modules and to no single call.
 _LEVELS_OF_PHASE = {BACKWARD: (MODULE, OPERATOR), GRADIENT: (MODULE,), OPTIMIZER: (MODULE,)}
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _CONDITIONS = ("match", "class_", "operator", "level", "phase", "step", "rank")
 
 _NOT_EMPTY = (
@@ -151,7 +153,7 @@ def _check_tolerance(config: RunConfig, data: Mapping[str, Any]) -> PathProblems
     for number, rule in enumerate(config.tolerance.rules):
         path = ("tolerance", "rules", str(number))
         # `match` has a default in the schema, so only the data shows that nobody wrote it.
-        if "match" not in _written_item(data, path) or not rule.match:
+        if "match" not in _get_item(data, path) or not rule.match:
             yield path, "has no `match`: a pattern over `module` or `module / operator`"
         if not _given_limits(rule):
             yield path, f"sets no limit; metrics are {', '.join(LIMITED[:4])}..."
@@ -291,7 +293,7 @@ def _given_limits(limits: Limits | ToleranceRule | Accepted) -> dict[str, float]
     return {**ours, **limits.metrics}
 
 
-def _written_item(data: Any, path: DottedPath) -> Mapping[str, Any]:
+def _get_item(data: Any, path: DottedPath) -> Mapping[str, Any]:
     for part in path:
         if isinstance(data, (list, tuple)) and part.isdigit() and int(part) < len(data):
             data = data[int(part)]
@@ -301,8 +303,12 @@ def _written_item(data: Any, path: DottedPath) -> Mapping[str, Any]:
 
 
 def _parse_day(text: str) -> datetime.date | None:
+    # From Python 3.11 on, fromisoformat also takes 20270331 and the week date 2027-W13-3. Days are compared as text elsewhere,
+    # and a week date would sort behind every other day of its year.
+    if not _DAY.fullmatch(text):
+        return None
     try:
-        return datetime.date.fromisoformat(text) if len(text) == len("2027-03-31") else None
+        return datetime.date.fromisoformat(text)
     except ValueError:
         return None
 

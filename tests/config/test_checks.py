@@ -42,6 +42,7 @@ def refused(team, text, *words):
         ("accepted: [{match: a}]", "accepted[0]", "has no `because`, `until`"),
         ("accepted: [{match: a, because: b, until: 2027-13-01}]", "accepted[0].until", "is not a day"),
         ("accepted: [{match: a, because: b, until: next year}]", "accepted[0].until", "is not a day"),
+        ("accepted: [{match: a, because: b, until: 2027-W13-3}]", "accepted[0].until", "is not a day"),
         ("capture: {scope: []}", "capture.scope", "empty list"),
         ("reference: {device: []}", "reference.device", "empty list"),
         ("capture: {level: []}", "capture.level", "empty list"),
