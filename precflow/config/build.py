@@ -14,7 +14,7 @@ from precflow.config.suggestions import did_you_mean
 from precflow.config.vocabulary import MEANT, allowed_words
 from precflow.errors import Problem
 
-_WRONG = object()
+_WRONG = object()  # stands for a value that cannot be used; None may be a value
 _BOOLEANS = {**dict.fromkeys(("off", "no", "false"), False), **dict.fromkeys(("on", "yes", "true"), True)}  # of YAML 1.1
 _SUGGESTIONS = 20  # unknown keys that get a did-you-mean
 

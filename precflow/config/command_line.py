@@ -11,7 +11,7 @@ from precflow.config.search_path import GROUPS
 from precflow.config.suggestions import did_you_mean
 from precflow.errors import ConfigError
 
-_FULL = {
+_FULL = {  # Hydra's short options
     "-h": "--help",
     "-c": "--cfg",
     "-p": "--package",

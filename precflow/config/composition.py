@@ -209,6 +209,8 @@ def _build(
     ]
     for path, message in untrusted:
         builder.say(path, message)
+    # A key that could not be built has its default now. A check of it, of a section around it or of a key inside it would speak
+    # of a value that nobody wrote, so only the first problem is shown.
     wrong = {tuple(re.findall(r"[^.\[\]]+", problem.key)) for problem in builder.problems}
     wrong_inside = {key[:length] for key in wrong for length in range(len(key) + 1)}
     to_run: tuple[tuple[DottedPath, str], ...] = ()
@@ -220,7 +222,7 @@ def _build(
         )
     for path, message in (*checks.find_problems(config, data), *to_run):
         if path not in wrong_inside and not any(path[:length] in wrong for length in range(1, len(path))):
-            builder.say(path, message)  # what could not be built has its default and says nothing
+            builder.say(path, message)
     problems += [Problem(problem.place or COMMAND_LINE, problem.key, problem.message) for problem in builder.problems]
     if untrusted:
         raise _as_trust_error(problems, typed)

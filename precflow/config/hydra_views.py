@@ -82,7 +82,7 @@ def _run_hydra(arguments: Sequence[str]) -> int:
     application = hydra.main(version_base="1.3", config_path=str(resources.directory("conf")), config_name="config")(_nothing)
     before, log = sys.argv, logging.getLogger()
     handlers, level = list(log.handlers), log.level
-    sys.argv = ["precflow", *arguments]
+    sys.argv = ["precflow", *arguments]  # Hydra reads its options from here; its main function takes none
     try:
         application()
     except SystemExit as end:

@@ -78,7 +78,8 @@ class Layers:
     def _overlay(
         self, under: dict[str, Any], over: Mapping[str, Any], path: DottedPath, marks: Mapping[DottedPath, Mark]
     ) -> None:
-        if under.get(TARGET, over.get(TARGET)) != over.get(TARGET, under.get(TARGET)):  # both name a function, and not the same
+        # Both name a function, and not the same. (If only one does, `get` returns its name for both.)
+        if under.get(TARGET, over.get(TARGET)) != over.get(TARGET, under.get(TARGET)):
             # If a recipe inherits `{_target_: a.build, layers: 2}` and says `_target_: b.build`, b.build must not get `layers`.
             # Arguments from the command line stay: they were typed for this run.
             for key in [key for key in under if self.mark((*path, key)).place != COMMAND_LINE]:

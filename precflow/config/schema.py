@@ -252,6 +252,7 @@ def _add_limits(section: _Class) -> _Class:
     return section
 
 
+# Decorators apply from the bottom up: the keys have to be there before `dataclass` looks for fields.
 @dataclass(frozen=True)
 @_add_limits
 class Limits:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+# What people call a thing elsewhere -> its name here. No likeness of letters leads from `gpu` to `cuda`.
 _SPOKEN = {
     "bf16": "bfloat16",
     "fp16": "float16",

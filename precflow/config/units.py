@@ -168,6 +168,7 @@ def _parse_with_units(value: Any, factors: Mapping[str, float], known: str) -> f
     if match is None or match["unit"] not in factors:
         raise ValueError(known)
     exact = float(match["number"])
+    # A division by 100 is rounded once and gives the number that people mean: 35 / 100 is 0.35, 35 * 0.01 is not.
     return exact / 100.0 if match["unit"] == "%" else exact * factors[match["unit"]]
 
 

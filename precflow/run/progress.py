@@ -108,6 +108,7 @@ class _Heartbeat:
     def __init__(self, beat: Callable[[float], None]) -> None:
         self._beat = beat
         self._over = threading.Event()
+        # A daemon, so that a thread that waits for the next minute never keeps the process from ending.
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> None:

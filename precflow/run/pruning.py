@@ -192,6 +192,7 @@ def _sort_folders(root: Path, entries: Sequence[RunEntry], wish: PruneRequest, g
     foreign: list[str] = []
     for rest in _list_folders(root, foreign):
         instance, reason = rest.name, rest.why
+        # What a kept run names stays whatever its age, so this comes first.
         if instance in named:
             stays.append(replace(rest, why="named by a run"))
         elif any(path == rest.folder or rest.folder in path.parents for path in given):

@@ -118,6 +118,7 @@ def describe_sizes(steps: Sequence[Step], sizes: Sizes, job: Job, where: RunFold
 
 
 def _select_dumps(steps: Sequence[Step]) -> list[Step]:
+    # The stage of a dump that the user gives belongs to no side: it reads the dump and makes none.
     return [step for step in steps if step.stage.kind == "dump" and step.state == "run" and step.stage.side]
 
 

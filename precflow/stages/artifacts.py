@@ -110,7 +110,7 @@ def read_lines(path: Path, kind: type[Value]) -> list[Value]:
             UnicodeDecodeError,
         ):  # NaN or infinity, which Python's json reads and msgspec does not; or damage, and then the error names the line
             numbered = enumerate(_decode(path, data).split("\n"), start=1)
-            lines = [_line(f"{path}:{number}", line, decoder.type, kind) for number, line in numbered if line]
+            lines = [_parse_line(f"{path}:{number}", line, decoder.type, kind) for number, line in numbered if line]
         made.append(len(lines))
         return [kind(*msgspec.structs.astuple(line)) for line in lines]
 
@@ -162,7 +162,7 @@ def _line_decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(msgspec.defstruct(kind.__name__, fields, forbid_unknown_fields=True, frozen=True, gc=False))
 
 
-def _line(place: str, text: str, line: type[Any], kind: type[Any]) -> Any:
+def _parse_line(place: str, text: str, line: type[Any], kind: type[Any]) -> Any:
     try:
         return msgspec.convert(_parse(place, text), line)
     except (msgspec.ValidationError, RecursionError) as error:

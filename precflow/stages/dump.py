@@ -56,7 +56,7 @@ def open_dump(folder: Path) -> Dump:
     return read_once(_open, folder)
 
 
-def _open(folder: Path) -> Dump:
+def _open(folder: Path) -> Dump:  # a function of its own: `read_once` keeps what it returns
     if not is_given(folder):
         return Dump.open(folder)
     return Dump.open(Path(read_plain(folder / GIVEN_FILE)["path"]), allow_unsealed=True)
