@@ -14,6 +14,7 @@ from precflow.agent.capture.nesting import LARGEST, TensorWithPath, leaves
 
 LONGEST = 200  # characters of one argument
 
+# By exact type: a subclass may have a repr of its own, with an address in it.
 _NUMBERS = frozenset((bool, int, float, type(None)))  # most arguments are one of these: no nesting, no memory address
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -97,5 +98,6 @@ def format_argument(value: Any) -> str:
         text = redaction.redact_text(text)
     if len(text) <= LONGEST:
         return text
+    # Lone surrogates, such as those of file names that are not UTF-8, cannot be encoded as they are.
     checksum = hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=4).hexdigest()
     return "%s... #%s" % (text[: LONGEST - len(checksum) - 5], checksum)

@@ -189,7 +189,7 @@ class _OperatorSchema:
             name
             for place, argument in enumerate(schema.arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
-            for name in (str(place), argument.name)
+            for name in (str(place), argument.name)  # paths begin with the position, or with the keyword
         )
         self.writes = bool(self._written)
 
@@ -198,6 +198,7 @@ class _OperatorSchema:
 
         ``x & 3`` arrives here as the overload for two tensors, which refuses a number: torch has to choose the overload again.
         """
+        # The packet holds all overloads of an operator: bitwise_and chooses bitwise_and.Scalar for x & 3.
         number = any(place in self._tensors and isinstance(value, _NUMBERS) for place, value in enumerate(positional))
         return (self._function.overloadpacket if number else self._function)(*positional, **keywords)
 

@@ -18,6 +18,7 @@ Gradients = Tuple[Optional[torch.Tensor], ...]
 
 LEAVES_ABOVE = 1 << 62  # sequence numbers above this belong to leaves, which no module call has made
 
+# These are looked up and not imported: a torch that lacks one of them can still record every phase but backward.
 _NO_PASS = -1
 _core: Any = sys.modules["torch._C"]
 _pass_number: Optional[Callable[[], int]] = getattr(_core, "_current_graph_task_id", None)
@@ -66,9 +67,11 @@ class InputEdges:
         self.targets: Dict[Tuple[int, int], str] = {}
         for index, tensor in tensors:
             edge = edge_of(tensor)
+            # In attention(x, x, x) the three edges are one and the same: nothing tells which of them a gradient is for.
             if edge is not None and (id(edge.node), edge.output) not in self.targets:
                 self.edges[index] = edge
                 self.targets[(id(edge.node), edge.output)] = index
+        # Last, because edge_of makes a node for each leaf: those are not of the call.
         self.since = next_sequence()
 
 
@@ -140,7 +143,7 @@ def find_uses(starts: Iterable[GraphNode], inputs: InputEdges) -> List[InputUse]
             if to is None:
                 continue
             index = targets.get((id(to), output))
-            if index is not None:
+            if index is not None:  # an input: what lies below belongs to whoever made it
                 uses.append(InputUse(node, place, index))
             elif to not in visited and since <= to._sequence_nr() < LEAVES_ABOVE:  # noqa: SLF001  sequence_of, without the call
                 visited.add(to)
@@ -150,8 +153,8 @@ def find_uses(starts: Iterable[GraphNode], inputs: InputEdges) -> List[InputUse]
 
 def find_direct_uses(node: GraphNode, inputs: InputEdges) -> List[InputUse]:
     """Return the uses of a call's inputs by one of its nodes alone."""
-    found = [(place, inputs.targets.get((id(to), output))) for place, (to, output) in enumerate(node.next_functions)]
-    return [InputUse(node, place, index) for place, index in found if index is not None]
+    indices = [(place, inputs.targets.get((id(to), output))) for place, (to, output) in enumerate(node.next_functions)]
+    return [InputUse(node, place, index) for place, index in indices if index is not None]
 
 
 def find_next_nodes(node: GraphNode, inputs: InputEdges) -> List[GraphNode]:

@@ -9,6 +9,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 DEPTH = 6  # frames of one call site
 
+# Workloads are part of the agent, but stand in for a user's script: their lines are shown.
 _SKIPPED_PACKAGES = ("torch", "torch_npu")
 _CAPTURE = "precflow.agent.capture"
 _AGENT = "precflow.agent"
@@ -79,6 +80,7 @@ class CallSites:
         kinds, boundary = self._kinds, None if caller is None else caller.frame
         frame = start
         while frame is not None and len(places) < 2 * DEPTH:  # each frame adds two numbers
+            # f_lasti, the instruction, is at hand; f_lineno is computed from a table each time.
             code = frame.f_code
             known = kinds.get(id(code)) or self._classify(frame)
             if known[1] is _USER:
@@ -131,6 +133,7 @@ def relative_path(path: str, roots: Sequence[str]) -> str:
     >>> relative_path("/opt/site/package/model.py", ["/opt", "/opt/site"])
     'package/model.py'
     """
+    # The deepest, because sys.path holds both /opt/project and /opt/project/lib/python3.11/site-packages.
     full = os.path.abspath(path)
     folders = [os.path.abspath(root) for root in roots if root]
     holding = [folder for folder in folders if folder != os.sep and full.startswith(folder + os.sep)]

@@ -146,6 +146,7 @@ class CallStack:
 
     def enter(self, module: str, class_name: str, *, compiled: bool) -> ModuleCall:
         """Put a module call on the stack."""
+        # Counted by module and not over the whole step: one more call of another module must not shift the numbers of this one.
         number = self._entries.get(module, 0)
         self._entries[module] = number + 1
         in_scope = self._is_in_scope(module, class_name)

@@ -66,7 +66,7 @@ class OperatorCalls:
         # it is still the weight, but no longer with the content that the header has, so it is read like any result.
         store = not running.heading.movement
         outputs = self._lines.describe(produced, store=store, returned=bool(written), choice=running.choice)
-        for record in outputs:
+        for record in outputs:  # describe has looked up which call made them before this one
             record["source"] = None
         order = self._lines.emit(running.heading, running.inputs, outputs)
         # After a write the states of the inputs from before the call no longer hold, so their storages are read again.

@@ -135,7 +135,7 @@ class Timeline:
     def mark(self, module_call: ModuleCall) -> None:
         """Note that nodes made from now on belong to this call."""
         now = self._last = next_sequence()
-        if self._starts and self._starts[-1] == now:
+        if self._starts and self._starts[-1] == now:  # the call before has made no node: its entry would never be found
             self._calls[-1] = module_call
         else:
             self._starts.append(now)
@@ -209,7 +209,7 @@ class Recomputations:
         """Note that a module begins to run again."""
         if not self._waiting.get(module):
             return
-        if autograd.current_sequence() != self._node:
+        if autograd.current_sequence() != self._node:  # another checkpoint's node runs: the part before is complete
             self.resolve()
             self._node = autograd.current_sequence()
         module_call = ModuleCall(module, class_name, 0, in_scope=True, compiled=False)
@@ -231,6 +231,7 @@ class Recomputations:
     def resolve(self) -> None:
         """Give the repeated calls so far the identities of the first ones: gradients arrive, so their part is complete."""
         for module, repeated in self._part.items():
+            # From the end: backward comes to the last checkpoint first, but runs the calls inside it in forward order.
             waiting = self._waiting[module]
             for module_call, first in zip(repeated, waiting[-len(repeated) :]):
                 module_call.become(first)

@@ -93,6 +93,7 @@ def are_disjoint(first: Layout, second: Layout, tensor: torch.Tensor) -> bool:
     if first == second or not first or not second or first[1] != second[1]:
         return False
     (start, _, shape, stride), (other_start, _, other_shape, other_stride) = first[:4], second[:4]
+    # A rest: one begins inside an element of the other, as views of bytes as float32 can.
     distance, rest = divmod(other_start - start, tensor.element_size())
     if rest or stride != other_stride:
         return False
@@ -108,6 +109,7 @@ def _span(shape: Sequence[int], stride: Sequence[int]) -> int:
 
 def _use_different_columns(distance: int, shapes: Sequence[Sequence[int]], stride: Sequence[int], width: int) -> bool:
     """Tell whether two tensors use different columns of rows of ``width`` elements; the second begins ``distance`` later."""
+    # Of x[:, :4] and x[:, 4:] with 16 columns, width is 16: the inner axes take elements 0 to 3 and 4 to 15 of each row.
     if width <= 1 or any(each >= width and each % width for each in stride):
         return False
     inner = [axis for axis, each in enumerate(stride) if each < width]
@@ -138,6 +140,7 @@ class Storages:
     def purge(self) -> None:
         """Forget storages that are gone, so that the tables do not grow with the length of a step."""
         for address in [address for address, storage in self._references.items() if storage.expired()]:
+            # Both together: once the reference is gone, the next storage may get the same address.
             del self._references[address]
             for table in self._tables:
                 table.pop(address, None)
@@ -236,6 +239,7 @@ def _source_before_write(
     """Return the source of a tensor whose elements the last write to its storage did not touch; ``None`` if unknown."""
     if write.version is None:
         return None
+    # y = x[:3] came from call 7, then call 8 wrote to x[3:]: y is still from call 7, if nothing else was written in between.
     if known is not None and known.version is not None and known.version + 1 == write.version:
         return known.source
     if known is None and write.before is not None and not are_disjoint(write.before[2], layout, tensor):

@@ -64,6 +64,7 @@ class MeasurementCache:
     def clear(self) -> None:
         """Forget everything; tensors that were stored stay stored."""
         self._tickets.clear()
+        # Asked again at each step: the user's code may join a group after the recorder was made.
         self._in_group = _is_in_group()
 
     def note_write(self, tensor: torch.Tensor) -> None:
@@ -85,7 +86,7 @@ class MeasurementCache:
             WriteError: The tensor could not be stored.
         """
         address, version, layout = state or read_state(tensor)
-        if address is None:
+        if address is None:  # sparse, quantized, meta and wrapped tensors
             return NO_CONTENT
         # Nothing shows whether an inference tensor was written to: it has no version counter. Collectives such as
         # all_reduce write without raising the counter. In both cases every tensor is measured anew.
@@ -95,6 +96,7 @@ class MeasurementCache:
         if by_place is None:
             self._storages.hold(tensor, address)
             by_place = self._tickets[address] = {}
+        # Several tickets of one state: a rule may ask for the sketch of a tensor where another has asked for its statistics.
         tickets = by_place.setdefault((version, layout), [])
         for ticket in tickets:
             if ticket.covers(detail, kept):

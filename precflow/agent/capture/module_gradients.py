@@ -59,6 +59,8 @@ class _CallGradients:
     def __init__(self, module_call: ModuleCall, inputs: InputEdges, outputs: Dict[str, GradientEdge]) -> None:
         self.module_call = module_call
         self.inputs = inputs
+        # A node holds its hooks, and they hold this object. If it held the node again, the graph would not be freed with the
+        # output, so the nodes are kept only where several have to be told apart.
         self.output_order = list(outputs)
         self.alternatives = outputs if len(outputs) > 1 else {}
         self.earlier_passes = -1

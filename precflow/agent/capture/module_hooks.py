@@ -236,7 +236,7 @@ def find_watched_modules(model: torch.nn.Module) -> Iterator[WatchedModule]:
         if id(module) in inside:
             continue
         compiled = is_compiled(module)
-        if compiled:
+        if compiled:  # named_modules yields a module before those inside it, so that these are known when they come
             inside.update(id(each) for each in module.modules())
         yield WatchedModule(name, module, compiled)
 
@@ -258,5 +258,6 @@ def class_name_of(module: torch.nn.Module) -> str:
     """Return the name of the class that the author wrote, also if compilation has wrapped it."""
     if isinstance(module, torch.jit.ScriptModule):
         return str(module.original_name)
+    # torch.compile(model) is an OptimizedModule, which keeps the author's module under this name.
     written = getattr(module, "_orig_mod", module) if _is_optimized(module) else module
     return type(written).__name__

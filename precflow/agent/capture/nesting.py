@@ -12,6 +12,7 @@ LARGEST = 4096  # larger containers count as one value: nobody nests that many t
 
 TensorWithPath = Tuple[str, torch.Tensor]  # ("past.0.key", tensor)
 
+# Asked first, because most arguments are one of these. torch.Size is a tuple too, but counts as one value.
 _PLAIN = (int, float, str, bool, type(None), torch.dtype, torch.device, torch.Size, torch.Tensor)
 
 
@@ -41,6 +42,7 @@ def leaves(value: Any, path: str = "") -> Iterator[Tuple[str, Any]]:
             del enclosing[-1:]
             continue
         place, child = entry
+        # A list that holds itself would be walked forever; one that is given twice side by side is walked twice.
         inner = None if id(child) in enclosing else _children(child)
         if inner is None:
             yield place or "0", child

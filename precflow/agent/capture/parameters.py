@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Undo = Callable[[], None]
 
-_NO_SITE = -1
+_NO_SITE = -1  # gradients of parameters and steps of an optimizer have no call site
 
 
 class Owner(NamedTuple):
@@ -37,6 +37,7 @@ def find_owners(model: torch.nn.Module) -> Dict[int, Owner]:
     owners: Dict[int, Owner] = {}
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
+            # The first one stays: embed.weight and head.weight may be one tensor, which then goes by the name of embed.
             owners.setdefault(id(parameter), Owner(path, type(module).__name__, name))
     return owners
 

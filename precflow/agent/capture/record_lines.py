@@ -236,7 +236,7 @@ def _identity_parts(  # noqa: PLR0913, PLR0917  the fields of an identity
 ) -> Tuple[str, str]:
     """Return the identity of an output in two parts, between which the ordinal of its operator belongs."""
     text = identity_text(Identity(module, number, operator, 0, phase, "output", index, step, rank))
-    if not operator:
+    if not operator:  # a module's own output has no ordinal
         return text, ""
     place = text.rindex(".0/%s.output." % phase) + 1
     return text[:place], text[place + 1 :]
@@ -312,6 +312,7 @@ def _format_measurement(record: Record, ticket: Ticket, detail: str) -> str:
         ticket.content,
         "true" if ticket.stored and not only_content else "false",
     )
+    # A ticket may know more than this record asks for: it is shared with records of other details.
     if ticket.statistics is not None and not only_content and detail != "tensors":
         numbers = ", ".join(map(_format_number, ticket.statistics[:_OWN]))
         text += ', "statistics": [%s, %s]' % (numbers, _format_counts(tuple(ticket.statistics[_OWN:])))

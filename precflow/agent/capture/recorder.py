@@ -161,6 +161,7 @@ class Recorder:
         if not self._has_begun:
             self.begin_step(0)
         self._weights.learn(model)
+        # Registered first, run last: lines are written after the modes, the hooks and the graph are done.
         undo.callback(self._flush)
         undo.callback(self._stack.abandon)
         undo.callback(self._weights.clear)

@@ -111,6 +111,7 @@ def _find_written(tensors: List[TensorWithPath], versions: List[Optional[int]], 
     written = [each for each, version in zip(tensors, versions) if version_of(each[1]) != version]
     if not in_place or None not in versions:
         return written
+    # torch.add(x, 1, out=y) names what it writes to; x.add_(1) writes to its first tensor.
     unversioned = [each for each, version in zip(tensors, versions) if version is None]
     return written + ([each for each in unversioned if each[0] == "out"] or unversioned[:1])
 

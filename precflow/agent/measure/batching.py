@@ -112,9 +112,11 @@ class BatchMeasurer:
         """
         ticket = Ticket(detail, kept)
         size, on_host = tensor.numel() * tensor.element_size(), tensor.device.type == "cpu"
+        # Small enough: a copy now, measured with others of its size at the next flush.
         if kept is None and size <= (SMALL_BYTES if on_host else PIECE_BYTES):
             self._wait(_Job(ticket, _copy(tensor.detach()), private=True), size, on_host=on_host)
             return ticket
+        # Large, on the host, and nothing of it is stored: read where it is, in one pass.
         whole = tensor.detach()
         if kept is None and on_host and detail in ("statistics", "sketch") and tensor.dtype in _FLOATING:
             if detail == "statistics":
@@ -122,6 +124,7 @@ class BatchMeasurer:
             else:
                 self._measure_sketch(ticket, whole)
             return ticket
+        # All others are measured at once and without a copy; of a tensor of which a part is kept, the part is copied and waits.
         with torch.no_grad():
             if kept is None:
                 self._finish([_Job(ticket, whole, private=False)])
@@ -204,6 +207,7 @@ class BatchMeasurer:
         known: Sequence[Optional[Statistics]] = [None] * len(group.jobs)
         if group.sums is not None and sums is not None:
             known = statistics.finish_batch(group.sums._replace(sums=sums))
+        # Cut into equal pieces, one for each tensor: all tensors of a group have as many blocks and rows.
         data, marks = (b"" if each is None else bytes_of(each) for each in (checksums, sums))
         size, width = len(data) // len(group.jobs), len(marks) // len(group.jobs)
         for number, job in enumerate(group.jobs):
@@ -211,8 +215,8 @@ class BatchMeasurer:
             shape = job.tensor.shape if job.whole is None else job.whole.shape
             if ticket.detail == "statistics":
                 ticket.statistics = known[number] or _sort_values(group.flat[number])
-                mine = b"" if known[number] is None else marks[number * width : (number + 1) * width]
-                ticket.mark = mark_of_sums(mine) if mine else mark_of_statistics(ticket.statistics)
+                sum_bytes = b"" if known[number] is None else marks[number * width : (number + 1) * width]
+                ticket.mark = mark_of_sums(sum_bytes) if sum_bytes else mark_of_statistics(ticket.statistics)
                 if job.whole is None and sums is not None and known[number] is not None:
                     norms = sums[number, 1 + sums.shape[1] // 2 :]
                     self._row_norms.add(ticket, norms, shape, group.flat[number].numel(), group.row)
@@ -279,6 +283,7 @@ def _batch_checksums(batch: torch.Tensor) -> torch.Tensor:
     batch = as_joinable(batch)
     if not wraps(batch.device):
         batch = batch.cpu()
+    # Words have four bytes: each tensor is filled up with zeros, as a single one is.
     missing = -length * batch.element_size() % 4 // batch.element_size()
     if missing:
         batch = torch.cat([batch, batch.new_zeros((count, missing))], 1)

@@ -169,9 +169,10 @@ def _flat_checksums(words: torch.Tensor) -> torch.Tensor:
 
 def _sum_up(mixed: torch.Tensor, moved: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Return both sums of each row of words that were mixed with their places; ``mixed`` and ``moved`` are written to."""
+    # A product carries low bits up only, so the high half is folded down into the low one behind it.
     mixed.mul_(_FACTOR)
     torch.bitwise_right_shift(mixed, 16, out=moved)
-    mixed.bitwise_xor_(moved.bitwise_and_(0xFFFF))
+    mixed.bitwise_xor_(moved.bitwise_and_(0xFFFF))  # torch's shift repeats the sign: only the lower 16 bits are wanted
     if mixed.device.type == "cpu":
         return torch.mm(mixed, weights.t())
     return (mixed.unsqueeze(1) * weights).sum(-1, dtype=torch.int32)  # few devices have a product of matrices of integers
@@ -195,6 +196,7 @@ def _tables_on(device: torch.device) -> _Tables:
         with torch.inference_mode(mode=False):  # a tensor that is made in that mode cannot be used outside of it
             places = torch.arange(BLOCK, dtype=torch.int32)
             first, second = (mix32(places + to_int32(seed)) for seed in _SEEDS)
+            # Odd weights of the first sum: a product with an odd number loses no bit modulo 2^32.
             _tables[device] = _Tables(first.to(device), torch.stack([first | 1, second]).to(device))
     return _tables[device]
 
@@ -205,6 +207,7 @@ def _words_in_order(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         if tensor.numel():
             yield _to_words(_flat_bytes(tensor))
         return
+    # A piece may end inside a block: what it has beyond its last whole block goes before the next piece.
     rest: Optional[torch.Tensor] = None
     for piece in _pieces(tensor):
         flat = _flat_bytes(piece)

@@ -27,11 +27,13 @@ def choose_part(shape: Tuple[int, ...], slices: str, sample: float) -> Optional[
 
 def copy_part(tensor: torch.Tensor, kept: KeptPart) -> torch.Tensor:
     """Return a contiguous copy of the part: in the shape that the index leaves, or flat where blocks were sampled."""
+    # As bytes where torch cannot copy and join the type (float8), until the end.
     part, dtype, tensor = kept.part, tensor.dtype, as_joinable(tensor)
     left = tensor[part.axes] if part.axes else tensor
     if part.blocks is None:
         return left.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format).view(dtype)
     flat = left.reshape(-1)
     blocks = torch.tensor(part.blocks, dtype=torch.int64).to(flat.device, non_blocking=True)
+    # Whole blocks become rows, so that one index_select takes all that are kept.
     whole = flat[: flat.numel() // BLOCK * BLOCK].view(-1, BLOCK).index_select(0, blocks).view(-1)
     return torch.cat([whole, flat[part.tail :]]).resolve_conj().resolve_neg().view(dtype)

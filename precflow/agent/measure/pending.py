@@ -129,6 +129,7 @@ class PendingSketches:
         sketches = [_Sketch(pieces, rows, each.clean) for each, pieces, rows in fetched]
         for key, each, sums in zip(gathered, sketches, _add_all(sketches)):
             for what, numbers in (("sketch", sums), ("rows", undo_scaling(each.rows, each.clean))):
+                # Undoing the scaling may go beyond float32, and a sketch of infinities would tell nothing.
                 if math.isfinite(numbers.sum(dtype=torch.float64).item()):
                     writer.tensor("%s.%s" % (key, what), numbers, owned=True)
 
@@ -137,6 +138,7 @@ def _add_all(sketches: List[_Sketch]) -> List[torch.Tensor]:
     """Return each sketch as it is stored; those of one form are added up together."""
     alike: Dict[Tuple[object, ...], List[int]] = {}
     for number, each in enumerate(sketches):
+        # Sketches whose values were scaled are added up alone: each has an exponent of its own to undo.
         alone = number if each.clean is not None and each.clean.exponent else -1
         alike.setdefault((each.pieces.shape, each.pieces.dtype, alone), []).append(number)
     sums: Dict[int, torch.Tensor] = {}

@@ -129,7 +129,7 @@ def row_length(shape: Sequence[int], count: int) -> int:
     size = math.prod(shape)
     length = max(shape[-1] if len(shape) > 1 else size, 1)
     length *= max(1, -(-size // (length * _MOST_JUDGED_ROWS)))
-    length *= max(1, count // max(1, size))
+    length *= max(1, count // max(1, size))  # complex: two numbers for each element
     return length * max(1, -(-count // (length * MOST_ROWS)))
 
 
@@ -149,6 +149,7 @@ def shared_row_length(shape: Tuple[int, ...], count: int) -> int:
         return 0
     if length <= ROW:
         return length
+    # Too long for float32: cut into the fewest equal parts that are short enough.
     parts = range(2, length // _LEAST_ROW + 1) if count % length == 0 else ()
     return next((length // number for number in parts if length % number == 0 and length // number <= ROW), 0)
 

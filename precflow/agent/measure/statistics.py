@@ -141,7 +141,7 @@ def reduce_on_host(values: torch.Tensor, row: int = 0) -> Optional[TensorSums]:
         parts = [_reduce_piece(values, row)]
     else:
         parts = [_reduce_piece(values[start : start + step], row) for start in range(0, count, step)]
-    if None in parts:
+    if None in parts:  # one piece that is not ordinary is enough
         return None
     known = [part for part in parts if part is not None]
     if len(known) == 1:
@@ -159,6 +159,7 @@ def _reduce_piece(values: torch.Tensor, row: int) -> Optional[_Piece]:
     """Return extremes, sums and norms of the rows of a piece; ``None`` if some value is not ordinary."""
     dtype = values.dtype
     values = _widen_into_scratch(values)
+    # One pass for both extremes, and nothing is added up if they show a value that is not ordinary.
     ends = torch.aminmax(values)
     low, high = ends[0].item(), ends[1].item()
     fills = fills_of(dtype)
@@ -189,32 +190,32 @@ def finish_batch(rows: BatchSums) -> List[Optional[Statistics]]:
     sums = rows.sums
     number = sums.shape[1] // 2 - 1
     totals, squares = _add_rows(sums[:, 2 : 2 + number], sums[:, 2 + number :])
-    found = zip(sums[:, 0].tolist(), sums[:, 1].tolist(), totals, squares)
+    tensors = zip(sums[:, 0].tolist(), sums[:, 1].tolist(), totals, squares)
     return [
         _statistics_of_ordinary(low, high, total, square, rows.size) if _is_ordinary(low, high, rows.dtype) else None
-        for low, high, total, square in found
+        for low, high, total, square in tensors
     ]
 
 
-def finish_tensors(found: Sequence[TensorSums]) -> List[Tuple[Statistics, bytes]]:
+def finish_tensors(tensors: Sequence[TensorSums]) -> List[Tuple[Statistics, bytes]]:
     """Return for each tensor its statistics, and the bytes of its row sums followed by its row norms.
 
     Tensors with the same number of rows are stacked and computed together.
     """
     alike: Dict[Tuple[torch.dtype, int], List[int]] = {}
-    for place, sums in enumerate(found):
+    for place, sums in enumerate(tensors):
         alike.setdefault((sums.totals.dtype, sums.totals.numel()), []).append(place)
-    known: Dict[int, Tuple[Statistics, bytes]] = {}
+    finished: Dict[int, Tuple[Statistics, bytes]] = {}
     for places in alike.values():
-        totals = torch.stack([found[place].totals for place in places])
-        norms = torch.stack([found[place].norms for place in places])
+        totals = torch.stack([tensors[place].totals for place in places])
+        norms = torch.stack([tensors[place].norms for place in places])
         data = bytes_of(torch.cat([totals, norms], 1))
         size = len(data) // len(places)
         for number, (place, total, square) in enumerate(zip(places, *_add_rows(totals, norms))):
-            sums = found[place]
-            one = _statistics_of_ordinary(sums.low, sums.high, total, square, sums.size)
-            known[place] = (one, data[number * size : (number + 1) * size])
-    return [known[place] for place in range(len(found))]
+            sums = tensors[place]
+            result = _statistics_of_ordinary(sums.low, sums.high, total, square, sums.size)
+            finished[place] = (result, data[number * size : (number + 1) * size])
+    return [finished[place] for place in range(len(tensors))]
 
 
 def _add_rows(totals: torch.Tensor, norms: torch.Tensor) -> Tuple[List[float], List[float]]:
@@ -248,10 +249,11 @@ def measure_any(values: torch.Tensor) -> Statistics:
     Args:
         values: ``[elements]``, at least one.
     """
+    # Masked attention scores are the most common of these, and the fast path reads them in eight passes instead of thirty.
     fills = fills_of(values.dtype)
     if values.device.type == "cpu" and values.numel() <= masked.MOST:
-        found = masked.remove_fill(_widen_into_scratch(values), fills)
-        known = None if found is None else _finish_masked(found, values.dtype)
+        cleared = masked.remove_fill(_widen_into_scratch(values), fills)
+        known = None if cleared is None else _finish_masked(cleared, values.dtype)
         if known is not None:
             return known
     return _measure_by_kind(values, fills)
@@ -277,21 +279,21 @@ def _measure_by_kind(values: torch.Tensor, fills: Fills) -> Statistics:
     return [least, most, total, square, *tail]
 
 
-def _finish_masked(found: Masked, dtype: torch.dtype) -> Optional[Statistics]:
+def _finish_masked(cleared: Masked, dtype: torch.dtype) -> Optional[Statistics]:
     """Return the statistics of a tensor with one fill; ``None`` if the squares of its ordinary values are out of range."""
-    if choose_cleaning(dtype, found.least, found.most).exponent:
+    if choose_cleaning(dtype, cleared.least, cleared.most).exponent:
         return None
-    number, infinite = found.number, math.isinf(found.fill)
-    tail: Statistics = [0, number if found.code == _POSITIVE_INFINITY else 0, number if infinite and found.fill < 0 else 0]
-    tail += [0 if infinite else number, found.zero, found.saturated]
-    tail += [number if found.code == _HIGH else 0, found.code * found.places & 0xFFFFFFFF]
-    tail += [] if infinite else [found.fill, found.spread]
-    if number == found.values.numel():
+    number, infinite = cleared.number, math.isinf(cleared.fill)
+    tail: Statistics = [0, number if cleared.code == _POSITIVE_INFINITY else 0, number if infinite and cleared.fill < 0 else 0]
+    tail += [0 if infinite else number, cleared.zero, cleared.saturated]
+    tail += [number if cleared.code == _HIGH else 0, cleared.code * cleared.places & 0xFFFFFFFF]
+    tail += [] if infinite else [cleared.fill, cleared.spread]
+    if number == cleared.values.numel():
         return [None, None, None, None, *tail]
-    parts = _sum_rows(found.values, choose_row(found.values.numel()))
+    parts = _sum_rows(cleared.values, choose_row(cleared.values.numel()))
     totals, norms = torch.cat([each[0] for each in parts], 1), torch.cat([each[1] for each in parts], 1)
     (total,), (square,) = _add_rows(totals, norms)
-    return [found.least, found.most, total, square, *tail]
+    return [cleared.least, cleared.most, total, square, *tail]
 
 
 def _count_kinds(values: torch.Tensor, fills: Fills, bands: Sequence[Band]) -> Tuple[List[float], int]:
@@ -300,7 +302,7 @@ def _count_kinds(values: torch.Tensor, fills: Fills, bands: Sequence[Band]) -> T
     The ten: NaN, +inf, -inf, high fills, low fills, zeros after replacing what is not ordinary, saturated values, the largest
     distance of a fill from the constant, minimum and maximum of the ordinary values (0 included for those replaced).
     """
-    found, places = [], []
+    facts, places = [], []
     constant = bands[0].constant if len(bands) == 1 else 0.0
     for start in range(0, values.numel(), _SORTED):
         kinds = sort_into_kinds(_widen(values[start : start + _SORTED]), bands)
@@ -308,11 +310,12 @@ def _count_kinds(values: torch.Tensor, fills: Fills, bands: Sequence[Band]) -> T
         saturated = indicator(torch.eq, kinds.finite.abs(), fills.largest)
         counted = [each.sum() for each in (*kinds[:5], zero, saturated)]
         filled = kinds.high + kinds.low
+        # Products with 0 and 1 choose values without a bool index, which would wait for the device.
         spread = (kinds.finite * filled - filled * constant).abs().amax()
-        found.append(torch.stack([*counted, spread, kinds.ordinary.amin(), kinds.ordinary.amax()]))
+        facts.append(torch.stack([*counted, spread, kinds.ordinary.amin(), kinds.ordinary.amax()]))
         codes = kinds.nan + kinds.positive_infinity * 2 + kinds.high * 3 + (kinds.low + kinds.negative_infinity) * 4
         places.append((codes.to(torch.int32) * _weigh_places(start, codes)).sum(dtype=torch.int32))
-    table = torch.stack(found).cpu().double()
+    table = torch.stack(facts).cpu().double()
     extremes = [table[:, 7].max().item(), table[:, 8].min().item(), table[:, 9].max().item()]
     return table[:, :7].sum(0).tolist() + extremes, sum(torch.stack(places).tolist()) & 0xFFFFFFFF
 
@@ -342,6 +345,7 @@ def choose_cleaning(dtype: torch.dtype, least: Optional[float], most: Optional[f
     largest = max(-(least or 0.0), most or 0.0)
     squares = _SQUARES[wide_type(dtype)]
     within = not largest or squares[0] <= largest <= squares[1]
+    # Squares of 1e30 overflow in float32, and those of 1e-30 vanish.
     # A power of two scales without rounding: the sums of the scaled values are the scaled sums.
     exponent = 0 if within else math.frexp(largest)[1]
     return Cleaning(math.inf, -math.inf) if least is None or most is None else Cleaning(least, most, exponent)

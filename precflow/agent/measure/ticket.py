@@ -45,6 +45,7 @@ class Ticket:
 
     def covers(self, detail: str, kept: Optional[KeptPart]) -> bool:
         """Tell whether it holds what a record of this detail and part needs."""
+        # A sketch comes with statistics, for example, so that a record that wants statistics needs no second measurement.
         if detail != self.detail and detail not in DETAIL_FACTS[self.detail].covers:
             return False
         return detail == "digest" or kept is self.kept  # a content id speaks of the whole tensor

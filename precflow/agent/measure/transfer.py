@@ -36,6 +36,7 @@ def to_hosts(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
         for number in numbers:
             tensor = tensors[number]
             count = byte_count(tensor) // 4
+            # A clone begins at offset 0, as types of eight bytes need, and does not keep the memory of all results alive.
             hosts[number] = words[start : start + count].clone().view(tensor.dtype).view(tensor.shape)
             start += count
     return hosts

@@ -66,6 +66,7 @@ def fills_of(dtype: torch.dtype) -> Fills:
         facts = torch.finfo(dtype)
         largest = float(facts.max)
         bands = fill_bands(1 - round(math.log2(facts.eps)), largest, _constants)  # eps is 2^(1 - bits of the significand)
+        # Magnitudes below every band are ordinary without a look at the bands, and nearly all tensors end there.
         nearest = [min(abs(band.low), abs(band.high)) for band in bands]
         _known[dtype] = Fills(min([*nearest, _INFINITE]), bands, largest)
     return _known[dtype]
