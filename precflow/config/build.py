@@ -182,12 +182,12 @@ def _explain_misread_word(value: Any, raw: str | None, words: tuple[str, ...] | 
     if value is None:
         return 'is empty: write "" or leave the key out'
     reading = str(value).lower() if isinstance(value, bool) else f"the number {value}"
-    said = f"YAML reads `{raw if raw is not None else value}` as {reading}."
+    misread = f"YAML reads `{raw if raw is not None else value}` as {reading}."
     if words:
         meant = MEANT.get((field, value), "") if isinstance(value, bool) else ""
         others = ", ".join(word for word in words if word and word != meant)
-        return f"{said} Use {meant} (also: {others})" if meant else f"{said} Use one of {others}"
-    return f"{said} Put it in quotes"
+        return f"{misread} Use {meant} (also: {others})" if meant else f"{misread} Use one of {others}"
+    return f"{misread} Put it in quotes"
 
 
 def _shorten(value: Any) -> str:

@@ -54,8 +54,8 @@ def complete_word(arguments: Sequence[str], verbs: Mapping[str, bool] | None = N
     """
     typed = os.environ.get("COMP_LINE", "")
     _, *words = typed.split(" ")
-    if len(words) == 1 and (found := [verb for verb in verbs or () if words[0] and verb.startswith(words[0])]):
-        write(" ".join(found))
+    if len(words) == 1 and (completed := [verb for verb in verbs or () if words[0] and verb.startswith(words[0])]):
+        write(" ".join(completed))
         return 0
     if len(words) > 1 and words[0] == "explain":
         write(" ".join(key for key in list_keys() if key.startswith(words[-1])))

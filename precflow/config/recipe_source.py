@@ -93,12 +93,12 @@ class FolderSource(ConfigSource):
         if config_path == "":
             return [] if results_filter == ObjectType.CONFIG else [self._folder.group]
         inside = self._inside(config_path)
-        found: list[str] = []
+        names: list[str] = []
         for path in (
             sorted((self._folder.folder / inside).iterdir()) if inside is not None and self.is_group(config_path) else []
         ):
-            self._list_add_result(found, f"{config_path}/{path.name}", path.name, results_filter)
-        return sorted(set(found))
+            self._list_add_result(names, f"{config_path}/{path.name}", path.name, results_filter)
+        return sorted(set(names))
 
     def _inside(self, config_path: str) -> str | None:
         group, _, rest = config_path.partition("/")

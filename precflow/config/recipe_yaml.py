@@ -41,15 +41,15 @@ def keep_portable(data: Mapping[str, Any], mark: Callable[[DottedPath], Mark]) -
 
 def _keep_settable(data: Mapping[str, Any], path: DottedPath) -> dict[str, Any]:
     """Return the part of plain data that a recipe may set."""
-    found: dict[str, Any] = {}
+    kept: dict[str, Any] = {}
     for key, value in data.items():
         here = (*path, str(key))
         inner = _keep_settable(value, here) if isinstance(value, Mapping) and value else value
         if inner is not value and inner:
-            found[key] = inner
+            kept[key] = inner
         elif inner is value and not explain_refusal(here, "" if "${" in str(value) else value):
-            found[key] = value
-    return found
+            kept[key] = value
+    return kept
 
 
 def describe_place(path: DottedPath, provenance: Mapping[str, str]) -> str:
@@ -62,33 +62,33 @@ def describe_place(path: DottedPath, provenance: Mapping[str, str]) -> str:
 
 
 def _drop_site_values(data: Mapping[str, Any], path: DottedPath, mark: Callable[[DottedPath], Mark]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    kept: dict[str, Any] = {}
     for key, value in data.items():
         here = (*path, str(key))
         if isinstance(value, Mapping) and value:
             inner = _drop_site_values(value, here, mark)
             if inner:
-                found[key] = inner
+                kept[key] = inner
         elif mark(here).group != "site":
-            found[key] = value
-    return found
+            kept[key] = value
+    return kept
 
 
 def _fill_section(kind: type, data: Mapping[str, Any], defaults: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    filled: dict[str, Any] = {}
     for name, hint in key_tree.fields(kind).items():
         inner = key_tree.without_none(hint)
         default = getattr(defaults, key_tree.attribute(name))
         if key_tree.is_section(inner) and (default is not None or name in data):
             section = _fill_section(inner, data.get(name) or {}, default if default is not None else inner())
             if section:
-                found[name] = section
+                filled[name] = section
         elif name in data:
-            found[name] = data[name]
+            filled[name] = data[name]
         elif default not in _EMPTY and units.format_value(inner, default) != 0:
             plain = list(default) if isinstance(default, tuple) else default
-            found[name] = units.format_value(inner, default) if inner in units.PARSERS else plain
-    return found
+            filled[name] = units.format_value(inner, default) if inner in units.PARSERS else plain
+    return filled
 
 
 def _format_entry(path: DottedPath, head: str, value: Any, indent: int) -> Iterator[tuple[DottedPath, str]]:

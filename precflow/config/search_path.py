@@ -48,9 +48,9 @@ class SearchFolder:
 
     def names(self) -> list[str]:
         """Return the names of all files, sorted; hidden ones are left out."""
-        found = (path.relative_to(self.folder) for path in self.folder.rglob(f"*{_SUFFIX}"))
+        paths = (path.relative_to(self.folder) for path in self.folder.rglob(f"*{_SUFFIX}"))
         return sorted(
-            path.as_posix().removesuffix(_SUFFIX) for path in found if not any(part.startswith(".") for part in path.parts)
+            path.as_posix().removesuffix(_SUFFIX) for path in paths if not any(part.startswith(".") for part in path.parts)
         )
 
 
@@ -74,16 +74,16 @@ def list_folders(config_dirs: Sequence[Path] = ()) -> tuple[SearchFolder, ...]:
         ConfigError: A folder that was named does not exist.
     """
     problems: list[Problem] = []
-    found: list[SearchFolder] = []
+    folders: list[SearchFolder] = []
     for folder in config_dirs:
-        found += _list_folders_of_tree(folder, "--config-dir", problems)
-    found += _list_folders_of_variable("PRECFLOW_RECIPES", "recipe", problems)
-    found += _list_folders_of_variable("PRECFLOW_SITES", "site", problems)
+        folders += _list_folders_of_tree(folder, "--config-dir", problems)
+    folders += _list_folders_of_variable("PRECFLOW_RECIPES", "recipe", problems)
+    folders += _list_folders_of_variable("PRECFLOW_SITES", "site", problems)
     if problems:
         raise ConfigError("a folder that should have recipes or sites does not exist", problems=problems)
-    found += [SearchFolder("site", user_folder() / "site", "user configuration")]
-    found += [entry for group in (*GROUPS, *DATA_GROUPS) for entry in shipped_folders(group)]
-    return tuple(entry for entry in found if entry.folder.is_dir())
+    folders += [SearchFolder("site", user_folder() / "site", "user configuration")]
+    folders += [entry for group in (*GROUPS, *DATA_GROUPS) for entry in shipped_folders(group)]
+    return tuple(entry for entry in folders if entry.folder.is_dir())
 
 
 def shipped_folders(group: str) -> tuple[SearchFolder, ...]:
@@ -103,12 +103,12 @@ def find(group: str, name: str, within: Sequence[SearchFolder]) -> Document | No
 
 def list_names(group: str, within: Sequence[SearchFolder]) -> dict[str, SearchFolder]:
     """Return every name of a group with the folder that wins."""
-    found: dict[str, SearchFolder] = {}
+    winners: dict[str, SearchFolder] = {}
     for entry in within:
         if entry.group == group:
             for name in entry.names():
-                found.setdefault(name, entry)
-    return found
+                winners.setdefault(name, entry)
+    return winners
 
 
 def team_folders(group: str, within: Sequence[SearchFolder]) -> tuple[Path, ...]:

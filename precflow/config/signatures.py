@@ -329,8 +329,8 @@ def _find_imported(statement: ast.ImportFrom, file: Path, module: str) -> tuple[
             folder = folder.parent
         inner = (statement.module or "").split(".") if statement.module else []
         path = folder.joinpath(*inner)
-        found = next((each for each in (path / _INIT, path.with_suffix(".py")) if each.is_file()), None)
-        return None if found is None else (found, ".".join([*package, *inner]))
+        source_file = next((each for each in (path / _INIT, path.with_suffix(".py")) if each.is_file()), None)
+        return None if source_file is None else (source_file, ".".join([*package, *inner]))
     try:
         source = _find_source(statement.module or "")
     except _AbsentError:  # an optional dependency, maybe
@@ -366,7 +366,7 @@ def _collect_names(tree: ast.Module) -> _Names:
 
 def _convert_signature(node: ast.FunctionDef) -> inspect.Signature:
     """Return the signature of a function definition. Annotations are text; a default is ``None``, whatever its value."""
-    arguments, found = node.args, []
+    arguments, parameters = node.args, []
     positional = [*arguments.posonlyargs, *arguments.args]
     required = len(positional) - len(arguments.defaults)
     for number, each in enumerate(positional):
@@ -375,14 +375,14 @@ def _convert_signature(node: ast.FunctionDef) -> inspect.Signature:
             if number < len(arguments.posonlyargs)
             else inspect.Parameter.POSITIONAL_OR_KEYWORD
         )
-        found.append(_parameter(each, kind, optional=number >= required))
+        parameters.append(_parameter(each, kind, optional=number >= required))
     if arguments.vararg:
-        found.append(_parameter(arguments.vararg, inspect.Parameter.VAR_POSITIONAL))
+        parameters.append(_parameter(arguments.vararg, inspect.Parameter.VAR_POSITIONAL))
     for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        found.append(_parameter(each, inspect.Parameter.KEYWORD_ONLY, optional=default is not None))
+        parameters.append(_parameter(each, inspect.Parameter.KEYWORD_ONLY, optional=default is not None))
     if arguments.kwarg:
-        found.append(_parameter(arguments.kwarg, inspect.Parameter.VAR_KEYWORD))
-    return inspect.Signature(found)
+        parameters.append(_parameter(arguments.kwarg, inspect.Parameter.VAR_KEYWORD))
+    return inspect.Signature(parameters)
 
 
 def _parameter(node: ast.arg, kind: Any, *, optional: bool = False) -> inspect.Parameter:

@@ -47,11 +47,11 @@ def find_near(word: str, known: Iterable[str], *, most: int = 3, alike: float = 
     if spoken in words:
         return [spoken]
     folded = {other.casefold(): other for other in words}
-    found = difflib.get_close_matches(word.casefold(), list(folded), n=most, cutoff=alike)
-    return [folded[name] for name in found]
+    matches = difflib.get_close_matches(word.casefold(), list(folded), n=most, cutoff=alike)
+    return [folded[name] for name in matches]
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``" Did you mean  x ?"`` with the nearest known word, or ``""`` if nothing is near."""
-    found = find_near(word, known, most=1)
-    return f" Did you mean  {found[0]} ?" if found else ""
+    near = find_near(word, known, most=1)
+    return f" Did you mean  {near[0]} ?" if near else ""

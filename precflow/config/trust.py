@@ -97,18 +97,18 @@ def find_forbidden_values(
         )
         if not theirs or not key_tree.is_known(path):
             continue
-        said = explain_refusal(path, value)
+        refusal = explain_refusal(path, value)
         # What a recipe may not set it may not read either, except paths of the site.
         not_theirs = next(
             (place for place in sorted(places - {path}) if place[:2] != ("site", "paths") and explain_refusal(place, "")), None
         )
-        if not said and not_theirs is not None:
-            said = f"may not read {dotted(not_theirs)}: a recipe refers to keys that it may set and to ${{site.paths.NAME}}"
-        if said and len(places) > 1:
-            said += f". The value comes by a reference, from {mark(theirs[-1]).place}"
-        if said and (_shortest_refused(path), said) not in reported:
-            reported.add((_shortest_refused(path), said))
-            yield _shortest_refused(path), said
+        if not refusal and not_theirs is not None:
+            refusal = f"may not read {dotted(not_theirs)}: a recipe refers to keys that it may set and to ${{site.paths.NAME}}"
+        if refusal and len(places) > 1:
+            refusal += f". The value comes by a reference, from {mark(theirs[-1]).place}"
+        if refusal and (_shortest_refused(path), refusal) not in reported:
+            reported.add((_shortest_refused(path), refusal))
+            yield _shortest_refused(path), refusal
 
 
 def find_untrusted_targets(data: Mapping[str, Any], packages: Iterable[str]) -> Iterator[tuple[DottedPath, str]]:
@@ -193,13 +193,13 @@ def make_defaults_absolute(defaults: Iterable[Any]) -> list[Any]:
     Recipes use the names of ``precflow ls``. Hydra would look them up in the group for a recipe that is chosen, but in the
     recipe's own folder for one that is inherited.
     """
-    found: list[Any] = []
+    absolute: list[Any] = []
     for entry in defaults:
         if isinstance(entry, dict):
-            found.append({re.sub(r"^override +/?", "override /", key): value for key, value in entry.items()})
+            absolute.append({re.sub(r"^override +/?", "override /", key): value for key, value in entry.items()})
         else:
-            found.append(entry if entry == "_self_" or entry.startswith("/") else f"/recipe/{entry}")
-    return found
+            absolute.append(entry if entry == "_self_" or entry.startswith("/") else f"/recipe/{entry}")
+    return absolute
 
 
 def explain_refusal(path: DottedPath, value: Any) -> str:

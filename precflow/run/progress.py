@@ -55,9 +55,9 @@ class Terminal:
 
     def done(self, stage: str, side: str, state: str, seconds: float, note: str) -> None:
         """Print the stage's line."""
-        made = "+" if self._console.encoding != "utf-8" else "✓"
-        mark = {"kept": "=", "skipped": "?"}.get(state, made)
-        spent = f"{seconds:.0f} s" if mark == made else "later" if state == "skipped" else state
+        tick = "+" if self._console.encoding != "utf-8" else "✓"
+        mark = {"kept": "=", "skipped": "?"}.get(state, tick)
+        spent = f"{seconds:.0f} s" if mark == tick else "later" if state == "skipped" else state
         line = f" {mark} {stage:<13}{side:<10} {spent:>6}   {note}"
         self._console.print(escape(printable(redaction.redact_text(line))), highlight=False, overflow="ellipsis", no_wrap=True)
 

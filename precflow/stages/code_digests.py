@@ -25,17 +25,17 @@ def digest_packages(packages: Iterable[str], folders: Sequence[str], origins: di
         folders: Where the user's modules are looked for.
         origins: Package -> the files or folders where the side's own interpreter finds it. They win over ``folders``.
     """
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     waiting = [(name, origins.get(name) or _locate(name, folders)) for name in sorted(set(packages))]
     while waiting:
         name, places = waiting.pop()
-        if name in found:
+        if name in digests:
             continue
         files = [file for place in places for file in _list_files(Path(place))]
-        found[name] = keys.digest([[file.name, keys.file_digest(file)] for file in files]) if files else ""
-        imported = sorted({other for file in files if file.suffix == ".py" for other in _list_imports(file)} - found.keys())
+        digests[name] = keys.digest([[file.name, keys.file_digest(file)] for file in files]) if files else ""
+        imported = sorted({other for file in files if file.suffix == ".py" for other in _list_imports(file)} - digests.keys())
         waiting += [(other, beside) for other in imported if (beside := _locate(other, folders))]
-    return dict(sorted(found.items()))
+    return dict(sorted(digests.items()))
 
 
 def _locate(name: str, folders: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from precflow.agent.contract import DETAIL_FACTS
@@ -70,11 +70,11 @@ def main(arguments: Sequence[str]) -> int:
     if not stored:
         raise _nothing_stored_error(dump, matches, chosen.record)
     files = _choose_files(stored, chosen, many=many)
-    done = [_convert(dump, one, file, chosen) for one, file in zip(stored, files, strict=True)]
+    done = [_convert(dump, record, file, chosen) for record, file in zip(stored, files, strict=True)]
     if many:
         _write_index(files[0].parent, done)
     _print_outcome(done, left_out=len(matches) - len(stored), as_json=chosen.json)
-    return 0 if all(one.file for one in done) else 2
+    return 0 if all(record.file for record in done) else 2
 
 
 def _make_options() -> argparse.ArgumentParser:
@@ -94,7 +94,7 @@ def _choose_files(stored: Sequence[FoundRecord], chosen: argparse.Namespace, *, 
     Raises:
         StoreError: A file exists, the folder cannot be made, or the disk has no room.
     """
-    names = file_names([one.text for one in stored], f".{chosen.to}")
+    names = file_names([record.text for record in stored], f".{chosen.to}")
     output = chosen.output.expanduser() if chosen.output else (_MANY if many else Path())
     folder = output if many or output.is_dir() else output.parent
     files = [folder / name for name in names] if many or output.is_dir() else [output]
@@ -108,7 +108,7 @@ def _choose_files(stored: Sequence[FoundRecord], chosen: argparse.Namespace, *, 
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"{folder} cannot be made: {error.strerror}", next_step="name another place: --output PATH") from error
-    require_room(folder, sum(_estimate_bytes(one, chosen) for one in stored))
+    require_room(folder, sum(_estimate_bytes(record, chosen) for record in stored))
     return files
 
 
@@ -136,9 +136,9 @@ def _convert(dump: Dump, found: FoundRecord, file: Path, chosen: argparse.Namesp
 def _write_index(folder: Path, done: Sequence[Written]) -> None:
     """Write ``records.json``, which maps files to records: a file's name may be a shortened or changed record name."""
     rows = [
-        {"file": Path(one.file).name, "record": one.record, "dtype": one.dtype, "shape": list(one.shape)}
-        for one in done
-        if one.file
+        {"file": Path(written.file).name, "record": written.record, "dtype": written.dtype, "shape": list(written.shape)}
+        for written in done
+        if written.file
     ]
     try:
         text = json.dumps(rows, ensure_ascii=False, indent=1) + "\n"
@@ -150,8 +150,8 @@ def _write_index(folder: Path, done: Sequence[Written]) -> None:
 def _nothing_stored_error(dump: Dump, found: Sequence[FoundRecord], text: str) -> DumpError:
     """Return the error for records without a stored tensor; it says what the dump has instead."""
     if not found:
-        known = lookup.find_similar(text, [one.text for one in lookup.list_records(dump)])
-        return DumpError(f"no record matches {text}" + "".join(f"\n      {one}" for one in known))
+        known = lookup.find_similar(text, [similar.text for similar in lookup.list_records(dump)])
+        return DumpError(f"no record matches {text}" + "".join(f"\n      {similar}" for similar in known))
     first = found[0]
     left = describe_kept(first.record)
     instead = "its type and shape" if left == "nothing" else DETAIL_FACTS[left].kept
@@ -163,18 +163,16 @@ def _nothing_stored_error(dump: Dump, found: Sequence[FoundRecord], text: str) -
 
 def _print_outcome(done: Sequence[Written], *, left_out: int, as_json: bool) -> None:
     if as_json:
-        rows = [
-            {"record": one.record, "file": one.file, "dtype": one.dtype, "shape": list(one.shape), "note": one.note}
-            for one in done
-        ]
+        rows = [{**asdict(written), "shape": list(written.shape)} for written in done]
         print_json({"written": rows, "not_stored": left_out})
         return
-    for one in done:
-        if len(done) == 1 or not one.file:
-            write(" ".join(f" {one.file or one.record}   {one.dtype} {list(one.shape)}   {one.note}".rstrip().split("\n")))
+    for written in done:
+        if len(done) == 1 or not written.file:
+            facts = f"{written.dtype} {list(written.shape)}   {written.note}"
+            write(" ".join(f" {written.file or written.record}   {facts}".rstrip().split("\n")))
     if len(done) > 1:
-        files = [Path(one.file) for one in done if one.file]
-        notes = dict.fromkeys(one.note for one in done if one.file and one.note)
+        files = [Path(written.file) for written in done if written.file]
+        notes = dict.fromkeys(written.note for written in done if written.file and written.note)
         write("   ".join([f" {plural(len(files), 'file')} in {files[0].parent if files else Path()}/", *notes]))
     if left_out:
         say(f" {plural(left_out, 'record')} that match have no tensor in the dump: only their content id or less was kept")

@@ -103,16 +103,16 @@ def _list_records(dump: Dump, chosen: argparse.Namespace) -> int:
     from precflow.report.screens.dump import show_records
 
     pattern = chosen.match or chosen.record
-    found = lookup.find_matching(dump, pattern)
-    if not found:
-        known = lookup.find_similar(pattern, [one.text for one in lookup.list_records(dump)])
+    matches = lookup.find_matching(dump, pattern)
+    if not matches:
+        known = lookup.find_similar(pattern, [record.text for record in lookup.list_records(dump)])
         listed = "".join(f"\n      {text}" for text in known)
         raise DumpError(f"no record matches {pattern}{'; the nearest are:' if known else ''}{listed}")
-    shown = found[: chosen.limit] if chosen.limit > 0 else found
+    shown = matches[: chosen.limit] if chosen.limit > 0 else matches
     if chosen.json:
-        print_json({"records": overview.to_plain(shown), "total": len(found)})
+        print_json({"records": overview.to_plain(shown), "total": len(matches)})
     else:
-        show(show_records(shown, total=len(found), pattern=pattern))
+        show(show_records(shown, total=len(matches), pattern=pattern))
     return 0
 
 
@@ -181,7 +181,7 @@ def _record_as_json(view: RecordView) -> dict[str, Any]:
         "site": call.site,
         "arguments": dict(call.arguments),
         "source": view.source.text if view.source else None,
-        "users": [one.text for one in view.users],
+        "users": [user.text for user in view.users],
         "problem": view.problem,
         "statistics": None
         if statistics is None
