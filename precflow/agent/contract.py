@@ -29,6 +29,8 @@ FACTS_FILE = "facts.json"  # what action "environment" writes
 LOG_FILE = "agent.log"
 NOISE_FILE = "noise.json"  # what action "noise" writes last, beside the folders of its dumps
 NOISES = ("jitter", "chunks", "weights")  # its disturbances, in order; each has a dump in a folder of its name
+CALLS_FILE = "calls.jsonl"  # what actions "evaluate" and "replay" read: calls with their tensors, see ``replay/calls.py``
+EVALUATED_FILE = "evaluated.jsonl"  # what action "evaluate" writes
 REHEARSAL_FILE = "rehearsal.json"  # what action "rehearse" writes beside the lines of its step
 
 ROOT_MODULE = ""  # the model itself

@@ -12,7 +12,7 @@ from precflow.agent.failures import AgentError
 from precflow.agent.sampling import parse_slices
 from precflow.agent.selection import DetailRule, Selection
 
-ACTIONS = ("environment", "dump", "noise", "rehearse")
+ACTIONS = ("environment", "dump", "noise", "rehearse", "evaluate")
 ALGORITHMS = ("strict", "warn", "native")
 _SHOWN = 200  # characters of a wrong value that a message repeats
 

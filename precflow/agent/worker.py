@@ -35,6 +35,11 @@ def run(request: Request, events: Events) -> None:
 
         rehearse(request, events)
         return
+    if request.action == "evaluate":  # runs on the CPU, whatever the device
+        from precflow.agent.replay.evaluate import evaluate
+
+        evaluate(request, events)
+        return
     from precflow.agent.devices.choose import choose
 
     with events.time_part("device", "starting the device"):

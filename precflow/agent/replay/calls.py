@@ -1,0 +1,251 @@
+"""Recorded calls, as the judge hands them over: ``calls.jsonl``, with tensors that lie in the shards of dumps.
+
+One line is one call. ``sides`` holds the tensors of each side, ``arguments`` what the reference passed besides tensors::
+
+    {"call": "encoder.layers.0.mlp.fc1/linear.0/forward@0.0", "level": "api", "operator": "linear", "class": "Linear",
+     "phase": "forward", "arguments": {},
+     "sides": {"reference": {"inputs": [T, ...], "outputs": [T, ...]}, "target": {...}}}
+    T = {"index": "0", "dtype": "float32", "shape": [2, 4], "file": "/dumps/tensors-0.safetensors", "begin": 1234, "bytes": 32}
+
+``begin`` counts from the start of the file, not from the end of its index. ``file`` is null if the dump lacks the tensor.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import mmap
+import os
+import re
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+
+from precflow.agent.failures import AgentError
+
+_CUT = re.compile(r"\.\.\. #[0-9a-f]{8}\Z")  # the end of an argument text that capture has cut
+_SUMMARY = re.compile(r"(list|tuple|dict|set|frozenset) of \d+\Z")  # of a container that capture did not write out
+_MAPPED = 64  # files that stay mapped; address space costs nothing, but each holds a file descriptor
+
+
+class CannotCompute(Exception):  # noqa: N818  it says what is the matter, not that something went wrong
+    """A call cannot be computed again; the message says why, as the end of a sentence."""
+
+
+class StoredTensor(NamedTuple):
+    """A tensor in a shard of a dump.
+
+    Attributes:
+        index: Path in the call's arguments or outputs: ``0``, ``weight``, ``past.0``.
+        dtype: torch's name of the element type, such as ``bfloat16``.
+        shape: Sizes.
+        file: Absolute path of the shard; ``None`` if the dump does not hold the tensor.
+        begin: First byte in the file.
+        bytes: Number of bytes.
+    """
+
+    index: str  # type: ignore[assignment]  # hides tuple.index, which nobody calls on a tensor
+    dtype: str
+    shape: Tuple[int, ...]
+    file: Optional[str]
+    begin: int
+    bytes: int
+
+
+class SideTensors(NamedTuple):
+    """What went into a call and what came out of it on one side."""
+
+    inputs: Tuple[StoredTensor, ...]
+    outputs: Tuple[StoredTensor, ...]
+
+
+class RecordedCall(NamedTuple):
+    """One call.
+
+    Attributes:
+        call: Any text that tells it from the others.
+        level: ``module``, ``api`` or ``operator``.
+        operator: Canonical name; ``""`` for a module.
+        class_name: Class of the module that ran (key ``class``).
+        phase: ``forward``, ``backward``, ...
+        arguments: Text of every argument that is no tensor, by name or position.
+        sides: By name: ``reference``, ``target``.
+    """
+
+    call: str
+    level: str
+    operator: str
+    class_name: str
+    phase: str
+    arguments: Mapping[str, str]
+    sides: Mapping[str, SideTensors]
+
+
+def read_calls(path: str) -> Iterator[RecordedCall]:
+    """Yield the calls of a file, one line at a time.
+
+    Raises:
+        AgentError: ``bad_request``: the file cannot be read, or a line is not a call; the message names the line.
+    """
+    try:
+        with open(path, encoding="utf-8") as stream:
+            for number, line in enumerate(stream, 1):
+                try:
+                    yield _parse_call(json.loads(line))
+                except (AttributeError, KeyError, TypeError, ValueError) as error:  # noqa: PERF203  the message names the line
+                    message = "line %d of %s is not a call: %s %s" % (number, path, type(error).__name__, error)
+                    raise AgentError("bad_request", message, "the judge writes this file: run its stage again") from error
+    except OSError as error:
+        raise AgentError("bad_request", "cannot read %s: %s" % (path, error.strerror)) from error
+
+
+def _parse_call(plain: Mapping[str, Any]) -> RecordedCall:
+    return RecordedCall(
+        call=str(plain["call"]),
+        level=str(plain["level"]),
+        operator=str(plain["operator"]),
+        class_name=str(plain.get("class", "")),
+        phase=str(plain.get("phase", "forward")),
+        arguments={str(name): str(text) for name, text in plain.get("arguments", {}).items()},
+        sides={
+            str(side): SideTensors(_parse_tensors(tensors["inputs"]), _parse_tensors(tensors["outputs"]))
+            for side, tensors in plain["sides"].items()
+        },
+    )
+
+
+def _parse_tensors(plain: Sequence[Mapping[str, Any]]) -> Tuple[StoredTensor, ...]:
+    return tuple(
+        StoredTensor(
+            index=str(each["index"]),
+            dtype=str(each["dtype"]),
+            shape=tuple(int(size) for size in each["shape"]),
+            file=None if each.get("file") is None else str(each["file"]),
+            begin=int(each.get("begin", 0)),
+            bytes=int(each.get("bytes", 0)),
+        )
+        for each in plain
+    )
+
+
+class TensorFiles:
+    """Reads tensors from shards. Files are mapped, so a tensor costs no memory of its own until its values are read."""
+
+    def __init__(self) -> None:
+        self._maps: Dict[str, mmap.mmap] = {}
+
+    def read(self, stored: StoredTensor) -> torch.Tensor:
+        """Return a tensor over the bytes of the file. Writing to it changes neither the file nor another reader's tensor.
+
+        Raises:
+            CannotCompute: It was not kept, or the file does not hold it.
+        """
+        if stored.file is None:
+            raise CannotCompute("tensor %s was not kept" % stored.index)
+        dtype = find_dtype(stored.dtype)
+        count = 1
+        for size in stored.shape:
+            count *= size
+        expected = count * torch.empty((), dtype=dtype).element_size()
+        if expected != stored.bytes:
+            raise CannotCompute("tensor %s has %d bytes; %d were expected" % (stored.index, stored.bytes, expected))
+        if not count:
+            return torch.empty(stored.shape, dtype=dtype)
+        content = self._map(stored.file)
+        if stored.begin < 0 or stored.begin + stored.bytes > len(content):
+            raise CannotCompute("tensor %s lies outside of %s" % (stored.index, stored.file))
+        return torch.frombuffer(content, dtype=dtype, count=count, offset=stored.begin).reshape(stored.shape)
+
+    def _map(self, path: str) -> mmap.mmap:
+        content = self._maps.get(path)
+        if content is None:
+            if len(self._maps) >= _MAPPED:
+                self._maps.pop(next(iter(self._maps)))  # tensors that still use it keep it alive
+            try:
+                with open(path, "rb") as file:
+                    if not os.fstat(file.fileno()).st_size:
+                        raise CannotCompute("%s is empty" % path)
+                    content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            except OSError as error:
+                raise CannotCompute("%s cannot be read: %s" % (path, error.strerror)) from error
+            self._maps[path] = content
+        return content
+
+
+def find_dtype(name: str) -> torch.dtype:
+    """Return torch's element type of a name.
+
+    Raises:
+        CannotCompute: This torch has none of that name.
+    """
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise CannotCompute("element type %s is unknown to torch %s" % (name, torch.__version__))
+    return found
+
+
+# Argument texts. Capture writes the `repr` of a value; the reader below turns it back into the value without running anything.
+
+
+def parse_argument(text: str) -> Any:
+    """Return the value that an argument text stands for.
+
+    Known are numbers, texts, ``None``, lists, tuples, dicts, slices, ``Ellipsis``, element types, layouts, memory formats,
+    sizes and ranges. A device becomes ``torch.device("cpu")``: where a call ran does not change what it should compute.
+
+    Raises:
+        CannotCompute: The text was cut, or its value is not known.
+
+    >>> parse_argument("(slice(None, -1, None), 0)"), parse_argument("torch.float16"), parse_argument("-inf")
+    ((slice(None, -1, None), 0), torch.float16, -inf)
+    """
+    if _CUT.search(text):
+        raise CannotCompute("the text of an argument was cut: %s" % text[:40])
+    if _SUMMARY.match(text):
+        raise CannotCompute("an argument is a container that was not written out: %s" % text)
+    try:
+        return _value_of(ast.parse(text, mode="eval").body, text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise CannotCompute("argument %s cannot be read" % _shorten(text)) from error
+
+
+def _value_of(node: ast.AST, text: str) -> Any:  # noqa: PLR0911  one case for each form of a value
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, (ast.Tuple, ast.List)):
+        values = [_value_of(each, text) for each in node.elts]
+        return tuple(values) if isinstance(node, ast.Tuple) else values
+    if isinstance(node, ast.Dict) and None not in node.keys:
+        return {_value_of(key, text): _value_of(value, text) for key, value in zip(node.keys, node.values) if key is not None}
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
+        value = _value_of(node.operand, text)
+        return -value if isinstance(node.op, ast.USub) else value
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):  # a complex number: (1+2j)
+        left, right = _value_of(node.left, text), _value_of(node.right, text)
+        return left + right if isinstance(node.op, ast.Add) else left - right
+    if isinstance(node, ast.Name) and node.id in ("inf", "nan", "Ellipsis"):
+        return Ellipsis if node.id == "Ellipsis" else float(node.id)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
+        found = getattr(torch, node.attr, None)
+        if isinstance(found, (torch.dtype, torch.layout, torch.memory_format)):
+            return found
+    if isinstance(node, ast.Call):
+        return _call_of(node, text)
+    raise CannotCompute("argument %s cannot be read" % _shorten(text))
+
+
+def _call_of(node: ast.Call, text: str) -> Any:
+    """Return the value of ``slice(...)``, ``range(...)``, ``torch.Size(...)`` or ``device(...)``."""
+    name = ast.dump(node.func)
+    if "'device'" in name:
+        return torch.device("cpu")
+    values: List[Any] = [_value_of(each, text) for each in node.args]
+    if isinstance(node.func, ast.Name) and node.func.id in ("slice", "range") and not node.keywords:
+        return slice(*values) if node.func.id == "slice" else range(*values)
+    if "'Size'" in name and len(values) == 1:
+        return torch.Size(values[0])
+    raise CannotCompute("argument %s cannot be read" % _shorten(text))
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."

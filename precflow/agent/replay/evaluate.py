@@ -1,0 +1,337 @@
+"""Action ``evaluate``: compute recorded operator calls again in float64 on the CPU, and measure what each side was off by.
+
+It reads ``calls.jsonl`` in the output folder (:mod:`~precflow.agent.replay.calls`) and writes ``evaluated.jsonl`` beside it, a
+line for each output of each call::
+
+    {"call": "...", "index": "0", "kind": "matmul", "evaluated": true, "why": "",
+     "sides": {"reference": {...}, "target": {...}}}
+
+A call that cannot be computed has ``evaluated`` false and says why; it never ends the action. The numbers of a side are
+explained in :mod:`~precflow.agent.replay.numbers`. Arguments are those of the reference on both sides: a target that was called
+with another ``eps`` is off by what that does.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import time
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+
+from precflow.agent.capture.nesting import output_tensors
+from precflow.agent.contract import CALLS_FILE, EVALUATED_FILE, LARGEST
+from precflow.agent.dump.write_errors import write_error
+from precflow.agent.replay import numbers, operators
+from precflow.agent.replay.calls import CannotCompute, RecordedCall, SideTensors, TensorFiles, read_calls
+
+if TYPE_CHECKING:
+    from precflow.agent.events import Events
+    from precflow.agent.request import Request
+
+REFERENCE = "reference"
+MOST_BYTES = 8 << 30  # float64 tensors of one call, estimated; a larger call is left out
+_REPRODUCED = 0.25  # a float64 result that is farther from what the reference computed is of another computation
+_EVERY = 2.0  # seconds between two reports of progress
+
+Line = Dict[str, Any]
+
+
+def evaluate(request: Request, events: Events) -> None:
+    """Evaluate every call of the request's folder and write the results.
+
+    Raises:
+        AgentError: ``calls.jsonl`` cannot be read, or the results cannot be written.
+    """
+    # With one thread a sum has one order, so the numbers are the same each time; work in small blocks gains nothing from more.
+    torch.set_num_threads(1)
+    source, target = (os.path.join(request.output, name) for name in (CALLS_FILE, EVALUATED_FILE))
+    with events.time_part("evaluate", "computing recorded operators in float64"):
+        files, count, last = TensorFiles(), 0, time.monotonic()
+        try:
+            with open(target + ".part", "w", encoding="utf-8") as stream:
+                for call in read_calls(source):
+                    stream.writelines(json.dumps(line) + "\n" for line in evaluate_call(call, files))
+                    count += 1
+                    if time.monotonic() - last > _EVERY:
+                        events.report_progress("evaluate", "%d calls, now %s" % (count, call.call))
+                        last = time.monotonic()
+            os.replace(target + ".part", target)
+        except OSError as error:
+            raise write_error(error, request.output, 0) from error
+    events.report_progress("evaluate", "%d calls" % count)
+
+
+def evaluate_call(call: RecordedCall, files: TensorFiles) -> List[Line]:
+    """Return a line for each output of a call; never raises because of what the call is."""
+    kind = operators.kind_of(call)
+    try:
+        with _float64_defaults(), torch.no_grad():
+            return _evaluate(call, kind, files)
+    except CannotCompute as error:
+        why = str(error)
+    except MemoryError:
+        why = "the memory is not enough"
+    except Exception as error:  # noqa: BLE001  a call is data: whatever torch makes of it, the others are still evaluated
+        why = "%s: %s" % (type(error).__name__, str(error).partition("\n")[0][:200])
+    return [_line(call, index, kind, why, {}) for index in _output_indices(call)]
+
+
+@contextmanager
+def _float64_defaults() -> Iterator[None]:
+    """Have new tensors in float64, and warnings of operators kept quiet, while a call is computed."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _output_indices(call: RecordedCall) -> List[str]:
+    return list(dict.fromkeys(each.index for side in call.sides.values() for each in side.outputs))
+
+
+def _line(call: RecordedCall, index: str, kind: str, why: str, sides: Mapping[str, Any]) -> Line:
+    return {"call": call.call, "index": index, "kind": kind, "evaluated": not why, "why": why, "sides": dict(sides)}
+
+
+class _Side(NamedTuple):
+    """The tensors of one side, by path; an output that was not kept has the reason in its place."""
+
+    inputs: Dict[str, torch.Tensor]
+    outputs: Dict[str, torch.Tensor]
+    missing: Dict[str, str]
+
+
+def _read_side(tensors: SideTensors, files: TensorFiles) -> _Side:
+    inputs: Dict[str, torch.Tensor] = {}
+    for each in tensors.inputs:
+        try:
+            inputs[each.index] = files.read(each)
+        except CannotCompute as error:  # noqa: PERF203  the message names the tensor
+            raise CannotCompute("input %s" % error) from error
+    outputs: Dict[str, torch.Tensor] = {}
+    missing: Dict[str, str] = {}
+    for each in tensors.outputs:
+        try:
+            outputs[each.index] = files.read(each)
+        except CannotCompute as error:  # noqa: PERF203  the others are still evaluated
+            missing[each.index] = "output %s" % error
+    return _Side(inputs, outputs, missing)
+
+
+def _evaluate(call: RecordedCall, kind: str, files: TensorFiles) -> List[Line]:
+    if kind == operators.RANDOM:
+        raise CannotCompute("it draws random numbers, which were not recorded")
+    _check_size(call)
+    sides = {name: _read_side(tensors, files) for name, tensors in call.sides.items()}
+    order = sorted(sides, key=lambda name: name != REFERENCE)  # the reference chooses the reading
+    computation = _Computation(call, kind)
+    results: Dict[str, Dict[str, Line]] = {}
+    exact: Optional[_Exact] = None
+    for position, name in enumerate(order):
+        side = sides[name]
+        if exact is None or not _are_equal(side.inputs, sides[order[position - 1]].inputs):
+            exact = computation.run(side)
+        results[name] = {index: _measure(output, exact, index) for index, output in side.outputs.items()}
+    return [_join(call, index, kind, sides, results) for index in _output_indices(call)]
+
+
+def _join(
+    call: RecordedCall, index: str, kind: str, sides: Mapping[str, _Side], results: Mapping[str, Mapping[str, Line]]
+) -> Line:
+    """Return the line of one output from the numbers of the sides."""
+    measured = {name: found[index] for name, found in results.items() if index in found}
+    for name, side in sides.items():
+        if index not in measured.get(name, {}) and index in side.missing:
+            return _line(call, index, kind, "%s on the %s" % (side.missing[index], name), {})
+    failed = [each["why"] for each in measured.values() if "why" in each]
+    if failed or len(measured) < len(sides):
+        return _line(call, index, kind, failed[0] if failed else "output %s is not on both sides" % index, {})
+    reference = measured.get(REFERENCE)
+    if reference is not None and reference["eta"] is not None and reference["eta"] > _REPRODUCED:
+        why = "float64 gives something else than the reference (relative error %.2g)" % reference["eta"]
+        return _line(call, index, kind, why, measured)
+    return _line(call, index, kind, "", measured)
+
+
+def _measure(output: torch.Tensor, exact: _Exact, index: str) -> Line:
+    result = exact.outputs.get(index)
+    if result is None:
+        return {"why": "output %s is not computed again" % index}
+    try:
+        return numbers.measure(output, result, exact.terms.get(index))
+    except ValueError as error:
+        return {"why": "output %s: %s" % (index, error)}
+
+
+def _check_size(call: RecordedCall) -> None:
+    """Refuse a call whose tensors would not fit into memory in float64.
+
+    Raises:
+        CannotCompute: They would not.
+    """
+    largest = 0
+    for side in call.sides.values():
+        elements = sum(math.prod(each.shape) for each in (*side.inputs, *side.outputs))
+        largest = max(largest, elements * 8 * (2 if operators.adds_terms(call) else 1))
+    if largest > MOST_BYTES:
+        raise CannotCompute("it would take %.1f GB in float64, more than %.0f GB" % (largest / 1e9, MOST_BYTES / 1e9))
+
+
+def _are_equal(these: Mapping[str, torch.Tensor], others: Mapping[str, torch.Tensor]) -> bool:
+    """Tell whether two sides have the same inputs, so that one computation serves both."""
+    if set(these) != set(others):
+        return False
+    pairs = [(tensor, others[index]) for index, tensor in these.items()]
+    return all(one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other) for one, other in pairs)
+
+
+class _Exact(NamedTuple):
+    """float64 results by output path, and the sums of absolute terms where the operator adds up."""
+
+    outputs: Dict[str, torch.Tensor]
+    terms: Dict[str, torch.Tensor]
+
+
+class _Computation:
+    """Computes a call in float64. The first side that it is given chooses how its name is read.
+
+    Args:
+        call: The call.
+        kind: Its kind.
+    """
+
+    def __init__(self, call: RecordedCall, kind: str) -> None:
+        self._moves = kind == operators.MOVEMENT
+        if "half_to_float" in call.arguments:  # a softmax from float16 to float32; here all is float64
+            call = call._replace(arguments={**call.arguments, "half_to_float": "False"})
+        adapt = _keep if self._moves else functools.partial(_adapt, single=not _has_float64(call))
+        self._readings = operators.find_readings(call, adapt=adapt)
+        self._absolute: Sequence[operators.Reading] = ()
+        if operators.adds_terms(call):
+            self._absolute = operators.find_readings(operators.as_absolute(call), adapt=adapt)
+
+    def run(self, side: _Side) -> _Exact:
+        """Return the results for a side's inputs.
+
+        Raises:
+            CannotCompute: No reading of the call runs.
+        """
+        outputs = self._run_first(side)
+        terms = {}
+        if self._absolute:
+            terms = self._run_absolute(side)
+        return _Exact(outputs, terms)
+
+    def _run_first(self, side: _Side) -> Dict[str, torch.Tensor]:
+        """Run the readings until one gives what was recorded; keep that one for the other side."""
+        best: Tuple[float, Optional[operators.Reading], Dict[str, torch.Tensor]] = (math.inf, None, {})
+        problems: List[str] = []
+        for reading in self._readings:
+            try:
+                outputs = _outputs_of(reading.run(self._prepare(side.inputs)))
+            except CannotCompute:
+                raise
+            except Exception as error:  # noqa: BLE001  this reading does not fit the arguments; another may
+                problems.append("%s: %s" % (reading.name, str(error).partition("\n")[0][:160]))
+                continue
+            distance = _distance(outputs, side.outputs)
+            if best[1] is None or distance < best[0]:
+                best = (distance, reading, outputs)
+            if distance <= _tolerance(side.outputs):
+                break
+        if best[1] is None:
+            raise CannotCompute("no computation fits: %s" % (problems[0] if problems else "there is none"))
+        self._readings = [best[1]]
+        return best[2]
+
+    def _run_absolute(self, side: _Side) -> Dict[str, torch.Tensor]:
+        inputs = {
+            index: tensor.abs() if tensor.is_floating_point() or tensor.is_complex() else tensor
+            for index, tensor in self._prepare(side.inputs).items()
+        }
+        for reading in self._absolute:
+            try:
+                outputs = _outputs_of(reading.run(dict(inputs)))
+            except Exception:  # noqa: BLE001, S112  the same
+                continue
+            if all(index in outputs and outputs[index].shape == each.shape for index, each in side.outputs.items()):
+                self._absolute = [reading]
+                return {index: tensor.abs() for index, tensor in outputs.items()}
+        return {}
+
+    def _prepare(self, inputs: Mapping[str, torch.Tensor]) -> Dict[str, torch.Tensor]:
+        """Return copies of the inputs: in float64, except for movement. An in-place operator writes to them."""
+        return {index: tensor.clone() if self._moves else _widen(tensor) for index, tensor in inputs.items()}
+
+
+def _widen(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy in float64, complex128, or the tensor's own type if that is no floating point type."""
+    if tensor.is_complex():
+        return tensor.to(torch.complex128, copy=True)
+    return tensor.to(torch.float64, copy=True) if tensor.is_floating_point() else tensor.clone()
+
+
+def _keep(value: Any) -> Any:
+    return value
+
+
+def _has_float64(call: RecordedCall) -> bool:
+    tensors = [each for side in call.sides.values() for each in (*side.inputs, *side.outputs)]
+    return any(each.dtype in ("float64", "complex128") for each in tensors)
+
+
+def _adapt(value: Any, *, single: bool) -> Any:
+    """Return an argument as the evaluation needs it.
+
+    Floating point types become float64, complex ones complex128. A number such as 0.1 is rounded to float32, as every operator
+    on smaller types does before it computes.
+    """
+    if isinstance(value, torch.dtype):
+        return torch.float64 if value.is_floating_point else torch.complex128 if value.is_complex else value
+    if single and isinstance(value, float) and abs(value) <= LARGEST["float32"]:
+        return torch.tensor(value, dtype=torch.float32).item()
+    return value
+
+
+def _outputs_of(result: Any) -> Dict[str, torch.Tensor]:
+    if result is None:
+        raise TypeError("it returns nothing")
+    return dict(output_tensors(result))
+
+
+def _distance(outputs: Mapping[str, torch.Tensor], recorded: Mapping[str, torch.Tensor]) -> float:
+    """Return how far a computation is from what was recorded: the largest relative error; infinite if it has another shape."""
+    largest = 0.0
+    for index, tensor in recorded.items():
+        result = outputs.get(index)
+        if result is None:
+            continue
+        if result.shape != tensor.shape:
+            return math.inf
+        if not tensor.numel():
+            continue
+        difference, size = (
+            torch.nan_to_num(_as_double(each)).norm() for each in (_as_double(tensor) - _as_double(result), result)
+        )
+        largest = max(largest, float(difference) / (float(size) or 1.0))
+    return largest
+
+
+def _as_double(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(tensor.to(torch.complex128)) if tensor.is_complex() else tensor.to(torch.float64)
+
+
+def _tolerance(recorded: Mapping[str, torch.Tensor]) -> float:
+    """Return the distance below which a reading is taken at once: far above rounding, far below another computation."""
+    units = [torch.finfo(each.dtype).eps for each in recorded.values() if each.is_floating_point() or each.is_complex()]
+    return 256 * max([float(unit) for unit in units if unit > 1e-10] or [1e-9])
