@@ -27,6 +27,7 @@ USAGE = """precflow-agent %s: runs one side's workload and writes its dump
 Needs Python 3.8+ and torch 2.1+, nothing else. Progress is on stdout as JSON lines, text for people on stderr.
 Leaves with 0, or with 2 where something could not be done.""" % (__version__,)
 
+_WITHOUT_USER_CODE = ("environment", "evaluate")  # actions
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -45,7 +46,13 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 
 def _serve(path: str, events: Events, started_by: Optional[int] = None) -> int:
-    """Handle one request; ``started_by`` is the process to die with if that is not the judge itself."""
+    """Handle one request and return the exit code.
+
+    Args:
+        path: The request.
+        events: Where progress goes.
+        started_by: The process that forked this one for the request, and to die with; ``None``: started for it alone.
+    """
     faulthandler.enable()  # a crash below Python (a segmentation fault) still leaves the workload's line in the log
     faulthandler.register(signal.SIGTERM, all_threads=False, chain=True)  # and so does a workload stopped for hanging
     try:
@@ -53,6 +60,9 @@ def _serve(path: str, events: Events, started_by: Optional[int] = None) -> int:
         if checked.parent is not None:
             die_with(started_by or checked.parent)
         worker.run(checked, events)
+        if started_by is not None and checked.action in _WITHOUT_USER_CODE:
+            _flush()
+            os._exit(0)  # tearing torch down properly takes half a second, and nobody's exit handlers are waiting
     except AgentError as error:
         return _report_failure(error, events)
     return 0
@@ -62,8 +72,8 @@ def _serve_many(judge: int) -> int:
     """Handle requests from stdin, each in a forked child that already has torch imported.
 
     Importing torch takes longer than many a request. A child starts where a process of its own would stand after that
-    import, so nothing of one request reaches the next. Each line on stdin is JSON: the path of a request, and whether
-    another request may follow. A ``done`` event on stdout reports the end of each. If a child crashes, this process
+    import, so nothing of one request reaches the next. Each line on stdin is the path of a request as
+    JSON. A ``done`` event on stdout reports the end of each. If a child crashes, this process
     ends in the same way, so that the judge sees the signal or the exit code.
     """
     faulthandler.enable()
@@ -78,7 +88,7 @@ def _serve_many(judge: int) -> int:
     _redirect_output(os.devnull)  # each child redirects its own output into the log of its request
     myself = os.getpid()
     while line:
-        path, more = json.loads(line)
+        path = json.loads(line)
         # The judge sends SIGTERM to both processes: the child shall print its stack, and only then do we end too.
         before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
         with warnings.catch_warnings():
@@ -88,11 +98,7 @@ def _serve_many(judge: int) -> int:
             signal.signal(signal.SIGTERM, before)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             _redirect_output(os.path.join(os.path.dirname(path), LOG_FILE))
-            code = _serve(path, Events(stream), started_by=myself)
-            if more:  # a request for facts: no user code ran, and tearing torch down properly takes half a second
-                _flush()
-                os._exit(code)
-            return code
+            return _serve(path, Events(stream), started_by=myself)
         _, status = os.waitpid(child, 0)
         signal.signal(signal.SIGTERM, before)
         code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)

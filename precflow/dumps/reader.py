@@ -17,7 +17,7 @@ from precflow.dumps.header import Header
 from precflow.dumps.layout import rank_and_step_of, step_folders
 from precflow.dumps.record_files import read_records
 from precflow.dumps.records import Call, Record
-from precflow.dumps.shards import Shard
+from precflow.dumps.shards import Location, Shard
 from precflow.dumps.tensors import Tensors
 from precflow.dumps.unfinished import UnfinishedSteps, read_steps
 from precflow.errors import DumpError
@@ -116,6 +116,17 @@ class Dump:
         """
         try:
             return self._view(record)
+        except DumpError as error:
+            raise error.within(f"in {record.text}") from error
+
+    def locate(self, record: Record) -> Location | None:
+        """Return where a record's tensor lies in a shard, ``None`` if none holds all of it; its bytes are checked.
+
+        Raises:
+            DumpError: Its shard is cut short or damaged.
+        """
+        try:
+            return self._tensors.locate(record)
         except DumpError as error:
             raise error.within(f"in {record.text}") from error
 

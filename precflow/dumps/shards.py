@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -37,6 +37,20 @@ class Slot(msgspec.Struct, frozen=True, gc=False):
     dtype: str = ""
     shape: tuple[int, ...] = ()
     data_offsets: tuple[int, int] = (0, 0)
+
+
+class Location(NamedTuple):
+    """Where the bytes of a tensor lie.
+
+    Attributes:
+        path: The file.
+        begin: First byte.
+        end: Byte behind the last one.
+    """
+
+    path: Path
+    begin: int
+    end: int
 
 
 class _Attached(msgspec.Struct, rename={"checksums": _METADATA}):
@@ -115,6 +129,16 @@ class Shard:
             return whole[start:stop].view(dtype).reshape(slot.shape)
         except (ValueError, OverflowError) as error:  # dimensions that no array has
             raise DumpError(f"{self.name} is damaged: {key} is of shape {list(slot.shape)}: {error}") from error
+
+    def locate(self, key: str) -> Location:
+        """Return where a tensor lies in the file.
+
+        Raises:
+            DumpError: The file does not hold this key, or its place is not usable (see :meth:`view`).
+        """
+        self.view(key)
+        begin, end = (self.index.base + offset for offset in self.index.slots[key].data_offsets)
+        return Location(self.path, begin, end)
 
     def _measure_file(self) -> int:
         """Return the current size of the file: reading a mapping beyond the end of its file kills the process."""

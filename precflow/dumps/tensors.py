@@ -14,7 +14,7 @@ from precflow.dumps.digest import id_of_lanes, lanes
 from precflow.dumps.dtypes import name_of
 from precflow.dumps.mapped_pages import release
 from precflow.dumps.records import Record
-from precflow.dumps.shards import Shard, has_checksum
+from precflow.dumps.shards import Location, Shard, has_checksum
 from precflow.errors import DumpError
 
 _COMPRESSED = ".zlib"  # suffix of the keys of compressed tensors, which earlier versions could write
@@ -59,6 +59,20 @@ class Tensors:
         """Tell whether a shard has the record's tensor, or the part of it that was kept."""
         index, _ = self._index
         return record.key in index
+
+    def locate(self, record: Record) -> Location | None:
+        """Return where a record's tensor lies, ``None`` if no shard holds it; its bytes are checked (:meth:`check`).
+
+        The tensor is found by its content, so that one which its own record did not store (the output of a transpose) is found
+        where another record did (the input of the matmul behind it).
+
+        Raises:
+            DumpError: Its shard is cut short, its bytes are damaged, or it has another type or shape than the record.
+        """
+        if not record.content or record.part or not self.holds(record):
+            return None
+        self.check(record)
+        return self._index[0][record.key].locate(record.key)
 
     def view(self, record: Record) -> npt.NDArray[Any]:
         """Return a record's tensor, mapped, without checking its bytes.

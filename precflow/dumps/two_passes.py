@@ -13,6 +13,7 @@ from precflow.agent.contract import Identity
 from precflow.dumps.header import Header
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
+from precflow.dumps.shards import Location
 
 
 class TwoPasses:
@@ -52,6 +53,15 @@ class TwoPasses:
         """
         again = self._find_second(record)
         return self.first.tensor(record) if again is None else self.second.tensor(again)
+
+    def locate(self, record: Record) -> Location | None:
+        """Return where a record's tensor lies, in a shard of either pass; ``None`` if none holds all of it.
+
+        Raises:
+            DumpError: Its shard is cut short or damaged.
+        """
+        again = self._find_second(record)
+        return self.second.locate(record if again is None else again) or self.first.locate(record)
 
     def sketch(self, record: Record) -> npt.NDArray[Any] | None:
         """Return a record's sketch from the first pass."""

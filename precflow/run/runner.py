@@ -30,9 +30,8 @@ from precflow.run.store import Sealed, explain_disk_errors, mark_used
 from precflow.sides.launch import Agents
 from precflow.stages import region
 from precflow.stages.artifacts import cache_reads
+from precflow.stages.introduced import read_conclusion
 from precflow.stages.job import Job
-from precflow.stages.judge import read_verdict
-from precflow.stages.passes import latest
 from precflow.stages.report import read_model
 from precflow.streams import is_unicode, say
 
@@ -171,7 +170,7 @@ def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Se
             lines += ["", *_describe_continuation(job, "target")]
         say("\n".join(lines))
         return Outcome(None, 0)
-    verdict = read_verdict(latest({name: sealed.folder for name, sealed in done.items()}, "judge"))
+    _, verdict, _ = read_conclusion({name: sealed.folder for name, sealed in done.items()})
     code, furthest = EXIT_CODES[verdict.verdict], ""
     if "report" in done:
         shown = _publish(where.folder, done["report"].folder)

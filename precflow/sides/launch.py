@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from precflow.agent import intake, redaction
-from precflow.agent.contract import FACTS_FILE, HEADER_FILE, LOG_FILE, NOISE_FILE, REHEARSAL_FILE
+from precflow.agent.contract import EVALUATED_FILE, FACTS_FILE, HEADER_FILE, LOG_FILE, NOISE_FILE, REHEARSAL_FILE
 from precflow.config.schema import Side
 from precflow.errors import SideError, StoreError
 from precflow.sides import pack
@@ -40,7 +40,13 @@ _NEXT_STEPS = {
 }
 _STACK = ("Stack (most recent call first)", "Current thread 0x")  # how faulthandler begins the stack of the thread that counts
 _STACKS = ("Fatal Python error", *_STACK)  # how the output of faulthandler begins
-_RESULT_FILES = {"environment": FACTS_FILE, "dump": HEADER_FILE, "noise": NOISE_FILE, "rehearse": REHEARSAL_FILE}
+_RESULT_FILES = {
+    "environment": FACTS_FILE,
+    "dump": HEADER_FILE,
+    "noise": NOISE_FILE,
+    "rehearse": REHEARSAL_FILE,
+    "evaluate": EVALUATED_FILE,
+}
 
 
 @dataclass
@@ -60,11 +66,11 @@ class _Agent:
     lines: queue.SimpleQueue[bytes]
     waits: bool = False
 
-    def ask(self, request: Path, *, more: bool) -> bool:
-        """Send a request to a waiting process, and whether more may follow; return whether the process is still alive."""
+    def ask(self, request: Path) -> bool:
+        """Send a request to a waiting process; return whether the process is still alive."""
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json.dumps([str(request), more]).encode() + b"\n")
+            self.process.stdin.write(json.dumps(str(request)).encode() + b"\n")
             self.process.stdin.flush()
         except OSError:
             return False
@@ -100,13 +106,13 @@ class Agents:
         # A process keeps the environment that it was started with, so an agent is reused only for exactly the same one.
         key = (name, tuple(words), tuple(sorted(environment.items())))
         agent = self._waiting.pop(key, None)
-        if agent is not None and not agent.ask(request, more=stays):  # it has ended in the meantime
+        if agent is not None and not agent.ask(request):  # it has ended in the meantime
             _end(agent.process)
             agent = None
         # With a launcher there is no waiting: it may start several processes, or on another machine, out of reach of our pipe.
         if agent is None and stays and _FORKS and not side.launcher:
             agent = _start(words, environment, log, stdin=subprocess.PIPE)
-            agent.ask(request, more=True)
+            agent.ask(request)
         agent = agent or _start(build_command(side, str(request)), environment, log)
         try:
             yield agent
@@ -148,7 +154,7 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
     path = _write_request({**request, "workload": workload} if "workload" in request else request, side, folder)
     environment = {**os.environ, **imply_variables(request), **{key: str(value) for key, value in variables.items()}}
     environment |= {redaction.VARIABLE: json.dumps(secrets)} if secrets else {}
-    stays = agents is not None and request["action"] == "environment"
+    stays = agents is not None
     try:
         with _open_log(folder) as log, (agents or Agents()).ask(path, name, side, environment, log, stays=stays) as agent:
             deadline = time.monotonic() + timeout if timeout else float("inf")

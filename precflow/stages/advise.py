@@ -11,12 +11,11 @@ from precflow import keys, resources
 from precflow.diagnosis import rule_files, rules
 from precflow.diagnosis.evidence.collect import collect, keep_tensors
 from precflow.diagnosis.findings import Finding
+from precflow.stages import introduced
 from precflow.stages.artifacts import read_lines, write_lines
 from precflow.stages.compare import read_measures
 from precflow.stages.determinism import read_reproduction
 from precflow.stages.job import Job, Stage, StageResult
-from precflow.stages.judge import read_judged
-from precflow.stages.localize import read_region
 from precflow.stages.passes import latest, newest, open_evidence, second
 from precflow.stages.region import NAME, read_scope
 
@@ -28,16 +27,17 @@ def read_findings(folder: Path) -> list[Finding]:
     return read_lines(folder / FINDINGS_FILE, Finding)
 
 
-def stage(*, second_pass: bool, escalating: bool = False) -> Stage:
+def stage(*, second_pass: bool, escalating: bool = False, evaluates: bool = False) -> Stage:
     """Return the stage.
 
     Args:
         second_pass: There is a second pass, whose results are used in place of the first one's.
         escalating: There is a ``region`` stage, which says whether a second pass is needed.
+        evaluates: There is an ``introduced`` stage, whose suspects and statuses are used.
     """
     needs = ("dump.reference", "dump.target", "determinism", "compare", "judge", "localize")
-    region = (NAME,) if escalating else ()
-    return Stage(name="advise", needs=(*newest(needs, second_pass=second_pass), *region), declare=_declare, make=_make)
+    more = (*((NAME,) if escalating else ()), *((introduced.NAME,) if evaluates else ()))
+    return Stage(name="advise", needs=(*newest(needs, second_pass=second_pass), *more), declare=_declare, make=_make)
 
 
 def _declare(job: Job) -> Mapping[str, Any]:
@@ -58,12 +58,13 @@ def _rule_folder() -> Path:
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     reproduction = read_reproduction(latest(needs, "determinism"))
+    judged, _, region = introduced.read_conclusion(needs)
     evidence = collect(
         open_evidence(needs, "reference"),
         open_evidence(needs, "target"),
-        region=read_region(latest(needs, "localize")),
+        region=region,
         measures=read_measures(latest(needs, "compare")),
-        judged=read_judged(latest(needs, "judge")),
+        judged=judged,
         config=job.config,
         blockers=reproduction.blockers,
         incomplete=reproduction.incomplete,

@@ -115,6 +115,16 @@ def read_lines(path: Path, kind: type[Value]) -> list[Value]:
         return [kind(*msgspec.structs.astuple(line)) for line in lines]
 
 
+def read_json_lines(path: Path) -> list[Any]:
+    """Read plain JSON, one value a line.
+
+    Raises:
+        StoreError: The file is missing, not what was sealed, or a line is not JSON.
+    """
+    lines = _text(path).split("\n")
+    return [_parse(f"{path}:{number}", line) for number, line in enumerate(lines, start=1) if line]
+
+
 def read_plain(path: Path) -> Any:
     """Read plain JSON.
 

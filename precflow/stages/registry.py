@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from precflow.config.schema import RunConfig
 from precflow.config.vocabulary import ESCALATING
-from precflow.stages import advise, compare, determinism, dump, environment, judge, localize, region, report, second_dump
+from precflow.stages import (
+    advise,
+    compare,
+    determinism,
+    dump,
+    environment,
+    introduced,
+    judge,
+    localize,
+    region,
+    report,
+    second_dump,
+)
 from precflow.stages.job import Stage
 
 FIRST = (determinism.STAGE, compare.STAGE, judge.STAGE, localize.STAGE)
@@ -16,7 +28,7 @@ SECOND = (
     judge.SECOND,
     localize.SECOND,
 )
-NAMES = ("environment", "dump", *(stage.name for stage in FIRST), region.NAME, "advise", "report")
+NAMES = ("environment", "dump", *(stage.name for stage in FIRST), region.NAME, introduced.NAME, "advise", "report")
 
 
 def escalates(config: RunConfig) -> bool:
@@ -41,5 +53,10 @@ def instances(config: RunConfig, *, second_pass: bool = True) -> list[Stage]:
     escalating = escalates(config)
     both = escalating and second_pass
     passes = [*([region.STAGE] if escalating else []), *(SECOND if both else [])]
-    last = [advise.stage(escalating=escalating, second_pass=both), report.stage(escalating=escalating, second_pass=both)]
+    evaluates = not config.stages or introduced.NAME in config.stages
+    last = [
+        *([introduced.stage(second_pass=both)] if evaluates else []),
+        advise.stage(escalating=escalating, second_pass=both, evaluates=evaluates),
+        report.stage(escalating=escalating, second_pass=both, evaluates=evaluates),
+    ]
     return [*probes, *dumps, *FIRST, *passes, *last]

@@ -13,14 +13,13 @@ from precflow.diagnosis.findings import Finding
 from precflow.report.formats import write
 from precflow.report.highlights import keep_most_important
 from precflow.report.model import ReportModel, StageView
+from precflow.stages import introduced
 from precflow.stages.advise import read_findings
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.commands import change_command, describe_change
 from precflow.stages.compare import read_measures
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Stage, StageResult
-from precflow.stages.judge import read_judged, read_verdict
-from precflow.stages.localize import read_region
 from precflow.stages.passes import latest, newest, open_evidence, second
 from precflow.stages.region import NAME, read_scope
 from precflow.stages.report_model import build_model
@@ -35,15 +34,17 @@ def read_model(folder: Path) -> ReportModel:
     return read_value(folder / MODEL_FILE, ReportModel)
 
 
-def stage(*, escalating: bool, second_pass: bool) -> Stage:
+def stage(*, escalating: bool, second_pass: bool, evaluates: bool = False) -> Stage:
     """Return the stage.
 
     Args:
         escalating: There is a ``region`` stage, which says whether a second pass is needed.
         second_pass: There is a second pass, whose results are used in place of the first one's.
+        evaluates: There is an ``introduced`` stage, whose suspects and statuses are used.
     """
     needs = newest(("dump.reference", "dump.target", "compare", "judge", "localize"), second_pass=second_pass)
-    return Stage(name="report", needs=(*needs, "advise", *([NAME] if escalating else [])), declare=_declare, make=_make)
+    more = (*((NAME,) if escalating else ()), *((introduced.NAME,) if evaluates else ()))
+    return Stage(name="report", needs=(*needs, "advise", *more), declare=_declare, make=_make)
 
 
 def _declare(job: Job) -> Mapping[str, Any]:
@@ -56,13 +57,13 @@ def _declare(job: Job) -> Mapping[str, Any]:
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
-    region = read_region(latest(needs, "localize"))
+    judged, verdict, region = introduced.read_conclusion(needs)
     model = build_model(
         open_dump(needs["dump.reference"]),
         open_dump(needs["dump.target"]),
         measures=read_measures(latest(needs, "compare")),
-        judged=read_judged(latest(needs, "judge")),
-        verdict=read_verdict(latest(needs, "judge")),
+        judged=judged,
+        verdict=verdict,
         region=replace(region, notes=(*_describe_second_pass(needs), *region.notes)),
         findings=[_add_command(job, finding) for finding in read_findings(needs["advise"])],
         recipe=job.config.recipe,

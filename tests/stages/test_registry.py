@@ -13,7 +13,14 @@ def test_stages_come_after_their_needs(pair, job_of):
 
 def test_a_given_dump_runs_no_environment(pair, job_of):
     names = [stage.name for stage in registry.instances(job_of(pair()).config)]
-    assert names == ["dump.reference", "dump.target", *(stage.name for stage in registry.FIRST), "advise", "report"]
+    assert names == [
+        "dump.reference",
+        "dump.target",
+        *(stage.name for stage in registry.FIRST),
+        "introduced",
+        "advise",
+        "report",
+    ]
 
 
 def test_kinds_are_the_names_that_people_type(pair, job_of):

@@ -1,0 +1,257 @@
+"""Who is to blame: the region by first divergence, corrected by what each operator was seen to do in place.
+
+First divergence names the first calls whose outputs fail although their inputs agree. It is blind to a second fault behind the
+first, it names innocent calls that make a small error large, and in low precision it sees little at all. Introduced errors
+(:mod:`precflow.diagnosis.introduced`) have none of these faults, but only say something about calls that were stored whole,
+and nothing about calls that compute rightly and should not have been made like this. So together:
+
+1. Every call that introduces an error is a suspect, in order of the graph, whether its record fails or not.
+2. A call that was made differently on the two sides (argument, source of an input) is one too.
+3. A suspect by first divergence that was evaluated and is clean is cleared: its error arrived with its inputs, or was there
+   between the calls. It stays only if nothing else explains the difference.
+4. A suspect by first divergence that could not be evaluated stays, unless a suspect of 1 or 2 leads to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from precflow.diagnosis.calls_differ import DifferentCall
+from precflow.diagnosis.evaluation import PairedCall
+from precflow.diagnosis.findings import Region, Suspect
+from precflow.diagnosis.introduced import IntroducedError, find_classes, group_by_call
+from precflow.diagnosis.nodes import CallKey, CallNode
+from precflow.dumps.records import Call
+from precflow.judgement.coverage import tally
+from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged, Verdict
+
+METRIC = "introduced_error"
+"""What a record's status names if its operator introduces an error that its own limits do not show."""
+_KEPT = frozenset({"accepted", "unreadable", "shape", "dtype", "nonfinite", "fail"})  # statuses that say more already
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """The diagnosis with introduced errors taken into account.
+
+    Attributes:
+        region: Where the sides part, with the suspects of :func:`attribute`.
+        judged: Statuses; a record whose operator introduces an error fails by it.
+        verdict: ``misaligned`` if an operator introduces an error.
+    """
+
+    region: Region
+    judged: list[Judged]
+    verdict: Verdict
+
+
+def attribute(  # noqa: PLR0913  what earlier stages found, each by its own name
+    nodes: Mapping[CallKey, CallNode],
+    region: Region,
+    judged: Sequence[Judged],
+    verdict: Verdict,
+    *,
+    pairs: Sequence[PairedCall],
+    found: Sequence[IntroducedError],
+    different: Sequence[DifferentCall],
+    left_out: int = 0,
+) -> Attribution:
+    """Return region, statuses and verdict with introduced errors taken into account.
+
+    Args:
+        nodes: The reference's graph.
+        region: The region by first divergence.
+        judged: Statuses by limits.
+        verdict: The verdict by limits.
+        pairs: The calls that were evaluated.
+        found: What was found about their outputs.
+        different: Calls that the sides made differently.
+        left_out: Calls that could have been evaluated, but were too many.
+    """
+    statuses = {one.record: one for one in judged}
+    by_call = group_by_call(found)
+    calls = {pair.name: pair.reference for pair in pairs}
+    wrong = {name: one for name, one in by_call.items() if one.is_fault and not _is_accepted(calls[name], statuses)}
+    classes = find_classes({name: calls[name].operator or calls[name].class_name for name in by_call}, wrong)
+    named = [_suspect(calls[name], one, classes, statuses) for name, one in wrong.items()]
+    matters = bool(wrong) or verdict.verdict == "misaligned"
+    suspected = {suspect.record for suspect in named}
+    # A call that was made differently explains a difference only where there is one: both sides may spell a default.
+    reasons = [
+        suspect
+        for suspect in (_suspect_difference(one, by_call, statuses) for one in different if matters)
+        if suspect.record not in suspected
+    ]
+    explained = sorted((*named, *reasons), key=lambda suspect: suspect.order)
+    cleared = {record.text for name, one in by_call.items() if not one.is_fault for record in calls[name].outputs}
+    kept = _keep(region.suspects, explained, cleared, nodes)
+    suspects = tuple(explained) + kept
+    final = [_with_introduced(one, wrong_by_record) for wrong_by_record in [_index_outputs(wrong, calls)] for one in judged]
+    return Attribution(
+        region=replace(
+            region,
+            start=suspects[0].name if suspects else region.start,
+            suspects=suspects,
+            roles=_correct_roles(region.roles or {}, suspects, statuses, cleared),
+            notes=(*_write_notes(classes, by_call, calls, region.suspects, cleared, left_out), *region.notes),
+        ),
+        judged=final,
+        verdict=_correct_verdict(verdict, final, named),
+    )
+
+
+def _is_accepted(call: Call, statuses: Mapping[str, Judged]) -> bool:
+    found = [statuses[record.text].status for record in call.outputs if record.text in statuses]
+    return "accepted" in found
+
+
+def _suspect(call: Call, found: IntroducedError, classes: Mapping[str, str], statuses: Mapping[str, Judged]) -> Suspect:
+    operator = call.operator or call.class_name
+    whole = f"; {classes[operator]} do so" if operator in classes else ""
+    record = next((one for one in call.outputs if one.index == found.index), call.outputs[0])
+    judged = statuses.get(record.text)
+    return Suspect(
+        record=record.text,
+        name=call.name,
+        module=call.module,
+        operator=call.operator,
+        order=call.order,
+        ratio=max(found.share, judged.ratio if judged else 0.0),
+        why=f"{found.text}{whole}",
+        site=call.site,
+    )
+
+
+def _suspect_difference(
+    different: DifferentCall, by_call: Mapping[str, IntroducedError], statuses: Mapping[str, Judged]
+) -> Suspect:
+    call = different.pair.reference
+    own = by_call.get(different.pair.name)
+    rightly = ", and it computes rightly what it is given" if own is not None and not own.is_fault else ""
+    record = call.outputs[0]
+    judged = statuses.get(record.text)
+    return Suspect(
+        record=record.text,
+        name=call.name,
+        module=call.module,
+        operator=call.operator,
+        order=call.order,
+        ratio=judged.ratio if judged else 0.0,
+        why=f"the target calls it differently: {different.text}{rightly}",
+        site=call.site,
+    )
+
+
+def _keep(
+    suspects: Sequence[Suspect], explained: Sequence[Suspect], cleared: Collection[str], nodes: Mapping[CallKey, CallNode]
+) -> tuple[Suspect, ...]:
+    """Return the suspects by first divergence that remain."""
+    open_ones = [suspect for suspect in suspects if suspect.record not in cleared]
+    named = {suspect.record for suspect in explained}
+    if not named:
+        # Cleared operators explain nothing, but something failed: better to show where than to show nothing.
+        innocent = [
+            replace(suspect, why=f"{suspect.why}; but at its own inputs it computes rightly")
+            for suspect in suspects
+            if suspect.record in cleared
+        ]
+        return (*open_ones, *innocent)
+    owners = {record.text: node for node in nodes.values() for record in node.call.outputs}
+    behind = _find_behind([owners[record] for record in named if record in owners], nodes)
+    return tuple(
+        suspect
+        for suspect in open_ones
+        if suspect.record not in named and not (suspect.record in owners and owners[suspect.record].key in behind)
+    )
+
+
+def _find_behind(start: Iterable[CallNode], nodes: Mapping[CallKey, CallNode]) -> set[CallKey]:
+    """Return the calls that some calls lead to, and the modules that they are in."""
+    behind = {node.key for node in start}
+    for key, node in nodes.items():  # in order of completion: what goes into a call comes before it
+        if key not in behind and (
+            any(edge.source is not None and not edge.guessed and edge.source[0] in behind for edge in node.edges)
+            or any(inner in behind for inner in node.inside)
+        ):
+            behind.add(key)
+    return behind
+
+
+def _index_outputs(wrong: Mapping[str, IntroducedError], calls: Mapping[str, Call]) -> dict[str, IntroducedError]:
+    """Return identity text -> introduced error, for the output that shows it most."""
+    return {
+        record.text: found for name, found in wrong.items() for record in calls[name].outputs if record.index == found.index
+    }
+
+
+def _with_introduced(judged: Judged, wrong: Mapping[str, IntroducedError]) -> Judged:
+    """Return the status of a record; one whose operator introduces an error fails by it, however wide its limits are."""
+    found = wrong.get(judged.record)
+    if found is None or judged.status in _KEPT:
+        return judged
+    share = min(found.share, 1e300)
+    return Judged(
+        judged.record,
+        "fail",
+        metric=METRIC,
+        value=min(found.rho, 1e300),
+        limit=1.0 if found.measure in {"movement", "misplaced"} else min(found.rho, 1e300) / share,
+        ratio=share,
+        standard=METRIC,
+        reason=found.text,
+    )
+
+
+def _correct_roles(
+    roles: Mapping[str, str], suspects: Sequence[Suspect], statuses: Mapping[str, Judged], cleared: Collection[str]
+) -> dict[str, str]:
+    blamed = {suspect.record for suspect in suspects}
+    corrected = dict(roles)
+    for record, role in roles.items():
+        judged = statuses.get(record)
+        if record in blamed:
+            corrected[record] = "introduces"
+        elif role == "introduces" and judged is not None and (record in cleared or blamed):
+            corrected[record] = "inherits" if judged.status in MISALIGNED_STATUSES else "agrees"
+    return corrected
+
+
+def _write_notes(  # noqa: PLR0913, PLR0917  what was found, each once at its one call
+    classes: Mapping[str, str],
+    by_call: Mapping[str, IntroducedError],
+    calls: Mapping[str, Call],
+    suspects: Sequence[Suspect],
+    cleared: Collection[str],
+    left_out: int,
+) -> list[str]:
+    notes = [f"{text} introduce an error of their own: a fault of the kind, not of a place" for text in classes.values()]
+    reduced = [name for name, one in by_call.items() if one.note]
+    if reduced:
+        first = by_call[reduced[0]].note
+        more = f", and {len(reduced) - 1} more calls" if len(reduced) > 1 else ""
+        notes.append(f"{calls[reduced[0]].name}{more}: {first}")
+    innocent = sum(suspect.record in cleared for suspect in suspects)
+    if innocent:
+        notes.append(f"{innocent} calls where the sides first differ compute rightly at their own inputs")
+    if left_out:
+        notes.append(f"{left_out} calls were not evaluated in float64: together they are too large")
+    return notes
+
+
+def _correct_verdict(verdict: Verdict, judged: Sequence[Judged], named: Sequence[Suspect]) -> Verdict:
+    if not named:
+        return verdict
+    first = min(named, key=lambda suspect: suspect.order)
+    count = f"{len(named)} operator call{'s' * (len(named) > 1)}"
+    reason = f"{count} introduce{'s' * (len(named) == 1)} an error that rounding does not explain, first {first.name}"
+    counted = tally(judged)
+    already = verdict.verdict == "misaligned"
+    return replace(
+        verdict,
+        verdict="misaligned",
+        # Reasons for "inconclusive" stay behind: what is missing does not make a fault doubtful.
+        reasons=(*verdict.reasons, reason) if already else (reason, *verdict.reasons),
+        counts=counted.counts,
+        could_fail=counted.could_fail,
+    )

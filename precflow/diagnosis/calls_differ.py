@@ -1,0 +1,98 @@
+"""Calls that the two sides made differently: with another argument, or on the output of another call.
+
+An operator that computes rightly what it was given can still be the wrong call: another epsilon, a skipped layer, the second
+half of a split tensor where the reference takes the first. Float64 cannot see that, because it evaluates the call that was
+made. But both sides recorded the arguments, and which earlier call made each input, so the two are simply compared::
+
+    reference   layers.1.norm  takes input 0 from  layers.0 / add
+    target      layers.1.norm  takes input 0 from  layers.0.mlp / linear      the residual sum was skipped
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from precflow.diagnosis.evaluation import PairedCall, name_call
+from precflow.diagnosis.evidence.suspect import find_different_arguments
+from precflow.dumps.records import Call, Record
+
+
+@dataclass(frozen=True)
+class DifferentCall:
+    """A call that the sides made differently.
+
+    Attributes:
+        pair: The call on both sides.
+        arguments: ``name: reference / target`` of each argument that differs without a good reason.
+        sources: For each input that comes from elsewhere, a sentence that says from where on both sides.
+    """
+
+    pair: PairedCall
+    arguments: tuple[str, ...]
+    sources: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """What differs, in words."""
+        return "; ".join((*(f"argument {one}" for one in self.arguments), *self.sources))
+
+
+def find_different_calls(
+    pairs: Sequence[PairedCall], reference: Iterable[Call], target: Iterable[Call], *, same_dtype: bool
+) -> list[DifferentCall]:
+    """Return the calls that the sides made differently, in order of the reference.
+
+    Args:
+        pairs: The calls that both sides made.
+        reference: All calls of the reference.
+        target: All calls of the target.
+        same_dtype: Both runs have the same floating point type; otherwise type arguments and mask constants differ on purpose.
+    """
+    makers = (_index_makers(reference), _index_makers(target))
+    known = {pair.name for pair in pairs}
+    found = []
+    for pair in pairs:
+        changed = find_different_arguments(pair.reference, pair.target, same_dtype=same_dtype)
+        sources = _compare_sources(pair, makers, known)
+        if changed or sources:
+            found.append(DifferentCall(pair, tuple(changed), tuple(sources)))
+    return found
+
+
+def _index_makers(calls: Iterable[Call]) -> Mapping[tuple[int, int, int], Call]:
+    return {(call.rank, call.step, call.order): call for call in calls}
+
+
+def _compare_sources(pair: PairedCall, makers: tuple[Mapping[tuple[int, int, int], Call], ...], known: set[str]) -> list[str]:
+    """Return a sentence for each input whose maker is another call on the target.
+
+    Only inputs whose makers both sides recorded, and recorded on both sides, are compared: a fused operator has no partner, so
+    that what comes behind it naturally has another maker.
+    """
+    texts = []
+    theirs = {record.index: record for record in pair.target.inputs}
+    for record in pair.reference.inputs:
+        other = theirs.get(record.index)
+        if other is None or record.shape != other.shape:
+            continue
+        here, there = _find_maker(pair.reference, record, makers[0]), _find_maker(pair.target, other, makers[1])
+        if here is None or there is None:
+            continue
+        (one, first), (two, second) = here, there
+        if name_call(one) not in known or name_call(two) not in known or (name_call(one), first) == (name_call(two), second):
+            continue
+        part = (f" (output {first})", f" (output {second})") if name_call(one) == name_call(two) else ("", "")
+        texts.append(
+            f"its input {record.index} comes from {one.name}{part[0]} on the reference,"
+            f" and from {two.name}{part[1]} on the target"
+        )
+    return texts
+
+
+def _find_maker(call: Call, record: Record, makers: Mapping[tuple[int, int, int], Call]) -> tuple[Call, str] | None:
+    if record.source is None or record.weight:
+        return None
+    order, index = record.source
+    maker = makers.get((call.rank, call.step, order))
+    return None if maker is None else (maker, index)

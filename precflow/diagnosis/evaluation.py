@@ -1,0 +1,162 @@
+"""The calls that can be evaluated in float64, and where their tensors lie: the work that the agent gets as ``calls.jsonl``.
+
+A call is evaluated from the dumps alone: its inputs and outputs must have been stored by both sides. The agent reads no dumps;
+each line tells it the file and the bytes of every tensor.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from precflow.agent.contract import API, BACKWARD, FORWARD, MODULE, OPERATOR, module_text
+from precflow.diagnosis.localize import DumpWithCalls
+from precflow.dumps.records import Call, Record
+from precflow.dumps.shards import Location
+from precflow.errors import DumpError
+
+LARGEST_WORK = 1 << 33
+"""Bytes of tensors that one evaluation reads at most: 8 GiB, some minutes on two cores. Suspects come first."""
+
+
+class Located(DumpWithCalls, Protocol):
+    """A dump that can tell where a tensor lies."""
+
+    def locate(self, record: Record) -> Location | None:
+        """Return where a record's tensor lies, or ``None`` if no shard has all of it."""
+
+    def tensor(self, record: Record) -> Any:
+        """Return a record's tensor, checked against its content id."""
+
+
+@dataclass(frozen=True)
+class PairedCall:
+    """One call on both sides.
+
+    Attributes:
+        name: Text that names the call: module, operator and phase of its identity.
+        reference: On the reference.
+        target: On the target.
+    """
+
+    name: str
+    reference: Call
+    target: Call
+
+
+def name_call(call: Call) -> str:
+    """Return the identity of a call as text: that of its records without role and index.
+
+    The name shown to users (``call.name``) is the same for all calls of an operator in one module call; this one is not.
+    """
+    operator = f"/{call.operator}.{call.ordinal}" if call.operator else ""
+    return f"{module_text(call.module, call.call)}{operator}/{call.level}.{call.phase}@{call.step}.{call.rank}"
+
+
+def pair_calls(reference: DumpWithCalls, target: DumpWithCalls) -> list[PairedCall]:
+    """Return the calls that both sides made, in order of the reference."""
+    others = {name_call(call): call for call in target.calls()}
+    named = ((name_call(call), call) for call in reference.calls())
+    return [PairedCall(name, call, others[name]) for name, call in named if name in others]
+
+
+def choose_level(calls: Iterable[Call]) -> dict[str, str]:
+    """Return phase -> the level whose calls are evaluated: torch functions where they were recorded, else aten operators.
+
+    Both levels show the same computation; evaluating it twice would name one fault twice. Inside the backward pass only aten
+    operators are seen. Where no operator was recorded at all, modules such as ``LayerNorm`` are evaluated.
+    """
+    seen = {(call.phase, call.level) for call in calls}
+    order = {FORWARD: (API, OPERATOR, MODULE), BACKWARD: (OPERATOR, API, MODULE)}
+    return {
+        phase: next(level for level in levels if (phase, level) in seen)
+        for phase, levels in order.items()
+        if any((phase, level) in seen for level in levels)
+    }
+
+
+def write_calls(
+    path: Path,
+    reference: Located,
+    target: Located,
+    *,
+    first: Collection[str] = (),
+    largest: int = LARGEST_WORK,
+) -> tuple[list[PairedCall], int]:
+    """Write one line a call that both sides stored whole.
+
+    Args:
+        path: The file.
+        reference: Evidence of the reference.
+        target: Evidence of the target.
+        first: Identity texts of outputs of suspects: their calls are taken before all others if not all can be.
+        largest: Bytes of tensors that are read at most.
+
+    Returns:
+        The calls that were written, in order of the reference, and how many were left out because they were too many.
+    """
+    pairs = pair_calls(reference, target)
+    levels = choose_level(pair.reference for pair in pairs)
+    wanted = [pair for pair in pairs if levels.get(pair.reference.phase) == pair.reference.level]
+    urgent = set(first)
+    by_need = sorted(wanted, key=lambda pair: not any(record.text in urgent for record in pair.reference.outputs))
+    chosen: dict[str, str] = {}
+    left_out, room = 0, largest
+    for pair in by_need:
+        line = _describe_call(pair, reference, target)
+        if line is None:
+            continue
+        size = sum(one["bytes"] for side in line["sides"].values() for one in (*side["inputs"], *side["outputs"]))
+        if size > room:
+            left_out += 1
+            continue
+        room -= size
+        chosen[pair.name] = json.dumps(line, ensure_ascii=False)
+    written = [pair for pair in wanted if pair.name in chosen]
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(chosen[pair.name] + "\n" for pair in written)
+    return written, left_out
+
+
+def _describe_call(pair: PairedCall, reference: Located, target: Located) -> Mapping[str, Any] | None:
+    """Return the line of a call, or ``None`` if a side did not store all of its tensors or they are damaged."""
+    if pair.reference.compiled or not pair.reference.outputs or len(pair.reference.outputs) != len(pair.target.outputs):
+        return None
+    sides: dict[str, Any] = {}
+    for name, dump, call in (("reference", reference, pair.reference), ("target", target, pair.target)):
+        inputs, outputs = (list(_locate_all(dump, records)) for records in (call.inputs, call.outputs))
+        if None in inputs or None in outputs or not inputs:
+            return None
+        sides[name] = {"inputs": inputs, "outputs": outputs}
+    call = pair.reference
+    return {
+        "call": pair.name,
+        "level": call.level,
+        "operator": call.operator.removeprefix("aten.") if call.level == OPERATOR else call.operator,
+        "class": call.class_name,
+        "phase": call.phase,
+        "arguments": dict(call.arguments),
+        "sides": sides,
+    }
+
+
+def _locate_all(dump: Located, records: Sequence[Record]) -> Iterator[Mapping[str, Any] | None]:
+    for record in records:
+        try:
+            found = dump.locate(record)
+        except DumpError:  # the comparison has already called the record unreadable
+            found = None
+        if found is None:
+            yield None
+            return
+        yield {
+            "index": record.index,
+            "dtype": record.dtype,
+            "shape": list(record.shape),
+            "file": str(found.path),
+            "begin": found.begin,
+            "bytes": found.end - found.begin,
+        }

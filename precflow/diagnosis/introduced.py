@@ -1,0 +1,272 @@
+"""Which operators introduce an error of their own, in place: by float64 at the target's own inputs.
+
+A failing record says little about who is wrong: what an operator was given may have been wrong already, and errors grow and
+shrink on their way. So each operator is judged alone. Take what the target recorded of a call, its inputs x and its output y,
+compute y again from x in float64 with the *reference's* arguments, and compare the error with the reference's own::
+
+    eta = || y - f64(x) || / S          S = || f64(x) ||, or || sum of |terms| || where a sum may cancel
+    rho = eta of the target / max(eta of the reference, half a rounding)
+
+What arrived wrong is on both sides of the subtraction, so it cancels: faults one behind the other are all named, and calls
+that only pass an error on are cleared. ``rho`` is near 1 for a correct chip at any depth and in the backward pass.
+
+In low precision one rounding hides everything smaller than 0.2 %, so the *residue* is looked at instead of its size: what is
+left after float64 must look like rounding. ``z`` is the error in units of the rounding's standard deviation::
+
+    variance    mean of z^2: more roundings inside than one
+    slope       |sum z w| with weights w that follow the value: a wrong scale
+    curve       largest |sum z| / sqrt(n) over bins of the value: a wrong curve
+    largest     largest |z|: a single wrong element
+
+Each is divided by that of the reference and of a control (float64 at the same inputs, rounded once), whichever is larger:
+inputs of few distinct values leave residues that do not average out, on correct chips too. More roundings inside are a
+property of a chip's kernel as long as all calls of an operator show them; variance and largest are therefore also divided by
+the median of the target's calls of the same operator, and only a very large variance is a fault by itself.
+
+The agent computes the numbers (:mod:`precflow.agent.replay`); the lines are in :mod:`precflow.diagnosis.lines`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from precflow.diagnosis import lines
+
+MATMUL, MOVEMENT, RANDOM = "matmul", "movement", "random"
+_RESIDUES = ("variance", "slope", "curve", "largest")
+_OF_CHIPS = ("variance", "largest")  # more roundings inside an operator: a property of kernels before it is a fault
+_FLOORS = (lines.VARIANCE_FLOOR, lines.SLOPE_FLOOR, lines.CURVE_FLOOR, lines.LARGEST_FLOOR)
+
+
+@dataclass(frozen=True)
+class SideNumbers:
+    """What the agent measured of one side's output of a call.
+
+    Attributes:
+        dtype: Element type of the output.
+        elements: Number of elements that were compared.
+        eta: Relative error against float64; see the module. ``None`` for integers and where nothing ordinary is left.
+        unit: Half a unit in the last place of 1 of the type: ``2^-24`` for float32.
+        worst_row: Largest error of a row, relative to that row's norm or the median row's.
+        cosine: Cosine between the error and the output.
+        equal: The output has the bits that pure movement of the inputs gives; for other operators without meaning.
+        variance: See the module.
+        slope: See the module.
+        curve: See the module.
+        largest: See the module.
+        scale: ``S``; see the module.
+        nonfinite: Number of elements that are NaN or infinite, in the output or in float64 rounded to its type.
+        filled: Number of elements that are mask fills.
+        misplaced: Number of elements that are NaN, infinite or a mask fill on one of the two only, or integers that differ.
+        control: The four residues of float64 at the same inputs, rounded once to the type.
+    """
+
+    dtype: str
+    elements: int = 0
+    eta: float | None = None
+    scale: float = 0.0
+    unit: float = 0.0
+    worst_row: float = 0.0
+    cosine: float = 0.0
+    equal: bool = False
+    variance: float = 0.0
+    slope: float = 0.0
+    curve: float = 0.0
+    largest: float = 0.0
+    nonfinite: int = 0
+    filled: int = 0
+    misplaced: int = 0
+    control: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One output of one call, as the agent evaluated it.
+
+    Attributes:
+        call: Text that names the call: the identity of its first output without role and index.
+        index: Index of the output.
+        kind: ``matmul`` (multiplies and adds up), ``movement``, ``sum``, ``random`` or ``other``.
+        evaluated: Both sides could be evaluated.
+        why: Why not, in words.
+        sides: ``reference`` and ``target``.
+    """
+
+    call: str
+    index: str
+    kind: str = "other"
+    evaluated: bool = False
+    why: str = ""
+    sides: Mapping[str, SideNumbers] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class IntroducedError:
+    """What the numbers say about one output of a call.
+
+    Attributes:
+        call: The call, as in :class:`Evaluated`.
+        index: Index of the output.
+        kind: As in :class:`Evaluated`.
+        rho: The target's error in units of the reference's own; the largest residue ratio in low precision.
+        share: How much of its line it uses; above 1 it is a fault.
+        measure: What uses most of its line: ``rho``, ``variance``, ``slope``, ``curve``, ``largest``, ``movement`` or
+            ``misplaced``.
+        is_fault: The operator introduces an error that rounding does not explain.
+        is_systematic: The error follows the values (a wrong formula or scale) instead of looking like more rounding.
+        note: Something worth knowing that is no fault, such as a matmul with reduced accumulation.
+        eta_reference: Relative error of the reference's own output.
+        eta_target: Relative error of the target's.
+    """
+
+    call: str
+    index: str
+    kind: str
+    rho: float
+    share: float
+    measure: str
+    is_fault: bool
+    is_systematic: bool = False
+    note: str = ""
+    eta_reference: float = 0.0
+    eta_target: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """The evidence in one sentence."""
+        if self.measure == "movement":
+            return "it only moves values, and its output does not have the bits of its inputs"
+        if self.measure == "misplaced":
+            return "its output has NaN, Inf or a mask's fill value where float64 at the same inputs has none, or the reverse"
+        if self.measure == "rho":
+            return (
+                f"at its own inputs its error against float64 is {self.eta_target:.2g},"
+                f" {self.rho:.3g} times what the reference shows at its own"
+            )
+        kind = "follows the values" if self.is_systematic else "looks like more rounding inside"
+        return (
+            f"at its own inputs what rounding leaves is not that of one rounding: its {self.measure} is {self.rho:.3g} times"
+            f" the reference's, so the error {kind}"
+        )
+
+
+def decide_all(evaluated: Sequence[Evaluated], operators: Mapping[str, str]) -> list[IntroducedError]:
+    """Return what the numbers say about each output of which they say anything.
+
+    Args:
+        evaluated: As the agent wrote it.
+        operators: Call -> its operator.
+    """
+    residues: dict[str, list[SideNumbers]] = defaultdict(list)
+    for one in evaluated:
+        if one.evaluated and one.sides["target"].eta is not None:
+            residues[operators.get(one.call, "")].append(one.sides["target"])
+    usual = {
+        operator: {name: statistics.median(getattr(one, name) for one in found) for name in _OF_CHIPS}
+        for operator, found in residues.items()
+        if len(found) >= lines.FEWEST_PEERS
+    }
+    decided = (decide_introduced(one, usual.get(operators.get(one.call, ""))) for one in evaluated)
+    return [one for one in decided if one is not None]
+
+
+def decide_introduced(  # noqa: PLR0911  one guard clause a kind
+    evaluated: Evaluated, usual: Mapping[str, float] | None = None
+) -> IntroducedError | None:
+    """Return what the numbers say about one output; ``None`` where nothing could be said.
+
+    Args:
+        evaluated: As the agent wrote it.
+        usual: Median of variance and largest of the target's calls of this operator; ``None`` if these are too few.
+    """
+    if not evaluated.evaluated or evaluated.kind == RANDOM:
+        return None
+    reference, target = evaluated.sides["reference"], evaluated.sides["target"]
+    if evaluated.kind == MOVEMENT:
+        if not reference.equal:  # the evaluation itself does not do what the reference does, so it proves nothing
+            return None
+        return _make(evaluated, "movement", 0.0 if target.equal else math.inf, 1.0, is_systematic=True)
+    if target.eta is None or reference.eta is None:  # integers: whether a decision is a fault is judged elsewhere
+        return None
+    if target.misplaced > reference.misplaced:
+        return _make(evaluated, "misplaced", math.inf, 1.0)
+    own = max(reference.eta, lines.SMALLEST_ERROR * target.unit)
+    rho = target.eta / own
+    limit = lines.INTRODUCED_MATMUL if evaluated.kind == MATMUL else lines.INTRODUCED
+    # A reference that is itself far from float64 (TF32 on the GPU, a composition that is not this operator's) still serves as
+    # the scale: rho then only asks whether the target is much worse.
+    by_size = _make(evaluated, "rho", rho, limit, is_systematic=abs(target.cosine) > lines.TRUNCATION_COSINE)
+    if -math.log2(target.unit) >= lines.FINE_DIGITS or by_size.is_fault:
+        return by_size
+    return max([by_size, *_judge_residue(evaluated, reference, target, usual or {})], key=lambda found: found.share)
+
+
+def _judge_residue(
+    evaluated: Evaluated, reference: SideNumbers, target: SideNumbers, usual: Mapping[str, float]
+) -> Iterable[IntroducedError]:
+    """Yield what each residue says."""
+    for name, floor in zip(_RESIDUES, _FLOORS, strict=True):
+        # Partial sums that a matmul rounds to its own type (split-K) are legal and raise variance and largest element.
+        if evaluated.kind == MATMUL and name in {"variance", "largest"}:
+            continue
+        same_type = reference.dtype == target.dtype
+        least = max(floor, target.control.get(name, 0.0), getattr(reference, name) if same_type else 0.0)
+        value = getattr(target, name)
+        if name not in _OF_CHIPS:
+            yield _make(evaluated, name, value / least, lines.RESIDUE, is_systematic=True)
+            continue
+        if name in usual:
+            yield _make(evaluated, name, value / max(least, usual[name]), lines.RESIDUE)
+        if name == "variance":
+            yield _make(evaluated, name, value / least, lines.VARIANCE_ALONE)
+
+
+def _make(evaluated: Evaluated, measure: str, value: float, line: float, *, is_systematic: bool = False) -> IntroducedError:
+    reference, target = evaluated.sides["reference"], evaluated.sides["target"]
+    note = ""
+    if evaluated.kind == MATMUL and measure == "rho" and lines.REDUCED < value <= line:
+        how = "rounds towards zero" if abs(target.cosine) > lines.TRUNCATION_COSINE else "has shortened operands"
+        note = f"adds up with less precision ({value:.3g} times the reference's error): the accumulator {how}"
+    return IntroducedError(
+        call=evaluated.call,
+        index=evaluated.index,
+        kind=evaluated.kind,
+        rho=value,
+        share=value / line if line else math.inf,
+        measure=measure,
+        is_fault=not value <= line,  # NaN is a fault
+        is_systematic=is_systematic,
+        note=note,
+        eta_reference=reference.eta or 0.0,
+        eta_target=target.eta or 0.0,
+    )
+
+
+def find_classes(operators: Mapping[str, str], named: Iterable[str]) -> dict[str, str]:
+    """Return operator -> a text such as ``all 12 calls of linear`` for operators whose calls are nearly all named.
+
+    Args:
+        operators: Call -> its operator, of every call that could be evaluated.
+        named: The calls that introduce an error.
+    """
+    every = Counter(operators.values())
+    wrong = Counter(operators[call] for call in set(named) if call in operators)
+    return {
+        operator: f"{'all' if count == every[operator] else count} {every[operator]} calls of {operator}"
+        if count == every[operator]
+        else f"{count} of {every[operator]} calls of {operator}"
+        for operator, count in wrong.items()
+        if count >= lines.CLASS_MEMBERS and count >= lines.CLASS_SHARE * every[operator]
+    }
+
+
+def group_by_call(found: Sequence[IntroducedError]) -> dict[str, IntroducedError]:
+    """Return, for each call, what its worst output says."""
+    by_call: dict[str, list[IntroducedError]] = defaultdict(list)
+    for one in found:
+        by_call[one.call].append(one)
+    return {call: max(outputs, key=lambda output: output.share) for call, outputs in by_call.items()}

@@ -1,0 +1,49 @@
+"""Every line that the diagnosis draws between rounding and a fault, in one file, with where its number comes from.
+
+The numbers were measured on two models (a text encoder with seeded weights, a sentence encoder with trained ones), in float32
+and bfloat16, forward and backward, against emulated chips that are correct but round in another order. The largest value of a
+correct operator and the smallest one of a fault are given beside each line; a line stands between them. Change a line only
+with a run of ``benchmarks/faults`` on other models than those it was made on.
+"""
+
+from __future__ import annotations
+
+FINE_DIGITS = 24
+"""Bits of the significand from which on an error's size is looked at; with fewer the rounding residue is."""
+
+INTRODUCED = 8.0
+"""Line of rho, the introduced error in units of the reference's own. Correct operators: at most 5.5; smallest fault: 29."""
+
+INTRODUCED_MATMUL = 64.0
+"""The same for what multiplies and adds up. An accumulator that rounds towards zero reaches 34, TF32 and HF32 begin at 170."""
+
+REDUCED = 8.0
+"""Line of rho from which on a matmul is noted as reduced: legal on a chip, worth knowing, no fault."""
+
+TRUNCATION_COSINE = 0.5
+"""Cosine between error and output that tells a truncating accumulator (0.86) from shortened operands (at most 0.04)."""
+
+RESIDUE = 3.0
+"""Line of the four residue ratios. Correct operators: at most 2.1; faults from 3.1 (2 gave three false alarms in six runs)."""
+
+VARIANCE_ALONE = 30.0
+"""Line of the variance whatever the target's other calls of the operator show.
+
+A chip whose functions are off by an ulp of the 16-bit type everywhere reaches 9, by up to two 25; softmax computed in bfloat16
+41. Below this line only a call that stands out among its like (``RESIDUE`` times their median) is a fault.
+"""
+
+FEWEST_PEERS = 3
+"""Fewest calls of an operator whose median says what is usual on the target."""
+
+VARIANCE_FLOOR, SLOPE_FLOOR, CURVE_FLOOR, LARGEST_FLOOR = 1.0, 6.0, 8.0, 6.0
+"""What the reference's own residue counts as at least, so that a lucky reference makes no fault of a usual target."""
+
+SMALLEST_ERROR = 0.5
+"""Least own error of a reference that rho divides by, in units of the element type's rounding: one exact result is luck."""
+
+CLASS_SHARE = 0.9
+"""Share of the calls of an operator that have to be named before the whole class is."""
+
+CLASS_MEMBERS = 3
+"""Fewest calls that make a class."""

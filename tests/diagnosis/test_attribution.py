@@ -1,0 +1,137 @@
+"""Suspects after float64: all that introduce an error, none that computes rightly what it was given."""
+
+import pytest
+
+from precflow.diagnosis.attribution import attribute
+from precflow.diagnosis.calls_differ import find_different_calls
+from precflow.diagnosis.evaluation import PairedCall, name_call
+from precflow.diagnosis.graph import build_graph
+from precflow.diagnosis.introduced import IntroducedError
+from precflow.diagnosis.localize import localize
+from precflow.judgement.verdicts import Verdict
+
+
+def found(call, *, fault, share=None, note=""):
+    share = share or (10.0 if fault else 0.1)
+    return IntroducedError(name_call(call), "0", "other", 8 * share, share, "rho", is_fault=fault, note=note, eta_target=1e-5)
+
+
+@pytest.fixture
+def conclude(judge_calls):
+    """Localize by first divergence, then attribute; every operator but those of ``unseen`` was evaluated."""
+
+    def run(dump, statuses, faults, *, target=None, unseen=(), verdict="misaligned"):
+        measures, judged = judge_calls(dump, statuses)
+        other = target or dump
+        region = localize(dump, other, measures, judged)
+        calls = [call for call in dump.made if call.operator and call.name not in unseen]
+        pairs = [PairedCall(name_call(call), call, call) for call in dump.made]
+        theirs = {name_call(call): call for call in other.made}
+        both = [PairedCall(pair.name, pair.reference, theirs[pair.name]) for pair in pairs if pair.name in theirs]
+        return attribute(
+            build_graph(dump.calls()),
+            region,
+            judged,
+            Verdict(verdict),
+            pairs=pairs,
+            found=[found(call, fault=call.name in faults) for call in calls],
+            different=find_different_calls(both, dump.calls(), other.calls(), same_dtype=True),
+        )
+
+    return run
+
+
+def chain(dump, *names):
+    stream = dump.operator(names[0], "linear", {"content": "x"})
+    for name in names[1:]:
+        stream = dump.operator(name, "linear", stream)
+    return dump
+
+
+def names(attribution):
+    return [suspect.name for suspect in attribution.region.suspects]
+
+
+def test_a_second_fault_behind_the_first_is_named_too(hand_made, conclude):
+    dump = chain(hand_made(), "a", "b", "c", "d")
+    statuses = {f"{name} / linear": "fail" for name in "abcd"}
+    assert names(conclude(dump, statuses, {"a / linear", "c / linear"})) == ["a / linear", "c / linear"]
+
+
+def test_an_innocent_first_divergence_is_cleared(hand_made, conclude):
+    dump = chain(hand_made(), "a", "b", "c")
+    attribution = conclude(dump, {"b / linear": "fail", "c / linear": "fail"}, {"a / linear"})
+    assert names(attribution) == ["a / linear"]
+    assert attribution.region.start == "a / linear"
+    b, c = (call.outputs[0].text for call in dump.made[1:])
+    assert attribution.region.roles[b] == attribution.region.roles[c] == "inherits"
+
+
+def test_a_fault_under_every_limit_makes_the_run_misaligned(hand_made, conclude):
+    dump = chain(hand_made(), "a", "b")
+    attribution = conclude(dump, {}, {"b / linear"}, verdict="aligned")
+    assert attribution.verdict.verdict == "misaligned"
+    assert "1 operator call introduces an error that rounding does not explain, first b / linear" in attribution.verdict.reasons
+    status = attribution.judged[1]
+    assert (status.status, status.metric, status.ratio, status.limit) == ("fail", "introduced_error", 10.0, 8.0)
+
+
+def test_a_clean_run_stays_as_it_is(hand_made, conclude):
+    attribution = conclude(chain(hand_made(), "a", "b"), {}, set(), verdict="aligned")
+    assert (attribution.verdict.verdict, attribution.region.suspects) == ("aligned", ())
+    assert [one.status for one in attribution.judged] == ["pass", "pass"]
+
+
+def test_a_suspect_that_could_not_be_evaluated_stays_unless_a_fault_leads_to_it(hand_made, conclude):
+    dump = chain(hand_made(), "a", "b")
+    dump.operator("other", "fused", {"content": "y", "shape": (9, 9)})  # of another shape: nobody guesses an edge
+    statuses = {"b / linear": "fail", "other / fused": "fail"}
+    assert names(conclude(dump, statuses, {"a / linear"}, unseen={"b / linear", "other / fused"})) == [
+        "a / linear",
+        "other / fused",
+    ]
+
+
+def test_where_nothing_explains_the_difference_the_first_divergence_is_shown_with_what_is_known(hand_made, conclude):
+    attribution = conclude(chain(hand_made(), "a", "b"), {"b / linear": "fail"}, set())
+    assert names(attribution) == ["b / linear"]
+    assert "at its own inputs it computes rightly" in attribution.region.suspects[0].why
+
+
+def test_an_accepted_operator_is_not_blamed_and_a_fault_behind_it_is(hand_made, conclude):
+    dump = chain(hand_made(), "a", "b", "c")
+    attribution = conclude(dump, {"a / linear": "accepted", "c / linear": "fail"}, {"a / linear", "c / linear"})
+    assert names(attribution) == ["c / linear"]
+    assert attribution.judged[0].status == "accepted"
+
+
+def test_a_whole_class_is_told_as_one(hand_made, conclude):
+    dump = chain(hand_made(), "a", "b", "c")
+    attribution = conclude(dump, {}, {"a / linear", "b / linear", "c / linear"})
+    assert "all 3 calls of linear" in attribution.region.suspects[0].why
+    assert any("a fault of the kind" in note for note in attribution.region.notes)
+
+
+def test_a_skipped_call_is_named_by_where_its_taker_gets_its_input_from(hand_made, conclude):
+    def build(*, skipped):
+        dump = hand_made()
+        first = dump.operator("a", "linear", {"content": "x"})
+        second = dump.operator("b", "linear", first)
+        dump.operator("c", "linear", first if skipped else second)
+        return dump
+
+    attribution = conclude(build(skipped=False), {"c / linear": "fail"}, set(), target=build(skipped=True))
+    assert names(attribution) == ["c / linear"]
+    why = attribution.region.suspects[0].why
+    assert "its input 0 comes from b / linear on the reference, and from a / linear on the target" in why
+
+
+def test_another_argument_is_named_where_the_sides_differ_and_not_where_they_agree(hand_made, conclude):
+    def build(eps):
+        dump = hand_made()
+        dump.operator("norm", "layer_norm", {"content": "x"}, arguments={"eps": eps})
+        return dump
+
+    one, other = build("1e-05"), build("0.001")
+    assert "eps: 1e-05 / 0.001" in conclude(one, {"norm / layer_norm": "fail"}, set(), target=other).region.suspects[0].why
+    assert names(conclude(one, {}, set(), target=other, verdict="aligned")) == []

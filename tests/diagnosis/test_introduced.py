@@ -1,0 +1,134 @@
+"""What the numbers of an evaluated call say: fault, note or nothing."""
+
+import math
+
+import pytest
+
+from precflow.diagnosis import lines
+from precflow.diagnosis.introduced import Evaluated, SideNumbers, decide_all, decide_introduced, find_classes, group_by_call
+
+FLOAT32, BFLOAT16 = 2.0**-24, 2.0**-9
+
+
+def side(unit=FLOAT32, **given):
+    control = {"variance": 1.0, "slope": 1.0, "curve": 1.0, "largest": 1.7}
+    plain = {"dtype": "float32" if unit == FLOAT32 else "bfloat16", "elements": 64, "unit": unit, "control": control}
+    return SideNumbers(**{**plain, **given})
+
+
+def decide(reference, target, kind="other"):
+    return decide_introduced(
+        Evaluated("a/linear.0", "0", kind, evaluated=True, sides={"reference": reference, "target": target})
+    )
+
+
+def test_an_error_of_the_references_size_is_no_fault():
+    found = decide(side(eta=5e-8), side(eta=1e-7))
+    assert not found.is_fault
+    assert found.rho == pytest.approx(2.0)
+
+
+def test_an_error_many_times_the_references_is_a_fault():
+    found = decide(side(eta=5e-8), side(eta=1e-6))
+    assert found.is_fault
+    assert found.measure == "rho"
+    assert "20 times" in found.text
+
+
+def test_a_reference_that_is_exact_by_luck_does_not_make_a_fault_of_one_rounding():
+    assert not decide(side(eta=0.0), side(eta=FLOAT32)).is_fault
+    assert decide(side(eta=0.0), side(eta=20 * FLOAT32)).is_fault
+
+
+@pytest.mark.parametrize(("rho", "fault", "noted"), [(5, False, False), (30, False, True), (200, True, False)])
+def test_matmul_has_a_line_of_its_own_and_a_note_below_it(rho, fault, noted):
+    found = decide(side(eta=1e-7), side(eta=rho * 1e-7, cosine=0.02), "matmul")
+    assert (found.is_fault, bool(found.note)) == (fault, noted)
+
+
+def test_the_note_tells_a_truncating_accumulator_from_shortened_operands():
+    assert "towards zero" in decide(side(eta=1e-7), side(eta=2e-6, cosine=0.9), "matmul").note
+    assert "shortened operands" in decide(side(eta=1e-7), side(eta=2e-6, cosine=0.01), "matmul").note
+
+
+def test_movement_is_judged_by_its_bits_alone():
+    assert decide(side(equal=True), side(equal=False), "movement").is_fault
+    assert not decide(side(equal=True), side(equal=True), "movement").is_fault
+    # What the evaluation does is not what the reference does, so it says nothing about the target.
+    assert decide(side(equal=False), side(equal=False), "movement") is None
+
+
+def test_random_operators_and_calls_that_were_not_evaluated_say_nothing():
+    assert decide(side(), side(eta=1.0), "random") is None
+    assert decide_introduced(Evaluated("a", "0", why="no composition for it")) is None
+
+
+def test_nan_is_a_fault_and_never_a_pass():
+    assert decide(side(eta=1e-7), side(eta=math.nan)).is_fault
+    assert decide(side(eta=1e-7), side(eta=1e-7, misplaced=3)).is_fault
+    assert not decide(side(eta=1e-7, misplaced=3), side(eta=1e-7, misplaced=3)).is_fault
+
+
+def low(**given):
+    return side(BFLOAT16, eta=1.66e-3, variance=1.0, slope=2.0, curve=3.0, largest=1.7, **given)
+
+
+@pytest.mark.parametrize(
+    ("residue", "value", "systematic"), [("slope", 40.0, True), ("curve", 60.0, True), ("variance", 41.0, False)]
+)
+def test_low_precision_is_judged_by_what_rounding_leaves(residue, value, systematic):
+    plain = {"eta": 1.7e-3, "variance": 1.1, "slope": 3.0, "curve": 4.0, "largest": 1.8}
+    found = decide(low(), side(BFLOAT16, **{**plain, residue: value}))
+    assert (found.is_fault, found.measure, found.is_systematic) == (True, residue, systematic)
+
+
+def test_inputs_of_few_values_leave_residues_on_correct_chips_too():
+    coarse = {"variance": 1.0, "slope": 100.0, "curve": 131.0, "largest": 1.7}
+    found = decide(low(), side(BFLOAT16, eta=1.7e-3, variance=1.0, slope=110.0, curve=140.0, largest=1.7, control=coarse))
+    assert not found.is_fault
+
+
+def test_more_rounding_in_all_calls_of_an_operator_is_the_chips_and_in_one_of_them_a_fault():
+    def evaluated(call, variance):
+        target = side(BFLOAT16, eta=2e-3, variance=variance, slope=2.0, curve=3.0, largest=4.0)
+        return Evaluated(call, "0", "other", evaluated=True, sides={"reference": low(), "target": target})
+
+    calls = {f"layers.{number}/softmax.0": "softmax" for number in range(6)}
+    every = [evaluated(call, 9.0) for call in calls]
+    assert not any(one.is_fault for one in decide_all(every, calls))
+    one_of_them = [*every[:-1], evaluated("layers.5/softmax.0", 28.0)]
+    assert [one.call for one in decide_all(one_of_them, calls) if one.is_fault] == ["layers.5/softmax.0"]
+    all_narrow = [evaluated(call, 41.0) for call in calls]
+    assert len([one for one in decide_all(all_narrow, calls) if one.is_fault]) == 6
+
+
+def test_a_matmul_may_round_its_partial_sums():
+    target = side(BFLOAT16, eta=4e-3, variance=91.0, slope=7.0, curve=8.0, largest=5.0)
+    assert not decide(low(), target, "matmul").is_fault
+    assert decide(low(), target).is_fault
+
+
+def test_a_reference_in_another_type_is_no_control_of_the_residue():
+    reference = side(FLOAT32, eta=5e-8, variance=1e6, slope=1e6, curve=1e6, largest=1e6)
+    assert decide(reference, side(BFLOAT16, eta=1.7e-3, variance=40.0)).is_fault
+    assert not decide(reference, side(BFLOAT16, eta=1.7e-3, variance=1.0)).is_fault
+
+
+def test_a_class_is_named_when_nearly_all_of_its_calls_are():
+    operators = {f"layers.{number}": "linear" for number in range(10)} | {"norm": "layer_norm"}
+    assert find_classes(operators, [f"layers.{number}" for number in range(10)]) == {"linear": "all 10 calls of linear"}
+    assert find_classes(operators, [f"layers.{number}" for number in range(9)]) == {"linear": "9 of 10 calls of linear"}
+    assert find_classes(operators, ["layers.0", "layers.1"]) == {}
+    assert find_classes(operators, ["norm"]) == {}  # one call is no class
+
+
+def test_a_call_is_as_bad_as_its_worst_output():
+    good = decide(side(eta=1e-7), side(eta=1e-7))
+    bad = decide(side(eta=1e-7), side(eta=1e-3))
+    assert group_by_call([good, bad]) == {"a/linear.0": bad}
+
+
+def test_lines_stand_between_what_was_measured_of_correct_operators_and_of_faults():
+    assert 5.5 < lines.INTRODUCED < 29
+    assert 34 < lines.INTRODUCED_MATMUL < 170
+    assert lines.RESIDUE > 2.1
