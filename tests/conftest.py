@@ -33,10 +33,11 @@ def warm_agents(warm_server, monkeypatch):
 
 @pytest.fixture(scope="session", autouse=True)
 def own_interpreter_answers_once():
-    """Ask this interpreter once what is installed, not at every stage of every run."""
+    """Ask this interpreter once what is installed, not at every stage of every run and in every dump."""
     from precflow.sides import interpreter
 
     interpreter.subprocess = warm.OneAnswer()
+    warm.list_packages_once()
     yield
     interpreter.subprocess = subprocess
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -272,6 +273,34 @@ def _import_everything():
     templates = importlib.import_module("precflow.report.templating").load_templates()
     for name in templates.list_templates(extensions=["j2"]):
         templates.get_template(name)
+    _fill_caches()
+
+
+def _fill_caches():
+    """Do once what each judge and agent would do again: read what is shipped, and list what is installed."""
+    compose = importlib.import_module("precflow.config.composition").compose
+    with contextlib.suppress(importlib.import_module("precflow.errors").PrecflowError):  # of the user's own files
+        compose(["+recipe=sd_text_encoder", "+emulate=reorder"])
+        compose(["+recipe=minilm", "capture=escalating"])
+    for of_agent in (True, False):
+        importlib.import_module("precflow.run.steps").digest_own_code(of_agent=of_agent)
+    list_packages_once()
+    importlib.import_module("precflow.agent.session.environment").list_packages()
+
+
+def list_packages_once():
+    """Have this process, and those forked from it, list what is installed once: that takes 0.3 s, and every dump asks."""
+    environment = importlib.import_module("precflow.agent.session.environment")
+    list_packages, known = environment.list_packages, {}
+
+    def list_known_packages():
+        folders = [folder for folder in sys.path if any(Path(folder).glob("*-info"))]
+        asked = (importlib.metadata.distributions, *folders)
+        if asked not in known:
+            known[asked] = list_packages()
+        return dict(known[asked])
+
+    environment.list_packages = list_known_packages
 
 
 def _adopt_orphans():
