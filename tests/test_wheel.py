@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("wheel")  # it is built and installed once
 ROOT = Path(__file__).parents[1]
 
 
@@ -35,11 +36,11 @@ def wheel(tmp_path_factory):
 def fresh(wheel, tmp_path_factory):
     """A new virtual environment with the wheel in it; its dependencies are found where this one has them."""
     home = tmp_path_factory.mktemp("fresh")
-    venv.create(home, with_pip=True)
+    venv.create(home)
     site = next(home.glob("lib/python*/site-packages"))
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    pip = [home / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--force-reinstall", wheel]
-    subprocess.run(pip, check=True)
+    pip = [sys.executable, "-m", "pip", "--python", home / "bin" / "python"]  # its own pip would take seconds to install
+    subprocess.run([*pip, "install", "--quiet", "--no-index", "--no-deps", "--force-reinstall", wheel], check=True)
     return home / "bin" / "precflow"
 
 
