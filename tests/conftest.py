@@ -15,6 +15,22 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # threads of several tests on the same 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks; after the hooks of folders, which are younger
+def pytest_collection_modifyitems(config, items):
+    """Hand out slow tests first and one by one, and the others by files: a message for each takes longer than most of them."""
+    if getattr(config.option, "loadgroup", False):
+        for item in items:
+            if not is_slow(item):
+                item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.stem}"))
+        items.sort(key=lambda item: not is_slow(item))
+
+
+def is_slow(item):
+    """Tell whether a test is marked as slow or belongs to a group that shares something slow."""
+    group = item.get_closest_marker("xdist_group")
+    return item.get_closest_marker("slow") is not None or (group is not None and "/" not in group.args[0])
+
+
 @pytest.fixture(scope="session")
 def warm_server():
     """Return a server that runs ``precflow`` and its agents in forks of a process that has imported everything."""
