@@ -106,7 +106,8 @@ def _matrix_operators(product: Product) -> dict[Any, Operator]:
         return product(left, right).to(left.dtype)
 
     def addmm(_: Any, bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-        return (beta * bias.float() + alpha * product(left, right)).to(left.dtype)
+        made = alpha * product(left, right)
+        return (made + beta * bias.float() if beta else made).to(left.dtype)  # with beta 0 the bias may be unwritten memory
 
     def convolution(func: Any, given: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
         stride, padding, dilation, transposed, _, groups = rest
@@ -287,7 +288,7 @@ def _unfused(_: torch.Generator) -> dict[Any, Operator]:
     """Return a linear layer that rounds its product before the bias is added, and a softmax by blocks that rescales."""
 
     def addmm(_: Any, bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-        return beta * bias + alpha * (left @ right)
+        return beta * bias + alpha * (left @ right) if beta else alpha * (left @ right)
 
     def softmax(_: Any, given: Tensor, dim: int, half_to_float: bool) -> Tensor:  # noqa: FBT001  the schema of the operator
         largest, total = None, None

@@ -48,11 +48,12 @@ def measure(call: Call, wrong: Any) -> Effect:
     with torch.no_grad():
         exact, plain = first_tensor(_in_double(call).run()), first_tensor(call.run())
         scale = first_tensor(_of_magnitudes(call).run()) if canonical(call.func) in _CANCELLING else exact
-    return compare(exact, plain, first_tensor(wrong).detach(), scale, matmul=canonical(call.func) in MATMULS)
+    return compare(exact, plain, first_tensor(wrong), scale, matmul=canonical(call.func) in MATMULS)
 
 
 def compare(exact: torch.Tensor, plain: torch.Tensor, wrong: torch.Tensor, scale: torch.Tensor, *, matmul: bool) -> Effect:
     """Compare a wrong and a plain result with the exact one; integers and other shapes are infinitely wrong if they differ."""
+    exact, plain, wrong, scale = (one.detach() for one in (exact, plain, wrong, scale))
     if wrong.shape != exact.shape or wrong.dtype not in DIGITS or plain.dtype not in DIGITS:
         same = wrong.shape == plain.shape and torch.equal(wrong, plain)
         return Effect(0.0 if same else float("inf"), 0.0 if same else float("inf"), matmul)

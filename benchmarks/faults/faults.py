@@ -36,6 +36,7 @@ class Site(NamedTuple):
         halves: It joins two tensors of one shape.
         by_sample: Its mask is not the same for all samples.
         strided: Its second tensor is no contiguous one.
+        weighted: It has a weight, as some norms have and some have not.
     """
 
     name: CallName
@@ -47,6 +48,7 @@ class Site(NamedTuple):
     halves: bool
     by_sample: bool
     strided: bool
+    weighted: bool
 
     @classmethod
     def of(cls, name: CallName, call: Call, owner: torch.nn.Module | None) -> Site:
@@ -60,8 +62,9 @@ class Site(NamedTuple):
         halves = pair and first[0].shape == first[1].shape
         masks = [value for value in call.args if is_mask(value)]
         by_sample = bool(masks) and not torch.equal(masks[0], masks[0][:1].expand_as(masks[0]))
+        weighted = isinstance(call.given(2, "weight"), Tensor)
         strided = len(tensors) > 1 and not tensors[1].is_contiguous()
-        return cls(name, shape, type(owner).__name__, bool(masks), scalar, grad, halves, by_sample, strided)
+        return cls(name, shape, type(owner).__name__, bool(masks), scalar, grad, halves, by_sample, strided, weighted)
 
 
 @dataclass(frozen=True)
@@ -451,14 +454,14 @@ def rms_norm_epsilon(call: Call, size: float) -> Tensor:
     return call.run() + size
 
 
-@kind("norm and activation", _NORM)
+def _has_weight(site: Site) -> bool:
+    return site.weighted and _NORM(site)
+
+
+@kind("norm and activation", _has_weight)
 def norm_without_weight(call: Call, _: float) -> Tensor:
     """The weight of a norm is not applied."""
-    return call.replaced(2, "weight", torch.ones_like(call.given(2, "weight"))).run() if _has_weight(call) else call.run()
-
-
-def _has_weight(call: Call) -> bool:
-    return isinstance(call.given(2, "weight"), Tensor)
+    return call.replaced(2, "weight", torch.ones_like(call.given(2, "weight"))).run()
 
 
 @kind("norm and activation", operators("layer_norm"), "PF211")

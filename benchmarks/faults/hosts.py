@@ -16,6 +16,8 @@ from torch import nn
 from torch.nn import functional
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 Inputs = dict[str, Any]
 Variant = Mapping[str, str]  # another implementation of a part, such as {"attention": "sdpa"}
 
