@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
-from precflow.agent.contract import parse_identity
+from precflow.agent import request as requests
+from precflow.agent.contract import REQUEST_SCHEMA, parse_identity
+from precflow.agent.events import Events
+from precflow.agent.replay.evaluate import evaluate
 from precflow.config.composition import compose
 from precflow.diagnosis.findings import Suspect
 from precflow.run.jobs import make_job
+from precflow.stages import introduced
 from precflow.stages.advise import read_findings
 from precflow.stages.artifacts import cache_reads
-from precflow.stages.judge import read_judged, read_verdict
-from precflow.stages.localize import read_region
-from precflow.stages.passes import latest
+from precflow.stages.job import Job
 from precflow.stages.registry import instances
 
 
@@ -39,6 +43,8 @@ class Said:
         named: The suspects, most suspect first.
         findings: Rule, certainty and place of each finding, best first.
         ratio: Largest share of its limit that a record uses; above 1 fails.
+        introduced: Largest share of its line that an operator's own error uses; above 1 is a fault.
+        evaluated: Number of outputs that were computed again in float64.
         blind: Share of the compared records whose limit could not fail.
         seconds: Time of the diagnosis, without capture and without writing the report.
     """
@@ -47,6 +53,8 @@ class Said:
     named: tuple[Named, ...]
     findings: tuple[tuple[str, str, str], ...]
     ratio: float
+    introduced: float
+    evaluated: int
     blind: float
     seconds: float
 
@@ -54,7 +62,8 @@ class Said:
 def diagnose(reference: Path, target: Path, folder: Path) -> Said:
     """Run recipe ``compare_dumps`` in this process, without its report, and return what its stages say.
 
-    A floor of noise that the recipe measures or is given belongs here too, so that nothing but dumps is told.
+    A floor of noise that the recipe measures or is given belongs here too, so that nothing but dumps is told. Operators are
+    evaluated in this process, because an agent of its own would spend seconds on importing torch.
 
     Args:
         reference: Dump of the reference.
@@ -66,7 +75,7 @@ def diagnose(reference: Path, target: Path, folder: Path) -> Said:
     sides = [f"reference.dump={reference.absolute()}", f"target.dump={target.absolute()}"]
     job = make_job(compose(["+recipe=compare_dumps", *sides]), command="precflow +recipe=compare_dumps")
     made: dict[str, Path] = {}
-    with cache_reads():
+    with cache_reads(), mock.patch.object(introduced, "_ask_agent", _evaluate_here):
         for stage in instances(job.config):
             if stage.name == "report":
                 continue
@@ -77,15 +86,22 @@ def diagnose(reference: Path, target: Path, folder: Path) -> Said:
         return _read(made, seconds)
 
 
+def _evaluate_here(_: Job, folder: Path) -> None:
+    """Do what an agent does when it is asked to evaluate."""
+    request = {"schema": REQUEST_SCHEMA, "action": "evaluate", "side": "reference", "output": str(folder), "device": ["cpu"]}
+    evaluate(requests.parse(request), Events(io.StringIO()))
+
+
 def _read(made: dict[str, Path], seconds: float) -> Said:
-    verdict = read_verdict(latest(made, "judge"))
-    judged = read_judged(latest(made, "judge"))
-    findings = read_findings(made["advise"])
+    judged, verdict, region = introduced.read_conclusion(made)
+    errors = introduced.read_introduced(made)
     return Said(
         verdict.verdict,
-        tuple(dict.fromkeys(map(name_of, read_region(latest(made, "localize")).suspects))),
-        tuple((finding.rule, finding.certainty, finding.where) for finding in findings),
+        tuple(dict.fromkeys(map(name_of, region.suspects))),
+        tuple((finding.rule, finding.certainty, finding.where) for finding in read_findings(made["advise"])),
         max([one.ratio for one in judged if one.status in {"pass", "fail"}], default=0.0),
+        max([one.share for one in errors], default=0.0),
+        len(errors),
         1 - verdict.could_fail / max(verdict.compared, 1),
         seconds,
     )

@@ -58,8 +58,8 @@ def is_true(named: Sequence[Any], fault: Line) -> bool:
 
 
 def is_locatable(fault: Line) -> bool:
-    """Return whether a fault stands at a call: other inputs and weights from another file stand before all of them."""
-    return bool(fault["calls"]) or KINDS[fault["kind"]].of == "optimizer"
+    """Return whether a fault stands at a call: other inputs and other weights stand before all of them."""
+    return KINDS[fault["kind"]].of not in {"weights", "inputs"}
 
 
 def score(line: Line, named: Sequence[Any]) -> dict[str, Any]:
@@ -240,7 +240,8 @@ def _method_cells(method: str, faults: Sequence[Line], controls: Sequence[Line])
 
 
 def _controls_table(lines: Sequence[Line]) -> str:
-    rows = ["| type | control | runs | alarms | inconclusive | largest ratio to a limit | blind |", "|---|---|" + "--:|" * 5]
+    rows = ["| type | control | runs | alarms | inconclusive | largest ratio to a limit | to a line | blind |"]
+    rows.append("|---|---|" + "--:|" * 6)
     groups: dict[tuple[str, str], list[Line]] = defaultdict(list)
     for line in lines:
         groups[line["dtype"], line["control"]].append(line)
@@ -251,6 +252,7 @@ def _controls_table(lines: Sequence[Line]) -> str:
             str(sum(map(detected, some))),
             str(sum(one["verdict"] == "inconclusive" for one in said)),
             f"{max(one['ratio'] for one in said):.2g}",
+            f"{max(one['introduced'] for one in said):.2g}",
             f"{100 * statistics.mean(one['blind'] for one in said):.0f} %",
         ]
         rows.append(f"| {dtype} | {control} | " + " | ".join(cells) + " |")
