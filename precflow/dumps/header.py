@@ -189,6 +189,7 @@ class _CaptureSection:
     rules: tuple[dict[str, Any], ...] = ()
     budget: Count = 0
     keep_last: Count = 0
+    weights: str = ""
     unmatched: tuple[Count, ...] = ()
 
 

@@ -12,7 +12,7 @@ from precflow.config.vocabulary import ESCALATING
 
 CaptureRules = Sequence[Mapping[str, Any]]
 
-_OF_CAPTURE = tuple("level phase scope step rank detail rules budget keep_last fine".split())  # these change a dump
+_OF_CAPTURE = tuple("level phase scope step rank detail rules budget keep_last fine weights".split())  # these change a dump
 _FIRST_DETAIL, _SECOND_DETAIL = "sketch", "tensors"  # of escalating capture: of everything, then of the suspect region
 _NO_FAULT: Mapping[str, Any] = {"name": "", "rules": []}
 _OF_WORKLOAD = ("model", "inputs", "loss", "optimizer", "mode")

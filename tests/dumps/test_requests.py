@@ -51,6 +51,7 @@ def test_faults_belong_to_the_target(config):
         {"capture": Capture(scope=("encoder.*",))},
         {"capture": Capture(rules=(CaptureRule(match=("encoder.*",), detail="none"),))},
         {"capture": Capture(keep_last=2)},
+        {"capture": Capture(weights="left_out")},
         {"target": Side(device=("npu", "emulated"), dtype="float32")},
         {"workload": Workload(model={"_target_": "toy.build", "width": 5})},
         {"emulate": Emulate(name="scaled_linear", rules=({**RULES[0], "factor": 2.0},))},
