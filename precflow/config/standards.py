@@ -20,6 +20,8 @@ from precflow.config.units import parse_share
 from precflow.errors import PrecflowError, Problem
 from precflow.metrics import METRICS
 
+CALIBRATED = "calibrated"  # the standard whose limits are measured: a run that names it has a stage `noise`
+
 _KEYS = ("title", "source", "limits")
 _FINEST_FIRST = ("float64", "float32", "float16", "bfloat16")
 _TEAM: ContextVar[tuple[Path, ...]] = ContextVar("folders of a team's standards", default=())

@@ -17,7 +17,19 @@ SEEDED = "seeded"  # what shipped workloads take in place of a file of weights
 _OF_FILES = frozenset("weights tokenizer path file folder directory dir checkpoint".split())
 
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
-_STAGES = ("environment", "dump", "determinism", "compare", "judge", "localize", "region", "introduced", "advise", "report")
+_STAGES = (
+    "environment",
+    "dump",
+    "noise",
+    "determinism",
+    "compare",
+    "judge",
+    "localize",
+    "region",
+    "introduced",
+    "advise",
+    "report",
+)
 
 WORDS = {
     "Workload.mode": ("eval", "train"),

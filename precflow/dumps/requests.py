@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from precflow.agent.contract import NONE, REQUEST_SCHEMA
+from precflow.agent.contract import LEFT_OUT, NOISES, NONE, REQUEST_SCHEMA
 from precflow.config.schema import RunConfig, Side, plain
 from precflow.config.vocabulary import ESCALATING
 
@@ -43,6 +43,40 @@ def describe_side(config: RunConfig, side: str, *, region: CaptureRules | None =
             **({} if region is None else {"repeat": False}),  # it is compared with the first pass instead
         },
         "capture": _capture(config, region),
+    }
+
+
+def describe_noise(config: RunConfig, dtype: str) -> dict[str, Any]:
+    """Return the part of a request for disturbed runs of the reference that their noise floor depends on.
+
+    Args:
+        config: The composed recipe.
+        dtype: Element type of the target: floors are those of the type that the limits are for.
+    """
+    described = describe_side(config, "reference")
+    determinism = {**described["determinism"], "repeat": False}
+    capture = {**described["capture"], "weights": LEFT_OUT}
+    return {**described, "dtype": dtype, "determinism": determinism, "capture": capture, "noises": list(NOISES)}
+
+
+def noise_request(  # noqa: PLR0913  each is a fact of its own, and all but two go by name
+    config: RunConfig,
+    output: Path,
+    *,
+    dtype: str,
+    ci: bool,
+    declared_key: str,
+    trusted: Sequence[str],
+    import_paths: Sequence[str],
+) -> dict[str, Any]:
+    """Return the request for disturbed runs of the reference; see :func:`dump_request` for the arguments."""
+    return {
+        **_common(config, "reference", output, ci=ci),
+        **describe_noise(config, dtype),
+        "action": "noise",
+        "declared": declared_key,
+        "trusted": list(trusted),
+        "import_paths": [str(path) for path in import_paths],
     }
 
 

@@ -14,7 +14,7 @@ from precflow.run.jobs import make_job
 from precflow.run.sizes import describe_sizes, estimate_sizes
 from precflow.run.steps import Agenda, RunFolder, Step, locate_run, resolve
 from precflow.run.store import Sealed
-from precflow.stages import region
+from precflow.stages import noise, region
 from precflow.stages.job import Job
 from precflow.stages.registry import escalates
 
@@ -79,6 +79,8 @@ def build_plan(composed: Composed, *, sizes: bool = False, say: Callable[[str], 
     agenda = Agenda(job, where)
     for stage in agenda:
         step = resolve(stage, job, where, done)
+        if step.state == "missing" and stage.name == noise.NAME:
+            agenda.forgo_floors()
         if step.sealed:  # as in a run: a region that is kept from before may say that no second pass is needed
             done[stage.name] = step.sealed
             agenda.learn(stage, step.sealed)

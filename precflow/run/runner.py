@@ -28,7 +28,7 @@ from precflow.run.next_command import command_for_side
 from precflow.run.steps import Agenda
 from precflow.run.store import Sealed, explain_disk_errors, mark_used
 from precflow.sides.launch import Agents
-from precflow.stages import region
+from precflow.stages import noise, region
 from precflow.stages.artifacts import cache_reads
 from precflow.stages.introduced import read_conclusion
 from precflow.stages.job import Job
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from precflow.config.composition import Composed
 
 
+_NO_FLOORS = "the store has no noise floor of this reference: fixed limits apply"
 _LATER = "the second pass is to be made where the {} runs"
 
 
@@ -121,10 +122,13 @@ def _make_stages(
     for stage in agenda:
         step = steps.resolve(stage, job, where, done)
         if step.state == "missing":
-            if not agenda.postpone(stage):
+            if stage.name == noise.NAME:
+                agenda.forgo_floors()
+            elif not agenda.postpone(stage):
                 raise steps.missing_side_error(step, command_for_side(job, stage.side))
-            tell.done(stage.label, stage.side, "skipped", 0.0, _LATER.format(stage.side))
-            job = replace(job, stages=(*job.stages, (stage.name, "skipped", 0.0, _LATER.format(stage.side))))
+            why = _NO_FLOORS if stage.name == noise.NAME else _LATER.format(stage.side)
+            tell.done(stage.label, stage.side, "skipped", 0.0, why)
+            job = replace(job, stages=(*job.stages, (stage.name, "skipped", 0.0, why)))
             continue
         if step.state == "run" and not step.key:
             raise ConfigError(f"stage {stage.name} needs {step.because}, which is not in stages=[...] and was never made")

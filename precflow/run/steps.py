@@ -20,8 +20,10 @@ from precflow.config.schema import RunConfig
 from precflow.errors import ConfigError, StoreError
 from precflow.run.manifest import Manifest
 from precflow.run.store import Sealed, Store
-from precflow.stages import region, registry
+from precflow.stages import noise, region, registry
 from precflow.stages.job import Job, Stage
+
+_TRAVELS = frozenset(["dump", noise.KIND])  # kinds of stages that the machine of the other side finds in the store
 
 # Hex digits of the two parts of a key. Another machine finds a dump by the first part alone.
 _DECLARED_DIGITS = 10
@@ -74,6 +76,7 @@ class Agenda:
     def __init__(self, job: Job, where: RunFolder) -> None:
         self._config = job.config
         self._target_made = is_target_made(job, where)
+        self._floors = True
         self._left = deque(select_stages(job.config, target_made=self._target_made))
         self.postponed: list[Stage] = []
 
@@ -99,9 +102,16 @@ class Agenda:
         self._drop_second_pass(keep=[other for other in self._left if other.scope_needs])
         return True
 
+    def forgo_floors(self) -> None:
+        """Go on without the noise floor, which the machine of the reference has not measured: fixed limits apply."""
+        self._floors = False
+        left = {stage.name for stage in self._left}
+        every = select_stages(self._config, target_made=self._target_made, floors=False)
+        self._left = deque(stage for stage in every if stage.name in left)
+
     def _drop_second_pass(self, keep: Sequence[Stage] = ()) -> None:
         # The stages behind the region come from a new selection: without a second pass `advise` and `report` have other needs.
-        first_pass = select_stages(self._config, second_pass=False, target_made=self._target_made)
+        first_pass = select_stages(self._config, second_pass=False, target_made=self._target_made, floors=self._floors)
         names = [stage.name for stage in first_pass]
         self._left = deque([*keep, *first_pass[names.index(region.NAME) + 1 :]])
 
@@ -122,7 +132,9 @@ def locate_run(config: RunConfig) -> RunFolder:
     return RunFolder(folder=folder, store=Store(root), manifest=Manifest(folder))
 
 
-def select_stages(config: RunConfig, *, second_pass: bool = True, target_made: bool = False) -> list[Stage]:
+def select_stages(
+    config: RunConfig, *, second_pass: bool = True, target_made: bool = False, floors: bool = True
+) -> list[Stage]:
     """Return the stage instances of this run, each after those that it needs.
 
     A side that does not run here contributes its dump only; with the reference alone there is nothing to judge yet.
@@ -132,9 +144,10 @@ def select_stages(config: RunConfig, *, second_pass: bool = True, target_made: b
         second_pass: Whether the region asks for a second pass; ``True`` until that is known.
         target_made: The target was recorded elsewhere already (see :func:`is_target_made`), so a run of the reference alone
             can judge.
+        floors: See :func:`precflow.stages.registry.instances`.
     """
-    every = registry.instances(config, second_pass=second_pass)
-    here = [stage for stage in every if not stage.side or stage.side in config.sides or stage.kind == "dump"]
+    every = registry.instances(config, second_pass=second_pass, floors=floors)
+    here = [stage for stage in every if not stage.side or stage.side in config.sides or stage.kind in _TRAVELS]
     # With the reference alone there is nothing to compare with yet: the run on the target's machine compares and judges.
     if tuple(config.sides) == ("reference",) and not config.target.dump and not target_made:
         here = [stage for stage in here if stage.side == "reference" and not stage.scope_needs]
@@ -172,7 +185,7 @@ def resolve(stage: Stage, job: Job, where: RunFolder, done: Mapping[str, Sealed]
         where: Run folder and store.
         done: Finished instances by name; what a stage needs and is not among them has to run first.
     """
-    elsewhere = stage.side and stage.side not in job.config.sides and stage.kind == "dump" and not job.side(stage.side).dump
+    elsewhere = stage.side and stage.side not in job.config.sides and stage.kind in _TRAVELS and not job.side(stage.side).dump
     # A dump that another machine makes is only looked up here. Its environment is not needed for that, but the region is: it
     # belongs to what was declared.
     waiting = next((name for name in (stage.scope_needs if elsewhere else stage.needs) if name not in done), "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from precflow.config.schema import RunConfig
 from precflow.config.vocabulary import ESCALATING
 from precflow.stages import (
@@ -13,6 +15,7 @@ from precflow.stages import (
     introduced,
     judge,
     localize,
+    noise,
     region,
     report,
     second_dump,
@@ -28,7 +31,16 @@ SECOND = (
     judge.SECOND,
     localize.SECOND,
 )
-NAMES = ("environment", "dump", *(stage.name for stage in FIRST), region.NAME, introduced.NAME, "advise", "report")
+NAMES = (
+    "environment",
+    "dump",
+    noise.KIND,
+    *(stage.name for stage in FIRST),
+    region.NAME,
+    introduced.NAME,
+    "advise",
+    "report",
+)
 
 
 def escalates(config: RunConfig) -> bool:
@@ -36,7 +48,7 @@ def escalates(config: RunConfig) -> bool:
     return config.capture.detail == ESCALATING and (not config.stages or region.NAME in config.stages)
 
 
-def instances(config: RunConfig, *, second_pass: bool = True) -> list[Stage]:
+def instances(config: RunConfig, *, second_pass: bool = True, floors: bool = True) -> list[Stage]:
     """Return the recipe's stage instances, each after those that it needs.
 
     A side with ``dump=PATH`` has its evidence already and runs nothing.
@@ -45,6 +57,7 @@ def instances(config: RunConfig, *, second_pass: bool = True) -> list[Stage]:
         config: The recipe.
         second_pass: Whether the region asks for a second pass; ``True`` until that is known. Without meaning for a recipe that
             does not escalate.
+        floors: The noise floor is measured if the recipe says so; ``False`` if it was to come from another machine and did not.
     """
     probes = [environment.stage(side) for side in ("reference", "target") if not getattr(config, side).dump]
     dumps = [
@@ -59,4 +72,10 @@ def instances(config: RunConfig, *, second_pass: bool = True) -> list[Stage]:
         advise.stage(escalating=escalating, second_pass=both, evaluates=evaluates),
         report.stage(escalating=escalating, second_pass=both, evaluates=evaluates),
     ]
-    return [*probes, *dumps, *FIRST, *passes, *last]
+    if not (floors and noise.is_planned(config)):
+        return [*probes, *dumps, *FIRST, *passes, *last]
+    return [*probes, *dumps, noise.STAGE, *map(_use_floors, [*FIRST, *passes]), *last]
+
+
+def _use_floors(stage: Stage) -> Stage:
+    return replace(stage, needs=(*stage.needs, noise.NAME)) if stage.kind == judge.STAGE.name else stage

@@ -1,0 +1,105 @@
+"""The noise floor of every record: how far rounding alone carries in this model.
+
+The reference's workload was run again with disturbances as small as rounding (see ``precflow/agent/session/noise.py``). The
+floor of a record is the largest difference that any of them made to it, in each of the metrics below. A correct other device
+stays within a small multiple of it, and standard ``calibrated`` takes that multiple as the limit.
+
+A record of few elements is a lottery: a loss may happen to come out right although everything that it was computed from is
+off. So a small record has at least the floor of its inputs, and small records with the same content have the same floor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from precflow.comparison.measure import Measure
+from precflow.dumps.reader import Dump
+from precflow.dumps.records import Call, Record
+
+METRICS = ("relative_l2", "worst_row_error", "max_rms_error")
+"""Metrics that floors are measured in: of the whole tensor, its worst row, and its worst element."""
+
+_FEW = 64  # elements below which a record is small
+
+_Numbers = Mapping[str, float]
+_Source = tuple[int, int, int, str]  # step, rank and order of a call, and the index of its output
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The noise floor of one record.
+
+    Attributes:
+        record: Identity text.
+        metrics: Metric -> floor; metrics that the dumps kept too little for are absent.
+        noises: Metric -> the disturbance that made the largest difference, or ``inputs``.
+    """
+
+    record: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    noises: Mapping[str, str] = field(default_factory=dict)
+
+
+def gather_floors(reference: Dump, measured: Mapping[str, Sequence[Measure]]) -> list[Floor]:
+    """Return the floor of every record that was compared, in the reference's order.
+
+    Args:
+        reference: Dump of the reference.
+        measured: Disturbance -> the measures of its dump against the reference's.
+    """
+    found: dict[str, dict[str, tuple[float, str]]] = defaultdict(dict)
+    for noise, measures in measured.items():
+        for measure in measures:
+            if measure.join == "paired" and measure.judged and not measure.movement:
+                _keep_larger(found[measure.record], {name: (value, noise) for name, value in _list_values(measure)})
+    _pool(reference.calls(), found)
+    return [
+        Floor(record, {name: value for name, (value, _) in each.items()}, {name: noise for name, (_, noise) in each.items()})
+        for record, each in found.items()
+        if each
+    ]
+
+
+def _list_values(measure: Measure) -> Iterable[tuple[str, float]]:
+    """Yield the metrics of a measure; of one that two sketches estimate, the largest value that they allow."""
+    for name in METRICS:
+        if name in measure.metrics:
+            value = measure.ranges[name][1] if name in measure.ranges else measure.metrics[name]
+            yield name, math.inf if math.isnan(value) else value
+
+
+def _keep_larger(kept: dict[str, tuple[float, str]], others: Mapping[str, tuple[float, str]]) -> None:
+    for name, other in others.items():
+        if name not in kept or other[0] > kept[name][0]:
+            kept[name] = other
+
+
+def _pool(calls: Iterable[Call], found: dict[str, dict[str, tuple[float, str]]]) -> None:
+    """Raise the floors of small records to those of their inputs, in order of execution."""
+    leaving: dict[_Source, dict[str, tuple[float, str]]] = {}  # what each output hands on, movement included
+    small: dict[tuple[str, tuple[int, ...]], list[dict[str, tuple[float, str]]]] = defaultdict(list)
+    for call in calls:
+        arriving: dict[str, tuple[float, str]] = {}
+        for record in call.inputs:
+            if record.source is not None:
+                source = leaving.get((call.step, call.rank, *record.source), {})
+                _keep_larger(arriving, {name: (value, "inputs") for name, (value, _) in source.items()})
+        for record in call.outputs:
+            own = found.get(record.text)
+            if own and math.prod(record.shape) < _FEW:
+                _keep_larger(own, {name: arriving[name] for name in own if name in arriving})
+                small[_content(record)].append(own)
+            leaving[call.step, call.rank, call.order, record.index] = arriving if own is None else own
+    for alike in small.values():
+        for each in alike[1:]:
+            _keep_larger(alike[0], each)
+        for each in alike[1:]:
+            _keep_larger(each, alike[0])
+
+
+def _content(record: Record) -> tuple[str, tuple[int, ...]]:
+    """Return a key that records with the same bits share; one that no other record has if the content is not known."""
+    return (record.known, record.shape) if record.known else (record.text, ())

@@ -1,0 +1,118 @@
+"""Stage ``noise.reference``: how far rounding alone carries, measured on the reference, for every record.
+
+The agent of the reference records its workload again with disturbances as small as rounding, in the target's element type. The
+largest difference of each record is its noise floor. The floors are all that the store keeps: they are small, travel to the
+machine of the target with the reference's dump, and do not depend on any limit.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from precflow import keys
+from precflow.agent.contract import FILLS, NOISE_FILE
+from precflow.comparison.compare import compare
+from precflow.comparison.executors.choose import choose
+from precflow.comparison.fused.summary import SUMMARY_VERSION
+from precflow.comparison.measure import Measure
+from precflow.comparison.user_metrics import DeclaredMetrics
+from precflow.config.schema import RunConfig
+from precflow.config.standards import CALIBRATED
+from precflow.dumps.reader import Dump
+from precflow.dumps.requests import describe_noise, noise_request
+from precflow.judgement.floors import Floor, gather_floors
+from precflow.stages import dump
+from precflow.stages.artifacts import read_lines, read_once, read_plain, write_lines
+from precflow.stages.dump import open_dump
+from precflow.stages.job import Job, Stage, StageResult, ask_agent
+
+KIND = "noise"
+NAME = f"{KIND}.reference"
+FLOORS_FILE = "floors.jsonl"
+
+
+def is_planned(config: RunConfig) -> bool:
+    """Tell whether a run measures the noise floor: a standard asks for it, and the reference's workload is run, not given."""
+    chosen = not config.stages or KIND in config.stages
+    return chosen and CALIBRATED in config.tolerance.standards and not config.reference.dump
+
+
+def read_floors(folder: Path) -> Mapping[str, Floor]:
+    """Return identity text -> floor; empty if the floors could not be measured."""
+    return read_once(_read_floors, folder / FLOORS_FILE)
+
+
+def _read_floors(path: Path) -> Mapping[str, Floor]:
+    return {floor.record: floor for floor in read_lines(path, Floor)}
+
+
+def read_problem(folder: Path) -> str:
+    """Return why the floors could not be measured, ``""`` if they were."""
+    return str(read_plain(folder / NOISE_FILE)["problem"])
+
+
+def _dtype(job: Job) -> str:
+    """Return the element type of the target; a dump that is given says in which one it was made."""
+    given = job.config.target.dump
+    of_dump = Dump.open(Path(given).expanduser(), allow_unsealed=True).header.dtype if given else ""
+    return of_dump or job.config.target.dtype
+
+
+def _declare(job: Job) -> Mapping[str, Any]:
+    plain = describe_noise(job.config, _dtype(job))
+    return {**plain, "workload": dump.replace_paths(plain["workload"]), "summary": SUMMARY_VERSION}
+
+
+def _locate(job: Job) -> Mapping[str, Any]:
+    return dump.locate("reference", job)
+
+
+def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+    request = noise_request(
+        job.config,
+        folder,
+        dtype=_dtype(job),
+        ci=job.ci,
+        declared_key=keys.digest(_declare(job)),
+        trusted=job.trusted,
+        import_paths=job.import_paths,
+    )
+    ask_agent(job, "reference", request, folder)
+    facts = read_plain(folder / NOISE_FILE)
+    if facts["problem"]:
+        write_lines(folder / FLOORS_FILE, [])
+        return StageResult(note=f"not measured: {facts['problem']}")
+    reference = open_dump(needs["dump.reference"])
+    measured: dict[str, list[Measure]] = {}
+    for name in facts["noises"]:
+        job.say(f"comparing the run with other {name}")
+        measured[name] = _compare(job, reference, Dump.open(folder / name))
+        shutil.rmtree(folder / name)  # of the dumps only the floors are kept
+    floors = gather_floors(reference, measured)
+    write_lines(folder / FLOORS_FILE, floors)
+    return StageResult(note=_describe(floors))
+
+
+def _compare(job: Job, reference: Dump, disturbed: Dump) -> list[Measure]:
+    """Compare a disturbed run with the reference as ``compare`` does it, without the user's own metrics."""
+    executor = choose(job.config.executor, DeclaredMetrics({}, job.trusted, job.import_paths))
+    return compare(reference, disturbed, executor=executor, constants=(*FILLS, *job.config.tolerance.fills))
+
+
+def _describe(floors: list[Floor]) -> str:
+    sizes = sorted(floor.metrics["relative_l2"] for floor in floors if "relative_l2" in floor.metrics)
+    middle = f", half of them below {sizes[len(sizes) // 2]:.2g} (relative_l2)" if sizes else ""
+    return f"floors of {len(floors)} records{middle}"
+
+
+STAGE = Stage(
+    name=NAME,
+    needs=("environment.reference", "dump.reference"),
+    declare=_declare,
+    make=_make,
+    locate=_locate,
+    side="reference",
+)
