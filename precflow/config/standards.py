@@ -22,7 +22,8 @@ from precflow.metrics import METRICS
 
 CALIBRATED = "calibrated"  # the standard whose limits are measured: a run that names it has a stage `noise`
 
-_KEYS = ("title", "source", "limits")
+_KEYS = ("title", "source", "noise", "limits")
+_NOISE_KEYS = ("times", "least")
 _FINEST_FIRST = ("float64", "float32", "float16", "bfloat16")
 _TEAM: ContextVar[tuple[Path, ...]] = ContextVar("folders of a team's standards", default=())
 
@@ -77,7 +78,10 @@ class StandardFile:
     Attributes:
         title: One line.
         source: Where the numbers come from.
-        limits: Element type -> metric -> limit. What cannot be read is left out, with a problem.
+        times: Element type -> how many times the noise floor a record may use; empty if the limits are not measured.
+        least: Metric -> the least floor, in half units in the last place of 1; only with ``times``.
+        limits: Element type -> metric -> limit. What cannot be read is left out, with a problem. In a standard with ``times``
+            they apply to records without a floor.
         problems: What is wrong so far.
     """
 
@@ -88,6 +92,7 @@ class StandardFile:
         for key in (key for key in document.data if key not in _KEYS):
             self.report((key,), f"no such key; a standard has {', '.join(_KEYS)}")
         self.title, self.source = self._read_line("title"), self._read_line("source")
+        self.times, self.least = self._read_noise()
         demanded = document.data.get("limits")
         if not isinstance(demanded, Mapping) or not demanded:
             self.report(("limits",), "expected element types such as float32, each with metrics and their limits")
@@ -106,6 +111,23 @@ class StandardFile:
             return value
         self.report((key,), "expected one line of text")
         return ""
+
+    def _read_noise(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
+        """Return ``times`` and ``least`` of section ``noise``, both empty if there is no such section."""
+        section = self._document.data.get("noise")
+        if section is None:
+            return {}, {}
+        if not isinstance(section, Mapping) or not all(isinstance(section.get(name), Mapping) for name in _NOISE_KEYS):
+            self.report(("noise",), f"expected {' and '.join(_NOISE_KEYS)}, each with names and their numbers")
+            return {}, {}
+        found: list[dict[str, float]] = []
+        for name in _NOISE_KEYS:
+            numbers = {str(key): self._read_limit(("noise", name, str(key)), value) for key, value in section[name].items()}
+            found.append({key: number for key, number in numbers.items() if number is not None})
+        times, least = found
+        for metric in (metric for metric in least if metric not in METRICS):
+            self.report(("noise", "least", metric), f"no such metric.{did_you_mean(metric, METRICS)}")
+        return times, {metric: number for metric, number in least.items() if metric in METRICS}
 
     def _read_limits(self, dtype: str, metrics: Any) -> Mapping[str, float]:
         """Return the limits for one element type."""

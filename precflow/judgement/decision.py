@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
@@ -12,6 +12,7 @@ from precflow.comparison.measure import Measure
 from precflow.config.schema import Tolerance
 from precflow.dumps.dtypes import coarsest
 from precflow.judgement.accepted import AcceptedDifferences
+from precflow.judgement.floors import MAIN_METRIC, Floor
 from precflow.judgement.limits import (
     Condition,
     Use,
@@ -41,6 +42,7 @@ CLASS_FAILURES = {  # counts of elements that fail a record whatever its limits 
     ),
 }
 _NONE: frozenset[Condition] = frozenset()
+_NO_METRICS: frozenset[str] = frozenset()
 
 
 class ZeroGradient(Enum):
@@ -67,29 +69,51 @@ class Terms:
         target_dtype: Floating point type of the target's run.
         standards: All of them must pass.
         tolerance: Plain limits and rules.
+        floors: Identity text -> noise floor. Standards that measure their limits hold a record without one to fixed limits.
     """
 
     reference_dtype: str
     target_dtype: str
     standards: Sequence[Standard]
     tolerance: Tolerance
-    _known: dict[tuple[str, int], Applicable] = field(default_factory=dict, compare=False, repr=False)  # by type and rule
+    floors: Mapping[str, Floor] = field(default_factory=dict)
+    _known: dict[tuple[str, int, frozenset[str]], Applicable] = field(default_factory=dict, compare=False, repr=False)
 
-    def conditions_for(self, dtype: str, rule: int) -> Applicable:
-        """Return the conditions of records of an element type that match a rule, given by its number; -1 for no rule.
+    def conditions_for(self, dtype: str, rule: int, floored: frozenset[str] = _NO_METRICS) -> Applicable:
+        """Return the conditions of records of one kind.
 
         A run has very many records and few kinds of them, so each kind's conditions are made once and shared.
+
+        Args:
+            dtype: Element type.
+            rule: Number of the rule that they match; -1 for none.
+            floored: Metrics that they have a noise floor in.
         """
-        if (dtype, rule) not in self._known:
-            common = [condition for standard in self.standards for condition in standard.limits.get(dtype, ())]
+        if (dtype, rule, floored) not in self._known:
+            common = [condition for standard in self.standards for condition in _choose_limits(standard, dtype, floored)]
             common += list_conditions(self.tolerance, "tolerance")
             chosen = self.tolerance.rules[rule] if rule >= 0 else None
             own = list_conditions(chosen, chosen.match, chosen.because) if chosen else []
             # A rule replaces the limits that it names and leaves all others in force.
             replaced = {find_metric(condition.metric).family for condition in own}
-            every = own + [condition for condition in common if find_metric(condition.metric).family not in replaced]
-            self._known[dtype, rule] = Applicable(every, frozenset(every))
-        return self._known[dtype, rule]
+            every = own + [condition for condition in common if not _is_replaced(condition, replaced)]
+            self._known[dtype, rule, floored] = Applicable(every, frozenset(every))
+        return self._known[dtype, rule, floored]
+
+
+def _choose_limits(standard: Standard, dtype: str, floored: frozenset[str]) -> Sequence[Condition]:
+    """Return the measured limits of a standard for records that have a floor, else its fixed ones."""
+    measured = standard.measured.get(dtype, ()) if MAIN_METRIC in floored else ()
+    return [condition for condition in measured if condition.metric in floored] or standard.limits.get(dtype, ())
+
+
+def _is_replaced(condition: Condition, families: Collection[str]) -> bool:
+    """Tell whether a rule sets another limit in place of this one.
+
+    The measured limits on the worst row and the worst element go with that on relative L2: a rule that allows a record 5 %
+    would otherwise be of no use.
+    """
+    return find_metric(condition.metric if condition.least is None else MAIN_METRIC).family in families
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +154,19 @@ def find_conditions(measure: Measure, terms: Terms) -> Applicable:
     """Return the conditions of a record: those of the first rule that matches, and all others on metrics it does not name."""
     rules = enumerate(terms.tolerance.rules)
     rule = next((number for number, rule in rules if matches(measure, rule.match, rule.phase)), -1)
-    return terms.conditions_for(deciding_dtype(measure, terms), rule)
+    return terms.conditions_for(deciding_dtype(measure, terms), rule, _find_floored(measure, terms.floors.get(measure.record)))
+
+
+def _find_floored(measure: Measure, floor: Floor | None) -> frozenset[str]:
+    """Return the metrics in which a record is held to its noise floor.
+
+    The worst row and the worst element count only where they are known exactly: bounds on them would leave most sketches
+    undecided.
+    """
+    if floor is None or MAIN_METRIC not in floor.metrics:
+        return _NO_METRICS
+    exact = measure.metrics.keys() - measure.ranges.keys()
+    return frozenset(name for name in floor.metrics if name == MAIN_METRIC or name in exact)
 
 
 def decide(measure: Measure, terms: Terms, accepted: AcceptedDifferences) -> Decision:
@@ -140,7 +176,9 @@ def decide(measure: Measure, terms: Terms, accepted: AcceptedDifferences) -> Dec
         return Decision(early)
     accepted.note(measure)  # before it is known to fail: an entry that matches a passing record is "not needed any more"
     applicable = find_conditions(measure, terms)
-    uses, unavailable = measure_uses(measure, applicable.conditions), find_unavailable(measure, applicable.conditions)
+    floor = terms.floors.get(measure.record)
+    uses = measure_uses(measure, applicable.conditions, floor.metrics if floor else {})
+    unavailable = find_unavailable(measure, applicable.conditions)
     decision = _decide_by_limits(measure, terms, uses, unavailable, accepted)
     decided = [use.condition for use in uses if not use.is_undecided]
     undecided = [*(use.condition for use in uses if use.is_undecided), *unavailable]
@@ -213,11 +251,14 @@ def _decide_by_limits(
         return Decision(replace(_pass_by_tightest(measure, undecided), status="undecided", reason="; ".join(reasons)))
     dtype = deciding_dtype(measure, terms)
     # A limit that nothing plausible could fail proves nothing by passing. A record with such limits alone counts as blind.
-    able_to_fail = [use for use in uses if not is_blind(use.condition.metric, use.condition.limit, dtype)]
+    blind = [use for use in uses if is_blind(use.condition.metric, use.limit, dtype)]
+    # Where rounding moves the tensor as a whole, the measured limits on its worst row and element prove nothing either.
+    drowned = any(use.floor is not None and use.condition.metric == MAIN_METRIC for use in blind)
+    able_to_fail = [use for use in uses if use not in blind and not (drowned and use.floor is not None)]
     judged = _pass_by_tightest(measure, able_to_fail or uses)
     if able_to_fail:
         return Decision(judged)
-    wide = ", ".join(dict.fromkeys(use.condition.text for use in uses))
+    wide = ", ".join(dict.fromkeys(_describe_limit(use) for use in uses))
     reason = f"its limits are so wide that nothing could fail: {wide}" if uses else "no limit applies to it"
     return Decision(replace(judged, status="blind", reason=reason))
 
@@ -227,7 +268,9 @@ def _fail(measure: Measure, uses: Sequence[Use], accepted: AcceptedDifferences) 
     judged = _pass_by_tightest(measure, uses)  # names the limit that is exceeded most
     failing = frozenset(use.condition for use in uses if use.fails)
     classes = find_class_failures(measure)
-    is_accepted, why = accepted.decide(measure, {condition.metric for condition in failing} | set(classes))
+    # An accepted difference of relative L2 covers the measured limits on the worst row and the worst element too.
+    metrics = {condition.metric if condition.least is None else MAIN_METRIC for condition in failing}
+    is_accepted, why = accepted.decide(measure, metrics | set(classes))
     if is_accepted:
         return Decision(replace(judged, status="accepted", reason=why))
     counted = [CLASS_FAILURES[name][measure.counts[name] > 1].format(measure.counts[name]) for name in classes]
@@ -242,13 +285,23 @@ def _pass_by_tightest(measure: Measure, uses: Sequence[Use]) -> Judged:
         return Judged(measure.record, "pass")
     most = max(uses, key=lambda use: use.share)
     condition = most.condition
-    return Judged(measure.record, "pass", condition.metric, most.value, condition.limit, most.share, condition.source)
+    return Judged(
+        measure.record, "pass", condition.metric, most.value, most.limit, most.share, condition.source, floor=most.floor
+    )
 
 
 def _describe_excess(use: Use) -> str:
-    limit, is_least = use.condition.limit, find_metric(use.condition.metric).at_least
+    limit, is_least = use.limit, find_metric(use.condition.metric).at_least
     bound = "at most " if is_least else "at least "  # even the bound nearest to the perfect value exceeds the limit
     name = f"{use.condition.metric} {'about ' if use.guessed else bound if use.bounded else ''}"
     if is_least:
         return f"{name}{use.value:.6g} is below its limit {limit:.6g} ({use.condition.source})"
-    return f"{name}{use.value:.3g} is {use.share:.3g} times its limit {limit:.3g} ({use.condition.source})"
+    floor = "" if use.floor is None else f", {use.condition.limit:.3g} times its noise floor"
+    return f"{name}{use.value:.3g} is {use.share:.3g} times its limit {limit:.3g}{floor} ({use.condition.source})"
+
+
+def _describe_limit(use: Use) -> str:
+    """Return a limit for a list of limits; of a measured one, what it was made of."""
+    if use.floor is None:
+        return use.condition.text
+    return f"{use.condition.metric} <= {use.limit:.3g} (rounding alone changes it by {use.floor:.2g})"

@@ -19,7 +19,8 @@ from precflow.comparison.measure import Measure
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
 
-METRICS = ("relative_l2", "worst_row_error", "max_rms_error")
+MAIN_METRIC = "relative_l2"
+METRICS = (MAIN_METRIC, "worst_row_error", "max_rms_error")
 """Metrics that floors are measured in: of the whole tensor, its worst row, and its worst element."""
 
 _FEW = 64  # elements below which a record is small

@@ -25,6 +25,7 @@ from precflow.judgement.coverage import (
     tally,
 )
 from precflow.judgement.decision import Decision, Terms, ZeroGradient, decide
+from precflow.judgement.floors import MAIN_METRIC, Floor
 from precflow.judgement.limits import Condition, list_conditions
 from precflow.judgement.patterns import matches
 from precflow.judgement.verdicts import Judged, Verdict
@@ -42,6 +43,8 @@ _GAPS = {
     "unpaired_reference": "the target lacks {} that the reference has",
     "unpaired_target": "the target has {} that the reference lacks",
 }
+_NO_FLOORS: Mapping[str, Floor] = {}
+_BY_LIMITS = frozenset({"pass", "fail", "blind", "accepted", "undecided"})
 _FROM_VALUES = frozenset({"fail", "nonfinite"})  # a side that does not repeat itself can cause these, but no other shape
 
 
@@ -56,6 +59,8 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     second_pass: bool = False,
     today: datetime.date,
     folders: Sequence[Path] = (),
+    floors: Mapping[str, Floor] = _NO_FLOORS,
+    without_floors: str = "",
 ) -> tuple[list[Judged], Verdict]:
     """Judge a run.
 
@@ -70,6 +75,8 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         second_pass: The measures are those after the second pass of escalating capture.
         today: Decides which accepted differences have expired.
         folders: Folders with standards besides the shipped ones.
+        floors: Identity text -> noise floor, for standards that measure their limits.
+        without_floors: Why there are none, in words.
 
     Returns:
         One status a measure, in the same order, and the verdict.
@@ -78,7 +85,8 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         ConfigError: A standard is not known or not usable.
     """
     loaded = [standards.load(name, folders) for name in config.tolerance.standards]
-    terms = Terms(reference_dtype, target_dtype, loaded, config.tolerance)
+    measuring = [standard.name for standard in loaded if standard.measured]
+    terms = Terms(reference_dtype, target_dtype, loaded, config.tolerance, floors if measuring else {})
     accepted = AcceptedDifferences(config.accepted, today)
     decisions = mark_zero_gradients(measures, [decide(measure, terms, accepted) for measure in measures])
     judged = [decision.judged for decision in decisions]
@@ -104,6 +112,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     ]
     warnings = [
         *accepted.warnings(),
+        *(_describe_missing_floors(rows, floors, measuring[0], without_floors) if measuring else ()),
         *_describe_idle_rules(measures, config.tolerance.rules),
         *blind_phases,
         *_describe_zero_gradients(decisions),
@@ -225,6 +234,18 @@ def _describe_idle_rules(measures: Sequence[Measure], rules: Sequence[ToleranceR
         for rule in rules
         if measures and not any(matches(measure, rule.match, rule.phase) for measure in measures)
     ]
+
+
+def _describe_missing_floors(rows: Rows, floors: Mapping[str, Floor], standard: str, why: str) -> list[str]:
+    """Say that records were held to fixed limits although a standard measures its limits."""
+    compared = [measure for measure, record in rows if record.status in _BY_LIMITS and not measure.equal]
+    lacking = [measure for measure in compared if MAIN_METRIC not in getattr(floors.get(measure.record), "metrics", ())]
+    if not lacking:
+        return []
+    if len(lacking) == len(compared):
+        return [f"no noise floor{f': {why}' * bool(why)}; the fixed limits of {standard} apply"]
+    first = f"first {lacking[0].name}"
+    return [f"{records_in_words(len(lacking))} without a noise floor, {first}: the fixed limits of {standard} apply"]
 
 
 def _describe_zero_gradients(decisions: Sequence[Decision]) -> list[str]:

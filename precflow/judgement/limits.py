@@ -7,7 +7,7 @@ statistics. Within a range a record fails only if even the best value fails, and
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from precflow.agent.contract import DETAIL_FACTS
@@ -16,26 +16,40 @@ from precflow.config.schema import Limits
 from precflow.dumps.dtypes import float_facts
 from precflow.metrics import LIMITED, find_metric
 
+_NO_FLOORS: Mapping[str, float] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A limit that a record must keep.
+    """A limit that a record must keep: a number, or a multiple of the record's noise floor.
 
     Attributes:
         metric: Name in ``METRICS``, or of the user's own.
-        limit: At most, or at least where the metric says so.
+        limit: At most, or at least where the metric says so; with ``least``, how many times the floor.
         source: A standard's name, ``tolerance``, or the pattern of a rule.
         because: Why a rule set it.
+        least: The least floor, which is the rounding of the element type; ``None`` for a limit that is a number.
     """
 
     metric: str
     limit: float
     source: str
     because: str = ""
+    least: float | None = None
+
+    def limit_for(self, floor: float | None) -> float:
+        """Return the limit for a record with this noise floor.
+
+        >>> Condition("relative_l2", 3.0, "calibrated", least=0.25).limit_for(0.5)
+        1.5
+        """
+        return self.limit if self.least is None else self.limit * max(floor or 0.0, self.least)
 
     @property
     def text(self) -> str:
-        """The condition as screens show it: ``cosine_similarity >= 0.999``."""
+        """The condition as screens show it: ``cosine_similarity >= 0.999``, ``relative_l2 <= 3 times its noise floor``."""
+        if self.least is not None:
+            return f"{self.metric} <= {self.limit:.6g} times its noise floor"
         return f"{self.metric} {'>=' if find_metric(self.metric).at_least else '<='} {self.limit:.6g}"
 
 
@@ -44,7 +58,9 @@ class Use:
     """How much of one limit a record uses.
 
     Attributes:
-        condition: The limit.
+        condition: The condition.
+        limit: Its limit for this record.
+        floor: Noise floor of the record in this metric; ``None`` for a limit that is not made of it.
         value: The metric: exact, the best guess, or, if only bounds are known, the bound nearest to the perfect value.
         share: Share of the limit that ``value`` uses; above 1 fails.
         best: The least share that the true value may use.
@@ -54,6 +70,8 @@ class Use:
     """
 
     condition: Condition
+    limit: float
+    floor: float | None
     value: float
     share: float
     best: float
@@ -112,20 +130,29 @@ def list_conditions(limits: Limits, source: str, because: str = "") -> list[Cond
     return [Condition(name, float(value), source, because) for name, value in values if value is not None]
 
 
-def measure_uses(measure: Measure, conditions: Iterable[Condition]) -> list[Use]:
-    """Return how much a record uses of each condition whose metric is known, even if only by bounds."""
+def measure_uses(measure: Measure, conditions: Iterable[Condition], floors: Mapping[str, float] = _NO_FLOORS) -> list[Use]:
+    """Return how much a record uses of each condition whose metric is known, even if only by bounds.
+
+    Args:
+        measure: The record.
+        conditions: The conditions.
+        floors: Metric -> noise floor of the record.
+    """
     uses = []
     for condition in conditions:
-        name, limit = condition.metric, condition.limit
+        name = condition.metric
+        floor = None if condition.least is None else floors.get(name, 0.0)
+        limit = condition.limit_for(floor)
         if name in measure.ranges:
             # The end nearest to the perfect value comes first: the lowest error, but the highest cosine_similarity.
             ends = sorted(measure.ranges[name], reverse=find_metric(name).at_least)
             best, worst = (ratio(name, end, limit) for end in ends)
             value, guessed = measure.metrics.get(name, ends[0]), name in measure.metrics
-            uses.append(Use(condition, value, ratio(name, value, limit), best, worst, guessed=guessed, bounded=not guessed))
+            share = ratio(name, value, limit)
+            uses.append(Use(condition, limit, floor, value, share, best, worst, guessed=guessed, bounded=not guessed))
         elif name in measure.metrics:
             share = ratio(name, measure.metrics[name], limit)
-            uses.append(Use(condition, measure.metrics[name], share, share, share))
+            uses.append(Use(condition, limit, floor, measure.metrics[name], share, share, share))
     return uses
 
 
@@ -137,7 +164,7 @@ def find_unavailable(measure: Measure, conditions: Iterable[Condition]) -> list[
 def describe_undecided(use: Use, measure: Measure) -> str:
     """Say what is known of an undecided condition, and why that is not enough."""
     low, high = measure.ranges[use.condition.metric]
-    limit = f"its limit {use.condition.limit:.3g} ({use.condition.source})"
+    limit = f"its limit {use.limit:.3g} ({use.condition.source})"
     kept = DETAIL_FACTS[measure.evidence].kept if measure.evidence else "what was kept"
     part = f" of {measure.share:.3g} of its elements" if measure.share < 1 else ""
     if use.guessed:

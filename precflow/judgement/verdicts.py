@@ -39,6 +39,7 @@ class Judged:
         ratio: How much of the limit is used; above 1 fails. For "at least" metrics ``(1 - value) / (1 - limit)``.
         standard: Where the limit comes from: a standard's name, ``tolerance``, or the pattern of a rule.
         reason: In words, for every status but ``pass``.
+        floor: Noise floor in ``metric`` that the limit was made of; ``None`` for a fixed limit.
     """
 
     record: str
@@ -49,6 +50,7 @@ class Judged:
     ratio: float = 0.0
     standard: str = ""
     reason: str = ""
+    floor: float | None = None
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,12 @@ def _bound_norms(measure: Measure) -> tuple[float, float] | None:
 
 
 def _fails_relatively(decision: Decision) -> bool:
-    return bool(decision.failed) and all(find_metric(condition.metric).is_relative for condition in decision.failed)
+    """Tell whether a record fails relative limits alone, and fixed ones: a measured limit knows what rounding does to it."""
+    return (
+        bool(decision.failed)
+        and decision.judged.floor is None
+        and all(find_metric(condition.metric).is_relative for condition in decision.failed)
+    )
 
 
 def _is_of_gradients(measure: Measure) -> bool:

@@ -17,6 +17,7 @@ from precflow.dumps.two_passes import TwoPasses
 from precflow.errors import StoreError
 from precflow.judgement.judge import judge
 from precflow.judgement.verdicts import STATUSES, VERDICTS, Judged, Verdict
+from precflow.stages import noise
 from precflow.stages.artifacts import read_lines, read_once, read_value, write_lines, write_value
 from precflow.stages.compare import read_measures
 from precflow.stages.determinism import read_reproduction
@@ -101,10 +102,22 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         second_pass=second("compare") in needs,
         today=_today(),
         folders=job.team.get("standard", ()),
+        floors=noise.read_floors(needs[noise.NAME]) if noise.NAME in needs else {},
+        without_floors=_explain_missing_floors(job, needs),
     )
     write_lines(folder / JUDGED_FILE, judged)
     write_value(folder / VERDICT_FILE, verdict)
     return StageResult(note=verdict.verdict)
+
+
+def _explain_missing_floors(job: Job, needs: Mapping[str, Path]) -> str:
+    """Say why there is no noise floor; ``""`` if there is one."""
+    if noise.NAME in needs:
+        problem = noise.read_problem(needs[noise.NAME])
+        return f"the disturbed runs of the reference failed ({problem})" if problem else ""
+    if job.config.reference.dump:
+        return "the reference is a given dump"
+    return "the store has none of this reference" if noise.is_planned(job.config) else "stages leaves noise out"
 
 
 def find_dtypes(reference: Dump | TwoPasses, target: Dump | TwoPasses, measures: Sequence[Measure]) -> tuple[str, str]:

@@ -31,4 +31,4 @@ def test_free_text_has_no_words():
 
 
 def test_standards_are_those_of_the_folder():
-    assert {"default", "allclose"} == set(vocabulary.allowed_words("Tolerance.standards"))
+    assert {"default", "allclose", "calibrated"} == set(vocabulary.allowed_words("Tolerance.standards"))
