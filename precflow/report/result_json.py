@@ -124,6 +124,7 @@ def _build_row(row: Row, columns: Sequence[str]) -> dict[str, Any]:
             "limit": make_strict(judged.limit),
             "ratio": make_strict(judged.ratio),
             "standard": judged.standard,
+            **({} if judged.floor is None else {"floor": make_strict(judged.floor)}),
         }
     shown = {metric: make_strict(measure.metrics[metric]) for metric in columns if metric in measure.metrics}
     limits = measure.ranges.get(judged.metric)

@@ -160,7 +160,8 @@ def _render_aligned(model: ReportModel, columns: int, amount: _Amount) -> list[s
     ]
     closest = highlights.find_closest_row(model)
     if closest is not None:
-        lines += _render_record("closest", closest, wording.used(closest.judged.ratio), columns)
+        behind = wording.used(closest.judged.ratio) + wording.describe_floor(closest.judged.floor)
+        lines += _render_record("closest", closest, behind, columns)
     for warning in model.verdict.warnings[:2]:
         lines += _render_labelled("warning", warning, columns)
     if model.findings:
@@ -189,7 +190,8 @@ def _render_misaligned(model: ReportModel, columns: int, amount: _Amount) -> lis
     lines += ["", *_render_labelled("records", records, columns, most=3)]
     worst = highlights.find_furthest_row(model)
     if worst is not None:
-        lines += _render_record("worst", worst, f"(limit {wording.number(worst.judged.limit)})", columns)
+        floor = wording.describe_floor(worst.judged.floor)
+        lines += _render_record("worst", worst, f"(limit {wording.number(worst.judged.limit)}{floor})", columns)
     return lines
 
 

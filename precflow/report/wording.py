@@ -160,6 +160,15 @@ def factor(ratio: float) -> str:
     return f"{number(ratio)} {_TIMES}"
 
 
+def describe_floor(floor: float | None) -> str:
+    """Return a record's noise floor behind its limit, ``""`` if its limit was not made of one.
+
+    >>> describe_floor(7.1e-7), describe_floor(None)
+    (', noise floor 7.1e-7', '')
+    """
+    return "" if floor is None else f", noise floor {number(floor)}"
+
+
 def used(ratio: float) -> str:
     """Return how much of a limit is used, as part of a sentence.
 

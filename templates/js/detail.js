@@ -21,7 +21,8 @@ const drawDetail = () => {
   const metrics = (row) => {
     const decides = word("metric", row);
     const limit = () => `${decides} ${decided(row) ? number(figure("value", row)) : "not decided"}, ` +
-      `limit ${data.atLeast.includes(decides) ? "at least" : "at most"} ${number(figure("limit", row))} (${word("standard", row)})` +
+      `limit ${data.atLeast.includes(decides) ? "at least" : "at most"} ${number(figure("limit", row))} (${word("standard", row)}` +
+      (data.columns.floor[row] === null ? ")" : `, noise floor ${number(figure("floor", row))})`) +
       (decided(row) ? `: ${used(figure("ratio", row))}` : "");
     const lines = Object.keys(data.metrics).filter((name) => metric(name, row) !== null).map((name) =>
       element("tr", { class: name === decides ? "deciding" : null }, head(name), element("td", { class: "figure" }, number(metric(name, row)))));
