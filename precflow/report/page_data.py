@@ -86,6 +86,7 @@ def build_page_data(model: ReportModel, every: Sequence[Row] | None = None) -> d
         "value": [round_number(row.judged.value) for row in model.rows],
         "limit": [round_number(row.judged.limit) for row in model.rows],
         "ratio": [round_number(row.judged.ratio) for row in model.rows],
+        "floor": [None if row.judged.floor is None else round_number(row.judged.floor) for row in model.rows],
     }
     return {
         "shown": list(model.columns),

@@ -39,9 +39,7 @@ def test_a_folder_of_ones_own_comes_first(tmp_path):
 
 
 def test_an_unknown_standard_is_refused_with_the_known_ones():
-    with pytest.raises(
-        ConfigError, match=r"no standard 'defualt' \(known: allclose, calibrated, default.*Did you mean"
-    ):
+    with pytest.raises(ConfigError, match=r"no standard 'defualt' \(known: allclose, calibrated, default.*Did you mean"):
         standards.load("defualt")
 
 

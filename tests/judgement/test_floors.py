@@ -1,0 +1,83 @@
+"""The floor of a record is the largest difference that a disturbance made; small records share theirs with their inputs."""
+
+import importlib.util
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from precflow.comparison.compare import compare
+from precflow.dumps.reader import Dump
+from precflow.judgement.floors import METRICS, gather_floors
+
+_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
+builder = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(builder)
+
+WIDE = np.random.default_rng(5).standard_normal((16, 32)).astype(np.float32)
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Return a function that writes a dump: a wide output, a view of it, and a loss made of the view."""
+
+    def write(name, wide, loss):
+        dump = builder.DumpBuilder(tmp_path / name)
+        dump.call("fc", "linear", [wide])
+        dump.call("fc", "transpose", [wide.T.copy()], [wide], movement=True)
+        dump.call("", "mean", [np.float32(loss)], [wide.T.copy()])
+        dump.call("", "", {"loss": np.float32(loss)})
+        dump.lines[0, 0][1]["inputs"][0]["source"] = [0, "0"]
+        dump.lines[0, 0][2]["inputs"][0]["source"] = [1, "0"]
+        dump.write()
+        return Dump.open(tmp_path / name)
+
+    return write
+
+
+def floors_of(reference, **disturbed):
+    found = gather_floors(reference, {name: compare(reference, dump) for name, dump in disturbed.items()})
+    return {floor.record: floor for floor in found}
+
+
+def test_the_largest_disturbance_counts_in_each_metric(written):
+    row = WIDE.copy()
+    row[3] *= 1.01
+    reference, small, one_row = written("r", WIDE, 1.0), written("s", WIDE * np.float32(1.001), 1.0), written("o", row, 1.0)
+    floor = floors_of(reference, jitter=small, chunks=one_row)["fc/linear.0/forward.output.0"]
+    assert set(floor.metrics) == set(METRICS)
+    assert floor.noises["worst_row_error"] == "chunks"
+    assert floor.metrics["worst_row_error"] == pytest.approx(0.01, rel=0.3)
+    assert floor.metrics["relative_l2"] >= 0.001
+    assert floor.metrics["relative_l2"] == max(compare(reference, dump)[0].metrics["relative_l2"] for dump in (small, one_row))
+
+
+def test_a_small_record_has_at_least_the_floor_of_its_inputs_also_through_movement(written):
+    reference, lucky = written("r", WIDE, 1.0), written("l", WIDE * np.float32(1.001), 1.0)
+    floors = floors_of(reference, jitter=lucky)
+    wide, loss = floors["fc/linear.0/forward.output.0"], floors["(model)/mean.0/forward.output.0"]
+    assert loss.metrics["relative_l2"] == wide.metrics["relative_l2"] > 0
+    assert loss.noises["relative_l2"] == "inputs"
+
+
+def test_small_records_of_the_same_content_share_the_larger_floor(written):
+    reference, lucky = written("r", WIDE, 1.0), written("l", WIDE * np.float32(1.001), 1.0)
+    floors = floors_of(reference, jitter=lucky)
+    assert floors["(model)/forward.output.loss"].metrics == floors["(model)/mean.0/forward.output.0"].metrics
+
+
+def test_what_was_not_compared_has_no_floor_and_an_estimate_counts_with_its_upper_end(measure, written):
+    record = measure(relative_l2=2e-6, ranges={"relative_l2": (1.5e-6, 2.7e-6)})
+    bounded = measure("b", metrics={}, ranges={"relative_l2": (0.0, 1.0)})
+    alone = measure("c", join="unpaired_reference")
+    moved = replace(measure("d"), movement=True)
+    found = gather_floors(written("r", WIDE, 1.0), {"jitter": [record, bounded, alone, moved]})
+    assert [floor.record for floor in found] == [record.record]
+    assert found[0].metrics == {"relative_l2": 2.7e-6}
+
+
+def test_an_error_that_is_no_number_makes_an_infinite_floor(measure, written):
+    found = gather_floors(written("r", WIDE, 1.0), {"jitter": [measure(relative_l2=math.nan)]})
+    assert found[0].metrics["relative_l2"] == math.inf

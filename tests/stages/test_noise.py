@@ -1,0 +1,157 @@
+"""Stage ``noise``: planned only where it is of use, keeps floors alone, and a machine without the reference goes on without."""
+
+import importlib.util
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from precflow import keys
+from precflow.agent.contract import NOISES
+from precflow.config.composition import compose
+from precflow.config.schema import Side
+from precflow.run import steps
+from precflow.run.jobs import make_job
+from precflow.stages import judge, noise, registry
+from precflow.stages.artifacts import write_lines
+from precflow.stages.judge import read_judged, read_verdict
+
+_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
+builder = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(builder)
+
+CALIBRATED = "tolerance.standards=[calibrated]"
+
+
+def names(*words):
+    config = compose(["+recipe=sd_text_encoder", CALIBRATED, *words], complete=False).config
+    return [stage.name for stage in steps.select_stages(config)]
+
+
+@pytest.mark.usefixtures("clean")
+def test_it_is_planned_where_a_standard_asks_for_it_and_the_reference_runs():
+    found = names()
+    assert found.index("dump.reference") < found.index("noise.reference") < found.index("judge")
+    assert names("sides=[reference]") == ["environment.reference", "dump.reference", "noise.reference"]
+    assert "noise.reference" in names("sides=[target]")
+    assert "noise.reference" not in names("tolerance.standards=[default]")
+    assert "noise.reference" not in names("reference.dump=somewhere")
+    assert "noise.reference" not in names("stages=[environment,dump,determinism,compare,judge]")
+
+
+@pytest.mark.usefixtures("clean")
+def test_only_the_judge_waits_for_it_in_both_passes():
+    config = compose(["+recipe=sd_text_encoder", CALIBRATED, "capture=escalating"], complete=False).config
+    needing = [stage.name for stage in registry.instances(config) if noise.NAME in stage.needs]
+    assert needing == ["judge", "judge@2"]
+
+
+@pytest.mark.usefixtures("clean")
+def test_its_value_depends_on_what_the_reference_runs_and_on_the_target_s_type_but_on_no_limit():
+    def declared(*words):
+        return noise.STAGE.declare(
+            make_job(compose(["+recipe=sd_text_encoder", CALIBRATED, *words], complete=False), command="")
+        )
+
+    plain = declared()
+    assert plain["dtype"] == "float16"
+    assert (plain["determinism"]["repeat"], plain["capture"]["weights"]) == (False, "left_out")
+    assert declared("tolerance.relative_l2=1%", "target.device=cpu", "coverage.minimum=0.5") == plain
+    for change in ("target.dtype=float32", "determinism.seed=5", "capture.level=[module]"):
+        assert declared(change) != plain
+
+
+@pytest.fixture
+def measured(pair, job_of, tmp_path, monkeypatch):
+    """Return a function that makes the stage's folder, with an agent that writes dumps whose second operator is off."""
+    pair()
+    hidden = np.random.default_rng(5).standard_normal((4, 16)).astype(np.float32)  # that of the pair
+
+    def make(off=1e-6, problem=""):
+        def answer(job, side, request, folder):
+            assert (side, request["action"]) == ("reference", "noise")
+            for name in () if problem else NOISES:
+                dump = builder.DumpBuilder(folder / name)
+                dump.call("fc1", "linear", [hidden], [hidden])
+                dump.call("fc2", "linear", [(hidden + 1) * np.float32(1 + off * (name == "chunks"))], [hidden])
+                dump.write()
+            (folder / "noise.json").write_text(json.dumps({"problem": problem, "noises": list(NOISES), "seconds": {}}))
+
+        monkeypatch.setattr(noise, "ask_agent", answer)
+        folder = tmp_path / "noise"
+        folder.mkdir()
+        result = noise.STAGE.make(job_of(tmp_path / "dumps"), folder, {"dump.reference": tmp_path / "dumps" / "reference"})
+        return folder, result
+
+    return make
+
+
+def test_it_keeps_the_largest_difference_of_each_record_and_no_dump(measured):
+    folder, result = measured()
+    floors = noise.read_floors(folder)
+    assert floors["fc1/linear.0/forward.output.0"].metrics["relative_l2"] == 0
+    assert floors["fc2/linear.0/forward.output.0"].metrics["relative_l2"] == pytest.approx(1e-6, rel=0.1)
+    assert floors["fc2/linear.0/forward.output.0"].noises["relative_l2"] == "chunks"
+    assert sorted(path.name for path in folder.iterdir()) == ["floors.jsonl", "noise.json"]
+    assert "floors of 2 records" in result.note
+    assert noise.read_problem(folder) == ""
+
+
+def test_where_the_disturbed_runs_fail_there_are_no_floors_and_the_reason_is_kept(measured):
+    folder, result = measured(problem="no such operator for Half")
+    assert noise.read_floors(folder) == {}
+    assert noise.read_problem(folder) == "no such operator for Half"
+    assert result.note == "not measured: no such operator for Half"
+
+
+@pytest.mark.parametrize(("off", "status"), [(1e-3, "pass"), (1e-6, "fail")])
+def test_the_judge_takes_the_floors(measured, made, pair, tmp_path, off, status, job_of):
+    floors, _ = measured(off)
+    folder = pair("other", factor=1.001)
+    folders = made(folder, CALIBRATED, until="compare")
+    out = tmp_path / "judged"
+    out.mkdir()
+    judge.STAGE.make(job_of(folder, CALIBRATED), out, {**folders, noise.NAME: floors})
+    row = read_judged(out)[1]
+    assert (row.status, row.standard) == (status, "calibrated")
+    assert row.floor is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({}, "the reference is a given dump"),
+        ({"reference": Side(), "stages": ("judge",)}, "stages leaves noise out"),
+        ({"reference": Side()}, "the store has none of this reference"),
+    ],
+)
+def test_without_floors_the_verdict_says_why(made, pair, tmp_path, job_of, change, why):
+    folder = pair("other", factor=1 + 1e-6)
+    folders = made(folder, CALIBRATED, until="compare")
+    out = tmp_path / "judged"
+    out.mkdir()
+    job = job_of(folder, CALIBRATED)
+    judge.STAGE.make(replace(job, config=replace(job.config, **change)), out, folders)
+    assert read_verdict(out).warnings == (f"no noise floor: {why}; the fixed limits of calibrated apply",)
+
+
+@pytest.mark.usefixtures("clean")
+def test_the_machine_of_the_target_finds_the_floors_in_the_store_and_goes_on_without_them(tmp_path):
+    words = ["+recipe=sd_text_encoder", CALIBRATED, "sides=[target]", f"store={tmp_path}"]
+    job = make_job(compose(words), command="")
+    where = steps.locate_run(job.config)
+    assert steps.resolve(noise.STAGE, job, where, {}).state == "missing"
+    agenda = steps.Agenda(job, where)
+    agenda.forgo_floors()
+    left = list(agenda)
+    assert noise.NAME not in [stage.name for stage in left]
+    assert not any(noise.NAME in stage.needs for stage in left)
+
+    declared = {"version": noise.STAGE.version, **noise.STAGE.declare(job)}
+    key = keys.digest([noise.NAME, declared])[: steps._DECLARED_DIGITS] + "-aa"
+    with where.store.making(noise.NAME, key) as attempt:
+        write_lines(attempt.folder / noise.FLOORS_FILE, [])
+        where.store.seal(attempt, {"name": noise.NAME, "key": key, "declared": declared, "needs": {}, "note": ""})
+    assert steps.resolve(noise.STAGE, job, where, {}).state == "kept"
