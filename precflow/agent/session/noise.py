@@ -4,9 +4,10 @@ Two correct devices round in other places and add up in another order. How far t
 measured: the workload runs once with each of the disturbances below, and each run is recorded as a dump of its own, in a folder
 of that name. The judge compares these dumps with the reference's. The largest difference of a record is its noise floor.
 
-``jitter``   every result that an operator rounds is moved by one unit in the last place (ulp), up or down at random
+``jitter``   every result that an operator rounds is moved by one unit in the last place (ulp), up or down at random; in float32
+             and float64 one element of 16 by two
 ``chunks``   matrix products and convolutions are computed in four parts, which are added up in float32 or wider
-``weights``  every weight is moved by one ulp, up or down at random
+``weights``  every weight is moved in the same way
 """
 
 from __future__ import annotations

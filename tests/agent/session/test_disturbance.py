@@ -22,12 +22,14 @@ def ulps(moved, plain):
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_every_element_moves_by_one_ulp_in_both_directions(dtype):
+def test_every_element_moves_by_one_ulp_in_both_directions_and_a_few_by_two(dtype):
     plain = torch.randn(40, 50).to(dtype)
     moved = plain.clone()
     Directions().move(moved)
     steps = ulps(moved, plain)
-    assert steps.unique().tolist() == [-1, 1]
+    low = dtype in {torch.float16, torch.bfloat16}
+    assert steps.unique().tolist() == ([-1, 1] if low else [-2, -1, 1, 2])
+    assert low or 1 / 32 < (steps.abs() == 2).double().mean() < 1 / 8
     assert abs(steps.double().mean()) < 0.1
 
 
@@ -43,12 +45,12 @@ def test_complex_and_strided_tensors_move_and_integers_do_not():
     values = torch.randn(6, 4, dtype=torch.complex64)
     moved = values.clone()
     Directions().move(moved)
-    assert set(ulps(torch.view_as_real(moved), torch.view_as_real(values)).unique().tolist()) == {-1, 1}
+    assert set(ulps(torch.view_as_real(moved), torch.view_as_real(values)).unique().tolist()) <= {-2, -1, 1, 2}
     turned, whole = torch.randn(6, 4).t(), torch.arange(4)
     before = turned.clone()
     Directions().move(turned)
     Directions().move(whole)
-    assert ulps(turned, before).abs().unique().tolist() == [1]
+    assert ulps(turned, before).abs().min() == 1
     assert whole.tolist() == [0, 1, 2, 3]
 
 
@@ -57,7 +59,7 @@ def test_what_rounds_is_moved_and_what_only_moves_or_chooses_values_is_not():
     with jitter():
         rounded = values * 3.0
         exact = [values.t(), values.relu(), values[2:], -values, values.clone(), torch.zeros(3), values.max(), values.float()]
-    assert ulps(rounded, values * 3.0).abs().unique().tolist() == [1]
+    assert ulps(rounded, values * 3.0).abs().min() == 1
     plain = [values.t(), values.relu(), values[2:], -values, values, torch.zeros(3), values.max(), values]
     assert all(torch.equal(one, other) for one, other in zip(exact, plain, strict=True))
 
