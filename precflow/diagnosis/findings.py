@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CERTAINTIES = ("certain", "likely", "possible")
+CERTAINTIES = ("certain", "likely", "possible", "unknown")
+"""Best first; ``unknown`` is the finding that no rule explains a suspect."""
 ROLES = ("introduces", "inherits", "agrees", "accepted", "unknown")
 
 
@@ -72,6 +73,9 @@ class Finding:
         try_it: Overrides that show whether it helps, or ``""``; in a report the whole command line with them.
         sources: Where the knowledge comes from.
         change: In a report, what ``try_it`` changes of the run's own command: ``target.dtype=float32``; else ``""``.
+        claim: What is claimed, in one sentence that names the place.
+        against: Other rules that would have applied, and what speaks against each: ``(rule and its title, reason)``.
+        confirm: A what-if, or overrides, that would confirm the claim; ``""`` if none is known.
     """
 
     rule: str
@@ -85,3 +89,6 @@ class Finding:
     try_it: str = ""
     sources: tuple[str, ...] = ()
     change: str = ""
+    claim: str = ""
+    against: tuple[tuple[str, str], ...] = ()
+    confirm: str = ""

@@ -22,12 +22,28 @@ from precflow.errors import ConfigError, Problem
 ABOUT = ("run", "suspect", "unexplained")
 RANKS = ("before", "normal", "after")
 """Among findings of equal certainty: those before all suspects, those in the order of the suspects, those after them."""
-_CONDITIONS = ("when", "certain_when")
-_TEXTS = ("title", "where", "why", "fix", "try_it")
+_CONDITIONS = ("when", "likely_when", "certain_when")
+_TEXTS = ("title", "where", "why", "fix", "try_it", "confirm")
 _LISTS = ("evidence", "sources")
 _IDENTIFIER = re.compile(r"PF\d{3}")
 # Not PF001 and the like: a rule that precflow adds later could have the same id.
 _OF_TEAM = re.compile(r"(?!PF\d)[A-Z]{2,8}\d{3}")
+
+
+@dataclass(frozen=True)
+class Objection:
+    """What speaks against a rule although its ``when`` holds; the rule is then ruled out, and the finding says why.
+
+    Attributes:
+        when: Condition under which it does.
+        because: The reason, as a template.
+    """
+
+    when: str
+    because: str
+
+
+_OBJECTION = ("when", "because")
 
 
 @dataclass(frozen=True)
@@ -40,11 +56,16 @@ class AdviceRule:
         when: Condition that makes it apply.
         why: Why this happens.
         fix: What to do.
-        certainty: How sure it is that this explains the difference: ``certain``, ``likely`` or ``possible``.
-        certain_when: Condition that raises it to ``certain``; ``""`` for none.
+        certainty: How sure it is that this explains the difference: ``certain``, ``likely`` or ``possible``; ``unknown`` for
+            the rule that says that nothing does.
+        likely_when: Condition that raises it to ``likely``; ``""`` for none.
+        certain_when: Condition that raises it to ``certain``; ``""`` for none. A rule about a suspect is certain only if the
+            error begins at the suspect: its inputs are equal bit for bit, or float64 at its own inputs shows the error.
+        against: What speaks against it.
         about: ``run`` (once), ``suspect`` (for each suspect) or ``unexplained`` (for suspects that no other rule explains).
         where: Module and operator, or a setting.
         try_it: Overrides that show whether it helps.
+        confirm: A what-if that would confirm it; without one, ``try_it`` does.
         evidence: Names to show, in order.
         sources: Where the knowledge comes from.
         rank: ``before``, ``normal`` or ``after`` others of the same certainty.
@@ -57,10 +78,13 @@ class AdviceRule:
     why: str
     fix: str
     certainty: str = "possible"
+    likely_when: str = ""
     certain_when: str = ""
+    against: tuple[Objection, ...] = ()
     about: str = "suspect"
     where: str = "{{ name }}"
     try_it: str = ""
+    confirm: str = ""
     evidence: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     rank: str = "normal"
@@ -91,7 +115,7 @@ def load_rules(folders: Sequence[Path], team: Sequence[Path] = ()) -> list[Advic
             rules.append(rule)
             files.setdefault(rule.id, []).append(path)
     problems += [
-        Problem(", ".join(map(display_path, paths)), identifier, "stands in more than one file")
+        Problem(", ".join(map(_find_id, paths)), identifier, "stands in more than one file")
         for identifier, paths in files.items()
         if paths[1:]
     ]
@@ -104,13 +128,21 @@ def load_rules(folders: Sequence[Path], team: Sequence[Path] = ()) -> list[Advic
     return sorted(rules, key=lambda rule: rule.id)
 
 
+def _find_id(path: Path) -> str:
+    """Return ``file:line`` of a rule's id."""
+    return read(path, "rule", path.stem).marks[("id",)].place
+
+
 def check_file(path: Path, *, of_team: bool) -> tuple[list[Problem], AdviceRule | None]:
     """Return what is wrong with one file, each problem with its line, and its rule if nothing is."""
     document = read(path, "rule", path.stem)
     problems = [Problem(problem.place, problem.key or path.stem, problem.message) for problem in document.problems]
     problems += [] if problems else list(_find_problems(document, _OF_TEAM if of_team else _IDENTIFIER))
+    if problems:
+        return problems, None
     values: dict[str, Any] = {key: tuple(value) if key in _LISTS else value for key, value in document.data.items()}
-    return problems, None if problems else AdviceRule(**values)
+    values["against"] = tuple(Objection(**one) for one in values.get("against", ()))
+    return [], AdviceRule(**values)
 
 
 def _find_problems(document: Document, identifier: re.Pattern[str]) -> Iterator[Problem]:
@@ -120,8 +152,28 @@ def _find_problems(document: Document, identifier: re.Pattern[str]) -> Iterator[
     for key in (key for key in _NEEDED if not plain.get(key)):
         yield Problem(whole, key, "is missing")
     for key in (key for key in plain if key in _KEYS):
+        if key == "against":
+            yield from _check_objections(document, plain[key], plain.get("about"))
+            continue
         for message in _check_value(document.path, key, plain[key], plain.get("about"), identifier):
             yield Problem(document.marks[(key,)].place, key, message)
+
+
+def _check_objections(document: Document, given: Any, about: Any) -> Iterator[Problem]:
+    """Yield what is wrong with the list of what speaks against a rule, each with the line of its own entry."""
+    if not isinstance(given, list) or not all(isinstance(one, dict) and set(one) == set(_OBJECTION) for one in given):
+        expected = "expected a list of entries, each with `when` (a condition) and `because` (a text)"
+        yield Problem(document.marks[("against",)].place, "against", f"is {given!r}; {expected}")
+        return
+    for number, one in enumerate(given):
+        for key in _OBJECTION:
+            path = ("against", str(number), key)
+            mark = document.marks.get(path) or document.marks[("against",)]
+            if not isinstance(one[key], str):
+                yield Problem(mark.place, dotted(path), f"is {one[key]!r}; expected text, so quote it")
+                continue
+            problems, names = check_template(one[key], condition=key == "when")
+            yield from (Problem(mark.place, dotted(path), message) for message in (*problems, *_check_names(names, about)))
 
 
 def _check_value(path: Path, key: str, value: Any, about: Any, identifier: re.Pattern[str]) -> Iterator[str]:

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jinja2 import Template, TemplateSyntaxError, meta, nodes
+from jinja2 import StrictUndefined, Template, TemplateSyntaxError, meta, nodes
 from jinja2.environment import TemplateExpression
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
@@ -37,7 +37,8 @@ _ALLOWED_NODES = (
 @functools.lru_cache(maxsize=512)
 def compile_condition(condition: str) -> TemplateExpression:
     """Return a compiled condition."""
-    return _sandbox().compile_expression(condition)
+    # Strict: `not x` of evidence that was not measured would hold otherwise.
+    return _sandbox().overlay(undefined=StrictUndefined).compile_expression(condition)
 
 
 @functools.lru_cache(maxsize=1024)

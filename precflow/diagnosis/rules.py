@@ -18,6 +18,11 @@ from precflow.diagnosis.rule_files import RANKS, AdviceRule
 from precflow.diagnosis.rule_templates import compile_condition, compile_text
 from precflow.errors import ConfigError, Problem
 
+# How well a suspect is placed. An explanation of a suspect whose error may have arrived with its inputs explains little: the
+# true suspect may be another one.
+_BEGINS, _AGREES, _DOUBTFUL = range(3)
+_HIGHEST = {_BEGINS: "certain", _AGREES: "likely", _DOUBTFUL: "possible"}  # certainty that a finding there can have
+
 
 @dataclass(frozen=True)
 class _Match:
@@ -25,12 +30,25 @@ class _Match:
 
     rule: AdviceRule
     certainty: str
+    standing: int  # of the suspect; for the whole run as good as the best
     order: int  # position of the suspect; -1 for the whole run
     evidence: Mapping[str, Any]
 
+    @property
+    def place(self) -> tuple[object, ...]:
+        """Where it stands among others: sure ones first, then those at suspects where the error surely begins."""
+        # "unknown" is as good as "possible": what is known of the true suspect comes before guesses about another one.
+        strength = min(CERTAINTIES.index(self.certainty), CERTAINTIES.index("possible"))
+        # Run-wide rules with the rank "after" come behind those about suspects.
+        last = self.order < 0 and self.rule.rank == "after"
+        return (strength, self.standing, last, RANKS.index(self.rule.rank), self.order, self.rule.id)
+
+
+_RuledOut = dict[int, list[tuple[str, str]]]  # position of the suspect -> rules that do not hold there, and why
+
 
 def advise(evidence: Mapping[str, Any], rules: Sequence[AdviceRule]) -> list[Finding]:
-    """Return findings, best first: by certainty, then the rule's rank, then order of the graph.
+    """Return findings, best first: by certainty, how well the suspect is placed, the rule's rank, then order of the graph.
 
     Args:
         evidence: Named evidence as ``collect`` returns it: names of the run, and under ``suspects`` one mapping for each
@@ -39,30 +57,66 @@ def advise(evidence: Mapping[str, Any], rules: Sequence[AdviceRule]) -> list[Fin
     """
     run = {name: value for name, value in evidence.items() if name != "suspects"}
     suspects = [{**run, **suspect} for suspect in evidence.get("suspects", ())]
-    matches = [match for rule in rules if rule.about == "run" for match in _match(rule, [(-1, run)])]
-    matches += [match for rule in rules if rule.about == "suspect" for match in _match(rule, enumerate(suspects))]
-    # Rules about the unexplained come last: they speak only of suspects for which no other rule has an explanation.
-    explained = {match.order for match in matches if match.rule.explains}
+    some_begin = any(_begins(suspect) for suspect in suspects)
+    ruled_out: _RuledOut = {}
+    matches = []
+    for rule in rules:
+        if rule.about == "run":
+            matches += _match(rule, [(-1, run)], ruled_out, some_begin=False)
+        elif rule.about == "suspect":
+            matches += _match(rule, enumerate(suspects), ruled_out, some_begin=some_begin)
+    # Rules about the unexplained come last: they speak only of suspects for which no other rule has an explanation. A rule
+    # whose certainty had to be lowered because the error may come from elsewhere explains nothing.
+    explained = {
+        match.order
+        for match in matches
+        if match.rule.explains and CERTAINTIES.index(match.certainty) <= CERTAINTIES.index(match.rule.certainty)
+    }
     unexplained = [(number, suspect) for number, suspect in enumerate(suspects) if number not in explained]
-    matches += [match for rule in rules if rule.about == "unexplained" for match in _match(rule, unexplained)]
+    for rule in (rule for rule in rules if rule.about == "unexplained"):
+        matches += _match(rule, unexplained, ruled_out, some_begin=some_begin)
     by_rule: dict[str, list[_Match]] = {}
-    best_first = sorted(
-        matches,
-        key=lambda match: (CERTAINTIES.index(match.certainty), RANKS.index(match.rule.rank), match.order, match.rule.id),
-    )
-    for match in best_first:
+    for match in sorted(matches, key=lambda match: match.place):
         by_rule.setdefault(match.rule.id, []).append(match)
-    return [_write_finding(same) for same in by_rule.values()]
+    return [_write_finding(same, ruled_out) for same in by_rule.values()]
 
 
-def _match(rule: AdviceRule, subjects: Iterable[tuple[int, Mapping[str, Any]]]) -> list[_Match]:
-    """Return a match for each subject (suspect or run) that the rule applies to."""
+def _begins(evidence: Mapping[str, Any]) -> bool:
+    """Tell whether the error surely begins at a suspect: by equal inputs, by float64 at its own, or by the call itself."""
+    return bool(evidence.get("inputs_equal") or evidence.get("introduced_fault") or evidence.get("wired_differently"))
+
+
+def _find_standing(evidence: Mapping[str, Any], *, some_begin: bool) -> int:
+    if _begins(evidence):
+        return _BEGINS
+    # `introduced_fault` is absent where nothing was evaluated, and False where float64 at its own inputs found nothing.
+    is_clean = evidence.get("introduced_fault") is False
+    return _DOUBTFUL if some_begin or is_clean or evidence.get("accumulated") else _AGREES
+
+
+def _match(
+    rule: AdviceRule, subjects: Iterable[tuple[int, Mapping[str, Any]]], ruled_out: _RuledOut, *, some_begin: bool
+) -> list[_Match]:
+    """Return a match for each subject (suspect or run) that the rule applies to; note where something speaks against it."""
     matches = []
     for order, evidence in subjects:
-        if _holds(rule, rule.when, evidence):
-            is_certain = bool(rule.certain_when) and _holds(rule, rule.certain_when, evidence)
-            matches.append(_Match(rule, "certain" if is_certain else rule.certainty, order, evidence))
+        if not _holds(rule, rule.when, evidence):
+            continue
+        objection = next((one for one in rule.against if _holds(rule, one.when, evidence)), None)
+        if objection is not None:
+            claim = f"{rule.id} {_fill_in(rule.title, evidence)}"
+            ruled_out.setdefault(order, []).append((claim, _fill_in(objection.because, evidence)))
+            continue
+        standing = _BEGINS if rule.about == "run" else _find_standing(evidence, some_begin=some_begin)
+        certainty = max(_weigh(rule, evidence), _HIGHEST[standing], key=CERTAINTIES.index)
+        matches.append(_Match(rule, certainty, standing, order, evidence))
     return matches
+
+
+def _weigh(rule: AdviceRule, evidence: Mapping[str, Any]) -> str:
+    """Return the certainty that the evidence gives a rule."""
+    raised = (("certain", rule.certain_when), ("likely", rule.likely_when))
+    return next((name for name, condition in raised if condition and _holds(rule, condition, evidence)), rule.certainty)
 
 
 def _holds(rule: AdviceRule, condition: str, evidence: Mapping[str, Any]) -> bool:
@@ -82,7 +136,7 @@ def _holds(rule: AdviceRule, condition: str, evidence: Mapping[str, Any]) -> boo
         ) from error
 
 
-def _write_finding(same: Sequence[_Match]) -> Finding:
+def _write_finding(same: Sequence[_Match], ruled_out: _RuledOut) -> Finding:
     """Turn the matches of one rule into one finding: the first in full, the others by name."""
     first = same[0]
     rule, evidence = first.rule, first.evidence
@@ -91,17 +145,21 @@ def _write_finding(same: Sequence[_Match]) -> Finding:
     known = [(name, evidence[name]) for name in rule.evidence if name in evidence]
     # Empty texts and lists are left out; 0 and "no" are facts.
     measured = [(EVIDENCE[name].label, format_evidence(value)) for name, value in known if value not in ("", [], ())]
+    title, where, try_it = (_fill_in(text, evidence) for text in (rule.title, rule.where, rule.try_it))
     return Finding(
         rule=rule.id,
-        title=_fill_in(rule.title, evidence),
+        title=title,
         certainty=first.certainty,
-        where=_fill_in(rule.where, evidence),
+        where=where,
         site=str(evidence.get("site", "")) if rule.about != "run" else "",
         evidence=(*measured, *also),
         why=_fill_in(rule.why, evidence),
         fix=_fill_in(rule.fix, evidence),
-        try_it=_fill_in(rule.try_it, evidence),
+        try_it=try_it,
         sources=rule.sources,
+        claim=f"{where}: {title}" if where else title,
+        against=tuple(ruled_out.get(first.order, ())),
+        confirm=_fill_in(rule.confirm, evidence) or try_it,
     )
 
 

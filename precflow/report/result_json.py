@@ -41,7 +41,9 @@ def build_document(model: ReportModel) -> dict[str, Any]:
         "verdict": make_strict(model.verdict),
         "region": {key: value for key, value in make_strict(model.region).items() if key != "roles"},
         "findings": [
-            make_strict(finding) | {"evidence": [{"what": what, "value": value} for what, value in finding.evidence]}
+            make_strict(finding)
+            | {"evidence": [{"what": what, "value": value} for what, value in finding.evidence]}
+            | {"against": [{"rule": rule, "because": reason} for rule, reason in finding.against]}
             for finding in model.findings
         ],
         "sides": make_strict(model.sides),

@@ -42,7 +42,7 @@ def test_rules_come_sorted_by_id_over_all_folders(folder, tmp_path):
         (GOOD + "wen: x\n", "wen", "no such key"),
         (GOOD.replace("why: w\n", ""), "why", "is missing"),
         (GOOD.replace("PF901", "X1"), "id", "expected PFnnn"),
-        (GOOD + "certainty: sure\n", "certainty", "expected one of certain, likely, possible"),
+        (GOOD + "certainty: sure\n", "certainty", "expected one of certain, likely, possible, unknown"),
         (GOOD + "explains: 1.0e0\n", "explains", "expected one of"),
         (GOOD.replace("failing > 0", "failing >"), "when", "cannot be read"),
         (GOOD.replace("failing > 0", "faling > 0"), "when", "no evidence is named 'faling'; did you mean failing?"),
@@ -51,6 +51,11 @@ def test_rules_come_sorted_by_id_over_all_folders(folder, tmp_path):
         (GOOD + "evidence: [scale_slop]\n", "evidence", "did you mean scale_slope?"),
         (GOOD + "sources: one\n", "sources", "expected a list of texts"),
         (GOOD.replace("failing > 0", "scale_slope > 0"), "when", "known only of a suspect"),
+        (GOOD + "against: failing > 0\n", "against", "expected a list of entries"),
+        (GOOD + "against: [{when: failing > 0}]\n", "against", "expected a list of entries"),
+        (GOOD + "against:\n- {when: faling > 0, because: b}\n", "against[0].when", "did you mean failing?"),
+        (GOOD + "against:\n- {when: failing >, because: b}\n", "against[0].when", "cannot be read"),
+        (GOOD + "against:\n- {when: failing > 0, because: 3}\n", "against[0].because", "expected text"),
     ],
 )
 def test_what_is_wrong_is_said(folder, text, key, words):
@@ -64,7 +69,18 @@ def test_problems_of_all_files_come_at_once(folder):
 
 
 def test_an_id_stands_in_one_file_only(folder):
-    assert problems(folder(PF901_a=GOOD, PF901_b=GOOD)) == [("PF901", "stands in more than one file")]
+    assert problems(folder(PF901_a=GOOD, PF901_b="# another\n" + GOOD)) == [("PF901", "stands in more than one file")]
+    with pytest.raises(ConfigError) as caught:
+        load_rules([folder()])
+    first, second = caught.value.problems[0].place.split(", ")
+    assert first.endswith("PF901_a.yaml:1")
+    assert second.endswith("PF901_b.yaml:2")
+
+
+def test_a_problem_has_its_line(folder):
+    with pytest.raises(ConfigError) as caught:
+        load_rules([folder(PF901_bad=GOOD.replace("failing > 0", "failing >") + "against:\n- because: b\n  when: faling\n")])
+    assert [problem.place.rsplit(":", 1)[1] for problem in caught.value.problems] == ["3", "10"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from precflow import resources
 from precflow.diagnosis.evidence.names import EVIDENCE
-from precflow.diagnosis.rule_files import AdviceRule, load_rules
+from precflow.diagnosis.rule_files import AdviceRule, Objection, load_rules
 from precflow.diagnosis.rules import advise
 from precflow.errors import ConfigError
 
@@ -42,6 +42,9 @@ RUN = {
     "left_out_reference": [],
     "left_out_target": [],
     "left_out_both": [],
+    "arguments_elsewhere": [],
+    "suspect_count": 1,
+    "suspects_all_matmul": False,
 }
 SUSPECT = {
     "name": "layers.0 / op",
@@ -56,6 +59,9 @@ SUSPECT = {
     "accumulated": False,
     "inputs_use": 0.0,
     "inputs_equal": True,
+    "inputs_differ": False,
+    "input_shapes_equal": True,
+    "shape_follows_values": False,
     "arguments_different": [],
     "reference_shape": [2, 3],
     "target_shape": [2, 3],
@@ -77,11 +83,15 @@ SUSPECT = {
 MATMUL = {"family": "matmul", "operator": "linear", "error_bits": 12.0, "error_cosine": 0.01}
 EPSILON = {"family": "normalisation", "epsilon_reference": 1e-5, "epsilon_target": 1e-3, "epsilon_share": 0.999}
 MASK = {"family": "masking", "masked_reference": 1000, "masked_target": 0, "masked_different": 1000}
+ACCUMULATED = {"accumulated": True, "inputs_use": 0.95, "ratio": 1.8}
 SATURATED = {"overflow_kind": "saturated", "overflow_starts": "a / linear", "overflow_target": ["a / linear: 2"]}
 # rule, evidence that meets it, evidence that nearly does
 TABLE = [
     ("PF101", {"unrepeatable_target": ["a / index_put"]}, {}),
     ("PF102", MATMUL, {**MATMUL, "error_cosine": 0.9}),
+    ("PF102", MATMUL, {**MATMUL, "operand_bits": 0, "operand_share": 0.02}),
+    ("PF102", MATMUL, {**MATMUL, "exact_products": 3}),
+    ("PF102", {**MATMUL, "operand_bits": 10, "operand_share": 0.999, "exact_products": 3}, {}),
     ("PF102", {**MATMUL, "error_bits": 13.9}, {**MATMUL, "error_bits": 20.0}),
     ("PF102", MATMUL, {**MATMUL, "low_precision": True}),
     ("PF103", {"seed_target": 1}, {}),
@@ -94,6 +104,17 @@ TABLE = [
     ("PF106", {"family": "random"}, {"family": "random", "status": "pass"}),
     ("PF107", {"damage": ["target: rank0/step0/records-0.jsonl:3 is torn"]}, {"unpaired_count": 1, "unpaired_target": ["a"]}),
     ("PF201", {"status": "shape", "target_shape": [3, 2]}, {}),
+    (
+        "PF201",
+        {"status": "shape", "target_shape": [3, 2], "operator": "nonzero", "shape_follows_values": True},
+        {"status": "shape", "target_shape": [3, 2], "input_shapes_equal": False},
+    ),
+    (
+        "PF201",
+        {"status": "shape", "target_shape": [3, 2], "inputs_equal": False},
+        {"status": "shape", "target_shape": [3, 2], "shape_follows_values": True, "inputs_equal": False},
+    ),
+    ("PF206", {"arguments_elsewhere": ["a / layer_norm: eps: 1e-05 / 1e-06"], "failing": 0}, {}),
     ("PF202", {"status": "dtype", "target_output_dtype": "float16"}, {}),
     ("PF203", {"arguments_different": ["eps: 1 / 2"]}, {}),
     ("PF204", {"unpaired_count": 1, "unpaired_target": ["a / rope"]}, {"unpaired_count": 1, "damage": ["torn"]}),
@@ -113,17 +134,28 @@ TABLE = [
     ("PF213", {"family": "softmax", "narrow_type": "float16"}, {"family": "softmax"}),
     ("PF214", EPSILON, {**EPSILON, "epsilon_share": 0.3}),
     ("PF214", EPSILON, {**EPSILON, "epsilon_target": 1.1e-5}),
-    ("PF215", {"movement": True, "operator": "transpose"}, {}),
+    ("PF215", {"movement": True, "operator": "transpose"}, {"movement": True, "inputs_equal": False, "inputs_differ": True}),
+    ("PF215", {"movement": True, "inputs_equal": False, "inputs_differ": True, "introduced_measure": "movement"}, {}),
     ("PF216", {"changed": "input 0 after a / linear returned it (model.py:3 in forward)", "operator": "tanh"}, {}),
     ("PF299", {}, EPSILON),
     ("PF301", MASK, {**MASK, "masked_target": 1000, "masked_different": 0}),
+    ("PF301", {**MASK, "masked_target": 1000, "masked_different": 2}, {**MASK, "masked_different": 0}),
     ("PF301", {**MASK, "family": "softmax"}, {**MASK, "family": "softmax", "masked_target": 1200, "low_precision": True}),
     ("PF401", {"weights_different": ["a.weight"], "weights_different_count": 1}, {}),
     ("PF402", {"inputs_different": ["input_ids"], "inputs_different_count": 1}, {}),
     ("PF501", {"nonfinite_target_only": 3, "nonfinite_target": 3}, {"nonfinite_target_only": 3, **MASK}),
     ("PF502", {"overflow_share": 1.0, "reference_max": 1e5}, {"overflow_share": 0.1}),
     ("PF503", {"low_precision": True, "failing": 0}, {"low_precision": True}),
-    ("PF504", {"accumulated": True, "inputs_use": 0.95}, {}),
+    (
+        "PF504",
+        {"accumulated": True, "inputs_use": 0.95, "ratio": 1.8},
+        {"accumulated": True, "inputs_use": 0.95, "ratio": 45.0},
+    ),
+    (
+        "PF504",
+        {"accumulated": True, "inputs_use": 0.95, "ratio": 1.8},
+        {"accumulated": True, "inputs_use": 0.95, "ratio": 1.8, "introduced_fault": True},
+    ),
     ("PF505", SATURATED, {**SATURATED, "overflow_kind": "infinity"}),
     ("PF505", {**SATURATED, "overflow_ends": ["infinity", "nan"]}, {**SATURATED, "failing": 0}),
     ("PF506", {"overflow_both": ["a / exp"]}, {"overflow_target": ["a / exp: 1 infinite"]}),
@@ -173,8 +205,16 @@ def test_names_in_tests_are_evidence():
         ("PF214", EPSILON, "certain"),
         ("PF214", {**EPSILON, "epsilon_share": 0.9}, "likely"),
         ("PF211", {"scale_slope": 1.01, "scale_share": 0.9999, "inputs_equal": False}, "likely"),
-        ("PF102", {**MATMUL, "matmul_switches": ["target: matmul.allow_hf32=True"]}, "certain"),
-        ("PF102", {**MATMUL, "operator": "conv2d", "matmul_switches": ["target: matmul.allow_hf32=True"]}, "likely"),
+        ("PF102", {**MATMUL, "matmul_switches": ["target: matmul.allow_hf32=True"]}, "likely"),
+        ("PF102", {**MATMUL, "operator": "conv2d", "matmul_switches": ["target: matmul.allow_hf32=True"]}, "possible"),
+        ("PF102", {**MATMUL, "operand_bits": 11}, "certain"),
+        ("PF102", {**MATMUL, "operand_bits": 11, "inputs_equal": False}, "likely"),
+        ("PF102", {**MATMUL, "operand_bits": 11, "inputs_equal": False, "introduced_fault": True}, "certain"),
+        ("PF102", {**MATMUL, "operand_bits": 11, "inputs_equal": False, "introduced_fault": False}, "possible"),
+        ("PF201", {"status": "shape", "target_shape": [3, 2]}, "certain"),
+        ("PF201", {"status": "shape", "target_shape": [3, 2], "inputs_equal": False}, "likely"),
+        ("PF214", {**EPSILON, "inputs_equal": False}, "likely"),
+        ("PF214", {**EPSILON, "inputs_equal": False, "accumulated": True}, "possible"),
         ("PF301", MASK, "certain"),
     ],
 )
@@ -197,7 +237,7 @@ def rule(identifier, **options):
 
 
 def test_order_is_certainty_then_rank_then_the_graph():
-    suspects = [{"name": "first", "status": "a"}, {"name": "second", "status": "b"}]
+    suspects = [{"name": "first", "status": "a", "inputs_equal": True}, {"name": "second", "status": "b", "inputs_equal": True}]
     rules = [
         rule("PF901", certainty="likely"),
         rule("PF902", certainty="certain", when="status == 'b'"),
@@ -206,6 +246,33 @@ def test_order_is_certainty_then_rank_then_the_graph():
         rule("PF905", certainty="likely", rank="before", when="status == 'b'"),
     ]
     assert [one.rule for one in advise({"suspects": suspects}, rules)] == ["PF903", "PF902", "PF904", "PF905", "PF901"]
+
+
+def test_where_the_error_surely_begins_comes_before_a_better_fit_elsewhere():
+    suspects = [{"name": "doubtful", "status": "a"}, {"name": "sure", "status": "b", "introduced_fault": True}]
+    rules = [
+        rule("PF901", certainty="certain", when="status == 'a'"),
+        rule("PF902", certainty="unknown", about="unexplained"),
+    ]
+    found = [(one.rule, one.where, one.certainty) for one in advise({"suspects": suspects}, rules)]
+    assert found == [("PF902", "sure", "unknown"), ("PF901", "doubtful", "possible")]
+
+
+def test_what_speaks_against_a_rule_rules_it_out_and_is_listed():
+    objection = Objection(when="ratio > 2", because="{{ name }} is {{ ratio }} times over")
+    rules = [rule("PF901", against=(objection,)), rule("PF902", about="unexplained")]
+    (finding,) = advise({"suspects": [{"name": "a", "ratio": 3}]}, rules)
+    assert (finding.rule, finding.against) == ("PF902", (("PF901 a", "a is 3 times over"),))
+    assert [one.rule for one in advise({"suspects": [{"name": "a"}]}, rules)] == ["PF901"]
+
+
+def test_evidence_that_was_not_measured_is_neither_true_nor_false():
+    assert advise({"suspects": [{"name": "a"}]}, [rule("PF901", when="not inputs_differ")]) == []
+
+
+def test_a_claim_names_its_place():
+    (finding,) = advise({"suspects": [{"name": "a"}]}, [rule("PF901", title="it is wrong", try_it="x=1")])
+    assert (finding.claim, finding.confirm) == ("a: it is wrong", "x=1")
 
 
 def test_one_rule_at_several_places_is_one_finding_that_names_them():

@@ -342,6 +342,7 @@ def nasty_model(**changes):
     finding = Finding(
         "PF999", NASTY[0], "likely", NASTY[3], NASTY[5], ((NASTY[1], NASTY[5]),), NASTY[0], NASTY[5], NASTY[1], NASTY, NASTY[7]
     )
+    finding = dataclasses.replace(finding, claim=NASTY[0], against=((NASTY[1], NASTY[3]),), confirm=NASTY[2])
     side = dataclasses.replace(TARGET, title=NASTY[5], facts={name: name for name in NASTY})
     fields = {
         "recipe": "recipe <b>&",

@@ -70,6 +70,9 @@ _RUN = {
     ),
     "left_out_target": EvidenceName("steps that the target skips", "The same on the target."),
     "left_out_both": EvidenceName("steps that both skip", "Gradients are not finite, and neither optimizer did anything."),
+    "arguments_elsewhere": EvidenceName(
+        "arguments that differ elsewhere", "`call: name: reference / target` of calls that are no suspects; up to five."
+    ),
     "unpaired_count": EvidenceName("records without a partner", "Number of judged records that are on one side only."),
 }
 _SUSPECT = {
@@ -89,6 +92,29 @@ _SUSPECT = {
         "share of their limit that inputs use", "Largest of the passing records that it is computed from, 0 to 1."
     ),
     "inputs_equal": EvidenceName("inputs bitwise equal", "All inputs and weights have the same bits on both sides."),
+    "inputs_differ": EvidenceName("an input has other bits", "Of those whose content is known on both sides."),
+    "input_shapes_equal": EvidenceName("inputs have the same shapes", "All inputs and weights."),
+    "shape_follows_values": EvidenceName(
+        "its size depends on values", "The operator returns as many values as its inputs select, such as nonzero."
+    ),
+    "introduced_fault": EvidenceName(
+        "introduces an error in place", "By float64 at the target's own inputs; absent where it was not evaluated."
+    ),
+    "introduced_rho": EvidenceName("times the reference's own error", "Against float64, each side at its own inputs."),
+    "introduced_measure": EvidenceName(
+        "shown by", "`rho` (size), `variance`, `slope`, `curve`, `largest` (rounding residue), `movement` or `nonfinite`."
+    ),
+    "introduced_systematic": EvidenceName("the error follows the values", "Not only more rounding."),
+    "wired_differently": EvidenceName(
+        "takes other inputs", "Sentences that say which call an input comes from on both sides; absent if they are the same."
+    ),
+    "operand_bits": EvidenceName(
+        "bits of the operands that explain it", "11, 10 or 7 explicit bits of the significand; 0 if none explains the output."
+    ),
+    "operand_share": EvidenceName("explained by those bits", "Share of the error's energy, 0 to 1."),
+    "exact_products": EvidenceName(
+        "products before it that agree", "Products of the same kind that agree to 18 bits or more, before this one."
+    ),
     "changed": EvidenceName(
         "changed in between",
         "A tensor of the call that changed after another call had returned it, with that call and its source line.",

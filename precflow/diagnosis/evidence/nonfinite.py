@@ -85,3 +85,21 @@ def count_masked(reference: Mask, target: Mask) -> MaskedCounts:
         target=int(np.count_nonzero(target)),
         different=int(np.count_nonzero(reference != target)),
     )
+
+
+def count_masked_weights(reference: Array, target: Array, smallest: float) -> MaskedCounts:
+    """Count exact zeros of a softmax; as different where the other side is well above zero.
+
+    A weight near the end of the type's range becomes zero by rounding, or on a device that flushes subnormal numbers.
+
+    Args:
+        reference: Output of the softmax on the reference.
+        target: The same on the target, in the same shape.
+        smallest: Smallest weight that rounding cannot make zero.
+
+    >>> count_masked_weights(np.array([0.0, 0.5, 1e-9]), np.array([0.3, 0.5, 0.0]), 1e-6)
+    MaskedCounts(reference=1, target=1, different=1)
+    """
+    here, there = reference == 0.0, target == 0.0
+    different = (here & (np.abs(target) > smallest)) | (there & (np.abs(reference) > smallest))
+    return MaskedCounts(int(np.count_nonzero(here)), int(np.count_nonzero(there)), int(np.count_nonzero(different)))

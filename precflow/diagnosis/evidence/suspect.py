@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from precflow.diagnosis.evidence import error_shape, nonfinite, normalisation, operator_families
+import numpy.typing as npt
+
+from precflow.comparison.fused.value_classes import widen
+from precflow.diagnosis.evidence import error_shape, nonfinite, normalisation, operands, operator_families
 from precflow.diagnosis.evidence.tensors import ObservedCall, TensorPair
 from precflow.diagnosis.localize import ACCUMULATED
+from precflow.dumps.dtypes import FLOATS, name_of
 from precflow.dumps.records import Call, Record
 from precflow.judgement.verdicts import Judged
 
@@ -18,18 +22,55 @@ _EPSILON = {"layer_norm": (4, True), "native_layer_norm": (4, True), "rms_norm":
 _DEFAULT_EPSILON = 1e-5
 _DEVICE = re.compile(r"\b(cuda|npu|cpu|device)\b")
 _DTYPE = re.compile(r"\b(b?float\d*|half|double)\b|torch\.(b?float\d*|half|double)")
+# Smallest weight of attention that counts as more than zero: below it a type, or a device that flushes, has none.
+_SMALLEST_ATTENTION = {"float16": 2e-4}
 _FILL = 1e4  # larger arguments are fill constants of masks, which depend on the element type
 
 
-def gather(observed: ObservedCall, judged: Judged, *, same_dtype: bool) -> dict[str, Any]:
+# How many values these return depends on the values that they are given.
+_VALUE_SHAPED = frozenset(
+    "nonzero argwhere masked_select unique unique_consecutive bincount repeat_interleave one_hot where getitem index "
+    "index_select __getitem__ split split_with_sizes histc".split()
+)
+
+
+class Introduced(Protocol):
+    """What float64 at the target's own inputs said about an output."""
+
+    @property
+    def rho(self) -> float:
+        """The target's error in units of the reference's own."""
+
+    @property
+    def measure(self) -> str:
+        """What was looked at, such as ``rho`` or ``slope``."""
+
+    @property
+    def is_fault(self) -> bool:
+        """The operator introduces an error of its own."""
+
+    @property
+    def is_systematic(self) -> bool:
+        """The error follows the values."""
+
+
+def gather(observed: ObservedCall, judged: Judged, *, same_dtype: bool, introduced: Introduced | None = None) -> dict[str, Any]:
     """Return the evidence about one suspect, by the names of ``names.EVIDENCE``.
 
     Args:
         observed: What both sides recorded.
         judged: Status of its output.
         same_dtype: Both runs have the same floating point type.
+        introduced: What float64 at the target's own inputs said about it; ``None`` where it was not evaluated.
     """
     evidence = {**_describe_call(observed, judged), **_compare_calls(observed, same_dtype=same_dtype)}
+    if introduced is not None:
+        evidence |= {
+            "introduced_rho": introduced.rho,
+            "introduced_measure": introduced.measure,
+            "introduced_fault": introduced.is_fault,
+            "introduced_systematic": introduced.is_systematic,
+        }
     if observed.output is not None:
         family = str(evidence["family"])
         evidence |= _measure_error(observed, observed.output) | _gather_by_family(family, observed, observed.output)
@@ -56,6 +97,9 @@ def _describe_call(observed: ObservedCall, judged: Judged) -> dict[str, Any]:
         "accumulated": suspect.inputs_use > ACCUMULATED,
         "inputs_use": suspect.inputs_use,
         "inputs_equal": observed.inputs_equal,
+        "inputs_differ": observed.inputs_differ,
+        "input_shapes_equal": observed.input_shapes_equal,
+        "shape_follows_values": operator in _VALUE_SHAPED,
         "changed": suspect.changed or None,
     }
 
@@ -132,13 +176,32 @@ def _gather_by_family(family: str, observed: ObservedCall, output: TensorPair) -
         # An approximate activation makes an error that depends on the input alone.
         error = output.target - output.reference
         return {"curve_share": error_shape.measure_curve_share(observed.inputs[0].reference, error)}
+    if family == "matmul":
+        return _fit_operands(observed)
     if family in {"masking", "softmax"}:
         if family == "softmax":  # the fill values of a mask have become exact zeros
-            counts = nonfinite.count_masked(output.reference == 0.0, output.target == 0.0)
+            smallest = max(_SMALLEST_ATTENTION.get(record.dtype, 1e-6) for record in observed.records if record is not None)
+            counts = nonfinite.count_masked_weights(output.reference, output.target, smallest)
         else:
             counts = nonfinite.count_masked(output.filled_reference, output.filled_target)
         return {"masked_reference": counts.reference, "masked_target": counts.target, "masked_different": counts.different}
     return {}
+
+
+def _fit_operands(observed: ObservedCall) -> dict[str, Any]:
+    if observed.whole is None or observed.reference.phase != "forward":
+        return {}
+    target = observed.whole[1]
+    # With the reference's arguments: what the target was told differently is not a matter of its operands.
+    fitted = operands.fit_operand_bits(
+        observed.reference.operator, observed.reference.arguments, widen_inputs(target.inputs), widen(target.output)
+    )
+    return {} if fitted is None else {"operand_bits": fitted.bits, "operand_share": fitted.share}
+
+
+def widen_inputs(inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Return floating point tensors as float64 and others as they are."""
+    return {name: widen(value) if name_of(value.dtype) in FLOATS else value for name, value in inputs.items()}
 
 
 def _fit_epsilon(observed: ObservedCall, output: TensorPair) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,6 +28,9 @@ from precflow.errors import DumpError
 
 ELEMENTS = 1 << 21
 """Most elements of one tensor that are looked at; of a larger one evenly spaced rows are taken."""
+WHOLE = 1 << 23
+"""Most elements of all tensors of a call together that are read in full, so that it can be computed again."""
+_PARTS = {"complex64": "float32", "complex128": "float64"}  # complex numbers are compared as pairs of these
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -59,6 +63,19 @@ class TensorPair:
 
 
 @dataclass(frozen=True)
+class WholeCall:
+    """All tensors of one side's call in full, as they were recorded.
+
+    Attributes:
+        inputs: Inputs and weights by index.
+        output: The output under suspicion.
+    """
+
+    inputs: Mapping[str, npt.NDArray[Any]]
+    output: npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
 class ObservedCall:
     """A call under suspicion, on both sides.
 
@@ -69,6 +86,7 @@ class ObservedCall:
         records: The output under suspicion, on the reference and on the target (``None`` if it has none).
         output: Its values; ``None`` if they cannot be compared element by element.
         inputs: Values of each input that is on both sides and stored, in order.
+        whole: The call in full on the reference and on the target; ``None`` if not all of it was stored, or it is too large.
     """
 
     suspect: Suspect
@@ -77,16 +95,39 @@ class ObservedCall:
     records: tuple[Record, Record | None]
     output: TensorPair | None
     inputs: tuple[TensorPair, ...]
+    whole: tuple[WholeCall, WholeCall] | None = None
 
     @property
     def inputs_equal(self) -> bool:
         """Every input has the same bits on both sides, and there is at least one."""
         if self.target is None or not self.reference.inputs or len(self.reference.inputs) != len(self.target.inputs):
             return False
+        # The gradient of a first layer has only weights for inputs: what arrived from behind was not recorded, so that equal
+        # weights do not mean equal inputs.
+        if self.reference.phase != "forward" and all(record.weight for record in self.reference.inputs):
+            return False
         return all(
             (one.content or one.weight) and (one.content == other.content or _is_unread_weight(one, other))
             for one, other in zip(self.reference.inputs, self.target.inputs, strict=True)
         )
+
+    @property
+    def inputs_differ(self) -> bool:
+        """An input is known to have other bits."""
+        return any(one.content and other.content and one.content != other.content for one, other in self._pair_inputs())
+
+    @property
+    def input_shapes_equal(self) -> bool | None:
+        """Every input has the same shape on both sides; ``None`` if the call has no inputs or no partner."""
+        pairs = list(self._pair_inputs())
+        if self.target is None or not pairs:
+            return None
+        same_number = len(self.reference.inputs) == len(self.target.inputs)
+        return same_number and all(one.shape == other.shape for one, other in pairs)
+
+    def _pair_inputs(self) -> Iterator[tuple[Record, Record]]:
+        theirs = {record.index: record for record in self.target.inputs} if self.target is not None else {}
+        return ((record, theirs[record.index]) for record in self.reference.inputs if record.index in theirs)
 
 
 def observe(reference: Readable, target: Readable, suspects: Sequence[Suspect]) -> list[ObservedCall]:
@@ -107,13 +148,14 @@ def read_pair(reference: Readable, target: Readable, one: Record, other: Record 
     """Return one tensor of both sides; ``None`` if a side lacks it, the shapes differ, or it is not floating point."""
     if other is None or one.shape != other.shape or 0 in one.shape or not (one.stored and other.stored):
         return None
-    if one.dtype not in FLOATS or other.dtype not in FLOATS:
+    types = [_PARTS.get(record.dtype, record.dtype) for record in (one, other)]
+    if not {*types} <= {*FLOATS} or (one.dtype in _PARTS) != (other.dtype in _PARTS):
         return None
     try:
         here, there = _read_rows(reference.tensor(one)), _read_rows(target.tensor(other))
     except DumpError:
         return None  # the record's status already says that it is unreadable
-    fills = (fills_of(float_facts(one.dtype)), fills_of(float_facts(other.dtype)))
+    fills = (fills_of(float_facts(types[0])), fills_of(float_facts(types[1])))
     classes = (classify_values(here, fills[0]), classify_values(there, fills[1]))
     excluded = classify_pairs(here, there, fills, (classes[0].floor, classes[1].floor)).excluded
     filled = (_find_filled(here, fills[0], classes[0]), _find_filled(there, fills[1], classes[1]))
@@ -133,11 +175,42 @@ def _observe_call(reference: Readable, target: Readable, suspect: Suspect, call:
         records=(record, theirs.get(record.identity)),
         output=read_pair(reference, target, record, theirs.get(record.identity)),
         inputs=tuple(pair for pair in pairs if pair is not None),
+        whole=_read_whole(reference, target, (call, record), None if other is None else (other, theirs.get(record.identity))),
     )
 
 
+def _read_whole(
+    reference: Readable, target: Readable, here: tuple[Call, Record], there: tuple[Call, Record | None] | None
+) -> tuple[WholeCall, WholeCall] | None:
+    """Read both calls in full. A weight that the target did not store is the reference's if its content is the same."""
+    if there is None or there[1] is None:
+        return None
+    records = [*here[0].inputs, here[1], *there[0].inputs, there[1]]
+    if sum(math.prod(record.shape) for record in records) > WHOLE or any(record.part for record in records):
+        return None
+    stored = {record.content: record for record in here[0].inputs if record.content and record.stored}
+    try:
+        sides = []
+        for dump, (call, output) in ((reference, here), (target, (there[0], there[1]))):
+            inputs = {}
+            for record in call.inputs:
+                if record.stored:
+                    inputs[record.index] = dump.tensor(record)
+                elif record.content in stored:
+                    inputs[record.index] = reference.tensor(stored[record.content])
+                else:
+                    return None
+            sides.append(WholeCall(inputs, dump.tensor(output)))
+    except DumpError:
+        return None
+    return sides[0], sides[1]
+
+
 def _read_rows(tensor: npt.NDArray[Any]) -> Floats:
-    """Return a tensor as float64 rows, of a large one every n-th row."""
+    """Return a tensor as float64 rows, of a large one every n-th row; a complex number is two values side by side."""
+    if tensor.dtype.kind == "c":
+        tensor = np.ascontiguousarray(tensor).reshape(tensor.shape or (1,))
+        tensor = tensor.view(tensor.real.dtype)
     rows = tensor.reshape(-1, tensor.shape[-1]) if tensor.ndim else tensor.reshape(1, 1)
     step = -(-rows.size // ELEMENTS)
     return widen(np.ascontiguousarray(rows[::step] if step > 1 else rows))

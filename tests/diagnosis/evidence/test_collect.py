@@ -10,7 +10,7 @@ from precflow import resources
 from precflow.config.schema import Capture, RunConfig, Side
 from precflow.diagnosis.evidence.collect import SUSPECTS, collect, keep_tensors
 from precflow.diagnosis.evidence.names import EVIDENCE
-from precflow.diagnosis.findings import Region
+from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.localize import localize
 from precflow.diagnosis.rule_files import load_rules
 from precflow.diagnosis.rules import advise
@@ -144,6 +144,32 @@ def test_only_the_first_three_suspects_are_read(hand_made, judge_calls):
     assert found["suspect_count"] == 5
     assert len(found["suspects"]) == SUSPECTS
     assert found["suspects_all_matmul"]
+
+
+def test_products_that_agree_before_the_suspect_are_counted(hand_made, judge_calls):
+    dump = hand_made()
+    for operator in ("linear", "matmul", "conv2d", "gelu", "linear", "linear"):
+        dump.operator("a", operator, {"weight": "w"}, value=np.ones((2, 2), np.float32), ordinal=len(dump.made))
+    measures, judged = judge_calls(dump, {})
+    errors = (1e-7, 1e-3, 1e-7, 1e-7, 1e-3, 1e-7)
+    measures = [replace(one, metrics={"relative_l2": error}) for one, error in zip(measures, errors, strict=True)]
+    call = dump.made[4]
+    region = Region(suspects=(Suspect(call.outputs[0].text, call.name, "a", "linear", 4, 3.0, "why"),))
+    found = collect(dump, dump, region=region, measures=measures, judged=judged, config=CONFIG)
+    assert found["suspects"][0]["exact_products"] == 1
+
+
+def test_an_argument_that_differs_is_found_although_its_call_is_no_suspect(hand_made):
+    reference, target = hand_made(), hand_made()
+    reference.operator("norm", "layer_norm", value=np.ones((2, 2), np.float32), arguments={"eps": "1e-05"})
+    target.operator("norm", "layer_norm", value=np.ones((2, 2), np.float32), arguments={"eps": "1e-06"})
+    found = collect(reference, target, region=Region(), measures=[], judged=[], config=CONFIG)
+    assert found["arguments_elsewhere"] == ["norm / layer_norm: eps: 1e-05 / 1e-06"]
+    assert advise(found, RULES)[0].rule == "PF206"
+    call = reference.made[0]
+    region = Region(suspects=(Suspect(call.outputs[0].text, call.name, "norm", "layer_norm", 0, 3.0, "why"),))
+    found = collect(reference, target, region=region, measures=[], judged=[], config=CONFIG)
+    assert found["arguments_elsewhere"] == []
 
 
 def test_unrepeatable_names_lose_their_side(hand_made):

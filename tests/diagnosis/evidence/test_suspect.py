@@ -5,6 +5,7 @@ import pytest
 
 from precflow.diagnosis.evidence import suspect
 from precflow.diagnosis.evidence.names import OF_SUSPECT
+from precflow.diagnosis.evidence.operands import round_significand
 from precflow.diagnosis.evidence.suspect import find_different_arguments, read_number
 from precflow.diagnosis.evidence.tensors import observe
 from precflow.diagnosis.findings import Suspect
@@ -141,3 +142,39 @@ def test_a_number_by_name_by_position_or_by_default():
     assert read_number({"4": "0.25"}, "eps", 4, 1.0) == 0.25
     assert read_number({}, "eps", 4, 1.0) == 1.0
     assert read_number({"eps": "None"}, "eps", 4, 1.0) == 1.0
+
+
+class Shown:
+    rho, measure, is_fault, is_systematic = 70.0, "rho", True, False
+
+
+def test_what_float64_shows_in_place_is_evidence(hand_made):
+    dumps = hand_made(), hand_made()
+    call, _ = (dump.operator("b", "linear", value=VALUES) for dump in dumps)
+    (observed,) = observe(*dumps, [Suspect(call.outputs[0].text, call.name, "b", "linear", 0, 3.0, "because")])
+    judged = Judged(call.outputs[0].text, "fail")
+    found = suspect.gather(observed, judged, same_dtype=True, introduced=Shown())
+    assert (found["introduced_rho"], found["introduced_measure"], found["introduced_fault"]) == (70.0, "rho", True)
+    assert "introduced_fault" not in suspect.gather(observed, judged, same_dtype=True)
+
+
+def test_products_with_rounded_operands_are_recognised(hand_made):
+    weight = np.random.default_rng(6).standard_normal((32, 64)).astype(np.float32)
+    short = [round_significand(one.astype(float), 10) for one in (VALUES, weight)]
+    outputs = VALUES @ weight.T, (short[0] @ short[1].T).astype(np.float32)
+    dumps = hand_made(), hand_made()
+    given = {"value": VALUES}, {"value": weight, "weight": "b.weight"}
+    calls = [dump.operator("b", "linear", *given, value=value) for dump, value in zip(dumps, outputs, strict=True)]
+    who = Suspect(calls[0].outputs[0].text, calls[0].name, "b", "linear", 0, 3.0, "because")
+    (observed,) = observe(*dumps, [who])
+    assert suspect.gather(observed, Judged(who.record, "fail"), same_dtype=True)["operand_bits"] == 10
+
+
+def test_a_small_shift_of_a_mask_counts_however_long_the_rows_are(about):
+    shifted = np.where(np.tril(np.ones((64, 64)), 1) > 0, 0.0, -1e9).astype(np.float32)
+    assert about("add", VALUES + shifted)["masked_different"] > 0
+
+
+def test_an_underflow_is_no_mask(about):
+    weights = np.abs(VALUES) + 1e-30
+    assert about("softmax", np.where(weights < 1e-7, 0.0, weights).astype(np.float32))["masked_different"] == 0

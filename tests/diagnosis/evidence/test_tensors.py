@@ -113,3 +113,45 @@ def test_bfloat16_and_single_numbers_are_read(hand_made):
     call = dump.operator("a", "mean", value=np.array(1.5, ml_dtypes.bfloat16))
     pair = read_pair(dump, dump, call.outputs[0], call.outputs[0])
     assert pair.reference.tolist() == [[1.5]]
+
+
+def test_complex_numbers_are_pairs_of_numbers(hand_made):
+    dump = hand_made()
+    call = dump.operator("a", "mul", value=np.array([[1 + 2j, 3j]], np.complex64))
+    pair = read_pair(dump, dump, call.outputs[0], call.outputs[0])
+    assert pair.reference.tolist() == [[1.0, 2.0, 0.0, 3.0]]
+
+
+def test_gradients_from_weights_alone_do_not_have_equal_inputs(hand_made):
+    dumps = hand_made(), hand_made()
+    weight = {"weight": "b.weight", "content": "w"}
+    for dump in dumps:
+        dump.operator("b", "linear", weight, value=VALUES)
+        dump.operator("b", "linear", weight, value=VALUES, phase="backward")
+    forward, backward = dumps[0].made
+    observed = observe(*dumps, [suspect_of(forward), suspect_of(backward)])
+    assert [one.inputs_equal for one in observed] == [True, False]
+
+
+def test_inputs_that_differ_in_bits_or_shape(sides, hand_made):
+    other = hand_made()
+    before = other.operator("a", "add", value=VALUES[:2])
+    other.operator("b", "linear", before, {"weight": "b.weight", "content": "w"}, value=VALUES)
+    (observed,) = observe(sides[0], other, [suspect_of(sides[0].made[1])])
+    assert observed.inputs_differ
+    assert observed.input_shapes_equal is False
+    (observed,) = observe(*sides, [suspect_of(sides[0].made[1])])
+    assert not observed.inputs_differ
+    assert observed.input_shapes_equal
+
+
+def test_a_call_is_read_in_full_where_everything_of_it_is_stored(hand_made, monkeypatch):
+    dumps = hand_made(), hand_made()
+    weight = {"value": VALUES.T.copy(), "weight": "b.weight"}
+    calls = [dump.operator("b", "linear", {"value": VALUES}, weight, value=VALUES) for dump in dumps]
+    (observed,) = observe(*dumps, [suspect_of(calls[0])])
+    assert [sorted(side.inputs) for side in observed.whole] == [["0", "1"], ["0", "1"]]
+    assert observed.whole[1].output.shape == (3, 4)
+    monkeypatch.setattr(tensors, "WHOLE", 10)
+    (observed,) = observe(*dumps, [suspect_of(calls[0])])
+    assert observed.whole is None

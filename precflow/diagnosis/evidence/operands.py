@@ -1,0 +1,79 @@
+"""Whether a product of matrices rounded its operands, by computing it again from operands with fewer bits.
+
+TF32 keeps 10 explicit bits of the significand of a float32 operand, HF32 11, bfloat16 7. An error of the right size proves
+nothing: many faults are as large. But if the product of rounded operands gives the target's output, and that of whole ones does
+not, no other cause is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from precflow.diagnosis.evidence.expected import Inputs, compute_expected
+
+Array = npt.NDArray[np.float64]
+BITS = (11, 10, 7)
+_FITS = 0.8  # share of the error that rounded operands have to explain; other errors reach 0.1
+
+
+@dataclass(frozen=True)
+class OperandFit:
+    """How many bits of the operands explain a product.
+
+    Attributes:
+        bits: Explicit bits of the significand, one of ``BITS``; 0 if none of them explains the error.
+        share: Share of the error's energy that they explain, 0 to 1.
+    """
+
+    bits: int
+    share: float
+
+
+def fit_operand_bits(operator: str, arguments: Mapping[str, str], inputs: Inputs, target: Array) -> OperandFit | None:
+    """Find the number of bits of the operands that explain a target's product; ``None`` if it cannot be computed.
+
+    Args:
+        operator: Canonical name of a product of matrices, or ``conv2d``.
+        arguments: Arguments that are not tensors.
+        inputs: What the target multiplied.
+        target: The target's output.
+    """
+    exact = compute_expected(operator, arguments, inputs)
+    if exact is None or exact.shape != target.shape or not np.isfinite(target).all():
+        return None
+    energy = float(np.sum((target - exact) ** 2))
+    if not 0.0 < energy < np.inf:
+        return None
+
+    def measure_shares(bits: int) -> Iterator[float]:
+        """Yield the share of the error that each way to shorten the operands explains."""
+        for truncate in (False, True):
+            shortened = {
+                name: round_significand(value.astype(np.float64), bits, truncate=truncate) if value.dtype.kind == "f" else value
+                for name, value in inputs.items()
+            }
+            made = compute_expected(operator, arguments, shortened)
+            # Autocast rounds the result as well. Some devices round an added bias and others do not, which hardly matters.
+            for result in () if made is None else (made, round_significand(made, bits)):
+                yield 1.0 - float(np.sum((target - result) ** 2)) / energy
+
+    shares = {bits: max(measure_shares(bits), default=0.0) for bits in BITS}
+    best = max(shares, key=lambda bits: shares[bits])
+    share = max(0.0, shares[best])
+    return OperandFit(best if share > _FITS else 0, share)
+
+
+def round_significand(values: Array, bits: int, *, truncate: bool = False) -> Array:
+    """Round to ``bits`` explicit bits of the significand, to nearest or towards zero.
+
+    >>> round_significand(np.array([1.0 + 2.0**-4, 3.0]), 3)
+    array([1., 3.])
+    """
+    significand, exponent = np.frexp(values)
+    scaled = np.ldexp(significand, bits + 1)  # frexp gives 0.5 to 1, so one bit more is in front of the point
+    rounded: Array = np.ldexp(np.trunc(scaled) if truncate else np.rint(scaled), exponent - bits - 1)
+    return rounded
