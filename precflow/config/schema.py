@@ -309,7 +309,9 @@ class Coverage:
     """How much must have been compared for a verdict."""
 
     minimum: Share = key(
-        Share(1.0), "Share of the records that must have been compared; less is inconclusive. A sampled record counts.", "99%"
+        Share(1.0),
+        "Share of the records that must have been compared; less is inconclusive. A sampled record counts, and a covered one.",
+        "99%",
     )
     elements: Share = key(
         Share(0.0),

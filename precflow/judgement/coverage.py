@@ -29,17 +29,19 @@ class Tally:
         total: Records that should have been compared, those without a partner included.
         compared: Records that were.
         could_fail: Compared records that are not blind.
+        covered: Records without a partner inside a module that was compared.
     """
 
     counts: Mapping[str, int]
     total: int
     compared: int
     could_fail: int
+    covered: int = 0
 
     @property
     def coverage(self) -> float:
-        """Compared over total, 0 to 1; 0 if there is nothing to compare."""
-        return self.compared / self.total if self.total else 0.0
+        """Compared and covered over total, 0 to 1; 0 if nothing was compared."""
+        return (self.compared + self.covered) / self.total if self.compared else 0.0
 
 
 def tally(judged: Sequence[Judged]) -> Tally:
@@ -47,7 +49,8 @@ def tally(judged: Sequence[Judged]) -> Tally:
     numbers = Counter(record.status for record in judged)
     counts = {status: numbers[status] for status in STATUSES if numbers[status]}
     compared = sum(count for status, count in counts.items() if status in COMPARED)
-    return Tally(counts, len(judged) - counts.get("not_judged", 0), compared, compared - counts.get("blind", 0))
+    total, covered = len(judged) - counts.get("not_judged", 0), counts.get("covered", 0)
+    return Tally(counts, total, compared, compared - counts.get("blind", 0), covered)
 
 
 def count_estimated(measures: Sequence[Measure], judged: Sequence[Judged]) -> int:

@@ -24,6 +24,7 @@ from precflow.judgement.coverage import (
     suggest_remedy,
     tally,
 )
+from precflow.judgement.covered import mark_covered
 from precflow.judgement.decision import Decision, Terms, ZeroGradient, decide
 from precflow.judgement.floors import MAIN_METRIC, Floor
 from precflow.judgement.limits import Condition, list_conditions
@@ -89,6 +90,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     terms = Terms(reference_dtype, target_dtype, loaded, config.tolerance, floors if measuring else {})
     accepted = AcceptedDifferences(config.accepted, today)
     decisions = mark_zero_gradients(measures, [decide(measure, terms, accepted) for measure in measures])
+    decisions = mark_covered(measures, decisions)
     judged = [decision.judged for decision in decisions]
     rows = list(zip(measures, judged, strict=True))
     counted = tally(judged)
@@ -187,7 +189,10 @@ def _describe_missing(rows: Rows, counted: Tally, config: RunConfig, sampled: fl
     if not counted.compared:
         texts.append(f"nothing was compared of {records_in_words(counted.total)}")
     elif counted.coverage < minimum:
-        texts.append(f"{counted.compared} of {counted.total} records were compared; coverage.minimum asks for {minimum:.6g}")
+        covered = f" and {counted.covered} covered by their modules" if counted.covered else ""
+        texts.append(
+            f"{counted.compared} of {counted.total} records were compared{covered}; coverage.minimum asks for {minimum:.6g}"
+        )
     if sampled < elements:
         texts.append(
             f"{sampled:.3g} of the elements of what was compared were looked at; coverage.elements asks for {elements:.6g}"

@@ -12,6 +12,7 @@ STATUSES = (
     "accepted",
     "unpaired_reference",
     "unpaired_target",
+    "covered",  # it has no partner, and a module around it was compared
     "shape",
     "dtype",
     "nonfinite",
@@ -61,7 +62,7 @@ class Verdict:
         verdict: ``aligned``, ``misaligned`` or ``inconclusive``.
         reasons: Why, most important first; empty for ``aligned``.
         counts: Status -> number of records.
-        coverage: Share of judgeable records that were compared, 0 to 1.
+        coverage: Share of judgeable records that were compared, or are covered by a module that was, 0 to 1.
         compared: Records compared.
         total: Records that should have been compared.
         could_fail: Compared records whose limit could have failed (not blind).

@@ -23,6 +23,7 @@ SEVERITY: tuple[str, ...] = (
     "unpaired_reference",
     "unpaired_target",
     "blind",
+    "covered",
     "accepted",
     "pass",
     "sampled_out",
@@ -73,7 +74,7 @@ def importance(row: Row) -> tuple[int, int, float]:
     if status in MISALIGNED_STATUSES:
         place = 0 if row.role == "introduces" else 1
     else:
-        place = {"pass": 3, "sampled_out": 4, "not_judged": 4}.get(status, 2)
+        place = {"pass": 3, "covered": 4, "sampled_out": 4, "not_judged": 4}.get(status, 2)
     return place, severity(status) if place == 2 else 0, -float(f"{ratio_of(row):.4g}")
 
 

@@ -37,7 +37,7 @@ const importance = (row) => {
   const status = word("status", row);
   const ratio = figure("ratio", row);
   const wrong = kinds[status] === "bad";
-  const place = wrong ? (word("role", row) === "introduces" ? 0 : 1) : { pass: 3, sampled_out: 4, not_judged: 4 }[status] ?? 2;
+  const place = wrong ? (word("role", row) === "introduces" ? 0 : 1) : { pass: 3, covered: 4, sampled_out: 4, not_judged: 4 }[status] ?? 2;
   const used = Number.isNaN(ratio) || (wrong && status !== "fail") ? Infinity : Number(ratio.toPrecision(4));
   return [place, place === 2 ? data.severity.indexOf(status) : 0, -used];
 };

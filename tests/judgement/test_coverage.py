@@ -22,7 +22,8 @@ def test_every_status_is_counted_once():
     assert found.total == len(STATUSES) - 1
     assert found.compared == 6
     assert found.could_fail == 5
-    assert found.coverage == 6 / 12
+    assert found.covered == 1
+    assert found.coverage == 7 / 13
 
 
 def test_nothing_is_no_coverage():

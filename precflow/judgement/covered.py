@@ -1,0 +1,111 @@
+"""Records without a partner that the module around them covers, because that module's outputs were compared.
+
+Two implementations of a module run different operators: a fused attention in place of matmul, softmax and matmul, another cast,
+an extra ``cat``. None of these operators has a partner on the other side, and yet what they compute was compared: it is the
+output of their module. Such a record is ``covered`` and no gap. For example, eager against fused attention::
+
+    layers.0.self_attn / matmul            only on the reference   covered: layers.0.self_attn was compared
+    layers.0.self_attn / softmax           only on the reference   covered
+    layers.0.self_attn / scaled_dot_...    only on the target      covered
+    layers.0.self_attn                     on both sides           pass
+
+The output of the whole model covers only what the model's own code runs, and nothing inside its modules. Otherwise two sides
+whose modules all have different names would be called aligned after the comparison of a single record.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT, MODULE, OUTSIDE, ROOT_MODULE, Identity, parse_identity
+from precflow.comparison.measure import Measure
+from precflow.judgement.coverage import COMPARED
+from precflow.judgement.decision import Decision
+
+UNPAIRED = frozenset({"unpaired_reference", "unpaired_target"})
+
+_When = tuple[str, int, int]  # phase, step and rank
+_Calls = Mapping[tuple[str, _When], Mapping[int, Sequence[str]]]  # module and when -> number of its call -> statuses of its outputs
+
+
+def mark_covered(measures: Sequence[Measure], decisions: Sequence[Decision]) -> list[Decision]:
+    """Return the decisions; records without a partner that a compared module covers become ``covered``.
+
+    A module covers what ran inside one of its calls if every output of that call was compared and one of them at least could
+    have failed. In backward, the gradients of its parameters must have been compared too: they are no outputs of the module.
+
+    Args:
+        measures: Every record.
+        decisions: One for each measure, in the same order.
+    """
+    if not any(decision.judged.status in UNPAIRED for decision in decisions):
+        return list(decisions)
+    calls, gradients = _collect_modules(measures, decisions)
+    marked = []
+    for measure, decision in zip(measures, decisions, strict=True):
+        around = _find_cover(parse_identity(measure.record), calls, gradients) if decision.judged.status in UNPAIRED else ""
+        if around:
+            reason = f"{decision.judged.reason}; covered by {around} around it, whose outputs were compared"
+            decision = replace(decision, judged=replace(decision.judged, status="covered", reason=reason))  # noqa: PLW2901
+        marked.append(decision)
+    return marked
+
+
+def _collect_modules(measures: Sequence[Measure], decisions: Sequence[Decision]) -> tuple[_Calls, Sequence[tuple[str, int, int]]]:
+    """Return the statuses of the outputs of every module call, and (module, step, rank) of gradients that were not compared."""
+    calls: dict[tuple[str, _When], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    gradients = []
+    for measure, decision in zip(measures, decisions, strict=True):
+        status = decision.judged.status
+        if status == "not_judged":
+            continue
+        if measure.level == MODULE and measure.phase in {FORWARD, BACKWARD}:
+            identity = parse_identity(measure.record)
+            calls[identity.module, _when(identity)][identity.call].append(status)
+        elif measure.phase == GRADIENT and status not in COMPARED:
+            identity = parse_identity(measure.record)
+            gradients.append((identity.module, identity.step, identity.rank))
+    return calls, gradients
+
+
+def _find_cover(identity: Identity, calls: _Calls, gradients: Sequence[tuple[str, int, int]]) -> str:
+    """Return the innermost module around a record that covers it, as it is shown; ``""`` if none does."""
+    if identity.phase not in {FORWARD, BACKWARD} or identity.module == OUTSIDE:
+        return ""
+    when = _when(identity)
+    for module in _list_modules_around(identity):
+        of_module = calls.get((module, when), {})
+        # Which call of an outer module a call belongs to is not in its name, so all calls of an outer module must have been
+        # compared.
+        called = [of_module.get(identity.call, ())] if module == identity.module else list(of_module.values())
+        if not called or not all(_is_compared(statuses) for statuses in called):
+            continue
+        lost = identity.phase == BACKWARD and any(
+            (step, rank) == (identity.step, identity.rank) and _is_inside(parameter, module) for parameter, step, rank in gradients
+        )
+        if not lost:
+            return module or "the model"
+    return ""
+
+
+def _list_modules_around(identity: Identity) -> Iterator[str]:
+    """Yield the modules that may cover a record, innermost first; the model only for what its own code ran."""
+    module = identity.module
+    if identity.operator:
+        yield module
+    while module := module.rpartition(".")[0]:
+        yield module
+
+
+def _is_compared(statuses: Sequence[str]) -> bool:
+    return bool(statuses) and all(status in COMPARED for status in statuses) and any(status != "blind" for status in statuses)
+
+
+def _is_inside(module: str, outer: str) -> bool:
+    return outer in {ROOT_MODULE, module} or module.startswith(f"{outer}.")
+
+
+def _when(identity: Identity) -> _When:
+    return identity.phase, identity.step, identity.rank

@@ -1,0 +1,110 @@
+"""Records without a partner that a compared module around them covers."""
+
+import pytest
+
+ATTENTION = "layers.0.self_attn"
+
+
+@pytest.fixture
+def module(measure):
+    """Return a function that makes the record of a module's output; a path ``a~1`` is its second call."""
+
+    def make(path, index="0", phase="forward", when="", **changes):
+        record = f"{path or '(model)'}/{phase}.output.{index}{when}"
+        return measure(path.partition("~")[0], "", record=record, level="module", phase=phase, **changes)
+
+    return make
+
+
+@pytest.fixture
+def alone(measure):
+    """Return a function that makes the record of an operator that one side has."""
+
+    def make(path, operator="softmax", side="reference", phase="forward", **changes):
+        record = f"{path or '(model)'}/{operator}.0/{phase}.output.0"
+        changes = {"record": record, "phase": phase, "reason": f"only the {side} has it", **changes}
+        return measure(path.partition("~")[0], operator, join=f"unpaired_{side}", metrics={}, **changes)
+
+    return make
+
+
+def test_another_implementation_of_a_compared_module_is_no_gap(run, module, alone):
+    measures = [alone(ATTENTION), alone(ATTENTION, "sdpa", "target"), module(ATTENTION)]
+    judged, verdict = run(measures)
+    assert [record.status for record in judged] == ["covered", "covered", "pass"]
+    assert judged[0].reason == f"only the reference has it; covered by {ATTENTION} around it, whose outputs were compared"
+    assert verdict.verdict == "aligned"
+    assert (verdict.compared, verdict.total, verdict.coverage, verdict.counts["covered"]) == (1, 3, 1.0, 2)
+
+
+def test_without_a_record_of_its_module_it_stays_a_gap(run, measure, alone):
+    judged, verdict = run([alone(ATTENTION), measure(ATTENTION, "linear")])
+    assert judged[0].status == "unpaired_reference"
+    assert verdict.verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    "change", [{"join": "unpaired_target"}, {"join": "unreadable"}, {"counts": {"elements": 6, "sentinel": 6}}]
+)
+def test_a_module_that_was_not_compared_covers_nothing(run, module, alone, change):
+    judged, _ = run([alone(ATTENTION), module(ATTENTION, **change)])
+    assert judged[0].status == "unpaired_reference"
+
+
+def test_a_second_output_without_a_partner_leaves_it_to_the_module_around(run, module, alone):
+    """Eager attention returns its weights as well, fused attention returns None in their place."""
+    weights = module(ATTENTION, "1", join="unpaired_reference", metrics={})
+    judged, verdict = run([alone(ATTENTION), module(ATTENTION), weights, module("layers.0")])
+    assert [record.status for record in judged] == ["covered", "pass", "covered", "pass"]
+    assert "covered by layers.0 around it" in judged[0].reason
+    assert verdict.verdict == "aligned"
+
+
+def test_a_failing_module_covers_too_and_the_run_is_misaligned(run, module, alone):
+    judged, verdict = run([alone(ATTENTION), module(ATTENTION, relative_l2=1e-2)])
+    assert judged[0].status == "covered"
+    assert verdict.verdict == "misaligned"
+
+
+def test_the_model_covers_its_own_code_and_nothing_inside_its_modules(run, module, alone):
+    own, inside = alone(""), alone("layers.0.self_attn")
+    judged, verdict = run([own, inside, module("")])
+    assert [record.status for record in judged] == ["covered", "unpaired_reference", "pass"]
+    assert "covered by the model around it" in judged[0].reason
+    assert verdict.verdict == "inconclusive"
+
+
+def test_the_same_call_of_a_module_must_have_been_compared(run, module, alone):
+    second = alone("norm~1", record="norm~1/mul.0/forward.output.0")
+    assert run([second, module("norm")])[0][0].status == "unpaired_reference"
+    assert run([second, module("norm"), module("norm~1")])[0][0].status == "covered"
+
+
+def test_every_call_of_an_outer_module_must_have_been_compared(run, module, alone):
+    inner = alone("block.fused", "", record="block.fused/forward.output.0", level="module")
+    lost = module("block~1", join="unreadable")
+    assert run([inner, module("block"), lost])[0][0].status == "unpaired_reference"
+    assert run([inner, module("block"), module("block~1")])[0][0].status == "covered"
+
+
+def test_another_step_covers_nothing(run, module, alone):
+    assert run([alone(ATTENTION), module(ATTENTION, when="@1.0")])[0][0].status == "unpaired_reference"
+
+
+def test_backward_is_covered_by_backward_with_the_gradients_of_the_parameters(run, measure, module, alone):
+    product = alone(f"{ATTENTION}.q_proj", "aten.mm", phase="backward", level="operator")
+    lost = measure(
+        f"{ATTENTION}.q_proj",
+        "",
+        record=f"{ATTENTION}.q_proj/gradient.output.weight",
+        phase="gradient",
+        join="unpaired_reference",
+    )
+    assert run([product, module(ATTENTION)])[0][0].status == "unpaired_reference"
+    assert run([product, module(ATTENTION, phase="backward")])[0][0].status == "covered"
+    judged, _ = run([product, lost, module(ATTENTION, phase="backward")])
+    assert [record.status for record in judged[:2]] == ["unpaired_reference"] * 2
+
+
+def test_what_ran_outside_of_all_modules_is_covered_by_none(run, module, alone):
+    assert run([alone("(outside)"), module("")])[0][0].status == "unpaired_reference"
