@@ -27,7 +27,8 @@ from precflow.judgement.decision import Decision
 UNPAIRED = frozenset({"unpaired_reference", "unpaired_target"})
 
 _When = tuple[str, int, int]  # phase, step and rank
-_Calls = Mapping[tuple[str, _When], Mapping[int, Sequence[str]]]  # module and when -> number of its call -> statuses of its outputs
+_Calls = Mapping[tuple[str, _When], Mapping[int, Sequence[str]]]  # module and when -> number of a call -> its outputs' statuses
+_Lost = Sequence[tuple[str, int, int]]  # module, step and rank of gradients of parameters that were not compared
 
 
 def mark_covered(measures: Sequence[Measure], decisions: Sequence[Decision]) -> list[Decision]:
@@ -53,7 +54,7 @@ def mark_covered(measures: Sequence[Measure], decisions: Sequence[Decision]) -> 
     return marked
 
 
-def _collect_modules(measures: Sequence[Measure], decisions: Sequence[Decision]) -> tuple[_Calls, Sequence[tuple[str, int, int]]]:
+def _collect_modules(measures: Sequence[Measure], decisions: Sequence[Decision]) -> tuple[_Calls, _Lost]:
     """Return the statuses of the outputs of every module call, and (module, step, rank) of gradients that were not compared."""
     calls: dict[tuple[str, _When], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     gradients = []
@@ -70,7 +71,7 @@ def _collect_modules(measures: Sequence[Measure], decisions: Sequence[Decision])
     return calls, gradients
 
 
-def _find_cover(identity: Identity, calls: _Calls, gradients: Sequence[tuple[str, int, int]]) -> str:
+def _find_cover(identity: Identity, calls: _Calls, gradients: _Lost) -> str:
     """Return the innermost module around a record that covers it, as it is shown; ``""`` if none does."""
     if identity.phase not in {FORWARD, BACKWARD} or identity.module == OUTSIDE:
         return ""
@@ -82,8 +83,9 @@ def _find_cover(identity: Identity, calls: _Calls, gradients: Sequence[tuple[str
         called = [of_module.get(identity.call, ())] if module == identity.module else list(of_module.values())
         if not called or not all(_is_compared(statuses) for statuses in called):
             continue
+        step_and_rank = (identity.step, identity.rank)
         lost = identity.phase == BACKWARD and any(
-            (step, rank) == (identity.step, identity.rank) and _is_inside(parameter, module) for parameter, step, rank in gradients
+            (step, rank) == step_and_rank and _is_inside(parameter, module) for parameter, step, rank in gradients
         )
         if not lost:
             return module or "the model"
