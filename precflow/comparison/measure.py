@@ -28,7 +28,8 @@ class Measure:
         join: ``paired``, ``unpaired_reference``, ``unpaired_target``, ``shape``, ``unreadable`` or ``sampled_out``.
         reason: Why it is not ``paired``; ``""`` otherwise.
         movement: Pure data movement: steers localization, is not judged.
-        judged: Float output that counts for the verdict (see DESIGN: inputs, movement and integers only steer).
+        judged: Floating point output that counts for the verdict by its limits. Inputs and data movement only steer.
+        exact: Integer or boolean output that counts for the verdict: it must be equal, or a near tie.
         reference_dtype: Element type on the reference, ``""`` where absent.
         target_dtype: Element type on the target, ``""`` where absent.
         reference_shape: Sizes on the reference.
@@ -59,6 +60,7 @@ class Measure:
     reason: str = ""
     movement: bool = False
     judged: bool = True
+    exact: bool = False
     reference_dtype: str = ""
     target_dtype: str = ""
     reference_shape: tuple[int, ...] = ()

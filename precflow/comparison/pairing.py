@@ -18,6 +18,14 @@ from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
 
 ABSENT = "(absent)"  # an argument that only the other side was given
+# Operators that choose elements and return which, most of them beside the chosen values.
+CHOOSING = frozenset(
+    "argmax argmin argsort topk sort msort max min kthvalue median nanmedian mode cummax cummin unique unique_consecutive "
+    "max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool1d adaptive_max_pool2d "
+    "adaptive_max_pool3d adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices "
+    "fractional_max_pool2d fractional_max_pool2d_with_indices fractional_max_pool3d fractional_max_pool3d_with_indices "
+    "searchsorted bucketize frexp histogram".split()
+)
 # id() of an output record -> its call: hashing a record would go through all of its fields. The dump keeps its records, so that
 # no id is used twice.
 CallsOfRecords = Mapping[int, Call]
@@ -84,6 +92,8 @@ def _describe_unpaired(record: Record, call: Call, side: str, **facts: Any) -> M
         reason=f"only the {side} has it: the {other} ran no such call, or got no such output from it",
         movement=call.movement,
         judged=not call.movement and is_floating(record.dtype),
+        # Masks and indices are made in other ways by other implementations; what a module returns is what both have to return.
+        exact=not call.operator and not is_floating(record.dtype),
         **facts,
     )
 
@@ -103,16 +113,32 @@ def _name_record(record: Record, call: Call) -> dict[str, Any]:
 
 def _describe_paired(left: Record, right: Record, call: Call, other: Call) -> Measure:
     movement = call.movement or other.movement
+    floating = is_floating(left.dtype) or is_floating(right.dtype)
     names = {**call.arguments, **other.arguments}
     arguments = {name: (call.arguments.get(name, ABSENT), other.arguments.get(name, ABSENT)) for name in names}
     return Measure(
         **_name_record(left, call),
         **compare_facts(left, right),
         movement=movement,
-        judged=not movement and (is_floating(left.dtype) or is_floating(right.dtype)),
+        judged=not movement and floating,
+        exact=not movement and not floating and has_exact_integers(call),
         site=call.site,
         target_site=other.site,
         arguments={name: values for name, values in arguments.items() if values[0] != values[1]},
+    )
+
+
+def has_exact_integers(call: Call) -> bool:
+    """Tell whether integer and boolean outputs of a call mean the same on every device, and so have to be equal.
+
+    A module's do, and those of an operator that returns nothing else: token ids, indices, masks. Beside floating point outputs
+    they do if the operator chooses, as ``topk`` does. Otherwise they are the operator's own business, such as the state of a
+    random generator that a fused attention returns.
+    """
+    return (
+        not call.operator
+        or call.operator.removeprefix("aten.") in CHOOSING
+        or not any(is_floating(record.dtype) for record in call.outputs)
     )
 
 

@@ -124,8 +124,8 @@ def describe_other_types(measures: Sequence[Measure], reference_dtype: str, targ
 
 
 def describe_not_judged(measures: Sequence[Measure]) -> list[str]:
-    """Warn of differences that are not judged: integers and booleans, and data movement at the very end of the forward."""
-    integers = [measure for measure in measures if not (measure.judged or measure.movement or measure.equal)]
+    """Warn of differences that are not judged: integers of an operator's own, and data movement at the end of the forward."""
+    integers = [measure for measure in measures if not (measure.judged or measure.exact or measure.movement or measure.equal)]
     forward = (measure for measure in measures if measure.phase == "forward")
     end = max(forward, key=lambda measure: measure.order, default=None)
     texts = []

@@ -41,6 +41,9 @@ CLASS_FAILURES = {  # counts of elements that fail a record whatever its limits 
         "{} elements have the largest value of their type on one side only",
     ),
 }
+EXACT = "exact"
+"""Stands in place of a standard at integers and booleans, which no limit applies to."""
+_NEED_NOT_BE_EQUAL = "integers or booleans that need not be equal"
 _NONE: frozenset[Condition] = frozenset()
 _NO_METRICS: frozenset[str] = frozenset()
 
@@ -175,6 +178,8 @@ def decide(measure: Measure, terms: Terms, accepted: AcceptedDifferences) -> Dec
     if early is not None:
         return Decision(early)
     accepted.note(measure)  # before it is known to fail: an entry that matches a passing record is "not needed any more"
+    if measure.exact:
+        return Decision(_decide_exactly(measure, accepted))
     applicable = find_conditions(measure, terms)
     floor = terms.floors.get(measure.record)
     uses = measure_uses(measure, applicable.conditions, floor.metrics if floor else {})
@@ -202,10 +207,8 @@ def _decide_without_limits(measure: Measure, terms: Terms) -> Judged | None:
     """Return the status if it needs no limit, else ``None``."""
     # The order matters: without a partner there is no type to compare, and NaN on one side fails even a record that has nothing
     # else in it.
-    if not measure.judged:
-        return Judged(
-            measure.record, "not_judged", reason="data movement" if measure.movement else "not a floating point output"
-        )
+    if not (measure.judged or measure.exact):
+        return Judged(measure.record, "not_judged", reason="data movement" if measure.movement else _NEED_NOT_BE_EQUAL)
     if measure.join != "paired":
         return Judged(measure.record, measure.join, reason=measure.reason)
     if wrong := _describe_wrong_dtype(measure, terms):
@@ -217,6 +220,23 @@ def _decide_without_limits(measure: Measure, terms: Terms) -> Judged | None:
         empty = "it has no element" if not counts.get("elements", 0) else "every element is NaN, Inf or a mask's fill value"
         return Judged(measure.record, "blind", reason=f"nothing ordinary to compare: {empty}")
     return None
+
+
+def _decide_exactly(measure: Measure, accepted: AcceptedDifferences) -> Judged:
+    """Return the status of integers or booleans: they are equal on both sides, or they fail."""
+    equal = 1.0 if measure.equal else measure.metrics.get("bitwise_equal")
+    if equal == 1:
+        return Judged(measure.record, "pass", "bitwise_equal", 1.0, 1.0, 0.0, EXACT)
+    apart, between = measure.metrics.get("max_abs_error", 0.0), measure.ranges.get("max_abs_error")
+    if equal is None and not (between[0] if between else apart):
+        return Judged(measure.record, "undecided", reason="what was kept of it does not show whether its values are equal")
+    is_accepted, why = accepted.decide(measure, {"bitwise_equal"})
+    known = apart and not between and measure.reference_dtype != "bool"
+    far = f", by at most {apart:g}" if known else ""
+    reason = f"{measure.reference_dtype} values differ{far}; they have to be equal"
+    status = "accepted" if is_accepted else "fail"
+    text = why if is_accepted else "; ".join(filter(None, (reason, why)))
+    return Judged(measure.record, status, "bitwise_equal", 0.0, 1.0, 1.0, EXACT, text)
 
 
 def _describe_wrong_dtype(measure: Measure, terms: Terms) -> str:

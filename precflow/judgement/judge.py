@@ -36,6 +36,7 @@ Rows = Sequence[tuple[Measure, Judged]]
 
 _FAILURES = {  # of one record, of several
     "fail": ("exceeds its limit", "exceed their limits"),
+    "unequal": ("has other integers or booleans", "have other integers or booleans"),  # status "fail" too
     "nonfinite": ("has NaN or Inf on one side only", "have NaN or Inf on one side only"),
     "shape": ("has another shape", "have another shape"),
     "dtype": ("has a type that the recipe does not imply", "have a type that the recipe does not imply"),
@@ -46,7 +47,9 @@ _GAPS = {
 }
 _NO_FLOORS: Mapping[str, Floor] = {}
 _BY_LIMITS = frozenset({"pass", "fail", "blind", "accepted", "undecided"})
-_FROM_VALUES = frozenset({"fail", "nonfinite"})  # a side that does not repeat itself can cause these, but no other shape
+_FROM_VALUES = frozenset(
+    {"fail", "unequal", "nonfinite"}
+)  # a side that does not repeat itself causes these, but no other shape
 
 
 def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
@@ -145,8 +148,9 @@ def _describe_failures(rows: Rows, unrepeatable: Sequence[str]) -> list[str]:
     """Say what makes the run misaligned, by status, each with the first record in order."""
     drifting = {_side_and_record(entry)[1] for entry in unrepeatable}
     texts = []
+    kinds = [(measure, "unequal" if measure.exact and record.status == "fail" else record.status) for measure, record in rows]
     for status, words in _FAILURES.items():
-        failing = [measure for measure, record in rows if record.status == status]
+        failing = [measure for measure, kind in kinds if kind == status]
         # If every one of them changes between two equal runs of one side, the failures say nothing about the other side.
         if all(measure.record in drifting for measure in failing) and status in _FROM_VALUES:
             continue
@@ -178,7 +182,7 @@ def _describe_missing(rows: Rows, counted: Tally, config: RunConfig, sampled: fl
     if not rows:
         return ["nothing was compared: neither side holds a record; capture.scope, level, phase and rules say what is recorded"]
     if not counted.total:
-        return ["nothing was compared: there is no floating point output to judge"]
+        return ["nothing was compared: there is no output to judge"]
     texts = _describe_status(rows, "unreadable", "cannot be read")
     texts += [
         text.format(records_in_words(counted.counts[status])) for status, text in _GAPS.items() if counted.counts.get(status)

@@ -19,7 +19,7 @@ STATUSES = (
     "unreadable",
     "undecided",  # too little was kept of it to tell whether it stays within its limits
     "sampled_out",
-    "not_judged",  # movement, integers, inputs: shown, never counted
+    "not_judged",  # movement, inputs, integers of an operator's own: shown, never counted
 )
 MISALIGNED_STATUSES = frozenset({"fail", "shape", "dtype", "nonfinite"})
 INCOMPLETE_STATUSES = frozenset({"unpaired_reference", "unpaired_target", "unreadable", "undecided"})

@@ -37,7 +37,7 @@ assert set(SEVERITY) == set(STATUSES), "every status has its place"
 
 
 def is_judged(row: Row) -> bool:
-    """Tell whether a record was judged: data movement, integers and records left out by sampling are shown but not counted."""
+    """Tell whether a record was judged: data movement and records left out by sampling are shown but not counted."""
     return row.judged.status not in _UNJUDGED
 
 

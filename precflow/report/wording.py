@@ -33,7 +33,7 @@ STATUS_SYMBOLS: Mapping[str, str] = {
 }
 STATUS_MEANINGS: Mapping[str, str] = {
     "pass": "Compared, and within every limit that applies to it.",
-    "fail": "Compared, and over at least one limit.",
+    "fail": "Compared, and over at least one limit. Integers and booleans have no limit: they are not equal.",
     "blind": "Compared, but its limit is so wide that nothing could have failed. Never evidence for aligned.",
     "accepted": "Over its limit, and listed in the recipe as a known difference that has not expired.",
     "unpaired_reference": "Only the reference has this record; the target never computed it.",
@@ -45,7 +45,7 @@ STATUS_MEANINGS: Mapping[str, str] = {
     "unreadable": "The evidence of one side is damaged or was never stored.",
     "undecided": "What was kept of it (a sketch, statistics, a sample) does not show whether it is within its limits.",
     "sampled_out": "Left out on purpose by sampling.",
-    "not_judged": "Inputs, integers and pure data movement: shown, never counted.",
+    "not_judged": "Inputs, pure data movement and integers that an operator keeps for itself: shown, never counted.",
 }
 STATUS_COLOURS: Mapping[str, str] = {  # status -> CSS class
     **dict.fromkeys(STATUS_SYMBOLS, "quiet"),

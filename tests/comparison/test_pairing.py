@@ -1,12 +1,13 @@
 """Pairing by identity."""
 
+import msgspec
 import numpy as np
 import pytest
 
 from precflow.agent.contract import Identity
-from precflow.comparison.pairing import ABSENT, Pair, describe_pair, find_calls, pair_records
+from precflow.comparison.pairing import ABSENT, Pair, describe_pair, find_calls, has_exact_integers, pair_records
 from precflow.dumps.reader import Dump
-from precflow.dumps.records import Record
+from precflow.dumps.records import Call, Record
 
 
 def record(module, operator="linear", ordinal=0, order=0, **parts):
@@ -125,6 +126,33 @@ def test_movement_on_either_side_and_integers_are_not_judged(measure):
     assert not measure(call(ONE.astype(np.int64)), call(TWO.astype(np.int64))).judged
     assert measure(call(ONE.astype(np.int64)), call(TWO)).judged, "one side has floating point numbers"
     assert not measure(call(ONE, movement=True), None).judged
+
+
+def test_integers_have_to_be_equal_unless_they_are_moved_or_one_side_has_numbers(measure):
+    ids = call(ONE.astype(np.int64))
+    assert measure(ids, call(TWO.astype(np.int64))).exact
+    assert not measure(ids, call(TWO)).exact
+    assert not measure(call(ONE.astype(np.int64), movement=True), ids).exact
+    assert not measure(ids, None).exact, "masks and indices are made in other ways by another implementation"
+
+
+@pytest.mark.parametrize(
+    ("operator", "outputs", "exact"),
+    [
+        ("argmax", ["int64"], True),
+        ("add", ["int64"], True),
+        ("topk", ["float32", "int64"], True),
+        ("aten.topk", ["float32", "int64"], True),
+        ("", ["float32", "int64"], True),
+        ("scaled_dot_product_flash_attention", ["float32", "uint64"], False),  # the state of its random generator
+    ],
+)
+def test_integers_beside_floating_point_outputs_count_if_the_operator_chooses(operator, outputs, exact):
+    records = tuple(record("a", operator, index=str(place)) for place in range(len(outputs)))
+    records = tuple(msgspec.structs.replace(one, dtype=dtype) for one, dtype in zip(records, outputs, strict=True))
+    facts = {"arguments": {}, "inputs": (), "outputs": records, "movement": False, "compiled": False}
+    made = Call(0, "api", "a", "", 0, operator, 0, "forward", 0, 0, "", **facts)
+    assert has_exact_integers(made) == exact
 
 
 def test_arguments_that_differ_are_told_with_those_that_one_side_lacks(measure):

@@ -15,7 +15,7 @@ from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import summarize
 from precflow.comparison.measure import Measure
 from precflow.comparison.reading import count_classes
-from precflow.config.schema import Tolerance, ToleranceRule
+from precflow.config.schema import Accepted, Tolerance, ToleranceRule
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
@@ -155,10 +155,47 @@ def test_mask_fills_without_a_partner_fail_in_words(measure, run):
     assert "1 mask fill value stands against an ordinary number" in judged.reason
 
 
-@pytest.mark.parametrize(("movement", "said"), [(True, "data movement"), (False, "not a floating point output")])
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"equal": True, "metrics": {"bitwise_equal": 1.0}}, "pass"),
+        ({"metrics": {"bitwise_equal": 1.0, "max_abs_error": 0.0}}, "pass"),  # tensors without content ids
+        ({"metrics": {"bitwise_equal": 0.0, "max_abs_error": 1.0}}, "fail"),
+        ({"metrics": {"bitwise_equal": 0.0}}, "fail"),  # other content ids, and nothing else was kept
+        ({"metrics": {}, "ranges": {"max_abs_error": (0.0, 3.0)}}, "undecided"),
+        ({"metrics": {}, "ranges": {"max_abs_error": (1.0, 3.0)}}, "fail"),
+        ({"target_dtype": "int32", "metrics": {"bitwise_equal": 0.0}}, "dtype"),
+        ({"join": "shape", "metrics": {}}, "shape"),
+    ],
+)
+def test_integers_have_to_be_equal(measure, run, changes, expected):
+    ids = {"judged": False, "exact": True, "reference_dtype": "int64", "target_dtype": "int64", **changes}
+    assert status(run, measure(**ids)).status == expected
+
+
+def test_token_ids_that_are_off_by_one_make_a_run_misaligned(measure, run):
+    metrics = {"bitwise_equal": 0.0, "max_abs_error": 1.0}
+    ids = measure("", "", judged=False, exact=True, reference_dtype="int64", target_dtype="int64", metrics=metrics)
+    judged, verdict = run([measure(), ids])
+    assert judged[1].reason == "int64 values differ, by at most 1; they have to be equal"
+    assert (verdict.verdict, verdict.reasons) == ("misaligned", ("1 record has other integers or booleans, first ",))
+    assert (verdict.compared, verdict.total) == (2, 2)
+
+
+def test_integers_that_differ_can_be_accepted(measure, run):
+    ids = measure(judged=False, exact=True, reference_dtype="int64", target_dtype="int64", metrics={"bitwise_equal": 0.0})
+    assert status(run, ids, accepted=[Accepted(match="*", because="sampled")]).status == "accepted"
+    limited = [Accepted(match="*", relative_l2=1.0, because="noise")]
+    assert status(run, ids, accepted=limited).status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("movement", "said"), [(True, "data movement"), (False, "integers or booleans that need not be equal")]
+)
 def test_what_is_not_judged(measure, run, movement, said):
     judged = status(run, measure(judged=False, movement=movement, join="shape"))
-    assert (judged.status, judged.reason) == ("not_judged", said)
+    assert judged.status == "not_judged"
+    assert said in judged.reason
 
 
 def sketched(measure, value, **changes):

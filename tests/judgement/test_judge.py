@@ -59,7 +59,7 @@ def test_what_was_not_compared_makes_a_run_inconclusive(measure, run, change, re
 
 def test_a_recipe_that_records_nothing_is_told_so(measure, run):
     assert "neither side holds a record" in run([])[1].reasons[0]
-    assert "no floating point output" in run([measure(judged=False)])[1].reasons[0]
+    assert "there is no output to judge" in run([measure(judged=False)])[1].reasons[0]
 
 
 def test_a_rule_of_the_tolerance_that_matches_nothing_is_told(measure, run):
