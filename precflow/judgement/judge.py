@@ -49,7 +49,7 @@ _NO_FLOORS: Mapping[str, Floor] = {}
 _BY_LIMITS = frozenset({"pass", "fail", "blind", "accepted", "undecided"})
 _FROM_VALUES = frozenset(
     {"fail", "unequal", "nonfinite"}
-)  # a side that does not repeat itself causes these, but no other shape
+)  # a side that does not repeat itself causes these, and no other shape
 
 
 def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
@@ -247,7 +247,8 @@ def _describe_idle_rules(measures: Sequence[Measure], rules: Sequence[ToleranceR
 
 def _describe_missing_floors(rows: Rows, floors: Mapping[str, Floor], standard: str, why: str) -> list[str]:
     """Say that records were held to fixed limits although a standard measures its limits."""
-    compared = [measure for measure, record in rows if record.status in _BY_LIMITS and not measure.equal]
+    limited = (measure for measure, record in rows if record.status in _BY_LIMITS and not measure.exact)
+    compared = [measure for measure in limited if not measure.equal]
     lacking = [measure for measure in compared if MAIN_METRIC not in getattr(floors.get(measure.record), "metrics", ())]
     if not lacking:
         return []
