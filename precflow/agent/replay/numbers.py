@@ -208,7 +208,9 @@ class _Filter:
         self._is_plain = largest < min(ends, torch.finfo(dtype).max)
         self._bands: Tuple[List[Band], ...] = ([], [])
         if fills is not None and not self._is_plain:
-            self._bands = tuple(value_classes.bands_in(_in_pieces(each), fills) for each in (flat.output, flat.exact))
+            # A mask's constant with a score added lies beyond the type's largest value until it is rounded to the type.
+            rounded = [round_once(piece, dtype) for piece in _in_pieces(flat.exact)]
+            self._bands = tuple(value_classes.bands_in(each, fills) for each in (_in_pieces(flat.output), rounded))
         square, count = 0.0, 0
         for block in flat.blocks():
             exact = block.exact if self._is_plain else self._mask(block)[0].exact

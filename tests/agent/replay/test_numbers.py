@@ -204,6 +204,16 @@ def test_what_the_type_cannot_hold_overflows_on_a_correct_side_too():
     assert measure(torch.tensor([65504.0, -math.inf, 1.0], dtype=torch.float16), exact)["misplaced"] == 1
 
 
+def test_a_score_added_to_a_float16_mask_is_still_masked():
+    scores = torch.linspace(-0.2, 0.2, 50, dtype=torch.float64).reshape(5, 10)
+    exact = scores.clone()
+    exact[:, 5:] += -65504.0  # beyond the largest float16, until it is rounded
+    output = scores.to(torch.float16)
+    output[:, 5:] = -65504.0
+    found = measure(output, exact)
+    assert (found["filled"], found["misplaced"]) == (25, 0)
+
+
 @pytest.mark.parametrize("fill", [-1e9, -3.4028234663852886e38, -65504.0])
 def test_mask_fills_are_left_out_and_counted(fill):
     exact = exact_values((10, 10))
