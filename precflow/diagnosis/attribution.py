@@ -14,6 +14,7 @@ and nothing about calls that compute rightly and should not have been made like 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -190,17 +191,11 @@ def _with_introduced(judged: Judged, wrong: Mapping[str, IntroducedError]) -> Ju
     found = wrong.get(judged.record)
     if found is None or judged.status in _KEPT:
         return judged
-    share = min(found.share, 1e300)
-    return Judged(
-        judged.record,
-        "fail",
-        metric=METRIC,
-        value=min(found.rho, 1e300),
-        limit=1.0 if found.measure in {"movement", "misplaced"} else min(found.rho, 1e300) / share,
-        ratio=share,
-        standard=METRIC,
-        reason=found.text,
-    )
+    if found.measure == "misplaced":
+        return Judged(judged.record, "nonfinite", reason=found.text)
+    if found.measure == "movement":
+        return Judged(judged.record, "fail", "bitwise_equal", 0.0, 1.0, math.inf, METRIC, found.text)
+    return Judged(judged.record, "fail", METRIC, found.rho, found.rho / found.share, found.share, METRIC, found.text)
 
 
 def _correct_roles(

@@ -1,10 +1,13 @@
 """Suspects after float64: all that introduce an error, none that computes rightly what it was given."""
 
+import math
+
 import pytest
 
 from precflow.diagnosis.attribution import attribute
 from precflow.diagnosis.calls_differ import find_different_calls
 from precflow.diagnosis.evaluation import PairedCall, name_call
+from precflow.diagnosis.findings import Region
 from precflow.diagnosis.graph import build_graph
 from precflow.diagnosis.introduced import IntroducedError
 from precflow.diagnosis.localize import localize
@@ -74,6 +77,18 @@ def test_a_fault_under_every_limit_makes_the_run_misaligned(hand_made, conclude)
     assert "1 operator call introduces an error that rounding does not explain, first b / linear" in attribution.verdict.reasons
     status = attribution.judged[1]
     assert (status.status, status.metric, status.ratio, status.limit) == ("fail", "introduced_error", 10.0, 8.0)
+
+
+def test_movement_that_moves_wrongly_fails_by_its_bits_and_a_lost_mask_by_its_places(hand_made, judge_calls):
+    dump = chain(hand_made(), "a", "b")
+    _, judged = judge_calls(dump, {})
+    pairs = [PairedCall(name_call(call), call, call) for call in dump.made]
+    found = [
+        IntroducedError(pair.name, "0", "other", math.inf, math.inf, measure, is_fault=True)
+        for pair, measure in zip(pairs, ("movement", "misplaced"), strict=True)
+    ]
+    final = attribute(build_graph(dump.calls()), Region(), judged, Verdict("aligned"), pairs=pairs, found=found, different=[])
+    assert [(one.status, one.metric) for one in final.judged] == [("fail", "bitwise_equal"), ("nonfinite", "")]
 
 
 def test_a_clean_run_stays_as_it_is(hand_made, conclude):
