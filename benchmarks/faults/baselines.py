@@ -92,14 +92,13 @@ def _measure(call: Call, record: Record, content: str, inputs: tuple[str, ...], 
     if record.content == content:
         return _Pair(named, inputs, record.text, True, 0.0, True, 1.0)  # noqa: FBT003  equal and close
     with np.errstate(all="ignore"):
-        largest = np.abs(left).max(initial=0) or 1.0  # mask fills of float32 have squares that are infinite
+        # Mask fills of float32 have squares that are infinite.
+        largest = float(np.abs(left[np.isfinite(left)]).max(initial=0)) or 1.0
         left, right = left / largest, right / largest
         norm = float(np.linalg.norm(left))
         error = float(np.linalg.norm(right - left))
         cosine = float(left @ right / (norm * np.linalg.norm(right))) if norm else float(error == 0)
         relative = error / norm / _LIMITS[record.dtype] if norm else float("inf") * (error > 0) if error else 0.0
-    relative_tolerance, absolute = _CLOSE[record.dtype]
-    close = torch.allclose(
-        torch.from_numpy(right), torch.from_numpy(left), relative_tolerance, absolute / largest, equal_nan=True
-    )
+    rtol, atol = _CLOSE[record.dtype]
+    close = torch.allclose(torch.from_numpy(right), torch.from_numpy(left), rtol, atol / largest, equal_nan=True)
     return _Pair(named, inputs, record.text, False, relative, close, cosine)  # noqa: FBT003  not equal
