@@ -147,12 +147,23 @@ _ELEMENTWISE = (
 )
 
 
-def _vector_functions(distance: int, _: torch.Generator) -> dict[Any, Operator]:
-    """Return functions of one element that are wrong by up to ``distance`` ulp, alone and inside softmax and the norms."""
+def _coarse_functions(distance: int, _: torch.Generator) -> dict[Any, Operator]:
+    """Return functions of one element that are wrong by up to ``distance`` ulp of their own type, even if it has 16 bits."""
 
     def elementwise(func: Any, given: Tensor, *rest: Any, **named: Any) -> Tensor:
-        exact = func(given.double(), *rest, **named)
-        return _wobble(exact.to(given.dtype), given, distance)
+        return _wobble(func(given.double(), *rest, **named).to(given.dtype), given, distance)
+
+    return dict.fromkeys(_ELEMENTWISE, elementwise)
+
+
+def _vector_functions(distance: int, _: torch.Generator) -> dict[Any, Operator]:
+    """Return functions of one element that are wrong by up to ``distance`` ulp of float32, alone and inside softmax and norms.
+
+    In 16 bits they round once more, as a chip does whose vector unit computes in float32.
+    """
+
+    def elementwise(func: Any, given: Tensor, *rest: Any, **named: Any) -> Tensor:
+        return _wobble(func(given.double(), *rest, **named).float(), given, distance).to(given.dtype)
 
     def softmax(_: Any, given: Tensor, dim: int, half_to_float: bool) -> Tensor:  # noqa: FBT001  the schema of the operator
         shifted = given.float() - given.float().amax(dim, keepdim=True)
@@ -317,6 +328,8 @@ PARTS: dict[str, Callable[[torch.Generator], dict[Any, Operator]]] = {
     "split_k": partial(_product, _split_in_bfloat16),
     "vec1": partial(_vector_functions, 1),
     "vec2": partial(_vector_functions, 2),
+    "coarse1": partial(_coarse_functions, 1),
+    "coarse2": partial(_coarse_functions, 2),
     "one_pass": _one_pass_norms,
     "float64": partial(_in_double, _to_nearest),
     "stochastic": _stochastic,

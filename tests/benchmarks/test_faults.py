@@ -66,7 +66,7 @@ def test_a_chip_is_right_and_rounds_otherwise(small, part, dtype):
 
     plain, other = gradients(chips.Chip(())), gradients(chips.Chip((part,), seed=3))
     error = (other - plain).norm() / plain.norm()
-    assert error < {torch.float32: 3e-6, torch.bfloat16: 5e-2, torch.float16: 5e-3}[dtype]
+    assert error < {torch.float32: 3e-6, torch.bfloat16: 8e-2, torch.float16: 5e-3}[dtype]
     assert error > 0 or dtype != torch.float32  # in 16 bits another order of additions often rounds to the same
 
 
