@@ -4,6 +4,7 @@
     python -m benchmarks.faults                             everything that is installed, three seeds, three element types
     python -m benchmarks.faults --seeds 0-9 --dtypes bfloat16 --hosts minilm,decoder
     python -m benchmarks.faults --case mask_dropped-decoder-float32-0     one case, with all that was said of it
+    python -m benchmarks.faults --peer ...                  the same cases under msprobe, for the same table
     python -m benchmarks.faults --table                     only the table of what is there
 
 Each finished case is a line of ``results.jsonl`` in ``--folder``; a run that was stopped goes on where it was. ``table.md`` and
@@ -30,7 +31,7 @@ from typing import Any
 
 from precflow.agent.session import environment
 
-from . import baselines, cases, diagnosis, hosts, running, score
+from . import baselines, cases, diagnosis, hosts, peer, running, score
 from .cases import Case
 from .faults import KINDS, kinds_of
 
@@ -120,6 +121,25 @@ def run_all(planned: Sequence[Case], folder: Path) -> list[dict[str, Any]]:
     return [done[case.name] for case in planned]
 
 
+def run_peer(planned: Sequence[Case], folder: Path) -> None:
+    """Run the cases under msprobe that have no line in ``peer.jsonl`` yet."""
+    results = folder / "peer.jsonl"
+    done = frozenset(line["name"] for line in read(results))
+    with tempfile.TemporaryDirectory() as place, results.open("a") as out:
+        for line in peer.run_all(planned, done, Path(place)):
+            out.write(json.dumps(line) + "\n")
+            out.flush()
+            print(line, file=sys.stderr)
+
+
+def add_peer(lines: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Add the scores of msprobe to the cases that it ran."""
+    named = {line["name"]: line["named"] for line in read(folder / "peer.jsonl") if "named" in line}
+    for line in lines:
+        scores = {method: score.score(line, calls) for method, calls in named.get(line["name"], {}).items()}
+        line.setdefault("scores", {}).update(scores)
+
+
 def _spare_time() -> None:
     """Do once what every capture and diagnosis of a process would do again: list packages, look through all objects."""
     environment.list_packages = functools.cache(environment.list_packages)
@@ -155,6 +175,7 @@ def rules_known() -> frozenset[str]:
 def write(lines: Sequence[dict[str, Any]], folder: Path) -> str:
     """Write ``table.md`` and ``table.json``, and return the table."""
     frozen = hashlib.blake2b(_LINES.read_bytes(), digest_size=8).hexdigest() if _LINES.exists() else "none"
+    add_peer([line for line in lines if "crash" not in line], folder)
     crashes = [line["name"] for line in lines if "crash" in line]
     text = score.table(lines, rules_known()) + f"\nFile of lines: {frozen}. Crashes: {', '.join(crashes) or 'none'}.\n"
     good = [line for line in lines if "crash" not in line]
@@ -186,12 +207,15 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=_words, help=f"some of: {', '.join(known)}")
     parser.add_argument("--groups", type=_words, default=["single", "several", "control"], help="single, several, control")
     parser.add_argument("--case", help="run one case by its name and print all of it")
+    parser.add_argument("--peer", action="store_true", help="run the same cases under msprobe, which has to be installed here")
     parser.add_argument("--table", action="store_true", help="run nothing, make the table of what is there")
     options = parser.parse_args()
     options.folder = options.folder.absolute()
     options.folder.mkdir(parents=True, exist_ok=True)
     if options.table:
         print(write(read(options.folder / "results.jsonl"), options.folder))
+    elif options.peer:
+        run_peer(plan(options), options.folder)
     elif options.case:
         _run_one(options)
     else:

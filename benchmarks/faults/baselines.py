@@ -21,7 +21,7 @@ from .diagnosis import Named
 
 _LIMITS = {"float32": 2**-16, "float16": 2**-8, "bfloat16": 2**-5}  # of relative L2, as they stood before noise floors
 _CLOSE = {"float32": (1.3e-6, 1e-5), "float16": (1e-3, 1e-5), "bfloat16": (1.6e-2, 1e-5)}  # torch.testing.assert_close
-NAMES = ("first_digest", "first_divergence", "assert_close", "cosine_0.99", "cosine_0.999")
+_TORCHLENS = (1e-5, 1e-8)  # torchlens.debug.first_divergence: the first operator that is not torch.allclose within these
 
 
 class _Pair(NamedTuple):
@@ -33,6 +33,7 @@ class _Pair(NamedTuple):
     equal: bool
     relative: float
     close: bool
+    closer: bool
     cosine: float
 
 
@@ -44,6 +45,7 @@ def name_all(reference: Path, target: Path) -> dict[str, list[Named]]:
         "first_digest": _first(pairs, lambda pair: not pair.equal),
         "first_divergence": _first_divergences(pairs, errors),
         "assert_close": _first(pairs, lambda pair: not pair.close),
+        "torchlens_rule": _first(pairs, lambda pair: not pair.closer),
         "cosine_0.99": _first(pairs, lambda pair: not pair.cosine >= 0.99),
         "cosine_0.999": _first(pairs, lambda pair: not pair.cosine >= 0.999),
     }
@@ -90,7 +92,7 @@ def _measure(call: Call, record: Record, content: str, inputs: tuple[str, ...], 
     left, right = both
     named = Named(call.module, call.call, call.operator, call.ordinal, call.phase)
     if record.content == content:
-        return _Pair(named, inputs, record.text, True, 0.0, True, 1.0)  # noqa: FBT003  equal and close
+        return _Pair(named, inputs, record.text, equal=True, relative=0.0, close=True, closer=True, cosine=1.0)
     with np.errstate(all="ignore"):
         # Mask fills of float32 have squares that are infinite.
         largest = float(np.abs(left[np.isfinite(left)]).max(initial=0)) or 1.0
@@ -100,5 +102,7 @@ def _measure(call: Call, record: Record, content: str, inputs: tuple[str, ...], 
         cosine = float(left @ right / (norm * np.linalg.norm(right))) if norm else float(error == 0)
         relative = error / norm / _LIMITS[record.dtype] if norm else float("inf") * (error > 0) if error else 0.0
     rtol, atol = _CLOSE[record.dtype]
-    close = torch.allclose(torch.from_numpy(right), torch.from_numpy(left), rtol, atol / largest, equal_nan=True)
-    return _Pair(named, inputs, record.text, False, relative, close, cosine)  # noqa: FBT003  not equal
+    arrays = torch.from_numpy(right), torch.from_numpy(left)
+    close = torch.allclose(*arrays, rtol, atol / largest, equal_nan=True)
+    closer = torch.allclose(*arrays, _TORCHLENS[0], _TORCHLENS[1] / largest)
+    return _Pair(named, inputs, record.text, equal=False, relative=relative, close=close, closer=closer, cosine=cosine)

@@ -126,8 +126,11 @@ class Calls(TorchFunctionMode):
 def canonical(func: Any) -> str:
     """Return the name that dumps give a torch function, ``""`` for getters of attributes."""
     name = getattr(func, "__name__", "")
-    if name in {"__get__", "__set__", ""}:
-        return ""
+    return "" if name in {"__get__", "__set__"} else canonical_name(name)
+
+
+def canonical_name(name: str) -> str:
+    """Return the name that dumps give a function of this name, such as ``add`` for ``__radd__``."""
     if name in _REFLECTED:
         name = "__" + name[3:]
     in_place = name.startswith("__i") and name.endswith("__") and name != "__invert__"

@@ -129,7 +129,7 @@ def _install_in_weights(
 
     def compare(name: CallName, call: Call) -> Any:
         made = call.run()
-        with chip.paused():
+        with chip.unseen(), chip.paused():
             found[name] = effect.measure(call.replaced(1, "weight", right), made)
         return made
 
@@ -138,9 +138,10 @@ def _install_in_weights(
 
 def _make_forward(change: Callable[..., Any], size: float, chip: Chip, found: dict[CallName, Effect]) -> Replacement:
     def replacement(name: CallName, call: Call) -> Any:
-        made = change(call, size)
-        with chip.paused():
-            found[name] = effect.measure(call, made)
+        with chip.unseen():
+            made = change(call, size)
+            with chip.paused():
+                found[name] = effect.measure(call, made)
         return made
 
     return replacement
@@ -207,13 +208,14 @@ class _WrongBackward(torch.autograd.Function):
     def forward(ctx: Any, work: _Work, *_: torch.Tensor) -> Any:
         """Run the call."""
         ctx.work = work
-        return work.call.run()
+        with work.chip.unseen():
+            return work.call.run()
 
     @staticmethod
     def backward(ctx: Any, *arriving: torch.Tensor) -> Any:
         """Return the changed gradients."""
         work: _Work = ctx.work
-        with torch._C.DisableTorchFunction():  # noqa: SLF001  what runs here is no call of the model
+        with work.chip.unseen(), torch._C.DisableTorchFunction():  # noqa: SLF001  what runs here is no call of the model
             right = work.gradients(None, arriving[0])
             wrong = work.change(list(right), work.size)
             work.found[work.name] = work.measure(wrong, arriving[0])

@@ -160,7 +160,9 @@ def test_a_stopped_run_goes_on_where_it_was(small, tmp_path, monkeypatch):
 
 
 def test_the_subset_has_three_hosts_and_pairs():
-    planned = bench.plan(options(None, subset=True, hosts=None, dtypes=None, seeds=None))
+    planned = bench.plan(
+        options(None, subset=True, hosts=None, dtypes=None, seeds=None, groups=["single", "several", "control"])
+    )
     assert {case.host for case in planned} == set(bench.SUBSET_HOSTS)
     assert len([case for case in planned if len(case.faults) == 2]) == 3
     assert all(case.chip in chips.BACKGROUNDS for case in planned if case.faults)
