@@ -41,7 +41,7 @@ class _Match:
         strength = min(CERTAINTIES.index(self.certainty), CERTAINTIES.index("possible"))
         # Run-wide rules with the rank "after" come behind those about suspects.
         last = self.order < 0 and self.rule.rank == "after"
-        return (strength, self.standing, last, RANKS.index(self.rule.rank), self.order, self.rule.id)
+        return (strength, last, self.standing, RANKS.index(self.rule.rank), self.order, self.rule.id)
 
 
 _RuledOut = dict[int, list[tuple[str, str]]]  # position of the suspect -> rules that do not hold there, and why

@@ -68,6 +68,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         config=job.config,
         blockers=reproduction.blockers,
         incomplete=reproduction.incomplete,
+        introduced=introduced.read_introduced(needs),
     )
     if NAME in needs and second("judge") not in needs and read_scope(needs[NAME]).needed:
         # The second pass waits for the other side. It records the suspects' tensors, so no finding has to propose to keep them.

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from precflow.comparison.measure import Measure
 from precflow.config.schema import RunConfig
 from precflow.config.vocabulary import ESCALATING
+from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
+from precflow.diagnosis.evaluation import name_call, pair_calls
 from precflow.diagnosis.evidence import operator_families, overflow, run, skipped_steps, suspect
 from precflow.diagnosis.evidence.run import UNPAIRED
-from precflow.diagnosis.evidence.tensors import Readable, call_identity, observe
+from precflow.diagnosis.evidence.tensors import Readable, observe
 from precflow.diagnosis.findings import Region, Suspect
+from precflow.diagnosis.introduced import IntroducedError
 from precflow.judgement.verdicts import Judged
 
 _LISTED = 5
@@ -31,7 +34,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
     config: RunConfig,
     blockers: Sequence[str] = (),
     incomplete: Sequence[str] = (),
-    introduced: Mapping[str, suspect.Introduced] | None = None,
+    introduced: Sequence[IntroducedError] = (),
 ) -> dict[str, Any]:
     """Return evidence by the names of ``names.EVIDENCE``, and under ``suspects`` one mapping for each of the first three.
 
@@ -46,13 +49,22 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         config: The recipe.
         blockers: What made a comparison meaningless; then no tensor is read.
         incomplete: What is damaged in a dump or was never sealed, in words.
-        introduced: Identity text of a record -> what float64 at the target's own inputs said about it.
+        introduced: What float64 at the target's own inputs said about outputs.
     """
     statuses = {record.record: record for record in judged}
+    same_dtype = reference.header.dtype == target.header.dtype
+    by_output = {(one.call, one.index): one for one in introduced}
+    different = {} if blockers else _find_different_calls(reference, target, same_dtype=same_dtype)
+    suspected = {one.record for one in region.suspects}
+    elsewhere = [
+        f"{one.pair.reference.name}: {text}"
+        for one in different.values()
+        if not suspected & {record.text for record in one.pair.reference.outputs}
+        for text in one.arguments
+    ]
     families = {operator_families.find_family(suspect.operator) for suspect in region.suspects}
     observed = [] if blockers else observe(reference, target, region.suspects[:SUSPECTS])
     headers, same = (reference.header, target.header), config.environment.same
-    same_dtype = reference.header.dtype == target.header.dtype
     traces = None if blockers else overflow.trace_sides(reference, target, measures)
     steps = skipped_steps.NOTHING if traces is None else skipped_steps.find_skipped_steps(*traces)
     # The records of a step that one side skipped are missing for a known reason, which is a finding of its own.
@@ -61,9 +73,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         "recipe": config.recipe,
         "keep_tensors": keep_tensors(config),
         **run.gather(*headers, same=same, measures=measures, judged=unexplained, incomplete=incomplete),
-        "arguments_elsewhere": []
-        if blockers
-        else find_arguments_elsewhere(reference, target, region.suspects, same_dtype=same_dtype),
+        "arguments_elsewhere": elsewhere[:_LISTED],
         "suspect_count": len(region.suspects),
         "suspects_all_matmul": families == {"matmul"},
         "unrepeatable_reference": _select_side(region.unrepeatable, "reference"),
@@ -74,12 +84,20 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
                 call,
                 statuses.get(call.suspect.record, _NOT_JUDGED),
                 same_dtype=same_dtype,
-                introduced=(introduced or {}).get(call.suspect.record),
+                introduced=by_output.get((name_call(call.reference), call.records[0].index)),
+                sources=different[name].sources if (name := name_call(call.reference)) in different else (),
             )
             | _count_exact_products(call.suspect, measures)
             for call in observed
         ],
     }
+
+
+def _find_different_calls(reference: Readable, target: Readable, *, same_dtype: bool) -> dict[str, DifferentCall]:
+    """Return the calls that the sides made differently by their names."""
+    pairs = pair_calls(reference, target)
+    found = find_different_calls(pairs, reference.calls(), target.calls(), same_dtype=same_dtype)
+    return {one.pair.name: one for one in found}
 
 
 def _count_exact_products(suspect: Suspect, measures: Sequence[Measure]) -> dict[str, int]:
@@ -96,23 +114,6 @@ def _count_exact_products(suspect: Suspect, measures: Sequence[Measure]) -> dict
         if is_product and measure.order < suspect.order and error is not None and error < _EXACT:
             count += 1
     return {"exact_products": count}
-
-
-def find_arguments_elsewhere(
-    reference: Readable, target: Readable, suspects: Sequence[Suspect], *, same_dtype: bool
-) -> list[str]:
-    """Return ``call: name: reference / target`` for calls that are no suspects and were made with another argument."""
-    others = {call_identity(call): call for call in target.calls() if call.arguments}
-    suspected = {one.record for one in suspects}
-    found: list[str] = []
-    for call in reference.calls():
-        partner = others.get(call_identity(call))
-        if partner is None or partner.arguments == call.arguments or any(one.text in suspected for one in call.outputs):
-            continue
-        found += [f"{call.name}: {text}" for text in suspect.find_different_arguments(call, partner, same_dtype=same_dtype)]
-        if len(found) >= _LISTED:
-            break
-    return found[:_LISTED]
 
 
 def keep_tensors(config: RunConfig) -> str:

@@ -203,6 +203,7 @@ _OPERATORS: dict[str, Callable[[_Given], Array]] = {
     "silu": _pointwise(lambda x: x * _sigmoid(x)),
     "relu": _pointwise(lambda x: np.maximum(x, 0.0)),
     **{name: _pointwise(getattr(np, name)) for name in ("tanh", "exp", "log", "sqrt", "sin", "cos", "abs")},
+    "embedding": lambda given: given.tensor(1, "weight")[given.tensor(0, "input")],
     "neg": _pointwise(np.negative),
     "rsqrt": _pointwise(lambda x: 1.0 / np.sqrt(x)),
     **{name: _of_two(getattr(np, of)) for name, of in (("add", "add"), ("sub", "subtract"), ("mul", "multiply"))},

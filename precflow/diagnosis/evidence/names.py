@@ -115,6 +115,47 @@ _SUSPECT = {
     "exact_products": EvidenceName(
         "products before it that agree", "Products of the same kind that agree to 18 bits or more, before this one."
     ),
+    "in_place": EvidenceName(
+        "measured at its own inputs", "The numbers below are against float64 at the target's own inputs; absent otherwise."
+    ),
+    "own_error": EvidenceName("its own error", "Norm of its error against float64 at its own inputs, relative to that."),
+    "variant": EvidenceName(
+        "computed exactly as",
+        "Way to compute the operator that gives the target's output: gelu_tanh, gelu_erf, gelu_sigmoid, straight_lines,"
+        " no_weight, no_bias, no_weight_and_bias, weight_plus_one, not_centred, unbiased_variance, other_groups, uniform,"
+        " other_axis, last_keys_ignored, last_terms_left_out, transposed, memory_order, only_first, only_second, rows_shifted,"
+        " inputs_in_bfloat16, inputs_in_float16; empty if none does.",
+    ),
+    "variant_share": EvidenceName("explained by that", "Share of the error's energy, 0 to 1."),
+    "few_share": EvidenceName(
+        "elements with nearly all of the error", "Smallest share of them that carries 99 % of its energy."
+    ),
+    "few_rows": EvidenceName("rows with nearly all of the error", "Number of rows of the last axis."),
+    "border": EvidenceName("the error is only at", "Which end of which axis; empty if it is not at a border."),
+    "zero_share": EvidenceName(
+        "error where the target is zero", "Share of the error's energy where the reference is not zero."
+    ),
+    "clamp_value": EvidenceName("cut off at", "Largest or smallest value of the target, which several elements have."),
+    "clamp_share": EvidenceName("explained by the cut", "Share of the error's energy, 0 to 1."),
+    "sign_share": EvidenceName("only the sign differs", "Share of the error's energy at such elements."),
+    "norm_change": EvidenceName(
+        "change of norms", "Of the rows, relative to the error: near 0 for a rotation, up to 1 for a scale."
+    ),
+    "first_sample_right": EvidenceName("the first sample agrees", "And the others do not; absent without several samples."),
+    "position_growth": EvidenceName("grows with the position", "Relative error of the last quarter over that of the first."),
+    "position_rank": EvidenceName("order of the errors by position", "Rank correlation, 1 if every position is worse."),
+    "rearranged": EvidenceName("values are", "How they were moved; empty if no rearrangement explains the target."),
+    "rearranged_share": EvidenceName("explained by that", "Share of the error's energy, 0 to 1."),
+    "uniform_target": EvidenceName("rows of equal weights on the target", "Share of the rows."),
+    "uniform_reference": EvidenceName("rows of equal weights on the reference", "Share of the rows."),
+    "masked_rows_wrong": EvidenceName("wrong rows that are masked everywhere", "Share of the rows with the largest errors."),
+    "mask_pattern": EvidenceName(
+        "the target's mask is",
+        "missing, additional, inverted, moved, transposed, aligned to the other corner, that of the first sample for all,"
+        " partly missing or additional; empty if none of these.",
+    ),
+    "saturated_target": EvidenceName("at the end of the type", "Elements there whose reference is infinite or beyond it."),
+    "nan_rows_masked": EvidenceName("NaN in rows that are masked everywhere", "Share of the rows with NaN on the target only."),
     "changed": EvidenceName(
         "changed in between",
         "A tensor of the call that changed after another call had returned it, with that call and its source line.",

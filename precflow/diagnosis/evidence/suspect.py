@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import numpy.typing as npt
-
-from precflow.comparison.fused.value_classes import widen
-from precflow.diagnosis.evidence import error_shape, nonfinite, normalisation, operands, operator_families
+from precflow.diagnosis.evidence import error_shape, in_place, masks, nonfinite, normalisation, operator_families
 from precflow.diagnosis.evidence.tensors import ObservedCall, TensorPair
+from precflow.diagnosis.introduced import IntroducedError
 from precflow.diagnosis.localize import ACCUMULATED
-from precflow.dumps.dtypes import FLOATS, name_of
 from precflow.dumps.records import Call, Record
 from precflow.judgement.verdicts import Judged
 
@@ -34,27 +32,14 @@ _VALUE_SHAPED = frozenset(
 )
 
 
-class Introduced(Protocol):
-    """What float64 at the target's own inputs said about an output."""
-
-    @property
-    def rho(self) -> float:
-        """The target's error in units of the reference's own."""
-
-    @property
-    def measure(self) -> str:
-        """What was looked at, such as ``rho`` or ``slope``."""
-
-    @property
-    def is_fault(self) -> bool:
-        """The operator introduces an error of its own."""
-
-    @property
-    def is_systematic(self) -> bool:
-        """The error follows the values."""
-
-
-def gather(observed: ObservedCall, judged: Judged, *, same_dtype: bool, introduced: Introduced | None = None) -> dict[str, Any]:
+def gather(
+    observed: ObservedCall,
+    judged: Judged,
+    *,
+    same_dtype: bool,
+    introduced: IntroducedError | None = None,
+    sources: Sequence[str] = (),
+) -> dict[str, Any]:
     """Return the evidence about one suspect, by the names of ``names.EVIDENCE``.
 
     Args:
@@ -62,8 +47,11 @@ def gather(observed: ObservedCall, judged: Judged, *, same_dtype: bool, introduc
         judged: Status of its output.
         same_dtype: Both runs have the same floating point type.
         introduced: What float64 at the target's own inputs said about it; ``None`` where it was not evaluated.
+        sources: For each input that another call made on the target, a sentence that says so.
     """
     evidence = {**_describe_call(observed, judged), **_compare_calls(observed, same_dtype=same_dtype)}
+    if sources:
+        evidence["wired_differently"] = list(sources)
     if introduced is not None:
         evidence |= {
             "introduced_rho": introduced.rho,
@@ -74,6 +62,7 @@ def gather(observed: ObservedCall, judged: Judged, *, same_dtype: bool, introduc
     if observed.output is not None:
         family = str(evidence["family"])
         evidence |= _measure_error(observed, observed.output) | _gather_by_family(family, observed, observed.output)
+        evidence |= in_place.gather(observed)
     else:
         evidence |= _compare_statistics(*observed.records)
     return {name: value for name, value in evidence.items() if value is not None}
@@ -176,32 +165,23 @@ def _gather_by_family(family: str, observed: ObservedCall, output: TensorPair) -
         # An approximate activation makes an error that depends on the input alone.
         error = output.target - output.reference
         return {"curve_share": error_shape.measure_curve_share(observed.inputs[0].reference, error)}
-    if family == "matmul":
-        return _fit_operands(observed)
     if family in {"masking", "softmax"}:
         if family == "softmax":  # the fill values of a mask have become exact zeros
+            masked = (output.reference == 0.0, output.target == 0.0)
             smallest = max(_SMALLEST_ATTENTION.get(record.dtype, 1e-6) for record in observed.records if record is not None)
             counts = nonfinite.count_masked_weights(output.reference, output.target, smallest)
         else:
-            counts = nonfinite.count_masked(output.filled_reference, output.filled_target)
-        return {"masked_reference": counts.reference, "masked_target": counts.target, "masked_different": counts.different}
+            masked = (output.filled_reference, output.filled_target)
+            counts = nonfinite.count_masked(*masked)
+        shape = observed.records[0].shape
+        whole = [one.reshape(shape) for one in masked] if masked[0].size == math.prod(shape) else None  # thinned otherwise
+        return {
+            "masked_reference": counts.reference,
+            "masked_target": counts.target,
+            "masked_different": counts.different,
+            "mask_pattern": masks.describe_mask(*whole) if whole and counts.different else None,
+        }
     return {}
-
-
-def _fit_operands(observed: ObservedCall) -> dict[str, Any]:
-    if observed.whole is None or observed.reference.phase != "forward":
-        return {}
-    target = observed.whole[1]
-    # With the reference's arguments: what the target was told differently is not a matter of its operands.
-    fitted = operands.fit_operand_bits(
-        observed.reference.operator, observed.reference.arguments, widen_inputs(target.inputs), widen(target.output)
-    )
-    return {} if fitted is None else {"operand_bits": fitted.bits, "operand_share": fitted.share}
-
-
-def widen_inputs(inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    """Return floating point tensors as float64 and others as they are."""
-    return {name: widen(value) if name_of(value.dtype) in FLOATS else value for name, value in inputs.items()}
 
 
 def _fit_epsilon(observed: ObservedCall, output: TensorPair) -> dict[str, Any]:

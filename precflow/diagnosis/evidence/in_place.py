@@ -1,0 +1,212 @@
+"""Evidence from a call as a whole: what its own inputs should have given, and how what it gave differs from that.
+
+Between the sides, an output differs by what arrived with the inputs and by what the operator added. Where all tensors of the
+call were kept and the operator is known, float64 at the target's own inputs leaves only what the operator added; otherwise the
+reference's output stands in for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precflow.comparison.fused.value_classes import widen
+from precflow.diagnosis.evidence import (
+    error_shape,
+    masks,
+    normalisation,
+    operands,
+    operator_families,
+    places,
+    rearranged,
+    variants,
+)
+from precflow.diagnosis.evidence.expected import compute_expected
+from precflow.diagnosis.evidence.tensors import ObservedCall, TensorPair, WholeCall
+from precflow.dumps.dtypes import FLOATS, float_facts, name_of
+
+Array = npt.NDArray[Any]
+_EPSILONS = {"layer_norm": ("4", "1e-05"), "rms_norm": ("3", "None"), "group_norm": ("4", "1e-05")}  # position and default
+_LARGEST_EPSILON = 1e-2
+_OWN = 2.0**-5  # relative error of the reference above which the expected output is that of another operator
+
+
+def gather(observed: ObservedCall) -> dict[str, Any]:
+    """Return evidence by the names of ``names.EVIDENCE``; nothing for an output that cannot be compared."""
+    if observed.output is None:
+        return {}
+    whole = observed.whole
+    expected = None if whole is None else compute_own_expected(observed, *whole)
+    if whole is None or expected is None:
+        return _describe_places(observed, *_as_arrays(observed, observed.output))
+    target = widen(whole[1].output)
+    usable = np.isfinite(expected) & np.isfinite(target)
+    call, inputs = observed.reference, widen_inputs(whole[1].inputs)
+    found: dict[str, Any] = {"in_place": True}
+    if usable.all():
+        scale = error_shape.fit_scale(expected, target)
+        found |= {
+            "own_error": error_shape.measure_relative_error(expected, target),
+            "scale_slope": scale.slope if scale else None,
+            "scale_share": scale.share if scale else None,
+            "error_cosine": error_shape.measure_error_cosine(expected, target),
+        }
+    if operator_families.find_family(call.operator) == "matmul":
+        fitted = operands.fit_operand_bits(call.operator, call.arguments, inputs, target)
+        found |= {} if fitted is None else {"operand_bits": fitted.bits, "operand_share": fitted.share}
+    found |= _fit_epsilon(observed, inputs, expected, target) if usable.all() else {}
+    variant = variants.fit_variant(call.operator, call.arguments, inputs, target)
+    found |= {} if variant is None else {"variant": variant.name, "variant_share": variant.share}
+    return found | _describe_places(observed, expected, target)
+
+
+def compute_own_expected(observed: ObservedCall, reference: WholeCall, target: WholeCall) -> Array | None:
+    """Return float64 at the target's own inputs, with the reference's arguments; ``None`` where it cannot be had.
+
+    The same is computed for the reference first. If that is far from what the reference gave, the operator is not the one that
+    this package knows by the name, and nothing is concluded from it.
+    """
+    call = observed.reference
+    if call.phase != "forward" or not call.operator:
+        return None
+    known = compute_expected(call.operator, call.arguments, widen_inputs(reference.inputs))
+    given = widen(reference.output) if name_of(reference.output.dtype) in FLOATS else None
+    if known is None or given is None or known.shape != given.shape:
+        return None
+    usable = np.isfinite(known) & np.isfinite(given)
+    error = error_shape.measure_relative_error(np.where(usable, known, 0.0), np.where(usable, given, 0.0))
+    if error is not None and error > _OWN:
+        return None
+    expected = compute_expected(call.operator, call.arguments, widen_inputs(target.inputs))
+    return expected if expected is not None and expected.shape == target.output.shape else None
+
+
+def widen_inputs(inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Return floating point tensors as float64 and others as they are."""
+    return {name: widen(value) if name_of(value.dtype) in FLOATS else value for name, value in inputs.items()}
+
+
+def _fit_epsilon(observed: ObservedCall, inputs: Mapping[str, Array], expected: Array, target: Array) -> dict[str, Any]:
+    """Return which epsilon the target added, for a normalisation and for the sum that stands for it in one written out."""
+    call, x = observed.reference, inputs.get("0", inputs.get("input"))
+    if call.operator == "add" and x is not None:
+        return _fit_added_constant(call.arguments.get("1", call.arguments.get("other", "")), expected, target)
+    if (
+        x is None
+        or call.operator not in _EPSILONS
+        or (call.operator != "group_norm" and not _is_over_last_axis(call.arguments))
+    ):
+        return {}
+    position, default = _EPSILONS[call.operator]
+    text = call.arguments.get("eps", call.arguments.get(position, default))
+    if text == "None":  # rms_norm then takes that of the element type
+        return {}
+    if call.operator == "group_norm":
+        rows = (-1, x.size // (len(x) * int(call.arguments.get("num_groups", call.arguments.get("1", "1")))))
+        weight, bias = inputs.get("2", inputs.get("weight")), inputs.get("3", inputs.get("bias"))
+        channels = (-1, *([1] * (x.ndim - 2)))
+        # The weight of a channel is that of many columns of a group, and of other ones in the next: take it out first.
+        shift, factor = (np.zeros(1) if bias is None else bias.reshape(channels)), weight
+        factor = np.ones(1) if factor is None else np.where(factor == 0.0, 1.0, factor).reshape(channels)
+        x, expected, target = (one.reshape(rows) for one in (x, (expected - shift) / factor, (target - shift) / factor))
+    rows = (-1, x.shape[-1])
+    x, expected, target = (one.reshape(rows) for one in (x, expected, target))
+    fitted = normalisation.fit_epsilon(x, expected, target, float(text), centred=call.operator != "rms_norm")
+    if fitted is None:
+        return {}
+    return {"epsilon_reference": float(text), "epsilon_target": fitted.epsilon, "epsilon_share": fitted.share}
+
+
+def _fit_added_constant(text: str, expected: Array, target: Array) -> dict[str, Any]:
+    """Return the constant that the target added in place of a small one, as of a variance."""
+    try:
+        added = float(text)
+    except ValueError:
+        return {}
+    error = target - expected
+    energy = float(np.sum(error**2))
+    if not 0.0 < added < _LARGEST_EPSILON or energy == 0.0:
+        return {}
+    offset = float(error.mean())
+    share = 1.0 - float(np.sum((error - offset) ** 2)) / energy
+    return {"epsilon_reference": added, "epsilon_target": added + offset, "epsilon_share": share}
+
+
+def _is_over_last_axis(arguments: Mapping[str, str]) -> bool:
+    return len(re.findall(r"\d+", arguments.get("normalized_shape", arguments.get("1", "0")))) == 1
+
+
+def _as_arrays(observed: ObservedCall, output: TensorPair) -> tuple[Array, Array]:
+    """Return the two outputs in their shape, with numbers that are not ordinary as zeros; as rows where rows were left out."""
+    shape = observed.records[0].shape
+    pairs = (np.where(output.ordinary, one, 0.0) for one in (output.reference, output.target))
+    is_whole = output.reference.size == int(np.prod(shape)) and shape
+    here, there = (one.reshape(shape) if is_whole else one for one in pairs)
+    return here, there
+
+
+def _describe_places(observed: ObservedCall, reference: Array, target: Array) -> dict[str, Any]:
+    """Return where the error is, and how values were moved."""
+    usable = np.isfinite(reference) & np.isfinite(target)
+    here, there = np.where(usable, reference, 0.0), np.where(usable, target, 0.0)
+    error = there - here
+    if not error.any():
+        return {}
+    is_softmax = operator_families.find_family(observed.reference.operator) in {"softmax", "attention"}
+    moved = rearranged.find_rearrangement(here, there)
+    growth, clamp = places.measure_growth(here, there), places.measure_clamp_share(here, there)
+    found = {
+        "few_share": places.measure_few_share(error),
+        "few_rows": len(places.find_few(error.reshape(-1, error.shape[-1]), 0)),
+        "border": places.describe_border(error),
+        "zero_share": places.measure_zero_share(here, there),
+        "clamp_value": clamp[0] if clamp else None,
+        "clamp_share": clamp[1] if clamp else None,
+        "sign_share": places.measure_sign_share(here, there),
+        "norm_change": places.measure_norm_change(here, there),
+        "first_sample_right": places.is_first_sample_right(here, there),
+        "position_growth": growth[0] if growth else None,
+        "position_rank": growth[1] if growth else None,
+        "rearranged": moved.text if moved else None,
+        "rearranged_share": moved.share if moved else None,
+        "uniform_target": places.measure_uniform_share(there) if is_softmax else None,
+        "uniform_reference": places.measure_uniform_share(here) if is_softmax else None,
+        "masked_rows_wrong": _find_masked_rows(observed, error),
+        "nan_rows_masked": _find_masked_nan(observed),
+        "saturated_target": _count_saturated(observed, target, reference),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _find_masked_rows(observed: ObservedCall, error: Array) -> float | None:
+    """Return the share of wrong rows whose scores are masked everywhere, for a softmax."""
+    if observed.reference.operator != "softmax" or not observed.inputs:
+        return None
+    filled = observed.inputs[0].filled_reference
+    if filled.size != error.size:
+        return None
+    rows = np.abs(error).reshape(filled.shape).max(axis=1)
+    return masks.measure_masked_rows(filled, rows > 0.1 * rows.max())  # a tenth of the largest: rounding is not meant
+
+
+def _find_masked_nan(observed: ObservedCall) -> float | None:
+    """Return the share of rows with NaN on the target only whose input is masked everywhere."""
+    output = observed.output
+    if output is None or not observed.inputs or observed.inputs[0].filled_reference.shape != output.target.shape:
+        return None
+    broken: Array = np.any(np.isnan(output.target) & ~np.isnan(output.reference), axis=1)
+    pair = observed.inputs[0]
+    return masks.measure_masked_rows(pair.filled_reference | pair.filled_target, broken)
+
+
+def _count_saturated(observed: ObservedCall, target: Array, reference: Array) -> int | None:
+    """Return the number of elements at the target type's largest value where the reference is infinite, or beyond it."""
+    other = observed.records[1]
+    if other is None or other.dtype not in FLOATS:
+        return None
+    largest = float_facts(other.dtype).largest
+    return int(np.count_nonzero((np.abs(target) == largest) & ~(np.abs(reference) < largest)))

@@ -1,0 +1,163 @@
+"""Where in a tensor the error is: few rows, the borders, later positions, other samples than the first.
+
+Most functions ask how many places carry nearly all of the error's energy. Rounding, on any chip, is spread over nearly all
+places; a tile that is missing, a row that is padded or a sample that is mixed up is not.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+_NEARLY_ALL = 0.99  # of the error's energy
+_FEW = 0.3  # share of the indices of an axis from which on it is no border any more
+_LITTLE = 1e-4  # of the energy of another sample: the first one agrees
+
+
+def find_few(error: Array, axis: int) -> list[int]:
+    """Return the indices along one axis that carry 99 % of the error's energy, most of it first.
+
+    >>> find_few(np.array([[0.0, 2.0, 0.0], [0.0, 1.0, 0.0]]), 1)
+    [1]
+    """
+    energy = np.sum(np.moveaxis(error, axis, 0).reshape(error.shape[axis], -1) ** 2, axis=1)
+    if not np.isfinite(energy).all() or energy.sum() == 0.0:
+        return []
+    order = np.argsort(-energy, kind="stable")
+    needed = int(np.searchsorted(np.cumsum(energy[order]), _NEARLY_ALL * energy.sum())) + 1
+    return [int(index) for index in order[:needed]]
+
+
+def measure_few_share(error: Array) -> float | None:
+    """Return the smallest share of the elements that carries 99 % of the error's energy; ``None`` without an error.
+
+    >>> measure_few_share(np.array([0.0, 0.0, 3.0, 0.0]))
+    0.25
+    """
+    indices = find_few(error.reshape(-1), 0)
+    return len(indices) / error.size if indices else None
+
+
+def describe_border(error: Array) -> str:
+    """Say at which end of an axis the error is, ``""`` if it is not only there.
+
+    >>> error = np.zeros((8, 16)); error[:, 13:] = 1.0; describe_border(error)
+    'the last 3 of 16 along axis 1'
+    """
+    for axis in reversed(range(error.ndim)):
+        size = error.shape[axis]
+        few = sorted(find_few(error, axis))
+        if not few or len(few) > _FEW * size:
+            continue
+        if few == list(range(size - len(few), size)):
+            return f"the last {len(few)} of {size} along axis {axis}"
+        if few == list(range(len(few))):
+            return f"the first {len(few)} of {size} along axis {axis}"
+        inner = [index for index in few if len(few) <= index < size - len(few)]
+        if not inner and few[0] == 0 and few[-1] == size - 1:
+            return f"both ends of axis {axis}, {len(few)} of {size}"
+    return ""
+
+
+def measure_growth(reference: Array, target: Array) -> tuple[float, float] | None:
+    """Return how the relative error grows with the position: last quarter over first quarter, and its rank correlation.
+
+    The position is the last axis but one: tokens of ``(batch, tokens, features)``.
+
+    Returns:
+        ``None`` with fewer than eight positions or without an error in the first quarter.
+    """
+    if reference.ndim < 2 or reference.shape[-2] < 8:
+        return None
+    energy = np.sum(np.moveaxis(target - reference, -2, 0).reshape(reference.shape[-2], -1) ** 2, axis=1)
+    size = np.sum(np.moveaxis(reference, -2, 0).reshape(reference.shape[-2], -1) ** 2, axis=1)
+    if not np.isfinite(energy).all() or not size.all():
+        return None
+    relative = np.sqrt(energy / size)
+    quarter = len(relative) // 4
+    start, end = float(np.mean(relative[:quarter])), float(np.mean(relative[-quarter:]))
+    if start == 0.0:
+        return None
+    ranks = np.argsort(np.argsort(relative)).astype(float)
+    return end / start, float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1])
+
+
+def is_first_sample_right(reference: Array, target: Array) -> bool | None:
+    """Tell whether the first sample agrees and the others do not; ``None`` without several samples.
+
+    >>> is_first_sample_right(np.ones((2, 3, 4)), np.stack([np.ones((3, 4)), np.zeros((3, 4))]))
+    True
+    """
+    if reference.ndim < 2 or reference.shape[0] < 2:
+        return None
+    energy = np.sum((target - reference).reshape(len(reference), -1) ** 2, axis=1)
+    return bool(energy[0] < _LITTLE * energy[1:].min()) if np.isfinite(energy).all() and energy.any() else None
+
+
+def measure_zero_share(reference: Array, target: Array) -> float | None:
+    """Return the share of the error's energy at places where the target is exactly zero and the reference is not.
+
+    >>> measure_zero_share(np.array([1.0, 2.0, 3.0]), np.array([1.0, 0.0, 3.0]))
+    1.0
+    """
+    error = (target - reference) ** 2
+    total = float(np.sum(error))
+    return float(np.sum(error[(target == 0.0) & (reference != 0.0)])) / total if 0.0 < total < np.inf else None
+
+
+def measure_clamp_share(reference: Array, target: Array) -> tuple[float, float] | None:
+    """Return the value at which the target is cut off, and the share of the error's energy there.
+
+    >>> measure_clamp_share(np.array([1.0, 5.0, 6.0]), np.array([1.0, 4.0, 4.0]))
+    (4.0, 1.0)
+    """
+    error = (target - reference) ** 2
+    total = float(np.sum(error))
+    if not 0.0 < total < np.inf:
+        return None
+    found = []
+    for end, is_beyond in ((target.max(), np.greater), (target.min(), np.less)):
+        at_end = (target == end) & is_beyond(reference, end)
+        if np.count_nonzero(at_end) > 1:  # a largest value there always is
+            found.append((float(end), float(np.sum(error[at_end])) / total))
+    return max(found, key=lambda one: one[1], default=None)
+
+
+def measure_sign_share(reference: Array, target: Array) -> float | None:
+    """Return the share of the error's energy at places where only the sign differs.
+
+    >>> measure_sign_share(np.array([1.0, 2.0, 3.0]), np.array([1.0, -2.0, 3.0]))
+    1.0
+    """
+    error = (target - reference) ** 2
+    total = float(np.sum(error))
+    flipped = np.abs(target + reference) < 0.02 * np.abs(reference)  # 16-bit types round by up to 0.4 %
+    return float(np.sum(error[flipped])) / total if 0.0 < total < np.inf else None
+
+
+def measure_norm_change(reference: Array, target: Array) -> float | None:
+    """Return the change of the norms of rows relative to the error: near 0 for a rotation, up to 1 for a scale.
+
+    >>> round(measure_norm_change(np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]])), 6)
+    0.0
+    """
+    rows = reference.reshape(-1, reference.shape[-1]) if reference.ndim else reference.reshape(1, 1)
+    others = target.reshape(rows.shape)
+    error = float(np.linalg.norm(others - rows))
+    if not 0.0 < error < np.inf:
+        return None
+    return float(np.linalg.norm(np.linalg.norm(others, axis=1) - np.linalg.norm(rows, axis=1))) / error
+
+
+def measure_uniform_share(weights: Array) -> float:
+    """Return the share of the rows whose elements are all the same, as an attention without scores has.
+
+    >>> measure_uniform_share(np.array([[0.5, 0.5], [0.9, 0.1]]))
+    0.5
+    """
+    rows = weights.reshape(-1, weights.shape[-1]) if weights.ndim else weights.reshape(1, 1)
+    if rows.shape[-1] < 2:
+        return 0.0
+    spread = rows.max(axis=1) - rows.min(axis=1)
+    return float(np.mean(spread <= 1e-2 * np.abs(rows).mean(axis=1)))

@@ -1,0 +1,105 @@
+"""Whether the target has the right values at other places: another order along an axis, or two axes exchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Order = npt.NDArray[np.intp]
+_FITS = 0.9
+_LONGEST = 4096  # indices of an axis that are matched with each other
+_LARGEST = 1 << 20  # elements that are looked at for that
+_EXCHANGED = 2
+
+
+@dataclass(frozen=True)
+class Rearrangement:
+    """How values were moved.
+
+    Attributes:
+        text: In words; ``""`` if no rearrangement explains the target.
+        share: Share of the error's energy that it explains, 0 to 1.
+        axis: The axis along which they were moved, counted from the end as ``-1``; 0 if several are involved.
+    """
+
+    text: str = ""
+    share: float = 0.0
+    axis: int = 0
+
+
+def find_rearrangement(reference: Array, target: Array) -> Rearrangement | None:
+    """Find the rearrangement of the reference that gives the target; ``None`` if nothing differs or a value is not finite.
+
+    >>> find_rearrangement(np.array([[1.0, 2.0, 5.0]]), np.array([[5.0, 1.0, 2.0]])).text
+    'moved by 1 along the last axis'
+    """
+    total = float(np.sum((target - reference) ** 2))
+    if not 0.0 < total < np.inf:
+        return None
+    best = Rearrangement()
+    for text, axis, made in _list_candidates(reference, target):
+        share = 1.0 - float(np.sum((target - made) ** 2)) / total
+        if share > best.share:
+            best = Rearrangement(text, share, axis)
+    return best if best.share > _FITS else Rearrangement("", best.share)
+
+
+def _list_candidates(reference: Array, target: Array) -> Iterator[tuple[str, int, Array]]:
+    for axis in range(-1, -reference.ndim - 1, -1):
+        order = _match_along(reference, target, axis)
+        if order is not None:
+            yield f"{_describe_order(order)} along {_name_axis(axis)}", axis, np.take(reference, order, axis)
+    for one in range(reference.ndim - 1):
+        for other in range(one + 1, reference.ndim):
+            exchanged = np.swapaxes(reference, one, other)
+            yield f"axes {one} and {other} exchanged", 0, exchanged.reshape(reference.shape)
+            yield f"axes {one} and {other} exchanged", 0, reference.reshape(exchanged.shape).swapaxes(one, other)
+
+
+def _match_along(reference: Array, target: Array, axis: int) -> Order | None:
+    """Return, for each index of the target, the index of the reference that is nearest; ``None`` if that is no permutation."""
+    size = reference.shape[axis]
+    if not 1 < size <= _LONGEST:
+        return None
+    here, there = (np.moveaxis(one, axis, 0).reshape(size, -1) for one in (reference, target))
+    step = -(-here.size // _LARGEST)
+    here, there = here[:, ::step], there[:, ::step]
+    distance = np.sum(here**2, axis=1)[None, :] - 2.0 * there @ here.T
+    order: Order = np.argmin(distance, axis=1)
+    if np.array_equal(order, np.arange(size)) or np.unique(order).size < size:
+        return None
+    return order
+
+
+def _describe_order(order: Order) -> str:
+    size = len(order)
+    index = np.arange(size)
+    moved = np.flatnonzero(order != index)
+    if len(moved) == _EXCHANGED:
+        return f"{moved[0]} and {moved[1]} exchanged"
+    shift = int(index[0] - order[0]) % size
+    if np.array_equal(order, (index - shift) % size):
+        return "halves exchanged" if 2 * shift == size else f"moved by {shift if 2 * shift < size else shift - size}"
+    in_parts = (_describe_parts(order, parts) for parts in (2, 3, 4) if size % parts == 0)
+    return next((text for text in in_parts if text), "reversed" if np.array_equal(order, index[::-1]) else "in another order")
+
+
+def _describe_parts(order: Order, parts: int) -> str:
+    size = len(order)
+    index, length = np.arange(size), size // parts
+    if np.array_equal(order, index.reshape(parts, -1).T.reshape(-1)):
+        return f"{parts} parts interleaved" if parts > _EXCHANGED else "halves interleaved (pairs in place of halves)"
+    if np.array_equal(order, index.reshape(-1, parts).T.reshape(-1)):
+        return f"taken apart into {parts}" if parts > _EXCHANGED else "pairs taken apart (halves in place of pairs)"
+    blocks = order.reshape(parts, -1)
+    if np.array_equal(blocks, blocks[:, :1] + np.arange(length)) and not (blocks[:, 0] % length).any():
+        return f"{parts} blocks in the order {', '.join(str(int(start) // length) for start in blocks[:, 0])}"
+    return ""
+
+
+def _name_axis(axis: int) -> str:
+    return "the last axis" if axis == -1 else f"axis {axis}"

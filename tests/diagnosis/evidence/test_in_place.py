@@ -1,0 +1,112 @@
+"""Evidence at a call's own inputs: what arrived wrong does not count, and faults are fitted in 16 bits too."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from precflow.diagnosis.evidence import in_place
+from precflow.diagnosis.evidence.names import OF_SUSPECT
+from precflow.diagnosis.evidence.tensors import observe
+from precflow.diagnosis.findings import Suspect
+
+torch.manual_seed(4)
+X, W = torch.randn(32, 64) * torch.rand(32, 1), torch.randn(64, 64) / 8
+GAIN, BIAS = torch.rand(64) + 0.5, torch.randn(64)
+IMAGES = torch.randn(6, 8, 5, 5) * torch.rand(6, 8, 1, 1)
+
+
+@pytest.fixture
+def about(hand_made):
+    """Evidence about one operator. The target's inputs differ by one percent, and it computes ``wrong``."""
+
+    def of(operator, right, wrong, *inputs, dtype=np.float32, shift=1.01, **arguments):
+        sides = []
+        for compute, factor in ((right, 1.0), (wrong, shift)):
+            dump = hand_made()
+            given = [
+                None if one is None else (one * (factor if at == 0 else 1.0)).numpy().astype(dtype)
+                for at, one in enumerate(inputs)
+            ]
+            wide = [None if one is None else torch.from_numpy(one.astype(np.float64)) for one in given]
+            with np.errstate(over="ignore"):
+                value = compute(*wide).numpy().astype(dtype)
+            dump.operator(
+                "b", operator, *({"value": one} for one in given if one is not None), value=value, arguments=arguments
+            )
+            sides.append(dump)
+        call = sides[0].made[0]
+        (observed,) = observe(*sides, [Suspect(call.outputs[0].text, call.name, "b", operator, 0, 3.0, "because")])
+        return in_place.gather(observed)
+
+    return of
+
+
+def product(x, w):
+    return x @ w.T
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_a_scale_is_found_behind_inputs_that_differ(about, dtype):
+    found = about("linear", product, lambda x, w: 1.05 * (x @ w.T), X, W, dtype=dtype)
+    assert found["scale_slope"] == pytest.approx(1.05, rel=2e-3)
+    assert found["scale_share"] > 0.98
+    assert set(found) <= OF_SUSPECT
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_an_error_that_arrived_is_not_its_own(about, dtype):
+    found = about("linear", product, product, X, W, dtype=dtype)
+    assert found["own_error"] < 0.005
+    assert found["scale_share"] < 0.5
+    assert found["variant"] == ""
+    assert found["rearranged"] == ""
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_epsilon_of_norms_is_fitted_at_their_own_inputs(about, dtype):
+    def layer(epsilon):
+        return lambda x: functional.layer_norm(x, (64,), None, None, epsilon)
+
+    def group(epsilon):
+        return lambda x: functional.group_norm(x, 4, None, None, epsilon)
+
+    found = about("layer_norm", layer(1e-5), layer(3e-2), X, dtype=dtype, normalized_shape="(64,)", eps="1e-05")
+    assert found["epsilon_target"] == pytest.approx(3e-2, rel=0.05)
+    assert found["epsilon_share"] > 0.97
+    found = about("group_norm", group(1e-5), group(3e-2), IMAGES, dtype=dtype, num_groups="4", eps="1e-05")
+    assert found["epsilon_target"] == pytest.approx(3e-2, rel=0.05)
+    assert found["epsilon_share"] > 0.97
+    found = about("layer_norm", layer(1e-5), layer(1e-5), X, dtype=dtype, normalized_shape="(64,)", eps="1e-05")
+    assert found["epsilon_share"] < 0.5
+
+
+def test_epsilon_of_a_norm_that_is_written_out_is_that_of_its_sum(about):
+    found = about("add", lambda x: x + 1e-6, lambda x: x + 1e-4, X.abs(), **{"1": "1e-06"})
+    assert found["epsilon_reference"] == 1e-6
+    assert found["epsilon_target"] == pytest.approx(1e-4, rel=1e-3)
+    assert found["epsilon_share"] > 0.99
+
+
+def test_an_operator_of_another_kind_with_that_name_is_left_alone(about):
+    found = about("linear", lambda x, w: (x @ w.T) ** 2, product, X, W)
+    assert "own_error" not in found
+    assert "variant" not in found
+    assert found["rearranged"] == ""
+
+
+def test_nan_in_rows_that_are_masked_everywhere(about):
+    scores = X.clone()
+    scores[3] = scores[5] = torch.finfo(torch.float32).min
+
+    def broken(x):
+        return torch.where((x < -1e30).all(1, keepdim=True), torch.nan, x.softmax(-1))
+
+    found = about("softmax", lambda x: x.softmax(-1), broken, scores, shift=1.0, dim="-1")
+    assert found["nan_rows_masked"] == 1.0
+
+
+def test_saturation_where_the_reference_is_infinite(about):
+    found = about("exp", torch.exp, lambda x: x.exp().clamp(max=65504.0), X * 20 + 10, dtype=np.float16, shift=1.0)
+    assert found["saturated_target"] > 0

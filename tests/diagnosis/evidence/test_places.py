@@ -1,0 +1,104 @@
+"""Where an error is, planted on top of the rounding of another chip, in float32 and bfloat16."""
+
+import numpy as np
+import pytest
+
+from precflow.diagnosis.evidence import places
+
+RANDOM = np.random.default_rng(11)
+VALUES = RANDOM.standard_normal((4, 32, 64))
+
+
+@pytest.fixture(params=[2.0**-24, 2.0**-9], ids=["float32", "bfloat16"])
+def noisy(request):
+    """The values as another chip would give them: a relative error of one rounding everywhere."""
+    return VALUES * (1 + request.param * RANDOM.uniform(-1, 1, VALUES.shape))
+
+
+def test_rounding_is_spread_over_nearly_all_elements_and_is_at_no_border(noisy):
+    error = noisy - VALUES
+    assert places.measure_few_share(error) > 0.5
+    assert places.describe_border(error) == ""
+    assert places.is_first_sample_right(VALUES, noisy) is False
+    assert places.measure_zero_share(VALUES, noisy) == 0.0
+    assert places.measure_sign_share(VALUES, noisy) == 0.0
+    clamp = places.measure_clamp_share(VALUES, noisy)
+    assert clamp is None or clamp[1] < 0.01
+    growth, order = places.measure_growth(VALUES, noisy)
+    assert growth < 2
+    assert abs(order) < 0.8
+
+
+def test_one_row(noisy):
+    noisy[2, 7] *= 1.5
+    assert places.measure_few_share(noisy - VALUES) < 0.1
+    assert places.find_few((noisy - VALUES).reshape(-1, 64), 0) == [2 * 32 + 7]
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        (np.s_[..., 61:], "the last 3 of 64 along axis 2"),
+        (np.s_[:, :2], "the first 2 of 32 along axis 1"),
+        (np.s_[..., [0, 63]], "both ends of axis 2, 2 of 64"),
+        (np.s_[..., 30:34], ""),
+    ],
+)
+def test_borders(noisy, where, text):
+    noisy[where] += 0.5
+    assert places.describe_border(noisy - VALUES) == text
+
+
+def test_a_tail_that_is_not_computed_is_zero(noisy):
+    noisy[..., 60:] = 0.0
+    assert places.measure_zero_share(VALUES, noisy) > 0.99
+    assert places.describe_border(noisy - VALUES) == "the last 4 of 64 along axis 2"
+
+
+def test_an_error_that_grows_with_the_position(noisy):
+    noisy += VALUES * 0.2 * np.arange(32)[:, None] / 32 * RANDOM.standard_normal(VALUES.shape)
+    growth, order = places.measure_growth(VALUES, noisy)
+    assert growth > 4
+    assert order > 0.9
+    assert places.measure_growth(VALUES[:, :4], noisy[:, :4]) is None
+
+
+def test_only_the_first_sample_is_right():
+    assert places.is_first_sample_right(VALUES, VALUES[[0, 3, 2, 1]]) is False  # the third one is right too
+    assert places.is_first_sample_right(VALUES, np.concatenate([VALUES[:1], VALUES[[2, 3, 1]]])) is True
+    assert places.is_first_sample_right(VALUES[:1], VALUES[:1]) is None
+
+
+def test_a_cut_at_a_largest_value(noisy):
+    value, share = places.measure_clamp_share(VALUES, np.minimum(noisy, 1.0))
+    assert value == 1.0
+    assert share > 0.99
+
+
+def test_signs(noisy):
+    noisy[..., :32] *= -1
+    assert places.measure_sign_share(VALUES, noisy) > 0.99
+
+
+def test_a_rotation_keeps_norms_and_a_scale_does_not(noisy):
+    angle = np.linspace(0, 1, 32)[:, None]
+    left, right = noisy[..., :32], noisy[..., 32:]
+    rotated = np.concatenate([left * np.cos(angle) - right * np.sin(angle), right * np.cos(angle) + left * np.sin(angle)], -1)
+    assert places.measure_norm_change(VALUES, rotated) < 0.02
+    assert places.measure_norm_change(VALUES, noisy * 1.3) > 0.9
+
+
+def test_uniform_rows():
+    weights = np.exp(VALUES) / np.exp(VALUES).sum(-1, keepdims=True)
+    assert places.measure_uniform_share(weights) == 0.0
+    assert places.measure_uniform_share(np.full((3, 8), 0.125)) == 1.0
+    assert places.measure_uniform_share(np.ones((3, 1))) == 0.0
+
+
+def test_nothing_is_said_without_an_error():
+    assert places.measure_few_share(np.zeros(3)) is None
+    assert places.measure_zero_share(VALUES, VALUES) is None
+    assert places.measure_clamp_share(VALUES, VALUES) is None
+    assert places.measure_sign_share(VALUES, VALUES) is None
+    assert places.measure_norm_change(VALUES, VALUES) is None
+    assert places.is_first_sample_right(VALUES, VALUES) is None

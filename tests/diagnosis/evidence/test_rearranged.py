@@ -1,0 +1,51 @@
+"""Values at other places, on top of the rounding of another chip."""
+
+import numpy as np
+import pytest
+
+from precflow.diagnosis.evidence.rearranged import find_rearrangement
+
+RANDOM = np.random.default_rng(12)
+VALUES = RANDOM.standard_normal((3, 8, 12))
+PAIRS = VALUES.reshape(3, 8, 6, 2)
+
+
+@pytest.fixture(params=[2.0**-24, 2.0**-9], ids=["float32", "bfloat16"])
+def noise(request):
+    return 1 + request.param * RANDOM.uniform(-1, 1, VALUES.shape)
+
+
+@pytest.mark.parametrize(
+    ("moved", "text"),
+    [
+        (VALUES.reshape(3, 8, 2, 6).swapaxes(-1, -2).reshape(VALUES.shape), "halves interleaved (pairs in place of halves)"),
+        (PAIRS.swapaxes(-1, -2).reshape(VALUES.shape), "pairs taken apart (halves in place of pairs)"),
+        (np.roll(VALUES, 6, -1), "halves exchanged"),
+        (np.roll(VALUES, 2, 1), "moved by 2"),
+        (np.roll(VALUES, -1, 1), "moved by -1"),
+        (VALUES[..., ::-1], "reversed"),
+        (VALUES[:, [0, 5, 2, 3, 4, 1, 6, 7]], "1 and 5 exchanged"),
+        (VALUES.reshape(3, 8, 4, 3)[:, :, [0, 2, 1, 3]].reshape(VALUES.shape), "4 blocks in the order 0, 2, 1, 3"),
+        (VALUES[:, RANDOM.permutation(8)], "in another order"),
+    ],
+)
+def test_an_order_along_an_axis(moved, text, noise):
+    found = find_rearrangement(VALUES, moved * noise)
+    assert found.text.startswith(text)
+    assert " along " in found.text
+    assert found.share > 0.99
+
+
+def test_exchanged_axes(noise):
+    assert find_rearrangement(VALUES, VALUES.swapaxes(0, 1).reshape(VALUES.shape) * noise).text == "axes 0 and 1 exchanged"
+
+
+@pytest.mark.parametrize("wrong", [VALUES * 1.01, VALUES + 0.1, np.where(VALUES > 1, 1.0, VALUES), np.zeros_like(VALUES)])
+def test_other_errors_and_rounding_are_no_rearrangement(wrong, noise):
+    assert find_rearrangement(VALUES, wrong * noise).text == ""
+    assert find_rearrangement(VALUES, VALUES * noise).text == ""
+
+
+def test_nothing_is_said_without_an_error_or_with_nan():
+    assert find_rearrangement(VALUES, VALUES) is None
+    assert find_rearrangement(VALUES, VALUES * np.nan) is None
