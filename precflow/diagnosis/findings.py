@@ -24,6 +24,9 @@ class Suspect:
         site: ``file:line in function`` of the call.
         inputs_use: Largest share of its limit that one of its inputs uses, 0 to 1; above a half its error may be accumulated.
         changed: A tensor of the call that changed after another call had returned it, and where; ``""`` if there is none.
+        after: Last calls whose records agree, where the error starts somewhere between them and this one; else empty.
+        between_reference: Calls of the reference in between that have no partner.
+        between_target: Calls of the target in between that have no partner.
     """
 
     record: str
@@ -36,6 +39,9 @@ class Suspect:
     site: str = ""
     inputs_use: float = 0.0
     changed: str = ""
+    after: tuple[str, ...] = ()
+    between_reference: tuple[str, ...] = ()
+    between_target: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,9 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from precflow.agent.contract import FORWARD
 from precflow.comparison.measure import Measure
+from precflow.diagnosis.interval import OwnInputs
 from precflow.diagnosis.nodes import CallKey, CallNode, Edge, OutputKey
 from precflow.diagnosis.unrecorded import Outputs, TensorChange, UnrecordedInputs, find_change, index_outputs
 from precflow.dumps.records import Call, Record
@@ -18,6 +20,7 @@ from precflow.judgement.inputs import JudgeInput
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Judged
 
 _WITHIN_LIMITS = frozenset({"pass", "blind"})
+_UNCOMPARED = INCOMPLETE_STATUSES | {"covered"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,7 @@ class Tracer:
 
     Attributes:
         unrecorded: Inputs that no recorded call made.
+        inputs: The input tensors of calls, compared themselves.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class Tracer:
         self._failing: set[CallKey] = set()  # calls with an output that hands on a failing record
         self._moved_in: dict[CallKey, tuple[CallKey, str]] = {}  # calls with an output that hands on moved values
         self.unrecorded = UnrecordedInputs(nodes, self._target, judge_input)
+        self.inputs = OwnInputs(nodes, self._target_calls, self._target, measures, judged, judge_input)
 
     def status(self, record: str) -> Judged | None:
         """Return the status of a record, if it was judged at all."""
@@ -164,7 +169,7 @@ class Tracer:
             return "accepted"
         if status in _WITHIN_LIMITS or (measure is not None and measure.equal):
             return "agrees"
-        if status in INCOMPLETE_STATUSES or not node.call.movement:
+        if status in _UNCOMPARED or not node.call.movement:
             return "unknown"
         return "inherits" if arriving.failing or arriving.moved else "agrees"
 
@@ -173,6 +178,8 @@ class Tracer:
         if edge.source is not None:
             return self._leaving.get(edge.source, CLEAN)
         other = self._target.get(edge.record.identity)
+        if edge.record.identity.phase != FORWARD and not edge.record.weight:
+            return CLEAN  # in backward, what no recorded call made comes from code in between and not from outside
         if other is None or other.dtype != edge.record.dtype or not _differs(edge.record, other):
             return CLEAN
         kind = f"weight {edge.record.weight}" if edge.record.weight else f"input {edge.record.index}"
@@ -188,7 +195,7 @@ class Tracer:
         if judged is not None and judged.status == "accepted":
             # It is over its limit with permission, so that what comes after it may be over its own for that reason alone.
             return Flow(use=1.0, via=node.call.name, behind=arriving.behind, accepted=node.call.name)
-        return self._hand_on(node, record, arriving, incomplete=judged is not None and judged.status in INCOMPLETE_STATUSES)
+        return self._hand_on(node, record, arriving, incomplete=judged is not None and judged.status in _UNCOMPARED)
 
     def _hand_on(self, node: CallNode, record: str, arriving: Flow, *, incomplete: bool) -> Flow:
         """Return what an output carries that was not judged or could not be."""

@@ -111,8 +111,9 @@ def _list_enclosing(call: Call, outer: dict[str, str]) -> Iterator[str]:
 def _find_edges(call: Call, start: CallKey, seen: _SeenOutputs, outside: frozenset[str], phases: PhaseEdges) -> Iterator[Edge]:
     """Yield the edges of a call's inputs.
 
-    An input that nothing made has an edge without a source in the forward: it came from outside. A guess from execution order
-    is made only if nothing else is known about any input of the call, because a wrong edge would blame the wrong call.
+    An input that no recorded call made has an edge without a source: in the forward it may come from outside. A guess from
+    execution order is made only if nothing else is known about any input of the call: a wrong edge would blame the wrong
+    call.
     """
     given = call.outputs if call.phase == GRADIENT else call.inputs  # a gradient's record is what arrived at the parameter
     sources = [_find_source(record, start, seen) for record in given]
@@ -121,12 +122,11 @@ def _find_edges(call: Call, start: CallKey, seen: _SeenOutputs, outside: frozens
         from_outside = bool(record.content) and record.content in outside
         if record.weight:
             yield Edge(record, source or phases.find_weight(call, record))
-        elif source is not None or (call.phase == FORWARD and (any_known or from_outside)):
+        elif source is not None or (call.phase in _NESTED and (any_known or from_outside)):
             yield Edge(record, source)
-        elif call.phase in _NESTED and not any_known:
+        elif call.phase in _NESTED:
             guess = _find_latest(seen.by_shape.get((call.phase, record.shape), []), start)
-            if guess is not None or call.phase == FORWARD:
-                yield Edge(record, guess, guessed=guess is not None)
+            yield Edge(record, guess, guessed=guess is not None)
 
 
 def _find_source(record: Record, start: CallKey, seen: _SeenOutputs) -> OutputKey | None:

@@ -21,13 +21,15 @@ One pass over the calls in order of completion is enough, because everything tha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
-from precflow.agent.contract import module_text, parse_identity
+from precflow.agent.contract import GRADIENT, module_text, parse_identity
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.flow import Flow, Tracer
 from precflow.diagnosis.graph import build_graph
+from precflow.diagnosis.interval import Interval, find_modules_around, list_names
 from precflow.diagnosis.nodes import CallKey, CallNode
 from precflow.diagnosis.unrecorded import TensorChange
 from precflow.dumps.header import Header
@@ -114,6 +116,7 @@ class _SuspectSearch:
         self.roles: dict[str, str] = {}
         self.clear: dict[CallKey, Suspect] = {}
         self.accumulated: dict[CallKey, Suspect] = {}
+        self.arrivals: dict[CallKey, CallKey] = {}  # backward that was given a wrong tensor -> first gradient that shows it
         self.drifting = 0
         self.guessed = 0
 
@@ -141,7 +144,7 @@ class _SuspectSearch:
             elif _drifts(status, arriving):
                 self.roles[record] = "inherits"
                 self.drifting += 1
-            elif self._comes_from_around(node):
+            elif self._comes_from_around(node) or self._comes_from_between(node, arriving):
                 self.roles[record] = "inherits"
             else:
                 self.roles[record] = "introduces"
@@ -177,9 +180,11 @@ class _SuspectSearch:
     def _comes_from_around(self, node: CallNode) -> bool:
         """Tell whether the error is that of an input that a module's own code made, and blame that module."""
         unrecorded = self.tracer.unrecorded.find_failing(node)
-        if unrecorded is None or unrecorded.module is None:
+        if unrecorded is None:
             return False
         module = unrecorded.module
+        if module is None:
+            return self._is_known_arrival(node, unrecorded.taker)
         if self.tracer.fails_before(module, node):
             return True
         for record in module.call.outputs:
@@ -189,7 +194,40 @@ class _SuspectSearch:
                 why = f"what it computes itself was not recorded, and {text} does not agree, though all before that does"
                 self.clear.setdefault(module.key, _make_suspect(module, status, why))
                 return True
-        return False  # nothing shows that the module's own code went wrong
+        return self._is_known_arrival(node, unrecorded.taker)  # nothing shows that the module's own code went wrong
+
+    def _is_known_arrival(self, node: CallNode, taker: CallNode) -> bool:
+        """Tell whether another gradient was named already for the same wrong tensor that arrived at a module's backward."""
+        return node.call.phase == GRADIENT and self.arrivals.setdefault(taker.key, node.key) != node.key
+
+    def _comes_from_between(self, node: CallNode, arriving: Flow) -> bool:
+        """Tell whether an input of a call differs itself although all before it agrees, and blame what lies in between."""
+        if self.tracer.find_change(node) is not None:  # a tensor that changed on its way is named by itself
+            return False
+        interval = self.tracer.inputs.find_interval(node)
+        if interval is None or interval.is_empty:
+            return False
+        if arriving.use > ACCUMULATED and interval.ratio < AMPLIFIED:  # no more than the accumulated rounding of its makers
+            return False
+        blamed, suspect = self._choose_in_between(interval)
+        self.clear.setdefault(blamed.key, suspect)
+        return True
+
+    def _choose_in_between(self, interval: Interval) -> tuple[CallNode, Suspect]:
+        """Return whom to name for an interval: the module around it if that fails, else a call in it."""
+        moved = self.tracer.inputs.find_wrong_movement(interval)
+        if moved is not None:
+            why = f"its inputs agree, and {interval.end} does not: it puts the values elsewhere on the target"
+            return moved, _make_suspect(moved, Judged(moved.call.outputs[0].text, "not_judged", ratio=interval.ratio), why)
+        for module in find_modules_around(interval, self.nodes):
+            known = [status for record in module.call.outputs if (status := self.tracer.status(record.text)) is not None]
+            failing = [status for status in known if status.status in MISALIGNED_STATUSES]
+            if failing:
+                worst = max(failing, key=lambda status: status.ratio)
+                return module, _make_interval_suspect(module, worst, interval.within(module))
+        node = (interval.reference or interval.target)[-1]
+        judged = Judged(node.call.outputs[0].text, "fail", ratio=interval.ratio)
+        return node, _make_interval_suspect(node, judged, interval)
 
     def _blame_movement(self, arriving: Flow) -> None:
         """Suspect the movement that changed values; it is not judged itself, so only what comes after it fails."""
@@ -222,6 +260,15 @@ def _make_suspect(node: CallNode, status: Judged, why: str, *, use: float = 0.0,
         site=call.site,
         inputs_use=use,
         changed=changed,
+    )
+
+
+def _make_interval_suspect(node: CallNode, status: Judged, interval: Interval) -> Suspect:
+    return replace(
+        _make_suspect(node, status, interval.text),
+        after=interval.after,
+        between_reference=list_names(interval.reference),
+        between_target=list_names(interval.target),
     )
 
 
@@ -261,7 +308,7 @@ def _describe_right_inputs(node: CallNode, arriving: Flow, tracer: Tracer) -> st
         return f"its inputs use {arriving.use:.0%} of their limit ({arriving.via}): accumulated"
     if all(tracer.is_equal_input(edge.record) for edge in node.edges):
         return _EQUAL
-    if arriving.unknown:
+    if arriving.unknown or not tracer.inputs.all_agree(node):
         return "its inputs may agree"
     return "its inputs agree"
 

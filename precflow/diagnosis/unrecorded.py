@@ -34,19 +34,19 @@ class UnrecordedInput:
     Attributes:
         record: The input, of the reference.
         judged: Its status, by the limits of outputs.
-        taker: Name of the call that takes it.
+        taker: The call that takes it.
         module: The innermost recorded module that it was made in; ``None`` if it came from outside of all of them.
     """
 
     record: Record
     judged: Judged
-    taker: str
+    taker: CallNode
     module: CallNode | None
 
     @property
     def text(self) -> str:
         """Which input of which call."""
-        return f"input {self.record.index} of {self.taker}"
+        return f"input {self.record.index} of {self.taker.call.name}"
 
 
 class UnrecordedInputs:
@@ -71,7 +71,7 @@ class UnrecordedInputs:
         for record, judged in self._judge_inputs(node):
             if judged.status in MISALIGNED_STATUSES:
                 taker = self._takers[id(record)]
-                return UnrecordedInput(record, judged, taker.call.name, self._find_module(taker, record))
+                return UnrecordedInput(record, judged, taker, self._find_module(taker, record))
         return None
 
     def find_undecided(self, node: CallNode) -> str:
