@@ -9,7 +9,10 @@ and nothing about calls that compute rightly and should not have been made like 
 2. A call that was made differently on the two sides (argument, source of an input) is one too.
 3. A suspect by first divergence that was evaluated and is clean is cleared: its error arrived with its inputs, or was there
    between the calls. It stays only if nothing else explains the difference.
-4. A suspect by first divergence that could not be evaluated stays, unless a suspect of 1 or 2 leads to it.
+4. A suspect by first divergence that could not be evaluated stays, unless a suspect of 1 or 2 leads to it. A fault in the
+   forward leads to everything in the backward pass, the gradients and the optimizer of its step and of later ones: they are
+   computed from what the forward left, through the loss. (Level ``operator`` records what the backward pass runs, so that its
+   operators are evaluated like any other, and a second fault there is named too.)
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from precflow.agent.contract import FORWARD
 from precflow.diagnosis.calls_differ import DifferentCall
 from precflow.diagnosis.evaluation import PairedCall
 from precflow.diagnosis.findings import Region, Suspect
@@ -159,12 +163,17 @@ def _keep(
         ]
         return (*open_ones, *innocent)
     owners = {record.text: node for node in nodes.values() for record in node.call.outputs}
-    behind = _find_behind([owners[record] for record in named if record in owners], nodes)
-    return tuple(
-        suspect
-        for suspect in open_ones
-        if suspect.record not in named and not (suspect.record in owners and owners[suspect.record].key in behind)
-    )
+    start = [owners[record] for record in named if record in owners]
+    behind = _find_behind(start, nodes)
+    forward = min((node.call.step for node in start if node.call.phase == FORWARD), default=None)
+
+    def follows(suspect: Suspect) -> bool:
+        node = owners.get(suspect.record)
+        if node is None:
+            return False
+        return node.key in behind or (forward is not None and node.call.phase != FORWARD and node.call.step >= forward)
+
+    return tuple(suspect for suspect in open_ones if suspect.record not in named and not follows(suspect))
 
 
 def _find_behind(start: Iterable[CallNode], nodes: Mapping[CallKey, CallNode]) -> set[CallKey]:

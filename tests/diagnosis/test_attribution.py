@@ -107,6 +107,15 @@ def test_a_suspect_that_could_not_be_evaluated_stays_unless_a_fault_leads_to_it(
     ]
 
 
+def test_a_fault_in_the_forward_explains_the_gradients_and_not_the_reverse(hand_made, conclude):
+    dump = hand_made()
+    dump.operator("a", "linear", {"content": "x"})
+    dump.module("a", {"content": "g", "shape": (7, 7)}, phase="backward")
+    forward, backward = (call.name for call in dump.made)
+    assert names(conclude(dump, {forward: "fail", backward: "fail"}, {forward})) == [forward]
+    assert names(conclude(dump, {backward: "fail"}, set())) == [backward]
+
+
 def test_where_nothing_explains_the_difference_the_first_divergence_is_shown_with_what_is_known(hand_made, conclude):
     attribution = conclude(chain(hand_made(), "a", "b"), {"b / linear": "fail"}, set())
     assert names(attribution) == ["b / linear"]
