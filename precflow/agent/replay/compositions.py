@@ -322,7 +322,7 @@ def _rms_norm(values: Tensor, axes: int, weight: MaybeTensor, epsilon: Optional[
 
 @_computes("rms_norm")
 def rms_norm(
-    input: Tensor,  # noqa: A002  the operator's own name
+    input: Tensor,
     normalized_shape: Sequence[int],
     weight: MaybeTensor = None,
     eps: Optional[float] = None,
@@ -333,7 +333,7 @@ def rms_norm(
 
 @_computes("fused_rms_norm")
 def _fused_rms_norm(
-    input: Tensor,  # noqa: A002
+    input: Tensor,
     normalized_shape: Sequence[int],
     weight: MaybeTensor = None,
     eps: Optional[float] = None,
@@ -356,7 +356,7 @@ def npu_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-
 
 @_computes("npu_layer_norm_eval")
 def _npu_layer_norm_eval(
-    input: Tensor,  # noqa: A002
+    input: Tensor,
     normalized_shape: Sequence[int],
     weight: MaybeTensor = None,
     bias: MaybeTensor = None,
@@ -381,7 +381,7 @@ def _npu_add_layer_norm(
 
 @_computes("npu_group_norm_silu")
 def _npu_group_norm_silu(
-    input: Tensor,  # noqa: A002
+    input: Tensor,
     weight: MaybeTensor,
     bias: MaybeTensor,
     group: int,
@@ -392,7 +392,7 @@ def _npu_group_norm_silu(
 
 @_computes("cudnn_batch_norm", "miopen_batch_norm")
 def _cudnn_batch_norm(
-    input: Tensor,  # noqa: A002
+    input: Tensor,
     weight: Tensor,
     bias: MaybeTensor,
     running_mean: MaybeTensor,
@@ -489,7 +489,7 @@ def npu_scaled_masked_softmax(
 
 
 @_computes("npu_linear")
-def _npu_linear(input: Tensor, weight: Tensor, bias: MaybeTensor = None) -> Tensor:  # noqa: A002
+def _npu_linear(input: Tensor, weight: Tensor, bias: MaybeTensor = None) -> Tensor:
     return functional.linear(input, weight, bias)
 
 
@@ -533,7 +533,7 @@ _LSTM_MODE = 2  # of cuDNN's and oneDNN's RNN operators
 
 @_computes("mkldnn_rnn_layer")
 def _mkldnn_rnn_layer(
-    input: Tensor,  # noqa: A002
+    input: Tensor,
     weight0: Tensor,
     weight1: Tensor,
     weight2: Tensor,

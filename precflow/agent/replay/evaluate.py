@@ -216,9 +216,7 @@ class _Computation:
             call = call._replace(arguments={**call.arguments, "half_to_float": "False"})
         adapt = _keep if self._moves else functools.partial(_adapt, single=not _has_float64(call))
         self._readings = operators.find_readings(call, adapt=adapt)
-        self._absolute: Sequence[operators.Reading] = ()
-        if operators.adds_terms(call):
-            self._absolute = operators.find_readings(operators.as_absolute(call), adapt=adapt)
+        self._terms: Sequence[operators.Reading] = [] if self._moves else operators.find_term_readings(call, adapt)
 
     def run(self, side: _Side) -> _Exact:
         """Return the results for a side's inputs.
@@ -226,11 +224,7 @@ class _Computation:
         Raises:
             CannotCompute: No reading of the call runs.
         """
-        outputs = self._run_first(side)
-        terms = {}
-        if self._absolute:
-            terms = self._run_absolute(side)
-        return _Exact(outputs, terms)
+        return _Exact(self._run_first(side), self._add_terms(side))
 
     def _run_first(self, side: _Side) -> Dict[str, torch.Tensor]:
         """Run the readings until one gives what was recorded; keep that one for the other side."""
@@ -254,18 +248,15 @@ class _Computation:
         self._readings = [best[1]]
         return best[2]
 
-    def _run_absolute(self, side: _Side) -> Dict[str, torch.Tensor]:
-        inputs = {
-            index: tensor.abs() if tensor.is_floating_point() or tensor.is_complex() else tensor
-            for index, tensor in self._prepare(side.inputs).items()
-        }
-        for reading in self._absolute:
+    def _add_terms(self, side: _Side) -> Dict[str, torch.Tensor]:
+        """Return the sums of absolute terms; empty if the operator is no sum, or none of the readings fits."""
+        for reading in self._terms:
             try:
-                outputs = _outputs_of(reading.run(dict(inputs)))
-            except Exception:  # noqa: BLE001, S112  the same
+                outputs = _outputs_of(reading.run(self._prepare(side.inputs)))
+            except Exception:  # noqa: BLE001, S112  this reading does not fit the arguments; another may
                 continue
             if all(index in outputs and outputs[index].shape == each.shape for index, each in side.outputs.items()):
-                self._absolute = [reading]
+                self._terms = [reading]
                 return {index: tensor.abs() for index, tensor in outputs.items()}
         return {}
 

@@ -16,6 +16,7 @@ import torch
 from precflow.agent.capture.operator_names import is_movement
 from precflow.agent.replay.calls import CannotCompute, RecordedCall, parse_argument
 from precflow.agent.replay.compositions import COMPOSITIONS
+from precflow.agent.replay.terms import TERMS
 
 MATMUL, MOVEMENT, SUM, RANDOM, OTHER = KINDS = ("matmul", "movement", "sum", "random", "other")
 
@@ -130,10 +131,32 @@ def _is_drawing(call: RecordedCall, name: str) -> bool:
 def adds_terms(call: RecordedCall) -> bool:
     """Tell whether an operator adds up products or values, so that its error is measured by the sum of absolute terms."""
     name = call.operator.rstrip("_")
-    return name in _MATMULS or name in _SUMS
+    return name in _MATMULS or name in _SUMS or name in TERMS
 
 
-def as_absolute(call: RecordedCall) -> RecordedCall:
+def find_term_readings(call: RecordedCall, adapt: Callable[[Any], Any]) -> List[Reading]:
+    """Return the ways to add up the absolute terms of a call; empty if it is no sum. They take the tensors as they are.
+
+    Args:
+        call: The call.
+        adapt: As of :func:`find_readings`.
+
+    Raises:
+        CannotCompute: An argument cannot be read.
+    """
+    if call.operator in TERMS:
+        arguments = {name: adapt(parse_argument(text)) for name, text in call.arguments.items()}
+        return [Reading("terms of %s" % call.operator, _Bound(TERMS[call.operator], arguments, python=True))]
+    if not adds_terms(call):
+        return []
+    return [Reading(each.name, functools.partial(_run_absolute, each.run)) for each in find_readings(_as_absolute(call), adapt)]
+
+
+def _run_absolute(run: Callable[[Tensors], Any], tensors: Tensors) -> Any:
+    return run({path: each.abs() if each.is_floating_point() or each.is_complex() else each for path, each in tensors.items()})
+
+
+def _as_absolute(call: RecordedCall) -> RecordedCall:
     """Return the call that adds up the absolute terms, if it is given the absolute values of its tensors."""
     name = call.operator
     arguments = {
