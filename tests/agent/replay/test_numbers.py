@@ -248,3 +248,14 @@ def test_the_scale_of_a_sum_that_cancels_is_that_of_its_terms():
 def test_another_shape_is_refused():
     with pytest.raises(ValueError, match=r"shape \(2,\) is recorded, float64 gives \(3,\)"):
         measure(torch.zeros(2), torch.zeros(3, dtype=torch.float64))
+
+
+def test_without_the_residue_all_else_is_the_same():
+    exact = torch.linspace(-3, 3, 60, dtype=torch.float64).reshape(6, 10)
+    output = exact.float() * (1 + 1e-6)
+    whole, short = measure(output, exact), measure(output, exact, residue=False)
+    residues = {"variance", "slope", "curve", "largest", "control"}
+    assert {name for name, value in short.items() if value is None} == residues
+    assert {name: value for name, value in whole.items() if name not in residues} == {
+        name: value for name, value in short.items() if name not in residues
+    }
