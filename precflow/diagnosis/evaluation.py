@@ -127,7 +127,7 @@ def _describe_call(pair: PairedCall, reference: Located, target: Located) -> Map
         return None
     sides: dict[str, Any] = {}
     for name, dump, call in (("reference", reference, pair.reference), ("target", target, pair.target)):
-        inputs, outputs = (list(_locate_all(dump, records)) for records in (call.inputs, call.outputs))
+        inputs, outputs = (list(_locate_all(dump, records, moved=call.movement)) for records in (call.inputs, call.outputs))
         if None in inputs or None in outputs or not inputs:
             return None
         sides[name] = {"inputs": inputs, "outputs": outputs}
@@ -143,20 +143,22 @@ def _describe_call(pair: PairedCall, reference: Located, target: Located) -> Map
     }
 
 
-def _locate_all(dump: Located, records: Sequence[Record]) -> Iterator[Mapping[str, Any] | None]:
+def _locate_all(dump: Located, records: Sequence[Record], *, moved: bool) -> Iterator[Mapping[str, Any] | None]:
+    """Yield where tensors lie, and ``None`` for one that is not stored; of movement the agent needs only content ids."""
     for record in records:
         try:
             found = dump.locate(record)
         except DumpError:  # the comparison has already called the record unreadable
             found = None
-        if found is None:
+        if found is None and not (moved and record.content):
             yield None
             return
         yield {
             "index": record.index,
             "dtype": record.dtype,
             "shape": list(record.shape),
-            "file": str(found.path),
-            "begin": found.begin,
-            "bytes": found.end - found.begin,
+            "file": None if found is None else str(found.path),
+            "begin": 0 if found is None else found.begin,
+            "bytes": 0 if found is None else found.end - found.begin,
+            "content": record.content if moved else "",
         }

@@ -7,7 +7,9 @@ One line is one call. ``sides`` holds the tensors of each side, ``arguments`` wh
      "sides": {"reference": {"inputs": [T, ...], "outputs": [T, ...]}, "target": {...}}}
     T = {"index": "0", "dtype": "float32", "shape": [2, 4], "file": "/dumps/tensors-0.safetensors", "begin": 1234, "bytes": 32}
 
-``begin`` counts from the start of the file, not from the end of its index. ``file`` is null if the dump lacks the tensor.
+``begin`` counts from the start of the file, not from the end of its index. ``file`` is null if the dump lacks the tensor. A key
+``content`` holds the content id: what movement made of a tensor need not be stored then. It is moved again, and the ids are
+compared.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from precflow.agent.failures import AgentError
 
 _CUT = re.compile(r"\.\.\. #[0-9a-f]{8}\Z")  # the end of an argument text that capture has cut
 _SUMMARY = re.compile(r"(list|tuple|dict|set|frozenset) of \d+\Z")  # of a container that capture did not write out
+_MOVED_BYTES = 256 << 20  # of tensors that were moved again
 _MAPPED = 64  # files that stay mapped; address space costs nothing, but each holds a file descriptor
 
 
@@ -42,6 +45,7 @@ class StoredTensor(NamedTuple):
         file: Absolute path of the shard; ``None`` if the dump does not hold the tensor.
         begin: First byte in the file.
         bytes: Number of bytes.
+        content: Content id; ``""`` if it is not known.
     """
 
     index: str  # type: ignore[assignment]  # hides tuple.index, which nobody calls on a tensor
@@ -50,6 +54,7 @@ class StoredTensor(NamedTuple):
     file: Optional[str]
     begin: int
     bytes: int
+    content: str = ""
 
 
 class SideTensors(NamedTuple):
@@ -123,6 +128,7 @@ def _parse_tensors(plain: Sequence[Mapping[str, Any]]) -> Tuple[StoredTensor, ..
             file=None if each.get("file") is None else str(each["file"]),
             begin=int(each.get("begin", 0)),
             bytes=int(each.get("bytes", 0)),
+            content=str(each.get("content", "")),
         )
         for each in plain
     )
@@ -133,6 +139,8 @@ class TensorFiles:
 
     def __init__(self) -> None:
         self._maps: Dict[str, mmap.mmap] = {}
+        self._moved: Dict[str, torch.Tensor] = {}
+        self._moved_bytes = 0
 
     def read(self, stored: StoredTensor) -> torch.Tensor:
         """Return a tensor over the bytes of the file. Writing to it changes neither the file nor another reader's tensor.
@@ -141,7 +149,10 @@ class TensorFiles:
             CannotCompute: It was not kept, or the file does not hold it.
         """
         if stored.file is None:
-            raise CannotCompute("tensor %s was not kept" % stored.index)
+            moved = self._moved.get(stored.content)
+            if moved is None:
+                raise CannotCompute("tensor %s was not kept" % stored.index)
+            return moved
         dtype = find_dtype(stored.dtype)
         count = 1
         for size in stored.shape:
@@ -155,6 +166,15 @@ class TensorFiles:
         if stored.begin < 0 or stored.begin + stored.bytes > len(content):
             raise CannotCompute("tensor %s lies outside of %s" % (stored.index, stored.file))
         return torch.frombuffer(content, dtype=dtype, count=count, offset=stored.begin).reshape(stored.shape)
+
+    def remember(self, content: str, tensor: torch.Tensor) -> None:
+        """Keep what movement made, for the calls that take it: under its content id, the latest 256 MB."""
+        if content and content not in self._moved:
+            self._moved[content] = tensor
+            self._moved_bytes += tensor.numel() * tensor.element_size()
+        while self._moved_bytes > _MOVED_BYTES:
+            oldest = self._moved.pop(next(iter(self._moved)))
+            self._moved_bytes -= oldest.numel() * oldest.element_size()
 
     def _map(self, path: str) -> mmap.mmap:
         content = self._maps.get(path)
