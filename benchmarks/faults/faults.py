@@ -345,14 +345,14 @@ def softmax_in_bfloat16(call: Call, _: float) -> Tensor:
     return narrow(call, map_floats(call, lambda tensor: tensor.bfloat16()).run())
 
 
-@kind("attention", _SOFTMAX)
+@kind("attention", _SOFTMAX, "PF302")
 def attention_uniform(call: Call, _: float) -> Tensor:
     """Every token attends to all others alike."""
     output = wide(call)
     return narrow(call, _patch(output, torch.full_like(output, 1 / output.shape[-1])))
 
 
-@kind("attention", _SOFTMAX, sizes=((1, 4), (1, 4)))
+@kind("attention", _SOFTMAX, "PF304", sizes=((1, 4), (1, 4)))
 def keys_cut_off(call: Call, size: float) -> Tensor:
     """The last keys are ignored: a buffer of the kernel is too short."""
     scores = call.args[0].float().clone()
@@ -360,21 +360,21 @@ def keys_cut_off(call: Call, size: float) -> Tensor:
     return narrow(call, Call(call.func, (scores, *call.args[1:]), call.kwargs).run())
 
 
-@kind("attention", _SOFTMAX)
+@kind("attention", _SOFTMAX, "PF303")
 def softmax_over_queries(call: Call, _: float) -> Tensor:
     """Softmax normalizes over the wrong dimension of a square."""
     output = wide(call)
     return narrow(call, _patch(output, call.args[0].detach().float().softmax(-2)))
 
 
-@kind("attention", _moves_heads, "PF215")
+@kind("attention", _moves_heads, "PF215", "PF226")
 def heads_rotated(call: Call, _: float) -> Tensor:
     """The heads come out in another order."""
     output = call.run()
     return output.roll(1, 1) if output.shape[1] < output.shape[2] else output.roll(1, 2)
 
 
-@kind("attention", _joins_heads, "PF215")
+@kind("attention", _joins_heads, "PF215", "PF226", "PF306")
 def samples_mixed(call: Call, _: float) -> Tensor:
     """Batch and sequence are exchanged when the heads are joined."""
     output = call.run()
@@ -384,7 +384,7 @@ def samples_mixed(call: Call, _: float) -> Tensor:
 # Position encoding.
 
 
-@kind("position", _rotates, "PF215", reach="module")
+@kind("position", _rotates, "PF215", "PF311", "PF312", reach="module")
 def rope_other_halves(call: Call, _: float) -> Tensor:
     """Halves are rotated where neighbours are paired, or the other way round."""
     first, second = call.args[0]
@@ -396,19 +396,19 @@ def rope_other_halves(call: Call, _: float) -> Tensor:
     return torch.cat((-whole[..., half:], whole[..., :half]), -1).view(*first.shape, 2)
 
 
-@kind("position", operators("neg", module="attn"), "PF211", reach="module")
+@kind("position", operators("neg", module="attn"), "PF211", "PF313", reach="module")
 def rope_sign_lost(call: Call, _: float) -> Tensor:
     """The rotation runs the other way: the sign of one half is lost."""
     return -call.run()
 
 
-@kind("position", operators("cos", "sin", module="rotary"), "PF213")
+@kind("position", operators("cos", "sin", module="rotary"), "PF213", "PF314")
 def rope_angles_in_bfloat16(call: Call, _: float) -> Tensor:
     """The angles are rounded to bfloat16 before the cosine, so that the error grows with the position."""
     return Call(call.func, (_through(torch.bfloat16, call.args[0]), *call.args[1:]), call.kwargs).run()
 
 
-@kind("position", operators("mul", "matmul", module="rotary"), sizes=((1, 3), (1, 3)))
+@kind("position", operators("mul", "matmul", module="rotary"), "PF315", "PF226", "PF312", sizes=((1, 3), (1, 3)))
 def rope_positions_shifted(call: Call, size: float) -> Tensor:
     """Positions begin at another number."""
     output = call.run()
@@ -418,14 +418,14 @@ def rope_positions_shifted(call: Call, size: float) -> Tensor:
     return output + round(size) * steps
 
 
-@kind("position", operators("embedding", module="position"), sizes=((1, 3), (1, 3)))
+@kind("position", operators("embedding", module="position"), "PF315", sizes=((1, 3), (1, 3)))
 def learned_positions_shifted(call: Call, size: float) -> Tensor:
     """Learned positions begin at another row."""
     where = call.args[0]
     return Call(call.func, ((where + round(size)) % call.args[1].shape[0], *call.args[1:]), call.kwargs).run()
 
 
-@kind("position", _multiplies_by_cosine, sizes=((2, 8), (2, 8)))
+@kind("position", _multiplies_by_cosine, "PF221", sizes=((2, 8), (2, 8)))
 def rope_of_fewer_dimensions(call: Call, size: float) -> Tensor:
     """The last dimensions are not rotated: the kernel takes another size of a head."""
     output = call.run()
@@ -458,13 +458,13 @@ def _has_weight(site: Site) -> bool:
     return site.weighted and _NORM(site)
 
 
-@kind("norm and activation", _has_weight)
+@kind("norm and activation", _has_weight, "PF217")
 def norm_without_weight(call: Call, _: float) -> Tensor:
     """The weight of a norm is not applied."""
     return call.replaced(2, "weight", torch.ones_like(call.given(2, "weight"))).run()
 
 
-@kind("norm and activation", operators("layer_norm"), "PF211")
+@kind("norm and activation", operators("layer_norm"), "PF211", "PF218")
 def norm_with_unbiased_variance(call: Call, _: float) -> Tensor:
     """The variance is divided by n - 1."""
     count = call.args[0].shape[-1]
@@ -480,7 +480,7 @@ def norm_in_bfloat16(call: Call, _: float) -> Tensor:
     return narrow(call, map_floats(call, lambda tensor: tensor.bfloat16()).run())
 
 
-@kind("norm and activation", operators("group_norm"))
+@kind("norm and activation", operators("group_norm"), "PF218")
 def group_norm_of_other_groups(call: Call, _: float) -> Tensor:
     """Half as many groups."""
     return call.replaced(1, "num_groups", call.given(1, "num_groups") // 2).run()
@@ -512,7 +512,7 @@ def activation_coefficient(call: Call, size: float) -> Tensor:
     return narrow(call, wide(call) * (1 + size))
 
 
-@kind("norm and activation", _ACTIVATION, "PF505", sizes=((0.3, 0.9), (0.3, 0.9)))
+@kind("norm and activation", _ACTIVATION, "PF505", "PF225", sizes=((0.3, 0.9), (0.3, 0.9)))
 def activation_clamped(call: Call, size: float) -> Tensor:
     """Large values are cut off at a share of the largest."""
     output = call.run()
@@ -525,7 +525,7 @@ def residual_after_norm(call: Call, _: float) -> Tensor:
     return functional.layer_norm(call.args[0], call.args[0].shape[-1:]) + call.args[1]
 
 
-@kind("norm and activation", _adds_residual)
+@kind("norm and activation", _adds_residual, "PF224")
 def residual_dropped(call: Call, _: float) -> Tensor:
     """The residual is not added."""
     return call.args[1].clone()
@@ -546,7 +546,7 @@ def embedding_in_bfloat16(call: Call, _: float) -> Tensor:
 # Loss and backward.
 
 
-@kind("loss and backward", operators("cross_entropy", "mse_loss"), "PF211", sizes=((2, 8), (2, 8)))
+@kind("loss and backward", operators("cross_entropy", "mse_loss"), "PF211", "PF404", sizes=((2, 8), (2, 8)))
 def loss_divided_again(call: Call, size: float) -> Tensor:
     """The loss is divided once more, as for accumulation that is there already."""
     return call.run() / round(size)
@@ -601,7 +601,7 @@ def backward_in_bfloat16(gradients: Gradients, _: float) -> Gradients:
     return _each(gradients, lambda one: one.bfloat16().to(one.dtype))
 
 
-@kind("loss and backward", _with_grad(operators("linear")), of="backward", sizes=((0.05, 0.4), (0.05, 0.4)))
+@kind("loss and backward", _with_grad(operators("linear")), "PF221", of="backward", sizes=((0.05, 0.4), (0.05, 0.4)))
 def weight_gradient_of_fewer_rows(gradients: Gradients, size: float) -> Gradients:
     """The last rows of a weight's gradient are not computed."""
     weight = gradients[1]
@@ -627,25 +627,25 @@ def _any(_: Site) -> bool:
     return True
 
 
-@kind("loss and backward", _any, of="optimizer", sizes=((1e-7, 1e-4), (1e-7, 1e-4)))
+@kind("loss and backward", _any, "PF203", of="optimizer", sizes=((1e-7, 1e-4), (1e-7, 1e-4)))
 def adam_epsilon(options: dict[str, Any], size: float) -> dict[str, Any]:
     """Adam has another epsilon."""
     return {**options, "eps": size}
 
 
-@kind("loss and backward", _any, of="optimizer", sizes=((0.9, 0.99), (0.9, 0.99)))
+@kind("loss and backward", _any, "PF203", of="optimizer", sizes=((0.9, 0.99), (0.9, 0.99)))
 def adam_betas(options: dict[str, Any], size: float) -> dict[str, Any]:
     """Adam averages squares over another time; the first step shows it in its state only."""
     return {**options, "betas": (0.9, size)}
 
 
-@kind("loss and backward", _any, of="optimizer", sizes=((0.05, 0.3), (0.05, 0.3)))
+@kind("loss and backward", _any, "PF203", of="optimizer", sizes=((0.05, 0.3), (0.05, 0.3)))
 def weight_decay(options: dict[str, Any], size: float) -> dict[str, Any]:
     """Another weight decay."""
     return {**options, "weight_decay": size}
 
 
-@kind("loss and backward", _any, of="optimizer", sizes=((1.5, 4), (1.5, 4)))
+@kind("loss and backward", _any, "PF203", of="optimizer", sizes=((1.5, 4), (1.5, 4)))
 def learning_rate(options: dict[str, Any], size: float) -> dict[str, Any]:
     """Another learning rate."""
     return {**options, "lr": options["lr"] * size}
@@ -681,7 +681,7 @@ def element_wrong(call: Call, size: float) -> Tensor:
     return narrow(call, _patch(output, rows.view(output.shape)))
 
 
-@kind("random, data and kernel", _OUTPUT)
+@kind("random, data and kernel", _OUTPUT, "PF226")
 def rows_swapped(call: Call, _: float) -> Tensor:
     """Two rows are exchanged."""
     output = wide(call)
@@ -690,7 +690,7 @@ def rows_swapped(call: Call, _: float) -> Tensor:
     return narrow(call, _patch(output, rows.view(output.shape)))
 
 
-@kind("random, data and kernel", _OUTPUT, sizes=((1, 7), (1, 7)))
+@kind("random, data and kernel", _OUTPUT, "PF221", sizes=((1, 7), (1, 7)))
 def tail_not_computed(call: Call, size: float) -> Tensor:
     """The last columns are left at zero: a tile at the border is missing."""
     output = wide(call)
@@ -699,14 +699,14 @@ def tail_not_computed(call: Call, size: float) -> Tensor:
     return narrow(call, _patch(output, rows.view(output.shape)))
 
 
-@kind("random, data and kernel", operators("linear"), sizes=((1, 15), (1, 15)))
+@kind("random, data and kernel", operators("linear"), "PF222", sizes=((1, 15), (1, 15)))
 def terms_not_added(call: Call, size: float) -> Tensor:
     """The last terms of every sum are left out: K is no multiple of the kernel's block."""
     keep = call.args[0].shape[-1] - math.ceil(size)
     return Call(call.func, (call.args[0][..., :keep], call.args[1][..., :keep], *call.args[2:]), call.kwargs).run()
 
 
-@kind("random, data and kernel", _multiplies_view)
+@kind("random, data and kernel", _multiplies_view, "PF223")
 def strides_ignored(call: Call, _: float) -> Tensor:
     """The right operand is read in the order of its memory, though it is a transposed view."""
     right = call.args[1]

@@ -6,6 +6,7 @@ Evidence that could not be measured leaves its name undefined, and an expression
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from precflow.errors import ConfigError, Problem
 
 # How well a suspect is placed. An explanation of a suspect whose error may have arrived with its inputs explains little: the
 # true suspect may be another one.
+_ROUNDINGS = 2.0  # an own error of fewer is that of a right operator, where the stage `introduced` did not decide
 _BEGINS, _AGREES, _DOUBTFUL = range(3)
 _HIGHEST = {_BEGINS: "certain", _AGREES: "likely", _DOUBTFUL: "possible"}  # certainty that a finding there can have
 
@@ -90,7 +92,7 @@ def _find_standing(evidence: Mapping[str, Any], *, some_begin: bool) -> int:
     if _begins(evidence):
         return _BEGINS
     # `introduced_fault` is absent where nothing was evaluated, and False where float64 at its own inputs found nothing.
-    is_clean = evidence.get("introduced_fault") is False
+    is_clean = evidence.get("introduced_fault", evidence.get("own_error_units", math.inf) > _ROUNDINGS) is False
     return _DOUBTFUL if some_begin or is_clean or evidence.get("accumulated") else _AGREES
 
 

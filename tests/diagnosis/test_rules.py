@@ -45,6 +45,7 @@ RUN = {
     "arguments_elsewhere": [],
     "suspect_count": 1,
     "suspects_all_matmul": False,
+    "first_suspect": "layers.0 / op",
 }
 SUSPECT = {
     "name": "layers.0 / op",
@@ -79,10 +80,38 @@ SUSPECT = {
     "nonfinite_target_only": 0,
     "overflow_share": 0.0,
     "reference_max": 3.0,
+    "in_place": True,
+    "own_error": 1e-3,
+    "variant": "",
+    "variant_share": 0.1,
+    "few_share": 0.6,
+    "few_rows": 90,
+    "border": "",
+    "zero_share": 0.0,
+    "sign_share": 0.0,
+    "norm_change": 0.3,
+    "first_sample_right": False,
+    "position_growth": 1.1,
+    "position_rank": 0.1,
+    "rearranged": "",
+    "rearranged_share": 0.0,
 }
 MATMUL = {"family": "matmul", "operator": "linear", "error_bits": 12.0, "error_cosine": 0.01}
 EPSILON = {"family": "normalisation", "epsilon_reference": 1e-5, "epsilon_target": 1e-3, "epsilon_share": 0.999}
 MASK = {"family": "masking", "masked_reference": 1000, "masked_target": 0, "masked_different": 1000}
+PERMUTED = {"rearranged": "3 blocks in the order 1, 0, 2 along the last axis", "rearranged_share": 0.999}
+PAIRED = {"rearranged": "halves interleaved (pairs in place of halves) along the last axis", "rearranged_share": 0.999}
+TAIL = {"border": "the last 3 of 64 along axis 1", "zero_share": 1.0}
+ROTATED = {"name": "layers.0.rotary / add", "norm_change": 0.001, "relative_l2": 0.3}
+GROWING = {"position_growth": 9.0, "position_rank": 0.95, "operator": "cos"}
+LOSS = {"name": "loss / cross_entropy", "operator": "cross_entropy", "scale_slope": 0.25, "scale_share": 0.9999}
+CUT = {"clamp_value": 1.5, "clamp_share": 0.999}
+
+
+def variant(name, **more):
+    return {"variant": name, "variant_share": 0.999, **more}
+
+
 ACCUMULATED = {"accumulated": True, "inputs_use": 0.95, "ratio": 1.8}
 SATURATED = {"overflow_kind": "saturated", "overflow_starts": "a / linear", "overflow_target": ["a / linear: 2"]}
 # rule, evidence that meets it, evidence that nearly does
@@ -118,6 +147,42 @@ TABLE = [
     ("PF202", {"status": "dtype", "target_output_dtype": "float16"}, {}),
     ("PF203", {"arguments_different": ["eps: 1 / 2"]}, {}),
     ("PF204", {"unpaired_count": 1, "unpaired_target": ["a / rope"]}, {"unpaired_count": 1, "damage": ["torn"]}),
+    ("PF205", {"wired_differently": ["its input 0 comes from a"], "introduced_fault": False}, {"introduced_fault": False}),
+    ("PF217", variant("no_weight"), variant("not_centred")),
+    ("PF218", variant("unbiased_variance"), variant("unbiased_variance", **{**EPSILON, "epsilon_share": 0.9999})),
+    ("PF221", TAIL, {**TAIL, "rearranged": "in another order along axis 0"}),
+    ("PF221", {**TAIL, "zero_share": 0.0}, {"zero_share": 1.0}),
+    ("PF222", variant("last_terms_left_out"), {}),
+    ("PF223", variant("memory_order"), variant("last_terms_left_out")),
+    ("PF224", variant("only_second"), variant("only_first", **MASK)),
+    ("PF225", CUT, {**CUT, "variant": "straight_lines"}),
+    ("PF225", CUT, {**CUT, "clamp_value": 0.0}),
+    ("PF226", PERMUTED, {**PERMUTED, "scale_share": 0.9999, "scale_slope": -1.0}),
+    ("PF226", PERMUTED, PAIRED),
+    ("PF302", variant("uniform"), {"uniform_target": 1.0, "uniform_reference": 1.0}),
+    ("PF302", {"uniform_target": 1.0, "uniform_reference": 0.0}, {"uniform_target": 0.3, "uniform_reference": 0.0}),
+    ("PF303", variant("other_axis"), {}),
+    ("PF304", variant("last_keys_ignored"), variant("uniform")),
+    ("PF305", {"nan_rows_masked": 1.0, "nonfinite_target_only": 4}, {"nan_rows_masked": 0.2, "nonfinite_target_only": 4}),
+    ("PF305", {"masked_rows_wrong": 1.0}, {"masked_rows_wrong": 1.0, **MASK}),
+    ("PF306", {"first_sample_right": True}, {"first_sample_right": True, **MASK}),
+    ("PF311", PAIRED, PERMUTED),
+    ("PF312", ROTATED, {**ROTATED, "sign_share": 0.99}),
+    ("PF312", ROTATED, {**ROTATED, "norm_change": 0.12}),
+    ("PF313", {"sign_share": 0.99, "scale_slope": 0.1}, {"sign_share": 0.99, "scale_slope": -1.0}),
+    ("PF314", GROWING, {**GROWING, "border": "the last 3 of 64 along axis 1"}),
+    ("PF314", GROWING, {**GROWING, "position_rank": 0.3}),
+    ("PF315", variant("rows_shifted"), {}),
+    ("PF404", LOSS, {**LOSS, "scale_slope": 0.8}),
+    ("PF404", {**LOSS, "scale_slope": 4.0}, {**LOSS, "name": "fc / linear"}),
+    ("PF509", {"saturated_target": 3, "nonfinite_reference": 3}, {"saturated_target": 0, "nonfinite_reference": 3}),
+    ("PF601", {}, {"suspect_count": 2}),
+    ("PF602", {"suspect_count": 9}, {"suspect_count": 2}),
+    ("PF212", variant("gelu_tanh", scale_share=0.99), variant("inputs_in_float16", family="activation")),
+    ("PF212", {"family": "activation"}, {"family": "activation", "own_error_units": 1.2}),
+    ("PF213", variant("inputs_in_bfloat16"), variant("inputs_in_bfloat16", **MATMUL, operand_bits=7)),
+    ("PF301", {**MASK, "mask_pattern": "inverted", "masked_target": 900}, {**MASK, **variant("last_keys_ignored")}),
+    ("PF501", {"nonfinite_target_only": 3}, {"nonfinite_target_only": 3, "nan_rows_masked": 1.0}),
     ("PF211", {"scale_slope": 1.01, "scale_share": 0.9999}, {"scale_slope": 1.01, "scale_share": 0.5}),
     (
         "PF211",
@@ -216,6 +281,8 @@ def test_names_in_tests_are_evidence():
         ("PF214", {**EPSILON, "inputs_equal": False}, "likely"),
         ("PF214", {**EPSILON, "inputs_equal": False, "accumulated": True}, "possible"),
         ("PF301", MASK, "certain"),
+        ("PF217", variant("no_weight", inputs_equal=False), "likely"),
+        ("PF217", variant("no_weight", inputs_equal=False, own_error_units=1.1), "possible"),
     ],
 )
 def test_certainty_rises_with_the_evidence(identifier, changes, certainty):

@@ -75,6 +75,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         **run.gather(*headers, same=same, measures=measures, judged=unexplained, incomplete=incomplete),
         "arguments_elsewhere": elsewhere[:_LISTED],
         "suspect_count": len(region.suspects),
+        "first_suspect": region.suspects[0].name if region.suspects else "",
         "suspects_all_matmul": families == {"matmul"},
         "unrepeatable_reference": _select_side(region.unrepeatable, "reference"),
         "unrepeatable_target": _select_side(region.unrepeatable, "target"),

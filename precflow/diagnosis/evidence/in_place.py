@@ -49,8 +49,11 @@ def gather(observed: ObservedCall) -> dict[str, Any]:
     found: dict[str, Any] = {"in_place": True}
     if usable.all():
         scale = error_shape.fit_scale(expected, target)
+        own = error_shape.measure_relative_error(expected, target)
+        digits = float_facts(name_of(whole[1].output.dtype)).digits if name_of(whole[1].output.dtype) in FLOATS else None
         found |= {
-            "own_error": error_shape.measure_relative_error(expected, target),
+            "own_error": own,
+            "own_error_units": own * 2.0**digits if own is not None and digits else None,
             "scale_slope": scale.slope if scale else None,
             "scale_share": scale.share if scale else None,
             "error_cosine": error_shape.measure_error_cosine(expected, target),
@@ -59,9 +62,11 @@ def gather(observed: ObservedCall) -> dict[str, Any]:
         fitted = operands.fit_operand_bits(call.operator, call.arguments, inputs, target)
         found |= {} if fitted is None else {"operand_bits": fitted.bits, "operand_share": fitted.share}
     found |= _fit_epsilon(observed, inputs, expected, target) if usable.all() else {}
+    if operator_families.find_family(call.operator) == "activation" and "0" in inputs and inputs["0"].shape == target.shape:
+        found["curve_share"] = error_shape.measure_curve_share(inputs["0"], target - expected)
     variant = variants.fit_variant(call.operator, call.arguments, inputs, target)
     found |= {} if variant is None else {"variant": variant.name, "variant_share": variant.share}
-    return found | _describe_places(observed, expected, target)
+    return {name: value for name, value in found.items() if value is not None} | _describe_places(observed, expected, target)
 
 
 def compute_own_expected(observed: ObservedCall, reference: WholeCall, target: WholeCall) -> Array | None:

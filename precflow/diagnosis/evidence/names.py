@@ -30,6 +30,7 @@ _RUN = {
         "records over their limit", "Number of records that fail, or differ in shape, dtype or finiteness."
     ),
     "suspect_count": EvidenceName("calls that introduce an error", "Number of suspects."),
+    "first_suspect": EvidenceName("first suspect", "Module and operator; empty without one."),
     "suspects_all_matmul": EvidenceName(
         "all of them multiply matrices", "Every suspect is of the family matmul; false without any."
     ),
@@ -119,6 +120,9 @@ _SUSPECT = {
         "measured at its own inputs", "The numbers below are against float64 at the target's own inputs; absent otherwise."
     ),
     "own_error": EvidenceName("its own error", "Norm of its error against float64 at its own inputs, relative to that."),
+    "own_error_units": EvidenceName(
+        "its own error in roundings", "In units of one rounding of its type; near 1 if it is right."
+    ),
     "variant": EvidenceName(
         "computed exactly as",
         "Way to compute the operator that gives the target's output: gelu_tanh, gelu_erf, gelu_sigmoid, straight_lines,"

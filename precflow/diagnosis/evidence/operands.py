@@ -7,6 +7,7 @@ not, no other cause is left.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ from precflow.diagnosis.evidence.expected import Inputs, compute_expected
 
 Array = npt.NDArray[np.float64]
 BITS = (11, 10, 7)
+_BIAS = frozenset({"2", "bias"})
+# What is added to a product is an operand of some kernels, which round it, and added behind it by others, which do not.
+_ADDENDS = dict.fromkeys(("addmm", "baddbmm"), frozenset({"0", "input"}))
 _FITS = 0.8  # share of the error that rounded operands have to explain; other errors reach 0.1
 
 
@@ -51,13 +55,19 @@ def fit_operand_bits(operator: str, arguments: Mapping[str, str], inputs: Inputs
 
     def measure_shares(bits: int) -> Iterator[float]:
         """Yield the share of the error that each way to shorten the operands explains."""
-        for truncate in (False, True):
+        addends = _ADDENDS.get(operator, _BIAS) & inputs.keys()
+        for truncate, kept in itertools.product((False, True), (addends, frozenset()) if addends else (addends,)):
             shortened = {
-                name: round_significand(value.astype(np.float64), bits, truncate=truncate) if value.dtype.kind == "f" else value
+                name: round_significand(value.astype(np.float64), bits, truncate=truncate)
+                if value.dtype.kind == "f" and name not in kept
+                else value
                 for name, value in inputs.items()
             }
+            # Operands that are as short already: only the rounding of the result would be explained, and that is right.
+            if all(np.array_equal(shortened[name], value) for name, value in inputs.items() if name not in addends):
+                continue
             made = compute_expected(operator, arguments, shortened)
-            # Autocast rounds the result as well. Some devices round an added bias and others do not, which hardly matters.
+            # Autocast rounds the result as well.
             for result in () if made is None else (made, round_significand(made, bits)):
                 yield 1.0 - float(np.sum((target - result) ** 2)) / energy
 

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import ml_dtypes
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -91,6 +93,104 @@ def test_a_fault_is_named_by_its_rule_first(fault, hand_made, judge_calls):
     found = findings(reference, target, judge_calls, operator, status)
     assert found[0].rule == expected
     assert found[0].where == f"layers.0 / {operator}"
+
+
+F = torch.nn.functional
+TOKENS, SQUARE = torch.randn(4, 32, 64), torch.randn(4, 32, 32)
+GAIN, GATES = torch.rand(64) + 0.5, torch.randn(4, 32, 64)
+
+
+def layer(x, weight, bias, epsilon=1e-5):
+    return F.layer_norm(x, (64,), weight, bias, epsilon)
+
+
+def heads(x):
+    return x.reshape(4, 32, 4, 16)[:, :, [0, 2, 1, 3]].reshape(4, 32, 64)
+
+
+def pairs(x):
+    return x.reshape(4, 32, 2, 32).transpose(-1, -2).reshape(4, 32, 64)
+
+
+def zero_tail(x):
+    return torch.cat([x[..., :-3], torch.zeros_like(x[..., -3:])], -1)
+
+
+PRODUCT = (TOKENS, WEIGHT, BIAS)
+SOFTMAX = ("softmax", (SQUARE,), lambda x: x.softmax(-1))
+ROWWISE, HALF_SIGNS = {"dim": "-1"}, torch.where(torch.arange(64) < 32, -1, 1)
+NORM, NORMED = {"normalized_shape": "(64,)", "eps": "1e-05"}, (TOKENS, GAIN, BIAS)
+IN_PLACE = {  # name: operator, inputs, right, wrong, arguments, rule, and whether 16 bits show it
+    "epsilon": ("layer_norm", NORMED, layer, lambda *of: layer(*of, 0.3), NORM, "PF214", True),
+    "no weight": ("layer_norm", NORMED, layer, lambda x, w, b: layer(x, None, b), NORM, "PF217", True),
+    "factor": ("linear", PRODUCT, F.linear, lambda *of: 1.1 * F.linear(*of), {}, "PF211", True),
+    "tail": ("linear", PRODUCT, F.linear, lambda *of: zero_tail(F.linear(*of)), {}, "PF221", True),
+    "terms": ("linear", PRODUCT, F.linear, lambda x, w, b: x[..., :-5] @ w[:, :-5].T + b, {}, "PF222", True),
+    "layout": ("matmul", (SQUARE, SQUARE.flip(0)), torch.matmul, lambda x, y: x @ y.mT, {}, "PF223", True),
+    "residual": ("add", (TOKENS, GATES), torch.add, lambda x, y: y + 0, {}, "PF224", True),
+    "clamp": ("gelu", (TOKENS,), F.gelu, lambda x: F.gelu(x).clamp(max=1.2), {}, "PF225", True),
+    "gates": ("linear", PRODUCT, F.linear, lambda *of: heads(F.linear(*of)), {}, "PF226", True),
+    "rows": ("linear", PRODUCT, F.linear, lambda *of: F.linear(*of).roll(1, 1), {}, "PF226", True),
+    "halves": ("mul", (TOKENS, GATES), torch.mul, lambda x, y: pairs(x * y), {}, "PF311", True),
+    "uniform": (*SOFTMAX, lambda x: torch.full_like(x, 1 / 32), ROWWISE, "PF302", True),
+    "axis": (*SOFTMAX, lambda x: x.softmax(-2), ROWWISE, "PF303", True),
+    "keys": (*SOFTMAX, lambda x: F.pad(x[..., :-2].softmax(-1), (0, 2)), ROWWISE, "PF304", True),
+    "samples": ("linear", PRODUCT, F.linear, lambda *of: F.linear(*of)[[0, 0, 0, 0]], {}, "PF306", True),
+    "sign": ("mul", (TOKENS, GATES), torch.mul, lambda x, y: x * y * HALF_SIGNS, {}, "PF313", True),
+    "tanh form": ("gelu", (TOKENS,), F.gelu, lambda x: F.gelu(x, approximate="tanh"), {}, "PF212", False),
+    "lines": ("silu", (TOKENS,), F.silu, F.hardswish, {}, "PF212", True),
+    "tf32": ("linear", PRODUCT, F.linear, lambda x, w, b: rounded(x, 10) @ rounded(w, 10).T + b, {}, "PF102", False),
+    "narrow angles": ("cos", (TOKENS * 30,), torch.cos, lambda x: x.bfloat16().float().cos(), {}, "PF213", False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("fault", IN_PLACE)
+def test_a_fault_is_named_on_a_chip_that_rounds_differently(fault, dtype, hand_made, judge_calls):
+    """The target's inputs differ from the reference's by rounding, so that nothing but the call's own inputs is exact."""
+    operator, inputs, right, wrong, arguments, expected, shows = IN_PLACE[fault]
+    if dtype == torch.bfloat16 and not shows:
+        pytest.skip("smaller than the rounding of bfloat16")
+    found = diagnose(hand_made, judge_calls, operator, inputs, (right, wrong), arguments, dtype)
+    assert (found[0].rule, found[0].where) == (expected, f"layers.0 / {operator}"), [(one.rule, one.certainty) for one in found]
+    assert found[0].certainty != "certain"  # nothing shows yet that the error begins here
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("fault", IN_PLACE)
+def test_nothing_is_claimed_about_a_right_operator_that_a_limit_blames(fault, dtype, hand_made, judge_calls):
+    operator, inputs, right, _, arguments, _, _ = IN_PLACE[fault]
+    found = diagnose(hand_made, judge_calls, operator, inputs, (right, right), arguments, dtype)
+    assert [(one.rule, one.certainty) for one in found] == [("PF299", "unknown")]
+
+
+def diagnose(hand_made, judge_calls, operator, inputs, computes, arguments, dtype):
+    indices = (0, 2, 3) if operator == "layer_norm" else range(len(inputs))
+    noise = 2.0**-22 if dtype == torch.float32 else 2.0**-8
+    sides = []
+    for compute, size in zip(computes, (0.0, noise), strict=True):
+        dump = hand_made()
+        first, *others = [one.to(dtype) for one in inputs]
+        first = first + (size * first * torch.randn(first.shape)).to(dtype)
+        before = dump.operator("layers.0", "sort", value=to_numpy(first))
+        given = {0: before} | {
+            at: {"value": to_numpy(one), "weight": f"w{at}"} for at, one in zip(list(indices)[1:], others, strict=True)
+        }
+        value = to_numpy(compute(*(one.float() for one in (first, *others))).to(dtype))
+        places = [given.get(at, {"shape": (), "content": "none"}) for at in range(max(indices) + 1)]
+        call = dump.operator("layers.0", operator, *places, value=value, arguments=arguments)
+        dump.made[-1] = msgspec.structs.replace(call, inputs=tuple(one for one in call.inputs if int(one.index) in indices))
+        sides.append(dump)
+    measures, judged = judge_calls(sides[0], {f"layers.0 / {operator}": "fail"})
+    region = localize(*sides, measures, judged)
+    evidence = collect(*sides, region=region, measures=measures, judged=judged, config=CONFIG)
+    return advise(evidence, RULES)
+
+
+def to_numpy(tensor):
+    if tensor.dtype != torch.bfloat16:
+        return tensor.numpy()
+    return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
 
 
 @pytest.mark.parametrize("fault", ["epsilon", "factor", "softmax", "mask", "nan", "activation"])

@@ -33,6 +33,13 @@ def test_shortened_operands_are_found_on_top_of_another_chip(bits, truncate):
     assert found.share > 0.95
 
 
+def test_a_bias_that_is_rounded_too_is_no_obstacle():
+    x, w, bias = (round_significand(one.astype(float), 10) for one in (X, W, 30 * BIAS))
+    for added in (bias, 30 * BIAS):
+        found = fit_operand_bits("linear", {}, {**INPUTS, "2": 30 * BIAS}, (x @ w.T + added).astype(np.float32).astype(float))
+        assert (found.bits, found.share > 0.95) == (10, True)
+
+
 def test_a_result_that_is_rounded_too_is_found():
     x, w = (round_significand(one.astype(float), 7) for one in (X, W))
     assert fit(round_significand(x @ w.T + round_significand(BIAS.astype(float), 7), 7)).bits == 7
