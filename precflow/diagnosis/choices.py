@@ -1,0 +1,334 @@
+"""Choices that differ between the sides, and what depends on them.
+
+Two correct devices now and then choose differently between values that are as near as rounding
+(:mod:`precflow.judgement.near_ties`). What comes behind such a near tie has other values, or even another shape, on a healthy
+device: nothing can be said about it by comparison. So the graph of each side is followed from every near tie::
+
+    gate / linear        pass
+    gate / softmax       pass
+    gate / topk          near tie          2 of 64 tokens go to another expert
+    experts.1 / linear   not comparable    13 tokens on the reference, 12 on the target
+    layers.1 / norm      pass              its error is within its limit although it depends on the near tie
+
+What agrees in spite of the near tie keeps its status. A choice that differs by more than noise fails, and so does what depends
+on it. Where the values that were chosen between were not kept, the choice is undecided.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from precflow.comparison.measure import Measure
+from precflow.diagnosis.graph import build_graph
+from precflow.diagnosis.nodes import CallKey, CallNode, OutputKey
+from precflow.dumps.dtypes import coarsest, is_floating
+from precflow.dumps.header import Header
+from precflow.dumps.records import Call, Record
+from precflow.judgement import near_ties
+from precflow.judgement.floors import Floor
+from precflow.judgement.inputs import JudgeInput
+from precflow.judgement.verdicts import Judged
+
+MARGIN = "choice_margin"
+"""What the status of a choice names: the distance of the values chosen over their root mean square, against their noise."""
+SettleChoices = Callable[[Sequence[Measure], Sequence[Judged]], list[Judged]]
+"""Takes measures and statuses, and returns the statuses with near ties and what depends on them marked."""
+
+_Nodes = Mapping[CallKey, CallNode]
+_MOST = 1e300  # stands for infinity, which JSON does not have
+_FLOOR = "max_rms_error"
+_DEPENDENT = frozenset({"fail", "shape", "nonfinite", "unpaired_reference", "unpaired_target", "undecided"})
+_AGREES = frozenset({"pass", "blind", "accepted"})
+
+
+class Evidence(Protocol):
+    """What the choices need of a dump."""
+
+    @property
+    def header(self) -> Header:
+        """The typed view of ``dump.json``."""
+
+    def calls(self) -> Sequence[Call]:
+        """Return every call of the dump."""
+
+    def tensor(self, record: Record) -> npt.NDArray[Any]:
+        """Return a record's tensor."""
+
+
+class _Choice(NamedTuple):
+    """A choice that differs.
+
+    Attributes:
+        status: ``near_tie`` or ``undecided``.
+        name: Name of its call.
+    """
+
+    status: str
+    name: str
+
+
+class _Sides(NamedTuple):
+    """A record on both sides."""
+
+    reference: Record
+    target: Record
+
+
+def make_settler(
+    reference: Evidence, target: Evidence, judge_input: JudgeInput, floors: Mapping[str, Floor] | None = None
+) -> SettleChoices:
+    """Return a function that marks near ties and what depends on them.
+
+    Args:
+        reference: Evidence of the reference.
+        target: Evidence of the target.
+        judge_input: Judges the values that were chosen between.
+        floors: Identity text -> noise floor, if it was measured.
+    """
+
+    def settle_choices(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[Judged]:
+        """Read tensors and follow the graphs only if any choice differs, which is rare."""
+        flipped = {record.record for measure, record in zip(measures, judged, strict=True) if _is_flip(measure, record)}
+        if not flipped:
+            return list(judged)
+        return _Settling(reference, target, measures, judged, judge_input, floors or {}).settle(flipped)
+
+    return settle_choices
+
+
+def _is_flip(measure: Measure, judged: Judged) -> bool:
+    """Tell whether a record may be a choice that differs: of integers and booleans, or of numbers rounded to whole ones."""
+    return judged.status in {"fail", "shape"} and (measure.exact or near_ties.is_rounding(measure.operator))
+
+
+class _Settling:
+    """One run over both graphs."""
+
+    def __init__(  # noqa: PLR0913, PLR0917  what `make_settler` was given, and what is settled
+        self,
+        reference: Evidence,
+        target: Evidence,
+        measures: Sequence[Measure],
+        judged: Sequence[Judged],
+        judge_input: JudgeInput,
+        floors: Mapping[str, Floor],
+    ) -> None:
+        self._dumps = (reference, target)
+        self._measures = measures
+        self._judged = judged
+        self._statuses = {record.record: record for record in judged}
+        self._equal = {measure.record for measure in measures if measure.equal}
+        self._judge_input = judge_input
+        self._floors = floors
+        self._calls = [{record.text: call for call in dump.calls() for record in call.outputs} for dump in self._dumps]
+        self._settled: dict[str, Judged] = {}
+        self._contents: dict[tuple[str, str], Judged] = {}  # of near ties: a module hands on what its operator chose
+
+    def settle(self, flipped: set[str]) -> list[Judged]:
+        """Return the statuses with choices and what depends on them marked."""
+        nodes = [build_graph(dump.calls(), outside=_list_outside(dump)) for dump in self._dumps]
+        choices: dict[str, _Choice] = {}
+
+        def decide(node: CallNode, record: Record) -> _Choice | None:
+            """Decide a choice that depends on no earlier one."""
+            if record.text in flipped and record.text not in choices:
+                choice = self._decide_choice(nodes[0], node, record.text)
+                if choice is not None:
+                    choices[record.text] = choice
+            return choices.get(record.text)
+
+        behind = _follow(nodes[0], decide, self._equal)
+        if not choices:
+            return [self._settled.get(record.record, record) for record in self._judged]
+        theirs = _follow(nodes[1], lambda _, record: choices.get(record.text), self._equal)
+        return [
+            self._mark(measure, record, behind | theirs) for measure, record in zip(self._measures, self._judged, strict=True)
+        ]
+
+    def _mark(self, measure: Measure, judged: Judged, behind: Mapping[str, _Choice]) -> Judged:
+        """Return the status of a record: of a choice what was decided, of what depends on one ``not_comparable``."""
+        if measure.record in self._settled:
+            return self._settled[measure.record]
+        origin = behind.get(measure.record)
+        if origin is None or judged.status not in _DEPENDENT or (judged.status == "nonfinite" and self._has_new_nan(measure)):
+            return judged
+        handed_on = self._find_handed_on(measure.record)
+        if handed_on is not None:
+            return replace(handed_on, record=measure.record)
+        what = "the near tie" if origin.status == "near_tie" else "the undecided choice"
+        shapes = f"; {judged.reason}" if judged.status == "shape" else ""
+        return Judged(measure.record, "not_comparable", reason=f"depends on {what} at {origin.name}{shapes}")
+
+    def _find_handed_on(self, record: str) -> Judged | None:
+        """Return the status of the near tie whose very tensors a record holds on both sides."""
+        if not all(record in calls for calls in self._calls):
+            return None
+        contents = self._contents_of(record)
+        return self._contents.get(contents) if all(contents) else None
+
+    def _find_output(self, side: int, record: str) -> Record:
+        return next(one for one in self._calls[side][record].outputs if one.text == record)
+
+    def _has_new_nan(self, measure: Measure) -> bool:
+        """Tell whether only one side has NaN: another choice moves values elsewhere, and makes no number into NaN."""
+        counts = []
+        for side in (0, 1):
+            record = self._find_output(side, measure.record)
+            if record.statistics is not None:
+                counts.append(int(record.statistics.nan))
+            elif record.stored:
+                counts.append(int(np.isnan(self._dumps[side].tensor(record)).sum()))
+            else:
+                return True
+        return (counts[0] > 0) != (counts[1] > 0)
+
+    def _decide_choice(self, nodes: _Nodes, node: CallNode, text: str) -> _Choice | None:
+        """Decide one choice that differs, and remember its status; ``None`` if it fails."""
+        call, other = self._calls[0][text], self._calls[1][text]
+        if not call.operator:
+            return self._decide_module(nodes, node, text)
+        pairs = _pair_inputs(call, other)
+        differing = [pair for pair in pairs.values() if not _is_equal(pair)]
+        numbers = [pair for pair in differing if is_floating(pair.reference.dtype)]
+        # Integers that differ were chosen before, and their choice was found to be no near tie.
+        if not pairs or len(numbers) < len(differing) or not all(self._agree(nodes, node, pair) for pair in numbers):
+            return None
+        mine, theirs = self._find_output(0, text), self._find_output(1, text)
+        if not all(record is not None and record.stored for record in (mine, theirs, *itertools.chain(*pairs.values()))):
+            return self._leave_open(text, call, "the values chosen between were not kept") if differing else None
+        if near_ties.is_draw(call.operator):
+            return self._leave_open(text, call, "how near the draw was to its edge is not known") if differing else None
+        given = {index: self._read(nodes, node, pair) for index, pair in pairs.items()}
+        flips = self._examine(call.operator, call.arguments, given, mine, theirs)
+        if flips is None:
+            unknown = differing and not near_ties.is_known(call.operator)
+            return self._leave_open(text, call, "it is not known how this operator chooses") if unknown else None
+        return self._conclude(text, call, flips)
+
+    def _decide_module(self, nodes: _Nodes, node: CallNode, text: str) -> _Choice | None:
+        """Decide integers that a module returns and that no recorded operator chose, such as a cast, which is not recorded."""
+        mine, theirs = self._find_output(0, text), self._find_output(1, text)
+        inside = [nodes[key].call for key in node.inside if nodes[key].call.operator]
+        for call in reversed(inside):
+            for record in call.outputs:
+                other = self._find_output(1, record.text)
+                if other is None or not (record.stored and other.stored and is_floating(record.dtype)):
+                    continue
+                pair = _Sides(record, other)
+                given = {"0": self._read(nodes, node, pair)}
+                flips = self._examine("long", {}, given, mine, theirs) if record.shape == mine.shape else None
+                if flips is not None and flips.near and self._agree(nodes, node, pair):
+                    return self._conclude(text, node.call, flips)
+        floating = any(is_floating(record.dtype) for record in node.call.inputs)
+        return (
+            self._leave_open(text, node.call, "the operator that chooses was not recorded") if floating and not inside else None
+        )
+
+    def _examine(
+        self, operator: str, arguments: Mapping[str, str], given: Mapping[str, near_ties.Given], mine: Record, theirs: Record
+    ) -> near_ties.Flips | None:
+        if not (mine.stored and theirs.stored):
+            return None
+        tensors = self._dumps[0].tensor(mine), self._dumps[1].tensor(theirs)
+        return near_ties.examine(operator, arguments, given, *tensors)
+
+    def _conclude(self, text: str, call: Call, flips: near_ties.Flips) -> _Choice | None:
+        """Remember the status of a choice whose values were read."""
+        ratio = min(flips.margin / flips.noise, _MOST) if flips.noise else 0.0 if flips.near else _MOST
+        status = "near_tie" if flips.near else "fail"
+        judged = Judged(text, status, MARGIN, min(flips.margin, _MOST), flips.noise, ratio, MARGIN, flips.text)
+        self._settled[text] = judged
+        if not flips.near:
+            return None
+        self._contents[self._contents_of(text)] = judged
+        return _Choice(status, call.name)
+
+    def _contents_of(self, text: str) -> tuple[str, str]:
+        return self._find_output(0, text).content, self._find_output(1, text).content
+
+    def _leave_open(self, text: str, call: Call, why: str) -> _Choice:
+        before = self._statuses[text]
+        self._settled[text] = Judged(text, "undecided", reason=f"{before.reason}; a near tie or a fault: {why}")
+        return _Choice("undecided", call.name)
+
+    def _agree(self, nodes: _Nodes, node: CallNode, pair: _Sides) -> bool:
+        """Tell whether the values that were chosen between agree within their limits."""
+        source = next((edge.source for edge in node.edges if edge.record is pair.reference), None)
+        made = self._statuses.get(_text_of(nodes, source)) if source is not None else None
+        if made is not None and made.status == "accepted":
+            return True
+        return self._judge_input(pair.reference, pair.target).status in _AGREES
+
+    def _read(self, nodes: _Nodes, node: CallNode, pair: _Sides) -> near_ties.Given:
+        source = next((edge.source for edge in node.edges if edge.record is pair.reference), None)
+        floor = self._floors.get(_text_of(nodes, source)) if source is not None else None
+        size = floor.metrics.get(_FLOOR, 0.0) if floor is not None else 0.0
+        return near_ties.Given(
+            self._dumps[0].tensor(pair.reference),
+            self._dumps[1].tensor(pair.target),
+            coarsest((pair.reference.dtype, pair.target.dtype)),
+            size if math.isfinite(size) else 0.0,
+        )
+
+
+def _text_of(nodes: _Nodes, output: OutputKey) -> str:
+    key, index = output
+    return next((record.text for record in nodes[key].call.outputs if record.index == index), "")
+
+
+def _list_outside(dump: Evidence) -> frozenset[str]:
+    return frozenset(entry.content for entry in dump.header.inputs.entries.values())
+
+
+def _pair_inputs(call: Call, other: Call) -> dict[str, _Sides]:
+    """Return the inputs of a call on both sides by index; none if they are not the same ones."""
+    theirs = {record.index: record for record in other.inputs}
+    if {record.index for record in call.inputs} != theirs.keys():
+        return {}
+    return {record.index: _Sides(record, theirs[record.index]) for record in call.inputs}
+
+
+def _is_equal(pair: _Sides) -> bool:
+    one, other = pair.reference, pair.target
+    return bool(one.content) and one.content == other.content and one.dtype == other.dtype
+
+
+def _follow(nodes: _Nodes, decide: Callable[[CallNode, Record], _Choice | None], equal: set[str]) -> dict[str, _Choice]:
+    """Return which outputs depend on a choice, with the first such choice.
+
+    Args:
+        nodes: The graph of one side, in order of completion.
+        decide: Returns the choice that an output is.
+        equal: Outputs with the same bits on both sides: whatever they depend on, they hand nothing on.
+    """
+    tainted: dict[OutputKey, _Choice] = {}
+    calls: dict[CallKey, _Choice] = {}
+    behind: dict[str, _Choice] = {}
+    for key, node in nodes.items():
+        arriving = _find_arriving(node, tainted, calls) if tainted else None
+        for record in node.call.outputs:
+            choice = arriving
+            if choice is None:
+                choice = decide(node, record)
+            elif record.text in equal:
+                continue
+            if choice is not None:
+                tainted[key, record.index] = choice
+                calls.setdefault(key, choice)
+                behind[record.text] = choice
+    return behind
+
+
+def _find_arriving(node: CallNode, tainted: Mapping[OutputKey, _Choice], calls: Mapping[CallKey, _Choice]) -> _Choice | None:
+    """Return the choice that an input of a call depends on, or for a module something inside it."""
+    for edge in node.edges:
+        if edge.source is not None and not edge.guessed and edge.source in tainted:
+            return tainted[edge.source]
+    return next((calls[key] for key in node.inside if key in calls), None)
