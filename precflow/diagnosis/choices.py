@@ -34,12 +34,11 @@ from precflow.dumps.records import Call, Record
 from precflow.judgement import near_ties
 from precflow.judgement.floors import Floor
 from precflow.judgement.inputs import JudgeInput
+from precflow.judgement.judge import SettleChoices
 from precflow.judgement.verdicts import Judged
 
 MARGIN = "choice_margin"
 """What the status of a choice names: the distance of the values chosen over their root mean square, against their noise."""
-SettleChoices = Callable[[Sequence[Measure], Sequence[Judged]], list[Judged]]
-"""Takes measures and statuses, and returns the statuses with near ties and what depends on them marked."""
 
 _Nodes = Mapping[CallKey, CallNode]
 _MOST = 1e300  # stands for infinity, which JSON does not have
@@ -202,7 +201,8 @@ class _Settling:
             return None
         mine, theirs = self._find_output(0, text), self._find_output(1, text)
         if not all(record is not None and record.stored for record in (mine, theirs, *itertools.chain(*pairs.values()))):
-            return self._leave_open(text, call, "the values chosen between were not kept") if differing else None
+            is_open = differing or near_ties.is_selection(call.operator)  # which may choose freely between equal values
+            return self._leave_open(text, call, "the values chosen between were not kept") if is_open else None
         if near_ties.is_draw(call.operator):
             return self._leave_open(text, call, "how near the draw was to its edge is not known") if differing else None
         given = {index: self._read(nodes, node, pair) for index, pair in pairs.items()}
@@ -218,18 +218,18 @@ class _Settling:
         inside = [nodes[key].call for key in node.inside if nodes[key].call.operator]
         for call in reversed(inside):
             for record in call.outputs:
-                other = self._find_output(1, record.text)
-                if other is None or not (record.stored and other.stored and is_floating(record.dtype)):
+                if record.text not in self._calls[1] or not is_floating(record.dtype):
                     continue
-                pair = _Sides(record, other)
+                pair = _Sides(record, self._find_output(1, record.text))
+                if not (pair.reference.stored and pair.target.stored):
+                    continue
                 given = {"0": self._read(nodes, node, pair)}
                 flips = self._examine("long", {}, given, mine, theirs) if record.shape == mine.shape else None
                 if flips is not None and flips.near and self._agree(nodes, node, pair):
                     return self._conclude(text, node.call, flips)
-        floating = any(is_floating(record.dtype) for record in node.call.inputs)
-        return (
-            self._leave_open(text, node.call, "the operator that chooses was not recorded") if floating and not inside else None
-        )
+        if inside or not any(is_floating(record.dtype) for record in node.call.inputs):
+            return None
+        return self._leave_open(text, node.call, "the operator that chooses was not recorded")
 
     def _examine(
         self, operator: str, arguments: Mapping[str, str], given: Mapping[str, near_ties.Given], mine: Record, theirs: Record

@@ -20,7 +20,7 @@ from precflow.judgement.inputs import JudgeInput
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Judged
 
 _WITHIN_LIMITS = frozenset({"pass", "blind"})
-_UNCOMPARED = INCOMPLETE_STATUSES | {"covered"}
+_UNCOMPARED = INCOMPLETE_STATUSES | {"covered", "near_tie", "not_comparable"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from precflow.dumps.dtypes import real_part
 from precflow.judgement.verdicts import STATUSES, Judged
 
 # A blind record was compared too: its numbers are known, but no limit that applies to it could have failed.
-COMPARED = frozenset({"pass", "fail", "blind", "accepted", "dtype", "nonfinite"})
+COMPARED = frozenset({"pass", "fail", "blind", "accepted", "dtype", "nonfinite", "near_tie"})
 _MOSTLY = 0.5  # a phase is named as blind if more than this share of its compared records is
 _REGION_STAGE = "region"  # chooses what the second pass looks into
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -33,6 +34,8 @@ from precflow.judgement.verdicts import Judged, Verdict
 from precflow.judgement.zero_gradients import mark_zero_gradients
 
 Rows = Sequence[tuple[Measure, Judged]]
+SettleChoices = Callable[[Sequence[Measure], Sequence[Judged]], Sequence[Judged]]
+"""Takes measures and statuses, and returns the statuses with near ties and what depends on them marked."""
 
 _FAILURES = {  # of one record, of several
     "fail": ("exceeds its limit", "exceed their limits"),
@@ -65,6 +68,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     folders: Sequence[Path] = (),
     floors: Mapping[str, Floor] = _NO_FLOORS,
     without_floors: str = "",
+    settle_choices: SettleChoices | None = None,
 ) -> tuple[list[Judged], Verdict]:
     """Judge a run.
 
@@ -81,6 +85,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         folders: Folders with standards besides the shipped ones.
         floors: Identity text -> noise floor, for standards that measure their limits.
         without_floors: Why there are none, in words.
+        settle_choices: Marks choices that are near ties and what depends on them; without it they fail.
 
     Returns:
         One status a measure, in the same order, and the verdict.
@@ -93,6 +98,9 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     terms = Terms(reference_dtype, target_dtype, loaded, config.tolerance, floors if measuring else {})
     accepted = AcceptedDifferences(config.accepted, today)
     decisions = mark_zero_gradients(measures, [decide(measure, terms, accepted) for measure in measures])
+    if settle_choices is not None:
+        settled = settle_choices(measures, [decision.judged for decision in decisions])
+        decisions = [_settle(decision, new) for decision, new in zip(decisions, settled, strict=True)]
     decisions = mark_covered(measures, decisions)
     judged = [decision.judged for decision in decisions]
     rows = list(zip(measures, judged, strict=True))
@@ -118,6 +126,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     warnings = [
         *accepted.warnings(),
         *(_describe_missing_floors(rows, floors, measuring[0], without_floors) if measuring else ()),
+        *_describe_near_ties(rows),
         *_describe_idle_rules(measures, config.tolerance.rules),
         *blind_phases,
         *_describe_zero_gradients(decisions),
@@ -142,6 +151,13 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         closest=closest.record,
         warnings=tuple(warnings),
     )
+
+
+def _settle(decision: Decision, judged: Judged) -> Decision:
+    """Return a decision with the status that its choice, or the one it depends on, was given: no limit failed then."""
+    if judged is decision.judged:
+        return decision
+    return replace(decision, judged=judged, failed=frozenset(), undecided=frozenset())
 
 
 def _describe_failures(rows: Rows, unrepeatable: Sequence[str]) -> list[str]:
@@ -190,6 +206,7 @@ def _describe_missing(rows: Rows, counted: Tally, config: RunConfig, sampled: fl
     texts += _describe_undecided(rows, config, second_pass=second_pass)
     if counted.coverage < minimum or not counted.compared:
         texts += _describe_status(rows, "sampled_out", "cannot be compared")
+        texts += _describe_dependent(rows)
     if not counted.compared:
         texts.append(f"nothing was compared of {records_in_words(counted.total)}")
     elif counted.coverage < minimum:
@@ -202,6 +219,35 @@ def _describe_missing(rows: Rows, counted: Tally, config: RunConfig, sampled: fl
             f"{sampled:.3g} of the elements of what was compared were looked at; coverage.elements asks for {elements:.6g}"
         )
     return texts
+
+
+def _describe_dependent(rows: Rows) -> list[str]:
+    """Say how many records depend on choices that differ, and which choice is the first."""
+    dependent = sum(record.status == "not_comparable" for _, record in rows)
+    if not dependent:
+        return []
+    verb = "is" if dependent == 1 else "are"
+    ties = [(measure, record) for measure, record in rows if record.status == "near_tie"]
+    if not ties:  # an undecided choice, which is named as such
+        return [f"{records_in_words(dependent)} {verb} not comparable: they depend on a choice that is undecided"]
+    measure, record = ties[0]
+    depend = f"depend{'s' * (dependent == 1)} on {_count_ties(len(ties))}"
+    return [f"{records_in_words(dependent)} {depend} and {verb} not comparable, first {measure.name}: {record.reason}"]
+
+
+def _describe_near_ties(rows: Rows) -> list[str]:
+    """Warn of near ties: they are no fault, and somebody should know."""
+    ties = [(measure, record) for measure, record in rows if record.status == "near_tie"]
+    if not ties:
+        return []
+    measure, record = ties[0]
+    dependent = sum(record.status == "not_comparable" for _, record in rows)
+    behind = f"; {records_in_words(dependent)} behind not comparable" if dependent else ""
+    return [f"{_count_ties(len(ties))}, first {measure.name}: {record.reason}{behind}"]
+
+
+def _count_ties(count: int) -> str:
+    return f"{count} near tie{'s' * (count != 1)}"
 
 
 def _describe_status(rows: Rows, status: str, words: str) -> list[str]:

@@ -18,6 +18,7 @@ or one wrong score would excuse the choice that it causes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -105,6 +106,8 @@ class Flips:
     def text(self) -> str:
         """In words."""
         what = f"{self.differing} of {self.total} choices {'differ' if self.differing > 1 else 'differs'}"
+        if not math.isfinite(self.margin):
+            return f"{what}, and the values chosen between do not explain it"
         apart = f"the values chosen are {self.margin:.2g} of their scale apart"
         if self.near:
             return f"{what}: {apart}, within their noise of {self.noise:.2g}"
@@ -128,6 +131,11 @@ def is_rounding(operator: str) -> bool:
 def is_draw(operator: str) -> bool:
     """Tell whether an operator draws: how near a draw was to its edge does not follow from its inputs."""
     return base_name(operator) in _DRAWS
+
+
+def is_selection(operator: str) -> bool:
+    """Tell whether an operator chooses elements of its input and returns their indices."""
+    return base_name(operator) in _SELECTIONS
 
 
 def is_known(operator: str) -> bool:

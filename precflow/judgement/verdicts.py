@@ -18,6 +18,8 @@ STATUSES = (
     "nonfinite",
     "unreadable",
     "undecided",  # too little was kept of it to tell whether it stays within its limits
+    "near_tie",  # a choice that differs because the values chosen between are nearer than their noise
+    "not_comparable",  # it depends on a near tie
     "sampled_out",
     "not_judged",  # movement, inputs, integers of an operator's own: shown, never counted
 )

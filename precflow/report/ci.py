@@ -33,6 +33,7 @@ def format_outcome(model: ReportModel, *, report_path: str) -> str:
         f"start={start}",
         f"finding={finding}",
         f"coverage={verdict.compared}/{verdict.total}",
+        *([f"near_ties={verdict.counts['near_tie']}"] if verdict.counts.get("near_tie") else []),
         *([f"covered={verdict.counts['covered']}"] if verdict.counts.get("covered") else []),
         f"report={_escape_word(report_path) or 'none'}",
     ]

@@ -22,6 +22,8 @@ SEVERITY: tuple[str, ...] = (
     "undecided",
     "unpaired_reference",
     "unpaired_target",
+    "not_comparable",
+    "near_tie",
     "blind",
     "covered",
     "accepted",

@@ -100,10 +100,13 @@ def _make_module_case(name: str, rows: Sequence[Row]) -> Case:
         bad = [row for row in rows if row.judged.status in statuses]
         if bad:
             return Case("modules", name, outcome, _describe_records(bad, rows), "\n".join(_list_reasons(bad)))
-    if not any(row.judged.status in {"pass", "accepted"} for row in rows):
-        return Case("modules", name, "skipped", "no record of this module could have failed")
-    accepted = sum(row.judged.status == "accepted" for row in rows)
-    return Case("modules", name, "passed", wording.plural(accepted, "accepted difference") if accepted else "")
+    counted = Counter(row.judged.status for row in rows)
+    named = (("accepted", "accepted difference", ""), ("near_tie", "near tie", ""))
+    behind = ("not_comparable", "record behind near ties", "records behind near ties")
+    notes = [wording.plural(counted[status], *words) for status, *words in (*named, behind) if counted[status]]
+    if not any(counted[status] for status in ("pass", "accepted", "near_tie")):
+        return Case("modules", name, "skipped", "; ".join(["no record of this module could have failed", *notes]))
+    return Case("modules", name, "passed", ", ".join(notes))
 
 
 def _describe_records(bad: Sequence[Row], rows: Sequence[Row]) -> str:

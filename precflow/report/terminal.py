@@ -25,7 +25,9 @@ NARROWEST, WIDEST = 60, 88  # columns; a narrower terminal breaks the lines itse
 USUAL = 80  # columns
 LINES, MORE_LINES = 20, 28  # most lines; the second on a screen narrower than USUAL, where texts need more lines
 _PAGE = "report.html"
-_RARE = frozenset({"covered by their modules", "blind", "undecided", "by estimate"})  # left out where their number is 0
+_RARE = frozenset(
+    {"covered by their modules", "near ties", "not comparable", "blind", "undecided", "by estimate"}
+)  # left out where their number is 0
 _AMOUNTS = ((2, 2), (2, 1), (2, 0), (1, 0))  # findings and facts of each; the first that fits is shown
 _INDENT = " " * 15  # of text in the second column: three letters of margin, twelve of label
 _LEAST_NAME = 28  # columns; with less room a name gets a line of its own
@@ -268,6 +270,8 @@ def _count_others(model: ReportModel) -> dict[str, int]:
     """Return kind of record -> how many were not compared or count less: unpaired, undecided, blind, by estimate..."""
     counts = model.verdict.counts
     return {
+        "near ties": counts.get("near_tie", 0),
+        "not comparable": counts.get("not_comparable", 0),
         "covered by their modules": counts.get("covered", 0),
         "unpaired": highlights.count_unpaired(model),
         "unreadable": counts.get("unreadable", 0),

@@ -28,6 +28,8 @@ STATUS_SYMBOLS: Mapping[str, str] = {
     "nonfinite": "∞",
     "unreadable": "!",
     "undecided": "±",
+    "near_tie": "⋈",
+    "not_comparable": "∦",
     "sampled_out": "…",
     "not_judged": "·",
 }
@@ -44,13 +46,15 @@ STATUS_MEANINGS: Mapping[str, str] = {
     "nonfinite": "NaN or infinity on one side only, or at different places.",
     "unreadable": "The evidence of one side is damaged or was never stored.",
     "undecided": "What was kept of it (a sketch, statistics, a sample) does not show whether it is within its limits.",
+    "near_tie": "A choice that differs (an index, a comparison), between values that are nearer than their noise: no fault.",
+    "not_comparable": "It depends on a near tie, and so may have other values or another shape without a fault.",
     "sampled_out": "Left out on purpose by sampling.",
     "not_judged": "Inputs, pure data movement and integers that an operator keeps for itself: shown, never counted.",
 }
 STATUS_COLOURS: Mapping[str, str] = {  # status -> CSS class
     **dict.fromkeys(STATUS_SYMBOLS, "quiet"),
     **dict.fromkeys(MISALIGNED_STATUSES, "bad"),
-    **dict.fromkeys(INCOMPLETE_STATUSES | {"blind"}, "doubt"),
+    **dict.fromkeys(INCOMPLETE_STATUSES | {"blind", "near_tie", "not_comparable"}, "doubt"),
     "pass": "good",
     "accepted": "known",
 }

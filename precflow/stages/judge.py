@@ -12,9 +12,11 @@ from precflow import keys, resources
 from precflow.comparison.measure import Measure
 from precflow.config.schema import plain
 from precflow.config.vocabulary import ESCALATING
+from precflow.diagnosis.choices import make_settler
 from precflow.dumps.reader import Dump
 from precflow.dumps.two_passes import TwoPasses
 from precflow.errors import StoreError
+from precflow.judgement.inputs import make_input_judge
 from precflow.judgement.judge import judge
 from precflow.judgement.verdicts import STATUSES, VERDICTS, Judged, Verdict
 from precflow.stages import noise
@@ -23,7 +25,7 @@ from precflow.stages.compare import read_measures
 from precflow.stages.determinism import read_reproduction
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Stage, StageResult
-from precflow.stages.passes import latest, second
+from precflow.stages.passes import latest, newest, open_evidence, second
 
 JUDGED_FILE = "judged.jsonl"
 VERDICT_FILE = "verdict.json"
@@ -92,6 +94,12 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     reproduction = read_reproduction(latest(needs, "determinism"))
     measures = read_measures(latest(needs, "compare"))
     dtypes = find_dtypes(open_dump(needs["dump.reference"]), open_dump(needs["dump.target"]), measures)
+    evidence = open_evidence(needs, "reference"), open_evidence(needs, "target")
+    floors = noise.read_floors(needs[noise.NAME]) if noise.NAME in needs else {}
+    folders = job.team.get("standard", ())
+    inputs = make_input_judge(
+        *evidence, job.config.tolerance, reference_dtype=dtypes[0], target_dtype=dtypes[1], folders=folders
+    )
     judged, verdict = judge(
         measures,
         job.config,
@@ -101,9 +109,10 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         unrepeatable=reproduction.unrepeatable,
         second_pass=second("compare") in needs,
         today=_today(),
-        folders=job.team.get("standard", ()),
-        floors=noise.read_floors(needs[noise.NAME]) if noise.NAME in needs else {},
+        folders=folders,
+        floors=floors,
         without_floors=_explain_missing_floors(job, needs),
+        settle_choices=make_settler(*evidence, inputs, floors),
     )
     write_lines(folder / JUDGED_FILE, judged)
     write_value(folder / VERDICT_FILE, verdict)
@@ -139,7 +148,7 @@ def _today() -> datetime.date:
 STAGE = Stage(name="judge", needs=("dump.reference", "dump.target", "determinism", "compare"), declare=_declare, make=_make)
 SECOND = Stage(
     name=second(STAGE.name),
-    needs=("dump.reference", "dump.target", second("determinism"), second("compare")),
+    needs=newest(STAGE.needs, second_pass=True),
     declare=_declare,
     make=_make,
 )

@@ -15,6 +15,7 @@ from precflow.comparison.compare import compare
 from precflow.comparison.measure import Measure, mark_altered_unreadable
 from precflow.config.schema import RunConfig, Side, Tolerance
 from precflow.diagnosis import rule_files, rules
+from precflow.diagnosis.choices import make_settler
 from precflow.diagnosis.evidence.collect import collect
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.localize import localize
@@ -138,6 +139,7 @@ def judge_dumps(
 ) -> tuple[list[Judged], Verdict]:
     """Judge the measures of two dumps, by a tolerance and the floating point types that the sides ran in."""
     dtypes = find_dtypes(reference, target, measures)
+    inputs = make_input_judge(reference, target, tolerance, reference_dtype=dtypes[0], target_dtype=dtypes[1])
     return judge(
         measures,
         RunConfig(reference=Side(dump=str(reference.path)), target=Side(dump=str(target.path)), tolerance=tolerance),
@@ -146,4 +148,5 @@ def judge_dumps(
         blockers=(*reproduction.blockers, *reproduction.incomplete, *reproduction.unseen),
         unrepeatable=reproduction.unrepeatable,
         today=datetime.datetime.now(tz=datetime.timezone.utc).date(),
+        settle_choices=make_settler(reference, target, inputs),
     )

@@ -237,3 +237,51 @@ def test_a_recipe_can_ask_for_all_elements(measure, run):
     assert verdict.reasons == ("0.55 of the elements of what was compared were looked at; coverage.elements asks for 1",)
     assert run(records, coverage=Coverage(elements=0.5))[1].verdict == "aligned"
     assert run([measure("c", share=0.1, equal=True)], coverage=Coverage(elements=1.0))[1].verdict == "aligned"
+
+
+def settled_as(**statuses):
+    """Return a function that gives the records with these operators another status, as following the graphs would."""
+
+    def settle(measures, judged):
+        return [
+            replace(one, status=statuses[measure.operator], reason="because") if measure.operator in statuses else one
+            for measure, one in zip(measures, judged, strict=True)
+        ]
+
+    return settle
+
+
+def integers(measure, **changes):
+    facts = {"judged": False, "exact": True, "reference_dtype": "int64", "target_dtype": "int64"}
+    return measure(operator="topk", metrics={"bitwise_equal": 0.0}, **facts, **changes)
+
+
+def test_a_near_tie_is_compared_and_no_fault(measure, run):
+    measures = [measure(), integers(measure)]
+    assert run(measures)[1].verdict == "misaligned"
+    judged, verdict = run(measures, settle_choices=settled_as(topk="near_tie"))
+    assert [record.status for record in judged] == ["pass", "near_tie"]
+    assert (verdict.verdict, verdict.compared, verdict.total, verdict.coverage) == ("aligned", 2, 2, 1.0)
+    assert any(text.startswith("1 near tie, first encoder.layers.0.mlp / topk: because") for text in verdict.warnings)
+    assert verdict.standards == {"default": True}
+
+
+def test_what_depends_on_a_near_tie_lowers_the_coverage_and_never_fails(measure, run):
+    measures = [*[measure() for _ in range(7)], integers(measure), measure(operator="add", relative_l2=1.0)]
+    settle = settled_as(topk="near_tie", add="not_comparable")
+    _, verdict = run(measures, settle_choices=settle)
+    assert (verdict.verdict, verdict.compared, verdict.total) == ("inconclusive", 8, 9)
+    assert verdict.reasons[0].startswith(
+        "1 record depends on 1 near tie and is not comparable, first encoder.layers.0.mlp / topk"
+    )
+    assert verdict.standards == {"default": True}
+    _, allowed = run(measures, settle_choices=settle, coverage=Coverage(minimum=0.8))
+    assert (allowed.verdict, allowed.reasons) == ("aligned", ())
+    assert any("1 record behind not comparable" in text for text in allowed.warnings)
+
+
+def test_a_fault_beside_near_ties_is_still_a_fault(measure, run):
+    measures = [integers(measure), measure(operator="add", relative_l2=1.0), measure(operator="mul", relative_l2=1.0)]
+    _, verdict = run(measures, settle_choices=settled_as(topk="near_tie", add="not_comparable"))
+    assert verdict.verdict == "misaligned"
+    assert verdict.reasons[0] == "1 record exceeds its limit, first encoder.layers.0.mlp / mul"

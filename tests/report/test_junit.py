@@ -97,3 +97,17 @@ def test_a_module_passes_with_accepted_records_and_says_how_many(inconclusive):
     module = ET.fromstring(junit.render(only)).findall("testsuite")[-1].find("testcase")
     assert module.findtext("system-out") == "1 accepted difference"
     assert module.find("failure") is None
+
+
+def test_near_ties_pass_and_what_depends_on_them_is_no_failure(aligned):
+    def first(status):
+        """Return the model with only its first record, in another status."""
+        row = aligned.rows[0]
+        return dataclasses.replace(
+            aligned, rows=(dataclasses.replace(row, judged=dataclasses.replace(row.judged, status=status)),)
+        )
+
+    near, behind = (junit.list_cases(first(status))[-1] for status in ("near_tie", "not_comparable"))
+    assert (near.outcome, near.message) == ("passed", "1 near tie")
+    assert behind.outcome == "skipped"
+    assert behind.message == "no record of this module could have failed; 1 record behind near ties"

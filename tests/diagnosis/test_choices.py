@@ -1,0 +1,114 @@
+"""Choices that differ: near ties, faults, and what depends on them, on hand-made dumps of a router with two experts."""
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from precflow.diagnosis.choices import MARGIN, make_settler
+from precflow.judgement.verdicts import Judged
+
+SCORES = np.array([[0.3, 0.7, 0.1], [0.5, 0.49999, 0.1]], np.float32)
+NEARER = np.array([[0.3, 0.7, 0.1], [0.49999, 0.5, 0.1]], np.float32)  # the second row's winner is another one
+
+
+def forward(hand_made, make_header, scores, *, chosen=None, rows=None, extra=False):
+    """Return a dump: scores -> argmax -> a module that returns it, an expert that gets the rows, and a norm of the scores."""
+    dump = hand_made(header=make_header())
+    probabilities = dump.operator("gate", "softmax", {"value": scores}, value=scores)
+    picked = scores.argmax(-1) if chosen is None else chosen
+    index = dump.operator("gate", "argmax", probabilities, value=picked, arguments={"dim": "-1"})
+    dump.module("gate", {"value": scores}, value=picked)
+    taken = np.flatnonzero(picked == 1).astype(np.float32) if rows is None else rows
+    expert = dump.operator("expert", "linear", index, value=taken)
+    if extra:
+        dump.operator("expert", "relu", expert, value=taken)
+    dump.operator("norm", "layer_norm", probabilities, value=scores * 2)
+    dump.operator("out", "add", expert, value=np.float32([taken.sum()]))
+    return dump
+
+
+@pytest.fixture
+def settle(hand_made, make_header, judge_calls):
+    """Return a function that settles the choices of two such dumps: name of each call -> its status and reason."""
+
+    def run(statuses, *, inputs="pass", reference=None, target=None, keep=True, floors=None):
+        sides = [
+            forward(hand_made, make_header, scores, **(given or {}))
+            for scores, given in ((SCORES, reference), (NEARER, target))
+        ]
+        if not keep:
+            for side in sides:
+                side.made = [
+                    msgspec.structs.replace(
+                        call, inputs=tuple(msgspec.structs.replace(one, stored=False) for one in call.inputs)
+                    )
+                    for call in side.made
+                ]
+        measures, judged = judge_calls(sides[0], statuses)
+        measures = [replace(measure, exact=measure.name in {"gate / argmax", "gate"}) for measure in measures]
+        settler = make_settler(*sides, lambda left, right: Judged(left.text, inputs), floors)
+        return {measure.name: record for measure, record in zip(measures, settler(measures, judged), strict=True)}
+
+    return run
+
+
+FLIPPED = {"gate / argmax": "fail", "gate": "fail", "expert / linear": "shape", "out / add": "fail"}
+
+
+def test_a_near_tie_is_named_and_what_depends_on_it_is_not_comparable(settle):
+    settled = settle(FLIPPED)
+    tie = settled["gate / argmax"]
+    assert (tie.status, tie.metric) == ("near_tie", MARGIN)
+    assert tie.value <= tie.limit
+    assert tie.ratio == pytest.approx(tie.value / tie.limit)
+    assert "1 of 2 choices differs" in tie.reason
+    assert settled["gate"].status == "near_tie", "the module returns the very tensor"
+    expert = settled["expert / linear"]
+    assert expert.status == "not_comparable"
+    assert expert.reason.startswith("depends on the near tie at gate / argmax")
+    assert settled["out / add"].status == "not_comparable"
+    assert (settled["gate / softmax"].status, settled["norm / layer_norm"].status) == ("pass", "pass")
+
+
+def test_what_agrees_behind_a_near_tie_keeps_its_status(settle):
+    assert settle({**FLIPPED, "out / add": "pass"})["out / add"].status == "pass"
+
+
+def test_what_does_not_depend_on_a_near_tie_keeps_its_fault(settle):
+    assert settle({**FLIPPED, "norm / layer_norm": "fail"})["norm / layer_norm"].status == "fail"
+
+
+def test_another_type_behind_a_near_tie_stays_a_fault(settle):
+    assert settle({**FLIPPED, "out / add": "dtype"})["out / add"].status == "dtype"
+
+
+def test_a_flip_of_values_that_are_far_apart_is_a_fault_with_all_behind_it(settle):
+    settled = settle(FLIPPED, target={"chosen": np.array([2, 1])})
+    assert settled["gate / argmax"].status == "fail"
+    assert "beyond their noise" in settled["gate / argmax"].reason
+    assert (settled["expert / linear"].status, settled["out / add"].status) == ("shape", "fail")
+
+
+def test_a_flip_behind_a_fault_is_a_fault(settle):
+    settled = settle({**FLIPPED, "gate / softmax": "fail"}, inputs="fail")
+    assert settled["gate / argmax"].status == "fail"
+    assert settled["expert / linear"].status == "shape"
+
+
+def test_a_flip_behind_an_accepted_difference_is_a_near_tie(settle):
+    assert settle({**FLIPPED, "gate / softmax": "accepted"}, inputs="fail")["gate / argmax"].status == "near_tie"
+
+
+def test_a_choice_whose_values_were_not_kept_is_undecided(settle):
+    settled = settle(FLIPPED, keep=False)
+    assert settled["gate / argmax"].status == "undecided"
+    assert "the values chosen between were not kept" in settled["gate / argmax"].reason
+    assert settled["expert / linear"].status == "not_comparable"
+    assert "the undecided choice at gate / argmax" in settled["expert / linear"].reason
+
+
+def test_without_a_choice_that_differs_nothing_is_touched(settle):
+    settled = settle({"norm / layer_norm": "fail"})
+    assert {record.status for record in settled.values()} == {"pass", "fail"}
