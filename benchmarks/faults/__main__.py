@@ -31,7 +31,7 @@ from typing import Any
 
 from precflow.agent.session import environment
 
-from . import baselines, cases, diagnosis, hosts, peer, running, score
+from . import baselines, cases, diagnosis, hosts, margins, peer, running, score
 from .cases import Case
 from .faults import KINDS, kinds_of
 
@@ -87,7 +87,7 @@ def run(case: Case, folder: Path) -> dict[str, Any]:
         "bytes": sum(path.stat().st_size for side in (reference, target) for path in side.rglob("*") if path.is_file()),
     }
     named = {"precflow": said.named, **baselines.name_all(reference, target)}
-    return {**line, "scores": {method: score.score(line, [list(one) for one in names]) for method, names in named.items()}}
+    return {**line, "named": {method: [list(one) for one in names] for method, names in named.items()}}
 
 
 def run_safely(case: Case, folder: Path) -> dict[str, Any]:
@@ -133,11 +133,10 @@ def run_peer(planned: Sequence[Case], folder: Path) -> None:
 
 
 def add_peer(lines: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Add the scores of msprobe to the cases that it ran."""
+    """Add what msprobe named to the cases that it ran."""
     named = {line["name"]: line["named"] for line in read(folder / "peer.jsonl") if "named" in line}
     for line in lines:
-        scores = {method: score.score(line, calls) for method, calls in named.get(line["name"], {}).items()}
-        line.setdefault("scores", {}).update(scores)
+        line["named"].update(named.get(line["name"], {}))
 
 
 def _spare_time() -> None:
@@ -160,7 +159,7 @@ def summary(line: dict[str, Any]) -> str:
     """Return a case in one line: what it is, and what was said of it."""
     if "crash" in line:
         return f"{line['name']} CRASH {line['crash'].splitlines()[-1]}"
-    own = line["scores"]["precflow"]
+    own = score.score(line, line["named"]["precflow"])
     effect = "" if line["group"] == "control" else f" {score.band(line)}"
     found = "found" if score.detected(line) else "silent"
     rules = ",".join(f"{rule}:{sure}" for rule, sure, _ in line["said"]["findings"][:3])
@@ -175,10 +174,11 @@ def rules_known() -> frozenset[str]:
 def write(lines: Sequence[dict[str, Any]], folder: Path) -> str:
     """Write ``table.md`` and ``table.json``, and return the table."""
     frozen = hashlib.blake2b(_LINES.read_bytes(), digest_size=8).hexdigest() if _LINES.exists() else "none"
-    add_peer([line for line in lines if "crash" not in line], folder)
+    good = [line for line in lines if "crash" not in line]
+    add_peer(good, folder)
+    score.add_scores(good)
     crashes = [line["name"] for line in lines if "crash" in line]
     text = score.table(lines, rules_known()) + f"\nFile of lines: {frozen}. Crashes: {', '.join(crashes) or 'none'}.\n"
-    good = [line for line in lines if "crash" not in line]
     for dtype, points in score.curve(good).items():
         measured = "rho" if dtype == "float32" else "residue"
         text += f"\nDetected by {measured}, {dtype}: " + ", ".join(f"{decade} {share}" for decade, share in points) + "\n"
@@ -207,19 +207,30 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=_words, help=f"some of: {', '.join(known)}")
     parser.add_argument("--groups", type=_words, default=["single", "several", "control"], help="single, several, control")
     parser.add_argument("--case", help="run one case by its name and print all of it")
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="write faults.md and faults.svg there too")
     parser.add_argument("--peer", action="store_true", help="run the same cases under msprobe, which has to be installed here")
     parser.add_argument("--table", action="store_true", help="run nothing, make the table of what is there")
     options = parser.parse_args()
     options.folder = options.folder.absolute()
     options.folder.mkdir(parents=True, exist_ok=True)
     if options.table:
-        print(write(read(options.folder / "results.jsonl"), options.folder))
+        _print(read(options.folder / "results.jsonl"), options)
     elif options.peer:
         run_peer(plan(options), options.folder)
     elif options.case:
         _run_one(options)
     else:
-        print(write(run_all(plan(options), options.folder), options.folder))
+        _print(run_all(plan(options), options.folder), options)
+
+
+def _print(lines: Sequence[dict[str, Any]], options: argparse.Namespace) -> None:
+    """Print the table, and write it where it was asked for."""
+    text = write(lines, options.folder)
+    if options.write:
+        options.write.mkdir(parents=True, exist_ok=True)
+        (options.write / "faults.md").write_text(text)
+        (options.write / "faults.svg").write_text(margins.draw(lines))
+    print(text)
 
 
 def _run_one(options: argparse.Namespace) -> None:

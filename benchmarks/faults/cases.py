@@ -75,6 +75,11 @@ def _applies(kind: Kind, host: str, dtype: str) -> bool:
     return bool(_candidates(kind, host, dtype))
 
 
+def _needs_bits(kind: Kind) -> bool:
+    """Return whether the fault only takes bits away that 16-bit types do not have."""
+    return kind.family == "environment" or "bfloat16" in kind.name
+
+
 def _draw(kind: Kind, host: str, dtype: str, rng: random.Random) -> Fault:
     """Draw a call and a size."""
     fits = _candidates(kind, host, dtype)
@@ -97,6 +102,8 @@ def singles(kinds: Sequence[Kind], chosen: Sequence[str], dtypes: Sequence[str],
     for dtype in dtypes:
         for number, kind in enumerate(kinds):
             fitting = [host for host in chosen if _applies(kind, host, dtype)]
+            if kind.of == "optimizer":  # one weight is like another, and the diffusion models have hundreds
+                fitting = [host for host in fitting if not hosts.HOSTS[host].needs]
             for seed in seeds if fitting else ():
                 host = fitting[(number + seed) % len(fitting)]
                 name = f"{kind.name}-{host}-{dtype}-{seed}"
@@ -114,6 +121,7 @@ def several(count: int, chosen: Sequence[str], dtypes: Sequence[str], seeds: Seq
                 kind
                 for kind in KINDS.values()
                 if kind.of == "forward" and kind.reach == "one" and kind.name not in _ALONE and _applies(kind, host, dtype)
+                if dtype == "float32" or not _needs_bits(kind)
             ]
             for seed in [seed * each + turn for seed in seeds for turn in range(each)]:
                 name = f"{count}_faults-{host}-{dtype}-{seed}"

@@ -59,7 +59,7 @@ def compare(exact: torch.Tensor, plain: torch.Tensor, wrong: torch.Tensor, scale
         return Effect(0.0 if same else float("inf"), 0.0 if same else float("inf"), matmul)
     if torch.equal(wrong, plain):
         return Effect(rho_of(plain, exact, plain, scale), 1.0, matmul)
-    return Effect(rho_of(wrong, exact, plain, scale), _residue_ratio(wrong, exact, plain), matmul)
+    return Effect(rho_of(wrong, exact, plain, scale), _residue_ratio(wrong, exact, plain, scale), matmul)
 
 
 def rho_of(wrong: torch.Tensor, exact: torch.Tensor, plain: torch.Tensor, scale: torch.Tensor) -> float:
@@ -74,20 +74,25 @@ def rho_of(wrong: torch.Tensor, exact: torch.Tensor, plain: torch.Tensor, scale:
     return error / max(own, 2.0 ** -DIGITS[plain.dtype] / 2)
 
 
-def _residue_ratio(wrong: torch.Tensor, exact: torch.Tensor, plain: torch.Tensor) -> float:
+def _residue_ratio(wrong: torch.Tensor, exact: torch.Tensor, plain: torch.Tensor, scale: torch.Tensor) -> float:
     """Return how much the rounding residue grew: the largest of the ratios of its four numbers."""
     least = (1.0, 6.0, 8.0, 1.0)
-    both = zip(_residue(wrong, exact), _residue(plain, exact), least, strict=True)
+    both = zip(_residue(wrong, exact, scale), _residue(plain, exact, scale), least, strict=True)
     return max(of_wrong / max(of_plain, floor) for of_wrong, of_plain, floor in both)
 
 
-def _residue(value: torch.Tensor, exact: torch.Tensor) -> tuple[float, float, float, float]:
-    """Return variance, slope, curve and largest element of the error, in units of one rounding's standard deviation."""
+def _residue(value: torch.Tensor, exact: torch.Tensor, scale: torch.Tensor) -> tuple[float, float, float, float]:
+    """Return variance, slope, curve and largest element of the error, in units of one rounding's standard deviation.
+
+    Where terms cancel, their sum in float32 is off by more than one rounding of the small result, on every chip: the unit is
+    at least that of the sum of |terms|.
+    """
     dtype = value.dtype
     keep = torch.isfinite(exact) & torch.isfinite(value)
-    exact, value = exact[keep], value[keep].double()
+    exact, value, scale = exact[keep], value[keep].double(), scale.double().expand_as(keep)[keep]
     exponent = (torch.frexp(exact)[1] - 1).clamp(min=_SMALLEST[dtype]).double()
     deviation = torch.exp2(exponent - DIGITS[dtype] + 1) / 12**0.5
+    deviation = torch.maximum(deviation, scale.abs() * 2.0 ** -DIGITS[torch.float32])
     raw = (value - exact) / deviation
     if not raw.numel():
         return 0.0, 0.0, 0.0, 0.0

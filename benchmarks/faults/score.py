@@ -15,24 +15,24 @@ _SURE = frozenset({"certain", "likely"})
 _NO_EFFECT = {False: 8, True: 64}  # rho below which a fault does nothing here, by whether its operator multiplies matrices
 _STRONG = {False: 16, True: 128}  # rho from which on every fault should be found
 _NO_RESIDUE, _STRONG_RESIDUE = 3, 6  # the same of the rounding residue, in 16 bits
+_BANDS = ("none", "weak", "strong")
 Line = dict[str, Any]  # of the file of results
 
 
 def band(line: Line) -> str:
     """Return ``none``, ``weak`` or ``strong``: what the faults of a case do at their operators, as the bench measured it.
 
-    Several faults count by the weakest of them, and one that reaches several calls by the strongest of these.
+    Several faults count by the weakest of those that do anything.
     """
-    low = line["dtype"] != "float32"
-    bands = []
-    for fault in line["faults"]:
-        effects = fault["effects"]
-        if not effects:  # weights and inputs are compared bit by bit
-            bands.append("strong" if KINDS[fault["kind"]].of in {"weights", "inputs"} else "none")
-            continue
-        acts = [_band(effect, low=low) for effect in effects]
-        bands.append(max(acts, key=("none", "weak", "strong").index))
-    return min(bands, key=("none", "weak", "strong").index) if bands else "none"
+    bands = [band_of(fault, line["dtype"]) for fault in line["faults"]]
+    return min((one for one in bands if one != "none"), key=_BANDS.index, default="none")
+
+
+def band_of(fault: Line, dtype: str) -> str:
+    """Return the band of one fault; one that reaches several calls counts by the strongest."""
+    if not fault["effects"]:  # weights and inputs are compared bit by bit
+        return "strong" if KINDS[fault["kind"]].of in {"weights", "inputs"} else "none"
+    return max((_band(effect, low=dtype != "float32") for effect in fault["effects"]), key=_BANDS.index)
 
 
 def _band(effect: dict[str, Any], *, low: bool) -> str:
@@ -63,9 +63,9 @@ def is_locatable(fault: Line) -> bool:
 
 
 def score(line: Line, named: Sequence[Any]) -> dict[str, Any]:
-    """Return hit, precision and recall of the calls that one method names."""
-    faults = [fault for fault in line["faults"] if is_locatable(fault)]
-    true = [any(is_true(one, fault) for fault in faults) for one in named]
+    """Return hit, precision and recall of the calls that one method names; faults that do nothing are not to be found."""
+    faults = [fault for fault in line["faults"] if is_locatable(fault) and band_of(fault, line["dtype"]) != "none"]
+    true = [any(is_true(one, fault) for fault in line["faults"]) for one in named]
     return {
         "hit": bool(true and true[0]),
         "module": bool(named) and any(named[0][0] == call[0] for fault in faults for call in fault["calls"]),
@@ -113,6 +113,12 @@ def judge_cause(line: Line, known: frozenset[str]) -> dict[str, Any]:
         "wrong": not unknown and first[0] not in expected,
         "wrong_and_sure": not unknown and first[0] not in expected and first[1] in _SURE,
     }
+
+
+def add_scores(lines: Sequence[Line]) -> None:
+    """Score every method of every case; names are kept in the file of results, scores are not."""
+    for line in lines:
+        line["scores"] = {method: score(line, named) for method, named in line["named"].items()}
 
 
 def detected(line: Line) -> bool:
@@ -271,7 +277,7 @@ def curve(lines: Sequence[Line]) -> dict[str, list[tuple[str, str]]]:
     """Return the share of single faults that are detected, by element type and decade of rho (of residue in 16 bits)."""
     decades: dict[str, dict[int, Counter[bool]]] = defaultdict(lambda: defaultdict(Counter))
     for line in lines:
-        if line["group"] == "single" and line["faults"][0]["effects"]:
+        if line["group"] == "single" and line["faults"][0]["effects"] and band(line) != "none":
             key = "rho" if line["dtype"] == "float32" else "residue"
             size = max(effect[key] for effect in line["faults"][0]["effects"])
             decade = 9 if math.isinf(size) else math.floor(math.log10(max(size, 1e-2)))

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import precflow
 from benchmarks.faults import __main__ as bench
-from benchmarks.faults import cases, chips, effect, faults, running, score
+from benchmarks.faults import cases, chips, effect, faults, margins, running, score
 from benchmarks.faults.calls import Call, CallName, Calls
 from benchmarks.faults.hosts import HOSTS, Host
 from precflow.dumps.reader import Dump
@@ -103,6 +103,14 @@ def test_the_residue_shows_in_bfloat16_what_the_norm_hides():
     assert found.residue > 3
 
 
+def test_another_order_of_additions_leaves_no_residue_where_terms_cancel():
+    left, right = draw(32, 64).bfloat16(), draw(64, 32, seed=1).bfloat16()
+    left[:, 32:], right[32:] = left[:, :32], -right[:32] * (1 + 2**-7)
+    call = Call(torch.matmul, (left, right), {})
+    other = (left.flip(-1).float() @ right.flip(0).float()).bfloat16()
+    assert effect.measure(call, other).residue < 3
+
+
 def test_one_nan_and_another_shape_are_infinitely_wrong():
     call = Call(torch.tanh, (draw(4, 4),), {})
     broken = call.run()
@@ -111,6 +119,7 @@ def test_one_nan_and_another_shape_are_infinitely_wrong():
     assert effect.measure(call, call.run()[:2]).rho == math.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, kind in faults.KINDS.items() if kind.of == "forward"])
 def test_every_fault_changes_its_call(name):
     kind = faults.KINDS[name]
@@ -138,6 +147,7 @@ def test_a_case_is_found_and_a_control_is_silent(small, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     asked = options(tmp_path, faults=["layer_norm_epsilon", "backward_scaled"], controls=["chunk8r+vec2"])
     lines = bench.run_all(bench.plan(asked), tmp_path)
+    score.add_scores(lines)
     assert [line["scores"]["precflow"]["hit"] for line in lines] == [True, True, False]
     assert [score.detected(line) for line in lines] == [True, True, False]
     assert lines[0]["faults"][0]["effects"][0]["rho"] > 8
@@ -159,6 +169,23 @@ def test_a_stopped_run_goes_on_where_it_was(small, tmp_path, monkeypatch):
     assert [line["name"] for line in bench.read(tmp_path / "results.jsonl")] == ["case-0", "case-1", "case-2"]
 
 
+@pytest.mark.slow
+def test_the_subset_finds_every_fault_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = options(tmp_path, subset=True, hosts=None, dtypes=None, seeds=None, groups=["single", "several", "control"])
+    lines = bench.run_all(bench.plan(asked), tmp_path)
+    assert not [line["crash"] for line in lines if "crash" in line]
+    score.add_scores(lines)
+    faulty, clean = ([line for line in lines if (line["group"] == "control") == control] for control in (False, True))
+    assert not [line["name"] for line in faulty if score.band(line) == "strong" and not score.detected(line)]
+    assert not [line["name"] for line in clean if score.detected(line)]
+    located = [line["scores"]["precflow"] for line in faulty if line["scores"]["precflow"]["located"]]
+    assert sum(one["hit"] for one in located) >= 0.9 * len(located)
+    assert sum(one["recalled"] for one in located) >= 0.9 * sum(one["faults"] for one in located)
+    assert "| float32 | single |" in bench.write(lines, tmp_path)
+    assert margins.draw(lines).count("<circle") >= len(clean)
+
+
 def test_the_subset_has_three_hosts_and_pairs():
     planned = bench.plan(
         options(None, subset=True, hosts=None, dtypes=None, seeds=None, groups=["single", "several", "control"])
@@ -177,6 +204,13 @@ LINE = {"group": "single", "dtype": "float32", "faults": [FAULT]}
 def test_faults_without_effect_leave_the_count_by_a_rule(rho, band):
     effects = [{"rho": rho, "residue": 1.0, "matmul": True}]
     assert score.band({**LINE, "faults": [{**FAULT, "effects": effects}]}) == band
+
+
+def test_a_fault_without_effect_is_not_to_be_found_beside_one_that_acts():
+    idle = {**FAULT, "calls": [["b", 0, "linear", 0]], "effects": [{"rho": 3.0, "residue": 1.0, "matmul": True}]}
+    line = {**LINE, "faults": [FAULT, idle]}
+    assert score.band(line) == "strong"
+    assert score.score(line, [["a", 0, "linear", 0, "forward"]])["faults"] == 1
 
 
 def test_a_hit_is_the_operator_and_its_ordinal():

@@ -1,0 +1,59 @@
+"""A picture of the margin: how near correct chips come to the line of introduced error, and how far beyond it faults are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+from xml.sax.saxutils import escape
+
+from . import score
+
+_WIDTH, _ROW, _LEFT, _LOW, _HIGH = 720, 44, 150, -3, 6  # the axis is a power of ten, from 1e-3 to 1e6 of the line
+_FONT = 'font-family="sans-serif" font-size="13"'
+_COLOURS = {"correct chips": "#4a9a5b", "faults": "#3b7dd8", "faults that nothing named": "#d8703b"}
+
+
+def draw(lines: Sequence[dict[str, Any]]) -> str:
+    """Return an SVG with a point for each run: its largest share of a line, by element type; a point left of 1 is within."""
+    rows = _rows(lines)
+    height = 60 + _ROW * len(rows)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" {_FONT}>',
+        "<title>Largest share of its line that an operator's own error uses, by run</title>",
+    ]
+    for exponent in range(_LOW, _HIGH + 1):
+        x, opacity = _place(10.0**exponent), 0.9 if exponent == 0 else 0.25
+        parts.append(f'<line x1="{x:.1f}" y1="20" x2="{x:.1f}" y2="{height - 30}" stroke="#777" stroke-opacity="{opacity}"/>')
+        parts.append(f'<text x="{x:.1f}" y="{height - 12}" text-anchor="middle" fill="#777">{10.0**exponent:g}</text>')
+    for number, (name, what, shares) in enumerate(rows):
+        y = 40 + _ROW * number
+        parts.append(f'<text x="4" y="{y + 4}" fill="{_COLOURS[what]}">{escape(name)}</text>')
+        parts += [
+            f'<circle cx="{_place(share):.1f}" cy="{y + 6 * (turn % 3 - 1)}" r="3" fill="{_COLOURS[what]}" fill-opacity="0.6"/>'
+            for turn, share in enumerate(shares)
+        ]
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def _rows(lines: Sequence[dict[str, Any]]) -> list[tuple[str, str, list[float]]]:
+    """Return rows of a name, what its points are, and their shares: faults count where they act, by the bench's own measure."""
+    good = [line for line in lines if "crash" not in line]
+    rows = []
+    for dtype in dict.fromkeys(line["dtype"] for line in good):
+        of_type = [line for line in good if line["dtype"] == dtype]
+        clean = [line for line in of_type if line["group"] == "control"]
+        acting = [line for line in of_type if line["group"] != "control" and score.band(line) != "none"]
+        named = [line for line in acting if line["said"]["named"]]
+        silent = [line for line in acting if not line["said"]["named"]]
+        for what, some in zip(_COLOURS, (clean, named, silent), strict=True):
+            shares = sorted(line["said"]["introduced"] for line in some)
+            rows += [(f"{dtype}, {what.split()[0] if what != 'faults that nothing named' else 'silent'}", what, shares)] * bool(
+                some
+            )
+    return rows
+
+
+def _place(share: float) -> float:
+    exponent = min(max(math.log10(share) if share > 0 else _LOW, _LOW), _HIGH)
+    return _LEFT + (exponent - _LOW) / (_HIGH - _LOW) * (_WIDTH - _LEFT - 20)
