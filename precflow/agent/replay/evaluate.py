@@ -190,8 +190,8 @@ def _compare_contents(side: _Side, exact: _Exact, files: TensorFiles) -> Dict[st
         equal = content_id(result) == content
         if equal:
             files.remember(content, result)
-        facts = numbers.measure(result, result)
-        lines[index] = {**facts, "equal": equal, "eta": 0.0 if equal else None}
+        facts = numbers.measure(result, result)  # the error is 0, or not known where the output is not there
+        lines[index] = {**facts, "equal": equal, "eta": facts["eta"] if equal else None}
     return lines
 
 
@@ -284,7 +284,9 @@ class _Computation:
 
     def _prepare(self, inputs: Mapping[str, torch.Tensor]) -> Dict[str, torch.Tensor]:
         """Return copies of the inputs: in float64, except for movement. An in-place operator writes to them."""
-        return {index: tensor.clone() if self._moves else _widen(tensor) for index, tensor in inputs.items()}
+        if self._moves:  # in C order, because a view of a tensor that was moved again may be impossible in its strides
+            return {index: tensor.clone(memory_format=torch.contiguous_format) for index, tensor in inputs.items()}
+        return {index: _widen(tensor) for index, tensor in inputs.items()}
 
 
 def _widen(tensor: torch.Tensor) -> torch.Tensor:
