@@ -128,6 +128,16 @@ def load_rules(folders: Sequence[Path], team: Sequence[Path] = ()) -> list[Advic
     return sorted(rules, key=lambda rule: rule.id)
 
 
+def find_same_id(path: Path, folders: Sequence[Path]) -> list[Problem]:
+    """Return a problem if another rule file of the folders has the id of this one, with the lines of both."""
+    identifier = path.stem.partition("_")[0]  # a rule whose file name does not begin with its id is refused
+    others = [other for folder in folders for other in sorted(folder.glob(f"{identifier}_*.yaml")) if other != path]
+    places = [
+        f"{display_path(other)}:1" if ("id",) not in read(other, "rule", "").marks else _find_id(other) for other in others
+    ]
+    return [Problem(_find_id(path), identifier, f"stands in {', '.join(places)} too")] if others else []
+
+
 def _find_id(path: Path) -> str:
     """Return ``file:line`` of a rule's id."""
     return read(path, "rule", path.stem).marks[("id",)].place

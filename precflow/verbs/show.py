@@ -1,35 +1,45 @@
-"""``precflow show RECIPE [key=value...] [SECTION]``: print the composed recipe, with the origin of each line in the margin."""
+"""``precflow show``: print a composed recipe with the origin of each line, a file, a rule's page, or a finding."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from precflow import resources
 from precflow.agent import redaction
 from precflow.config.documents import Document, display_path
 from precflow.config.search_path import DATA_GROUPS, GROUPS, describe_not_found, find, list_folders
 from precflow.config.suggestions import did_you_mean
-from precflow.errors import ConfigError
+from precflow.errors import ConfigError, StoreError
 from precflow.streams import printable
 from precflow.verbs import make_parser, print_json, write
 
+_RULE = re.compile(r"[A-Z]{2,8}\d{3}")
 _GREY, _PLAIN = "\033[90m", "\033[0m"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a composed recipe, or one file such as ``standard/NAME``; return 0.
+    """Print a composed recipe, one file such as ``standard/NAME``, a rule's page, or a finding of a run; return 0.
 
     Raises:
-        ConfigError: The recipe does not compose, has no such section, or there is no such file.
+        ConfigError: The recipe does not compose, has no such section, or there is no such file, rule or finding.
     """
     from precflow.config.composition import compose
     from precflow.config.recipe_yaml import fill_defaults
 
-    options = make_parser("show", "RECIPE|+recipe=NAME [key=value ...] [SECTION]  |  GROUP/NAME")
+    options = make_parser("show", "RECIPE|+recipe=NAME [key=value ...] [SECTION]  |  GROUP/NAME  |  PF214 [RUN]")
     options.add_argument("words", nargs="+", metavar="RECIPE|key=value|SECTION")
+    options.add_argument("--markdown", action="store_true", help="with `rule`: all rules as the page docs/rules.md")
     chosen = options.parse_args(arguments)
+    if chosen.markdown:
+        return _show_all_rules(chosen.words)
+    if _RULE.fullmatch(chosen.words[0]):
+        return _show_rule(chosen.words, chosen.config_dir, as_json=chosen.json)
     document = _find_file(chosen.words, chosen.config_dir)
     if document is not None:
         file = display_path(document.path)
@@ -50,6 +60,78 @@ def main(arguments: Sequence[str]) -> int:
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     write(_add_margin(rows, colour=colour), styled=colour)
     return 0
+
+
+def _show_all_rules(words: Sequence[str]) -> int:
+    from precflow.diagnosis.rule_pages import render_all
+
+    if list(words) != ["rule"]:
+        raise ConfigError("--markdown is for all rules", next_step="precflow show rule --markdown")
+    write(render_all(resources.directory("conf") / "rule").rstrip())
+    return 0
+
+
+def _show_rule(words: Sequence[str], config_dirs: Sequence[Path], *, as_json: bool) -> int:
+    """Print a rule's page; with a run, the finding that this rule made of it.
+
+    Raises:
+        ConfigError: There is no such rule, or the run has no finding of it.
+        StoreError: There is no result in the run.
+    """
+    from precflow.diagnosis import rule_files, rule_pages
+
+    identifier = words[0]
+    folders = [place.folder for place in list_folders(config_dirs) if place.group == "rule"]
+    files = [file for folder in folders for file in sorted(folder.glob(f"{identifier}_*.yaml"))]
+    if not files:
+        raise ConfigError(f"there is no rule {identifier}", next_step="precflow ls rule")
+    problems, rule = rule_files.check_file(files[0], of_team=not identifier.startswith("PF"))
+    if rule is None:
+        raise ConfigError(f"{identifier} is not usable", problems=problems, next_step="correct its file")
+    summary = rule_pages.read_summary(files[0])
+    findings = _read_findings(Path(words[1]), identifier) if len(words) > 1 else []
+    if as_json:
+        print_json({**rule_pages.describe_rule(rule, summary), "file": display_path(files[0]), "findings": findings})
+    elif findings:
+        write("\n\n".join(map(_format_finding, findings)))
+    else:
+        write(rule_pages.render_page(rule, summary).rstrip())
+    return 0
+
+
+def _read_findings(run: Path, identifier: str) -> list[dict[str, Any]]:
+    """Return the findings of one rule in a run's ``result.json``.
+
+    Raises:
+        ConfigError: There are none.
+        StoreError: There is no result, or it cannot be read.
+    """
+    # The store keeps the results of earlier runs too.
+    results = [run] if run.is_file() else [one for one in run.rglob("result.json") if "store" not in one.relative_to(run).parts]
+    if not results:
+        raise StoreError(
+            f"no result.json in {run}", next_step="give the folder of a finished run, such as runs/sd_text_encoder"
+        )
+    results.sort(key=lambda path: path.stat().st_mtime)
+    try:
+        findings = json.loads(results[-1].read_text(encoding="utf-8"))["findings"]
+        found = [one for one in findings if one["rule"] == identifier]
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{results[-1]} is no result of a run: {error}", next_step="run the recipe again") from error
+    if not found:
+        others = ", ".join(str(one["rule"]) for one in findings) or "none"
+        raise ConfigError(f"{identifier} is no finding of {run}; it has {others}")
+    return found
+
+
+def _format_finding(finding: Mapping[str, Any]) -> str:
+    lines = [f"{finding['rule']}  {finding['claim'] or finding['title']}  ({finding['certainty']})"]
+    lines += [f"   at {finding['site']}"] if finding["site"] else []
+    lines += [f"   {one['what']}: {one['value']}" for one in finding["evidence"]]
+    lines += [f"   ruled out: {one['rule']}: {one['because']}" for one in finding["against"]]
+    lines += [f"   why: {finding['why']}", f"   do: {finding['fix']}"]
+    lines += [f"   next: {finding['try_it']}"] if finding["try_it"] else []
+    return "\n".join(printable(line) for line in lines)
 
 
 def _find_file(words: Sequence[str], config_dirs: Sequence[Path]) -> Document | None:

@@ -105,6 +105,8 @@ def _check_file(place: SearchFolder, name: str, within: Sequence[SearchFolder]) 
             standards.load(name, [place.folder])
         elif place.group == "rule":
             problems += rule_files.check_file(file, of_team=place.origin != SHIPPED)[0]
+            if not problems:
+                problems += rule_files.find_same_id(file, [one.folder for one in within if one.group == "rule"])
         else:
             document = read(file, place.group, name)
             problems += [*document.problems, *trust.find_forbidden_text(document)]

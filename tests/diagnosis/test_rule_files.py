@@ -2,7 +2,7 @@
 
 import pytest
 
-from precflow.diagnosis.rule_files import load_rules
+from precflow.diagnosis.rule_files import find_same_id, load_rules
 from precflow.errors import ConfigError
 
 GOOD = "id: PF901\ntitle: t\nwhen: failing > 0\nwhy: w\nfix: f\nabout: run\nwhere: here\n"
@@ -75,6 +75,14 @@ def test_an_id_stands_in_one_file_only(folder):
     first, second = caught.value.problems[0].place.split(", ")
     assert first.endswith("PF901_a.yaml:1")
     assert second.endswith("PF901_b.yaml:2")
+
+
+def test_another_file_with_the_same_id_is_named_with_its_line(folder):
+    place = folder(PF901_a=GOOD, PF901_b="# another\n" + GOOD, PF902_c=GOOD.replace("PF901", "PF902"))
+    (problem,) = find_same_id(place / "PF901_a.yaml", [place])
+    assert problem.place.endswith("PF901_a.yaml:1")
+    assert "PF901_b.yaml:2 too" in problem.message
+    assert find_same_id(place / "PF902_c.yaml", [place]) == []
 
 
 def test_a_problem_has_its_line(folder):

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from precflow.errors import ConfigError
+from precflow.errors import ConfigError, StoreError
 from precflow.verbs import show
 
 
@@ -54,3 +54,61 @@ def test_what_is_not_there_is_said(words, said):
 )
 def test_words_are_a_recipe_overrides_and_a_section(words, overrides, section):
     assert show.as_overrides(words) == (overrides, section)
+
+
+def test_the_page_of_a_rule(capsys):
+    assert show.main(["PF214"]) == 0
+    shown = capsys.readouterr().out
+    assert "A normalisation adds a different epsilon to the variance." in shown
+    assert "applies (likely) when" in shown
+    assert show.main(["PF102", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["rule"] == "PF102"
+    assert shown["against"]
+    assert shown["findings"] == []
+
+
+FINDING = {
+    "rule": "PF214",
+    "title": "eps differs",
+    "claim": "a / layer_norm: eps differs",
+    "certainty": "likely",
+    "site": "model.py:3",
+    "evidence": [{"what": "error", "value": "0.1"}],
+    "against": [{"rule": "PF211 a factor", "because": "it varies"}],
+    "why": "w",
+    "fix": "f",
+    "try_it": "precflow again",
+}
+
+
+def test_a_finding_of_a_run(capsys, tmp_path):
+    (tmp_path / "public").mkdir()
+    (tmp_path / "public" / "result.json").write_text(json.dumps({"findings": [FINDING]}), encoding="utf-8")
+    assert show.main(["PF214", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["findings"] == [FINDING]
+    assert show.main(["PF214", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    for text in (
+        "a / layer_norm: eps differs  (likely)",
+        "error: 0.1",
+        "ruled out: PF211 a factor: it varies",
+        "next: precflow again",
+    ):
+        assert text in shown
+    with pytest.raises(ConfigError, match="PF211 is no finding"):
+        show.main(["PF211", str(tmp_path)])
+
+
+def test_a_rule_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match="there is no rule PF999"):
+        show.main(["PF999"])
+    with pytest.raises(StoreError, match="no result"):
+        show.main(["PF214", str(tmp_path)])
+    with pytest.raises(ConfigError, match="--markdown is for all rules"):
+        show.main(["PF214", "--markdown"])
+
+
+def test_all_rules_as_a_page(capsys):
+    assert show.main(["rule", "--markdown"]) == 0
+    assert "| [PF102](#pf102) |" in capsys.readouterr().out
