@@ -29,6 +29,8 @@ FACTS_FILE = "facts.json"  # what action "environment" writes
 LOG_FILE = "agent.log"
 NOISE_FILE = "noise.json"  # what action "noise" writes last, beside the folders of its dumps
 NOISES = ("jitter", "chunks", "weights")  # its disturbances, in order; each has a dump in a folder of its name
+WHATIF_FILE = "whatif.json"  # what action "whatif" writes last, beside the folders of its dumps
+UNCHANGED = "unchanged"  # the arm of action "whatif" in which nothing is changed
 CALLS_FILE = "calls.jsonl"  # what actions "evaluate" and "replay" read: calls with their tensors, see ``replay/calls.py``
 EVALUATED_FILE = "evaluated.jsonl"  # what action "evaluate" writes
 REHEARSAL_FILE = "rehearsal.json"  # what action "rehearse" writes beside the lines of its step
@@ -110,6 +112,21 @@ NONE = "none"  # a recipe's rule with this detail: such calls are not recorded
 KEPT, LEFT_OUT = WEIGHTS_CHOICES = ("kept", "left_out")  # `capture.weights`: whether detail `tensors` stores weights
 
 DEVICE_KINDS = ("cpu", "cuda", "npu", "emulated")  # as recipes name them; ``devices/choose.py`` has one of each
+
+# What a what-if may change, and to what; ``()``: a number or other values, checked where they are read. Those of the run change
+# switches or the whole model, all others single calls.
+WHATIF_KINDS: Dict[str, Tuple[str, ...]] = {
+    "dtype": ("float32", "float64"),  # the call computes in it, and its results are rounded to their own type
+    "device": ("cpu",),
+    "arguments": ("reference",),  # those that the reference's record has, or a mapping of names to values
+    "layout": ("contiguous",),
+    "mask": ("boolean", "additive"),
+    "operator": ("written_out",),  # computed from its definition instead of by the device's kernel
+    "padded_to": (),  # rows of a matmul, up to a multiple of this number
+    "attention": ("eager",),
+    "switches": ("full_precision", "deterministic"),  # one or a list
+}
+WHATIF_OF_RUN = ("attention", "switches")
 
 # Rules of an emulated fault: the judge checks them in a recipe, the agent applies them.
 FAULT_KEYS = ("operator", "rule", "module", "phase", "call")  # every rule may have these; others are parameters of its effect

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from precflow.agent import intake, redaction
-from precflow.agent.contract import DETAIL_FACTS, DETAILS, KEPT, LARGEST, LEVELS, NONE, PHASES, REQUEST_SCHEMA, WEIGHTS_CHOICES
+from precflow.agent.contract import (
+    DETAIL_FACTS,
+    DETAILS,
+    KEPT,
+    LARGEST,
+    LEVELS,
+    NONE,
+    PHASES,
+    REQUEST_SCHEMA,
+    WEIGHTS_CHOICES,
+    WHATIF_KINDS,
+)
 from precflow.agent.failures import AgentError
 from precflow.agent.sampling import parse_slices
 from precflow.agent.selection import DetailRule, Selection
 
-ACTIONS = ("environment", "dump", "noise", "rehearse", "evaluate")
+ACTIONS = ("environment", "dump", "noise", "whatif", "rehearse", "evaluate")
 ALGORITHMS = ("strict", "warn", "native")
+_FOLDER = re.compile(r"[A-Za-z0-9_]{1,80}")
 _SHOWN = 200  # characters of a wrong value that a message repeats
 
 
@@ -86,8 +99,30 @@ class CaptureSection(NamedTuple):
         return {**self._asdict(), "rules": [rule.to_plain() for rule in self.rules]}
 
 
+class Change(NamedTuple):
+    """One thing that an arm of a what-if changes.
+
+    Attributes:
+        kind: One of ``contract.WHATIF_KINDS``.
+        value: What it is changed to; for ``arguments`` identity text -> name -> text of the value.
+        records: Identity texts of the calls that are changed, none for a change of the whole run. Without an operator a text
+            names a module: every operator inside it is changed.
+    """
+
+    kind: str
+    value: Any
+    records: Tuple[str, ...]
+
+
+class Arm(NamedTuple):
+    """One run of a what-if: the name of its folder, and what is changed; nothing in the arm ``unchanged``."""
+
+    name: str
+    changes: Tuple[Change, ...]
+
+
 class Request(NamedTuple):
-    """One checked request."""
+    """One checked request; ``arms`` and ``rounds`` (timed runs of each arm) are for action ``whatif``."""
 
     action: str
     side: str
@@ -105,6 +140,8 @@ class Request(NamedTuple):
     import_paths: Tuple[str, ...]
     parent: Optional[int]
     resume: bool
+    arms: Tuple[Arm, ...] = ()
+    rounds: int = 0
 
 
 def read(path: str) -> Request:
@@ -177,6 +214,8 @@ def parse(plain: Mapping[str, Any]) -> Request:
         import_paths=reader.texts("import_paths", ()),
         parent=reader.optional("parent", int),
         resume=reader.flag("resume", default=False),
+        arms=tuple(_parse_arm(each) for each in reader.sections("arms")),
+        rounds=reader.value("rounds", 0, int),
     )
     if reader.problems:
         raise AgentError("bad_request", "the request is not usable: " + "; ".join(reader.problems))
@@ -226,6 +265,21 @@ def _parse_rule(reader: _Reader) -> DetailRule:
     )
 
 
+def _parse_arm(reader: _Reader) -> Arm:
+    name = reader.value("name", None, str)
+    if not _FOLDER.fullmatch(name):
+        reader.note_problem("name", name, "letters, digits and _", "")
+    return Arm(name, tuple(_parse_change(each) for each in reader.sections("changes")))
+
+
+def _parse_change(reader: _Reader) -> Change:
+    return Change(
+        kind=reader.choice("kind", "", tuple(WHATIF_KINDS)),
+        value=reader.plain.get("value"),
+        records=reader.texts("records", ()),
+    )
+
+
 class _Reader:
     """Reads typed values from plain data and collects all problems, instead of stopping at the first.
 
@@ -255,18 +309,18 @@ class _Reader:
         try:
             return given if not given or parse_slices(given) else ""
         except ValueError:
-            return str(self._note_problem(key, given, "an index such as [0, :, -1]", ""))
+            return str(self.note_problem(key, given, "an index such as [0, :, -1]", ""))
 
     def share(self, key: str) -> float:
         """Return a share above 0 and at most 1."""
         given = self.plain.get(key, 1.0)
         good = isinstance(given, (int, float)) and not isinstance(given, bool) and 0 < given <= 1
-        return float(given if good else self._note_problem(key, given, "a share above 0 and at most 1", 1.0))
+        return float(given if good else self.note_problem(key, given, "a share above 0 and at most 1", 1.0))
 
     def value(self, key: str, default: Any, kind: type) -> Any:
         """Return the value of a key; with ``None`` as default, the key is required."""
         given = self.plain.get(key, default)
-        return given if _fits(given, kind) else self._note_problem(key, given, kind.__name__, kind())
+        return given if _fits(given, kind) else self.note_problem(key, given, kind.__name__, kind())
 
     def flag(self, key: str, *, default: bool) -> bool:
         """Return a boolean."""
@@ -279,7 +333,7 @@ class _Reader:
     def choice(self, key: str, default: str, allowed: Tuple[str, ...]) -> str:
         """Return one of the allowed words."""
         given = self.plain.get(key, default)
-        return str(given if given in allowed else self._note_problem(key, given, "one of " + ", ".join(allowed), default))
+        return str(given if given in allowed else self.note_problem(key, given, "one of " + ", ".join(allowed), default))
 
     def numbers(self, key: str) -> Tuple[float, ...]:
         """Return a tuple of finite numbers that are not 0."""
@@ -288,21 +342,21 @@ class _Reader:
             isinstance(item, (int, float)) and not isinstance(item, bool) and item and abs(item) <= LARGEST["float64"]
             for item in given
         )
-        return tuple(map(float, given)) if good else self._note_problem(key, given, "a list of finite numbers other than 0", ())
+        return tuple(map(float, given)) if good else self.note_problem(key, given, "a list of finite numbers other than 0", ())
 
     def texts(self, key: str, default: Tuple[str, ...], allowed: Tuple[str, ...] = ()) -> Tuple[str, ...]:
         """Return a tuple of words, each of them allowed."""
         given = self.list_of(key, default, str)
         unknown = [word for word in given if allowed and word not in allowed]
-        return self._note_problem(key, unknown, "some of " + ", ".join(allowed), default) if unknown else given
+        return self.note_problem(key, unknown, "some of " + ", ".join(allowed), default) if unknown else given
 
     def list_of(self, key: str, default: Tuple[Any, ...], kind: type) -> Tuple[Any, ...]:
         """Return a tuple of values of one type."""
         given = self.plain.get(key, default)
         good = isinstance(given, (list, tuple)) and all(_fits(item, kind) for item in given)
-        return tuple(given) if good else self._note_problem(key, given, "a list of " + kind.__name__, default)
+        return tuple(given) if good else self.note_problem(key, given, "a list of " + kind.__name__, default)
 
-    def _note_problem(self, key: str, value: Any, expected: str, instead: Any) -> Any:
+    def note_problem(self, key: str, value: Any, expected: str, instead: Any) -> Any:
         """Note a problem and return what stands in for the wrong value, so that the other keys can be checked too."""
         shown = repr(value)
         shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."

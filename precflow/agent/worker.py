@@ -52,6 +52,10 @@ def run(request: Request, events: Events) -> None:
         from precflow.agent.session.noise import noise
 
         noise(request, device, where, events)
+    elif request.action == "whatif":
+        from precflow.agent.session.whatif import whatif
+
+        whatif(request, device, where, events)
     else:
         from precflow.agent.session.dump import dump
 

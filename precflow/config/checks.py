@@ -22,7 +22,7 @@ from precflow import __version__
 from precflow.agent import redaction
 from precflow.agent.contract import BACKWARD, FILLS, GRADIENT, HEADER_FILE, LARGEST, MODULE, OPERATOR, OPTIMIZER
 from precflow.agent.sampling import parse_slices
-from precflow.config import signatures, standards
+from precflow.config import signatures, standards, whatifs
 from precflow.config.documents import DottedPath, PathProblems, walk_scalars
 from precflow.config.schema import Accepted, Capture, Limits, RunConfig, Side, ToleranceRule, plain
 from precflow.config.suggestions import did_you_mean
@@ -75,6 +75,7 @@ def find_problems(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
     yield from _check_user_metrics(config)
     yield from _check_executor(config)
     yield from _check_capture(config)
+    yield from _check_whatif(config)
     yield from signatures.check_fault_rules(config.emulate.rules)
     yield from signatures.check_shipped(config)
     if config.emulate.name and "emulated" not in config.target.device:
@@ -264,6 +265,18 @@ def _check_capture(config: RunConfig) -> PathProblems:
         yield ("capture", "detail"), f"escalating runs both sides a second time, and {given}.dump is given: use capture=tensors"
     if capture.detail == ESCALATING and capture.keep_last:
         yield ("capture", "keep_last"), "and escalating exclude each other: the second pass looks into steps of the first"
+
+
+def _check_whatif(config: RunConfig) -> PathProblems:
+    if config.whatif and config.target.dump:
+        yield ("whatif",), "runs the target again, and target.dump is given: leave one of the two out"
+    known = whatifs.known_words() if config.whatif else ()
+    for number, word in enumerate(config.whatif):
+        if word not in known:
+            hint = did_you_mean(word, known) or f" There are {', '.join(whatifs.WORDS)} and those of  precflow ls whatif"
+            yield ("whatif", str(number)), f"`{word}` is no what-if, and no rule that one confirms.{hint}"
+    if len(set(config.whatif)) < len(config.whatif):
+        yield ("whatif",), "names a what-if twice"
 
 
 def _check_capture_rules(capture: Capture) -> PathProblems:

@@ -21,7 +21,7 @@ from hydra.types import RunMode
 
 from precflow import resources
 from precflow.agent import redaction
-from precflow.config import checks, overrides, recipe_source, signatures, standards, trust
+from precflow.config import checks, overrides, recipe_source, signatures, standards, trust, whatifs
 from precflow.config.build import Builder
 from precflow.config.documents import Document, DottedPath, display_path, dotted
 from precflow.config.interpolation import Interpolation
@@ -60,7 +60,7 @@ class Composed:
         notes: What makes no run impossible and should be known: accepted differences that have expired.
         data: What was set, as written, with references replaced.
         files: The files that took part, in the order in which they were laid over each other.
-        team: Group -> folders of standards and of rules that are not precflow's own.
+        team: Group -> folders of standards, rules and what-ifs that are not precflow's own.
     """
 
     config: RunConfig
@@ -103,10 +103,11 @@ def compose(words: Sequence[str], *, config_dirs: Sequence[Path] = (), complete:
     if problems or unusable:
         raise overrides.build_error([*problems, *unusable], words)
     team = {group: team_folders(group, within) for group in DATA_GROUPS}
-    with standards.searching(team["standard"]):
+    with standards.searching(team["standard"]), whatifs.searching(team["whatif"]):
         composed = _build(*_lay_files(read, within), read, words, complete=complete)
-    # A team's standard or fault that has the name of a shipped one.
+    # A team's standard, what-if or fault that has the name of a shipped one.
     named = [("standard", name) for name in composed.config.tolerance.standards]
+    named += [("whatif", word) for word in composed.config.whatif]
     named += [("emulate", document.name) for document in files if document.group == "emulate"]
     clashes = [clash for group, name in named if (clash := find_clash(group, name, within))]
     if clashes:

@@ -394,6 +394,13 @@ class RunConfig:
     )
     coverage: Coverage = field(default_factory=Coverage)
     stages: tuple[str, ...] = key((), "Stages that run; none is every stage that the recipe needs.", "[environment, dump]")
+    whatif: tuple[str, ...] = key(
+        (),
+        "What-ifs: the target runs again with something changed, to see whether that mends it. Names (`precflow ls whatif`), "
+        "ids of rules whose findings are to be confirmed, `top` for what the evidence suggests, `cheapest` for the fewest "
+        "parts in a wider type that make the run pass.",
+        "[PF214, suspects_on_cpu]",
+    )
     report: Report = field(default_factory=Report)
     emulate: Emulate = field(default_factory=Emulate)
     executor: Executor = field(default_factory=Executor)

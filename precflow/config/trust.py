@@ -54,7 +54,7 @@ RECIPES_MAY_SET: Mapping[str, str] = {  # section -> keys; `.*` is everything be
     "coverage": "minimum elements",
     "report": "columns formats",
     "emulate": "name title rules.*",
-    "": "stages",
+    "": "stages whatif",
 }
 ELSEWHERE = "give it on the command line or in a site file"
 _LISTED = [tuple(f"{section}.{key}".strip(".").split(".")) for section, keys in RECIPES_MAY_SET.items() for key in keys.split()]

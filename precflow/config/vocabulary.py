@@ -28,6 +28,7 @@ _STAGES = (
     "region",
     "introduced",
     "advise",
+    "whatif",
     "report",
 )
 

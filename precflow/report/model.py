@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from precflow.comparison.detail.record import RecordDetail
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.findings import Finding, Region
+from precflow.diagnosis.whatif import Outcome
 from precflow.judgement.verdicts import Judged, Verdict
 
 RESULT_SCHEMA = 1
@@ -78,6 +79,7 @@ class ReportModel:
         emulation: Name of the emulated fault, ``""`` for none.
         details: The records that are furthest over their limits, in full.
         rows_left_out: Records that are not among the rows.
+        whatifs: What the what-ifs have shown, the one that removes most first.
         roles_left_out: Role -> those of them that were judged; every count of records includes them.
     """
 
@@ -100,5 +102,6 @@ class ReportModel:
     emulated: bool
     emulation: str = ""
     details: tuple[RecordDetail, ...] = ()
+    whatifs: tuple[Outcome, ...] = ()
     rows_left_out: int = 0
     roles_left_out: Mapping[str, int] = field(default_factory=dict)

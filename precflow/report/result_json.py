@@ -46,6 +46,7 @@ def build_document(model: ReportModel) -> dict[str, Any]:
             | {"against": [{"rule": rule, "because": reason} for rule, reason in finding.against]}
             for finding in model.findings
         ],
+        "whatifs": make_strict(model.whatifs),
         "sides": make_strict(model.sides),
         "differences": {
             name: {"reference": reference, "target": target} for name, (reference, target) in model.differences.items()

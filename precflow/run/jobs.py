@@ -12,7 +12,7 @@ from precflow import resources
 from precflow.agent import redaction
 from precflow.config.schema import RunConfig
 from precflow.config.trust import list_trusted_packages
-from precflow.diagnosis import rule_files
+from precflow.diagnosis import rule_files, whatif_files
 from precflow.judgement import standards
 from precflow.stages.job import Job
 
@@ -24,11 +24,13 @@ def make_job(composed: Composed, *, command: str) -> Job:
     """Return the job of a composed recipe. Secrets in its command line and overrides are replaced.
 
     Raises:
-        ConfigError: A chosen standard of the team, or one of the team's rules, is not usable.
+        ConfigError: A chosen standard of the team, or one of the team's rules or what-ifs, is not usable.
     """
     # The stages that use standards and rules come last. Loading them here finds a mistake before the first side runs.
     for name in composed.config.tolerance.standards if composed.team.get("standard") else ():
         standards.load(name, composed.team["standard"])
+    if composed.team.get("whatif"):
+        whatif_files.load_whatifs([resources.directory("conf") / "whatif", *composed.team["whatif"]])
     if composed.team.get("rule"):
         rule_files.load_rules([resources.directory("conf") / "rule"], composed.team["rule"])
     return Job(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from precflow.agent import intake, redaction
-from precflow.agent.contract import EVALUATED_FILE, FACTS_FILE, HEADER_FILE, LOG_FILE, NOISE_FILE, REHEARSAL_FILE
+from precflow.agent.contract import EVALUATED_FILE, FACTS_FILE, HEADER_FILE, LOG_FILE, NOISE_FILE, REHEARSAL_FILE, WHATIF_FILE
 from precflow.config.schema import Side
 from precflow.errors import SideError, StoreError
 from precflow.sides import pack
@@ -44,6 +44,7 @@ _RESULT_FILES = {
     "environment": FACTS_FILE,
     "dump": HEADER_FILE,
     "noise": NOISE_FILE,
+    "whatif": WHATIF_FILE,
     "rehearse": REHEARSAL_FILE,
     "evaluate": EVALUATED_FILE,
 }

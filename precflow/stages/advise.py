@@ -56,10 +56,11 @@ def _rule_folder() -> Path:
     return resources.directory("conf") / "rule"
 
 
-def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+def collect_evidence(job: Job, needs: Mapping[str, Path]) -> dict[str, Any]:
+    """Return all evidence of a run, from the results of the stages that ``advise`` needs."""
     reproduction = read_reproduction(latest(needs, "determinism"))
     judged, _, region = introduced.read_conclusion(needs)
-    evidence = collect(
+    return collect(
         open_evidence(needs, "reference"),
         open_evidence(needs, "target"),
         region=region,
@@ -70,6 +71,10 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         incomplete=reproduction.incomplete,
         introduced=introduced.read_introduced(needs),
     )
+
+
+def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+    evidence = collect_evidence(job, needs)
     if NAME in needs and second("judge") not in needs and read_scope(needs[NAME]).needed:
         # The second pass waits for the other side. It records the suspects' tensors, so no finding has to propose to keep them.
         evidence["keep_tensors"] = ""

@@ -19,6 +19,7 @@ from precflow.stages import (
     region,
     report,
     second_dump,
+    whatif,
 )
 from precflow.stages.job import Stage
 
@@ -39,6 +40,7 @@ NAMES = (
     region.NAME,
     introduced.NAME,
     "advise",
+    whatif.KIND,
     "report",
 )
 
@@ -67,12 +69,18 @@ def instances(config: RunConfig, *, second_pass: bool = True, floors: bool = Tru
     both = escalating and second_pass
     passes = [*([region.STAGE] if escalating else []), *(SECOND if both else [])]
     evaluates = not config.stages or introduced.NAME in config.stages
+    floors = floors and noise.is_planned(config)
+    tried = [
+        whatif.stage(word, second_pass=both, evaluates=evaluates, floors=floors)
+        for word in (config.whatif if whatif.is_planned(config) else ())
+    ]
     last = [
         *([introduced.stage(second_pass=both)] if evaluates else []),
         advise.stage(escalating=escalating, second_pass=both, evaluates=evaluates),
-        report.stage(escalating=escalating, second_pass=both, evaluates=evaluates),
+        *tried,
+        report.stage(escalating=escalating, second_pass=both, evaluates=evaluates, tried=tuple(stage.name for stage in tried)),
     ]
-    if not (floors and noise.is_planned(config)):
+    if not floors:
         return [*probes, *dumps, *FIRST, *passes, *last]
     return [*probes, *dumps, noise.STAGE, *map(_use_floors, [*FIRST, *passes]), *last]
 

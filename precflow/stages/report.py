@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,11 @@ from typing import Any
 from precflow import keys, resources
 from precflow.config.schema import plain
 from precflow.diagnosis.findings import Finding
+from precflow.diagnosis.whatif import apply_outcomes, find_confirming
 from precflow.report.formats import write
 from precflow.report.highlights import keep_most_important
 from precflow.report.model import ReportModel, StageView
-from precflow.stages import introduced
+from precflow.stages import introduced, whatif
 from precflow.stages.advise import read_findings
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.commands import change_command, describe_change
@@ -34,17 +35,18 @@ def read_model(folder: Path) -> ReportModel:
     return read_value(folder / MODEL_FILE, ReportModel)
 
 
-def stage(*, escalating: bool, second_pass: bool, evaluates: bool = False) -> Stage:
+def stage(*, escalating: bool, second_pass: bool, evaluates: bool = False, tried: tuple[str, ...] = ()) -> Stage:
     """Return the stage.
 
     Args:
         escalating: There is a ``region`` stage, which says whether a second pass is needed.
         second_pass: There is a second pass, whose results are used in place of the first one's.
         evaluates: There is an ``introduced`` stage, whose suspects and statuses are used.
+        tried: Names of the ``whatif`` stages.
     """
     needs = newest(("dump.reference", "dump.target", "compare", "judge", "localize"), second_pass=second_pass)
     more = (*((NAME,) if escalating else ()), *((introduced.NAME,) if evaluates else ()))
-    return Stage(name="report", needs=(*needs, "advise", *more), declare=_declare, make=_make)
+    return Stage(name="report", needs=(*needs, "advise", *tried, *more), declare=_declare, make=_make)
 
 
 def _declare(job: Job) -> Mapping[str, Any]:
@@ -58,6 +60,8 @@ def _declare(job: Job) -> Mapping[str, Any]:
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     judged, verdict, region = introduced.read_conclusion(needs)
+    outcomes = whatif.read_outcomes(needs)
+    findings = apply_outcomes(read_findings(needs["advise"]), outcomes)
     model = build_model(
         open_dump(needs["dump.reference"]),
         open_dump(needs["dump.target"]),
@@ -65,7 +69,8 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         judged=judged,
         verdict=verdict,
         region=replace(region, notes=(*_describe_second_pass(needs), *region.notes)),
-        findings=[_add_command(job, finding) for finding in read_findings(needs["advise"])],
+        findings=[_add_command(job, finding) for finding in _propose(job, findings)],
+        whatifs=outcomes,
         recipe=job.config.recipe,
         title=job.config.about.title,
         command=_hide_home(job.command),
@@ -81,6 +86,20 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     (folder / PUBLIC).mkdir()
     written = write(model, folder / PUBLIC, job.config.report.formats)
     return StageResult(note=", ".join(path.name for path in written))
+
+
+def _propose(job: Job, findings: Sequence[Finding]) -> list[Finding]:
+    """Propose to confirm the findings that propose nothing else to try, where a what-if can do it and none was run."""
+    config = job.config
+    if config.whatif or config.target.dump or "target" not in config.sides or config.stages:
+        return list(findings)
+    whatifs = whatif.load_whatifs(job)
+    return [
+        replace(finding, try_it=f"whatif={finding.rule}")
+        if not finding.try_it and finding.certainty != "certain" and find_confirming(finding, whatifs)
+        else finding
+        for finding in findings
+    ]
 
 
 def _add_command(job: Job, finding: Finding) -> Finding:

@@ -16,6 +16,7 @@ from precflow.agent.contract import Identity, parse_identity
 from precflow.comparison.detail.record import RecordDetail, examine_record
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.findings import Finding, Region
+from precflow.diagnosis.whatif import Outcome
 from precflow.dumps.header import Header
 from precflow.dumps.lookup import FoundRecord, Recorded
 from precflow.dumps.reader import Dump
@@ -46,6 +47,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
     stages: Iterable[StageView] = (),
     recipe_yaml: str = "",
     detailed: tuple[Recorded, Recorded] | None = None,
+    whatifs: Iterable[Outcome] = (),
 ) -> ReportModel:
     """Return everything that a report shows.
 
@@ -66,6 +68,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
         stages: The stages of a run, with state and duration.
         recipe_yaml: The composed recipe of a run.
         detailed: Evidence of reference and target from which the worst records are shown in full; ``None`` for no details.
+        whatifs: What the what-ifs have shown, the one that removes most first.
     """
     headers = (("reference", reference.header), ("target", target.header))
     roles = region.roles or {}
@@ -91,6 +94,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
         seconds=round(seconds, 1),
         emulated=any(header.device.emulated for _, header in headers),
         emulation=str(target.header.emulate.get("name", "")),
+        whatifs=tuple(whatifs),
         details=() if detailed is None else detail_worst(*detailed, rows),
     )
 

@@ -85,6 +85,7 @@ _GROUPS: Mapping[str, Callable[[str, Sequence[Path]], list[Entry]]] = {
     "standard": _list_files,
     "metric": _list_metrics,
     "rule": _list_files,
+    "whatif": _list_files,
 }
 
 

@@ -14,7 +14,7 @@ from precflow.errors import ConfigError, Problem, TrustError
 from precflow.verbs import make_parser, print_json, say
 
 _UNUSABLE = 2
-_OF_TEAMS = ("standard", "rule", "emulate")
+_OF_TEAMS = ("standard", "rule", "whatif", "emulate")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,9 @@ def main(arguments: Sequence[str]) -> int:
         ConfigError: A folder of recipes is missing.
     """
     started = time.monotonic()
-    options = make_parser("validate", "[RECIPE|FILE|standard/NAME|rule/NAME|emulate/NAME|+recipe=NAME key=value ...]")
+    options = make_parser(
+        "validate", "[RECIPE|FILE|standard/NAME|rule/NAME|whatif/NAME|emulate/NAME|+recipe=NAME key=value ...]"
+    )
     options.add_argument("words", nargs="*", metavar="RECIPE|FILE|key=value")
     chosen = options.parse_args(arguments)
     within = list_folders(chosen.config_dir)
@@ -77,7 +79,7 @@ def _list_jobs(words: Sequence[str], config_dirs: Sequence[Path]) -> list[tuple[
 
 
 def _select_files(words: Sequence[str], within: Sequence[SearchFolder]) -> tuple[list[tuple[SearchFolder, str]], list[str]]:
-    """Return the standards, rules and emulated faults to check, and the other words; without words, all of a team's files."""
+    """Return the files of groups (standards, rules...) to check, and the other words; without words, all of a team's files."""
     known = {group: list_names(group, within) for group in _OF_TEAMS}
     if not words:
         return [(place, name) for group in _OF_TEAMS for name, place in known[group].items() if place.origin != SHIPPED], []
@@ -92,9 +94,9 @@ def _select_files(words: Sequence[str], within: Sequence[SearchFolder]) -> tuple
 
 
 def _check_file(place: SearchFolder, name: str, within: Sequence[SearchFolder]) -> Checked:
-    """Check one standard, rule or emulated fault of a team."""
+    """Check one standard, rule, what-if or emulated fault of a team."""
     from precflow.config import signatures
-    from precflow.diagnosis import rule_files
+    from precflow.diagnosis import rule_files, whatif_files
     from precflow.judgement import standards
 
     file = place.folder / f"{name}.yaml"
@@ -107,6 +109,8 @@ def _check_file(place: SearchFolder, name: str, within: Sequence[SearchFolder]) 
             problems += rule_files.check_file(file, of_team=place.origin != SHIPPED)[0]
             if not problems:
                 problems += rule_files.find_same_id(file, [one.folder for one in within if one.group == "rule"])
+        elif place.group == "whatif":
+            problems += whatif_files.check_file(file)[0]
         else:
             document = read(file, place.group, name)
             problems += [*document.problems, *trust.find_forbidden_text(document)]

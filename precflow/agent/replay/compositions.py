@@ -90,7 +90,7 @@ class _Attention:
 
 
 def _lower(scores: Tensor) -> Tensor:
-    return torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
 
 
 def _refuse_dropout(share: float) -> None:

@@ -1,0 +1,46 @@
+"""The key ``whatif``: words that exist, and runs that can try them."""
+
+import pytest
+
+from precflow.config.composition import compose
+from precflow.config.whatifs import known_words
+from precflow.errors import ConfigError
+
+RUN = ["+recipe=sd_text_encoder"]
+
+
+def test_words_are_names_of_files_rules_that_one_confirms_and_two_of_precflow():
+    assert {"top", "cheapest", "written_out", "PF214"} <= set(known_words())
+    assert "PF105" not in known_words()
+
+
+@pytest.mark.parametrize("word", ["PF214", "[top,suspects_on_cpu]", "cheapest"])
+def test_known_words_are_taken_and_one_needs_no_list(word):
+    assert compose([*RUN, f"whatif={word}"]).config.whatif == tuple(word.strip("[]").split(","))
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["whatif=written_ou"], "`written_ou` is no what-if, and no rule that one confirms. Did you mean  written_out ?"),
+        (["whatif=PF105"], "`PF105` is no what-if"),
+        (["whatif=[top,top]"], "names a what-if twice"),
+        (["whatif=top", "target.dump=/tmp"], "runs the target again, and target.dump is given"),
+    ],
+)
+def test_what_cannot_be_tried_is_refused_before_anything_runs(words, problem):
+    with pytest.raises(ConfigError) as raised:
+        compose([*RUN, *words], complete=False)
+    assert problem in "\n".join(each.message for each in raised.value.problems)
+
+
+def test_a_team_s_what_if_is_known_and_may_not_hide_a_shipped_one(tmp_path):
+    folder = tmp_path / "whatif"
+    folder.mkdir()
+    (folder / "our_router.yaml").write_text("title: t\nchange: {dtype: float32}\nwhy: w\nconfirms: [OUR001]\n")
+    for word in ("our_router", "OUR001"):
+        assert compose([*RUN, f"whatif={word}"], config_dirs=[tmp_path]).config.whatif == (word,)
+    (folder / "written_out.yaml").write_text("title: t\nchange: {dtype: float32}\nwhy: w\n")
+    with pytest.raises(ConfigError) as raised:
+        compose([*RUN, "whatif=written_out"], config_dirs=[tmp_path])
+    assert "is the name of precflow's own whatif" in raised.value.problems[0].message

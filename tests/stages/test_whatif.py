@@ -1,0 +1,144 @@
+"""Stage ``whatif``: arms of one process, compared with the reference; the agent is played by a function that writes dumps."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from precflow.errors import SideError
+from precflow.stages import registry, report, whatif
+from precflow.stages.artifacts import read_lines
+
+from .conftest import HIDDEN, builder
+
+STAGES = "stages=[dump,determinism,compare,judge,localize,advise,whatif,report]"  # without `introduced`, which starts an agent
+SUSPECT = "fc2/linear.0/forward.output.0"
+
+
+class Agent:
+    """Writes a dump for each arm. ``fc2`` is right in an arm that changes it to ``dtype`` float64, else as in the run."""
+
+    def __init__(self, *, broken=False):
+        self.requests = []
+        self._broken = broken
+
+    def __call__(self, job, side, request, folder):
+        self.requests.append(request)
+        if self._broken:
+            raise SideError("the agent is gone")
+        facts = {}
+        for arm in request["arms"]:
+            mends = any(change["kind"] == "dtype" and SUSPECT in change["records"] for change in arm["changes"])
+            refused = any(change["kind"] == "operator" for change in arm["changes"])
+            facts[arm["name"]] = {"problem": "no definition" * refused, "changed": 1, "seconds": 1.5 if mends else 1.0}
+            if refused:
+                continue
+            dump = builder.DumpBuilder(folder / arm["name"], side="target")
+            dump.call("fc1", "linear", [HIDDEN], [HIDDEN])
+            dump.call("fc2", "linear", [HIDDEN * np.float32(1 if mends else 1.01) + 1], [HIDDEN])
+            dump.write()
+        (folder / "whatif.json").write_text(json.dumps({"arms": facts}))
+
+
+@pytest.fixture
+def tried(pair, made, job_of, tmp_path, monkeypatch):
+    """Return a function that runs the stage for a word over a pair that differs at ``fc2``, and returns its outcomes."""
+    folders = made(pair(factor=1.01), STAGES, until="advise")
+    job = job_of(pair("again", factor=1.01))
+
+    def run(word, agent, number=0):
+        monkeypatch.setattr(whatif, "ask_agent", agent)
+        stage = whatif.stage(word, second_pass=False, evaluates=False, floors=False)
+        folder = tmp_path / f"{word}{number}"
+        folder.mkdir(exist_ok=True)
+        result = stage.make(job, folder, folders)
+        folders[stage.name] = folder
+        return result, read_lines(folder / whatif.OUTCOMES_FILE, whatif.Outcome), folders, job
+
+    return run
+
+
+def test_a_mend_is_confirmed_beside_the_run_without_it(tried):
+    agent = Agent()
+    result, (outcome,), _, _ = tried("suspects_in_float64", agent)
+    assert (outcome.outcome, outcome.suspects) == ("confirmed", ("fc2 / linear",))
+    assert outcome.before == pytest.approx(0.007, rel=0.5)
+    assert outcome.removed == outcome.removed_at_end == 1.0
+    assert result.note == "confirmed: with linear in float64, all of the error is gone"
+    (request,) = agent.requests
+    assert [arm["name"] for arm in request["arms"]] == ["unchanged", "arm0"]
+    assert request["action"] == "whatif"
+    assert request["capture"]["scope"] == ["fc2"]
+    assert not request["determinism"]["repeat"]
+
+
+def test_a_change_that_does_not_help_is_refuted(tried):
+    _, (outcome,), _, _ = tried("contiguous_inputs", Agent())
+    assert (outcome.outcome, outcome.removed) == ("refuted", 0.0)
+
+
+def test_an_arm_that_did_not_run_says_why(tried):
+    result, (outcome,), _, _ = tried("written_out", Agent())
+    assert (outcome.outcome, outcome.problem) == ("did not run", "no definition")
+    assert not result.damaged
+
+
+def test_arguments_that_do_not_differ_start_no_agent_for_them(tried):
+    agent = Agent()
+    _, (outcome,), _, _ = tried("reference_arguments", agent)
+    assert outcome.problem == "none of its arguments differs from the reference's"
+    assert [arm["name"] for arm in agent.requests[0]["arms"]] == ["unchanged"]
+
+
+def test_a_rule_without_a_finding_has_nothing_to_try(tried):
+    agent = Agent()
+    result, outcomes, _, _ = tried("PF301", agent)
+    assert (outcomes, agent.requests) == ([], [])
+    assert "no finding that PF301 confirms" in result.note
+
+
+def test_an_agent_that_ends_is_an_outcome_and_tried_again_next_time(tried):
+    result, (outcome,), _, _ = tried("suspects_in_float64", Agent(broken=True))
+    assert (outcome.outcome, outcome.problem) == ("did not run", "the agent is gone")
+    assert result.damaged
+
+
+def test_what_was_measured_before_a_kill_is_not_run_again(tried):
+    tried("suspects_in_float64", Agent())
+    agent = Agent()
+    _, (outcome,), _, _ = tried("suspects_in_float64", agent)
+    assert outcome.outcome == "confirmed"
+    assert agent.requests == []
+
+
+def test_the_cheapest_parts_are_found_and_timed(tried):
+    agent = Agent()
+    _, (outcome,), _, _ = tried("cheapest", agent)
+    assert (outcome.outcome, outcome.suspects, outcome.price) == ("confirmed", ("fc2 / linear",), 1.5)
+    assert outcome.title == "fc2 / linear in float64"
+    assert agent.requests[-1]["rounds"] == 3
+    assert agent.requests[0]["capture"]["scope"] == ["*"]
+
+
+def test_the_report_has_outcomes_and_no_path_of_this_machine(tried, tmp_path):
+    _, _, folders, job = tried("suspects_in_float64", Agent())
+    folder = tmp_path / "shown"
+    folder.mkdir()
+    report.stage(escalating=False, second_pass=False, evaluates=False).make(job, folder, folders)
+    (outcome,) = json.loads((folder / "public" / "result.json").read_text())["whatifs"]
+    assert (outcome["name"], outcome["removed"]) == ("suspects_in_float64", 1)
+    assert "linear in float64" in (folder / "public" / "report.md").read_text()
+    assert "What if" in next((folder / "public").glob("*.html")).read_text()
+
+
+def test_each_word_is_a_stage_of_its_own_before_the_report(pair, job_of):
+    config = replace(job_of(pair()).config, whatif=("PF214", "top"))
+    runs_here = replace(config, target=replace(config.target, dump=""))
+    stages = {stage.name: stage for stage in registry.instances(runs_here)}
+    assert list(stages)[-3:] == ["whatif.PF214", "whatif.top", "report"]
+    assert {"whatif.PF214", "whatif.top"} <= set(stages["report"].needs)
+    assert stages["whatif.top"].kind == "whatif"
+    elsewhere = replace(runs_here, sides=("reference",))
+    for without in (config, elsewhere, replace(runs_here, stages=("dump",))):
+        assert not any(stage.kind == "whatif" for stage in registry.instances(without))
