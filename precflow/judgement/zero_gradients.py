@@ -3,13 +3,14 @@
 Softmax does not change when a constant is added to all scores of a row, so the exact gradient of the bias of an attention's
 keys is zero. What a device computes is the rounding that is left of a sum that cancels, and two correct devices differ there
 by 100 %. Such a gradient can be recognised by its norm, which is below the rounding of the other gradients of its module: at
-most 0.4 epsilon of the weight's for keys, but 3.7 epsilon (bfloat16) to a million epsilon (float32) for every other bias of a
-text encoder of six layers.
+most 0.4 epsilon of the weight's for keys (some more on a chip that adds up in long strands), but 3.7 epsilon (bfloat16) to a
+million epsilon (float32) for every other bias of a text encoder of six layers.
 
 Why this cannot hide a fault: a bias and a weight are sums over the same arriving gradients, the weight's times the inputs. So
-in float32 and float64 a bias is that small only if its sum cancels, otherwise rows of inputs would need a norm of four
-millions. Such a record is blind if it is so small on *both* sides; if only one side is, the other has a gradient that this one
-lacks, and the record fails. In low precision inputs with a norm of 64 are enough, and those are common: there the record
+in float32 and float64 a bias is that small only if its sum cancels, otherwise rows of inputs would need a norm of hundreds of
+thousands. Such a record is blind if it is so small on *both* sides; if only one side is, the other has a gradient that this one
+lacks, and the record fails. In low precision inputs with a norm of 64 are enough, and those are common: there it is blind only
+if the largest gradient of its module passes, so that the same arrivals are known to be right. If that fails too, the record
 fails, and its reason and a warning say that it may be zero but for rounding.
 
 The same holds for an optimizer's state that is made of such gradients. The weight behind them is blind with it: Adam divides by
@@ -19,8 +20,9 @@ the gradient's own size, so it makes whole steps of noise.
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from precflow.agent.contract import GRADIENT, OPTIMIZER
@@ -29,7 +31,8 @@ from precflow.dumps.dtypes import coarsest, float_facts
 from precflow.judgement.decision import Decision, ZeroGradient, find_class_failures
 from precflow.metrics import find_metric
 
-_EPSILONS = 2.0  # of the largest gradient of the module: half of it for each side
+_EPSILONS = 2.0  # of the largest gradient of the module, in low precision: half of it for each side
+_FINE_EPSILONS = 32.0  # of the same in float32 and float64, where nothing but a sum that cancels comes near
 _FINE_DIGITS = 24  # float32 and float64
 _NORMS = "both sides are below the rounding of its module's largest gradient ({:.2g}, {:.2g} against {:.2g} times {:.2g})"
 _EXAMPLE = "zero but for rounding, as the bias of an attention's keys is"
@@ -48,7 +51,12 @@ ParameterKey = tuple[str, str, str]
 def mark_zero_gradients(measures: Sequence[Measure], decisions: Sequence[Decision]) -> list[Decision]:
     """Return the decisions with failing gradients that are zero but for rounding blind, and those that may be marked."""
     largest = _find_largest_norms(measures)
-    marked = [_mark(measure, decision, largest) for measure, decision in zip(measures, decisions, strict=True)]
+    passing = {
+        _gradient_group(measure)
+        for measure, decision in zip(measures, decisions, strict=True)
+        if _is_of_gradients(measure) and not decision.failed and _has_largest_norm(measure, largest)
+    }
+    marked = [_mark(measure, decision, largest, passing) for measure, decision in zip(measures, decisions, strict=True)]
     noisy, failing = set[ParameterKey](), set[ParameterKey]()
     for measure, decision in zip(measures, marked, strict=True):
         if decision.zero_gradient is ZeroGradient.CERTAIN:
@@ -65,7 +73,9 @@ def mark_zero_gradients(measures: Sequence[Measure], decisions: Sequence[Decisio
     return marked
 
 
-def _mark(measure: Measure, decision: Decision, largest: Mapping[GradientGroup, float]) -> Decision:
+def _mark(
+    measure: Measure, decision: Decision, largest: Mapping[GradientGroup, float], passing: Collection[GradientGroup]
+) -> Decision:
     """Mark one gradient; one that fails a limit in the tensor's own unit stays as it is."""
     norms = _bound_norms(measure) if _is_of_gradients(measure) and _fails_relatively(decision) else None
     dtype = coarsest([measure.reference_dtype, measure.target_dtype])
@@ -73,10 +83,11 @@ def _mark(measure: Measure, decision: Decision, largest: Mapping[GradientGroup, 
     if norms is None or not dtype or find_class_failures(measure):
         return decision
     digits = float_facts(dtype).digits
-    epsilon, norm = _EPSILONS * 2.0 ** (1 - digits), largest.get(_gradient_group(measure), 0.0)
+    is_fine = digits >= _FINE_DIGITS
+    epsilon, norm = (_FINE_EPSILONS if is_fine else _EPSILONS) * 2.0 ** (1 - digits), largest.get(_gradient_group(measure), 0.0)
     if max(norms) > epsilon * norm:  # on one side at least there is a gradient
         return decision
-    kind = ZeroGradient.POSSIBLE if digits < _FINE_DIGITS else ZeroGradient.CERTAIN
+    kind = ZeroGradient.CERTAIN if is_fine or _gradient_group(measure) in passing else ZeroGradient.POSSIBLE
     return _with_cause(decision, kind, _NORMS.format(*norms, epsilon, norm))
 
 
@@ -89,15 +100,34 @@ def _with_cause(decision: Decision, kind: ZeroGradient, norms: str = "") -> Deci
 
 
 def _find_largest_norms(measures: Sequence[Measure]) -> Mapping[GradientGroup, float]:
-    """Return the largest norm of a gradient in each group, counting for each the least that both sides have."""
+    """Return the largest norm of a gradient in each group, counting for each the least that both sides have.
+
+    Nothing is known of the norm of a gradient that is equal bit for bit, because nothing was measured of it. Its group then has
+    at least the median of the other groups of the same step.
+    """
     largest: dict[GradientGroup, float] = defaultdict(float)
+    equal: set[GradientGroup] = set()
     for measure in measures:
-        if _is_of_gradients(measure) and (norms := _bound_norms(measure)):
+        if not _is_of_gradients(measure):
+            continue
+        group = _gradient_group(measure)
+        if measure.equal:
+            equal.add(group)
+        elif norms := _bound_norms(measure):
             reference, most = norms
-            group = _gradient_group(measure)
             # The target has at least |y| - |d| = 2 |y| - (|y| + |d|).
             largest[group] = max(largest[group], 2 * reference - most)
+    for group in equal:
+        others = [norm for other, norm in largest.items() if other[1:] == group[1:] and other[0] != group[0] and norm > 0]
+        if others:
+            largest[group] = max(largest[group], statistics.median(others))
     return largest
+
+
+def _has_largest_norm(measure: Measure, largest: Mapping[GradientGroup, float]) -> bool:
+    """Tell whether the other gradients of the group are measured by this one."""
+    norms = _bound_norms(measure)
+    return measure.equal or (norms is not None and 2 * norms[0] - norms[1] == largest[_gradient_group(measure)])
 
 
 def _bound_norms(measure: Measure) -> tuple[float, float] | None:

@@ -1,6 +1,7 @@
 """Gradients that are nothing but rounding are blind, those that may be are told, and nothing else changes."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -51,9 +52,27 @@ def test_noise_beside_a_weight_is_blind(gradient, run):
     assert verdict.standards == {"default": True}
 
 
+def test_beside_a_weight_that_is_equal_the_gradients_of_other_modules_say_what_is_small(gradient, run):
+    whole = weight(1)[0]
+    equal = replace(gradient("weight", whole, whole), equal=True)
+    others = [gradient("weight", *weight(), module=f"layers.{number}.mlp") for number in range(1, 4)]
+    assert [one.status for one in run([equal, gradient("bias", *noise(1e-10)), *others])[0]][1] == "blind"
+    assert [one.status for one in run([equal, gradient("bias", *noise(1e-3)), *others])[0]][1] == "fail"
+    assert [one.status for one in run([equal, gradient("bias", *noise(1e-10))])[0]][1] == "fail"  # nothing to measure it by
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_in_low_precision_it_fails_and_is_told(gradient, run, dtype):
+def test_in_low_precision_it_is_blind_beside_a_gradient_that_passes(gradient, run, dtype):
     records = [gradient("weight", *weight(), dtype=dtype), gradient("bias", *noise(1e-5), dtype=dtype)]
+    judged, verdict = run(records, dtypes=(dtype, dtype))
+    assert [one.status for one in judged] == ["pass", "blind"]
+    assert IS in judged[1].reason
+    assert verdict.verdict == "aligned"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_in_low_precision_it_fails_and_is_told_beside_a_gradient_that_fails(gradient, run, dtype):
+    records = [gradient("weight", *weight(1.1), dtype=dtype), gradient("bias", *noise(1e-5), dtype=dtype)]
     judged, verdict = run(records, dtypes=(dtype, dtype))
     assert judged[1].status == "fail"
     assert "relative_l2" in judged[1].reason
