@@ -21,6 +21,7 @@ from precflow.comparison.pairing import Pair, describe_pair, find_calls, pair_re
 from precflow.comparison.reading import PairResult, Reading, ReadOptions
 from precflow.comparison.user_metrics import MetricMakers
 from precflow.dumps.garbage import collector_off, freezing_allowed
+from precflow.dumps.paired import list_ruled
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Record
 
@@ -57,10 +58,11 @@ def compare(  # noqa: PLR0913  each is needed, and named at the call
         Measures in the reference's order, then records that only the target has.
     """
     calls = find_calls(reference, target)
+    rules = {**list_ruled(reference), **list_ruled(target)}
     known = constants or common_constants(reference, target)
     with collector_off():  # it would walk over all records again and again
         pairs = pair_records(_list_outputs(reference), _list_outputs(target))
-        measures = [describe_pair(joined, calls) for joined in pairs]
+        measures = [describe_pair(joined, calls, rules) for joined in pairs]
     readings: dict[Contents, Reading] = {}
     waiting: dict[int, Contents] = {}
     for number, (measure, joined) in enumerate(zip(measures, pairs, strict=True)):

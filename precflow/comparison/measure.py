@@ -47,6 +47,8 @@ class Measure:
         site: Where the call stands in the source, reference's.
         target_site: The same on the target.
         arguments: Non-tensor arguments that differ: name -> (reference, target).
+        pairing: How the pair was made: ``name``, ``sequence`` (in order, where a side has several records of the name), or the
+            rule, as ``pairing.rules[0]``; ``""`` without a partner.
     """
 
     record: str
@@ -76,6 +78,7 @@ class Measure:
     site: str = ""
     target_site: str = ""
     arguments: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    pairing: str = ""
 
     @property
     def ordinary_elements(self) -> int:

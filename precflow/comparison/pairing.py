@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from precflow.agent.contract import Identity
 from precflow.comparison.measure import Measure
 from precflow.dumps.dtypes import is_floating
+from precflow.dumps.paired import NAME, SEQUENCE
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
 
@@ -33,10 +35,17 @@ CallsOfRecords = Mapping[int, Call]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A record of each side; ``None`` where a side has no such record, never on both."""
+    """A record of each side; ``None`` where a side has no such record, never on both.
+
+    Attributes:
+        reference: The reference's.
+        target: The target's.
+        in_order: A side has several records of this name, which were joined in their order.
+    """
 
     reference: Record | None
     target: Record | None
+    in_order: bool = False
 
 
 def pair_records(reference: Iterable[Record], target: Iterable[Record]) -> list[Pair]:
@@ -55,10 +64,11 @@ def pair_records(reference: Iterable[Record], target: Iterable[Record]) -> list[
     targets = list(target)
     for record in targets:
         waiting[record.identity].append(record)
+    several = {identity for identity, partners in waiting.items() if len(partners) > 1}
     pairs = []
     for record in reference:
         partners = waiting.get(record.identity)
-        pairs.append(Pair(record, partners.popleft() if partners else None))
+        pairs.append(Pair(record, partners.popleft() if partners else None, bool(several) and record.identity in several))
     alone = {id(record) for partners in waiting.values() for record in partners}
     return pairs + [Pair(None, record) for record in targets if id(record) in alone]
 
@@ -68,11 +78,19 @@ def find_calls(*dumps: Dump) -> CallsOfRecords:
     return {id(record): call for dump in dumps for call in dump.calls() for record in call.outputs}
 
 
-def describe_pair(joined: Pair, owners: CallsOfRecords) -> Measure:
-    """Return the measure of a pair, still without numbers; for an unpaired record this is all of it."""
+def describe_pair(joined: Pair, owners: CallsOfRecords, rules: Mapping[Identity, str] = MappingProxyType({})) -> Measure:
+    """Return the measure of a pair, still without numbers; for an unpaired record this is all of it.
+
+    Args:
+        joined: The pair.
+        owners: The calls of both records.
+        rules: Identity -> the pairing rule that gave a record its name or its tensor.
+    """
     left, right = joined.reference, joined.target
     if left is not None and right is not None:
-        return _describe_paired(left, right, owners[id(left)], owners[id(right)])
+        how = rules.get(left.identity, "") if rules else ""
+        how = how or (SEQUENCE if joined.in_order else NAME)
+        return replace(_describe_paired(left, right, owners[id(left)], owners[id(right)]), pairing=how)
     if left is not None:
         call = owners[id(left)]
         return _describe_unpaired(

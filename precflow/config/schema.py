@@ -305,6 +305,43 @@ class Accepted(Limits):
 
 
 @dataclass(frozen=True)
+class PairingRule:
+    """What the target names or cuts differently; the first rule that matches a call of the target counts (docs/pairing.md)."""
+
+    reference: tuple[str, ...] = key(
+        (), "Names on the reference: a module, or `module / operator`; `*` is any text. Needed.", '["*.q_proj", "*.k_proj"]'
+    )
+    target: tuple[str, ...] = key(
+        (), "The same on the target, with as many `*`, which stand for the same texts. Needed.", '["*.qk_proj"]'
+    )
+    phase: str = key(
+        "", 'Only records of this phase; "" is every one, and the forward for a rule that changes tensors.', "gradient"
+    )
+    index: str = key("", 'Only this output of the call; "" is every one.', '"0"')
+    axis: int = key(-1, "Axis that is cut where one side has several names, and joined along.", "0")
+    sizes: tuple[int, ...] = key((), "Sizes of the parts along that axis; none is equal parts.", "[64, 16, 16]")
+    groups: int = key(1, "The axis holds this many groups, each with all parts in order: a fused QKV by heads.", "8")
+    permute: tuple[int, ...] = key((), "Order of the target's axes that makes it the reference's.", "[0, 2, 1, 3]")
+    slices: str = key("", "The part of the target's tensor that the reference has, as an index.", '"[:, :77]"')
+    reference_slices: str = key("", "The part of the reference's tensor that the target has.", '"[:, :77]"')
+    pad: float | None = key(
+        None, "Fill the target's tensor up to the reference's shape, at the end of each axis, with this number.", "0.0"
+    )
+    because: str = key("", "Why, for the reader.", "fused QKV")
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Which records of the two sides are compared, where their names or shapes differ by design."""
+
+    rules: tuple[PairingRule, ...] = key(
+        (),
+        "Renames and changes of the target's records. A call that no rule matches is paired by its name.",
+        '[{reference: ["*.q", "*.k", "*.v"], target: ["*.qkv"]}]',
+    )
+
+
+@dataclass(frozen=True)
 class Coverage:
     """How much must have been compared for a verdict."""
 
@@ -392,6 +429,7 @@ class RunConfig:
         "Known differences, counted and shown and not failed until their last day. One that matches nothing is a finding.",
         '[{match: "embedding", relative_l2: 2%, because: other order of sums, until: "2027-03-31"}]',
     )
+    pairing: Pairing = field(default_factory=Pairing)
     coverage: Coverage = field(default_factory=Coverage)
     stages: tuple[str, ...] = key((), "Stages that run; none is every stage that the recipe needs.", "[environment, dump]")
     whatif: tuple[str, ...] = key(

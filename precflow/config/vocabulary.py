@@ -47,6 +47,7 @@ WORDS = {
     "CaptureRule.phase": PHASES,
     "CaptureRule.detail": ("", *DETAILS, NONE),
     "ToleranceRule.phase": ("", *PHASES),
+    "PairingRule.phase": ("", *PHASES),
     "Accepted.phase": ("", *PHASES),
     "Report.formats": ("html", "markdown", "json", "junit"),
     "Executor.name": ("local", "dask"),

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from precflow.comparison.measure import Measure
-from precflow.config.schema import RunConfig, ToleranceRule
+from precflow.config.schema import PairingRule, RunConfig, ToleranceRule
 from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
 from precflow.judgement.coverage import (
@@ -128,6 +128,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         *(_describe_missing_floors(rows, floors, measuring[0], without_floors) if measuring else ()),
         *_describe_near_ties(rows),
         *_describe_idle_rules(measures, config.tolerance.rules),
+        *_describe_idle_pairings(measures, config.pairing.rules),
         *blind_phases,
         *_describe_zero_gradients(decisions),
         *describe_partly_judged(measures, judged),
@@ -302,6 +303,16 @@ def _describe_missing_floors(rows: Rows, floors: Mapping[str, Floor], standard: 
         return [f"no noise floor{f': {why}' * bool(why)}; the fixed limits of {standard} apply"]
     first = f"first {lacking[0].name}"
     return [f"{records_in_words(len(lacking))} without a noise floor, {first}: the fixed limits of {standard} apply"]
+
+
+def _describe_idle_pairings(measures: Sequence[Measure], rules: Sequence[PairingRule]) -> list[str]:
+    """Warn of pairing rules by which no record found a partner."""
+    used = {measure.pairing for measure in measures}
+    return [
+        f"pairing.rules[{number}], {', '.join(rule.target)} on the target, pairs no record"
+        for number, rule in enumerate(rules)
+        if measures and f"pairing.rules[{number}]" not in used
+    ]
 
 
 def _describe_zero_gradients(decisions: Sequence[Decision]) -> list[str]:

@@ -16,7 +16,7 @@ from precflow.stages.artifacts import read_lines, write_lines
 from precflow.stages.compare import read_measures
 from precflow.stages.determinism import read_reproduction
 from precflow.stages.job import Job, Stage, StageResult
-from precflow.stages.passes import latest, newest, open_evidence, second
+from precflow.stages.passes import latest, newest, open_both, second
 from precflow.stages.region import NAME, read_scope
 
 FINDINGS_FILE = "findings.jsonl"
@@ -61,8 +61,7 @@ def collect_evidence(job: Job, needs: Mapping[str, Path]) -> dict[str, Any]:
     reproduction = read_reproduction(latest(needs, "determinism"))
     judged, _, region = introduced.read_conclusion(needs)
     return collect(
-        open_evidence(needs, "reference"),
-        open_evidence(needs, "target"),
+        *open_both(needs, job),
         region=region,
         measures=read_measures(latest(needs, "compare")),
         judged=judged,

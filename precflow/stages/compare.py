@@ -10,12 +10,14 @@ from typing import Any
 
 from precflow.agent.contract import FILLS
 from precflow.comparison.compare import compare
-from precflow.comparison.executors.choose import choose
+from precflow.comparison.executors.choose import Executor, choose
+from precflow.comparison.executors.threads import Threads
 from precflow.comparison.fused.summary import SUMMARY_VERSION
 from precflow.comparison.measure import Measure, mark_altered_unreadable, merge_passes
 from precflow.comparison.user_metrics import DeclaredMetrics
 from precflow.config.schema import plain
 from precflow.config.trust import TARGET
+from precflow.dumps.paired import changes_tensors, see_through_rules
 from precflow.stages import code_digests
 from precflow.stages.artifacts import read_lines, read_once, write_lines
 from precflow.stages.determinism import read_reproduction
@@ -40,11 +42,12 @@ def _declare(job: Job) -> Mapping[str, Any]:
     metrics = plain(job.config.metrics)
     packages = {str(declared[TARGET]).partition(".")[0] for declared in metrics.values()}
     code = code_digests.digest_packages(packages, job.import_paths, _locate_installed(packages))
-    fills = plain(job.config.tolerance.fills)
+    fills, pairing = plain(job.config.tolerance.fills), plain(job.config.pairing)
     # What a recipe does not set stays out, so that the key of a recipe without own metrics or fills is not changed by them.
     return {
         "summary": SUMMARY_VERSION,
         **({"fills": fills} if fills else {}),
+        **({"pairing": pairing} if job.config.pairing.rules else {}),
         **({"metrics": metrics, "code": code} if metrics else {}),
     }
 
@@ -76,8 +79,9 @@ def _has_unreadable(measures: Iterable[Measure]) -> bool:
 def _compare(job: Job, folder: Path, sides: Sequence[Path]) -> list[Measure]:
     """Compare two dumps. Batches that a killed run has finished are in the folder already and are not compared again."""
     declared = DeclaredMetrics(plain(job.config.metrics), job.trusted, job.import_paths)
-    reference, target = map(open_dump, sides)
-    executor = choose(job.config.executor, declared)
+    rules = job.config.pairing.rules
+    reference, target = see_through_rules(open_dump(sides[0]), open_dump(sides[1]), rules)
+    executor = choose_executor(job, declared)
     measures = compare(
         reference,
         target,
@@ -88,6 +92,15 @@ def _compare(job: Job, folder: Path, sides: Sequence[Path]) -> list[Measure]:
     )
     shutil.rmtree(folder / _BATCHES, ignore_errors=True)
     return mark_altered_unreadable(measures, reference, target)
+
+
+def choose_executor(job: Job, declared: DeclaredMetrics) -> Executor:
+    """Return who reads the tensors: threads of this process, wherever a pairing rule changes tensors.
+
+    Workers on other machines open the dumps by their paths, and know nothing of tensors that a rule makes.
+    """
+    is_local = any(changes_tensors(rule) or rule.reference_slices for rule in job.config.pairing.rules)
+    return Threads(job.config.executor.threads) if is_local else choose(job.config.executor, declared)
 
 
 def _make_second(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:

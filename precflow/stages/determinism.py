@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import ROOT_MODULE
+from precflow.config.schema import plain
 from precflow.dumps.header import describe_comparison
+from precflow.dumps.paired import see_through_rules
 from precflow.dumps.reader import Dump
 from precflow.dumps.two_passes import count_unknown, find_unrepeated
 from precflow.environment.reproduction import describe_copy, find_blockers
@@ -48,7 +50,8 @@ def read_reproduction(folder: Path) -> Reproduction:
 
 
 def _declare(job: Job) -> Mapping[str, Any]:
-    return {"same": list(job.config.environment.same)}
+    pairing = {"pairing": plain(job.config.pairing)} if job.config.pairing.rules else {}
+    return {"same": list(job.config.environment.same), **pairing}
 
 
 def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproduction:
@@ -73,7 +76,8 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     same = job.config.environment.same
-    reference, target = open_dump(needs["dump.reference"]), open_dump(needs["dump.target"])
+    dumps = [open_dump(needs[f"dump.{side}"]) for side in ("reference", "target")]
+    reference, target = see_through_rules(dumps[0], dumps[1], job.config.pairing.rules)
     seen = reproduce(reference, target, same)
     # A dump that the user gives may be of either side: the recipe says which one it stands for here.
     strange = [

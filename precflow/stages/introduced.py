@@ -27,7 +27,7 @@ from precflow.stages.artifacts import read_json_lines, read_lines, write_lines, 
 from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.judge import JUDGED_FILE, VERDICT_FILE, read_judged, read_verdict
 from precflow.stages.localize import REGION_FILE, read_region
-from precflow.stages.passes import latest, newest, open_evidence
+from precflow.stages.passes import latest, newest, open_both
 
 NAME = "introduced"
 FOUND_FILE = "introduced.jsonl"
@@ -61,7 +61,7 @@ def _declare(job: Job) -> Mapping[str, Any]:
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     judge = latest(needs, "judge")
     judged, verdict, region = read_judged(judge), read_verdict(judge), read_region(latest(needs, "localize"))
-    reference, target = (open_evidence(needs, side) for side in ("reference", "target"))
+    reference, target = open_both(needs, job)
     found, final = evaluate_and_attribute(
         reference, target, judged, verdict, region, folder=folder, evaluate=functools.partial(_ask_agent, job)
     )

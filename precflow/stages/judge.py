@@ -25,7 +25,7 @@ from precflow.stages.compare import read_measures
 from precflow.stages.determinism import read_reproduction
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Stage, StageResult
-from precflow.stages.passes import latest, newest, open_evidence, second
+from precflow.stages.passes import latest, newest, open_both, second
 
 JUDGED_FILE = "judged.jsonl"
 VERDICT_FILE = "verdict.json"
@@ -94,7 +94,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     reproduction = read_reproduction(latest(needs, "determinism"))
     measures = read_measures(latest(needs, "compare"))
     dtypes = find_dtypes(open_dump(needs["dump.reference"]), open_dump(needs["dump.target"]), measures)
-    evidence = open_evidence(needs, "reference"), open_evidence(needs, "target")
+    evidence = open_both(needs, job)
     floors = noise.read_floors(needs[noise.NAME]) if noise.NAME in needs else {}
     folders = job.team.get("standard", ())
     inputs = make_input_judge(

@@ -13,7 +13,7 @@ from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.compare import read_measures
 from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.judge import find_dtypes, read_judged
-from precflow.stages.passes import latest, newest, open_evidence, second
+from precflow.stages.passes import latest, newest, open_both, second
 
 REGION_FILE = "region.json"
 
@@ -29,7 +29,7 @@ def _declare(job: Job) -> Mapping[str, Any]:
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
-    reference, target = (open_evidence(needs, side) for side in ("reference", "target"))
+    reference, target = open_both(needs, job)
     measures = read_measures(latest(needs, "compare"))
     dtypes = find_dtypes(reference, target, measures)
     inputs = make_input_judge(

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from precflow.dumps.paired import see_through_rules
 from precflow.dumps.reader import Dump
 from precflow.dumps.two_passes import TwoPasses
 from precflow.stages.dump import open_dump
+from precflow.stages.job import Job
 
 MARK = "@2"
 
@@ -36,6 +38,14 @@ def newest(needs: Sequence[str], *, second_pass: bool) -> tuple[str, ...]:
 def latest(needs: Mapping[str, Path], name: str) -> Path:
     """Return the folder of an instance: that of the second pass if there is one, else that of the first."""
     return needs.get(second(name)) or needs[name]
+
+
+def open_both(needs: Mapping[str, Path], job: Job) -> tuple[Dump | TwoPasses, Dump | TwoPasses]:
+    """Return all evidence of reference and target, seen through the pairing rules of the recipe."""
+    if not job.config.pairing.rules:
+        return open_evidence(needs, "reference"), open_evidence(needs, "target")
+    sides = [open_dump(needs[f"dump.{side}"]) for side in ("reference", "target")]
+    return see_through_rules(sides[0], sides[1], job.config.pairing.rules)
 
 
 def open_evidence(needs: Mapping[str, Path], side: str) -> Dump | TwoPasses:

@@ -11,6 +11,7 @@ from precflow import keys, resources
 from precflow.config.schema import plain
 from precflow.diagnosis.findings import Finding
 from precflow.diagnosis.whatif import apply_outcomes, find_confirming
+from precflow.dumps.paired import see_through_rules
 from precflow.report.formats import write
 from precflow.report.highlights import keep_most_important
 from precflow.report.model import ReportModel, StageView
@@ -21,7 +22,7 @@ from precflow.stages.commands import change_command, describe_change
 from precflow.stages.compare import read_measures
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Stage, StageResult
-from precflow.stages.passes import latest, newest, open_evidence, second
+from precflow.stages.passes import latest, newest, open_both, second
 from precflow.stages.region import NAME, read_scope
 from precflow.stages.report_model import build_model
 
@@ -63,8 +64,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     outcomes = whatif.read_outcomes(needs)
     findings = apply_outcomes(read_findings(needs["advise"]), outcomes)
     model = build_model(
-        open_dump(needs["dump.reference"]),
-        open_dump(needs["dump.target"]),
+        *see_through_rules(open_dump(needs["dump.reference"]), open_dump(needs["dump.target"]), job.config.pairing.rules),
         measures=read_measures(latest(needs, "compare")),
         judged=judged,
         verdict=verdict,
@@ -79,7 +79,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         run=job.run,
         stages=[StageView(name=name, state=state, seconds=seconds, note=note) for name, state, seconds, note in job.stages],
         recipe_yaml=_hide_home(job.yaml),
-        detailed=(open_evidence(needs, "reference"), open_evidence(needs, "target")),
+        detailed=open_both(needs, job),
     )
     # Roles are in the rows already, and would be in the file once more for each of 200 000 records.
     write_value(folder / MODEL_FILE, keep_most_important(replace(model, region=replace(model.region, roles=None)), ROWS_KEPT))

@@ -18,7 +18,6 @@ from precflow import keys, resources
 from precflow.agent.contract import FILLS, FORWARD, LEFT_OUT, ROOT_MODULE, UNCHANGED, WHATIF_FILE, module_text, parse_identity
 from precflow.agent.selection import literal_pattern
 from precflow.comparison.compare import compare
-from precflow.comparison.executors.choose import choose
 from precflow.comparison.measure import Measure
 from precflow.comparison.user_metrics import DeclaredMetrics
 from precflow.config.schema import RunConfig, plain
@@ -40,6 +39,7 @@ from precflow.diagnosis.whatif import (
     narrow,
 )
 from precflow.diagnosis.whatif_files import WhatIf
+from precflow.dumps.paired import see_through_rules
 from precflow.dumps.reader import Dump
 from precflow.dumps.requests import dump_request
 from precflow.errors import SideError
@@ -47,7 +47,7 @@ from precflow.judgement.judge import judge
 from precflow.stages import introduced, noise
 from precflow.stages.advise import collect_evidence, read_findings
 from precflow.stages.artifacts import read_lines, read_plain, read_value, write_lines, write_value
-from precflow.stages.compare import read_measures
+from precflow.stages.compare import choose_executor, read_measures
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Stage, StageResult, ask_agent
 from precflow.stages.judge import find_dtypes
@@ -210,8 +210,11 @@ class _Runs:
         """Compare the dump of an arm with the reference, and judge it by the limits of the run."""
         if facts["problem"]:
             return ArmRun(problem=str(facts["problem"]))
-        job, reference, target = self.job, open_dump(self.needs["dump.reference"]), Dump.open(folder)
-        executor = choose(job.config.executor, DeclaredMetrics({}, job.trusted, job.import_paths))
+        job = self.job
+        reference, target = see_through_rules(
+            open_dump(self.needs["dump.reference"]), Dump.open(folder), job.config.pairing.rules
+        )
+        executor = choose_executor(job, DeclaredMetrics({}, job.trusted, job.import_paths))
         measures = compare(reference, target, executor=executor, constants=(*FILLS, *job.config.tolerance.fills))
         if not everything:
             wanted = {*(one.record for one in self.suspects), *self.ends}

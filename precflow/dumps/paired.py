@@ -1,0 +1,474 @@
+"""A dump seen through the pairing rules of a recipe, so that two implementations of one model have records of the same names.
+
+Records of two sides are paired by name (:mod:`precflow.comparison.pairing`). Where the sides name or cut their tensors
+differently, the rules of the section ``pairing`` say how the target's become the reference's. For example, a projection that
+the target computes as one product, and the reference as three::
+
+    pairing:
+      rules:
+        - {reference: ["*.q_proj", "*.k_proj", "*.v_proj"], target: ["*.qkv_proj"], axis: -1}
+
+The target's call ``layers.0.qkv_proj / linear`` then becomes three calls, whose outputs are parts of the recorded one. They are
+computed when somebody asks for them; the dump itself is not changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from precflow import keys
+from precflow.agent.contract import FORWARD, OUTSIDE, ROOT_MODULE, Identity, module_text
+from precflow.agent.sampling import parse_slices
+from precflow.config.schema import PairingRule
+from precflow.dumps.header import ContentEntries, ContentEntry
+from precflow.dumps.reader import Dump
+from precflow.dumps.records import Call, Record
+from precflow.dumps.shards import Location
+from precflow.errors import ConfigError
+
+NAME, SEQUENCE = "name", "sequence"
+"""How a pair was made, besides the rules: by the same name, or in order where several records of a side share a name."""
+_OPERATOR = " / "
+Captured = tuple[str, ...]
+
+
+class PairedDump(Dump):
+    """A dump whose calls have the names, and whose tensors have the parts, that the rules give them.
+
+    Args:
+        whole: The dump.
+        rules: The recipe's, in order; the first that matches a call counts.
+        side: ``reference`` or ``target``. Of the reference only parts are taken (``reference_slices``).
+        reference: The other dump; tensors are filled up to its shapes (``pad``).
+    """
+
+    def __init__(self, whole: Dump, rules: Sequence[PairingRule], side: str, reference: Dump | None = None) -> None:
+        super().__init__(whole.path, whole.header, sealed=whole.sealed)
+        self._whole = whole
+        self._rules = rules
+        self._is_target = side == "target"
+        self._reference = reference
+        self._made: dict[str, _MadeTensor] = {}  # key of a record -> how its tensor is made
+
+    @functools.cached_property
+    def pairing(self) -> Mapping[Identity, str]:
+        """Identity of an output -> the rule that gave it its name or its tensor, as ``pairing.rules[0]``."""
+        return self._paired[1]
+
+    def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
+        """Return the calls by their new names, ordered by rank, step and completion.
+
+        Raises:
+            ConfigError: A rule cannot be applied to a tensor that it matches.
+        """
+        return [call for call in self._paired[0] if step in {None, call.step} and rank in {None, call.rank}]
+
+    def tensor(self, record: Record) -> npt.NDArray[Any]:
+        """Return a record's tensor, made of the recorded ones where a rule says so.
+
+        Raises:
+            DumpError: It was not stored, or cannot be read.
+        """
+        made = self._find_made(record)
+        if made is None:
+            return super().tensor(record)
+        return made.change.apply([super(PairedDump, self).tensor(source) for source in made.sources])
+
+    def view(self, record: Record) -> npt.NDArray[Any]:
+        """Return what :meth:`tensor` returns; only the bytes of tensors that no rule changes are left unchecked."""
+        return super().view(record) if self._find_made(record) is None else self.tensor(record)
+
+    def locate(self, record: Record) -> Location | None:
+        """Return where a record's tensor lies; ``None`` for one that a rule makes."""
+        return super().locate(record) if self._find_made(record) is None else None
+
+    def check(self, record: Record, found: str | None = None) -> None:
+        """Make sure that a record's tensor is the recorded one; what a rule makes was checked by :meth:`tensor`."""
+        if self._find_made(record) is None:
+            super().check(record, found)
+
+    def _find_made(self, record: Record) -> _MadeTensor | None:
+        self.calls()  # a record may come from another object of the same dump
+        return self._made.get(record.mark)
+
+    @functools.cached_property
+    def _paired(self) -> tuple[list[Call], Mapping[Identity, str]]:
+        calls: list[Call] = []
+        pairing: dict[Identity, str] = {}
+        parts: dict[tuple[Any, ...], dict[int, Call]] = defaultdict(dict)  # of tensors that are joined
+        for call in self._whole.calls():
+            number, place, captured = self._match(call)
+            if number < 0:
+                calls.append(call)
+                continue
+            rule = self._rules[number]
+            if self._is_target and len(rule.target) > 1:
+                key = (number, captured, call.level, call.operator, call.call, call.ordinal, call.phase, call.step, call.rank)
+                together = parts[key]
+                together[place] = call
+                if len(together) < len(rule.target):
+                    continue
+                made = [self._join([together[part] for part in range(len(rule.target))], number, captured)]
+                together.clear()
+            elif self._is_target:
+                made = [self._change(call, number, captured, part) for part in range(len(rule.reference))]
+            else:
+                made = [self._take_part(call, number)]
+            calls += made
+            pairing.update({record.identity: f"pairing.rules[{number}]" for one in made for record in one.outputs})
+        calls += [call for together in parts.values() for call in together.values()]  # without the others they stay alone
+        calls.sort(key=lambda call: (call.rank, call.step, call.order))
+        return calls, pairing
+
+    def _match(self, call: Call) -> tuple[int, int, Captured]:
+        """Return the number of the first rule that matches a call, which of its patterns does, and what its stars stand for."""
+        if call.module == OUTSIDE:
+            return -1, 0, ()
+        for number, rule in enumerate(self._rules):
+            if not (self._is_target or rule.reference_slices) or call.phase not in _list_phases(rule, call.phase):
+                continue
+            for place, pattern in enumerate(rule.target if self._is_target else rule.reference):
+                captured = match_call(pattern, call)
+                if captured is not None:
+                    return number, place, captured
+        return -1, 0, ()
+
+    def _change(self, call: Call, number: int, captured: Captured, part: int) -> Call:
+        """Return a call of the target by its name on the reference; of a tensor that is cut, one part."""
+        rule = self._rules[number]
+        renamed = _rename(call, rule.reference[part], captured)
+        if not changes_tensors(rule):
+            return renamed
+        outputs = []
+        for record, source in zip(renamed.outputs, call.outputs, strict=True):
+            if rule.index not in {"", record.index}:
+                outputs.append(record)
+                continue
+            change = Change(
+                axis=rule.axis,
+                part=part if len(rule.reference) > 1 else -1,
+                parts=len(rule.reference),
+                sizes=rule.sizes,
+                groups=rule.groups,
+                permute=rule.permute,
+                slices=rule.slices,
+                padding=rule.pad,
+                padded=self._find_shape(record.identity) if rule.pad is not None else (),
+            )
+            outputs.append(self._make(record, (source,), change, number))
+        return msgspec.structs.replace(renamed, outputs=tuple(outputs))
+
+    def _join(self, calls: Sequence[Call], number: int, captured: Captured) -> Call:
+        """Return several calls of the target as the one that the reference has."""
+        rule, last = self._rules[number], max(calls, key=lambda call: call.order)
+        renamed = _rename(msgspec.structs.replace(calls[0], order=last.order), rule.reference[0], captured)
+        outputs = []
+        for place, record in enumerate(renamed.outputs):
+            sources = [call.outputs[place] for call in calls if place < len(call.outputs)]
+            if rule.index not in {"", record.index} or len(sources) < len(calls):
+                outputs.append(record)
+                continue
+            change = Change(axis=rule.axis, parts=len(calls), groups=rule.groups, permute=rule.permute, slices=rule.slices)
+            outputs.append(self._make(record, tuple(sources), change, number))
+        return msgspec.structs.replace(renamed, outputs=tuple(outputs))
+
+    def _take_part(self, call: Call, number: int) -> Call:
+        """Return a call of the reference with the part of its outputs that the target has."""
+        rule = self._rules[number]
+        change = Change(slices=rule.reference_slices)
+        outputs = [
+            self._make(record, (record,), change, number) if rule.index in {"", record.index} else record
+            for record in call.outputs
+        ]
+        return msgspec.structs.replace(call, outputs=tuple(outputs))
+
+    def _make(self, record: Record, sources: tuple[Record, ...], change: Change, number: int) -> Record:
+        """Return a record whose tensor is made of others.
+
+        Raises:
+            ConfigError: The rule does not fit their shapes.
+        """
+        shapes = [source.shape for source in sources]
+        try:
+            shape = change.find_shape(shapes)
+        except ValueError as error:
+            raise ConfigError(
+                f"pairing.rules[{number}] cannot be applied to {sources[0].text}, shape {list(shapes[0])}: {error}",
+                next_step="narrow the rule: a pattern `module / operator`, `index` for one of several outputs, or `phase`",
+            ) from error
+        text = f"{[source.key for source in sources]} {change}"
+        mark = f"made-{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
+        self._made[mark] = _MadeTensor(sources, change)
+        return msgspec.structs.replace(
+            record,
+            shape=shape,
+            content="",
+            mark=mark,
+            stored=all(source.stored and not source.part for source in sources),
+            statistics=None,
+            row_norms=None,
+        )
+
+    def _find_shape(self, identity: Identity) -> tuple[int, ...]:
+        return self._reference_shapes.get(identity, ())
+
+    @functools.cached_property
+    def _reference_shapes(self) -> Mapping[Identity, tuple[int, ...]]:
+        calls = self._reference.calls() if self._reference is not None else []
+        return {record.identity: record.shape for call in calls for record in call.outputs}
+
+
+@dataclass(frozen=True)
+class Change:
+    """How a tensor is made of recorded ones: cut or joined, then its axes reordered, then a part taken, then filled up.
+
+    Attributes:
+        axis: Axis that is cut, or joined along.
+        part: Which part is taken; -1 for all.
+        parts: How many there are.
+        sizes: Their sizes; empty for equal parts.
+        groups: The axis holds this many groups, each with all parts one after the other.
+        permute: Order of the axes; empty leaves it.
+        slices: Index of the part that is taken; ``""`` takes all.
+        padding: What fills the tensor up at the end of each axis; ``None`` does not.
+        padded: The shape that it is filled up to.
+    """
+
+    axis: int = -1
+    part: int = -1
+    parts: int = 1
+    sizes: tuple[int, ...] = ()
+    groups: int = 1
+    permute: tuple[int, ...] = ()
+    slices: str = ""
+    padding: float | None = None
+    padded: tuple[int, ...] = ()
+
+    def find_shape(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """Return the shape of the result.
+
+        Raises:
+            ValueError: The change does not fit the shapes.
+        """
+        shape = list(shapes[0])
+        if self.parts > 1 and not -len(shape) <= self.axis < len(shape):
+            raise ValueError(f"it has no axis {self.axis}")
+        if len(shapes) > 1:
+            axis = self.axis % len(shape)
+            others = {(len(one), *one[:axis], *one[axis + 1 :]) for one in shapes}
+            if len(others) > 1:
+                raise ValueError(f"the parts {', '.join(str(list(one)) for one in shapes)} do not fit together")
+            if any(one[self.axis] % self.groups for one in shapes):
+                raise ValueError(f"its axis {self.axis} holds no {self.groups} groups")
+            shape[self.axis] = sum(one[self.axis] for one in shapes)
+        elif self.part >= 0:
+            shape[self.axis] = self.groups * self._find_sizes(shape[self.axis])[self.part]
+        if self.permute and sorted(self.permute) != list(range(len(shape))):
+            raise ValueError(f"{list(self.permute)} is no order of its {len(shape)} axes")
+        shape = [shape[axis] for axis in self.permute] or shape
+        if self.slices:
+            shape = list(_find_slice_shape(shape, self.slices))
+        if self.padding is not None:
+            if len(self.padded) != len(shape) or any(one > most for one, most in zip(shape, self.padded, strict=True)):
+                raise ValueError(f"it cannot be filled up to the reference's shape, {list(self.padded)}")
+            shape = list(self.padded)
+        return tuple(shape)
+
+    def apply(self, arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """Return the tensor that is made of these."""
+        array, axis = arrays[0], self.axis % max(1, arrays[0].ndim)
+        if len(arrays) > 1:
+            grouped = [_group(one, axis, self.groups) for one in arrays]
+            array = _ungroup(np.concatenate(grouped, axis=axis + 1), axis)
+        elif self.part >= 0:
+            sizes = self._find_sizes(array.shape[axis])
+            start = sum(sizes[: self.part])
+            chosen = (*[slice(None)] * (axis + 1), slice(start, start + sizes[self.part]))
+            array = _ungroup(_group(array, axis, self.groups)[chosen], axis)
+        if self.permute:
+            array = array.transpose(self.permute)
+        if self.slices:
+            array = array[_make_index(self.slices)]
+        if self.padding is not None:
+            filled = np.full(self.padded, self.padding, dtype=array.dtype)
+            filled[tuple(slice(0, size) for size in array.shape)] = array
+            array = filled
+        return np.ascontiguousarray(array)
+
+    def _find_sizes(self, size: int) -> tuple[int, ...]:
+        """Return the sizes of the parts of one group.
+
+        Raises:
+            ValueError: They do not make up the axis.
+        """
+        each, rest = divmod(size, self.groups)
+        sizes = self.sizes or (each // self.parts,) * self.parts
+        if rest or sum(sizes) != each:
+            groups = f" in {self.groups} groups" if self.groups > 1 else ""
+            wanted = f"parts of {list(self.sizes)}" if self.sizes else f"{self.parts} equal parts"
+            raise ValueError(f"its axis {self.axis}, of size {size}, cannot be cut into {wanted}{groups}")
+        return sizes
+
+
+@dataclass(frozen=True)
+class _MadeTensor:
+    """The records that a tensor is made of, and how."""
+
+    sources: tuple[Record, ...]
+    change: Change
+
+
+def see_through_rules(reference: Dump, target: Dump, rules: Sequence[PairingRule]) -> tuple[Dump, Dump]:
+    """Return both dumps with the names and tensors that pairing rules give them; the dumps themselves without rules."""
+    if not rules:
+        return reference, target
+    seen = PairedDump(reference, rules, "reference")
+    other = PairedDump(target, rules, "target", seen)
+    weights = _rename_weights(reference.header.weights, target.header.weights, rules)
+    seen.header, other.header = replace(seen.header, weights=weights[0]), replace(other.header, weights=weights[1])
+    return seen, other
+
+
+def _rename_weights(
+    reference: ContentEntries, target: ContentEntries, rules: Sequence[PairingRule]
+) -> tuple[ContentEntries, ContentEntries]:
+    """Return the weights of both sides by the reference's names, without those of modules that a rule cuts or joins.
+
+    The contents of a fused weight and of its parts cannot be compared: only digests of whole weights are in a header.
+    """
+    if not (reference.digest and target.digest and reference.entries and target.entries):
+        return reference, target
+    here, there = dict(reference.entries), dict[str, ContentEntry]()
+    for name, entry in target.entries.items():
+        module, _, weight = name.rpartition(".")
+        for rule in rules:
+            captured = match_text(rule.target[0], module) if len(rule.target) == 1 else None
+            parts = [match_text(pattern, module) for pattern in rule.target]
+            if len(rule.reference) == 1 and captured is not None:
+                module = fill_pattern(rule.reference[0], captured)
+                name = ".".join(filter(None, (module if module != module_text(ROOT_MODULE) else "", weight)))  # noqa: PLW2901
+                there[name] = entry
+                break
+            matched = next((part for part in parts if part is not None), None)
+            if matched is not None:
+                for pattern in rule.reference:
+                    here.pop(f"{fill_pattern(pattern, matched)}.{weight}", None)
+                break
+        else:
+            there[name] = entry
+    digests = [keys.digest(sorted((name, str(entry)) for name, entry in entries.items())) for entries in (here, there)]
+    return ContentEntries(digests[0], here), ContentEntries(digests[1], there)
+
+
+def list_ruled(dump: Dump) -> Mapping[Identity, str]:
+    """Return identity of an output -> the rule that gave it its name or its tensor, for a dump that is seen through rules."""
+    return dump.pairing if isinstance(dump, PairedDump) else {}
+
+
+def changes_tensors(rule: PairingRule) -> bool:
+    """Tell whether a rule does more than rename."""
+    cut = len(rule.reference) > 1 or len(rule.target) > 1
+    return cut or bool(rule.permute or rule.slices) or rule.pad is not None
+
+
+def match_call(pattern: str, call: Call) -> Captured | None:
+    """Return what the stars of a pattern stand for in the name of a call; ``None`` if it does not match."""
+    module, _, operator = pattern.partition(_OPERATOR)
+    captured = match_text(module, call.module if call.module != ROOT_MODULE else module_text(ROOT_MODULE))
+    if captured is None or not operator:
+        return captured
+    inside = match_text(operator, call.operator)
+    return None if inside is None else (*captured, *inside)
+
+
+def match_text(pattern: str, text: str) -> Captured | None:
+    """Return what each ``*`` of a pattern stands for; ``None`` if the pattern does not match the whole text.
+
+    Each star but the last takes as little as it can. No regular expression is used, so that no pattern takes long.
+
+    >>> match_text("layers.*.attn.*", "layers.10.attn.qkv"), match_text("a.*", "b.c"), match_text("*", "x.y")
+    (('10', 'qkv'), None, ('x.y',))
+    """
+    first, *rest = pattern.split("*")
+    if not rest:
+        return () if text == pattern else None
+    if not text.startswith(first) or len(text) < len(first) + len(rest[-1]) or not text.endswith(rest[-1]):
+        return None
+    at, end, captured = len(first), len(text) - len(rest[-1]), []
+    for literal in rest[:-1]:
+        found = text.find(literal, at, end)
+        if found < 0:
+            return None
+        captured.append(text[at:found])
+        at = found + len(literal)
+    return (*captured, text[at:end])
+
+
+def fill_pattern(pattern: str, captured: Captured) -> str:
+    """Return a pattern with its stars replaced, in order.
+
+    >>> fill_pattern("layers.*.attn.*_proj", ("10", "q"))
+    'layers.10.attn.q_proj'
+    """
+    first, *rest = pattern.split("*")
+    return first + "".join(text + literal for text, literal in zip(captured, rest, strict=True))
+
+
+def _rename(call: Call, pattern: str, captured: Captured) -> Call:
+    """Return a call, with its records, by the name that a pattern gives it."""
+    module, _, operator = fill_pattern(pattern, captured).partition(_OPERATOR)
+    module = ROOT_MODULE if module == module_text(ROOT_MODULE) else module
+    operator = operator or call.operator
+
+    def rename(record: Record) -> Record:
+        weight = record.weight
+        if weight.startswith(f"{call.module}."):
+            weight = ".".join(filter(None, (module, weight[len(call.module) + 1 :])))
+        whose = record.whose._replace(module=module, operator=operator, order=call.order)
+        return msgspec.structs.replace(record, whose=whose, weight=weight)
+
+    return msgspec.structs.replace(
+        call,
+        module=module,
+        operator=operator,
+        inputs=tuple(map(rename, call.inputs)),
+        outputs=tuple(map(rename, call.outputs)),
+    )
+
+
+def _list_phases(rule: PairingRule, phase: str) -> Iterator[str]:
+    """Yield the phases of a rule; one without a phase is about all of them, or about the forward if it changes tensors."""
+    yield rule.phase or (FORWARD if changes_tensors(rule) or rule.reference_slices else phase)
+
+
+def _group(array: npt.NDArray[Any], axis: int, groups: int) -> npt.NDArray[Any]:
+    return array.reshape(*array.shape[:axis], groups, array.shape[axis] // groups, *array.shape[axis + 1 :])
+
+
+def _ungroup(array: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
+    return array.reshape(*array.shape[:axis], array.shape[axis] * array.shape[axis + 1], *array.shape[axis + 2 :])
+
+
+def _make_index(slices: str) -> tuple[Any, ...]:
+    return tuple(Ellipsis if axis == "..." else axis for axis in parse_slices(slices))
+
+
+def _find_slice_shape(shape: Sequence[int], slices: str) -> tuple[int, ...]:
+    """Return the shape of a part; nothing is allocated, because the array that is indexed has a single element in memory.
+
+    Raises:
+        ValueError: The index does not fit the shape.
+    """
+    try:
+        return tuple(np.broadcast_to(np.zeros((), np.uint8), tuple(shape))[_make_index(slices)].shape)
+    except IndexError as error:
+        raise ValueError(f"{slices} is no index of a tensor of this shape") from error
