@@ -140,9 +140,10 @@ def _list_texts(rows: Sequence[Row]) -> Mapping[str, list[str]]:
 def _describe_rare_facts(row: Row) -> dict[str, Any]:
     """Return what only few records have, and so is no column: arguments that differ, and warnings."""
     measure = row.measure
+    texts = (*wording.describe_pairing(row), *measure.warnings, *wording.describe_estimate(row))
     facts = {
         "arguments": [[*map(wording.printable, (name, *pair))] for name, pair in measure.arguments.items()],
-        "warnings": [wording.printable(warning) for warning in (*measure.warnings, *wording.describe_estimate(row))],
+        "warnings": [wording.printable(warning) for warning in texts],
     }
     return {name: value for name, value in facts.items() if value}
 

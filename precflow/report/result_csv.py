@@ -10,7 +10,7 @@ from precflow.report import highlights, wording
 from precflow.report.model import ReportModel, Row
 
 _HEAD = "record name level phase order status role metric value limit ratio standard floor".split()
-_ENDS = "equal reference_dtype target_dtype reference_shape target_shape reason".split()
+_ENDS = "equal reference_dtype target_dtype reference_shape target_shape pairing reason".split()
 _FORMULAS = ("=", "+", "-", "@")  # a spreadsheet computes a text that starts with one of these
 
 
@@ -34,7 +34,8 @@ def _list_cells(row: Row, metrics: Sequence[str]) -> list[str]:
         _format_shape(measure.reference_shape, measure.reference_dtype),
         _format_shape(measure.target_shape, measure.target_dtype),
     ]
-    ends = [str(int(measure.equal)), measure.reference_dtype, measure.target_dtype, *shapes, judged.reason or measure.reason]
+    ends = [str(int(measure.equal)), measure.reference_dtype, measure.target_dtype, *shapes]
+    ends += [measure.pairing, judged.reason or measure.reason]
     floor = "" if judged.floor is None else repr(judged.floor)
     return [*map(_escape_formula, [*names, *decided, judged.standard, floor]), *numbers, *map(_escape_formula, ends)]
 

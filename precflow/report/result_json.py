@@ -138,6 +138,7 @@ def _build_row(row: Row, columns: Sequence[str]) -> dict[str, Any]:
         "evidence": "" if measure.evidence == "tensors" else measure.evidence,
         "share": measure.share if measure.share < 1 else None,
         "range": make_strict(limits) if limits else None,
+        "pairing": "" if measure.pairing == "name" else measure.pairing,
     }
     return fields | {key: value for key, value in optional.items() if value}
 

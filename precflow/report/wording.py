@@ -217,6 +217,16 @@ def shorten(text: str, width: int) -> str:
     return text[:head] + "…" + text[len(text) - (width - 1 - head) :]
 
 
+def describe_pairing(row: Row) -> list[str]:
+    """Return how a record found its partner if not by its name, as a list of one text or none."""
+    how = row.measure.pairing
+    if how in {"", "name"}:
+        return []
+    return [
+        "paired in order: a side has several records of this name" if how == "sequence" else f"paired by {how} of the recipe"
+    ]
+
+
 def describe_estimate(row: Row) -> list[str]:
     """Return between which values the deciding metric lies if it is only estimated, as a list of one text or none."""
     limits = row.measure.ranges.get(row.judged.metric)

@@ -394,3 +394,36 @@ def test_a_store_that_the_run_would_refuse_is_refused_before_any_work(team, addr
     assert key == "store"
     assert "object stores are not available" in said
     assert "name a folder" in said
+
+
+@pytest.mark.parametrize(
+    ("rule", "key", "said"),
+    [
+        ("{target: [b]}", "pairing.rules[0].reference", "is needed"),
+        ("{reference: [a]}", "pairing.rules[0].target", "is needed"),
+        ("{reference: [a, b], target: [c, d]}", "pairing.rules[0]", "expected one name on one side"),
+        ('{reference: ["a.*"], target: [b]}', "pairing.rules[0]", "the same number of *"),
+        ('{reference: ["a / b"], target: [c]}', "pairing.rules[0]", "names a module on one side"),
+        ("{reference: [a, a], target: [b]}", "pairing.rules[0]", "the same name twice"),
+        ("{reference: [a], target: [a]}", "pairing.rules[0]", "changes nothing"),
+        ("{reference: [a, b], target: [c], sizes: [1]}", "pairing.rules[0].sizes", "has 1 sizes for 2 names"),
+        ("{reference: [a, b], target: [c], sizes: [0, 1]}", "pairing.rules[0].sizes", "above 0"),
+        ("{reference: [a, b], target: [c], groups: 0}", "pairing.rules[0].groups", "a number of groups from 1"),
+        ("{reference: [a, b], target: [c], axis: 99}", "pairing.rules[0].axis", "the number of an axis"),
+        ("{reference: [a], target: [c], axis: 0}", "pairing.rules[0]", "mean nothing"),
+        ("{reference: [a], target: [c], permute: [0, 0]}", "pairing.rules[0].permute", "names every axis once"),
+        ('{reference: [a], target: [c], slices: "x"}', "pairing.rules[0].slices", "expected an index"),
+        ('{reference: [a], target: [c], reference_slices: "x"}', "pairing.rules[0].reference_slices", "expected an index"),
+        ("{reference: [a], target: [c, d], pad: 0}", "pairing.rules[0].pad", "exclude each other"),
+        ('{reference: ["*********"], target: ["*********x"]}', "pairing.rules[0].reference", "of over 8 *"),
+        ("{reference: [a], target: [b], phase: wrong}", "pairing.rules[0].phase", "wrong"),
+    ],
+)
+def test_pairing_rules_that_can_pair_nothing_are_refused(team, rule, key, said):
+    found = dict(refused(team, f"pairing: {{rules: [{rule}]}}"))
+    assert said in found[key]
+
+
+def test_the_second_pass_knows_no_pairing_rules(team):
+    text = "capture: {detail: escalating}\npairing: {rules: [{reference: [a], target: [b]}]}"
+    assert "use capture=tensors" in dict(refused(team, text))["pairing.rules"]
