@@ -6,7 +6,7 @@ The evaluation is the work of an agent in the judge's own interpreter, on the CP
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,14 +62,14 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     judge = latest(needs, "judge")
     judged, verdict, region = read_judged(judge), read_verdict(judge), read_region(latest(needs, "localize"))
     reference, target = open_both(needs, job)
-    found, final = evaluate_and_attribute(
+    found, skipped, final = evaluate_and_attribute(
         reference, target, judged, verdict, region, folder=folder, evaluate=functools.partial(_ask_agent, job)
     )
     write_lines(folder / FOUND_FILE, found)
     write_lines(folder / JUDGED_FILE, final.judged)
     write_value(folder / VERDICT_FILE, final.verdict)
     write_value(folder / REGION_FILE, final.region)
-    return StageResult(note=_describe(found, final))
+    return StageResult(note=_describe(found, skipped, final))
 
 
 def _runs_here(side: Side) -> bool:
@@ -85,7 +85,7 @@ def evaluate_and_attribute(  # noqa: PLR0913  two dumps, what was made of them, 
     *,
     folder: Path,
     evaluate: Callable[[Path], None],
-) -> tuple[list[IntroducedError], Attribution]:
+) -> tuple[list[IntroducedError], int, Attribution]:
     """Evaluate the calls of two dumps in float64, and correct region, statuses and verdict by what is found.
 
     Args:
@@ -96,10 +96,13 @@ def evaluate_and_attribute(  # noqa: PLR0913  two dumps, what was made of them, 
         region: The region by first divergence.
         folder: Folder to work in.
         evaluate: Evaluates the ``calls.jsonl`` of a folder and leaves ``evaluated.jsonl`` in it, as the agent's action does.
+
+    Returns:
+        What was found about each output, how many could not be evaluated, and the corrected diagnosis.
     """
     unchanged = Attribution(region, judged, verdict)
     if not judged:
-        return [], unchanged
+        return [], 0, unchanged
     pairs, left_out = write_calls(folder / CALLS_FILE, reference, target, first=[one.record for one in region.suspects])
     evaluated: list[Evaluated] = []
     trouble = ""
@@ -126,7 +129,7 @@ def evaluate_and_attribute(  # noqa: PLR0913  two dumps, what was made of them, 
     )
     if trouble:
         final = replace(final, region=replace(final.region, notes=(*final.region.notes, trouble)))
-    return found, final
+    return found, sum(not one.evaluated for one in evaluated), final
 
 
 def _ask_agent(job: Job, folder: Path) -> None:
@@ -156,9 +159,10 @@ def _read(plain: Mapping[str, Any]) -> Evaluated:
         raise StoreError(f"{EVALUATED_FILE} has a line that is none of this precflow: {error}") from error
 
 
-def _describe(found: list[IntroducedError], final: Attribution) -> str:
+def _describe(found: Sequence[IntroducedError], skipped: int, final: Attribution) -> str:
     if not found:
         return "no call was evaluated: neither side kept all tensors of one"
     wrong = sum(one.is_fault for one in found)
     start = f", first {final.region.start}" if wrong and final.region.start else ""
-    return f"{len(found)} outputs evaluated in float64, {wrong} introduce{'s' * (wrong == 1)} an error{start}"
+    rest = f" ({skipped} could not be)" if skipped else ""
+    return f"{len(found)} outputs evaluated in float64{rest}, {wrong} introduce{'s' * (wrong == 1)} an error{start}"
