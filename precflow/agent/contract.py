@@ -33,6 +33,7 @@ WHATIF_FILE = "whatif.json"  # what action "whatif" writes last, beside the fold
 UNCHANGED = "unchanged"  # the arm of action "whatif" in which nothing is changed
 CALLS_FILE = "calls.jsonl"  # what actions "evaluate" and "replay" read: calls with their tensors, see ``replay/calls.py``
 EVALUATED_FILE = "evaluated.jsonl"  # what action "evaluate" writes
+REPLAYED_FILE = "replayed.jsonl"  # what action "replay" writes
 REHEARSAL_FILE = "rehearsal.json"  # what action "rehearse" writes beside the lines of its step
 
 ROOT_MODULE = ""  # the model itself

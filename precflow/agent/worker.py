@@ -48,6 +48,10 @@ def run(request: Request, events: Events) -> None:
     events.report_progress("device", "%s of %s" % (device.kind, ", ".join(request.device)))
     if request.action == "environment":
         _write_facts(request, device)
+    elif request.action == "replay":
+        from precflow.agent.replay.replay import replay
+
+        replay(request, device, where, events)
     elif request.action == "noise":
         from precflow.agent.session.noise import noise
 

@@ -20,7 +20,7 @@ import os
 import time
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -52,28 +52,45 @@ def evaluate(request: Request, events: Events) -> None:
     """
     # With one thread a sum has one order, so the numbers are the same each time; work in small blocks gains nothing from more.
     torch.set_num_threads(1)
-    source, target = (os.path.join(request.output, name) for name in (CALLS_FILE, EVALUATED_FILE))
+    files = TensorFiles()
     with events.time_part("evaluate", "computing recorded operators in float64"):
-        files, count, last = TensorFiles(), 0, time.monotonic()
-        try:
-            with open(target + ".part", "w", encoding="utf-8") as stream:
-                for call in read_calls(source):
-                    stream.writelines(json.dumps(line) + "\n" for line in evaluate_call(call, files))
-                    count += 1
-                    if time.monotonic() - last > _EVERY:
-                        events.report_progress("evaluate", "%d calls, now %s" % (count, call.call))
-                        last = time.monotonic()
-            os.replace(target + ".part", target)
-        except OSError as error:
-            raise write_error(error, request.output, 0) from error
+        count = write_results(request.output, EVALUATED_FILE, lambda call: evaluate_call(call, files), events)
     events.report_progress("evaluate", "%d calls" % count)
+
+
+def write_results(folder: str, name: str, compute: Callable[[RecordedCall], List[Line]], events: Events) -> int:
+    """Write what is computed of each call of a folder, a line for each output; return the number of calls.
+
+    Args:
+        folder: Has ``calls.jsonl``.
+        name: Of the file to write; it appears when it is complete.
+        compute: Returns the lines of a call.
+        events: Gets progress.
+
+    Raises:
+        AgentError: The calls cannot be read, or the results cannot be written.
+    """
+    count, last = 0, time.monotonic()
+    path = os.path.join(folder, name)
+    try:
+        with open(path + ".part", "w", encoding="utf-8") as stream:
+            for call in read_calls(os.path.join(folder, CALLS_FILE)):
+                stream.writelines(json.dumps(line) + "\n" for line in compute(call))
+                count += 1
+                if time.monotonic() - last > _EVERY:
+                    events.report_progress("calls", "%d calls, now %s" % (count, call.call))
+                    last = time.monotonic()
+        os.replace(path + ".part", path)
+    except OSError as error:
+        raise write_error(error, folder, 0) from error
+    return count
 
 
 def evaluate_call(call: RecordedCall, files: TensorFiles) -> List[Line]:
     """Return a line for each output of a call; never raises because of what the call is."""
     kind = operators.kind_of(call)
     try:
-        with _float64_defaults(), torch.no_grad():
+        with float64_defaults(), torch.no_grad():
             return _evaluate(call, kind, files)
     except CannotCompute as error:
         why = str(error)
@@ -81,11 +98,11 @@ def evaluate_call(call: RecordedCall, files: TensorFiles) -> List[Line]:
         why = "the memory is not enough"
     except Exception as error:  # noqa: BLE001  a call is data: whatever torch makes of it, the others are still evaluated
         why = "%s: %s" % (type(error).__name__, str(error).partition("\n")[0][:200])
-    return [_line(call, index, kind, why, {}) for index in _output_indices(call)]
+    return [_line(call, index, kind, why, {}) for index in output_indices(call)]
 
 
 @contextmanager
-def _float64_defaults() -> Iterator[None]:
+def float64_defaults() -> Iterator[None]:
     """Have new tensors in float64, and warnings of operators kept quiet, while a call is computed."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -97,7 +114,8 @@ def _float64_defaults() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _output_indices(call: RecordedCall) -> List[str]:
+def output_indices(call: RecordedCall) -> List[str]:
+    """Return the paths of a call's outputs on any side."""
     return list(dict.fromkeys(each.index for side in call.sides.values() for each in side.outputs))
 
 
@@ -105,7 +123,7 @@ def _line(call: RecordedCall, index: str, kind: str, why: str, sides: Mapping[st
     return {"call": call.call, "index": index, "kind": kind, "evaluated": not why, "why": why, "sides": dict(sides)}
 
 
-class _Side(NamedTuple):
+class SideValues(NamedTuple):
     """The tensors of one side by path, why outputs are missing, and the content ids of outputs as far as they are known."""
 
     inputs: Dict[str, torch.Tensor]
@@ -114,7 +132,12 @@ class _Side(NamedTuple):
     contents: Dict[str, str]
 
 
-def _read_side(tensors: SideTensors, files: TensorFiles) -> _Side:
+def read_side(tensors: SideTensors, files: TensorFiles) -> SideValues:
+    """Read the tensors of one side.
+
+    Raises:
+        CannotCompute: An input is not there.
+    """
     inputs: Dict[str, torch.Tensor] = {}
     for each in tensors.inputs:
         try:
@@ -128,30 +151,30 @@ def _read_side(tensors: SideTensors, files: TensorFiles) -> _Side:
             outputs[each.index] = files.read(each)
         except CannotCompute as error:  # noqa: PERF203  the others are still evaluated
             missing[each.index] = "output %s" % error
-    return _Side(inputs, outputs, missing, {each.index: each.content for each in tensors.outputs})
+    return SideValues(inputs, outputs, missing, {each.index: each.content for each in tensors.outputs})
 
 
 def _evaluate(call: RecordedCall, kind: str, files: TensorFiles) -> List[Line]:
     if kind == operators.RANDOM:
         raise CannotCompute("it draws random numbers, which were not recorded")
-    _check_size(call)
-    sides = {name: _read_side(tensors, files) for name, tensors in call.sides.items()}
+    check_size(call)
+    sides = {name: read_side(tensors, files) for name, tensors in call.sides.items()}
     order = sorted(sides, key=lambda name: name != REFERENCE)  # the reference chooses the reading
-    computation = _Computation(call, kind)
+    computation = Computation(call, kind)
     results: Dict[str, Dict[str, Line]] = {}
-    exact: Optional[_Exact] = None
+    exact: Optional[Exact] = None
     for position, name in enumerate(order):
         side = sides[name]
         if exact is None or not _are_equal(side.inputs, sides[order[position - 1]].inputs):
             exact = computation.run(side)
-        results[name] = {index: _measure(output, exact, index) for index, output in side.outputs.items()}
+        results[name] = {index: measure_output(output, exact, index) for index, output in side.outputs.items()}
         if kind == operators.MOVEMENT:
             results[name].update(_compare_contents(side, exact, files))
-    return [_join(call, index, kind, sides, results) for index in _output_indices(call)]
+    return [_join(call, index, kind, sides, results) for index in output_indices(call)]
 
 
 def _join(
-    call: RecordedCall, index: str, kind: str, sides: Mapping[str, _Side], results: Mapping[str, Mapping[str, Line]]
+    call: RecordedCall, index: str, kind: str, sides: Mapping[str, SideValues], results: Mapping[str, Mapping[str, Line]]
 ) -> Line:
     """Return the line of one output from the numbers of the sides."""
     measured = {name: found[index] for name, found in results.items() if index in found}
@@ -168,7 +191,8 @@ def _join(
     return _line(call, index, kind, "", measured)
 
 
-def _measure(output: torch.Tensor, exact: _Exact, index: str) -> Line:
+def measure_output(output: torch.Tensor, exact: Exact, index: str) -> Line:
+    """Return the numbers of an output, or ``why`` there are none."""
     result = exact.outputs.get(index)
     if result is None:
         return {"why": "output %s is not computed again" % index}
@@ -180,7 +204,7 @@ def _measure(output: torch.Tensor, exact: _Exact, index: str) -> Line:
         return {"why": "output %s: %s" % (index, error)}
 
 
-def _compare_contents(side: _Side, exact: _Exact, files: TensorFiles) -> Dict[str, Line]:
+def _compare_contents(side: SideValues, exact: Exact, files: TensorFiles) -> Dict[str, Line]:
     """Return the lines of moved outputs of which a dump has the content id alone; what agrees is kept for later calls."""
     lines: Dict[str, Line] = {}
     for index, result in exact.outputs.items():
@@ -195,7 +219,7 @@ def _compare_contents(side: _Side, exact: _Exact, files: TensorFiles) -> Dict[st
     return lines
 
 
-def _check_size(call: RecordedCall) -> None:
+def check_size(call: RecordedCall) -> None:
     """Refuse a call whose tensors would not fit into memory in float64.
 
     Raises:
@@ -217,14 +241,14 @@ def _are_equal(these: Mapping[str, torch.Tensor], others: Mapping[str, torch.Ten
     return all(one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other) for one, other in pairs)
 
 
-class _Exact(NamedTuple):
+class Exact(NamedTuple):
     """float64 results by output path, and the sums of absolute terms where the operator adds up."""
 
     outputs: Dict[str, torch.Tensor]
     terms: Dict[str, torch.Tensor]
 
 
-class _Computation:
+class Computation:
     """Computes a call in float64. The first side that it is given chooses how its name is read.
 
     Args:
@@ -240,41 +264,41 @@ class _Computation:
         self._readings = operators.find_readings(call, adapt=adapt)
         self._terms: Sequence[operators.Reading] = [] if self._moves else operators.find_term_readings(call, adapt)
 
-    def run(self, side: _Side) -> _Exact:
+    def run(self, side: SideValues) -> Exact:
         """Return the results for a side's inputs.
 
         Raises:
             CannotCompute: No reading of the call runs.
         """
-        return _Exact(self._run_first(side), self._add_terms(side))
+        return Exact(self._run_first(side), self._add_terms(side))
 
-    def _run_first(self, side: _Side) -> Dict[str, torch.Tensor]:
+    def _run_first(self, side: SideValues) -> Dict[str, torch.Tensor]:
         """Run the readings until one gives what was recorded; keep that one for the other side."""
         best: Tuple[float, Optional[operators.Reading], Dict[str, torch.Tensor]] = (math.inf, None, {})
         problems: List[str] = []
         for reading in self._readings:
             try:
-                outputs = _outputs_of(reading.run(self._prepare(side.inputs)))
+                outputs = outputs_of(reading.run(self._prepare(side.inputs)))
             except CannotCompute:
                 raise
             except Exception as error:  # noqa: BLE001  this reading does not fit the arguments; another may
                 problems.append("%s: %s" % (reading.name, str(error).partition("\n")[0][:160]))
                 continue
-            distance = _distance(outputs, side.outputs)
+            distance = measure_distance(outputs, side.outputs)
             if best[1] is None or distance < best[0]:
                 best = (distance, reading, outputs)
-            if distance <= _tolerance(side.outputs):
+            if distance <= choose_tolerance(side.outputs):
                 break
         if best[1] is None:
             raise CannotCompute("no computation fits: %s" % (problems[0] if problems else "there is none"))
         self._readings = [best[1]]
         return best[2]
 
-    def _add_terms(self, side: _Side) -> Dict[str, torch.Tensor]:
+    def _add_terms(self, side: SideValues) -> Dict[str, torch.Tensor]:
         """Return the sums of absolute terms; empty if the operator is no sum, or none of the readings fits."""
         for reading in self._terms:
             try:
-                outputs = _outputs_of(reading.run(self._prepare(side.inputs)))
+                outputs = outputs_of(reading.run(self._prepare(side.inputs)))
             except Exception:  # noqa: BLE001, S112  this reading does not fit the arguments; another may
                 continue
             if all(index in outputs and outputs[index].shape == each.shape for index, each in side.outputs.items()):
@@ -318,13 +342,18 @@ def _adapt(value: Any, *, single: bool) -> Any:
     return value
 
 
-def _outputs_of(result: Any) -> Dict[str, torch.Tensor]:
+def outputs_of(result: Any) -> Dict[str, torch.Tensor]:
+    """Return the tensors of what an operator returned, by path.
+
+    Raises:
+        TypeError: It returned nothing.
+    """
     if result is None:
         raise TypeError("it returns nothing")
     return dict(output_tensors(result))
 
 
-def _distance(outputs: Mapping[str, torch.Tensor], recorded: Mapping[str, torch.Tensor]) -> float:
+def measure_distance(outputs: Mapping[str, torch.Tensor], recorded: Mapping[str, torch.Tensor]) -> float:
     """Return how far a computation is from what was recorded: the largest relative error; infinite if it has another shape."""
     largest = 0.0
     for index, tensor in recorded.items():
@@ -346,7 +375,7 @@ def _as_double(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor.to(torch.complex128)) if tensor.is_complex() else tensor.to(torch.float64)
 
 
-def _tolerance(recorded: Mapping[str, torch.Tensor]) -> float:
+def choose_tolerance(recorded: Mapping[str, torch.Tensor]) -> float:
     """Return the distance below which a reading is taken at once: far above rounding, far below another computation."""
     units = [torch.finfo(each.dtype).eps for each in recorded.values() if each.is_floating_point() or each.is_complex()]
     return 256 * max([float(unit) for unit in units if unit > 1e-10] or [1e-9])

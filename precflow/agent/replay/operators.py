@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import sys
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 import torch
@@ -166,12 +167,15 @@ def _as_absolute(call: RecordedCall) -> RecordedCall:
     return call._replace(operator=_ABSOLUTE.get(name, name), arguments=arguments)
 
 
-def find_readings(call: RecordedCall, adapt: Callable[[Any], Any] = lambda value: value) -> List[Reading]:
+def find_readings(
+    call: RecordedCall, adapt: Callable[[Any], Any] = lambda value: value, *, composed: bool = True
+) -> List[Reading]:
     """Return the ways to run a call, the likeliest first.
 
     Args:
         call: The call; only its name, level and arguments are looked at.
         adapt: Changes each argument that is no tensor, such as an element type that does not fit the evaluation.
+        composed: Take a fused operator's definition, if there is one, in place of the operator itself.
 
     Raises:
         CannotCompute: There is none, or an argument cannot be read.
@@ -179,15 +183,15 @@ def find_readings(call: RecordedCall, adapt: Callable[[Any], Any] = lambda value
     if not call.operator:
         raise CannotCompute("a module's own settings are not recorded: record level api or operator")
     arguments = {name: adapt(parse_argument(text)) for name, text in call.arguments.items()}
-    readings = list(_read_as(call, arguments))
+    readings = list(_read_as(call, arguments, composed=composed))
     if not readings:
         raise CannotCompute("no computation is known for %s" % call.operator)
     return readings
 
 
-def _read_as(call: RecordedCall, arguments: Mapping[str, Any]) -> Iterator[Reading]:
+def _read_as(call: RecordedCall, arguments: Mapping[str, Any], *, composed: bool) -> Iterator[Reading]:
     name = call.operator
-    if name in COMPOSITIONS:
+    if composed and name in COMPOSITIONS:
         yield Reading("composition of %s" % name, _Bound(COMPOSITIONS[name], arguments, python=True))
         return
     if call.level == "operator":
@@ -202,7 +206,8 @@ def _read_as(call: RecordedCall, arguments: Mapping[str, Any]) -> Iterator[Readi
     if name in _OF_PYTHON:
         yield Reading("Tensor.__%s__" % name, _Bound(_OF_PYTHON[name], arguments, python=False, containers=tuple))
         return
-    for space in _SPACES:
+    spaces = (*_SPACES, *[sys.modules[name] for name in ("torch_npu",) if name in sys.modules])
+    for space in spaces:
         function = getattr(space, name, None)
         if callable(function) and not isinstance(function, type):
             python = inspect.isfunction(function)
@@ -314,8 +319,8 @@ def _build(node: Any, containers: Callable[[Sequence[Any]], Any]) -> Any:
 
 
 def _aten_readings(name: str, arguments: Mapping[str, Any]) -> Iterator[Reading]:
-    for written in (name, "_" + name, "__%s__" % name):
-        packet: Any = getattr(torch.ops.aten, written, None)
+    for space, written in ((each, text) for each in ("aten", "npu") for text in (name, "_" + name, "__%s__" % name)):
+        packet: Any = getattr(getattr(torch.ops, space), written, None)
         if not hasattr(packet, "overloads"):  # not there, or a method of the namespace itself, such as __gt__
             continue
         for overload in packet.overloads():

@@ -80,3 +80,27 @@ def dumped(tmp_path):
         return Dumped(folders)
 
     return record
+
+
+@pytest.fixture
+def write_calls():
+    """Return a function that writes the calls of two dumps as the judge does."""
+
+    def write(record, folder):
+        with (folder / "calls.jsonl").open("w") as stream:
+            for call in record.calls():
+                plain = {
+                    "call": call.call,
+                    "level": call.level,
+                    "operator": call.operator,
+                    "class": call.class_name,
+                    "phase": call.phase,
+                    "arguments": dict(call.arguments),
+                    "sides": {
+                        side: {role: [each._asdict() for each in getattr(tensors, role)] for role in ("inputs", "outputs")}
+                        for side, tensors in call.sides.items()
+                    },
+                }
+                stream.write(json.dumps(plain) + "\n")
+
+    return write

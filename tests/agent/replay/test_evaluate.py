@@ -291,31 +291,16 @@ def test_a_call_that_is_too_large_is_left_out(dumped, monkeypatch):
 
 def test_equal_inputs_are_computed_once(dumped, monkeypatch):
     record, runs = dumped(lambda _: X.exp()), []
-    plain = evaluating._Computation.run
-    monkeypatch.setattr(evaluating._Computation, "run", lambda self, side: runs.append(1) or plain(self, side))
+    plain = evaluating.Computation.run
+    monkeypatch.setattr(evaluating.Computation, "run", lambda self, side: runs.append(1) or plain(self, side))
     record.evaluated("exp")
     assert len(runs) == 1
 
 
-def test_the_action_writes_a_line_for_each_output(dumped, asked, events, tmp_path):
-    record = dumped(lambda _: (X @ Y, X.topk(2), X.max(-1)))
+def test_the_action_writes_a_line_for_each_output(dumped, asked, events, tmp_path, write_calls):
     folder = tmp_path / "output"
     request = asked(action="evaluate")
-    with (folder / "calls.jsonl").open("w") as stream:
-        for call in record.calls():
-            plain = {
-                "call": call.call,
-                "level": call.level,
-                "operator": call.operator,
-                "class": call.class_name,
-                "phase": call.phase,
-                "arguments": dict(call.arguments),
-                "sides": {
-                    side: {role: [each._asdict() for each in getattr(tensors, role)] for role in ("inputs", "outputs")}
-                    for side, tensors in call.sides.items()
-                },
-            }
-            stream.write(json.dumps(plain) + "\n")
+    write_calls(dumped(lambda _: (X @ Y, X.topk(2), X.max(-1))), folder)
     before = torch.get_num_threads()
     worker.run(requests.parse(request), events)
     torch.set_num_threads(before)
