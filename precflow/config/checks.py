@@ -153,7 +153,7 @@ def _check_fills(config: RunConfig) -> PathProblems:
 
 def _check_tolerance(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
     if not config.tolerance.standards and not _given_limits(config.tolerance) and not config.tolerance.rules:
-        yield ("tolerance", "standards"), "is an empty list and there is no limit: nothing could fail. Use [default]"
+        yield ("tolerance", "standards"), "is an empty list and there is no limit: nothing could fail. Use [calibrated]"
     for number, rule in enumerate(config.tolerance.rules):
         path = ("tolerance", "rules", str(number))
         # `match` has a default in the schema, so only the data shows that nobody wrote it.

@@ -279,7 +279,7 @@ class Tolerance(Limits):
     """Standards (all of them must pass), plain limits (one more condition, never looser), rules (first match wins)."""
 
     standards: tuple[str, ...] = key(
-        ("default",), "Names of standards (`precflow ls standard`). Every one of them must pass.", "[default, allclose]"
+        ("calibrated",), "Names of standards (`precflow ls standard`). Every one of them must pass.", "[calibrated, allclose]"
     )
     rules: tuple[ToleranceRule, ...] = key(
         (),

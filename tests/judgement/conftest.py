@@ -9,6 +9,7 @@ from precflow.comparison.measure import Measure
 from precflow.config.schema import Limits, RunConfig, Tolerance
 from precflow.judgement.judge import judge
 
+FIXED = Tolerance(standards=("default",))
 DAY = datetime.date(2026, 1, 31)
 
 
@@ -46,10 +47,10 @@ def measure():
 
 @pytest.fixture
 def run():
-    """Return a function that judges measures with the parts of a recipe that count."""
+    """Return a function that judges measures with the parts of a recipe that count; by fixed limits if none are given."""
 
     def judged(measures, *, tolerance=None, accepted=(), coverage=None, dtypes=("float32", "float32"), today=DAY, **more):
-        config = RunConfig(tolerance=tolerance or Tolerance(), accepted=tuple(accepted))
+        config = RunConfig(tolerance=tolerance or FIXED, accepted=tuple(accepted))
         config = replace(config, coverage=coverage) if coverage else config
         return judge(measures, config, reference_dtype=dtypes[0], target_dtype=dtypes[1], today=today, **more)
 

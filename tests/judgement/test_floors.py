@@ -81,3 +81,11 @@ def test_what_was_not_compared_has_no_floor_and_an_estimate_counts_with_its_uppe
 def test_an_error_that_is_no_number_makes_an_infinite_floor(measure, written):
     found = gather_floors(written("r", WIDE, 1.0), {"jitter": [measure(relative_l2=math.nan)]})
     assert found[0].metrics["relative_l2"] == math.inf
+
+
+def test_the_worst_element_has_at_least_four_times_the_floor_of_the_norm(measure, written):
+    metrics = {"relative_l2": 1e-6, "max_rms_error": 2e-6}
+    found = gather_floors(written("r", WIDE, 1.0), {"jitter": [measure(metrics=metrics)]})
+    assert found[0].metrics == {"relative_l2": 1e-6, "max_rms_error": 4e-6}
+    found = gather_floors(written("s", WIDE, 1.0), {"jitter": [measure(metrics={**metrics, "max_rms_error": 9e-6})]})
+    assert found[0].metrics["max_rms_error"] == 9e-6

@@ -68,7 +68,7 @@ def test_a_rule_of_the_tolerance_that_matches_nothing_is_told(measure, run):
         ToleranceRule(match="*.mpl", relative_l2=1e-9),
         ToleranceRule(match="*", phase="backward"),
     )
-    warnings = run([measure()], tolerance=Tolerance(rules=rules))[1].warnings
+    warnings = run([measure()], tolerance=Tolerance(standards=("default",), rules=rules))[1].warnings
     assert warnings == ("tolerance.rules '*.mpl' matches no record", "tolerance.rules '*' (backward) matches no record")
 
 
@@ -167,7 +167,7 @@ def test_every_limit_of_a_recipe_is_a_metric():
 
 
 def test_a_limit_that_no_record_can_be_held_to_is_not_met(measure, run):
-    _, verdict = run([measure()], tolerance=Tolerance(kl_divergence=0.001))
+    _, verdict = run([measure()], tolerance=Tolerance(standards=("default",), kl_divergence=0.001))
     assert verdict.verdict == "inconclusive"
     assert verdict.standards == {"default": True, "kl_divergence <= 0.001": False}
     assert "no record could be held to kl_divergence <= 0.001 (tolerance)" in verdict.reasons[0]
