@@ -6,7 +6,7 @@ conditions of the same files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -19,8 +19,6 @@ from precflow.config.suggestions import did_you_mean
 from precflow.config.units import parse_share
 from precflow.errors import PrecflowError, Problem
 from precflow.metrics import METRICS
-
-CALIBRATED = "calibrated"  # the standard whose limits are measured: a run that names it has a stage `noise`
 
 _KEYS = ("title", "source", "noise", "limits")
 _NOISE_KEYS = ("times", "least")
@@ -60,6 +58,17 @@ def limits(name: str, dtype: str) -> Mapping[str, float]:
     """
     path = find(name, _TEAM.get())
     return StandardFile(path).limits.get(dtype, {}) if path else {}
+
+
+def search(folders: Sequence[Path]) -> None:
+    """Include the standards in these folders from now on: those of the recipe that this process runs."""
+    _TEAM.set(tuple(folders))
+
+
+def are_measured(names: Iterable[str]) -> bool:
+    """Tell whether a standard makes its limits of the noise floor, so that a run has to measure it."""
+    paths = (find(name, _TEAM.get()) for name in names)
+    return any(StandardFile(path).times for path in paths if path)
 
 
 def find(name: str, folders: Sequence[Path] = ()) -> Path | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from precflow import resources
 from precflow.agent import redaction
+from precflow.config import standards as team_standards
 from precflow.config.schema import RunConfig
 from precflow.config.trust import list_trusted_packages
 from precflow.diagnosis import rule_files, whatif_files
@@ -26,6 +27,7 @@ def make_job(composed: Composed, *, command: str) -> Job:
     Raises:
         ConfigError: A chosen standard of the team, or one of the team's rules or what-ifs, is not usable.
     """
+    team_standards.search(composed.team.get("standard", ()))
     # The stages that use standards and rules come last. Loading them here finds a mistake before the first side runs.
     for name in composed.config.tolerance.standards if composed.team.get("standard") else ():
         standards.load(name, composed.team["standard"])

@@ -19,8 +19,8 @@ from precflow.comparison.executors.choose import choose
 from precflow.comparison.fused.summary import SUMMARY_VERSION
 from precflow.comparison.measure import Measure
 from precflow.comparison.user_metrics import DeclaredMetrics
+from precflow.config import standards
 from precflow.config.schema import RunConfig
-from precflow.config.standards import CALIBRATED
 from precflow.dumps.reader import Dump
 from precflow.dumps.requests import describe_noise, noise_request
 from precflow.judgement.floors import Floor, gather_floors
@@ -37,7 +37,7 @@ FLOORS_FILE = "floors.jsonl"
 def is_planned(config: RunConfig) -> bool:
     """Tell whether a run measures the noise floor: a standard asks for it, and the reference's workload is run, not given."""
     chosen = not config.stages or KIND in config.stages
-    return chosen and CALIBRATED in config.tolerance.standards and not config.reference.dump
+    return chosen and not config.reference.dump and standards.are_measured(config.tolerance.standards)
 
 
 def read_floors(folder: Path) -> Mapping[str, Floor]:

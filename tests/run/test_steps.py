@@ -18,7 +18,8 @@ from precflow.stages.artifacts import write_value
 
 def test_sides_decide_what_is_wanted(composed):
     config = compose(["+recipe=sd_text_encoder", "sides=[reference]"]).config
-    assert [stage.name for stage in steps.select_stages(config)] == ["environment.reference", "dump.reference"]
+    here = ["environment.reference", "dump.reference", "noise.reference"]
+    assert [stage.name for stage in steps.select_stages(config)] == here
     config = compose(["+recipe=sd_text_encoder", "sides=[target]"]).config
     names = [stage.name for stage in steps.select_stages(config)]
     assert "environment.reference" not in names

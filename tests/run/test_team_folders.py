@@ -115,7 +115,7 @@ def test_a_fault_that_says_nothing_is_told_with_its_line(team):
 @pytest.mark.parametrize(
     ("file", "text", "words"),
     [
-        ("standard/default", STANDARD, ["+recipe=sd_text_encoder"]),
+        ("standard/calibrated", STANDARD, ["+recipe=sd_text_encoder"]),
         ("emulate/reorder", FAULT, ["+recipe=sd_text_encoder", "+emulate=reorder"]),
     ],
 )

@@ -42,6 +42,20 @@ def test_it_is_planned_where_a_standard_asks_for_it_and_the_reference_runs():
 
 
 @pytest.mark.usefixtures("clean")
+def test_a_standard_of_a_team_with_a_section_noise_is_measured_too(tmp_path):
+    folder = tmp_path / "team" / "standard"
+    folder.mkdir(parents=True)
+    shipped = Path(__file__).parents[2] / "conf" / "standard" / "calibrated.yaml"
+    (folder / "ours.yaml").write_text(shipped.read_text(encoding="utf-8"), encoding="utf-8")
+    words = ["+recipe=sd_text_encoder", "tolerance.standards=[ours]"]
+    job = make_job(compose(words, config_dirs=[tmp_path / "team"], complete=False), command="")
+    assert noise.is_planned(job.config)
+    assert not noise.is_planned(
+        make_job(compose([*words[:1], "tolerance.standards=[default]"], complete=False), command="").config
+    )
+
+
+@pytest.mark.usefixtures("clean")
 def test_only_the_judge_waits_for_it_in_both_passes():
     config = compose(["+recipe=sd_text_encoder", CALIBRATED, "capture=escalating"], complete=False).config
     needing = [stage.name for stage in registry.instances(config) if noise.NAME in stage.needs]
