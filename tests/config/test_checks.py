@@ -23,7 +23,7 @@ def refused(team, text, *words):
         (
             "tolerance: {rules: [{match: a, relative_l2: 50%}]}",
             "tolerance.rules[0]",
-            "loosens relative_l2 of `default` without `because`",
+            "loosens relative_l2 of `calibrated` without `because`",
         ),
         (
             "tolerance: {cosine_similarity: 0.9, rules: [{match: a, cosine_similarity: 0.8}]}",

@@ -59,7 +59,7 @@ def test_the_main_recipe_is_what_the_interface_promises():
     first, chinese, empty = config.workload.inputs["token_ids"]
     assert first == [49406, 320, 8853, 539, 550, 18376, 6765, 320, 4558, 49407]
     assert (len(chinese), empty) == (33, [49406, 49407])
-    assert config.tolerance.standards == ("default",)
+    assert config.tolerance.standards == ("calibrated",)
 
 
 @pytest.mark.parametrize("words", list(itertools.permutations(["+recipe=r", "+site=s", "target.dtype=float64"])))
@@ -156,7 +156,7 @@ def test_every_problem_comes_at_once(team):
     team("r", "targt: {x: 1}\ntarget: {dtype: bf16}\n")
     with pytest.raises(ConfigError) as refused:
         compose(
-            ["+recipe=r", "capture.budget=3", "determinism.seed=script", "tolerance.standards=[calibrated]"], complete=False
+            ["+recipe=r", "capture.budget=3", "determinism.seed=script", "tolerance.standards=[of_tomorrow]"], complete=False
         )
     keys = {problem.key for problem in refused.value.problems}
     assert keys == {"targt", "target.dtype", "capture.budget", "determinism.seed", "tolerance.standards[0]"}

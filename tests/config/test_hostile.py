@@ -370,7 +370,7 @@ capture: {level: [module], phase: [forward, backward], step: [0, 1], rank: [0, 7
 curves:
   loss: {pattern: 'iteration +(?P<step>\\d+)/.* lm loss: (?P<value>\\S+)', steps: 2000}
 tolerance:
-  standards: [calibrated]
+  standards: [of_tomorrow]
   rules: [{match: "*.router.*", phase: gradient, relative_l2: 5%, because: ties}]
 accepted: [{match: a, phase: gradient, relative_l2: 2%, because: order, ticket: LLM-1, until: "2099-03-31"}]
 """
