@@ -126,7 +126,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     warnings = [
         *accepted.warnings(),
         *(_describe_missing_floors(rows, floors, measuring[0], without_floors) if measuring else ()),
-        *_describe_near_ties(rows),
+        *([] if any("near tie" in text for text in missing) else _describe_near_ties(rows)),
         *_describe_idle_rules(measures, config.tolerance.rules),
         *_describe_idle_pairings(measures, config.pairing.rules),
         *blind_phases,

@@ -143,6 +143,6 @@ def _decide_exit_code(row: Row) -> int:
     status = row.judged.status
     if status in MISALIGNED_STATUSES:
         return EXIT_CODES["misaligned"]
-    # Integers, moved values and inputs have no limit, so they are not judged; if they are equal, no limit could fail them.
-    same = status in {"pass", "accepted"} or (status == "not_judged" and row.measure.equal)
+    # Moved values have no limit, so they are not judged; if they are equal, no limit could fail them.
+    same = status in {"pass", "accepted", "near_tie"} or (status == "not_judged" and row.measure.equal)
     return EXIT_CODES["aligned" if same else "inconclusive"]

@@ -6,7 +6,8 @@ const drawChart = () => {
   const margin = { left: 72, right: 14, top: 14, bottom: 34 };
   const lane = 28; // above the scale: no number; below it: no difference at all
   const rows = [...Array(size).keys()].filter(drawn);
-  const errors = rows.map((row) => metric(data.chart.metric, row));
+  // Integers have no such metric; equal bits are no difference all the same.
+  const errors = rows.map((row) => metric(data.chart.metric, row) ?? (data.columns.equal[row] ? 0 : null));
   let places = []; // where each mark was drawn: [x, y, row]
   let pointed = null; // index into places
   let dragged = null; // [x where the drag began, x now]

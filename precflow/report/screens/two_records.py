@@ -33,7 +33,7 @@ def show_pair(row: Row, pair: RecordDetail, blockers: Sequence[str] = ()) -> Pap
     paper.line(f"{measure.name} · {measure.level} · {measure.phase} · order {measure.order}")
     paper.line()
     status = f"{wording.STATUS_SYMBOLS.get(judged.status, '')} {wording.words(judged.status)}{_describe_limit(row)}"
-    paper.fact("status", status, "" if judged.status in {"pass", "accepted", "not_judged"} else "red")
+    paper.fact("status", status, "" if judged.status in {"pass", "accepted", "near_tie", "not_judged"} else "red")
     paper.fact("reason", "" if judged.metric and judged.status == "fail" else judged.reason or measure.reason)
     paper.facts("estimate", [] if judged.status == "undecided" else wording.describe_estimate(row))
     paper.facts("doubt", list(blockers), "yellow")
