@@ -148,6 +148,7 @@ TABLE = [
     ("PF203", {"arguments_different": ["eps: 1 / 2"]}, {}),
     ("PF204", {"unpaired_count": 1, "unpaired_target": ["a / rope"]}, {"unpaired_count": 1, "damage": ["torn"]}),
     ("PF205", {"wired_differently": ["its input 0 comes from a"], "introduced_fault": False}, {"introduced_fault": False}),
+    ("PF207", {"between_target": ["attn / sdpa"], "after": ["norm / layer_norm"]}, {"after": []}),
     ("PF217", variant("no_weight"), variant("not_centred")),
     ("PF218", variant("unbiased_variance"), variant("unbiased_variance", **{**EPSILON, "epsilon_share": 0.9999})),
     ("PF221", TAIL, {**TAIL, "rearranged": "in another order along axis 0"}),

@@ -149,7 +149,7 @@ _SUSPECT = {
     "position_growth": EvidenceName("grows with the position", "Relative error of the last quarter over that of the first."),
     "position_rank": EvidenceName("order of the errors by position", "Rank correlation, 1 if every position is worse."),
     "rearranged": EvidenceName("values are", "How they were moved; empty if no rearrangement explains the target."),
-    "rearranged_share": EvidenceName("explained by that", "Share of the error's energy, 0 to 1."),
+    "rearranged_share": EvidenceName("explained by that order", "Share of the error's energy, 0 to 1."),
     "uniform_target": EvidenceName("rows of equal weights on the target", "Share of the rows."),
     "uniform_reference": EvidenceName("rows of equal weights on the reference", "Share of the rows."),
     "masked_rows_wrong": EvidenceName("wrong rows that are masked everywhere", "Share of the rows with the largest errors."),
@@ -164,6 +164,11 @@ _SUSPECT = {
         "changed in between",
         "A tensor of the call that changed after another call had returned it, with that call and its source line.",
     ),
+    "after": EvidenceName(
+        "the last that agree", "Calls whose records agree, if the error starts between them and the suspect."
+    ),
+    "between_reference": EvidenceName("in between on the reference", "Calls there without a partner on the target."),
+    "between_target": EvidenceName("in between on the target", "Calls there without a partner on the reference."),
     "arguments_different": EvidenceName(
         "arguments that differ", "`name: reference / target`; devices and the run's own dtype are left out."
     ),
