@@ -12,9 +12,9 @@ operator adds up, because a sum that cancels has no size of its own::
 ``z = e / deviation``. A value rounded to nearest is off by ``ulp / sqrt(12)``: the standard deviation of a uniform error of
 half an ulp. Every operator on a 16-bit type computes in float32 inside, so the deviation also has 2^-24 of the terms that were
 added up, or of the tensor's rms. Without that, the tail of a GELU or a sum that cancels, 1e-20 where other elements are 1,
-would outweigh everything. V, A and B clip z at 8, so that one element cannot stand for all: M is there for it. Where a correct
-operator adds up in 16 bits, as torch does for the weight gradient of a LayerNorm, elements near 0 have any z, and V without a
-bound was 94 times the reference's on a correct chip.
+would outweigh everything. A and B clip z at 8, V at 32, so that one element cannot stand for all: M is there for it. Where a
+correct operator adds up in 16 bits, as torch does for the weight gradient of a LayerNorm, elements near 0 have any z; without
+its bound V was 94 times the reference's on a correct chip.
 
 Errors of few distinct values do not average out: a correct GELU of bfloat16 inputs, of which there are 128 between 1 and 2, has
 B = 131. So the same four numbers are taken of a control: float64 at the same inputs, rounded once.
@@ -37,6 +37,7 @@ from precflow.agent.measure.content_id import dtype_name
 BLOCK = 1 << 16  # elements that are worked on at once: half a megabyte in float64 stays in the cache
 BINS = 32
 CLIP = 8.0
+SQUARE_CLIP = 32.0
 _SAMPLE = 4096  # elements whose values set the edges of the bins
 _INNER = 2.0**-24  # half an ulp of float32, relative
 _SMALL, _SCALED = 2.0**-500, 500  # float64 values beyond this are scaled by a power of 2 before they are squared
@@ -375,9 +376,11 @@ class _Residue:
             return
         low, high = torch.aminmax(z)
         self._largest = max(self._largest, -float(low), float(high))
+        if self._largest > SQUARE_CLIP:
+            z.clamp_(-SQUARE_CLIP, SQUARE_CLIP)
+        self._square += float(z.dot(z))
         if self._largest > CLIP:
             z.clamp_(-CLIP, CLIP)
-        self._square += float(z.dot(z))
         self._product += float(z.dot(weight))
         self._weight += float(weight.dot(weight))
         self._bins[0] += torch.bincount(places, weights=z, minlength=BINS)

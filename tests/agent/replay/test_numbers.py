@@ -43,7 +43,7 @@ def by_numpy(output, exact, name, terms=None):
         edges = np.unique(order[np.arange(1, 32) * len(order) // 32])
         bins = np.searchsorted(edges, g, side="left")
         curve = max(abs(clipped[bins == k].sum()) / math.sqrt((bins == k).sum()) for k in np.unique(bins))
-        return np.mean(clipped**2), abs((clipped * w).sum()) / np.linalg.norm(w), curve, np.abs(z).max()
+        return np.mean(np.clip(z, -32, 32) ** 2), abs((clipped * w).sum()) / np.linalg.norm(w), curve, np.abs(z).max()
 
     rounded = g.astype(DTYPES[name]).astype(np.float64)
     rows, scales = (np.linalg.norm(each.reshape(-1, output.shape[-1]), axis=1) for each in (e, t))
