@@ -193,10 +193,15 @@ def compare_values(reference: Any, target: Any, tolerance: Tolerance) -> Compari
     """Compare nested tensors under the section ``tolerance`` of a recipe.
 
     Raises:
-        ConfigError: A standard is not known.
+        ConfigError: A standard is not known, or does not judge values.
         TypeError: An element type cannot be compared.
     """
     loaded = [standards.load(name) for name in tolerance.standards]
+    for standard in (one for one in loaded if not one.judges_records):
+        judged = "the losses of a run" if standard.losses else "operators that were computed again in float64"
+        raise ConfigError(
+            f"standard {standard.name!r} judges {judged}, and here are values alone", next_step="precflow ls standard"
+        )
     left, right = dict(_find_tensors(reference, "")), dict(_find_tensors(target, ""))
     records = []
     for name in dict.fromkeys([*left, *right]):

@@ -32,6 +32,7 @@ NOISES = ("jitter", "chunks", "weights")  # its disturbances, in order; each has
 WHATIF_FILE = "whatif.json"  # what action "whatif" writes last, beside the folders of its dumps
 UNCHANGED = "unchanged"  # the arm of action "whatif" in which nothing is changed
 CALLS_FILE = "calls.jsonl"  # what actions "evaluate" and "replay" read: calls with their tensors, see ``replay/calls.py``
+ERRORS_FILE = "errors.json"  # beside the calls: which errors of standards to measure, see ``replay/errors.py``
 EVALUATED_FILE = "evaluated.jsonl"  # what action "evaluate" writes
 REPLAYED_FILE = "replayed.jsonl"  # what action "replay" writes
 REHEARSAL_FILE = "rehearsal.json"  # what action "rehearse" writes beside the lines of its step

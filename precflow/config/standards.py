@@ -15,12 +15,21 @@ from typing import Any
 
 from precflow import resources
 from precflow.config.documents import DottedPath, display_path, dotted, read
+from precflow.config.standard_sections import (
+    Benchmark,
+    LossLimits,
+    OperatorLimits,
+    read_benchmark,
+    read_losses,
+    read_operators,
+)
 from precflow.config.suggestions import did_you_mean
 from precflow.config.units import parse_share
 from precflow.errors import PrecflowError, Problem
 from precflow.metrics import METRICS
 
-_KEYS = ("title", "source", "noise", "limits")
+_KEYS = ("title", "source", "date", "until", "noise", "limits", "operators", "benchmark", "losses", "unchecked")
+_JUDGING = ("limits", "operators", "benchmark", "losses")  # sections that can fail a run; a standard has one of them
 _NOISE_KEYS = ("times", "least")
 _FINEST_FIRST = ("float64", "float32", "float16", "bfloat16")
 _TEAM: ContextVar[tuple[Path, ...]] = ContextVar("folders of a team's standards", default=())
@@ -86,7 +95,13 @@ class StandardFile:
 
     Attributes:
         title: One line.
-        source: Where the numbers come from.
+        source: Where the numbers come from: repository, and commit or version.
+        date: Day of the source, or on which it was read, such as ``2026-07-15``; ``""`` where none is given.
+        until: Month or day until which it was in force; ``""`` if it is.
+        unchecked: What the source asks for as well and is not checked, in words.
+        operators: Element type -> limits of operators that were evaluated in float64.
+        benchmark: Limits of the target's error in units of the reference's.
+        losses: Limits of the losses of a run.
         times: Element type -> how many times the noise floor a record may use; empty if the limits are not measured.
         least: Metric -> the least floor, in half units in the last place of 1; only with ``times``.
         limits: Element type -> metric -> limit. What cannot be read is left out, with a problem. In a standard with ``times``
@@ -101,9 +116,17 @@ class StandardFile:
         for key in (key for key in document.data if key not in _KEYS):
             self.report((key,), f"no such key; a standard has {', '.join(_KEYS)}")
         self.title, self.source = self._read_line("title"), self._read_line("source")
+        self.date, self.until = (self._read_line(key) if key in document.data else "" for key in ("date", "until"))
+        self.unchecked = self._read_unchecked()
+        self.operators: Mapping[str, OperatorLimits] = read_operators(document.data.get("operators"), self.report)
+        self.benchmark: Benchmark | None = read_benchmark(document.data.get("benchmark"), self.report)
+        self.losses: LossLimits | None = read_losses(document.data.get("losses"), self.report)
         self.times, self.least = self._read_noise()
-        demanded = document.data.get("limits")
-        if not isinstance(demanded, Mapping) or not demanded:
+        judging = [key for key in _JUDGING if key in document.data]
+        if len(judging) > 1:
+            self.report((judging[1],), f"a standard has one of {', '.join(_JUDGING)}; several standards stack")
+        demanded = document.data.get("limits", {})
+        if judging in ([], ["limits"]) and (not isinstance(demanded, Mapping) or not demanded):
             self.report(("limits",), "expected element types such as float32, each with metrics and their limits")
             demanded = {}
         self.limits = {str(dtype): self._read_limits(str(dtype), metrics) for dtype, metrics in demanded.items()}
@@ -120,6 +143,13 @@ class StandardFile:
             return value
         self.report((key,), "expected one line of text")
         return ""
+
+    def _read_unchecked(self) -> tuple[str, ...]:
+        value = self._document.data.get("unchecked", [])
+        if isinstance(value, list) and all(isinstance(text, str) for text in value):
+            return tuple(value)
+        self.report(("unchecked",), "expected a list of texts: what the source asks for and is not checked")
+        return ()
 
     def _read_noise(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
         """Return ``times`` and ``least`` of section ``noise``, both empty if there is no such section."""

@@ -33,6 +33,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from precflow.diagnosis import lines
 
@@ -63,6 +64,7 @@ class SideNumbers:
         filled: Number of elements that are mask fills.
         misplaced: Number of elements that are NaN, infinite or a mask fill on one of the two only, or integers that differ.
         control: The four residues of float64 at the same inputs, rounded once to the type.
+        errors: What standards asked for, see :mod:`precflow.agent.replay.errors`; empty if none did.
     """
 
     dtype: str
@@ -81,6 +83,7 @@ class SideNumbers:
     filled: int = 0
     misplaced: int = 0
     control: Mapping[str, float] = field(default_factory=dict)
+    errors: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,9 @@ from precflow.judgement.covered import mark_covered
 from precflow.judgement.decision import Decision, Terms, ZeroGradient, decide
 from precflow.judgement.floors import MAIN_METRIC, Floor
 from precflow.judgement.limits import Condition, list_conditions
+from precflow.judgement.losses import judge_losses
 from precflow.judgement.patterns import matches
-from precflow.judgement.verdicts import Judged, Verdict
+from precflow.judgement.verdicts import Judged, Verdict, describe_not_applied
 from precflow.judgement.zero_gradients import mark_zero_gradients
 
 Rows = Sequence[tuple[Measure, Judged]]
@@ -48,6 +49,10 @@ _GAPS = {
     "unpaired_reference": "the target lacks {} that the reference has",
     "unpaired_target": "the target has {} that the reference lacks",
 }
+NOT_EVALUATED = (
+    "it judges operators at equal inputs, and none was computed again in float64;"
+    " capture.detail=tensors with capture.level=[api] or [operator] keeps what that takes"
+)
 _NO_FLOORS: Mapping[str, Floor] = {}
 _BY_LIMITS = frozenset({"pass", "fail", "blind", "accepted", "undecided"})
 _FROM_VALUES = frozenset(
@@ -69,6 +74,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     floors: Mapping[str, Floor] = _NO_FLOORS,
     without_floors: str = "",
     settle_choices: SettleChoices | None = None,
+    losses: tuple[Sequence[float], Sequence[float]] = ((), ()),
 ) -> tuple[list[Judged], Verdict]:
     """Judge a run.
 
@@ -86,6 +92,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         floors: Identity text -> noise floor, for standards that measure their limits.
         without_floors: Why there are none, in words.
         settle_choices: Marks choices that are near ties and what depends on them; without it they fail.
+        losses: Of each step, on the reference and on the target, for standards that judge them.
 
     Returns:
         One status a measure, in the same order, and the verdict.
@@ -105,7 +112,11 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     judged = [decision.judged for decision in decisions]
     rows = list(zip(measures, judged, strict=True))
     counted = tally(judged)
+    curves = {one.name: judge_losses(one.losses, *losses) for one in loaded if one.losses}
+    not_applied = {one.name: NOT_EVALUATED for one in loaded if one.judges_operators}
+    not_applied |= {name: outcome.missing for name, outcome in curves.items() if outcome.missing}
     failures = _describe_failures(rows, unrepeatable)
+    failures += [f"{name}: {text}" for name, outcome in curves.items() for text in outcome.failed]
     sampled = share_sampled(measures, judged)
     # If a blocker stood in the way, nothing was read on purpose: the blocker is the reason, and not a missing record.
     if measures or not blockers:
@@ -119,6 +130,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         *missing,
         *describe_other_types(measures, reference_dtype, target_dtype),
         *_describe_unapplied(decisions),
+        *(describe_not_applied(name, why) for name, why in not_applied.items()),
         *describe_empty_ends(measures, judged),
         # As long as any record could have failed, they are a warning only.
         *(blind_phases if counted.compared and not counted.could_fail else []),
@@ -127,6 +139,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         *accepted.warnings(),
         *(_describe_missing_floors(rows, floors, measuring[0], without_floors) if measuring else ()),
         *([] if any("near tie" in text for text in missing) else _describe_near_ties(rows)),
+        *(f"{one.name} also asks for what is not checked: {'; '.join(one.unchecked)}" for one in loaded if one.unchecked),
         *_describe_idle_rules(measures, config.tolerance.rules),
         *_describe_idle_pairings(measures, config.pairing.rules),
         *blind_phases,
@@ -148,7 +161,11 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         could_fail=counted.could_fail,
         estimated=count_estimated(measures, judged),
         sampled=sampled,
-        standards=_find_met(config, decisions, counted),
+        standards=_find_met(config, decisions, counted)
+        | {one.name: False for one in loaded if not one.judges_records}
+        | {name: outcome.is_met for name, outcome in curves.items()},
+        not_applied=not_applied,
+        sources={one.name: one.origin for one in loaded},
         closest=closest.record,
         warnings=tuple(warnings),
     )
@@ -339,7 +356,7 @@ def _describe_shared_nonfinite(rows: Rows) -> list[str]:
     ]
 
 
-def _find_met(config: RunConfig, decisions: Sequence[Decision], counted: Tally) -> Mapping[str, bool]:
+def _find_met(config: RunConfig, decisions: Sequence[Decision], counted: Tally) -> dict[str, bool]:
     """Return which standards and plain limits every record keeps; one that no record could be held to is not met."""
     failed = _unite(chain.from_iterable((decision.failed, decision.undecided) for decision in decisions))
     decided = _unite(decision.decided for decision in decisions)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from precflow import resources
 from precflow.config.documents import display_path
+from precflow.config.standard_sections import Benchmark, LossLimits, OperatorLimits, describe_origin
 from precflow.config.standards import StandardFile, find
 from precflow.config.suggestions import did_you_mean
 from precflow.dumps.dtypes import FLOATS, float_facts
@@ -17,7 +18,7 @@ from precflow.judgement.limits import Condition
 
 @dataclass(frozen=True, slots=True)
 class Standard:
-    """Limits by element type.
+    """Limits of records by element type, and of what a standard judges instead: evaluated operators, losses of a run.
 
     Attributes:
         name: File name without ending.
@@ -26,6 +27,12 @@ class Standard:
         limits: Floating point type -> the conditions that all must hold; for records without a noise floor if there are
             ``measured`` ones.
         measured: Floating point type -> the conditions on records that have a floor; empty for a standard of fixed limits.
+        operators: Floating point type -> limits of operators that were evaluated in float64.
+        benchmark: Limits of the target's error in units of the reference's.
+        losses: Limits of the losses of a run.
+        unchecked: What its source asks for as well and is not checked.
+        date: Day of the source, or on which it was read.
+        until: Until when it was in force; ``""`` if it is.
     """
 
     name: str
@@ -33,6 +40,27 @@ class Standard:
     source: str
     limits: Mapping[str, tuple[Condition, ...]]
     measured: Mapping[str, tuple[Condition, ...]] = field(default_factory=dict)
+    operators: Mapping[str, OperatorLimits] = field(default_factory=dict)
+    benchmark: Benchmark | None = None
+    losses: LossLimits | None = None
+    unchecked: tuple[str, ...] = ()
+    date: str = ""
+    until: str = ""
+
+    @property
+    def judges_records(self) -> bool:
+        """It has limits of records."""
+        return bool(self.limits or self.measured)
+
+    @property
+    def judges_operators(self) -> bool:
+        """It has limits of operators that were evaluated in float64."""
+        return bool(self.operators or self.benchmark)
+
+    @property
+    def origin(self) -> str:
+        """Source, date, and until when it was in force: ``hicann/opbase at adbe441, 2026-07-15``."""
+        return describe_origin(self.source, self.date, self.until)
 
 
 def load(name: str, folders: Sequence[Path] = ()) -> Standard:
@@ -51,7 +79,10 @@ def load(name: str, folders: Sequence[Path] = ()) -> Standard:
         known = sorted({path.stem for folder in searched for path in folder.glob("*.yaml")})
         raise ConfigError(f"there is no standard {name!r} (known: {', '.join(known)}).{did_you_mean(name, known)}")
     file = StandardFile(path)
-    places = [*(("limits", dtype) for dtype in file.limits), *(("noise", "times", dtype) for dtype in file.times)]
+    small = file.benchmark.small if file.benchmark else {}
+    sections = {("limits",): file.limits, ("noise", "times"): file.times}
+    sections |= {("operators",): file.operators, ("benchmark", "small"): small}
+    places = [(*section, dtype) for section, dtypes in sections.items() for dtype in dtypes]
     for *section, dtype in (place for place in places if place[-1] not in FLOATS):
         file.report((*section, dtype), f"is no element type; known are {', '.join(FLOATS)}.{did_you_mean(dtype, FLOATS)}")
     if file.problems:
@@ -71,4 +102,16 @@ def load(name: str, folders: Sequence[Path] = ()) -> Standard:
         )
         for dtype, times in file.times.items()
     }
-    return Standard(path.stem, file.title, file.source, limits, measured)
+    return Standard(
+        path.stem,
+        file.title,
+        file.source,
+        limits,
+        measured,
+        operators=file.operators,
+        benchmark=file.benchmark,
+        losses=file.losses,
+        unchecked=file.unchecked,
+        date=file.date,
+        until=file.until,
+    )

@@ -71,6 +71,8 @@ class Verdict:
         estimated: Compared records that differ and were judged by sketches or statistics, without their tensors.
         sampled: Share of the elements of the compared records that was looked at; below 1 for slices and samples.
         standards: Standard or plain limit, as shown -> met.
+        not_applied: Standard -> why nothing could be held to it, or not enough. Such a standard is not met.
+        sources: Standard -> where its numbers come from, with the date.
         closest: Record with the highest ratio among the passing ones, or ``""``.
         warnings: Things a reader must know that do not change the verdict.
     """
@@ -85,5 +87,12 @@ class Verdict:
     estimated: int = 0
     sampled: float = 1.0
     standards: Mapping[str, bool] = field(default_factory=dict)
+    not_applied: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
     closest: str = ""
     warnings: tuple[str, ...] = ()
+
+
+def describe_not_applied(standard: str, why: str) -> str:
+    """Return the reason that stands in a verdict for a standard that was not applied, or not in full."""
+    return f"standard {standard} was not applied in full: {why}"

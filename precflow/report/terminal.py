@@ -289,9 +289,15 @@ def describe_compared(model: ReportModel) -> str:
 
 
 def describe_standards(model: ReportModel) -> str:
-    """Return each standard with ``✓`` or ``✗``; an inconclusive run has ``?`` in place of ``✗``."""
+    """Return each standard with ``✓`` or ``✗``; an inconclusive run has ``?`` in place of ``✗``.
+
+    One that was not applied has ``?`` in any run.
+    """
     otherwise = "?" if model.verdict.verdict == "inconclusive" else "✗"
-    outcomes = [f"{name} {'✓' if met else otherwise}" for name, met in model.verdict.standards.items()]
+    outcomes = [
+        f"{name} {'✓' if met else '?' if name in model.verdict.not_applied else otherwise}"
+        for name, met in model.verdict.standards.items()
+    ]
     return "   ".join(outcomes) or "none"
 
 

@@ -6,14 +6,15 @@ The evaluation is the work of an agent in the judge's own interpreter, on the CP
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from precflow.agent.contract import CALLS_FILE, EVALUATED_FILE, REQUEST_SCHEMA
-from precflow.config.schema import Side
-from precflow.diagnosis import lines
+from precflow.agent.contract import CALLS_FILE, ERRORS_FILE, EVALUATED_FILE, REQUEST_SCHEMA
+from precflow.config.schema import Side, plain
+from precflow.diagnosis import lines, operator_standards
 from precflow.diagnosis.attribution import Attribution, attribute
 from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
 from precflow.diagnosis.evaluation import Located, pair_calls, write_calls
@@ -21,6 +22,7 @@ from precflow.diagnosis.findings import Region
 from precflow.diagnosis.graph import build_graph
 from precflow.diagnosis.introduced import Evaluated, IntroducedError, SideNumbers, decide_all
 from precflow.errors import SideError, StoreError
+from precflow.judgement import standards
 from precflow.judgement.verdicts import Judged, Verdict
 from precflow.sides.launch import REQUEST_FILE, run_agent
 from precflow.stages.artifacts import read_json_lines, read_lines, write_lines, write_value
@@ -54,8 +56,15 @@ def read_introduced(needs: Mapping[str, Path]) -> list[IntroducedError]:
 
 
 def _declare(job: Job) -> Mapping[str, Any]:
-    del job
-    return {"lines": {name: value for name, value in vars(lines).items() if name.isupper()}}
+    held = {one.name: plain(one) for one in _load_standards(job)}
+    declared = {"lines": {name: value for name, value in vars(lines).items() if name.isupper()}}
+    return {**declared, "standards": held} if held else declared
+
+
+def _load_standards(job: Job) -> list[standards.Standard]:
+    """Return the standards of the recipe that judge operators."""
+    loaded = [standards.load(name, job.team.get("standard", ())) for name in job.config.tolerance.standards]
+    return [one for one in loaded if one.judges_operators]
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
@@ -63,7 +72,14 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     judged, verdict, region = read_judged(judge), read_verdict(judge), read_region(latest(needs, "localize"))
     reference, target = open_both(needs, job)
     found, skipped, final = evaluate_and_attribute(
-        reference, target, judged, verdict, region, folder=folder, evaluate=functools.partial(_ask_agent, job)
+        reference,
+        target,
+        judged,
+        verdict,
+        region,
+        folder=folder,
+        evaluate=functools.partial(_ask_agent, job),
+        holding=_load_standards(job),
     )
     write_lines(folder / FOUND_FILE, found)
     write_lines(folder / JUDGED_FILE, final.judged)
@@ -85,6 +101,7 @@ def evaluate_and_attribute(  # noqa: PLR0913  two dumps, what was made of them, 
     *,
     folder: Path,
     evaluate: Callable[[Path], None],
+    holding: Sequence[standards.Standard] = (),
 ) -> tuple[list[IntroducedError], int, Attribution]:
     """Evaluate the calls of two dumps in float64, and correct region, statuses and verdict by what is found.
 
@@ -96,6 +113,7 @@ def evaluate_and_attribute(  # noqa: PLR0913  two dumps, what was made of them, 
         region: The region by first divergence.
         folder: Folder to work in.
         evaluate: Evaluates the ``calls.jsonl`` of a folder and leaves ``evaluated.jsonl`` in it, as the agent's action does.
+        holding: Standards that judge operators.
 
     Returns:
         What was found about each output, how many could not be evaluated, and the corrected diagnosis.
@@ -107,12 +125,15 @@ def evaluate_and_attribute(  # noqa: PLR0913  two dumps, what was made of them, 
     evaluated: list[Evaluated] = []
     trouble = ""
     if pairs:
+        if holding:
+            (folder / ERRORS_FILE).write_text(json.dumps(operator_standards.list_asked(holding)), encoding="utf-8")
         try:
             evaluate(folder)
             evaluated = [_read(plain) for plain in read_json_lines(folder / EVALUATED_FILE)]
         except SideError as error:  # the diagnosis is poorer without it, the verdict by limits stands
             trouble = f"no call was evaluated in float64: {error.message}"
-    found = decide_all(evaluated, {pair.name: pair.reference.operator or pair.reference.class_name for pair in pairs})
+    operators = {pair.name: pair.reference.operator or pair.reference.class_name for pair in pairs}
+    found = decide_all(evaluated, operators)
     same_dtype = reference.header.dtype == target.header.dtype
     every = pair_calls(reference, target)
     different: list[DifferentCall] = find_different_calls(every, reference.calls(), target.calls(), same_dtype=same_dtype)
@@ -127,6 +148,15 @@ def evaluate_and_attribute(  # noqa: PLR0913  two dumps, what was made of them, 
         different=different,
         left_out=left_out,
     )
+    if holding:
+        statuses, outcome = operator_standards.apply(
+            [operator_standards.hold_all(one, evaluated, operators) for one in holding],
+            final.judged,
+            final.verdict,
+            records={(pair.name, record.index): record.text for pair in pairs for record in pair.reference.outputs},
+            names={pair.name: pair.reference.name for pair in pairs},
+        )
+        final = replace(final, judged=statuses, verdict=outcome)
     if trouble:
         final = replace(final, region=replace(final.region, notes=(*final.region.notes, trouble)))
     return found, sum(not one.evaluated for one in evaluated), final
@@ -144,7 +174,8 @@ def _ask_agent(job: Job, folder: Path) -> None:
         "parent": None,
     }
     run_agent(request, side=side, folder=folder, variables=side.variables, timeout=0, on_progress=job.say, agents=job.agents)
-    for left in (CALLS_FILE, REQUEST_FILE):  # they have paths of this machine, and the store may be another's tomorrow
+    # They have paths of this machine, and the store may be another's tomorrow.
+    for left in (CALLS_FILE, ERRORS_FILE, REQUEST_FILE):
         (folder / left).unlink(missing_ok=True)
 
 

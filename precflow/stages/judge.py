@@ -93,7 +93,8 @@ def _declare(job: Job) -> Mapping[str, Any]:
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     reproduction = read_reproduction(latest(needs, "determinism"))
     measures = read_measures(latest(needs, "compare"))
-    dtypes = find_dtypes(open_dump(needs["dump.reference"]), open_dump(needs["dump.target"]), measures)
+    reference, target = open_dump(needs["dump.reference"]), open_dump(needs["dump.target"])
+    dtypes = find_dtypes(reference, target, measures)
     evidence = open_both(needs, job)
     floors = noise.read_floors(needs[noise.NAME]) if noise.NAME in needs else {}
     folders = job.team.get("standard", ())
@@ -113,6 +114,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         floors=floors,
         without_floors=_explain_missing_floors(job, needs),
         settle_choices=make_settler(*evidence, inputs, floors),
+        losses=(reference.header.losses, target.header.losses),
     )
     write_lines(folder / JUDGED_FILE, judged)
     write_value(folder / VERDICT_FILE, verdict)

@@ -13,6 +13,7 @@ from typing import Any
 
 from precflow.config import search_path
 from precflow.config.documents import Document, read
+from precflow.config.standard_sections import describe_origin
 from precflow.config.suggestions import did_you_mean
 from precflow.errors import ConfigError
 from precflow.metrics import LIMITED, METRICS
@@ -95,9 +96,16 @@ def _make_entry(document: Document, origin: str) -> Entry:
         return Entry(document.name, f"not usable: {problem.message}   ({problem.place})", "", origin)
     about = document.data.get("about")
     title = _get_text(about, "title") or _get_text(document.data, "title")
+    if document.group == "standard":
+        title = ": ".join(text for text in (title, _describe_origin(document.data)) if text)
     if not title or _TEMPLATE.search(title):  # the title of a rule has places for evidence, and here there is no evidence
         title = _read_first_comment(document) or _TEMPLATE.sub("...", title)
     return Entry(document.name, title, _get_text(about, "owner"), origin)
+
+
+def _describe_origin(data: Mapping[str, Any]) -> str:
+    """Return source, date and last day of a standard, as verdict and report show them."""
+    return describe_origin(*(_get_text(data, key) for key in ("source", "date", "until")))
 
 
 def _get_text(data: Any, key: str) -> str:

@@ -39,7 +39,7 @@ def test_a_folder_of_ones_own_comes_first(tmp_path):
 
 
 def test_an_unknown_standard_is_refused_with_the_known_ones():
-    with pytest.raises(ConfigError, match=r"no standard 'defualt' \(known: allclose, calibrated, default.*Did you mean"):
+    with pytest.raises(ConfigError, match=r"no standard 'defualt' \(known: allclose, assert_close, .*default, .*Did you mean"):
         standards.load("defualt")
 
 
@@ -53,7 +53,7 @@ def test_an_unknown_standard_is_refused_with_the_known_ones():
         (WHOLE.replace("1%", "1 percent"), "expected a share .*got `1 percent` .*mine.yaml:3"),
         (WHOLE.replace("float32", "floot32"), "is no element type; .* Did you mean  float32"),
         (WHOLE.replace("{relative_l2: 1%}", "3"), "expected metrics and their limits"),
-        (WHOLE + "limit: 3\n", "no such key; a standard has title, source, noise, limits .*mine.yaml:4"),
+        (WHOLE + "limit: 3\n", "no such key; a standard has title, source, .*mine.yaml:4"),
         ("title: t\nsource: s\n", "limits   expected element types"),
         (
             "a: &a [1]\n"

@@ -30,6 +30,7 @@ from precflow.agent.dump.write_errors import write_error
 from precflow.agent.measure.content_id import content_id
 from precflow.agent.replay import numbers, operators
 from precflow.agent.replay.calls import CannotCompute, RecordedCall, SideTensors, TensorFiles, read_calls
+from precflow.agent.replay.errors import Asked, measure_errors, read_asked
 
 if TYPE_CHECKING:
     from precflow.agent.events import Events
@@ -54,7 +55,8 @@ def evaluate(request: Request, events: Events) -> None:
     torch.set_num_threads(1)
     files = TensorFiles()
     with events.time_part("evaluate", "computing recorded operators in float64"):
-        count = write_results(request.output, EVALUATED_FILE, lambda call: evaluate_call(call, files), events)
+        asked = read_asked(request.output)
+        count = write_results(request.output, EVALUATED_FILE, lambda call: evaluate_call(call, files, asked), events)
     events.report_progress("evaluate", "%d calls" % count)
 
 
@@ -86,12 +88,18 @@ def write_results(folder: str, name: str, compute: Callable[[RecordedCall], List
     return count
 
 
-def evaluate_call(call: RecordedCall, files: TensorFiles) -> List[Line]:
-    """Return a line for each output of a call; never raises because of what the call is."""
+def evaluate_call(call: RecordedCall, files: TensorFiles, asked: Optional[Asked] = None) -> List[Line]:
+    """Return a line for each output of a call; never raises because of what the call is.
+
+    Args:
+        call: The call.
+        files: Where tensors are read from.
+        asked: Errors of standards to measure too; they stand under ``errors`` of each side.
+    """
     kind = operators.kind_of(call)
     try:
         with float64_defaults(), torch.no_grad():
-            return _evaluate(call, kind, files)
+            return _evaluate(call, kind, files, asked or {})
     except CannotCompute as error:
         why = str(error)
     except MemoryError:
@@ -154,7 +162,7 @@ def read_side(tensors: SideTensors, files: TensorFiles) -> SideValues:
     return SideValues(inputs, outputs, missing, {each.index: each.content for each in tensors.outputs})
 
 
-def _evaluate(call: RecordedCall, kind: str, files: TensorFiles) -> List[Line]:
+def _evaluate(call: RecordedCall, kind: str, files: TensorFiles, asked: Asked) -> List[Line]:
     if kind == operators.RANDOM:
         raise CannotCompute("it draws random numbers, which were not recorded")
     check_size(call)
@@ -167,7 +175,7 @@ def _evaluate(call: RecordedCall, kind: str, files: TensorFiles) -> List[Line]:
         side = sides[name]
         if exact is None or not _are_equal(side.inputs, sides[order[position - 1]].inputs):
             exact = computation.run(side)
-        results[name] = {index: measure_output(output, exact, index) for index, output in side.outputs.items()}
+        results[name] = {index: measure_output(output, exact, index, asked) for index, output in side.outputs.items()}
         if kind == operators.MOVEMENT:
             results[name].update(_compare_contents(side, exact, files))
     return [_join(call, index, kind, sides, results) for index in output_indices(call)]
@@ -191,17 +199,19 @@ def _join(
     return _line(call, index, kind, "", measured)
 
 
-def measure_output(output: torch.Tensor, exact: Exact, index: str) -> Line:
-    """Return the numbers of an output, or ``why`` there are none."""
+def measure_output(output: torch.Tensor, exact: Exact, index: str, asked: Optional[Asked] = None) -> Line:
+    """Return the numbers of an output, with the errors that standards ask for, or ``why`` there are none."""
     result = exact.outputs.get(index)
     if result is None:
         return {"why": "output %s is not computed again" % index}
     try:
         # What rounding leaves is looked at where one rounding hides an error: in types of fewer digits than float32.
         is_coarse = output.is_floating_point() and numbers.format_of(output.dtype).digits < _FINE_DIGITS
-        return numbers.measure(output, result, exact.terms.get(index), residue=is_coarse)
+        found = numbers.measure(output, result, exact.terms.get(index), residue=is_coarse)
     except ValueError as error:
         return {"why": "output %s: %s" % (index, error)}
+    errors = measure_errors(output, result, asked or {})
+    return {**found, "errors": errors} if errors else found
 
 
 def _compare_contents(side: SideValues, exact: Exact, files: TensorFiles) -> Dict[str, Line]:

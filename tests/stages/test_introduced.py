@@ -1,0 +1,73 @@
+"""Standards for operators through the stage itself: an agent evaluates two dumps, and the verdict says the outcome."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from precflow.config import standards
+from precflow.stages import introduced
+
+_SPEC = importlib.util.spec_from_file_location("stage_fixtures", Path(__file__).with_name("conftest.py"))
+_FIXTURES = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(_FIXTURES)
+builder, HIDDEN = _FIXTURES.builder, _FIXTURES.HIDDEN
+STACK = ("default", "cann_single", "cann_mixed", "cann_mixed_2026_07", "assert_close")
+
+
+def write_exp(folder, *, factor=1.0):
+    for side, scale in (("reference", 1.0), ("target", factor)):
+        dump = builder.DumpBuilder(folder / side, side=side)
+        dump.call("act", "exp", [np.exp(HIDDEN) * np.float32(scale)], [HIDDEN])
+        dump.write()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("factor", "failed"),
+    [
+        (1 + 2**-20, []),
+        (1 + 2**-10, ["default", "cann_single", "cann_mixed", "assert_close"]),
+        (1.01, list(STACK)),
+    ],
+)
+def test_each_standard_judges_the_operator_by_its_own_numbers(tmp_path, made, factor, failed):
+    folder = write_exp(tmp_path / "dumps", factor=factor)
+    folders = made(folder, f"tolerance.standards=[{','.join(STACK)}]", until="introduced")
+    _, verdict, _ = introduced.read_conclusion(folders)
+    assert [name for name, met in verdict.standards.items() if not met] == failed
+    assert verdict.not_applied == {}
+    for name in failed[1:]:
+        assert any(reason.startswith(f"{name}: 1 output") for reason in verdict.reasons)
+    assert not any("was not applied" in reason for reason in verdict.reasons)
+    assert not (folders["introduced"] / "errors.json").exists()
+
+
+def test_an_operator_standard_is_part_of_the_key_only_where_it_is_asked_for(pair, job_of):
+    folder = pair()
+    declare = introduced.stage(second_pass=False).declare
+    plain = declare(job_of(folder))
+    assert declare(job_of(folder, "tolerance.standards=[default,allclose]")) == plain
+    mixed = declare(job_of(folder, "tolerance.standards=[default,cann_mixed]"))
+    assert mixed != plain
+    assert declare(job_of(folder, "tolerance.standards=[default,cann_dual]")) != mixed
+
+
+def test_a_dump_without_tensors_leaves_the_standard_open(tmp_path, made):
+    folder = tmp_path / "dumps"
+    for side in ("reference", "target"):
+        dump = builder.DumpBuilder(folder / side, side=side)
+        dump.call("fc", "linear", [HIDDEN], [HIDDEN])  # without a weight no linear can be computed
+        dump.write()
+    _, verdict, _ = introduced.read_conclusion(made(folder, "tolerance.standards=[default,cann_mixed]", until="introduced"))
+    assert verdict.verdict == "inconclusive"
+    assert list(verdict.not_applied) == ["cann_mixed"]
+    assert "1 output of an operator could not be held to it" in verdict.not_applied["cann_mixed"]
+
+
+def test_every_shipped_standard_says_what_it_judges():
+    for name in standards.names():
+        file = standards.StandardFile(standards.find(name))
+        sections = [file.limits, file.operators, file.benchmark, file.losses]
+        assert sum(map(bool, sections)) == 1, name
