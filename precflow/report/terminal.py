@@ -270,7 +270,7 @@ def _count_others(model: ReportModel) -> dict[str, int]:
     """Return kind of record -> how many were not compared or count less: unpaired, undecided, blind, by estimate..."""
     counts = model.verdict.counts
     return {
-        "near ties": counts.get("near_tie", 0),
+        "near tie" if counts.get("near_tie") == 1 else "near ties": counts.get("near_tie", 0),
         "not comparable": counts.get("not_comparable", 0),
         "covered by their modules": counts.get("covered", 0),
         "unpaired": highlights.count_unpaired(model),

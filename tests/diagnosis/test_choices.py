@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from precflow.diagnosis.choices import MARGIN, make_settler
+from precflow.judgement.floors import Floor
 from precflow.judgement.verdicts import Judged
 
 SCORES = np.array([[0.3, 0.7, 0.1], [0.5, 0.49999, 0.1]], np.float32)
@@ -112,3 +113,19 @@ def test_a_choice_whose_values_were_not_kept_is_undecided(settle):
 def test_without_a_choice_that_differs_nothing_is_touched(settle):
     settled = settle({"norm / layer_norm": "fail"})
     assert {record.status for record in settled.values()} == {"pass", "fail"}
+
+
+def test_the_noise_floor_counts_where_the_values_themselves_are_equal(hand_made, make_header, judge_calls):
+    chosen = np.array([1, 1])  # the second row's winner is 1e-5 behind
+    sides = [forward(hand_made, make_header, SCORES), forward(hand_made, make_header, SCORES, chosen=chosen)]
+    measures, judged = judge_calls(sides[0], FLIPPED)
+    measures = [replace(measure, exact=measure.name in {"gate / argmax", "gate"}) for measure in measures]
+    producer = next(record.record for measure, record in zip(measures, judged, strict=True) if measure.name == "gate / softmax")
+    statuses = []
+    for size in (0.0, 1e-3):
+        floors = {producer: Floor(producer, {"max_rms_error": size})}
+        settled = make_settler(*sides, lambda left, right: Judged(left.text, "pass"), floors)(measures, judged)
+        statuses += [
+            record.status for measure, record in zip(measures, settled, strict=True) if measure.name == "gate / argmax"
+        ]
+    assert statuses == ["fail", "near_tie"]
