@@ -123,7 +123,10 @@ class _Settling:
         self._measures = measures
         self._judged = judged
         self._statuses = {record.record: record for record in judged}
-        self._equal = {measure.record for measure in measures if measure.equal}
+        self._bits = [
+            {record.identity: record.content for call in dump.calls() for record in (*call.inputs, *call.outputs)}
+            for dump in self._dumps
+        ]
         self._judge_input = judge_input
         self._floors = floors
         self._calls = [{record.text: call for call in dump.calls() for record in call.outputs} for dump in self._dumps]
@@ -143,13 +146,12 @@ class _Settling:
                     choices[record.text] = choice
             return choices.get(record.text)
 
-        behind = _follow(nodes[0], decide, self._equal)
+        behind = _Follower(nodes[0], self._has_equal_bits).follow(decide)
         if not choices:
             return [self._settled.get(record.record, record) for record in self._judged]
-        theirs = _follow(nodes[1], lambda _, record: choices.get(record.text), self._equal)
-        return [
-            self._mark(measure, record, behind | theirs) for measure, record in zip(self._measures, self._judged, strict=True)
-        ]
+        theirs = _Follower(nodes[1], self._has_equal_bits).follow(lambda _, record: choices.get(record.text))
+        either = {**theirs, **behind}
+        return [self._mark(measure, record, either) for measure, record in zip(self._measures, self._judged, strict=True)]
 
     def _mark(self, measure: Measure, judged: Judged, behind: Mapping[str, _Choice]) -> Judged:
         """Return the status of a record: of a choice what was decided, of what depends on one ``not_comparable``."""
@@ -164,6 +166,11 @@ class _Settling:
         what = "the near tie" if origin.status == "near_tie" else "the undecided choice"
         shapes = f"; {judged.reason}" if judged.status == "shape" else ""
         return Judged(measure.record, "not_comparable", reason=f"depends on {what} at {origin.name}{shapes}")
+
+    def _has_equal_bits(self, record: Record) -> bool:
+        """Tell whether an input or output has the same bits on both sides."""
+        one, other = (contents.get(record.identity, "") for contents in self._bits)
+        return bool(one) and one == other
 
     def _find_handed_on(self, record: str) -> Judged | None:
         """Return the status of the near tie whose very tensors a record holds on both sides."""
@@ -300,35 +307,52 @@ def _is_equal(pair: _Sides) -> bool:
     return bool(one.content) and one.content == other.content and one.dtype == other.dtype
 
 
-def _follow(nodes: _Nodes, decide: Callable[[CallNode, Record], _Choice | None], equal: set[str]) -> dict[str, _Choice]:
-    """Return which outputs depend on a choice, with the first such choice.
+class _Follower:
+    """Follows choices through the graph of one side; calls come in order of completion.
 
     Args:
-        nodes: The graph of one side, in order of completion.
-        decide: Returns the choice that an output is.
-        equal: Outputs with the same bits on both sides: whatever they depend on, they hand nothing on.
+        nodes: The graph.
+        is_equal: Tells whether an input or output has the same bits on both sides.
+
+    Attributes:
+        behind: Identity text of each output that depends on a choice -> the first such choice.
     """
-    tainted: dict[OutputKey, _Choice] = {}
-    calls: dict[CallKey, _Choice] = {}
-    behind: dict[str, _Choice] = {}
-    for key, node in nodes.items():
-        arriving = _find_arriving(node, tainted, calls) if tainted else None
-        for record in node.call.outputs:
-            choice = arriving
-            if choice is None:
-                choice = decide(node, record)
-            elif record.text in equal:
-                continue
-            if choice is not None:
-                tainted[key, record.index] = choice
-                calls.setdefault(key, choice)
-                behind[record.text] = choice
-    return behind
 
+    def __init__(self, nodes: _Nodes, is_equal: Callable[[Record], bool]) -> None:
+        self._nodes = nodes
+        self._is_equal = is_equal
+        self._outputs: dict[OutputKey, _Choice] = {}
+        self._calls: dict[CallKey, _Choice] = {}
+        self._around: dict[CallKey, CallKey] = {}  # call -> the innermost module call around it, which completes later
+        for key, node in nodes.items():
+            for inner in node.inside:
+                self._around.setdefault(inner, key)
+        self.behind: dict[str, _Choice] = {}
 
-def _find_arriving(node: CallNode, tainted: Mapping[OutputKey, _Choice], calls: Mapping[CallKey, _Choice]) -> _Choice | None:
-    """Return the choice that an input of a call depends on, or for a module something inside it."""
-    for edge in node.edges:
-        if edge.source is not None and not edge.guessed and edge.source in tainted:
-            return tainted[edge.source]
-    return next((calls[key] for key in node.inside if key in calls), None)
+    def follow(self, decide: Callable[[CallNode, Record], _Choice | None]) -> Mapping[str, _Choice]:
+        """Visit all calls, and return ``behind``; ``decide`` returns the choice that an output is, if it is one."""
+        for key, node in self._nodes.items():
+            arriving = self._find_arriving(node) if self._outputs else None
+            for record in node.call.outputs:
+                choice = arriving or decide(node, record)
+                if choice is not None and not (arriving and self._is_equal(record)):
+                    self._outputs[key, record.index] = choice
+                    self._calls.setdefault(key, choice)
+                    self.behind[record.text] = choice
+        return self.behind
+
+    def _find_arriving(self, node: CallNode) -> _Choice | None:
+        """Return the choice that an input of a call depends on, or for a module something inside it."""
+        inside = next((self._calls[key] for key in node.inside if key in self._calls), None)
+        return inside or self._find_given(node)
+
+    def _find_given(self, node: CallNode) -> _Choice | None:
+        for edge in node.edges:
+            if edge.source is not None and not edge.guessed and edge.source in self._outputs:
+                return self._outputs[edge.source]
+        # What nothing recorded made was made inside the module around the call, from what that module was given.
+        around = self._around.get(node.key)
+        unknown = (edge.record for edge in node.edges if (edge.source is None or edge.guessed) and not edge.record.weight)
+        if around is None or all(self._is_equal(record) for record in unknown):
+            return None
+        return self._find_given(self._nodes[around])

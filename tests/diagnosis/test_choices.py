@@ -129,3 +129,29 @@ def test_the_noise_floor_counts_where_the_values_themselves_are_equal(hand_made,
             record.status for measure, record in zip(measures, settled, strict=True) if measure.name == "gate / argmax"
         ]
     assert statuses == ["fail", "near_tie"]
+
+
+def test_what_a_modules_own_code_makes_depends_on_what_the_module_was_given(hand_made, make_header, judge_calls):
+    """With ``capture.level=[module]`` nothing is known of the operators between a router and an activation of an expert."""
+
+    def record_modules(picked):
+        dump = hand_made(header=make_header())
+        gate = dump.module("moe.gate", {"value": SCORES}, value=picked)
+        taken = np.flatnonzero(picked == 1).astype(np.float32)
+        dump.module("moe.experts.act", {"value": taken}, value=taken)
+        dump.module("moe.experts", gate, value=np.float32([taken.sum()]))
+        dump.module("norm", {"value": taken * 3}, value=taken * 3)
+        return dump
+
+    sides = [record_modules(SCORES.argmax(-1)), record_modules(NEARER.argmax(-1))]
+    failing = {"moe.gate": "fail", "moe.experts.act": "shape", "moe.experts": "fail", "norm": "shape"}
+    measures, judged = judge_calls(sides[0], failing)
+    measures = [replace(measure, exact=measure.name == "moe.gate") for measure in measures]
+    settled = make_settler(*sides, lambda left, right: Judged(left.text, "pass"))(measures, judged)
+    statuses = {measure.name: record.status for measure, record in zip(measures, settled, strict=True)}
+    assert statuses == {
+        "moe.gate": "undecided",  # the operator that chooses was not recorded
+        "moe.experts.act": "not_comparable",
+        "moe.experts": "not_comparable",
+        "norm": "shape",
+    }
