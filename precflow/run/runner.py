@@ -211,17 +211,20 @@ def publish(outcome: Outcome) -> None:
 def _remove_old_report(where: steps.RunFolder) -> None:
     """Delete the previous run's report from the run folder: if this run fails, a build server must not find an old verdict."""
     with explain_disk_errors(where.folder):
-        for file in (where.folder / "report.html", *where.folder.glob("public/*")):
+        for file in (where.folder / "report.html", *where.folder.glob("public/*"), *where.folder.glob("repro/*")):
             file.unlink(missing_ok=True)
 
 
 def _publish(folder: Path, report: Path) -> str:
-    """Copy the report's files to ``public/`` and the HTML page to the run folder itself; return the path to print."""
+    """Copy the report's files to ``public/``, the HTML page and the repro to the run folder; return the path to print."""
     public = folder / "public"
     with explain_disk_errors(folder):
         public.mkdir(parents=True, exist_ok=True)
         for file in sorted(report.glob("public/*")):
             _copy(file, public / file.name)
+        for file in sorted(report.glob("repro/*")):
+            (folder / "repro").mkdir(exist_ok=True)
+            _copy(file, folder / "repro" / file.name)
         page = report / "public" / "report.html"
         if page.exists():
             _copy(page, folder / "report.html")

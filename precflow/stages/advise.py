@@ -11,6 +11,7 @@ from precflow import keys, resources
 from precflow.diagnosis import rule_files, rules
 from precflow.diagnosis.evidence.collect import collect, keep_tensors
 from precflow.diagnosis.findings import Finding
+from precflow.diagnosis.repro import SCRIPT
 from precflow.stages import introduced
 from precflow.stages.artifacts import read_lines, write_lines
 from precflow.stages.compare import read_measures
@@ -20,6 +21,8 @@ from precflow.stages.passes import latest, newest, open_both, second
 from precflow.stages.region import NAME, read_scope
 
 FINDINGS_FILE = "findings.jsonl"
+REPRO = "repro"
+"""Folder with a script that runs the first suspect alone, where its tensors were kept."""
 
 
 def read_findings(folder: Path) -> list[Finding]:
@@ -49,6 +52,7 @@ def _declare(job: Job) -> Mapping[str, Any]:
         "same": list(job.config.environment.same),
         "recipe": job.config.recipe,
         "keep_tensors": keep_tensors(job.config),
+        "repro": keys.file_digest(resources.directory("templates") / SCRIPT),
     }
 
 
@@ -69,6 +73,7 @@ def collect_evidence(job: Job, needs: Mapping[str, Path]) -> dict[str, Any]:
         blockers=reproduction.blockers,
         incomplete=reproduction.incomplete,
         introduced=introduced.read_introduced(needs),
+        repro=folder / REPRO,
     )
 
 
@@ -79,6 +84,6 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         evidence["keep_tensors"] = ""
     findings = rules.advise(evidence, rule_files.load_rules([_rule_folder()], job.team.get("rule", ())))
     if job.config.reference.dump and job.config.target.dump:  # nothing runs, so there is nothing to try
-        findings = [replace(finding, try_it="") for finding in findings]
+        findings = [replace(finding, try_it="", confirm="") for finding in findings]
     write_lines(folder / FINDINGS_FILE, findings)
     return StageResult(note=f"{findings[0].rule} {findings[0].title}" if findings else "no findings")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from precflow.report.formats import write
 from precflow.report.highlights import keep_most_important
 from precflow.report.model import ReportModel, StageView
 from precflow.stages import introduced, whatif
-from precflow.stages.advise import read_findings
+from precflow.stages.advise import REPRO, read_findings
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.commands import change_command, describe_change
 from precflow.stages.compare import read_measures
@@ -84,6 +85,8 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     # Roles are in the rows already, and would be in the file once more for each of 200 000 records.
     write_value(folder / MODEL_FILE, keep_most_important(replace(model, region=replace(model.region, roles=None)), ROWS_KEPT))
     (folder / PUBLIC).mkdir()
+    if (needs["advise"] / REPRO).is_dir():  # not into public/: it has tensors of the model
+        shutil.copytree(needs["advise"] / REPRO, folder / REPRO)
     written = write(model, folder / PUBLIC, job.config.report.formats)
     return StageResult(note=", ".join(path.name for path in written))
 

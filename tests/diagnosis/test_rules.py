@@ -256,6 +256,13 @@ def test_every_shipped_rule_is_in_the_table():
     assert {row[0] for row in TABLE} == set(SHIPPED)
 
 
+def test_what_confirms_a_rule_is_a_what_if_that_exists():
+    known = {path.stem for path in (resources.directory("conf") / "whatif").glob("*.yaml")}
+    named = {word.removeprefix("whatif=") for rule in SHIPPED.values() for word in rule.confirm.split()}
+    assert named
+    assert named <= known
+
+
 def test_nothing_measured_gives_no_finding_about_the_run_and_does_not_raise():
     assert advise({"suspects": []}, list(SHIPPED.values())) == []
     assert [one.rule for one in advise({"suspects": [{"name": "a"}]}, list(SHIPPED.values()))] == ["PF299"]

@@ -80,3 +80,9 @@ def test_modules_that_nest_deeper_than_python_recurses_are_reported(tmp_path, ma
     assert len(model.rows) + model.rows_left_out == DEEP
     assert model.region.start == ".".join("m" * DEEP)
     assert sum(path.stat().st_size for path in (folder / "public").iterdir()) < 10e6
+
+
+def test_the_script_that_runs_a_suspect_alone_is_kept_but_not_published(pair, made):
+    folder = made(pair(factor=1.01))["report"]
+    assert {path.name for path in (folder / "repro").iterdir()} == {"repro.py", "repro.safetensors"}
+    assert not list((folder / "public").glob("repro*"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from precflow.comparison.measure import Measure
@@ -15,6 +16,7 @@ from precflow.diagnosis.evidence.run import UNPAIRED
 from precflow.diagnosis.evidence.tensors import Readable, observe
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.introduced import IntroducedError
+from precflow.diagnosis.repro import SCRIPT, write_repro
 from precflow.judgement.verdicts import Judged
 
 _LISTED = 5
@@ -35,6 +37,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
     blockers: Sequence[str] = (),
     incomplete: Sequence[str] = (),
     introduced: Sequence[IntroducedError] = (),
+    repro: Path | None = None,
 ) -> dict[str, Any]:
     """Return evidence by the names of ``names.EVIDENCE``, and under ``suspects`` one mapping for each of the first three.
 
@@ -50,6 +53,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         blockers: What made a comparison meaningless; then no tensor is read.
         incomplete: What is damaged in a dump or was never sealed, in words.
         introduced: What float64 at the target's own inputs said about outputs.
+        repro: Folder for a script that runs the first suspect alone, if all of its tensors were kept; ``None`` for no script.
     """
     statuses = {record.record: record for record in judged}
     same_dtype = reference.header.dtype == target.header.dtype
@@ -64,6 +68,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
     ]
     families = {operator_families.find_family(suspect.operator) for suspect in region.suspects}
     observed = [] if blockers else observe(reference, target, region.suspects[:SUSPECTS])
+    shown = next((number for number, one in enumerate(observed) if repro and write_repro(one, repro)), None)
     headers, same = (reference.header, target.header), config.environment.same
     traces = None if blockers else overflow.trace_sides(reference, target, measures)
     steps = skipped_steps.NOTHING if traces is None else skipped_steps.find_skipped_steps(*traces)
@@ -89,7 +94,8 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
                 sources=different[name].sources if (name := name_call(call.reference)) in different else (),
             )
             | _count_exact_products(call.suspect, measures)
-            for call in observed
+            | ({"repro": f"{repro.name}/{SCRIPT}"} if repro and number == shown else {})
+            for number, call in enumerate(observed)
         ],
     }
 

@@ -160,6 +160,9 @@ _SUSPECT = {
     ),
     "saturated_target": EvidenceName("at the end of the type", "Elements there whose reference is infinite or beyond it."),
     "nan_rows_masked": EvidenceName("NaN in rows that are masked everywhere", "Share of the rows with NaN on the target only."),
+    "repro": EvidenceName(
+        "runs alone", "Script in the run folder that runs this call without precflow; absent if there is none."
+    ),
     "changed": EvidenceName(
         "changed in between",
         "A tensor of the call that changed after another call had returned it, with that call and its source line.",
