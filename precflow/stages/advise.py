@@ -60,8 +60,14 @@ def _rule_folder() -> Path:
     return resources.directory("conf") / "rule"
 
 
-def collect_evidence(job: Job, needs: Mapping[str, Path]) -> dict[str, Any]:
-    """Return all evidence of a run, from the results of the stages that ``advise`` needs."""
+def collect_evidence(job: Job, needs: Mapping[str, Path], *, repro: Path | None = None) -> dict[str, Any]:
+    """Return all evidence of a run, from the results of the stages that ``advise`` needs.
+
+    Args:
+        job: The run.
+        needs: Folders of those stages by name.
+        repro: Folder for a script that runs the first suspect alone; ``None`` for no script.
+    """
     reproduction = read_reproduction(latest(needs, "determinism"))
     judged, _, region = introduced.read_conclusion(needs)
     return collect(
@@ -73,12 +79,12 @@ def collect_evidence(job: Job, needs: Mapping[str, Path]) -> dict[str, Any]:
         blockers=reproduction.blockers,
         incomplete=reproduction.incomplete,
         introduced=introduced.read_introduced(needs),
-        repro=folder / REPRO,
+        repro=repro,
     )
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
-    evidence = collect_evidence(job, needs)
+    evidence = collect_evidence(job, needs, repro=folder / REPRO)
     if NAME in needs and second("judge") not in needs and read_scope(needs[NAME]).needed:
         # The second pass waits for the other side. It records the suspects' tensors, so no finding has to propose to keep them.
         evidence["keep_tensors"] = ""
