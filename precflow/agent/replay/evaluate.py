@@ -204,6 +204,8 @@ def measure_output(output: torch.Tensor, exact: Exact, index: str, asked: Option
     result = exact.outputs.get(index)
     if result is None:
         return {"why": "output %s is not computed again" % index}
+    if result.dtype not in (torch.float64, output.dtype) and result.is_floating_point() and output.is_floating_point():
+        result = result.to(output.dtype)  # of movement: `full(..., dtype=torch.float32)` of a reference, on a float16 target
     try:
         # What rounding leaves is looked at where one rounding hides an error: in types of fewer digits than float32.
         is_coarse = output.is_floating_point() and numbers.format_of(output.dtype).digits < _FINE_DIGITS

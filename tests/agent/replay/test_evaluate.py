@@ -338,3 +338,12 @@ def test_movement_that_was_not_stored_is_moved_again_and_compared_by_content(dum
             assert [other["sides"][side]["equal"] for side in sides] == [True, False]
     assert [line["why"] for line in found] == [""] * 4
     assert all(side["equal"] for line in found for side in line["sides"].values())
+
+
+def test_a_constant_of_the_target_in_its_own_type_is_not_taken_for_a_fault(dumped):
+    def work(side):
+        return torch.full((3,), 0.1, dtype=torch.float32 if side == "reference" else torch.float16)
+
+    (found,) = dumped(work).evaluated("full")
+    assert found["kind"] == "movement"
+    assert [found["sides"][side]["equal"] for side in ("reference", "target")] == [True, True]
