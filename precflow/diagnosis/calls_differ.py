@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from precflow.diagnosis.evaluation import PairedCall, name_call
+from precflow.diagnosis.evaluation import PairedCall, find_other_implementations, module_call_of, name_call
 from precflow.diagnosis.evidence.suspect import find_different_arguments
 from precflow.dumps.records import Call, Record
 
@@ -43,16 +43,22 @@ def find_different_calls(
 ) -> list[DifferentCall]:
     """Return the calls that the sides made differently, in order of the reference.
 
+    Inside a module that the sides implement differently nothing is compared: calls are paired by their number there.
+
     Args:
         pairs: The calls that both sides made.
         reference: All calls of the reference.
         target: All calls of the target.
         same_dtype: Both runs have the same floating point type; otherwise type arguments and mask constants differ on purpose.
     """
+    reference, target = list(reference), list(target)
     makers = (_index_makers(reference), _index_makers(target))
+    others = find_other_implementations(reference, target)
     known = {pair.name for pair in pairs}
     found = []
     for pair in pairs:
+        if pair.reference.operator and module_call_of(pair.reference) in others:
+            continue
         changed = find_different_arguments(pair.reference, pair.target, same_dtype=same_dtype)
         sources = _compare_sources(pair, makers, known)
         if changed or sources:

@@ -7,6 +7,7 @@ each line tells it the file and the bytes of every tensor.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,45 @@ def pair_calls(reference: DumpWithCalls, target: DumpWithCalls) -> list[PairedCa
     others = {name_call(call): call for call in target.calls()}
     named = ((name_call(call), call) for call in reference.calls())
     return [PairedCall(name, call, others[name]) for name, call in named if name in others]
+
+
+ModuleCall = tuple[str, int, str, int, int]
+"""Module, number of its call, phase, step and rank."""
+
+
+def find_other_implementations(reference: Iterable[Call], target: Iterable[Call]) -> set[ModuleCall]:
+    """Return the module calls that the sides implement differently: some operator runs more often on one side.
+
+    Calls of an operator are paired by their number within a module call. Where one side runs a fused attention and the other
+    three operators in its place, the second transpose of one side need not be the second of the other, so that neither its
+    arguments nor where its input comes from say anything. Movement alone (an extra ``clone``) makes no other implementation.
+    """
+    counts = [_count_operators(calls) for calls in (reference, target)]
+    return {key[0] for key in counts[0].keys() | counts[1].keys() if counts[0][key] != counts[1][key]}
+
+
+def _count_operators(calls: Iterable[Call]) -> Counter[tuple[ModuleCall, str]]:
+    return Counter((module_call_of(call), call.operator) for call in calls if call.operator and not call.movement)
+
+
+def module_call_of(call: Call) -> ModuleCall:
+    """Return the module call that an operator ran in."""
+    return call.module, call.call, call.phase, call.step, call.rank
+
+
+def find_doubtful_pairs(pairs: Iterable[PairedCall], others: Collection[ModuleCall]) -> set[str]:
+    """Return the names of pairs whose arguments may be those of another call: float64 would compute something else.
+
+    Args:
+        pairs: Calls that were evaluated with the reference's arguments.
+        others: Module calls that the sides implement differently.
+    """
+    return {
+        pair.name
+        for pair in pairs
+        if module_call_of(pair.reference) in others
+        and (pair.reference.movement or pair.reference.arguments != pair.target.arguments)
+    }
 
 
 def choose_level(calls: Iterable[Call]) -> dict[str, str]:

@@ -20,8 +20,9 @@ left after float64 must look like rounding. ``z`` is the error in units of the r
 
 Each is divided by that of the reference and of a control (float64 at the same inputs, rounded once), whichever is larger:
 inputs of few distinct values leave residues that do not average out, on correct chips too. More roundings inside are a
-property of a chip's kernel as long as all calls of an operator show them; variance and largest are therefore also divided by
-the median of the target's calls of the same operator, and only a very large variance is a fault by itself.
+property of a chip's kernel as long as all calls of an operator show them, and so is a curve that is off by an ulp; variance,
+curve and largest are therefore also divided by the median of the target's other calls of the operator, and only a very large
+variance or curve is a fault by itself.
 
 The agent computes the numbers (:mod:`precflow.agent.replay`); the lines are in :mod:`precflow.diagnosis.lines`.
 """
@@ -39,7 +40,9 @@ from precflow.diagnosis import lines
 
 MATMUL, MOVEMENT, RANDOM = "matmul", "movement", "random"
 _RESIDUES = ("variance", "slope", "curve", "largest")
-_OF_CHIPS = ("variance", "largest")  # more roundings inside an operator: a property of kernels before it is a fault
+_OF_CHIPS = ("variance", "curve", "largest")  # a property of kernels before it is a fault
+_ALONE = {"variance": lines.VARIANCE_ALONE, "curve": lines.CURVE_ALONE}
+_ENOUGH = 100  # calls of an operator that say what is usual
 _FLOORS = (lines.VARIANCE_FLOOR, lines.SLOPE_FLOOR, lines.CURVE_FLOOR, lines.LARGEST_FLOOR)
 
 
@@ -164,16 +167,17 @@ def decide_all(evaluated: Sequence[Evaluated], operators: Mapping[str, str]) -> 
         evaluated: As the agent wrote it.
         operators: Call -> its operator.
     """
-    residues: dict[str, list[SideNumbers]] = defaultdict(list)
+    groups: dict[str, list[tuple[str, SideNumbers]]] = defaultdict(list)
     for one in evaluated:
         if one.evaluated and one.sides["target"].eta is not None:
-            residues[operators.get(one.call, "")].append(one.sides["target"])
-    usual = {
-        operator: {name: statistics.median(getattr(one, name) for one in found) for name in _OF_CHIPS}
-        for operator, found in residues.items()
-        if len(found) >= lines.FEWEST_PEERS
-    }
-    decided = (decide_introduced(one, usual.get(operators.get(one.call, ""))) for one in evaluated)
+            group = groups[operators.get(one.call, "")]
+            if len(group) < _ENOUGH:
+                group.append((one.call, one.sides["target"]))
+    decided = []
+    for one in evaluated:
+        others = [numbers for call, numbers in groups[operators.get(one.call, "")] if call != one.call]
+        usual = {name: statistics.median([getattr(each, name) for each in others]) for name in _OF_CHIPS} if others else {}
+        decided.append(decide_introduced(one, usual))
     return [one for one in decided if one is not None]
 
 
@@ -184,7 +188,7 @@ def decide_introduced(  # noqa: PLR0911  one guard clause a kind
 
     Args:
         evaluated: As the agent wrote it.
-        usual: Median of variance and largest of the target's calls of this operator; ``None`` if these are too few.
+        usual: Median of variance, curve and largest of the target's other calls of this operator; empty if it has none.
     """
     if not evaluated.evaluated or evaluated.kind == RANDOM:
         return None
@@ -223,9 +227,9 @@ def _judge_residue(
             yield _make(evaluated, name, value / least, lines.RESIDUE, is_systematic=True)
             continue
         if name in usual:
-            yield _make(evaluated, name, value / max(least, usual[name]), lines.RESIDUE)
-        if name == "variance":
-            yield _make(evaluated, name, value / least, lines.VARIANCE_ALONE)
+            yield _make(evaluated, name, value / max(least, usual[name]), lines.RESIDUE, is_systematic=name == "curve")
+        if name in _ALONE:
+            yield _make(evaluated, name, value / least, _ALONE[name], is_systematic=name == "curve")
 
 
 def _make(evaluated: Evaluated, measure: str, value: float, line: float, *, is_systematic: bool = False) -> IntroducedError:

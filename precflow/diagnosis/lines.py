@@ -33,8 +33,10 @@ A chip whose functions are off by an ulp of the 16-bit type everywhere reaches 9
 41. Below this line only a call that stands out among its like (``RESIDUE`` times their median) is a fault.
 """
 
-FEWEST_PEERS = 3
-"""Fewest calls of an operator whose median says what is usual on the target."""
+CURVE_ALONE = 10.0
+"""The same of the curve: functions that are off by up to two ulps of the 16-bit type at fixed arguments reach 8, a GELU of the
+other form 13.
+"""
 
 VARIANCE_FLOOR, SLOPE_FLOOR, CURVE_FLOOR, LARGEST_FLOOR = 1.0, 6.0, 8.0, 6.0
 """What the reference's own residue counts as at least, so that a lucky reference makes no fault of a usual target."""

@@ -17,7 +17,7 @@ from precflow.config.schema import Side, plain
 from precflow.diagnosis import lines, operator_standards
 from precflow.diagnosis.attribution import Attribution, attribute
 from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
-from precflow.diagnosis.evaluation import Located, pair_calls, write_calls
+from precflow.diagnosis.evaluation import Located, find_doubtful_pairs, find_other_implementations, pair_calls, write_calls
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.graph import build_graph
 from precflow.diagnosis.introduced import Evaluated, IntroducedError, SideNumbers, decide_all
@@ -133,7 +133,8 @@ def evaluate_and_attribute(  # noqa: PLR0913  two dumps, what was made of them, 
         except SideError as error:  # the diagnosis is poorer without it, the verdict by limits stands
             trouble = f"no call was evaluated in float64: {error.message}"
     operators = {pair.name: pair.reference.operator or pair.reference.class_name for pair in pairs}
-    found = decide_all(evaluated, operators)
+    doubtful = find_doubtful_pairs(pairs, find_other_implementations(reference.calls(), target.calls()))
+    found = [one for one in decide_all(evaluated, operators) if one.call not in doubtful]
     same_dtype = reference.header.dtype == target.header.dtype
     every = pair_calls(reference, target)
     different: list[DifferentCall] = find_different_calls(every, reference.calls(), target.calls(), same_dtype=same_dtype)

@@ -74,7 +74,7 @@ def low(**given):
 
 
 @pytest.mark.parametrize(
-    ("residue", "value", "systematic"), [("slope", 40.0, True), ("curve", 60.0, True), ("variance", 41.0, False)]
+    ("residue", "value", "systematic"), [("slope", 40.0, True), ("curve", 100.0, True), ("variance", 41.0, False)]
 )
 def test_low_precision_is_judged_by_what_rounding_leaves(residue, value, systematic):
     plain = {"eta": 1.7e-3, "variance": 1.1, "slope": 3.0, "curve": 4.0, "largest": 1.8}
@@ -100,6 +100,18 @@ def test_more_rounding_in_all_calls_of_an_operator_is_the_chips_and_in_one_of_th
     assert [one.call for one in decide_all(one_of_them, calls) if one.is_fault] == ["layers.5/softmax.0"]
     all_narrow = [evaluated(call, 41.0) for call in calls]
     assert len([one for one in decide_all(all_narrow, calls) if one.is_fault]) == 6
+
+
+def test_functions_that_are_off_by_ulps_everywhere_are_the_chips_and_another_curve_is_a_fault():
+    def evaluated(call, curve):
+        target = side(BFLOAT16, eta=2e-3, variance=2.0, slope=2.0, curve=curve, largest=4.0)
+        return Evaluated(call, "0", "other", evaluated=True, sides={"reference": low(), "target": target})
+
+    calls = {f"layers.{number}/silu.0": "silu" for number in range(2)}
+    both = [evaluated(call, 62.0) for call in calls]
+    assert not any(one.is_fault for one in decide_all(both, calls))
+    assert sum(one.is_fault for one in decide_all([both[0], evaluated("layers.1/silu.0", 9.0)], calls)) == 1
+    assert all(one.is_fault for one in decide_all([evaluated(call, 108.0) for call in calls], calls))
 
 
 def test_a_matmul_may_round_its_partial_sums():
