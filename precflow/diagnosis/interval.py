@@ -19,7 +19,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from precflow.agent.contract import BACKWARD, GRADIENT, Identity
+from precflow.agent.contract import BACKWARD, GRADIENT, OUTPUT, Identity
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.graph import build_graph
 from precflow.diagnosis.nodes import CallKey, CallNode, OutputKey
@@ -69,7 +69,9 @@ class Interval:
 
     @property
     def end(self) -> str:
-        """The input that does not agree, in words."""
+        """The input, or the output of a module, that does not agree, in words."""
+        if self.record.whose.role == OUTPUT:
+            return f"output {self.record.index} of {self.taker.call.name}"
         own = any(record.identity == self.record.identity for record in self.taker.call.inputs)
         return f"input {self.record.index} of {self.taker.call.name}" if own else f"what arrives at {self.taker.call.name}"
 
@@ -123,6 +125,33 @@ class OwnInputs:
                 there = self._walk_back(self._target_nodes, self._find_sources_on_target(record), [])
                 return Interval(record, judged.ratio, node, _name_calls(after), here, there)
         return None
+
+    def find_inside(self, module: CallNode, record: Record) -> Interval | None:
+        """Return what lies before a module's output if calls without a partner ran inside it; ``None`` if none did.
+
+        Args:
+            module: A call of the reference's module.
+            record: The output, which does not agree although the module's inputs do, and nothing inside it fails.
+        """
+        here = [self._nodes[key] for key in module.inside]
+        there = self._find_inside_on_target(module)
+        alone = [tuple(node for node in nodes if self._has_status(node, _ALONE)) for nodes in (here, there)]
+        if not any(alone):
+            return None
+        inside, after = set(module.inside), list[CallNode]()
+        self._walk_back(
+            self._nodes, [edge.source for node in alone[0] for edge in node.edges if edge.source is not None], after
+        )
+        return Interval(record, 1.0, module, _name_calls([node for node in after if node.key in inside]), alone[0], alone[1])
+
+    def _find_inside_on_target(self, module: CallNode) -> list[CallNode]:
+        call = module.call
+        same = (call.module, call.call, "", call.phase, call.step, call.rank)
+        for node in self._target_nodes.values():
+            other = node.call
+            if (other.module, other.call, other.operator, other.phase, other.step, other.rank) == same:
+                return [self._target_nodes[key] for key in node.inside]
+        return []
 
     def find_wrong_movement(self, interval: Interval) -> CallNode | None:
         """Return the data movement in an interval whose inputs agree, so that it is the one that changed values."""

@@ -175,7 +175,16 @@ class _SuspectSearch:
         if earlier is None or status.ratio > earlier.ratio:
             changed = self.tracer.find_change(node)
             why = _explain(node, status, arriving, self.tracer, changed)
-            part[node.key] = _make_suspect(node, status, why, use=arriving.use, changed=changed.text if changed else "")
+            suspect = _make_suspect(node, status, why, use=arriving.use, changed=changed.text if changed else "")
+            part[node.key] = suspect if changed else self._add_interval(node, suspect)
+
+    def _add_interval(self, node: CallNode, suspect: Suspect) -> Suspect:
+        """Return the suspect, of a module with what ran inside it without a partner: the error starts there."""
+        record = next((record for record in node.call.outputs if record.text == suspect.record), None)
+        interval = self.tracer.inputs.find_inside(node, record) if record is not None and node.inside else None
+        if interval is None:
+            return suspect
+        return _describe_interval(replace(suspect, why=f"{suspect.why}; {interval.text}"), interval)
 
     def _comes_from_around(self, node: CallNode) -> bool:
         """Tell whether the error is that of an input that a module's own code made, and blame that module."""
@@ -264,8 +273,12 @@ def _make_suspect(node: CallNode, status: Judged, why: str, *, use: float = 0.0,
 
 
 def _make_interval_suspect(node: CallNode, status: Judged, interval: Interval) -> Suspect:
+    return _describe_interval(_make_suspect(node, status, interval.text), interval)
+
+
+def _describe_interval(suspect: Suspect, interval: Interval) -> Suspect:
     return replace(
-        _make_suspect(node, status, interval.text),
+        suspect,
         after=interval.after,
         between_reference=list_names(interval.reference),
         between_target=list_names(interval.target),

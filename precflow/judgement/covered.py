@@ -26,6 +26,11 @@ from precflow.judgement.decision import Decision
 
 UNPAIRED = frozenset({"unpaired_reference", "unpaired_target"})
 
+_WHY = {
+    "covered": "covered by {} around it, whose outputs were compared",
+    "not_comparable": "{} around it depends on a near tie",
+}
+
 _When = tuple[str, int, int]  # phase, step and rank
 _Calls = Mapping[tuple[str, _When], Mapping[int, Sequence[str]]]  # module and when -> number of a call -> its outputs' statuses
 _Lost = Sequence[tuple[str, int, int]]  # module, step and rank of gradients of parameters that were not compared
@@ -36,6 +41,7 @@ def mark_covered(measures: Sequence[Measure], decisions: Sequence[Decision]) -> 
 
     A module covers what ran inside one of its calls if every output of that call was compared and one of them at least could
     have failed. In backward, the gradients of its parameters must have been compared too: they are no outputs of the module.
+    If an output depends on a near tie, what ran inside depends on it too, and becomes ``not_comparable``.
 
     Args:
         measures: Every record.
@@ -46,10 +52,11 @@ def mark_covered(measures: Sequence[Measure], decisions: Sequence[Decision]) -> 
     calls, gradients = _collect_modules(measures, decisions)
     marked = []
     for measure, decision in zip(measures, decisions, strict=True):
-        around = _find_cover(parse_identity(measure.record), calls, gradients) if decision.judged.status in UNPAIRED else ""
-        if around:
-            reason = f"{decision.judged.reason}; covered by {around} around it, whose outputs were compared"
-            decision = replace(decision, judged=replace(decision.judged, status="covered", reason=reason))  # noqa: PLW2901
+        if decision.judged.status in UNPAIRED:
+            status, around = _find_cover(parse_identity(measure.record), calls, gradients)
+            if around:
+                reason = f"{decision.judged.reason}; {_WHY[status].format(around)}"
+                decision = replace(decision, judged=replace(decision.judged, status=status, reason=reason))  # noqa: PLW2901
         marked.append(decision)
     return marked
 
@@ -71,10 +78,10 @@ def _collect_modules(measures: Sequence[Measure], decisions: Sequence[Decision])
     return calls, gradients
 
 
-def _find_cover(identity: Identity, calls: _Calls, gradients: _Lost) -> str:
-    """Return the innermost module around a record that covers it, as it is shown; ``""`` if none does."""
+def _find_cover(identity: Identity, calls: _Calls, gradients: _Lost) -> tuple[str, str]:
+    """Return the status that a module gives a record inside it, and the innermost such module; ``""`` if there is none."""
     if identity.phase not in {FORWARD, BACKWARD} or identity.module == OUTSIDE:
-        return ""
+        return "", ""
     when = _when(identity)
     for module in _list_modules_around(identity):
         of_module = calls.get((module, when), {})
@@ -88,8 +95,9 @@ def _find_cover(identity: Identity, calls: _Calls, gradients: _Lost) -> str:
             (step, rank) == step_and_rank and _is_inside(parameter, module) for parameter, step, rank in gradients
         )
         if not lost:
-            return module or "the model"
-    return ""
+            depends = any("not_comparable" in statuses for statuses in called)
+            return "not_comparable" if depends else "covered", module or "the model"
+    return "", ""
 
 
 def _list_modules_around(identity: Identity) -> Iterator[str]:
@@ -102,7 +110,9 @@ def _list_modules_around(identity: Identity) -> Iterator[str]:
 
 
 def _is_compared(statuses: Sequence[str]) -> bool:
-    return bool(statuses) and all(status in COMPARED for status in statuses) and any(status != "blind" for status in statuses)
+    """Tell whether all outputs of a call were compared, or depend on a near tie, and one of them at least could have failed."""
+    known = all(status in COMPARED or status == "not_comparable" for status in statuses)
+    return known and any(status != "blind" for status in statuses)
 
 
 def _is_inside(module: str, outer: str) -> bool:

@@ -58,6 +58,28 @@ def test_an_innocent_follower_of_what_has_no_partner_is_not_the_suspect(attentio
     assert region.roles["attn/forward.output.0"] == "introduces"
 
 
+def test_what_ran_without_a_partner_inside_a_module_that_begins_to_fail_is_named(hand_made, judge_calls):
+    def make(*operators, content):
+        dump = hand_made()
+        norm = dump.operator("norm", "layer_norm", {"content": "ids"}, content="normed")
+        inner = dump.operator("attn", "linear", norm, content="projected")
+        for operator in operators:
+            inner = dump.operator("attn", operator, inner, content=f"{operator} {content}")
+        dump.module("attn", norm, content=content)
+        return dump
+
+    sides = make("softmax", content="one"), make("fused", content="two")
+    measures, judged = judge_calls(sides[0], {"attn / softmax": "covered", "attn": "fail"})
+    judged.append(Judged("attn/fused.0/forward.output.0", "covered"))
+    (suspect,) = localize(*sides, measures, judged).suspects
+    assert (suspect.name, suspect.after) == ("attn", ("attn / linear",))
+    assert (suspect.between_reference, suspect.between_target) == (("attn / softmax",), ("attn / fused",))
+    assert suspect.why.endswith(
+        "the error starts between attn / linear, which agrees, and output 0 of attn, which does not; "
+        "in between: on the reference attn / softmax, on the target attn / fused"
+    )
+
+
 def test_a_call_of_the_target_alone_lies_in_between_too(attention, judge_calls):
     statuses = FAILING | {"attn.out": "pass", "attn": "pass", "(model)": "pass"}
     region = locate(attention(), attention(cast=True), judge_calls, statuses, equal={"attn / bmm"})

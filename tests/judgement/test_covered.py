@@ -2,7 +2,12 @@
 
 import pytest
 
+from precflow.judgement.covered import mark_covered
+from precflow.judgement.decision import Decision
+from precflow.judgement.verdicts import Judged
+
 ATTENTION = "layers.0.self_attn"
+LOST = ("unpaired_reference", "not_comparable")
 
 
 @pytest.fixture
@@ -108,3 +113,11 @@ def test_backward_is_covered_by_backward_with_the_gradients_of_the_parameters(ru
 
 def test_what_ran_outside_of_all_modules_is_covered_by_none(run, module, alone):
     assert run([alone("(outside)"), module("")])[0][0].status == "unpaired_reference"
+
+
+def test_what_ran_inside_a_module_behind_a_near_tie_depends_on_it_too(measure, module, alone):
+    measures = [alone(ATTENTION), module(ATTENTION)]
+    decisions = [Decision(Judged(one.record, status, reason="r")) for one, status in zip(measures, LOST, strict=True)]
+    first, second = mark_covered(measures, decisions)
+    assert (first.judged.status, second.judged.status) == ("not_comparable", "not_comparable")
+    assert first.judged.reason == f"r; {ATTENTION} around it depends on a near tie"

@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import io
 import math
 
@@ -44,3 +45,10 @@ def test_a_formula_is_defused(misaligned):
 def test_nothing_compared_is_a_head_alone(empty):
     assert rows_of(empty) == []
     assert result_csv.render(empty).startswith("record,name,level")
+
+
+def test_the_table_says_how_each_pair_was_made(misaligned):
+    first = misaligned.rows[0]
+    ruled = dataclasses.replace(first, measure=dataclasses.replace(first.measure, pairing="pairing.rules[0]"))
+    rows = rows_of(dataclasses.replace(misaligned, rows=[ruled]))
+    assert [row["pairing"] for row in rows] == ["pairing.rules[0]"]

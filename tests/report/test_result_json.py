@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -149,3 +150,13 @@ def test_names_from_the_net_act_on_no_screen(nasty):
         assert [letter for letter in text if not letter.isprintable() and letter not in "\n\u00a0\u202f"] == []
     names = [row.measure.record.encode("utf-8", "backslashreplace").decode() for row in nasty.rows]
     assert [row["record"].encode("utf-8", "backslashreplace").decode() for row in parsed(nasty)["rows"]] == names
+
+
+def test_rows_say_how_a_pair_was_made_where_it_was_not_by_name(misaligned):
+    def row_with(how):
+        first = misaligned.rows[0]
+        made = dataclasses.replace(first, measure=dataclasses.replace(first.measure, pairing=how))
+        return parsed(dataclasses.replace(misaligned, rows=[made]))["rows"][0]
+
+    assert row_with("pairing.rules[2]")["pairing"] == "pairing.rules[2]"
+    assert "pairing" not in row_with("name")

@@ -75,3 +75,17 @@ def test_a_sample_is_told_by_its_share(estimated):
     whole = dataclasses.replace(row, measure=dataclasses.replace(row.measure, share=1.0))
     assert wording.describe_estimate(whole) == ["relative_l2 between 7.5e-8 and infinity, by its sketch"]
     assert wording.describe_estimate(estimated.rows[1]) == []
+
+
+@pytest.mark.parametrize(
+    ("how", "texts"),
+    [
+        ("", []),
+        ("name", []),
+        ("pairing.rules[1]", ["paired by pairing.rules[1] of the recipe"]),
+        ("sequence", ["paired in order: a side has several records of this name"]),
+    ],
+)
+def test_a_pair_that_was_not_made_by_name_says_how(misaligned, how, texts):
+    row = misaligned.rows[0]
+    assert wording.describe_pairing(dataclasses.replace(row, measure=dataclasses.replace(row.measure, pairing=how))) == texts

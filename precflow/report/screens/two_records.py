@@ -36,6 +36,7 @@ def show_pair(row: Row, pair: RecordDetail, blockers: Sequence[str] = ()) -> Pap
     paper.fact("status", status, "" if judged.status in {"pass", "accepted", "near_tie", "not_judged"} else "red")
     paper.fact("reason", "" if judged.metric and judged.status == "fail" else judged.reason or measure.reason)
     paper.facts("estimate", [] if judged.status == "undecided" else wording.describe_estimate(row))
+    paper.facts("pairing", wording.describe_pairing(row))
     paper.facts("doubt", list(blockers), "yellow")
     paper.fact("where", pair.detail.where if pair.detail else "", "bold")
     paper.fact("no detail", pair.reason, "yellow")
