@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from precflow.agent.contract import BACKWARD, FORWARD
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.graph import build_graph
 from precflow.diagnosis.nodes import CallKey, CallNode, OutputKey
@@ -323,6 +324,7 @@ class _Follower:
         self._is_equal = is_equal
         self._outputs: dict[OutputKey, _Choice] = {}
         self._calls: dict[CallKey, _Choice] = {}
+        self._forward: dict[tuple[int, int], _Choice] = {}  # rank and step -> the first choice in its forward
         self._around: dict[CallKey, CallKey] = {}  # call -> the innermost module call around it, which completes later
         for key, node in nodes.items():
             for inner in node.inside:
@@ -338,6 +340,8 @@ class _Follower:
                 if choice is not None and not (arriving and self._is_equal(record)):
                     self._outputs[key, record.index] = choice
                     self._calls.setdefault(key, choice)
+                    if node.call.phase == FORWARD:
+                        self._forward.setdefault(key[:2], choice)
                     self.behind[record.text] = choice
         return self.behind
 
@@ -350,9 +354,11 @@ class _Follower:
         for edge in node.edges:
             if edge.source is not None and not edge.guessed and edge.source in self._outputs:
                 return self._outputs[edge.source]
+        unrecorded = (edge.record for edge in node.edges if (edge.source is None or edge.guessed) and not edge.record.weight)
+        unknown = [record for record in unrecorded if not self._is_equal(record)]
+        if any(record.whose.phase == BACKWARD for record in unknown) and node.key[:2] in self._forward:
+            # Every gradient comes from the loss, which depends on all choices of the forward.
+            return self._forward[node.key[:2]]
         # What nothing recorded made was made inside the module around the call, from what that module was given.
         around = self._around.get(node.key)
-        unknown = (edge.record for edge in node.edges if (edge.source is None or edge.guessed) and not edge.record.weight)
-        if around is None or all(self._is_equal(record) for record in unknown):
-            return None
-        return self._find_given(self._nodes[around])
+        return self._find_given(self._nodes[around]) if unknown and around is not None else None

@@ -155,3 +155,20 @@ def test_what_a_modules_own_code_makes_depends_on_what_the_module_was_given(hand
         "moe.experts": "not_comparable",
         "norm": "shape",
     }
+
+
+@pytest.mark.parametrize("is_flipped", [True, False])
+def test_a_gradient_that_nothing_recorded_made_depends_on_the_choices_of_the_forward(
+    hand_made, make_header, judge_calls, is_flipped
+):
+    def record_training(scores, gradient):
+        dump = forward(hand_made, make_header, scores)
+        dump.module("early", {"value": gradient}, value=gradient * 2, phase="backward")
+        return dump
+
+    gradient = np.float32([1.0, 2.0])
+    sides = [record_training(SCORES, gradient), record_training(NEARER if is_flipped else SCORES, gradient + 1)]
+    measures, judged = judge_calls(sides[0], {**(FLIPPED if is_flipped else {}), "early (backward)": "fail"})
+    measures = [replace(measure, exact=measure.name in {"gate / argmax", "gate"}) for measure in measures]
+    settled = make_settler(*sides, lambda left, right: Judged(left.text, "pass"))(measures, judged)
+    assert settled[-1].status == ("not_comparable" if is_flipped else "fail")
