@@ -41,7 +41,7 @@ from precflow.diagnosis import lines
 MATMUL, MOVEMENT, RANDOM = "matmul", "movement", "random"
 _RESIDUES = ("variance", "slope", "curve", "largest")
 _OF_CHIPS = ("variance", "curve", "largest")  # a property of kernels before it is a fault
-_ALONE = {"variance": lines.VARIANCE_ALONE, "curve": lines.CURVE_ALONE}
+_ALONE = {"variance": lines.VARIANCE_ALONE, "curve": lines.CURVE_ALONE, "largest": lines.LARGEST_ALONE}
 _ENOUGH = 100  # calls of an operator that say what is usual
 _FLOORS = (lines.VARIANCE_FLOOR, lines.SLOPE_FLOOR, lines.CURVE_FLOOR, lines.LARGEST_FLOOR)
 
@@ -221,6 +221,8 @@ def _judge_residue(
         if evaluated.kind == MATMUL and name in {"variance", "largest"}:
             continue
         same_type = reference.dtype == target.dtype
+        if name == "largest" and same_type and reference.largest > lines.LARGEST_OF_REFERENCE:
+            continue
         least = max(floor, target.control.get(name, 0.0), getattr(reference, name) if same_type else 0.0)
         value = getattr(target, name)
         if name not in _OF_CHIPS:

@@ -38,6 +38,14 @@ CURVE_ALONE = 10.0
 other form 13.
 """
 
+LARGEST_ALONE = 8.0
+"""The same of the largest element: 48 deviations, where two ulps are 7."""
+
+LARGEST_OF_REFERENCE = 8.0
+"""Largest element of the reference from which on the largest says nothing: sums in 16 bits (weight gradients of a LayerNorm)
+reach hundreds on both sides, and a clean chip 15 times the reference's.
+"""
+
 VARIANCE_FLOOR, SLOPE_FLOOR, CURVE_FLOOR, LARGEST_FLOOR = 1.0, 6.0, 8.0, 6.0
 """What the reference's own residue counts as at least, so that a lucky reference makes no fault of a usual target."""
 

@@ -114,6 +114,14 @@ def test_functions_that_are_off_by_ulps_everywhere_are_the_chips_and_another_cur
     assert all(one.is_fault for one in decide_all([evaluated(call, 108.0) for call in calls], calls))
 
 
+def test_one_wrong_element_is_a_fault_unless_the_reference_has_such_elements_too():
+    target = side(BFLOAT16, eta=1.7e-3, variance=1.5, slope=2.0, curve=3.0, largest=300.0)
+    found = decide(low(), target)
+    assert (found.is_fault, found.measure) == (True, "largest")
+    reference = side(BFLOAT16, eta=1.66e-3, variance=1.5, slope=2.0, curve=3.0, largest=20.0)
+    assert not decide(reference, target).is_fault
+
+
 def test_a_matmul_may_round_its_partial_sums():
     target = side(BFLOAT16, eta=4e-3, variance=91.0, slope=7.0, curve=8.0, largest=5.0)
     assert not decide(low(), target, "matmul").is_fault
