@@ -59,10 +59,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class HeldOutputs:
-    """All outputs that were held to one standard."""
+    """All outputs that were held to one standard, whose name is in ``dated`` with its date."""
 
     standard: str
     outputs: Sequence[Held] = field(default_factory=list)
+    dated: str = ""
 
     def select(self, *outcomes: str) -> list[Held]:
         """Return those with these outcomes."""
@@ -97,7 +98,7 @@ def hold_all(standard: Standard, evaluated: Sequence[Evaluated], operators: Mapp
     held = [_hold(standard, one, operators.get(one.call, "")) for one in evaluated]
     if standard.benchmark:
         held = _judge_again(standard.benchmark, held, evaluated, operators)
-    return HeldOutputs(standard.name, held)
+    return HeldOutputs(standard.name, held, standard.dated)
 
 
 def _hold(standard: Standard, evaluated: Evaluated, operator: str) -> Held:  # noqa: PLR0911  one guard clause a kind
@@ -155,7 +156,7 @@ def _hold_to_ratios(standard: Standard, evaluated: Evaluated, operator: str) -> 
     reference, target, benchmark = evaluated.sides["reference"], evaluated.sides["target"], standard.benchmark
     assert benchmark is not None
     if reference.dtype != target.dtype:
-        text = f"the reference computes in {reference.dtype} and the target in {target.dtype}: their errors are not comparable"
+        text = f"the reference computes in {reference.dtype}, and its errors compare with the target's only in {target.dtype}"
         return Held(call, index, "invalid", text=text)
     if reference.eta is None or not reference.eta <= benchmark.invalid:
         text = f"the reference's own error is {reference.eta or math.nan:.3g}, more than {benchmark.invalid:g}"
@@ -269,7 +270,7 @@ def apply(
             record = records.get((one.call, one.index), "")
             failing.setdefault(record, _fail(record, outputs.standard, one))
         if wrong:
-            failures.append(f"{outputs.standard}: {_describe(wrong, 'fails', 'fail', names)}")
+            failures.append(f"{outputs.dated}: {_describe(wrong, 'fails', 'fail', names)}")
         unknown, silent = outputs.select("open", "invalid"), outputs.select("unlimited")
         why = ""
         if not outputs.outputs:

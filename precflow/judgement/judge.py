@@ -116,7 +116,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     not_applied = {one.name: NOT_EVALUATED for one in loaded if one.judges_operators}
     not_applied |= {name: outcome.missing for name, outcome in curves.items() if outcome.missing}
     failures = _describe_failures(rows, unrepeatable)
-    failures += [f"{name}: {text}" for name, outcome in curves.items() for text in outcome.failed]
+    failures += [f"{one.dated}: {text}" for one in loaded if one.name in curves for text in curves[one.name].failed]
     sampled = share_sampled(measures, judged)
     # If a blocker stood in the way, nothing was read on purpose: the blocker is the reason, and not a missing record.
     if measures or not blockers:
@@ -165,7 +165,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         | {one.name: False for one in loaded if not one.judges_records}
         | {name: outcome.is_met for name, outcome in curves.items()},
         not_applied=not_applied,
-        sources={one.name: one.origin for one in loaded},
+        sources={one.name: one.origin for one in loaded if one.date},
         closest=closest.record,
         warnings=tuple(warnings),
     )

@@ -58,6 +58,12 @@ class Standard:
         return bool(self.operators or self.benchmark)
 
     @property
+    def dated(self) -> str:
+        """Its name, with date and last day if it has them: ``cann_single (2026-07-15, until 2026-07)``."""
+        when = describe_origin("", self.date, self.until)
+        return f"{self.name} ({when})" if when else self.name
+
+    @property
     def origin(self) -> str:
         """Source, date, and until when it was in force: ``hicann/opbase at adbe441, 2026-07-15``."""
         return describe_origin(self.source, self.date, self.until)

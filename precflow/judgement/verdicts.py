@@ -72,7 +72,7 @@ class Verdict:
         sampled: Share of the elements of the compared records that was looked at; below 1 for slices and samples.
         standards: Standard or plain limit, as shown -> met.
         not_applied: Standard -> why nothing could be held to it, or not enough. Such a standard is not met.
-        sources: Standard -> where its numbers come from, with the date.
+        sources: Published standard -> where its numbers come from, with the date.
         closest: Record with the highest ratio among the passing ones, or ``""``.
         warnings: Things a reader must know that do not change the verdict.
     """

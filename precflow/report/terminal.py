@@ -160,6 +160,10 @@ def _render_aligned(model: ReportModel, columns: int, amount: _Amount) -> list[s
         *_render_labelled("records", describe_coverage(model), columns),
         *_render_labelled("standards", describe_standards(model), columns),
     ]
+    if model.verdict.sources:
+        lines += _render_labelled(
+            "source", "   ".join(f"{name}: {text}" for name, text in model.verdict.sources.items()), columns
+        )
     closest = highlights.find_closest_row(model)
     if closest is not None:
         behind = wording.used(closest.judged.ratio) + wording.describe_floor(closest.judged.floor)

@@ -25,6 +25,42 @@ def test_a_limit_in_percent_of_a_team_is_read_too(tmp_path):
         assert standards.limits("ours", "float32") == {"relative_l2": 0.01}
 
 
+@pytest.mark.parametrize(
+    ("text", "key", "message"),
+    [
+        ("operators: {float32: {mere: 1e-3, mear: 1}}", "operators.float32.mear", "no such key. Did you mean  mere"),
+        ("operators: {float32: {share: 99%}}", "operators.float32", "neither `atol` nor `rtol`"),
+        ("operators: {float32: {atol: 1e-3}}", "operators.float32", "nothing that could fail"),
+        ("operators: {float32: {mere: -1}}", "operators.float32.mere", "expected a share"),
+        ("operators: []", "operators", "expected element types"),
+        ("benchmark: {ratios: {L1: {rmse: 2}}}", "benchmark.ratios", "has no level L0"),
+        ("benchmark: {ratios: {L0: {rmse: 2}}, levels: {L9: [mm]}}", "benchmark.levels.L9", "has no ratios"),
+        (
+            "benchmark: {small: {float32: {below: 1}}}",
+            "benchmark.small.float32",
+            "`below` and `error`",
+        ),
+        ("benchmark: 3", "benchmark", "expected keys and their values"),
+        ("losses: {fewest_steps: 3}", "losses", "nothing that could fail"),
+        ("losses: {mean: {relative: 1%}, fewest_steps: some}", "losses.fewest_steps", "expected a number of steps"),
+        ("losses: {mean: {relative: 1%}}\nunchecked: 3", "unchecked", "expected a list of texts"),
+        ("losses: {mean: {relative: 1%}}\nlimits: {float32: {rmse: 1}}", "losses", "a standard has one of limits, operators"),
+    ],
+)
+def test_a_section_that_is_wrong_is_reported_with_its_key(tmp_path, text, key, message):
+    (tmp_path / "ours.yaml").write_text(f"title: t\nsource: s\n{text}\n")
+    problems = standards.StandardFile(tmp_path / "ours.yaml").problems
+    assert key in [problem.key for problem in problems]
+    assert any(message in problem.message for problem in problems)
+    assert all(problem.place.startswith(str(tmp_path)) or "ours.yaml" in problem.place for problem in problems)
+
+
+def test_a_team_has_operator_standards_of_its_own(tmp_path):
+    (tmp_path / "ours.yaml").write_text("title: t\nsource: s\noperators: {float16: {mere: 1%}}\n")
+    file = standards.StandardFile(tmp_path / "ours.yaml")
+    assert (file.problems, file.operators["float16"].mere, file.date) == ([], 0.01, "")
+
+
 def test_a_broken_file_has_the_limits_that_can_be_read(tmp_path):
     (tmp_path / "ours.yaml").write_text("limits: {float32: {relative_l2: 1 percent, rmse: 0.5}, float16: 3}\n")
     file = standards.StandardFile(tmp_path / "ours.yaml")

@@ -244,3 +244,17 @@ def test_accepted_records_are_told_beside_those_that_agree(misaligned):
     agreeing = sum(row.role == "agrees" for row in misaligned.rows if row.judged.status != "not_judged")
     text = " ".join(shown(model, 1).split())
     assert f"inherit it {agreeing - 1} agree 1 accepted difference" in text
+
+
+def test_a_published_standard_is_shown_with_its_source(aligned):
+    sources = {"cann_mixed": "hicann/opbase at 233ee24, 2026-09-23"}
+    verdict = dataclasses.replace(aligned.verdict, standards={"default": True, "cann_mixed": True}, sources=sources)
+    text = shown(dataclasses.replace(aligned, verdict=verdict))
+    assert "cann_mixed: hicann/opbase at 233ee24, 2026-09-23" in text
+    assert "source  " not in shown(aligned)
+
+
+def test_a_standard_that_was_not_applied_is_open_in_a_misaligned_run(aligned):
+    verdict = dataclasses.replace(aligned.verdict, verdict="misaligned", standards={"cann_mixed": False, "default": False})
+    verdict = dataclasses.replace(verdict, not_applied={"cann_mixed": "no tensors"})
+    assert terminal.describe_standards(dataclasses.replace(aligned, verdict=verdict)) == "cann_mixed ?   default ✗"

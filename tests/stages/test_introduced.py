@@ -39,7 +39,7 @@ def test_each_standard_judges_the_operator_by_its_own_numbers(tmp_path, made, fa
     assert [name for name, met in verdict.standards.items() if not met] == failed
     assert verdict.not_applied == {}
     for name in failed[1:]:
-        assert any(reason.startswith(f"{name}: 1 output") for reason in verdict.reasons)
+        assert any(reason.startswith(f"{name} (2026-") and "): 1 output" in reason for reason in verdict.reasons)
     assert not any("was not applied" in reason for reason in verdict.reasons)
     assert not (folders["introduced"] / "errors.json").exists()
 
