@@ -103,6 +103,46 @@ def make_settler(
     return settle_choices
 
 
+def find_dependent(reference: Evidence, other: Evidence, measures: Sequence[Measure]) -> set[str]:
+    """Return the outputs that differ because a choice differs between two runs that are both right, choices included.
+
+    What noise does to them is another route, and no measure of how far rounding carries.
+
+    Args:
+        reference: One run.
+        other: The same run with a disturbance as small as rounding.
+        measures: Their comparison.
+    """
+    flipped = {
+        measure.record
+        for measure in measures
+        if measure.exact and (measure.join == "shape" or measure.metrics.get("bitwise_equal") == 0)
+    }
+    if not flipped:
+        return set()
+
+    def decide(node: CallNode, record: Record) -> _Choice | None:
+        return _Choice("near_tie", node.call.name) if record.text in flipped else None
+
+    has_equal_bits = _index_bits(reference, other)
+    graphs = (build_graph(dump.calls(), outside=_list_outside(dump)) for dump in (reference, other))
+    return {record for nodes in graphs for record in _Follower(nodes, has_equal_bits).follow(decide)}
+
+
+def _index_bits(*dumps: Evidence) -> Callable[[Record], bool]:
+    """Return a function that tells whether an input or output has the same bits on both sides."""
+    contents = [
+        {record.identity: record.content for call in dump.calls() for record in (*call.inputs, *call.outputs)} for dump in dumps
+    ]
+
+    def has_equal_bits(record: Record) -> bool:
+        """Compare content ids; without them nothing is known."""
+        one, other = (side.get(record.identity, "") for side in contents)
+        return bool(one) and one == other
+
+    return has_equal_bits
+
+
 def _is_flip(measure: Measure, judged: Judged) -> bool:
     """Tell whether a record may be a choice that differs: of integers and booleans, or of numbers rounded to whole ones."""
     return judged.status in {"fail", "shape"} and (measure.exact or near_ties.is_rounding(measure.operator))
@@ -124,10 +164,7 @@ class _Settling:
         self._measures = measures
         self._judged = judged
         self._statuses = {record.record: record for record in judged}
-        self._bits = [
-            {record.identity: record.content for call in dump.calls() for record in (*call.inputs, *call.outputs)}
-            for dump in self._dumps
-        ]
+        self._has_equal_bits = _index_bits(reference, target)
         self._judge_input = judge_input
         self._floors = floors
         self._calls = [{record.text: call for call in dump.calls() for record in call.outputs} for dump in self._dumps]
@@ -167,11 +204,6 @@ class _Settling:
         what = "the near tie" if origin.status == "near_tie" else "the undecided choice"
         shapes = f"; {judged.reason}" if judged.status == "shape" else ""
         return Judged(measure.record, "not_comparable", reason=f"depends on {what} at {origin.name}{shapes}")
-
-    def _has_equal_bits(self, record: Record) -> bool:
-        """Tell whether an input or output has the same bits on both sides."""
-        one, other = (contents.get(record.identity, "") for contents in self._bits)
-        return bool(one) and one == other
 
     def _find_handed_on(self, record: str) -> Judged | None:
         """Return the status of the near tie whose very tensors a record holds on both sides."""

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from precflow.diagnosis.choices import MARGIN, make_settler
+from precflow.diagnosis.choices import MARGIN, find_dependent, make_settler
 from precflow.judgement.floors import Floor
 from precflow.judgement.verdicts import Judged
 
@@ -172,3 +172,16 @@ def test_a_gradient_that_nothing_recorded_made_depends_on_the_choices_of_the_for
     measures = [replace(measure, exact=measure.name in {"gate / argmax", "gate"}) for measure in measures]
     settled = make_settler(*sides, lambda left, right: Judged(left.text, "pass"))(measures, judged)
     assert settled[-1].status == ("not_comparable" if is_flipped else "fail")
+
+
+def test_what_noise_sends_another_way_has_no_floor(hand_made, make_header, judge_calls):
+    sides = [forward(hand_made, make_header, SCORES), forward(hand_made, make_header, NEARER)]
+    measures, _ = judge_calls(sides[0], {})
+    measures = [
+        replace(measure, exact=True, metrics={"bitwise_equal": 0.0}) if "gate / argmax" in measure.name else measure
+        for measure in measures
+    ]
+    names = {measure.record: measure.name for measure in measures}
+    dependent = {names[record] for record in find_dependent(*sides, measures)}
+    assert dependent == {"gate / argmax", "gate", "expert / linear", "out / add"}
+    assert find_dependent(*sides, [replace(measure, exact=False) for measure in measures]) == set()
