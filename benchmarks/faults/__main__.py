@@ -235,13 +235,15 @@ def _print(lines: Sequence[dict[str, Any]], options: argparse.Namespace) -> None
 
 def _run_one(options: argparse.Namespace) -> None:
     """Run one case and keep its dumps, to be looked at with the command line."""
-    options.seeds = options.seeds or [int(options.case.rpartition("-")[2])]
-    case = next((case for case in plan(options) if case.name == options.case), None)
-    if case is None:
-        raise SystemExit(f"there is no case {options.case}; give the same --hosts and --faults as the run that had it")
+    try:
+        case = cases.by_name(options.case)
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
     folder = options.folder / "case" / case.name
     folder.mkdir(parents=True, exist_ok=True)
-    print(json.dumps(run(case, folder), indent=1))
+    line = run(case, folder)
+    print(json.dumps(line, indent=1))
+    print(summary(line), file=sys.stderr)
     print(f"precflow +recipe=compare_dumps reference.dump={folder}/reference/* target.dump={folder}/target", file=sys.stderr)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -105,34 +106,41 @@ def singles(kinds: Sequence[Kind], chosen: Sequence[str], dtypes: Sequence[str],
             if kind.of == "optimizer":  # one weight is like another, and the diffusion models have hundreds
                 fitting = [host for host in fitting if not hosts.HOSTS[host].needs]
             for seed in seeds if fitting else ():
-                host = fitting[(number + seed) % len(fitting)]
-                name = f"{kind.name}-{host}-{dtype}-{seed}"
-                rng = random.Random(name)
-                backward = kind.of in {"backward", "optimizer"} or rng.random() < 0.5
-                chip = rng.choice(chips.BACKGROUNDS)
-                yield Case(name, "single", host, dtype, chip, seed, backward, (_draw(kind, host, dtype, rng),))
+                yield make_single(kind, fitting[(number + seed) % len(fitting)], dtype, seed)
 
 
-def several(count: int, chosen: Sequence[str], dtypes: Sequence[str], seeds: Sequence[int], each: int = 1) -> Iterator[Case]:
-    """Yield ``count`` faults of different kinds in one run, at different calls of the forward pass."""
-    for dtype in dtypes:
-        for host in chosen:
-            fitting = [
-                kind
-                for kind in KINDS.values()
-                if kind.of == "forward" and kind.reach == "one" and kind.name not in _ALONE and _applies(kind, host, dtype)
-                if dtype == "float32" or not _needs_bits(kind)
-            ]
-            for seed in [seed * each + turn for seed in seeds for turn in range(each)]:
-                name = f"{count}_faults-{host}-{dtype}-{seed}"
-                rng = random.Random(name)
-                faults: list[Fault] = []
-                while len(faults) < min(count, len(fitting)):
-                    drawn = _draw(rng.choice(fitting), host, dtype, rng)
-                    if drawn.calls[0] not in [fault.calls[0] for fault in faults]:
-                        faults.append(drawn)
-                chip = rng.choice(chips.BACKGROUNDS)
-                yield Case(name, f"{count} faults", host, dtype, chip, seed, rng.random() < 0.5, tuple(faults))
+def make_single(kind: Kind, host: str, dtype: str, seed: int) -> Case:
+    """Draw a case with one fault."""
+    name = f"{kind.name}-{host}-{dtype}-{seed}"
+    rng = random.Random(name)
+    backward = kind.of in {"backward", "optimizer"} or rng.random() < 0.5
+    chip = rng.choice(chips.BACKGROUNDS)
+    return Case(name, "single", host, dtype, chip, seed, backward, (_draw(kind, host, dtype, rng),))
+
+
+def several(count: int, chosen: Sequence[str], dtypes: Sequence[str], seeds: Sequence[int]) -> Iterator[Case]:
+    """Yield cases with ``count`` faults in one run, in every host."""
+    for dtype, host, seed in itertools.product(dtypes, chosen, seeds):
+        yield make_several(count, host, dtype, seed)
+
+
+def make_several(count: int, host: str, dtype: str, seed: int) -> Case:
+    """Draw a case with ``count`` faults of any kinds, at different calls of the forward pass."""
+    fitting = [
+        kind
+        for kind in KINDS.values()
+        if kind.of == "forward" and kind.reach == "one" and kind.name not in _ALONE and _applies(kind, host, dtype)
+        if dtype == "float32" or not _needs_bits(kind)
+    ]
+    name = f"{count}_faults-{host}-{dtype}-{seed}"
+    rng = random.Random(name)
+    faults: list[Fault] = []
+    while len(faults) < min(count, len(fitting)):
+        drawn = _draw(rng.choice(fitting), host, dtype, rng)
+        if drawn.calls[0] not in [fault.calls[0] for fault in faults]:
+            faults.append(drawn)
+    chip = rng.choice(chips.BACKGROUNDS)
+    return Case(name, f"{count} faults", host, dtype, chip, seed, rng.random() < 0.5, tuple(faults))
 
 
 @dataclass(frozen=True)
@@ -188,7 +196,30 @@ def controls(names: Sequence[str], chosen: Sequence[str], dtypes: Sequence[str],
                 if control.host in {"", host} and (not control.needs or control.needs in hosts.HOSTS[host].variants)
             ]
             for seed in seeds if fitting else ():
-                host = fitting[(number + seed) % len(fitting)]
-                full = f"control-{name}-{host}-{dtype}-{seed}"
-                sides = (dict(control.reference), dict(control.target))
-                yield Case(full, "control", host, dtype, control.chip, seed, random.Random(full).random() < 0.5, (), *sides)
+                yield make_control(name, fitting[(number + seed) % len(fitting)], dtype, seed)
+
+
+def make_control(name: str, host: str, dtype: str, seed: int) -> Case:
+    """Draw a case without a fault: whether backward runs."""
+    control = CONTROLS[name]
+    full = f"control-{name}-{host}-{dtype}-{seed}"
+    sides = (dict(control.reference), dict(control.target))
+    return Case(full, "control", host, dtype, control.chip, seed, random.Random(full).random() < 0.5, (), *sides)
+
+
+def by_name(name: str) -> Case:
+    """Draw the case of this name, also one that no plan has, such as a fault in another host.
+
+    Raises:
+        ValueError: There is no such kind, control, host or element type, or the fault does not fit the host.
+    """
+    try:
+        *what, host, dtype, seed = name.split("-")
+        if what[0] == "control":
+            return make_control(what[1], host, dtype, int(seed))
+        if what[0] in {"2_faults", "3_faults"}:
+            return make_several(int(what[0][0]), host, dtype, int(seed))
+        return make_single(KINDS[what[0]], host, dtype, int(seed))
+    except (KeyError, ValueError, IndexError) as error:
+        expected = "expected FAULT-HOST-TYPE-SEED, control-CONTROL-HOST-TYPE-SEED or 2_faults-HOST-TYPE-SEED"
+        raise ValueError(f"there is no case {name}: {expected}, with a fault that the host has operators for") from error

@@ -196,6 +196,21 @@ def test_the_subset_has_three_hosts_and_pairs():
     assert len({case.name for case in planned}) == len(planned)
 
 
+def test_a_case_can_be_drawn_again_by_its_name():
+    planned = bench.plan(
+        options(None, subset=True, hosts=None, dtypes=None, seeds=None, groups=["single", "several", "control"])
+    )
+    assert [cases.by_name(case.name) for case in planned] == planned
+
+
+@pytest.mark.parametrize(
+    "name", ["nothing", "tf32_all-nowhere-float32-0", "rope_sign_lost-lstm-float32-0", "control-x-lstm-float32-0"]
+)
+def test_a_name_that_fits_nothing_is_refused_with_what_is_expected(name):
+    with pytest.raises(ValueError, match="expected FAULT-HOST-TYPE-SEED"):
+        cases.by_name(name)
+
+
 FAULT = {"kind": "output_scaled", "calls": [["a", 0, "linear", 0]], "effects": [{"rho": 300.0, "residue": 1.0, "matmul": True}]}
 LINE = {"group": "single", "dtype": "float32", "faults": [FAULT]}
 
