@@ -257,7 +257,7 @@ def autocast_left_on(call: Call, _: float) -> Tensor:
     return narrow(call, map_floats(call, lambda tensor: tensor.bfloat16()).run())
 
 
-@kind("environment", _COMPUTES, "PF213")
+@kind("environment", _COMPUTES, "PF213", "PF102")
 def operator_in_bfloat16(call: Call, _: float) -> Tensor:
     """One operator computes in bfloat16."""
     return narrow(call, map_floats(call, lambda tensor: tensor.bfloat16()).run())
@@ -299,7 +299,7 @@ def is_mask(value: Any) -> bool:
     )
 
 
-@kind("attention", _adds_mask, "PF301")
+@kind("attention", _adds_mask, "PF301", "PF224")
 def mask_dropped(call: Call, _: float) -> Tensor:
     """The mask is not applied in one layer."""
     return call.args[1 - _mask_of(call)].clone()
@@ -326,7 +326,7 @@ def mask_too_weak(call: Call, size: float) -> Tensor:
     return call.args[1 - _mask_of(call)] + mask.clamp(min=-size)
 
 
-@kind("attention", _adds_mask_of_samples, "PF301")
+@kind("attention", _adds_mask_of_samples, "PF301", "PF306")
 def mask_of_first_sample(call: Call, _: float) -> Tensor:
     """All samples get the mask of the first one."""
     mask = call.args[_mask_of(call)]
@@ -374,7 +374,7 @@ def heads_rotated(call: Call, _: float) -> Tensor:
     return output.roll(1, 1) if output.shape[1] < output.shape[2] else output.roll(1, 2)
 
 
-@kind("attention", _joins_heads, "PF215", "PF226", "PF306")
+@kind("attention", _joins_heads, "PF215", "PF306", "PF226")
 def samples_mixed(call: Call, _: float) -> Tensor:
     """Batch and sequence are exchanged when the heads are joined."""
     output = call.run()
@@ -384,7 +384,7 @@ def samples_mixed(call: Call, _: float) -> Tensor:
 # Position encoding.
 
 
-@kind("position", _rotates, "PF215", "PF311", "PF312", reach="module")
+@kind("position", _rotates, "PF311", "PF215", reach="module")
 def rope_other_halves(call: Call, _: float) -> Tensor:
     """Halves are rotated where neighbours are paired, or the other way round."""
     first, second = call.args[0]
@@ -396,19 +396,19 @@ def rope_other_halves(call: Call, _: float) -> Tensor:
     return torch.cat((-whole[..., half:], whole[..., :half]), -1).view(*first.shape, 2)
 
 
-@kind("position", operators("neg", module="attn"), "PF211", "PF313", reach="module")
+@kind("position", operators("neg", module="attn"), "PF313", "PF211", reach="module")
 def rope_sign_lost(call: Call, _: float) -> Tensor:
     """The rotation runs the other way: the sign of one half is lost."""
     return -call.run()
 
 
-@kind("position", operators("cos", "sin", module="rotary"), "PF213", "PF314")
+@kind("position", operators("cos", "sin", module="rotary"), "PF314", "PF213")
 def rope_angles_in_bfloat16(call: Call, _: float) -> Tensor:
     """The angles are rounded to bfloat16 before the cosine, so that the error grows with the position."""
     return Call(call.func, (_through(torch.bfloat16, call.args[0]), *call.args[1:]), call.kwargs).run()
 
 
-@kind("position", operators("mul", "matmul", module="rotary"), "PF315", "PF226", "PF312", sizes=((1, 3), (1, 3)))
+@kind("position", operators("mul", "matmul", module="rotary"), "PF315", "PF312", sizes=((1, 3), (1, 3)))
 def rope_positions_shifted(call: Call, size: float) -> Tensor:
     """Positions begin at another number."""
     output = call.run()
@@ -425,7 +425,7 @@ def learned_positions_shifted(call: Call, size: float) -> Tensor:
     return Call(call.func, ((where + round(size)) % call.args[1].shape[0], *call.args[1:]), call.kwargs).run()
 
 
-@kind("position", _multiplies_by_cosine, "PF221", sizes=((2, 8), (2, 8)))
+@kind("position", _multiplies_by_cosine, "PF312", "PF221", sizes=((2, 8), (2, 8)))
 def rope_of_fewer_dimensions(call: Call, size: float) -> Tensor:
     """The last dimensions are not rotated: the kernel takes another size of a head."""
     output = call.run()
@@ -464,7 +464,7 @@ def norm_without_weight(call: Call, _: float) -> Tensor:
     return call.replaced(2, "weight", torch.ones_like(call.given(2, "weight"))).run()
 
 
-@kind("norm and activation", operators("layer_norm"), "PF211", "PF218")
+@kind("norm and activation", operators("layer_norm"), "PF218", "PF211")
 def norm_with_unbiased_variance(call: Call, _: float) -> Tensor:
     """The variance is divided by n - 1."""
     count = call.args[0].shape[-1]
@@ -512,7 +512,7 @@ def activation_coefficient(call: Call, size: float) -> Tensor:
     return narrow(call, wide(call) * (1 + size))
 
 
-@kind("norm and activation", _ACTIVATION, "PF505", "PF225", sizes=((0.3, 0.9), (0.3, 0.9)))
+@kind("norm and activation", _ACTIVATION, "PF225", sizes=((0.3, 0.9), (0.3, 0.9)))
 def activation_clamped(call: Call, size: float) -> Tensor:
     """Large values are cut off at a share of the largest."""
     output = call.run()
@@ -546,7 +546,7 @@ def embedding_in_bfloat16(call: Call, _: float) -> Tensor:
 # Loss and backward.
 
 
-@kind("loss and backward", operators("cross_entropy", "mse_loss"), "PF211", "PF404", sizes=((2, 8), (2, 8)))
+@kind("loss and backward", operators("cross_entropy", "mse_loss"), "PF404", "PF211", sizes=((2, 8), (2, 8)))
 def loss_divided_again(call: Call, size: float) -> Tensor:
     """The loss is divided once more, as for accumulation that is there already."""
     return call.run() / round(size)
@@ -611,7 +611,9 @@ def weight_gradient_of_fewer_rows(gradients: Gradients, size: float) -> Gradient
     return [gradients[0], weight, *gradients[2:]]
 
 
-@kind("loss and backward", _with_grad(operators("linear", "layer_norm")), of="backward", sizes=((0.1, 0.9), (0.1, 0.9)))
+@kind(
+    "loss and backward", _with_grad(operators("linear", "layer_norm")), "PF211", of="backward", sizes=((0.1, 0.9), (0.1, 0.9))
+)
 def bias_gradient_too_small(gradients: Gradients, size: float) -> Gradients:
     """The gradient of a bias lacks some of its terms."""
     return [*gradients[:-1], gradients[-1] if gradients[-1] is None else gradients[-1] * size]
@@ -681,7 +683,7 @@ def element_wrong(call: Call, size: float) -> Tensor:
     return narrow(call, _patch(output, rows.view(output.shape)))
 
 
-@kind("random, data and kernel", _OUTPUT, "PF226")
+@kind("random, data and kernel", _OUTPUT, "PF226", "PF215")
 def rows_swapped(call: Call, _: float) -> Tensor:
     """Two rows are exchanged."""
     output = wide(call)

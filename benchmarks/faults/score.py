@@ -11,6 +11,7 @@ from typing import Any
 from .faults import KINDS
 
 UNEXPLAINED = frozenset({"PF299", ""})  # rules that say that nothing explains the evidence
+DESCRIBING = frozenset({"PF503", "PF601", "PF602"})  # rules that say how a run looks, and claim no cause
 _SURE = frozenset({"certain", "likely"})
 _NO_EFFECT = {False: 8, True: 64}  # rho below which a fault does nothing here, by whether its operator multiplies matrices
 _STRONG = {False: 16, True: 128}  # rho from which on every fault should be found
@@ -102,9 +103,9 @@ def judge_cause(line: Line, known: frozenset[str]) -> dict[str, Any]:
         known: Rules that this version has; a fault whose rules it lacks is of an unknown family.
     """
     expected = {rule for fault in line["faults"] for rule in KINDS[fault["kind"]].causes} & known
-    findings = [tuple(finding[:2]) for finding in line["said"]["findings"]]
+    findings = [tuple(finding[:2]) for finding in line["said"]["findings"] if finding[0] not in DESCRIBING]
     first = findings[0] if findings else ("", "")
-    unknown = first[0] in UNEXPLAINED
+    unknown = first[0] in UNEXPLAINED or first[1] == "unknown"
     return {
         "family_known": bool(expected),
         "first": first[0] in expected,
