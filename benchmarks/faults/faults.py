@@ -619,7 +619,7 @@ def bias_gradient_too_small(gradients: Gradients, size: float) -> Gradients:
     return [*gradients[:-1], gradients[-1] if gradients[-1] is None else gradients[-1] * size]
 
 
-@kind("loss and backward", _with_grad(operators("embedding")), "PF213", of="backward")
+@kind("loss and backward", operators("embedding"), "PF213", of="backward")
 def embedding_gradient_in_bfloat16(gradients: Gradients, _: float) -> Gradients:
     """The gradient of an embedding is added up in bfloat16."""
     return _each(gradients, lambda one: one.bfloat16().to(one.dtype))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -148,18 +149,39 @@ def _make_forward(change: Callable[..., Any], size: float, chip: Chip, found: di
 
 
 def _make_backward(change: Callable[..., Any], size: float, chip: Chip, found: dict[CallName, Effect]) -> Replacement:
+    """Change the gradients of a call by hooks, so that the graph of the target is that of the reference."""
+
     def replacement(name: CallName, call: Call) -> Any:
+        made = call.run()
         places = [place for place, value in enumerate(call.args) if _needs_gradient(value)]
         named = [key for key, value in call.kwargs.items() if _needs_gradient(value)]
-        tensors = [*(call.args[place] for place in places), *(call.kwargs[key] for key in named)]
         work = _Work(name, call, places, named, change, size, chip, found)
-        return _WrongBackward.apply(work, *tensors)
+        tensors = [*(call.args[place] for place in places), *(call.kwargs[key] for key in named)]
+        for position, tensor in enumerate(tensors):
+            if tensor.is_leaf:
+                tensor.register_hook(functools.partial(work.changed, position, len(tensors)))
+        made.register_hook(work.measure)
+        node = _computing_node(made.grad_fn)
+        towards = [bool(after) and not any(word in after.name() for word in _OF_WEIGHTS) for after, _ in node.next_functions]
+        node.register_hook(functools.partial(work.change_inputs, len(tensors), towards))
+        return made
 
     return replacement
 
 
 def _needs_gradient(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _computing_node(node: Any) -> Any:
+    """Return the node that computes, behind those that only give its result another shape."""
+    while any(word in node.name() for word in _VIEWS):
+        node = node.next_functions[0][0]
+    return node
+
+
+_VIEWS = ("View", "Reshape", "Alias")
+_OF_WEIGHTS = ("AccumulateGrad", "TBackward")  # a weight's own gradient is changed at the weight
 
 
 @dataclass
@@ -175,7 +197,34 @@ class _Work:
     chip: Chip
     found: dict[CallName, Effect]
 
-    def gradients(self, dtype: torch.dtype | None, arriving: torch.Tensor) -> list[torch.Tensor | None]:
+    def changed(self, position: int, count: int, gradient: torch.Tensor) -> torch.Tensor:
+        """Return the wrong gradient of the argument at this position, of so many that have one."""
+        gradients: list[torch.Tensor | None] = [None] * count
+        gradients[position] = gradient
+        with self.chip.unseen(), torch._C.DisableTorchFunction():  # noqa: SLF001  what runs here is no call of the model
+            return self.change(gradients, self.size)[position]
+
+    def change_inputs(self, count: int, towards: list[bool], leaving: tuple[Any, ...], _: Any) -> tuple[Any, ...]:
+        """Return the wrong gradients that leave a node, where they go to other operators."""
+        return tuple(
+            self.changed(0, count, gradient) if gradient is not None and wrong else gradient
+            for gradient, wrong in zip(leaving, towards, strict=True)
+        )
+
+    def measure(self, arriving: torch.Tensor) -> None:
+        """Measure the largest effect among the gradients, against float64 at the same gradient of the output."""
+        with self.chip.unseen(), self.chip.paused(), torch._C.DisableTorchFunction():  # noqa: SLF001  the same
+            exact, plain = self._gradients(torch.float64, arriving), self._gradients(None, arriving)
+            wrong = self.change(list(plain), self.size)
+            matmul = self.name.operator in effect.MATMULS
+            effects = [
+                effect.compare(one, two, three, one, matmul=matmul)
+                for one, two, three in zip(exact, plain, wrong, strict=True)
+                if one is not None and two is not None and three is not None
+            ]
+        self.found[self.name] = max(effects, key=lambda one: one.rho)
+
+    def _gradients(self, dtype: torch.dtype | None, arriving: torch.Tensor) -> list[torch.Tensor | None]:
         """Return the gradients of the call, by its own operators or by those in another element type."""
         call = self.call if dtype is None else effect.map_floats(self.call, lambda tensor: tensor.detach().to(dtype))
         args, kwargs = list(call.args), dict(call.kwargs)
@@ -186,40 +235,7 @@ class _Work:
                 leaves.append(holder[key])
         with torch.enable_grad():
             made = Call(call.func, tuple(args), kwargs).run()
-        return list(torch.autograd.grad(made, leaves, arriving.to(made.dtype), allow_unused=True))
-
-    def measure(self, wrong: list[torch.Tensor | None], arriving: torch.Tensor) -> Effect:
-        """Return the largest effect among the gradients."""
-        with self.chip.paused():
-            exact, plain = self.gradients(torch.float64, arriving), self.gradients(None, arriving)
-        matmul = self.name.operator in effect.MATMULS
-        effects = [
-            effect.compare(one, two, three, one, matmul=matmul)
-            for one, two, three in zip(exact, plain, wrong, strict=True)
-            if one is not None and two is not None and three is not None
-        ]
-        return max(effects, key=lambda one: one.rho)
-
-
-class _WrongBackward(torch.autograd.Function):
-    """Runs a call as it is, and changes the gradients that leave it."""
-
-    @staticmethod
-    def forward(ctx: Any, work: _Work, *_: torch.Tensor) -> Any:
-        """Run the call."""
-        ctx.work = work
-        with work.chip.unseen():
-            return work.call.run()
-
-    @staticmethod
-    def backward(ctx: Any, *arriving: torch.Tensor) -> Any:
-        """Return the changed gradients."""
-        work: _Work = ctx.work
-        with work.chip.unseen(), torch._C.DisableTorchFunction():  # noqa: SLF001  what runs here is no call of the model
-            right = work.gradients(None, arriving[0])
-            wrong = work.change(list(right), work.size)
-            work.found[work.name] = work.measure(wrong, arriving[0])
-        return (None, *wrong)
+        return list(torch.autograd.grad(made, leaves, arriving.detach().to(made.dtype), allow_unused=True))
 
 
 def _effect_of_options(case: Case, options: dict[str, Any]) -> dict[CallName, Effect]:
