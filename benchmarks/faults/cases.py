@@ -101,7 +101,8 @@ def _draw(kind: Kind, host: str, dtype: str, rng: random.Random) -> Fault:
 def singles(kinds: Sequence[Kind], chosen: Sequence[str], dtypes: Sequence[str], seeds: Sequence[int]) -> Iterator[Case]:
     """Yield one fault a case: each kind in each element type, by turns in the hosts that it applies to."""
     for dtype in dtypes:
-        for number, kind in enumerate(kinds):
+        for kind in kinds:
+            number = list(KINDS).index(kind.name)  # the same cases whatever else is asked for
             fitting = [host for host in chosen if _applies(kind, host, dtype)]
             if kind.of == "optimizer":  # one weight is like another, and the diffusion models have hundreds
                 fitting = [host for host in fitting if not hosts.HOSTS[host].needs]
@@ -188,7 +189,8 @@ CONTROLS = {
 def controls(names: Sequence[str], chosen: Sequence[str], dtypes: Sequence[str], seeds: Sequence[int]) -> Iterator[Case]:
     """Yield each control in each element type, by turns in the hosts that it applies to."""
     for dtype in dtypes:
-        for number, name in enumerate(names):
+        for name in names:
+            number = list(CONTROLS).index(name)
             control = CONTROLS[name]
             fitting = [
                 host
