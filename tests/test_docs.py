@@ -17,7 +17,9 @@ import pytest
 from precflow.agent.contract import STATISTICS
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/README.md")])
+DOCUMENTS = sorted(
+    [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/README.md"), *ROOT.glob("skills/*/SKILL.md")]
+)
 BLOCK = re.compile(r"(?P<skip><!-- not run: [^\n]+ -->\n+)?```bash\n(?P<body>.*?)```", re.DOTALL)
 WHOLE_ENCODER = re.compile(r"precflow \+recipe=sd_text_encoder(?=.*?(?:\+emulate=(?P<fault>\w+)|$))")
 EXIT = re.compile(r"#.*\bexit (\d+)\s*$")
