@@ -23,9 +23,11 @@ from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT, MODULE, OUTSIDE
 from precflow.comparison.measure import Measure
 from precflow.judgement.coverage import COMPARED
 from precflow.judgement.decision import Decision
+from precflow.judgement.verdicts import MISALIGNED_STATUSES
 
 UNPAIRED = frozenset({"unpaired_reference", "unpaired_target"})
 
+_AGREES = frozenset({"pass", "blind", "accepted"})
 _WHY = {
     "covered": "covered by {} around it, whose outputs were compared",
     "not_comparable": "{} around it depends on a near tie",
@@ -33,7 +35,7 @@ _WHY = {
 
 _When = tuple[str, int, int]  # phase, step and rank
 _Calls = Mapping[tuple[str, _When], Mapping[int, Sequence[str]]]  # module and when -> number of a call -> its outputs' statuses
-_Lost = Sequence[tuple[str, int, int]]  # module, step and rank of gradients of parameters that were not compared
+_Lost = Sequence[tuple[str, int, int]]  # module, step and rank of gradients of parameters that were not compared, or fail
 
 
 def mark_covered(measures: Sequence[Measure], decisions: Sequence[Decision]) -> list[Decision]:
@@ -58,7 +60,34 @@ def mark_covered(measures: Sequence[Measure], decisions: Sequence[Decision]) -> 
                 reason = f"{decision.judged.reason}; {_WHY[status].format(around)}"
                 decision = replace(decision, judged=replace(decision.judged, status=status, reason=reason))  # noqa: PLW2901
         marked.append(decision)
-    return marked
+    return _mark_namesakes(measures, marked, calls, gradients)
+
+
+def _mark_namesakes(measures: Sequence[Measure], decisions: list[Decision], calls: _Calls, gradients: _Lost) -> list[Decision]:
+    """Return the decisions; operators that fail only because another implementation has their name become ``covered``.
+
+    Two implementations of a norm may both multiply twice, in another order: ``mul.0`` of one is then no partner of the other's.
+    Where a module call has operators without a partner, a pair of operators in it fails and the module's outputs pass, the two
+    compute different things on the way to the same result.
+    """
+    different = {
+        _call_of(parse_identity(measure.record))
+        for measure, decision in zip(measures, decisions, strict=True)
+        if measure.operator and decision.judged.status in UNPAIRED | {"covered"}
+    }
+    for number, (measure, decision) in enumerate(zip(measures, decisions, strict=True)):
+        if not measure.operator or decision.judged.status not in MISALIGNED_STATUSES:
+            continue
+        identity = parse_identity(measure.record)
+        statuses = calls.get((identity.module, _when(identity)), {}).get(identity.call, ())
+        if _call_of(identity) not in different or not _is_compared(statuses) or not set(statuses) <= _AGREES:
+            continue
+        if _find_cover(identity, calls, gradients)[1] == (identity.module or "the model"):
+            module = identity.module or "the model"
+            why = f"{decision.judged.reason}; {module} runs other operators on the two sides, and its outputs agree"
+            judged = replace(decision.judged, status="covered", reason=why)
+            decisions[number] = replace(decision, judged=judged, failed=frozenset())
+    return decisions
 
 
 def _collect_modules(measures: Sequence[Measure], decisions: Sequence[Decision]) -> tuple[_Calls, _Lost]:
@@ -72,7 +101,7 @@ def _collect_modules(measures: Sequence[Measure], decisions: Sequence[Decision])
         if measure.level == MODULE and measure.phase in {FORWARD, BACKWARD}:
             identity = parse_identity(measure.record)
             calls[identity.module, _when(identity)][identity.call].append(status)
-        elif measure.phase == GRADIENT and status not in COMPARED:
+        elif measure.phase == GRADIENT and (status not in COMPARED or status in MISALIGNED_STATUSES):
             identity = parse_identity(measure.record)
             gradients.append((identity.module, identity.step, identity.rank))
     return calls, gradients
@@ -117,6 +146,10 @@ def _is_compared(statuses: Sequence[str]) -> bool:
 
 def _is_inside(module: str, outer: str) -> bool:
     return outer in {ROOT_MODULE, module} or module.startswith(f"{outer}.")
+
+
+def _call_of(identity: Identity) -> tuple[str, int, int, int]:
+    return identity.module, identity.call, identity.step, identity.rank
 
 
 def _when(identity: Identity) -> _When:

@@ -40,7 +40,7 @@ STATUS_MEANINGS: Mapping[str, str] = {
     "accepted": "Over its limit, and listed in the recipe as a known difference that has not expired.",
     "unpaired_reference": "Only the reference has this record; the target never computed it.",
     "unpaired_target": "Only the target has this record; the reference never computed it.",
-    "covered": "Only one side has this record; a module around it was compared, and its outputs hold what this one computes.",
+    "covered": "Only one side has it, or the other's of its name is another step: a module around it was compared instead.",
     "shape": "The two sides have different shapes, so that no error can be stated.",
     "dtype": "An element type that the recipe does not imply.",
     "nonfinite": "NaN or infinity on one side only, or at different places.",

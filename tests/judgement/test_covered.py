@@ -121,3 +121,37 @@ def test_what_ran_inside_a_module_behind_a_near_tie_depends_on_it_too(measure, m
     first, second = mark_covered(measures, decisions)
     assert (first.judged.status, second.judged.status) == ("not_comparable", "not_comparable")
     assert first.judged.reason == f"r; {ATTENTION} around it depends on a near tie"
+
+
+@pytest.fixture
+def implemented_otherwise(measure, module, alone):
+    """Return a function that makes a norm of two implementations, both of which multiply; its output has this error."""
+
+    def make(error=1e-7, **changes):
+        product = measure("norm", "mul", record="norm/mul.0/forward.output.0", relative_l2=0.5, **changes)
+        return [product, alone("norm", "rsqrt"), module("norm", relative_l2=error)]
+
+    return make
+
+
+def test_operators_of_two_implementations_that_share_a_name_are_no_failure(run, implemented_otherwise):
+    judged, verdict = run(implemented_otherwise())
+    assert [record.status for record in judged] == ["covered", "covered", "pass"]
+    assert judged[0].reason.endswith("norm runs other operators on the two sides, and its outputs agree")
+    assert verdict.verdict == "aligned"
+    assert verdict.standards == {"default": True}
+
+
+def test_another_shape_of_such_an_operator_is_no_failure(run, implemented_otherwise):
+    assert run(implemented_otherwise(join="shape", reason="[1] [2]"))[1].verdict == "aligned"
+
+
+def test_they_fail_where_the_module_fails(run, implemented_otherwise):
+    judged, verdict = run(implemented_otherwise(error=1e-2))
+    assert judged[0].status == "fail"
+    assert verdict.verdict == "misaligned"
+
+
+def test_an_operator_of_one_implementation_fails_whatever_its_module_says(run, measure, module):
+    judged, _ = run([measure("norm", "mul", relative_l2=0.5), module("norm")])
+    assert judged[0].status == "fail"
