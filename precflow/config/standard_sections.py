@@ -104,8 +104,8 @@ class LossLimits:
 
 
 def describe_origin(source: str, date: str, until: str) -> str:
-    """Return source, date, and until when a standard was in force, in one line."""
-    return ", ".join(text for text in (source, date, until and f"until {until}") if text)
+    """Return the date, until when a standard was in force, and its source, in one line; screens cut the end."""
+    return ", ".join(text for text in (date, until and f"until {until}", source) if text)
 
 
 def read_operators(value: Any, report: Report) -> Mapping[str, OperatorLimits]:

@@ -65,7 +65,7 @@ class Standard:
 
     @property
     def origin(self) -> str:
-        """Source, date, and until when it was in force: ``hicann/opbase at adbe441, 2026-07-15``."""
+        """Date, until when it was in force, and source: ``2026-07-15, hicann/opbase at adbe441``."""
         return describe_origin(self.source, self.date, self.until)
 
 

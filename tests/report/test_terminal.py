@@ -247,10 +247,10 @@ def test_accepted_records_are_told_beside_those_that_agree(misaligned):
 
 
 def test_a_published_standard_is_shown_with_its_source(aligned):
-    sources = {"cann_mixed": "hicann/opbase at 233ee24, 2026-09-23"}
+    sources = {"cann_mixed": "2026-09-23, hicann/opbase at 233ee24"}
     verdict = dataclasses.replace(aligned.verdict, standards={"default": True, "cann_mixed": True}, sources=sources)
     text = shown(dataclasses.replace(aligned, verdict=verdict))
-    assert "cann_mixed: hicann/opbase at 233ee24, 2026-09-23" in text
+    assert "cann_mixed: 2026-09-23, hicann/opbase at 233ee24" in text
     assert "source  " not in shown(aligned)
 
 
