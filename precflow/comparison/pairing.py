@@ -67,8 +67,13 @@ def pair_records(reference: Iterable[Record], target: Iterable[Record]) -> list[
     several = {identity for identity, partners in waiting.items() if len(partners) > 1}
     pairs = []
     for record in reference:
-        partners = waiting.get(record.identity)
-        pairs.append(Pair(record, partners.popleft() if partners else None, bool(several) and record.identity in several))
+        identity = record.identity
+        partners = waiting.get(identity)
+        if partners is not None and not partners:  # an earlier record of the reference took the only partner
+            several.add(identity)
+        pairs.append(Pair(record, partners.popleft() if partners else None))
+    if several:
+        pairs = [replace(pair, in_order=pair.reference is not None and pair.reference.identity in several) for pair in pairs]
     alone = {id(record) for partners in waiting.values() for record in partners}
     return pairs + [Pair(None, record) for record in targets if id(record) in alone]
 

@@ -161,3 +161,14 @@ def test_arguments_that_differ_are_told_with_those_that_one_side_lacks(measure):
         call(TWO, arguments={"eps": "1e-06", "bias": "True", "other": "2"}),
     )
     assert found.arguments == {"eps": ("1e-05", "1e-06"), "only": ("1", ABSENT), "other": (ABSENT, "2")}
+
+
+@pytest.mark.parametrize("twice", ["reference", "target"])
+def test_records_that_share_a_name_on_a_side_are_joined_in_order_and_say_so(twice):
+    single, several = [record("a")], [record("a"), record("a", order=1)]
+    reference, target = (several, single) if twice == "reference" else (single, several)
+    assert pair_records(reference, target)[0].in_order
+
+
+def test_a_name_that_each_side_has_once_is_paired_by_name():
+    assert not pair_records([record("a"), record("b")], [record("a"), record("b")])[0].in_order
