@@ -34,6 +34,7 @@ UNCHANGED = "unchanged"  # the arm of action "whatif" in which nothing is change
 CALLS_FILE = "calls.jsonl"  # what actions "evaluate" and "replay" read: calls with their tensors, see ``replay/calls.py``
 ERRORS_FILE = "errors.json"  # beside the calls: which errors of standards to measure, see ``replay/errors.py``
 EVALUATED_FILE = "evaluated.jsonl"  # what action "evaluate" writes
+UNARY_FILE = "unary.json"  # what action "unary" writes
 REPLAYED_FILE = "replayed.jsonl"  # what action "replay" writes
 REHEARSAL_FILE = "rehearsal.json"  # what action "rehearse" writes beside the lines of its step
 

@@ -52,6 +52,10 @@ def run(request: Request, events: Events) -> None:
         from precflow.agent.replay.replay import replay
 
         replay(request, device, where, events)
+    elif request.action == "unary":
+        from precflow.agent.replay.unary import unary
+
+        unary(request, device, where, events)
     elif request.action == "noise":
         from precflow.agent.session.noise import noise
 

@@ -358,6 +358,18 @@ class Coverage:
 
 
 @dataclass(frozen=True)
+class Operators:
+    """The table of operators that recipe `operator_check` makes."""
+
+    against: str = key(
+        "",
+        "Table of another version of the device (`public/operators.json` of an earlier run): errors are shown beside, and what "
+        "got worse is named.",
+        "/data/tables/cann_8.0/operators.json",
+    )
+
+
+@dataclass(frozen=True)
 class Report:
     """What the report shows first, and in which formats it is written."""
 
@@ -439,6 +451,7 @@ class RunConfig:
         "parts in a wider type that make the run pass.",
         "[PF214, suspects_on_cpu]",
     )
+    operators: Operators = field(default_factory=Operators)
     report: Report = field(default_factory=Report)
     emulate: Emulate = field(default_factory=Emulate)
     executor: Executor = field(default_factory=Executor)

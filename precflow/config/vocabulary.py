@@ -27,6 +27,7 @@ _STAGES = (
     "localize",
     "region",
     "introduced",
+    "operators",
     "advise",
     "whatif",
     "report",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from precflow.comparison.detail.record import RecordDetail
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.findings import Finding, Region
+from precflow.diagnosis.operator_table import OperatorRow
 from precflow.diagnosis.whatif import Outcome
 from precflow.judgement.verdicts import Judged, Verdict
 
@@ -80,6 +81,7 @@ class ReportModel:
         details: The records that are furthest over their limits, in full.
         rows_left_out: Records that are not among the rows.
         whatifs: What the what-ifs have shown, the one that removes most first.
+        operators: How exact each operator of the target is, where that was asked for.
         roles_left_out: Role -> those of them that were judged; every count of records includes them.
     """
 
@@ -103,5 +105,6 @@ class ReportModel:
     emulation: str = ""
     details: tuple[RecordDetail, ...] = ()
     whatifs: tuple[Outcome, ...] = ()
+    operators: tuple[OperatorRow, ...] = ()
     rows_left_out: int = 0
     roles_left_out: Mapping[str, int] = field(default_factory=dict)

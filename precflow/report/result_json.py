@@ -47,6 +47,7 @@ def build_document(model: ReportModel) -> dict[str, Any]:
             for finding in model.findings
         ],
         "whatifs": make_strict(model.whatifs),
+        "operators": make_strict(model.operators),
         "sides": make_strict(model.sides),
         "differences": {
             name: {"reference": reference, "target": target} for name, (reference, target) in model.differences.items()

@@ -18,7 +18,17 @@ from pathlib import Path
 from typing import IO, Any
 
 from precflow.agent import intake, redaction
-from precflow.agent.contract import EVALUATED_FILE, FACTS_FILE, HEADER_FILE, LOG_FILE, NOISE_FILE, REHEARSAL_FILE, WHATIF_FILE
+from precflow.agent.contract import (
+    EVALUATED_FILE,
+    FACTS_FILE,
+    HEADER_FILE,
+    LOG_FILE,
+    NOISE_FILE,
+    REHEARSAL_FILE,
+    REPLAYED_FILE,
+    UNARY_FILE,
+    WHATIF_FILE,
+)
 from precflow.config.schema import Side
 from precflow.errors import SideError, StoreError
 from precflow.sides import pack
@@ -47,6 +57,8 @@ _RESULT_FILES = {
     "whatif": WHATIF_FILE,
     "rehearse": REHEARSAL_FILE,
     "evaluate": EVALUATED_FILE,
+    "replay": REPLAYED_FILE,
+    "unary": UNARY_FILE,
 }
 
 

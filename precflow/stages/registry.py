@@ -16,6 +16,7 @@ from precflow.stages import (
     judge,
     localize,
     noise,
+    operators,
     region,
     report,
     second_dump,
@@ -39,6 +40,7 @@ NAMES = (
     *(stage.name for stage in FIRST),
     region.NAME,
     introduced.NAME,
+    operators.NAME,
     "advise",
     whatif.KIND,
     "report",
@@ -74,11 +76,14 @@ def instances(config: RunConfig, *, second_pass: bool = True, floors: bool = Tru
         whatif.stage(word, second_pass=both, evaluates=evaluates, floors=floors)
         for word in (config.whatif if whatif.is_planned(config) else ())
     ]
+    tabulates = operators.is_planned(config)
+    more = (*(stage.name for stage in tried), *((operators.NAME,) if tabulates else ()))
     last = [
         *([introduced.stage(second_pass=both)] if evaluates else []),
+        *([operators.stage(second_pass=both)] if tabulates else []),
         advise.stage(escalating=escalating, second_pass=both, evaluates=evaluates),
         *tried,
-        report.stage(escalating=escalating, second_pass=both, evaluates=evaluates, tried=tuple(stage.name for stage in tried)),
+        report.stage(escalating=escalating, second_pass=both, evaluates=evaluates, more=more),
     ]
     if not floors:
         return [*probes, *dumps, *FIRST, *passes, *last]

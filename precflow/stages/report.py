@@ -16,7 +16,7 @@ from precflow.dumps.paired import see_through_rules
 from precflow.report.formats import write
 from precflow.report.highlights import keep_most_important
 from precflow.report.model import ReportModel, StageView
-from precflow.stages import introduced, whatif
+from precflow.stages import introduced, operators, whatif
 from precflow.stages.advise import REPRO, read_findings
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.commands import change_command, describe_change
@@ -37,18 +37,18 @@ def read_model(folder: Path) -> ReportModel:
     return read_value(folder / MODEL_FILE, ReportModel)
 
 
-def stage(*, escalating: bool, second_pass: bool, evaluates: bool = False, tried: tuple[str, ...] = ()) -> Stage:
+def stage(*, escalating: bool, second_pass: bool, evaluates: bool = False, more: tuple[str, ...] = ()) -> Stage:
     """Return the stage.
 
     Args:
         escalating: There is a ``region`` stage, which says whether a second pass is needed.
         second_pass: There is a second pass, whose results are used in place of the first one's.
         evaluates: There is an ``introduced`` stage, whose suspects and statuses are used.
-        tried: Names of the ``whatif`` stages.
+        more: Names of further stages whose results it shows: what-ifs, the table of operators.
     """
     needs = newest(("dump.reference", "dump.target", "compare", "judge", "localize"), second_pass=second_pass)
-    more = (*((NAME,) if escalating else ()), *((introduced.NAME,) if evaluates else ()))
-    return Stage(name="report", needs=(*needs, "advise", *tried, *more), declare=_declare, make=_make)
+    passes = (*((NAME,) if escalating else ()), *((introduced.NAME,) if evaluates else ()))
+    return Stage(name="report", needs=(*needs, "advise", *more, *passes), declare=_declare, make=_make)
 
 
 def _declare(job: Job) -> Mapping[str, Any]:
@@ -72,6 +72,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         region=replace(region, notes=(*_describe_second_pass(needs), *region.notes)),
         findings=[_add_command(job, finding) for finding in _propose(job, findings)],
         whatifs=outcomes,
+        operators=operators.read_table(needs),
         recipe=job.config.recipe,
         title=job.config.about.title,
         command=_hide_home(job.command),
@@ -88,6 +89,10 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     if (needs["advise"] / REPRO).is_dir():  # not into public/: it has tensors of the model
         shutil.copytree(needs["advise"] / REPRO, folder / REPRO)
     written = write(model, folder / PUBLIC, job.config.report.formats)
+    if model.operators:  # the very file that another run takes as `operators.against`
+        table = folder / PUBLIC / operators.TABLE_FILE
+        write_value(table, model.operators)
+        written = [*written, table]
     return StageResult(note=", ".join(path.name for path in written))
 
 

@@ -16,6 +16,7 @@ from precflow.agent.contract import Identity, parse_identity
 from precflow.comparison.detail.record import RecordDetail, examine_record
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.findings import Finding, Region
+from precflow.diagnosis.operator_table import OperatorRow
 from precflow.diagnosis.whatif import Outcome
 from precflow.dumps.header import Header
 from precflow.dumps.lookup import FoundRecord, Recorded
@@ -48,6 +49,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
     recipe_yaml: str = "",
     detailed: tuple[Recorded, Recorded] | None = None,
     whatifs: Iterable[Outcome] = (),
+    operators: Iterable[OperatorRow] = (),
 ) -> ReportModel:
     """Return everything that a report shows.
 
@@ -69,6 +71,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
         recipe_yaml: The composed recipe of a run.
         detailed: Evidence of reference and target from which the worst records are shown in full; ``None`` for no details.
         whatifs: What the what-ifs have shown, the one that removes most first.
+        operators: How exact each operator of the target is, where that was asked for.
     """
     headers = (("reference", reference.header), ("target", target.header))
     roles = region.roles or {}
@@ -95,6 +98,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
         emulated=any(header.device.emulated for _, header in headers),
         emulation=str(target.header.emulate.get("name", "")),
         whatifs=tuple(whatifs),
+        operators=tuple(operators),
         details=() if detailed is None else detail_worst(*detailed, rows),
     )
 

@@ -61,10 +61,13 @@ def log_softmax(input: Tensor, dim: int = -1, _stacklevel: int = 3, dtype: Any =
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:  # noqa: A002  torch's own name
-    """``x * (1 + erf(x / sqrt(2))) / 2``, or the approximation by tanh where that is asked for."""
+    """``x * (1 + erf(x / sqrt(2))) / 2``, or the approximation by tanh where that is asked for.
+
+    Written with ``erfc`` and ``exp``: below -5 the sums with 1 would cancel, even in float64.
+    """
     if approximate == "tanh":
-        return 0.5 * input * (1 + torch.tanh(math.sqrt(2 / math.pi) * (input + 0.044715 * input * input * input)))
-    return 0.5 * input * (1 + torch.erf(input * math.sqrt(0.5)))
+        return input / (1 + (-2 * math.sqrt(2 / math.pi) * (input + 0.044715 * input * input * input)).exp())
+    return 0.5 * input * torch.erfc(input * -math.sqrt(0.5))
 
 
 def sigmoid(input: Tensor) -> Tensor:  # noqa: A002  torch's own name

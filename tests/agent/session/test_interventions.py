@@ -1,5 +1,6 @@
 """Interventions change the chosen calls and nothing else, and leave nothing behind."""
 
+import mpmath
 import pytest
 import torch
 from torch import nn
@@ -98,7 +99,15 @@ def test_definitions_are_what_torch_computes(name):
 
 def test_gelu_by_tanh_is_its_own_definition():
     values = torch.linspace(-5, 5, 101, dtype=torch.float64)
-    torch.testing.assert_close(DEFINITIONS["gelu"](values, "tanh"), functional.gelu(values, approximate="tanh"))
+    expected = functional.gelu(values, approximate="tanh")
+    torch.testing.assert_close(DEFINITIONS["gelu"](values, "tanh"), expected, rtol=1e-13, atol=1e-13)
+
+
+def test_gelu_does_not_cancel_where_it_goes_to_0():
+    (value,) = DEFINITIONS["gelu"](torch.tensor([-8.0], dtype=torch.float64))
+    with mpmath.workdps(40):
+        expected = -4 * mpmath.erfc(8 / mpmath.sqrt(2))
+    assert float(value) == pytest.approx(float(expected), rel=1e-13)
 
 
 def test_written_out_in_16_bits_is_computed_in_float32_and_rounded_once(model, values):
