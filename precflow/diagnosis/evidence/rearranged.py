@@ -58,6 +58,11 @@ def _list_candidates(reference: Array, target: Array) -> Iterator[tuple[str, int
             exchanged = np.swapaxes(reference, one, other)
             yield f"axes {one} and {other} exchanged", 0, exchanged.reshape(reference.shape)
             yield f"axes {one} and {other} exchanged", 0, reference.reshape(exchanged.shape).swapaxes(one, other)
+    if reference.ndim > 2:
+        rows = reference.reshape(-1, reference.shape[-1])
+        order = _match_along(rows, target.reshape(rows.shape), 0)
+        if order is not None:
+            yield f"{_describe_order(order)} along the rows of all samples", 0, rows[order].reshape(reference.shape)
 
 
 def _match_along(reference: Array, target: Array, axis: int) -> Order | None:

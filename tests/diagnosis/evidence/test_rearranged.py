@@ -36,6 +36,13 @@ def test_an_order_along_an_axis(moved, text, noise):
     assert found.share > 0.99
 
 
+def test_rows_of_different_samples(noise):
+    rows = VALUES.reshape(24, 12).copy()
+    rows[[3, 17]] = rows[[17, 3]]
+    found = find_rearrangement(VALUES, rows.reshape(VALUES.shape) * noise)
+    assert found.text == "3 and 17 exchanged along the rows of all samples"
+
+
 def test_exchanged_axes(noise):
     assert find_rearrangement(VALUES, VALUES.swapaxes(0, 1).reshape(VALUES.shape) * noise).text == "axes 0 and 1 exchanged"
 
