@@ -103,7 +103,7 @@ def compose(words: Sequence[str], *, config_dirs: Sequence[Path] = (), complete:
     if problems or unusable:
         raise overrides.build_error([*problems, *unusable], words)
     team = {group: team_folders(group, within) for group in DATA_GROUPS}
-    with standards.searching(team["standard"]), whatifs.searching(team["whatif"]):
+    with standards.searching(team["standard"]), whatifs.searching(team["whatif"], team["rule"]):
         composed = _build(*_lay_files(read, within), read, words, complete=complete)
     # A team's standard, what-if or fault that has the name of a shipped one.
     named = [("standard", name) for name in composed.config.tolerance.standards]

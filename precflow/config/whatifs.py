@@ -16,13 +16,15 @@ from precflow.config.documents import read
 TOP = "top"  # those that are worth trying by the evidence, the most telling ones first
 CHEAPEST = "cheapest"  # the fewest parts to raise to a wider type so that the run passes
 WORDS = (TOP, CHEAPEST)
-_TEAM: ContextVar[tuple[Path, ...]] = ContextVar("folders of a team's what-ifs", default=())
+_PREFIX = "whatif="  # how a rule's key `confirm` names one
+_Folders = tuple[tuple[Path, ...], tuple[Path, ...]]
+_TEAM: ContextVar[_Folders] = ContextVar("folders of a team's what-ifs and rules", default=((), ()))
 
 
 @contextmanager
-def searching(folders: Sequence[Path]) -> Iterator[None]:
-    """Include the what-ifs in these folders while a recipe is checked."""
-    token = _TEAM.set(tuple(folders))
+def searching(folders: Sequence[Path], rules: Sequence[Path]) -> Iterator[None]:
+    """Include the what-ifs and the rules in these folders while a recipe is checked."""
+    token = _TEAM.set((tuple(folders), tuple(rules)))
     try:
         yield
     finally:
@@ -30,10 +32,20 @@ def searching(folders: Sequence[Path]) -> Iterator[None]:
 
 
 def known_words() -> tuple[str, ...]:
-    """Return every word that ``whatif`` takes."""
-    paths = [
-        path for folder in (*_TEAM.get(), resources.directory("conf") / "whatif") for path in sorted(folder.glob("*.yaml"))
-    ]
-    confirmed = [read(path, "whatif", path.stem).data.get("confirms") for path in paths]
-    rules = {rule for listed in confirmed if isinstance(listed, list) for rule in listed if isinstance(rule, str)}
-    return (*WORDS, *sorted(path.stem for path in paths), *sorted(rules))
+    """Return every word that ``whatif`` takes.
+
+    A rule can be confirmed if a what-if names it under ``confirms``, or if it names a what-if under ``confirm`` itself.
+    """
+    ours, rules = _TEAM.get()
+    files = _list_files((*ours, resources.directory("conf") / "whatif"))
+    listed = [read(path, "whatif", path.stem).data.get("confirms") for path in files]
+    ids = {rule for one in listed if isinstance(one, list) for rule in one if isinstance(rule, str)}
+    for path in _list_files((*rules, resources.directory("conf") / "rule")):
+        data = read(path, "rule", path.stem).data
+        if str(data.get("confirm", "")).startswith(_PREFIX):
+            ids.add(str(data.get("id")))
+    return (*WORDS, *sorted(path.stem for path in files), *sorted(ids))
+
+
+def _list_files(folders: Sequence[Path]) -> list[Path]:
+    return [path for folder in folders for path in sorted(folder.glob("*.yaml"))]

@@ -22,7 +22,7 @@ from precflow.errors import ConfigError, Problem
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
 
 CONFIRMED, PARTLY, REFUTED, NOTHING, FAILED = OUTCOMES = ("confirmed", "partly", "refuted", "nothing to mend", "did not run")
-_NEARLY_ALL, _NEXT_TO_NOTHING = (
+NEARLY_ALL, NEXT_TO_NOTHING = (
     0.8,
     0.2,
 )  # shares of the error that are gone: confirmed from the first, refuted up to the second
@@ -226,10 +226,10 @@ def conclude(trial: Trial, without: ArmRun, run: ArmRun, ends: Collection[str]) 
     end = _share(without.error(ends), run.error(ends))
     if not failing:
         word = NOTHING
-    elif not run.failing(failing) and (removed >= _NEARLY_ALL or before == 0):
+    elif not run.failing(failing) and (removed >= NEARLY_ALL or before == 0):
         word = CONFIRMED
     else:
-        word = REFUTED if removed <= _NEXT_TO_NOTHING and run.failing(failing) else PARTLY
+        word = REFUTED if removed <= NEXT_TO_NOTHING and run.failing(failing) else PARTLY
     return replace(outcome, outcome=word, before=before, after=after, removed=removed, removed_at_end=end)
 
 

@@ -27,8 +27,10 @@ from precflow.diagnosis.findings import Suspect
 from precflow.diagnosis.whatif import (
     CONFIRMED,
     FAILED,
+    NEXT_TO_NOTHING,
     NOTHING,
     PARTLY,
+    REFUTED,
     ArmRun,
     Outcome,
     Trial,
@@ -319,7 +321,8 @@ def _find_fewest(parts: Mapping[str, Sequence[str]], dtype: str, runs: _Runs) ->
     if without.passes:
         return replace(outcome, outcome=NOTHING)
     if not whole.passes:
-        return _compare_ends(replace(outcome, outcome=PARTLY), without, whole, runs.ends)
+        tried = _compare_ends(replace(outcome, outcome=PARTLY), without, whole, runs.ends)
+        return replace(tried, outcome=REFUTED) if tried.removed <= NEXT_TO_NOTHING else tried
     fewest = narrow(list(parts), lambda members: [arm.passes for arm in measure(members)[1]])
     without, (timed,) = measure([fewest], rounds=_ROUNDS)
     price = timed.seconds / without.seconds if without.seconds else 0.0

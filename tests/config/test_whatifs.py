@@ -4,7 +4,9 @@ import pytest
 
 from precflow.config.composition import compose
 from precflow.config.whatifs import known_words
+from precflow.diagnosis.rule_files import load_rules
 from precflow.errors import ConfigError
+from precflow.resources import directory
 
 RUN = ["+recipe=sd_text_encoder"]
 
@@ -12,6 +14,14 @@ RUN = ["+recipe=sd_text_encoder"]
 def test_words_are_names_of_files_rules_that_one_confirms_and_two_of_precflow():
     assert {"top", "cheapest", "written_out", "PF214"} <= set(known_words())
     assert "PF105" not in known_words()
+
+
+def test_every_rule_that_names_what_confirms_it_is_a_word_and_what_it_names_exists():
+    words = known_words()
+    named = [rule for rule in load_rules([directory("conf") / "rule"]) if rule.confirm.startswith("whatif=")]
+    assert named
+    assert {rule.id for rule in named} <= set(words)
+    assert {rule.confirm.removeprefix("whatif=") for rule in named} <= set(words)
 
 
 @pytest.mark.parametrize("word", ["PF214", "[top,suspects_on_cpu]", "cheapest"])

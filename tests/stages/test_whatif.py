@@ -23,13 +23,16 @@ class Agent:
         self.requests = []
         self._broken = broken
 
+    def mends(self, arm):
+        return any(change["kind"] == "dtype" and SUSPECT in change["records"] for change in arm["changes"])
+
     def __call__(self, job, side, request, folder):
         self.requests.append(request)
         if self._broken:
             raise SideError("the agent is gone")
         facts = {}
         for arm in request["arms"]:
-            mends = any(change["kind"] == "dtype" and SUSPECT in change["records"] for change in arm["changes"])
+            mends = self.mends(arm)
             refused = any(change["kind"] == "operator" for change in arm["changes"])
             facts[arm["name"]] = {"problem": "no definition" * refused, "changed": 1, "seconds": 1.5 if mends else 1.0}
             if refused:
@@ -119,6 +122,12 @@ def test_the_cheapest_parts_are_found_and_timed(tried):
     assert outcome.title == "fc2 / linear in float64"
     assert agent.requests[-1]["rounds"] == 3
     assert agent.requests[0]["capture"]["scope"] == ["*"]
+
+
+def test_a_wider_type_that_removes_nothing_is_no_mend(tried, monkeypatch):
+    monkeypatch.setattr(Agent, "mends", lambda *_: False)
+    _, (outcome,), _, _ = tried("cheapest", Agent())
+    assert (outcome.outcome, outcome.removed) == ("refuted", 0.0)
 
 
 def test_the_report_has_outcomes_and_no_path_of_this_machine(tried, tmp_path):
