@@ -127,6 +127,10 @@ def find_missing_files(config: RunConfig) -> PathProblems:
             yield from _check_side(name, side)
     if any(not side.dump for _, side in here) and not any(side.launcher for _, side in here):
         yield from _check_workload(config)
+    if config.operators.against:
+        yield from _check_path(
+            ("operators", "against"), config.operators.against, _FILE, "a copy of a run's public/operators.json"
+        )
     for path, text in ((("store",), config.store), (("site", "store"), config.site.store), (("runs",), config.runs)):
         folder = Path(text or ".").expanduser()
         nearest = next((parent for parent in (folder, *folder.parents) if os.path.lexists(parent)), folder)

@@ -54,3 +54,9 @@ def test_a_team_s_what_if_is_known_and_may_not_hide_a_shipped_one(tmp_path):
     with pytest.raises(ConfigError) as raised:
         compose([*RUN, "whatif=written_out"], config_dirs=[tmp_path])
     assert "is the name of precflow's own whatif" in raised.value.problems[0].message
+
+
+def test_a_table_to_compare_with_has_to_be_there_before_anything_runs(tmp_path):
+    with pytest.raises(ConfigError) as raised:
+        compose([*RUN, f"operators.against={tmp_path / 'gone.json'}"])
+    assert "does not exist; expected a copy of a run's public/operators.json" in raised.value.problems[0].message
