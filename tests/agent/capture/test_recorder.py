@@ -402,7 +402,7 @@ ON_THE_EMULATED_DEVICE = """
 def test_equal_bits_on_another_device_are_equal_contents(tmp_path):
     command = [sys.executable, "-c", textwrap.dedent(ON_THE_EMULATED_DEVICE), str(tmp_path)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-    assert done.stdout.decode().split() == ["8", "True", "4"]
+    assert done.stdout.decode().split() == ["8", "True", "8"]  # four tensors, and two weights and two biases
     assert (tmp_path / "rank0/step0/tensors-0.safetensors").stat().st_size > 4 * 24
 
 
