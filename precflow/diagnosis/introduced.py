@@ -120,8 +120,8 @@ class IntroducedError:
         kind: As in :class:`Evaluated`.
         rho: The target's error in units of the reference's own; the largest residue ratio in low precision.
         share: How much of its line it uses; above 1 it is a fault.
-        measure: What uses most of its line: ``rho``, ``variance``, ``slope``, ``curve``, ``largest``, ``movement`` or
-            ``misplaced``.
+        measure: What uses most of its line: ``rho``, ``worst_row``, ``variance``, ``slope``, ``curve``, ``largest``,
+            ``movement`` or ``misplaced``.
         is_fault: The operator introduces an error that rounding does not explain.
         is_systematic: The error follows the values (a wrong formula or scale) instead of looking like more rounding.
         note: Something worth knowing that is no fault, such as a matmul with reduced accumulation.
@@ -148,6 +148,8 @@ class IntroducedError:
             return "it only moves values, and its output does not have the bits of its inputs"
         if self.measure == "misplaced":
             return "its output has NaN, Inf or a mask's fill value where float64 at the same inputs has none, or the reverse"
+        if self.measure == "worst_row":
+            return f"at its own inputs its worst row is off by {self.rho:.3g} times what the reference's worst row is"
         if self.measure == "rho":
             return (
                 f"at its own inputs its error against float64 is {self.eta_target:.2g},"
@@ -215,7 +217,15 @@ def decide_introduced(  # noqa: PLR0911  one guard clause a kind
 def _judge_residue(
     evaluated: Evaluated, reference: SideNumbers, target: SideNumbers, usual: Mapping[str, float]
 ) -> Iterable[IntroducedError]:
-    """Yield what each residue says."""
+    """Yield what each residue says, and of matmuls the size of the error where the reference is of the same type.
+
+    A matmul's error is scaled by what it adds up, which hides a wrong row or element; and its variance and largest element say
+    nothing, because partial sums may be rounded. But then the reference's own error is of the same kind.
+    """
+    if evaluated.kind == MATMUL and reference.dtype == target.dtype and target.elements >= lines.FEWEST_ELEMENTS:
+        for name, own, value in (("rho", reference.eta, target.eta), ("worst_row", reference.worst_row, target.worst_row)):
+            if own and value is not None:
+                yield _make(evaluated, name, value / own, lines.MATMUL_IN_16_BITS)
     for name, floor in zip(_RESIDUES, _FLOORS, strict=True):
         # Partial sums that a matmul rounds to its own type (split-K) are legal and raise variance and largest element.
         if evaluated.kind == MATMUL and name in {"variance", "largest"}:

@@ -17,6 +17,15 @@ INTRODUCED = 8.0
 INTRODUCED_MATMUL = 64.0
 """The same for what multiplies and adds up. An accumulator that rounds towards zero reaches 34, TF32 and HF32 begin at 170."""
 
+MATMUL_IN_16_BITS = 8.0
+"""Line of a matmul's error, and of its worst row, over the reference's own, both in the same 16-bit type.
+
+Partial sums that are rounded reach 1.6; a scaled row, a wrong element or exchanged rows 6 to 160, in the worst row 34 to 680.
+"""
+
+FEWEST_ELEMENTS = 64
+"""Elements of an output from which on its error is no single draw."""
+
 REDUCED = 8.0
 """Line of rho from which on a matmul is noted as reduced: legal on a chip, worth knowing, no fault."""
 

@@ -21,6 +21,7 @@ from precflow.diagnosis.evaluation import Located, find_doubtful_pairs, find_oth
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.graph import build_graph
 from precflow.diagnosis.introduced import Evaluated, IntroducedError, SideNumbers, decide_all
+from precflow.dumps.requests import describe_side
 from precflow.errors import SideError, StoreError
 from precflow.judgement import standards
 from precflow.judgement.verdicts import Judged, Verdict
@@ -172,6 +173,8 @@ def _ask_agent(job: Job, folder: Path) -> None:
         "side": "reference",
         "output": str(folder.resolve()),
         "device": ["cpu"],
+        # Seeds and switches become environment variables: with the same ones the agent that recorded the side is still waiting.
+        "determinism": describe_side(job.config, "reference")["determinism"],
         "parent": None,
     }
     run_agent(request, side=side, folder=folder, variables=side.variables, timeout=0, on_progress=job.say, agents=job.agents)

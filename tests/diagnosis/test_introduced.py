@@ -114,6 +114,19 @@ def test_functions_that_are_off_by_ulps_everywhere_are_the_chips_and_another_cur
     assert all(one.is_fault for one in decide_all([evaluated(call, 108.0) for call in calls], calls))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "measure"), [({"eta": 4e-4, "worst_row": 1e-4}, "rho"), ({"eta": 4e-5, "worst_row": 6e-3}, "worst_row")]
+)
+def test_a_matmul_in_16_bits_is_measured_by_the_references_own_error(wrong, measure):
+    plain = {"eta": 1.2e-5, "worst_row": 1.5e-5, "variance": 1.0, "slope": 2.0, "curve": 3.0, "largest": 1.7}
+    reference = side(BFLOAT16, **plain)
+    found = decide(reference, side(BFLOAT16, **{**plain, **wrong}), "matmul")
+    assert (found.is_fault, found.measure) == (True, measure)
+    assert not decide(reference, side(BFLOAT16, **{**plain, "eta": 2e-5, "worst_row": 2.5e-5}), "matmul").is_fault
+    assert not decide(reference, side(BFLOAT16, **{**plain, **wrong, "elements": 16}), "matmul").is_fault
+    assert not decide(side(**plain), side(BFLOAT16, **{**plain, **wrong}), "matmul").is_fault  # of another type: no measure
+
+
 def test_one_wrong_element_is_a_fault_unless_the_reference_has_such_elements_too():
     target = side(BFLOAT16, eta=1.7e-3, variance=1.5, slope=2.0, curve=3.0, largest=300.0)
     found = decide(low(), target)

@@ -194,6 +194,7 @@ TABLE = [
         {"scale_slope": 0.9, "scale_share": 0.98, **EPSILON},
     ),
     ("PF211", {"operator": "module", "scale_slope": 1.01, "scale_share": 0.9999}, {}),
+    ("PF211", {"scale_slope": 1.01, "scale_share": 1.0, "reference_shape": [8]}, {"reference_shape": []}),
     ("PF212", {"family": "activation", "curve_share": 0.99}, {"family": "activation", "scale_share": 0.99}),
     (
         "PF212",
