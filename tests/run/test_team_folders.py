@@ -130,7 +130,7 @@ def test_the_id_of_another_rule_is_refused_with_both_files(team, composed):
     team("rule/OUR001_b", RULE)
     with pytest.raises(ConfigError) as refused:
         run(composed(), command="")
-    assert "OUR001_a.yaml, team/rule/OUR001_b.yaml" in str(refused.value)
+    assert "OUR001_a.yaml:2, team/rule/OUR001_b.yaml:2" in str(refused.value)
 
 
 def test_verbs_know_them(team, capsys, tmp_path):

@@ -16,6 +16,14 @@ def cycle():
     return weakref.ref(node)
 
 
+@pytest.fixture(autouse=True)
+def _nothing_frozen():
+    """Begin with nothing frozen: a command that ran in this process before freezes the records that it has read."""
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+
+
 def test_what_was_there_is_left_out_and_comes_back():
     before = gc.get_threshold()
     old = Node()
