@@ -20,7 +20,7 @@ from precflow.dumps.shards import Location
 from precflow.errors import DumpError
 
 LARGEST_WORK = 1 << 33
-"""Bytes of tensors that one evaluation reads at most: 8 GiB, some minutes on two cores. Suspects come first."""
+"""Bytes of tensors that one evaluation reads at most: 8 GiB, some minutes on two cores."""
 
 
 class Located(DumpWithCalls, Protocol):
@@ -119,12 +119,7 @@ def choose_level(calls: Iterable[Call]) -> dict[str, str]:
 
 
 def write_calls(
-    path: Path,
-    reference: Located,
-    target: Located,
-    *,
-    first: Collection[str] = (),
-    largest: int = LARGEST_WORK,
+    path: Path, reference: Located, target: Located, *, largest: int = LARGEST_WORK
 ) -> tuple[list[PairedCall], int]:
     """Write one line a call that both sides stored whole.
 
@@ -132,32 +127,27 @@ def write_calls(
         path: The file.
         reference: Evidence of the reference.
         target: Evidence of the target.
-        first: Identity texts of outputs of suspects: their calls are taken before all others if not all can be.
-        largest: Bytes of tensors that are read at most.
+        largest: Bytes of tensors that are read at most; calls are taken in order of the reference.
 
     Returns:
-        The calls that were written, in order of the reference, and how many were left out because they were too many.
+        The calls that were written, and how many were left out because they were too many.
     """
     pairs = pair_calls(reference, target)
     levels = choose_level(pair.reference for pair in pairs)
-    wanted = [pair for pair in pairs if levels.get(pair.reference.phase) == pair.reference.level]
-    urgent = set(first)
-    by_need = sorted(wanted, key=lambda pair: not any(record.text in urgent for record in pair.reference.outputs))
-    chosen: dict[str, str] = {}
+    written: list[PairedCall] = []
     left_out, room = 0, largest
-    for pair in by_need:
-        line = _describe_call(pair, reference, target)
-        if line is None:
-            continue
-        size = sum(one["bytes"] for side in line["sides"].values() for one in (*side["inputs"], *side["outputs"]))
-        if size > room:
-            left_out += 1
-            continue
-        room -= size
-        chosen[pair.name] = json.dumps(line, ensure_ascii=False)
-    written = [pair for pair in wanted if pair.name in chosen]
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(chosen[pair.name] + "\n" for pair in written)
+        for pair in pairs:
+            line = _describe_call(pair, reference, target) if levels.get(pair.reference.phase) == pair.reference.level else None
+            if line is None:
+                continue
+            size = sum(one["bytes"] for side in line["sides"].values() for one in (*side["inputs"], *side["outputs"]))
+            if size > room:  # smaller ones that come later may still fit
+                left_out += 1
+                continue
+            room -= size
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            written.append(pair)
     return written, left_out
 
 

@@ -1,6 +1,7 @@
-"""Stage ``introduced``: evaluates calls in float64 and names the operators that introduce an error of their own.
+"""Stage ``introduced``: computes calls again in float64 and names the operators that introduce an error of their own.
 
-The evaluation is the work of an agent in the judge's own interpreter, on the CPU, from the dumps alone: no side runs again.
+The evaluation is an instance of its own (``introduced.evaluation``): the work of an agent in the judge's own interpreter, on
+the CPU, from the dumps alone. No side runs again, and a changed limit evaluates nothing again.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +27,42 @@ from precflow.errors import SideError, StoreError
 from precflow.judgement import standards
 from precflow.judgement.verdicts import Judged, Verdict
 from precflow.sides.launch import REQUEST_FILE, run_agent
-from precflow.stages.artifacts import read_json_lines, read_lines, write_lines, write_value
+from precflow.stages.artifacts import read_json_lines, read_lines, read_value, write_lines, write_value
+from precflow.stages.determinism import read_reproduction
 from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.judge import JUDGED_FILE, VERDICT_FILE, read_judged, read_verdict
 from precflow.stages.localize import REGION_FILE, read_region
 from precflow.stages.passes import latest, newest, open_both
 
 NAME = "introduced"
+EVALUATION = "introduced.evaluation"
+EVALUATION_FILE = "evaluation.json"
 FOUND_FILE = "introduced.jsonl"
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation could not do.
+
+    Attributes:
+        left_out: Calls that were too many to be read.
+        trouble: Why nothing was evaluated, or ``""``.
+    """
+
+    left_out: int = 0
+    trouble: str = ""
+
+
+def evaluation_stage(*, second_pass: bool) -> Stage:
+    """Return the stage that computes calls in float64. It knows no limit, so that a changed one computes nothing again."""
+    needs = newest(("dump.reference", "dump.target", "determinism"), second_pass=second_pass)
+    return Stage(name=EVALUATION, needs=needs, declare=_declare_evaluation, make=_make_evaluation)
+
+
 def stage(*, second_pass: bool) -> Stage:
-    """Return the stage; with a second pass it reads the tensors of both passes."""
-    needs = newest(("dump.reference", "dump.target", "determinism", "judge", "localize"), second_pass=second_pass)
-    return Stage(name=NAME, needs=needs, declare=_declare, make=_make)
+    """Return the stage that names operators; with a second pass it reads what both passes kept."""
+    needs = newest(("dump.reference", "dump.target", "judge", "localize"), second_pass=second_pass)
+    return Stage(name=NAME, needs=(*needs, EVALUATION), declare=_declare, make=_make)
 
 
 def read_conclusion(needs: Mapping[str, Path]) -> tuple[list[Judged], Verdict, Region]:
@@ -68,19 +91,31 @@ def _load_standards(job: Job) -> list[standards.Standard]:
     return [one for one in loaded if one.judges_operators]
 
 
+def _declare_evaluation(job: Job) -> Mapping[str, Any]:
+    asked = operator_standards.list_asked(_load_standards(job))
+    return {
+        **({"errors": asked} if asked else {}),
+        **({"pairing": plain(job.config.pairing)} if job.config.pairing.rules else {}),
+    }
+
+
+def _make_evaluation(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+    skipped = Evaluation()
+    if not read_reproduction(latest(needs, "determinism")).blockers:
+        skipped = evaluate_calls(
+            *open_both(needs, job), folder=folder, evaluate=functools.partial(_ask_agent, job), holding=_load_standards(job)
+        )
+    write_value(folder / EVALUATION_FILE, skipped)
+    count = len(_read_evaluated(folder))
+    return StageResult(note=skipped.trouble or f"{count} outputs computed again in float64")
+
+
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     judge = latest(needs, "judge")
     judged, verdict, region = read_judged(judge), read_verdict(judge), read_region(latest(needs, "localize"))
     reference, target = open_both(needs, job)
-    found, skipped, final = evaluate_and_attribute(
-        reference,
-        target,
-        judged,
-        verdict,
-        region,
-        folder=folder,
-        evaluate=functools.partial(_ask_agent, job),
-        holding=_load_standards(job),
+    found, skipped, final = attribute_errors(
+        reference, target, judged, verdict, region, evaluation=needs[EVALUATION], holding=_load_standards(job)
     )
     write_lines(folder / FOUND_FILE, found)
     write_lines(folder / JUDGED_FILE, final.judged)
@@ -93,18 +128,52 @@ def _runs_here(side: Side) -> bool:
     return not (side.interpreter or side.launcher or side.setup or side.dump)
 
 
-def evaluate_and_attribute(  # noqa: PLR0913  two dumps, what was made of them, and where the agent works
+def evaluate_calls(
+    reference: Located,
+    target: Located,
+    *,
+    folder: Path,
+    evaluate: Callable[[Path], None],
+    holding: Sequence[standards.Standard] = (),
+) -> Evaluation:
+    """Evaluate the calls of two dumps in float64, and leave ``evaluated.jsonl`` in the folder if there are any.
+
+    Args:
+        reference: Evidence of the reference.
+        target: Evidence of the target.
+        folder: Folder to work in.
+        evaluate: Evaluates the ``calls.jsonl`` of a folder and leaves ``evaluated.jsonl`` in it, as the agent's action does.
+        holding: Standards that judge operators, and have numbers of their own.
+    """
+    pairs, left_out = write_calls(folder / CALLS_FILE, reference, target)
+    if not pairs:
+        (folder / CALLS_FILE).unlink()
+        return Evaluation(left_out)
+    if holding:
+        (folder / ERRORS_FILE).write_text(json.dumps(operator_standards.list_asked(holding)), encoding="utf-8")
+    try:
+        evaluate(folder)
+    except SideError as error:  # the diagnosis is poorer without it, the verdict by limits stands
+        return Evaluation(left_out, f"no call was evaluated in float64: {error.message}")
+    return Evaluation(left_out)
+
+
+def _read_evaluated(folder: Path) -> list[Evaluated]:
+    file = folder / EVALUATED_FILE
+    return [_read(plain) for plain in read_json_lines(file)] if file.exists() else []
+
+
+def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
     reference: Located,
     target: Located,
     judged: list[Judged],
     verdict: Verdict,
     region: Region,
     *,
-    folder: Path,
-    evaluate: Callable[[Path], None],
+    evaluation: Path,
     holding: Sequence[standards.Standard] = (),
 ) -> tuple[list[IntroducedError], int, Attribution]:
-    """Evaluate the calls of two dumps in float64, and correct region, statuses and verdict by what is found.
+    """Correct region, statuses and verdict by what was evaluated in float64.
 
     Args:
         reference: Evidence of the reference.
@@ -112,32 +181,23 @@ def evaluate_and_attribute(  # noqa: PLR0913  two dumps, what was made of them, 
         judged: Statuses by limits.
         verdict: The verdict by limits.
         region: The region by first divergence.
-        folder: Folder to work in.
-        evaluate: Evaluates the ``calls.jsonl`` of a folder and leaves ``evaluated.jsonl`` in it, as the agent's action does.
+        evaluation: Folder of the evaluation.
         holding: Standards that judge operators.
 
     Returns:
         What was found about each output, how many could not be evaluated, and the corrected diagnosis.
     """
-    unchanged = Attribution(region, judged, verdict)
     if not judged:
-        return [], 0, unchanged
-    pairs, left_out = write_calls(folder / CALLS_FILE, reference, target, first=[one.record for one in region.suspects])
-    evaluated: list[Evaluated] = []
-    trouble = ""
-    if pairs:
-        if holding:
-            (folder / ERRORS_FILE).write_text(json.dumps(operator_standards.list_asked(holding)), encoding="utf-8")
-        try:
-            evaluate(folder)
-            evaluated = [_read(plain) for plain in read_json_lines(folder / EVALUATED_FILE)]
-        except SideError as error:  # the diagnosis is poorer without it, the verdict by limits stands
-            trouble = f"no call was evaluated in float64: {error.message}"
+        return [], 0, Attribution(region, judged, verdict)
+    evaluated, skipped = _read_evaluated(evaluation), read_value(evaluation / EVALUATION_FILE, Evaluation)
+    left_out, trouble = skipped.left_out, skipped.trouble
+    every = pair_calls(reference, target)
+    computed = {one.call for one in evaluated}
+    pairs = [pair for pair in every if pair.name in computed]
     operators = {pair.name: pair.reference.operator or pair.reference.class_name for pair in pairs}
     doubtful = find_doubtful_pairs(pairs, find_other_implementations(reference.calls(), target.calls()))
     found = [one for one in decide_all(evaluated, operators) if one.call not in doubtful]
     same_dtype = reference.header.dtype == target.header.dtype
-    every = pair_calls(reference, target)
     different: list[DifferentCall] = find_different_calls(every, reference.calls(), target.calls(), same_dtype=same_dtype)
     outside = frozenset(entry.content for entry in reference.header.inputs.entries.values())
     final = attribute(

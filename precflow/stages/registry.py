@@ -79,7 +79,7 @@ def instances(config: RunConfig, *, second_pass: bool = True, floors: bool = Tru
     tabulates = operators.is_planned(config)
     more = (*(stage.name for stage in tried), *((operators.NAME,) if tabulates else ()))
     last = [
-        *([introduced.stage(second_pass=both)] if evaluates else []),
+        *([introduced.evaluation_stage(second_pass=both), introduced.stage(second_pass=both)] if evaluates else []),
         *([operators.stage(second_pass=both)] if tabulates else []),
         advise.stage(escalating=escalating, second_pass=both, evaluates=evaluates),
         *tried,

@@ -122,7 +122,7 @@ def test_both_sides_run_a_second_time_for_the_suspect_region_alone(escalate, age
     outcome = escalate()
     assert (outcome.verdict, outcome.exit_code) == ("misaligned", 1)
     assert agents.ran == ["reference sketch", "target sketch", "reference tensors", "target tensors"]
-    assert list(last_run()["states"])[-11:] == [
+    assert list(last_run()["states"])[-12:] == [
         "localize",
         "region",
         "dump.reference@2",
@@ -131,6 +131,7 @@ def test_both_sides_run_a_second_time_for_the_suspect_region_alone(escalate, age
         "compare@2",
         "judge@2",
         "localize@2",
+        "introduced.evaluation",
         "introduced",
         "advise",
         "report",

@@ -115,7 +115,12 @@ def names(agenda, region, *, missing=()):
 
 def test_one_pass_ends_with_its_report(agenda):
     start, region = agenda
-    assert names(start("capture=tensors"), region(SOMETHING))[-3:] == ["introduced", "advise", "report"]
+    assert names(start("capture=tensors"), region(SOMETHING))[-4:] == [
+        "introduced.evaluation",
+        "introduced",
+        "advise",
+        "report",
+    ]
     assert "region" not in names(start("capture=sketch"), region(SOMETHING))
 
 
@@ -124,19 +129,25 @@ def test_a_region_with_something_in_it_is_followed_by_the_second_pass(agenda):
     found = names(start("capture=escalating"), region(SOMETHING))
     behind = found[found.index("region") + 1 :]
     assert behind[:2] == ["dump.reference@2", "dump.target@2"]
-    assert behind[-4:] == ["localize@2", "introduced", "advise", "report"]
+    assert behind[-5:] == ["localize@2", "introduced.evaluation", "introduced", "advise", "report"]
 
 
 def test_an_empty_region_is_followed_by_the_report(agenda):
     start, region = agenda
-    assert names(start("capture=escalating"), region(SecondPass()))[-4:] == ["region", "introduced", "advise", "report"]
+    assert names(start("capture=escalating"), region(SecondPass()))[-5:] == [
+        "region",
+        "introduced.evaluation",
+        "introduced",
+        "advise",
+        "report",
+    ]
 
 
 def test_what_is_elsewhere_is_put_off_and_the_other_side_made_all_the_same(agenda):
     start, region = agenda
     here = start("capture=escalating")
     found = names(here, region(SOMETHING), missing=["dump.reference@2"])
-    assert found[-5:] == ["region", "dump.target@2", "introduced", "advise", "report"]
+    assert found[-6:] == ["region", "dump.target@2", "introduced.evaluation", "introduced", "advise", "report"]
     assert [stage.side for stage in here.postponed] == ["reference"]
 
 

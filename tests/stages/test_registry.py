@@ -17,6 +17,7 @@ def test_a_given_dump_runs_no_environment(pair, job_of):
         "dump.reference",
         "dump.target",
         *(stage.name for stage in registry.FIRST),
+        "introduced.evaluation",
         "introduced",
         "advise",
         "report",
