@@ -51,8 +51,6 @@ def evaluate(request: Request, events: Events) -> None:
     Raises:
         AgentError: ``calls.jsonl`` cannot be read, or the results cannot be written.
     """
-    # With one thread a sum has one order, so the numbers are the same each time; work in small blocks gains nothing from more.
-    torch.set_num_threads(1)
     files = TensorFiles()
     with events.time_part("evaluate", "computing recorded operators in float64"):
         asked = read_asked(request.output)
