@@ -1,6 +1,6 @@
 """The words that the key ``whatif`` takes: names of what-ifs, ids of rules that one confirms, and two words of precflow's.
 
-The check of a recipe needs only these. What a what-if changes is read by :mod:`precflow.diagnosis.whatif_files`.
+The check of a recipe needs only these. What a what-if changes is read by :mod:`precflow.diagnosis.advice.whatif_files`.
 """
 
 from __future__ import annotations

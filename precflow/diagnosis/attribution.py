@@ -27,7 +27,7 @@ from precflow.diagnosis.evaluation import PairedCall
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.introduced import IntroducedError, find_classes, group_by_call
 from precflow.diagnosis.nodes import CallKey, CallNode
-from precflow.dumps.records import Call
+from precflow.dumps.records import Call, Record
 from precflow.judgement.coverage import tally
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged, Verdict
 
@@ -79,20 +79,19 @@ def attribute(  # noqa: PLR0913  what earlier stages found, each by its own name
     calls = {pair.name: pair.reference for pair in pairs}
     wrong = {name: one for name, one in by_call.items() if one.is_fault and not _is_accepted(calls[name], statuses)}
     classes = find_classes({name: calls[name].operator or calls[name].class_name for name in by_call}, wrong)
-    named = [_suspect(calls[name], one, classes, statuses) for name, one in wrong.items()]
-    matters = bool(wrong) or verdict.verdict == "misaligned"
+    named = [_suspect_error(calls[name], one, classes, statuses) for name, one in wrong.items()]
     suspected = {suspect.record for suspect in named}
     # A call that was made differently explains a difference only where there is one: both sides may spell a default.
-    reasons = [
-        suspect
-        for suspect in (_suspect_difference(one, by_call, statuses) for one in different if matters)
-        if suspect.record not in suspected
-    ]
+    failing = [one for one in different if any(_fails(record, statuses) for record in one.pair.reference.outputs)]
+    reasons = [suspect for one in failing if (suspect := _suspect_difference(one, by_call, statuses)).record not in suspected]
     explained = sorted((*named, *reasons), key=lambda suspect: suspect.order)
-    cleared = {record.text for name, one in by_call.items() if not one.is_fault for record in calls[name].outputs}
+    cleared = _find_cleared(found, by_call, calls)
     kept = _keep(region.suspects, explained, cleared, nodes)
     suspects = tuple(explained) + kept
-    final = [_with_introduced(one, wrong_by_record) for wrong_by_record in [_index_outputs(wrong, calls)] for one in judged]
+    errors = {
+        record.text: error for name, error in wrong.items() for record in calls[name].outputs if record.index == error.index
+    }
+    final = [_with_introduced(one, errors.get(one.record)) for one in judged]
     return Attribution(
         region=replace(
             region,
@@ -111,21 +110,24 @@ def _is_accepted(call: Call, statuses: Mapping[str, Judged]) -> bool:
     return "accepted" in found
 
 
-def _suspect(call: Call, found: IntroducedError, classes: Mapping[str, str], statuses: Mapping[str, Judged]) -> Suspect:
+def _find_cleared(
+    found: Sequence[IntroducedError], by_call: Mapping[str, IntroducedError], calls: Mapping[str, Call]
+) -> set[str]:
+    """Return the records that were evaluated and are right; of a call with a wrong output none is.
+
+    An output that could not be evaluated is not cleared by another one that was: the values of a topk may be right, and its
+    indices wrong.
+    """
+    right = {(one.call, one.index) for one in found if not by_call[one.call].is_fault}
+    return {record.text for name, _ in right for record in calls[name].outputs if (name, record.index) in right}
+
+
+def _suspect_error(call: Call, found: IntroducedError, classes: Mapping[str, str], statuses: Mapping[str, Judged]) -> Suspect:
     operator = call.operator or call.class_name
     whole = f"; {classes[operator]} do so" if operator in classes else ""
-    record = next((one for one in call.outputs if one.index == found.index), call.outputs[0])
+    record = next((each for each in call.outputs if each.index == found.index), call.outputs[0])
     judged = statuses.get(record.text)
-    return Suspect(
-        record=record.text,
-        name=call.name,
-        module=call.module,
-        operator=call.operator,
-        order=call.order,
-        ratio=max(found.share, judged.ratio if judged else 0.0),
-        why=f"{found.text}{whole}",
-        site=call.site,
-    )
+    return _make_suspect(call, record, max(found.share, judged.ratio if judged else 0.0), f"{found.text}{whole}")
 
 
 def _suspect_difference(
@@ -134,16 +136,25 @@ def _suspect_difference(
     call = different.pair.reference
     own = by_call.get(different.pair.name)
     rightly = ", and it computes rightly what it is given" if own is not None and not own.is_fault else ""
-    record = call.outputs[0]
+    record = next(each for each in call.outputs if _fails(each, statuses))
+    why = f"the target calls it differently: {different.text}{rightly}"
+    return _make_suspect(call, record, statuses[record.text].ratio, why)
+
+
+def _fails(record: Record, statuses: Mapping[str, Judged]) -> bool:
     judged = statuses.get(record.text)
+    return judged is not None and judged.status in MISALIGNED_STATUSES
+
+
+def _make_suspect(call: Call, record: Record, ratio: float, why: str) -> Suspect:
     return Suspect(
         record=record.text,
         name=call.name,
         module=call.module,
         operator=call.operator,
         order=call.order,
-        ratio=judged.ratio if judged else 0.0,
-        why=f"the target calls it differently: {different.text}{rightly}",
+        ratio=ratio,
+        why=why,
         site=call.site,
     )
 
@@ -188,16 +199,8 @@ def _find_behind(start: Iterable[CallNode], nodes: Mapping[CallKey, CallNode]) -
     return behind
 
 
-def _index_outputs(wrong: Mapping[str, IntroducedError], calls: Mapping[str, Call]) -> dict[str, IntroducedError]:
-    """Return identity text -> introduced error, for the output that shows it most."""
-    return {
-        record.text: found for name, found in wrong.items() for record in calls[name].outputs if record.index == found.index
-    }
-
-
-def _with_introduced(judged: Judged, wrong: Mapping[str, IntroducedError]) -> Judged:
+def _with_introduced(judged: Judged, found: IntroducedError | None) -> Judged:
     """Return the status of a record; one whose operator introduces an error fails by it, however wide its limits are."""
-    found = wrong.get(judged.record)
     if found is None or judged.status in _KEPT:
         return judged
     if found.measure == "misplaced":
@@ -235,6 +238,13 @@ def _write_notes(  # noqa: PLR0913, PLR0917  what was found, each once at its on
         first = by_call[reduced[0]].note
         more = f", and {len(reduced) - 1} more calls" if len(reduced) > 1 else ""
         notes.append(f"{calls[reduced[0]].name}{more}: {first}")
+    inexact = [name for name, one in by_call.items() if one.is_reference_off]
+    if inexact:
+        more = f", and {len(inexact) - 1} more calls" if len(inexact) > 1 else ""
+        notes.append(
+            f"{calls[inexact[0]].name}{more}: the reference itself is off from float64 by more than rounding;"
+            " are its matrix products reduced (TF32)?"
+        )
     innocent = sum(suspect.record in cleared for suspect in suspects)
     if innocent:
         notes.append(f"{innocent} calls where the sides first differ compute rightly at their own inputs")
@@ -257,5 +267,7 @@ def _correct_verdict(verdict: Verdict, judged: Sequence[Judged], named: Sequence
         # Reasons for "inconclusive" stay behind: what is missing does not make a fault doubtful.
         reasons=(*verdict.reasons, reason) if already else (reason, *verdict.reasons),
         counts=counted.counts,
+        coverage=counted.coverage,
+        compared=counted.compared,
         could_fail=counted.could_fail,
     )

@@ -125,6 +125,7 @@ class IntroducedError:
         is_fault: The operator introduces an error that rounding does not explain.
         is_systematic: The error follows the values (a wrong formula or scale) instead of looking like more rounding.
         note: Something worth knowing that is no fault, such as a matmul with reduced accumulation.
+        is_reference_off: The reference's own error is beyond the line: it is no measure of what is right.
         eta_reference: Relative error of the reference's own output.
         eta_target: Relative error of the target's.
     """
@@ -138,6 +139,7 @@ class IntroducedError:
     is_fault: bool
     is_systematic: bool = False
     note: str = ""
+    is_reference_off: bool = False
     eta_reference: float = 0.0
     eta_target: float = 0.0
 
@@ -199,16 +201,17 @@ def decide_introduced(  # noqa: PLR0911  one guard clause a kind
         if not reference.equal:  # the evaluation itself does not do what the reference does, so it proves nothing
             return None
         return _make(evaluated, "movement", 0.0 if target.equal else math.inf, 1.0, is_systematic=True)
-    if target.eta is None or reference.eta is None:  # integers: whether a decision is a fault is judged elsewhere
+    if not target.unit:  # integers: whether a decision is a fault is judged elsewhere
         return None
     if target.misplaced > reference.misplaced:
         return _make(evaluated, "misplaced", math.inf, 1.0)
+    if target.eta is None or reference.eta is None:  # nothing ordinary is left to be measured
+        return None
     own = max(reference.eta, lines.SMALLEST_ERROR * target.unit)
     rho = target.eta / own
-    limit = lines.INTRODUCED_MATMUL if evaluated.kind == MATMUL else lines.INTRODUCED
     # A reference that is itself far from float64 (TF32 on the GPU, a composition that is not this operator's) still serves as
     # the scale: rho then only asks whether the target is much worse.
-    by_size = _make(evaluated, "rho", rho, limit, is_systematic=abs(target.cosine) > lines.TRUNCATION_COSINE)
+    by_size = _make(evaluated, "rho", rho, _line_of(evaluated), is_systematic=abs(target.cosine) > lines.TRUNCATION_COSINE)
     if -math.log2(target.unit) >= lines.FINE_DIGITS or by_size.is_fault:
         return by_size
     return max([by_size, *_judge_residue(evaluated, reference, target, usual or {})], key=lambda found: found.share)
@@ -244,6 +247,10 @@ def _judge_residue(
             yield _make(evaluated, name, value / least, _ALONE[name], is_systematic=name == "curve")
 
 
+def _line_of(evaluated: Evaluated) -> float:
+    return lines.INTRODUCED_MATMUL if evaluated.kind == MATMUL else lines.INTRODUCED
+
+
 def _make(evaluated: Evaluated, measure: str, value: float, line: float, *, is_systematic: bool = False) -> IntroducedError:
     reference, target = evaluated.sides["reference"], evaluated.sides["target"]
     note = ""
@@ -260,6 +267,7 @@ def _make(evaluated: Evaluated, measure: str, value: float, line: float, *, is_s
         is_fault=not value <= line,  # NaN is a fault
         is_systematic=is_systematic,
         note=note,
+        is_reference_off=(reference.eta or 0.0) > _line_of(evaluated) * lines.SMALLEST_ERROR * reference.unit > 0,
         eta_reference=reference.eta or 0.0,
         eta_target=target.eta or 0.0,
     )
@@ -274,13 +282,12 @@ def find_classes(operators: Mapping[str, str], named: Iterable[str]) -> dict[str
     """
     every = Counter(operators.values())
     wrong = Counter(operators[call] for call in set(named) if call in operators)
-    return {
-        operator: f"{'all' if count == every[operator] else count} {every[operator]} calls of {operator}"
-        if count == every[operator]
-        else f"{count} of {every[operator]} calls of {operator}"
-        for operator, count in wrong.items()
-        if count >= lines.CLASS_MEMBERS and count >= lines.CLASS_SHARE * every[operator]
-    }
+    classes = {}
+    for operator, count in wrong.items():
+        total = every[operator]
+        if count >= lines.CLASS_MEMBERS and count >= lines.CLASS_SHARE * total:
+            classes[operator] = f"{'all' if count == total else f'{count} of'} {total} calls of {operator}"
+    return classes
 
 
 def group_by_call(found: Sequence[IntroducedError]) -> dict[str, IntroducedError]:

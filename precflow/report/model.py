@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from precflow.comparison.detail.record import RecordDetail
 from precflow.comparison.measure import Measure
+from precflow.diagnosis.advice.whatif import Outcome
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.operator_table import OperatorRow
-from precflow.diagnosis.whatif import Outcome
 from precflow.judgement.verdicts import Judged, Verdict
 
 RESULT_SCHEMA = 1

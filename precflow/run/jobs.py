@@ -13,7 +13,7 @@ from precflow.agent import redaction
 from precflow.config import standards as team_standards
 from precflow.config.schema import RunConfig
 from precflow.config.trust import list_trusted_packages
-from precflow.diagnosis import rule_files, whatif_files
+from precflow.diagnosis.advice import rule_files, whatif_files
 from precflow.judgement import standards
 from precflow.stages.job import Job
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from precflow import keys, resources
-from precflow.diagnosis import rule_files, rules
+from precflow.diagnosis.advice import rule_files, rules
+from precflow.diagnosis.advice.repro import SCRIPT
 from precflow.diagnosis.evidence.collect import collect, keep_tensors
 from precflow.diagnosis.findings import Finding
-from precflow.diagnosis.repro import SCRIPT
 from precflow.stages import introduced
 from precflow.stages.artifacts import read_lines, write_lines
 from precflow.stages.compare import read_measures

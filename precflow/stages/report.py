@@ -10,8 +10,8 @@ from typing import Any
 
 from precflow import keys, resources
 from precflow.config.schema import plain
+from precflow.diagnosis.advice.whatif import apply_outcomes, find_confirming
 from precflow.diagnosis.findings import Finding
-from precflow.diagnosis.whatif import apply_outcomes, find_confirming
 from precflow.dumps.paired import see_through_rules
 from precflow.report.formats import write
 from precflow.report.highlights import keep_most_important

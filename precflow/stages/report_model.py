@@ -15,9 +15,9 @@ from precflow.agent import redaction
 from precflow.agent.contract import Identity, parse_identity
 from precflow.comparison.detail.record import RecordDetail, examine_record
 from precflow.comparison.measure import Measure
+from precflow.diagnosis.advice.whatif import Outcome
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.operator_table import OperatorRow
-from precflow.diagnosis.whatif import Outcome
 from precflow.dumps.header import Header
 from precflow.dumps.lookup import FoundRecord, Recorded
 from precflow.dumps.reader import Dump

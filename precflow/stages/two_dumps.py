@@ -14,7 +14,7 @@ from precflow import resources
 from precflow.comparison.compare import compare
 from precflow.comparison.measure import Measure, mark_altered_unreadable
 from precflow.config.schema import RunConfig, Side, Tolerance
-from precflow.diagnosis import rule_files, rules
+from precflow.diagnosis.advice import rule_files, rules
 from precflow.diagnosis.choices import make_settler
 from precflow.diagnosis.evidence.collect import collect
 from precflow.diagnosis.findings import Finding, Region

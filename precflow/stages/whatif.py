@@ -22,9 +22,8 @@ from precflow.comparison.measure import Measure
 from precflow.comparison.user_metrics import DeclaredMetrics
 from precflow.config.schema import RunConfig, plain
 from precflow.config.whatifs import CHEAPEST
-from precflow.diagnosis import whatif_files
-from precflow.diagnosis.findings import Suspect
-from precflow.diagnosis.whatif import (
+from precflow.diagnosis.advice import whatif_files
+from precflow.diagnosis.advice.whatif import (
     CONFIRMED,
     FAILED,
     NEXT_TO_NOTHING,
@@ -40,7 +39,8 @@ from precflow.diagnosis.whatif import (
     describe_changes,
     narrow,
 )
-from precflow.diagnosis.whatif_files import WhatIf
+from precflow.diagnosis.advice.whatif_files import WhatIf
+from precflow.diagnosis.findings import Suspect
 from precflow.dumps.paired import see_through_rules
 from precflow.dumps.reader import Dump
 from precflow.dumps.requests import dump_request

@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _show_all_rules(words: Sequence[str]) -> int:
-    from precflow.diagnosis.rule_pages import render_all
+    from precflow.diagnosis.advice.rule_pages import render_all
 
     if list(words) != ["rule"]:
         raise ConfigError("--markdown is for all rules", next_step="precflow show rule --markdown")
@@ -78,7 +78,7 @@ def _show_rule(words: Sequence[str], config_dirs: Sequence[Path], *, as_json: bo
         ConfigError: There is no such rule, or the run has no finding of it.
         StoreError: There is no result in the run.
     """
-    from precflow.diagnosis import rule_files, rule_pages
+    from precflow.diagnosis.advice import rule_files, rule_pages
 
     identifier = words[0]
     folders = [place.folder for place in list_folders(config_dirs) if place.group == "rule"]

@@ -96,7 +96,7 @@ def _select_files(words: Sequence[str], within: Sequence[SearchFolder]) -> tuple
 def _check_file(place: SearchFolder, name: str, within: Sequence[SearchFolder]) -> Checked:
     """Check one standard, rule, what-if or emulated fault of a team."""
     from precflow.config import signatures
-    from precflow.diagnosis import rule_files, whatif_files
+    from precflow.diagnosis.advice import rule_files, whatif_files
     from precflow.judgement import standards
 
     file = place.folder / f"{name}.yaml"

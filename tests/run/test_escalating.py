@@ -10,7 +10,7 @@ import pytest
 from precflow.agent import request as requests
 from precflow.agent.contract import DETAIL_FACTS
 from precflow.config.composition import compose
-from precflow.diagnosis import rules
+from precflow.diagnosis.advice import rules
 from precflow.errors import SideError, StoreError
 from precflow.run.plan import build_plan, render_plan
 from precflow.run.runner import run

@@ -8,7 +8,7 @@ import pytest
 from precflow import resources
 from precflow.config.command_line import parse
 from precflow.config.composition import compose
-from precflow.diagnosis.rule_files import load_rules
+from precflow.diagnosis.advice.rule_files import load_rules
 from precflow.run.jobs import make_job
 from precflow.stages.commands import change_command, config_dirs, describe_change, environment_assignments, key_of
 

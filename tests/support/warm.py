@@ -268,7 +268,7 @@ def _import_everything():
         if not module.name.endswith("precflow.__main__"):
             importlib.import_module(module.name)
     importlib.import_module("precflow.sides.interpreter").subprocess = OneAnswer()
-    rules = importlib.import_module("precflow.diagnosis.rule_files")
+    rules = importlib.import_module("precflow.diagnosis.advice.rule_files")
     rules.load_rules([importlib.import_module("precflow.resources").directory("conf") / "rule"])  # compiles their templates
     templates = importlib.import_module("precflow.report.templating").load_templates()
     for name in templates.list_templates(extensions=["j2"]):

@@ -9,6 +9,7 @@ from typing import Any
 from precflow.comparison.measure import Measure
 from precflow.config.schema import RunConfig
 from precflow.config.vocabulary import ESCALATING
+from precflow.diagnosis.advice.repro import SCRIPT, write_repro
 from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
 from precflow.diagnosis.evaluation import name_call, pair_calls
 from precflow.diagnosis.evidence import operator_families, overflow, run, skipped_steps, suspect
@@ -16,7 +17,6 @@ from precflow.diagnosis.evidence.run import UNPAIRED
 from precflow.diagnosis.evidence.tensors import Readable, observe
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.introduced import IntroducedError
-from precflow.diagnosis.repro import SCRIPT, write_repro
 from precflow.judgement.verdicts import Judged
 
 _LISTED = 5

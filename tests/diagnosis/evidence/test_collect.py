@@ -10,12 +10,12 @@ import torch
 
 from precflow import resources
 from precflow.config.schema import Capture, RunConfig, Side
+from precflow.diagnosis.advice.rule_files import load_rules
+from precflow.diagnosis.advice.rules import advise
 from precflow.diagnosis.evidence.collect import SUSPECTS, collect, keep_tensors
 from precflow.diagnosis.evidence.names import EVIDENCE
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.localize import localize
-from precflow.diagnosis.rule_files import load_rules
-from precflow.diagnosis.rules import advise
 
 RULES = load_rules([resources.directory("conf") / "rule"])
 CONFIG = RunConfig(recipe="demo")

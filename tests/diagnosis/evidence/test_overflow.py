@@ -7,11 +7,11 @@ import pytest
 from precflow import resources
 from precflow.comparison.estimated.kept_evidence import KeptTensor, sum_tensor
 from precflow.config.schema import RunConfig
+from precflow.diagnosis.advice.rule_files import load_rules
+from precflow.diagnosis.advice.rules import advise
 from precflow.diagnosis.evidence import overflow
 from precflow.diagnosis.evidence.collect import collect
 from precflow.diagnosis.localize import localize
-from precflow.diagnosis.rule_files import load_rules
-from precflow.diagnosis.rules import advise
 
 RULES = load_rules([resources.directory("conf") / "rule"])
 FINE = np.ones((2, 3), np.float16)

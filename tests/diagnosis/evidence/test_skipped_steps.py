@@ -12,11 +12,11 @@ from precflow.agent.capture.recorder import Recorder
 from precflow.agent.dump.writer import Writer
 from precflow.comparison.compare import compare
 from precflow.config.schema import RunConfig
+from precflow.diagnosis.advice.rule_files import load_rules
+from precflow.diagnosis.advice.rules import advise
 from precflow.diagnosis.evidence.collect import collect
 from precflow.diagnosis.evidence.skipped_steps import NOTHING, SkippedSteps, find_skipped_steps
 from precflow.diagnosis.localize import localize
-from precflow.diagnosis.rule_files import load_rules
-from precflow.diagnosis.rules import advise
 from precflow.dumps.reader import Dump
 from precflow.stages.determinism import reproduce
 from precflow.stages.two_dumps import SAME, judge_dumps

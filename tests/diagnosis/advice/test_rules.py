@@ -3,9 +3,9 @@
 import pytest
 
 from precflow import resources
+from precflow.diagnosis.advice.rule_files import AdviceRule, Objection, load_rules
+from precflow.diagnosis.advice.rules import advise
 from precflow.diagnosis.evidence.names import EVIDENCE
-from precflow.diagnosis.rule_files import AdviceRule, Objection, load_rules
-from precflow.diagnosis.rules import advise
 from precflow.errors import ConfigError
 
 SHIPPED = {rule.id: rule for rule in load_rules([resources.directory("conf") / "rule"])}

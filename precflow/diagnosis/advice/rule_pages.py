@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from precflow.diagnosis.advice.rule_files import AdviceRule, load_rules
 from precflow.diagnosis.evidence.names import EVIDENCE
-from precflow.diagnosis.rule_files import AdviceRule, load_rules
 
 # What a template has: {% if %}a{% else %}b{% endif %}, and in it {{ name | filter }} or {{ 'a' if x else 'b' }}.
 _BLOCK = re.compile(r"{%\s*if.*?%}(.*?){%\s*endif\s*%}", re.DOTALL)

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from precflow.diagnosis import repro
+from precflow.diagnosis.advice import repro
+from precflow.diagnosis.advice.repro import write_repro
 from precflow.diagnosis.evidence.tensors import observe
 from precflow.diagnosis.findings import Suspect
-from precflow.diagnosis.repro import write_repro
 
 torch.manual_seed(2)
 X, W = torch.randn(6, 8), torch.rand(8) + 0.5

@@ -2,8 +2,8 @@
 
 import pytest
 
-from precflow.diagnosis.rule_files import load_rules
-from precflow.diagnosis.whatif_files import check_file, load_whatifs
+from precflow.diagnosis.advice.rule_files import load_rules
+from precflow.diagnosis.advice.whatif_files import check_file, load_whatifs
 from precflow.errors import ConfigError
 from precflow.resources import directory
 

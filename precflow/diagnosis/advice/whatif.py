@@ -15,9 +15,9 @@ from jinja2 import UndefinedError
 
 from precflow.agent.contract import WHATIF_OF_RUN
 from precflow.config.whatifs import TOP
+from precflow.diagnosis.advice.rule_templates import compile_condition
+from precflow.diagnosis.advice.whatif_files import WhatIf
 from precflow.diagnosis.findings import CERTAINTIES, Finding, Suspect
-from precflow.diagnosis.rule_templates import compile_condition
-from precflow.diagnosis.whatif_files import WhatIf
 from precflow.errors import ConfigError, Problem
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
 

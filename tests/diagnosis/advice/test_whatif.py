@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from precflow.diagnosis.findings import Finding, Suspect
-from precflow.diagnosis.whatif import (
+from precflow.diagnosis.advice.whatif import (
     ArmRun,
     Outcome,
     Trial,
@@ -17,7 +16,8 @@ from precflow.diagnosis.whatif import (
     find_confirming,
     narrow,
 )
-from precflow.diagnosis.whatif_files import WhatIf
+from precflow.diagnosis.advice.whatif_files import WhatIf
+from precflow.diagnosis.findings import Finding, Suspect
 
 
 def suspect(name, order=0):

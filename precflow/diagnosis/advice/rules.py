@@ -13,10 +13,10 @@ from typing import Any
 
 from jinja2 import UndefinedError
 
+from precflow.diagnosis.advice.rule_files import RANKS, AdviceRule
+from precflow.diagnosis.advice.rule_templates import compile_condition, compile_text
 from precflow.diagnosis.evidence.names import EVIDENCE, format_evidence
 from precflow.diagnosis.findings import CERTAINTIES, Finding
-from precflow.diagnosis.rule_files import RANKS, AdviceRule
-from precflow.diagnosis.rule_templates import compile_condition, compile_text
 from precflow.errors import ConfigError, Problem
 
 # How well a suspect is placed. An explanation of a suspect whose error may have arrived with its inputs explains little: the
@@ -55,7 +55,7 @@ def advise(evidence: Mapping[str, Any], rules: Sequence[AdviceRule]) -> list[Fin
     Args:
         evidence: Named evidence as ``collect`` returns it: names of the run, and under ``suspects`` one mapping for each
             suspect, whose names are added to those of the run.
-        rules: As :func:`precflow.diagnosis.rule_files.load_rules` returns them.
+        rules: As :func:`precflow.diagnosis.advice.rule_files.load_rules` returns them.
     """
     run = {name: value for name, value in evidence.items() if name != "suspects"}
     suspects = [{**run, **suspect} for suspect in evidence.get("suspects", ())]

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from precflow.config.documents import Document, display_path, dotted, read
+from precflow.diagnosis.advice.rule_templates import check_template
 from precflow.diagnosis.evidence.names import EVIDENCE, OF_SUSPECT
 from precflow.diagnosis.findings import CERTAINTIES
-from precflow.diagnosis.rule_templates import check_template
 from precflow.errors import ConfigError, Problem
 
 ABOUT = ("run", "suspect", "unexplained")

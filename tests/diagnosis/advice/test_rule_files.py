@@ -2,7 +2,7 @@
 
 import pytest
 
-from precflow.diagnosis.rule_files import find_same_id, load_rules
+from precflow.diagnosis.advice.rule_files import find_same_id, load_rules
 from precflow.errors import ConfigError
 
 GOOD = "id: PF901\ntitle: t\nwhen: failing > 0\nwhy: w\nfix: f\nabout: run\nwhere: here\n"

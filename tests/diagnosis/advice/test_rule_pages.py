@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from precflow import resources
-from precflow.diagnosis.rule_files import AdviceRule, Objection
-from precflow.diagnosis.rule_pages import render_all, render_page, simplify
+from precflow.diagnosis.advice.rule_files import AdviceRule, Objection
+from precflow.diagnosis.advice.rule_pages import render_all, render_page, simplify
 
 DOCS = Path(__file__).parents[2] / "docs" / "rules.md"
 RULE = AdviceRule(

@@ -3,7 +3,7 @@
 import pytest
 from jinja2.exceptions import SecurityError
 
-from precflow.diagnosis.rule_templates import compile_condition, compile_text
+from precflow.diagnosis.advice.rule_templates import compile_condition, compile_text
 
 
 @pytest.mark.parametrize(
