@@ -6,7 +6,7 @@ from precflow import resources
 from precflow.diagnosis.advice.rule_files import AdviceRule, Objection
 from precflow.diagnosis.advice.rule_pages import render_all, render_page, simplify
 
-DOCS = Path(__file__).parents[2] / "docs" / "rules.md"
+DOCS = Path(__file__).parents[3] / "docs" / "rules.md"
 RULE = AdviceRule(
     id="PF901",
     title="{{ operator }} is wrong",
