@@ -1,5 +1,6 @@
 """What several tests share: a working directory for equal dumps, a header, and a team's folders in a temporary place."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -62,6 +63,22 @@ def own_interpreter_answers_once():
 def workplace(tmp_path_factory):
     """Return one working directory for the whole session of this worker; in its ``runs/`` equal keys are made once."""
     return tmp_path_factory.mktemp("workplace")
+
+
+@pytest.fixture(scope="session")
+def small_encoder(tmp_path_factory, warm_server):
+    """Return a function that gives the overrides for a text encoder of few layers, an eighth as wide as the real one."""
+    program = Path(__file__).parent / "support" / "small_encoder.py"
+
+    @functools.cache
+    def overrides(layers=2):
+        folder = tmp_path_factory.mktemp("encoder") / str(layers)
+        words = (program, folder, layers)
+        code, _, said = warm_server.run(words, cwd=folder.parent, env=dict(os.environ), timeout=100, module="")
+        assert code == 0, said
+        return (f"workload.model.weights={folder}",)
+
+    return overrides
 
 
 @pytest.fixture

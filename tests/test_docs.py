@@ -1,7 +1,7 @@
 """What the documents tell people to type works: every ``bash`` block of README, docs and examples is run.
 
 ``precflow`` is the one of ``support/warm.py``, which saves the import of torch; the block of ``precflow ls`` starts
-real ones. Outside the README, the text encoder has only as many of its layers as the planted fault needs, and no noise floor
+real ones. Outside the README, the text encoder is a narrow one of as many layers as the planted fault needs, and no noise floor
 is measured unless the page is about limits: that takes three more runs of the reference for each command.
 
 A line may end in ``# exit N`` where another exit code than 0 is meant. A block behind ``<!-- not run: WHY -->`` is not run.
@@ -40,11 +40,12 @@ BLOCKS = [
 ]
 
 
-def with_less_work(line, *, measures):
-    """Return a command line whose text encoder ends behind the layer of the fault: two layers, or up to six of twelve.
+def with_less_work(line, small_encoder, *, measures):
+    """Return a command line whose text encoder is narrow and ends behind the layer of the fault: two layers, or up to six.
 
     Args:
         line: The command line.
+        small_encoder: Gives the overrides for a narrow encoder of so many layers.
         measures: It may measure a noise floor.
     """
 
@@ -53,7 +54,7 @@ def with_less_work(line, *, measures):
         rules = (ROOT / "conf" / "emulate" / f"{fault}.yaml").read_text(encoding="utf-8") if fault else ""
         layers = max([2, *(int(number) + 1 for number in re.findall(r"\blayers\.(\d+)", rules))])
         limits = "" if measures or "tolerance.standards" in line else " tolerance.standards=[default]"
-        return f"{found[0]} workload.model.layers={layers}{limits}"
+        return f"{found[0]} {' '.join(small_encoder(layers=layers))}{limits}"
 
     return WHOLE_ENCODER.sub(shorten, line)
 
@@ -61,7 +62,7 @@ def with_less_work(line, *, measures):
 @pytest.mark.slow
 @pytest.mark.xdist_group("text encoder")
 @pytest.mark.parametrize(("document", "lines"), BLOCKS)
-def test_block_runs_as_written(document, lines, workplace, warm_server):
+def test_block_runs_as_written(document, lines, workplace, warm_server, small_encoder):
     is_example = document.parent.parent.name == "examples" and len([*document.parent.glob("*.*")]) > 1
     where = document.parent if is_example else workplace  # what runs in the workplace finds the dumps of earlier blocks
     folders = [Path(sys.executable).parent, os.environ["PATH"]]
@@ -71,7 +72,7 @@ def test_block_runs_as_written(document, lines, workplace, warm_server):
     environment.pop("CI", None)
     is_readme = document.name == "README.md" and document.parent == ROOT
     for written in lines:
-        line = written if is_readme else with_less_work(written, measures=document.name in ABOUT_LIMITS)
+        line = written if is_readme else with_less_work(written, small_encoder, measures=document.name in ABOUT_LIMITS)
         expected = EXIT.search(line)
         done = subprocess.run(["bash", "-c", line], cwd=where, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == int(expected[1] if expected else 0), f"{line}\n{done.stdout}\n{done.stderr}"

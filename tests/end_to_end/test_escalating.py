@@ -9,7 +9,7 @@ import pytest
 from precflow.dumps.reader import Dump
 
 pytestmark = [pytest.mark.slow, pytest.mark.npu, pytest.mark.xdist_group("escalating")]
-SMALL = ("+recipe=sd_text_encoder", "capture=escalating", "workload.model.layers=2", "target.dtype=float32")
+RECIPE = ("+recipe=sd_text_encoder", "capture=escalating", "target.dtype=float32")
 FAULT = ("+emulate=layernorm_eps",)
 
 
@@ -20,9 +20,15 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(precflow, place):
+def small(small_encoder):
+    """Return the recipe over a narrow encoder of two layers."""
+    return (*RECIPE, *small_encoder(layers=2))
+
+
+@pytest.fixture(scope="module")
+def run(precflow, small, place):
     """Return a function that runs the small recipe there."""
-    return lambda *words, cwd=place: precflow(*SMALL, *words, cwd=cwd, OMP_NUM_THREADS="1")
+    return lambda *words, cwd=place: precflow(*small, *words, cwd=cwd, OMP_NUM_THREADS="1")
 
 
 def last_run(folder):
@@ -42,13 +48,13 @@ def made(folder, name):
     return folder / "store" / f"{name}-{last_run(folder)['instances'][name]}"
 
 
-def test_a_fault_is_named_as_from_tensors_of_everything(run, precflow, place):
+def test_a_fault_is_named_as_from_tensors_of_everything(run, precflow, small, place):
     ended = run(*FAULT)
     assert ended.code == 1, ended.err
     found = ended.result
     assert found["region"]["start"].endswith("layers.0.layer_norm1 / layer_norm")
     assert "the second pass has run" in found["region"]["notes"][0]
-    everything = precflow(*SMALL, *FAULT, "capture=tensors", cwd=place, OMP_NUM_THREADS="1")
+    everything = precflow(*small, *FAULT, "capture=tensors", cwd=place, OMP_NUM_THREADS="1")
     assert everything.code == 1
     assert everything.result["region"]["start"] == found["region"]["start"]
     assert everything.result["findings"][0]["rule"] == found["findings"][0]["rule"] == "PF214"
@@ -83,13 +89,13 @@ def test_a_limit_that_changes_nothing_about_the_region_runs_no_side_again(run):
     assert states(ended.folder)["judge"] == "run"
 
 
-def test_two_machines_take_turns(precflow, tmp_path):
+def test_two_machines_take_turns(precflow, small, tmp_path):
     here = {side: tmp_path / side for side in ("reference", "target")}
     for folder in here.values():
         folder.mkdir()
 
     def turn(side):
-        words = (*SMALL, *FAULT, f"sides=[{side}]", f"store={tmp_path / 'store'}")
+        words = (*small, *FAULT, f"sides=[{side}]", f"store={tmp_path / 'store'}")
         return precflow(*words, cwd=here[side], OMP_NUM_THREADS="1")
 
     first = turn("reference")
@@ -106,11 +112,11 @@ def test_two_machines_take_turns(precflow, tmp_path):
     assert third.result["findings"][0]["rule"] == "PF214"
 
 
-def test_a_plan_tells_the_size_of_a_dump_within_a_third(run, precflow, place):
+def test_a_plan_tells_the_size_of_a_dump_within_a_third(run, precflow, small, place):
     run()
-    plan = precflow("plan", *SMALL, "capture=tensors", "determinism.algorithms=native", "--json", cwd=place)
+    plan = precflow("plan", *small, "capture=tensors", "determinism.algorithms=native", "--json", cwd=place)
     told = {row["side"]: row["bytes"] for row in json.loads(plan.out)["stages"] if row["stage"] == "dump"}
-    tensors = precflow(*SMALL, "capture=tensors", cwd=place, OMP_NUM_THREADS="1")
+    tensors = precflow(*small, "capture=tensors", cwd=place, OMP_NUM_THREADS="1")
     assert tensors.code == 0
     for side in ("reference", "target"):
         size = sum(path.stat().st_size for path in made(tensors.folder, f"dump.{side}").glob("rank*/step*/*"))
