@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import quote
 
+from precflow.diagnosis.training.phases import find_guilty
 from precflow.report.model import ReportModel
 
 _UNSAFE = re.compile(r"[^\x21-\x7e]|[%=\"'\\]")  # letters that would end or break a word of `key=value`
@@ -22,7 +23,7 @@ def format_stage(recipe: str, stage: str, *, side: str, state: str, seconds: flo
 
 
 def format_outcome(model: ReportModel, *, report_path: str) -> str:
-    """Return the last line: the verdict, where the error starts, the first finding, coverage and the path of the report."""
+    """Return the last line: verdict, where the error starts, guilty phase, first finding, coverage, and the report's path."""
     start = _escape_word(model.region.start.replace(" / ", "/")) or "none"
     finding = _escape_word(model.findings[0].rule) if model.findings else "none"
     verdict = model.verdict
@@ -31,6 +32,7 @@ def format_outcome(model: ReportModel, *, report_path: str) -> str:
         f"verdict={verdict.verdict}",
         *(["emulated=yes"] if model.emulated else []),
         f"start={start}",
+        *([f"phase={find_guilty(model.phases) or 'none'}"] if model.phases else []),
         f"finding={finding}",
         f"coverage={verdict.compared}/{verdict.total}",
         *([f"near_ties={verdict.counts['near_tie']}"] if verdict.counts.get("near_tie") else []),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from precflow.diagnosis.training.phases import describe_phases
 from precflow.report import highlights, terminal, wording
 from precflow.report.model import ReportModel
 from precflow.report.templating import load_templates
@@ -19,6 +20,7 @@ def render(model: ReportModel) -> str:
         emulated=wording.EMULATED,
         coverage=terminal.describe_coverage(model),
         standards=terminal.describe_standards(model),
+        phases=describe_phases(model.phases),
         worst=highlights.find_worst_rows(model, WORST),
         missing=highlights.find_incomplete_rows(model, WORST),
         closest=highlights.find_closest_row(model),

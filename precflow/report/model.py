@@ -10,6 +10,7 @@ from precflow.comparison.measure import Measure
 from precflow.diagnosis.advice.whatif import Outcome
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.operator_table import OperatorRow
+from precflow.diagnosis.training.phases import PhaseState
 from precflow.judgement.verdicts import Judged, Verdict
 
 RESULT_SCHEMA = 1
@@ -82,6 +83,7 @@ class ReportModel:
         rows_left_out: Records that are not among the rows.
         whatifs: What the what-ifs have shown, the one that removes most first.
         operators: How exact each operator of the target is, where that was asked for.
+        phases: The parts of a training step and which of them is guilty; empty for a run that trains nothing.
         roles_left_out: Role -> those of them that were judged; every count of records includes them.
     """
 
@@ -106,5 +108,6 @@ class ReportModel:
     details: tuple[RecordDetail, ...] = ()
     whatifs: tuple[Outcome, ...] = ()
     operators: tuple[OperatorRow, ...] = ()
+    phases: tuple[PhaseState, ...] = ()
     rows_left_out: int = 0
     roles_left_out: Mapping[str, int] = field(default_factory=dict)

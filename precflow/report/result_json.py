@@ -40,6 +40,7 @@ def build_document(model: ReportModel) -> dict[str, Any]:
         "emulation": model.emulation,
         "verdict": make_strict(model.verdict),
         "region": {key: value for key, value in make_strict(model.region).items() if key != "roles"},
+        "phases": make_strict(model.phases),
         "findings": [
             make_strict(finding)
             | {"evidence": [{"what": what, "value": value} for what, value in finding.evidence]}

@@ -17,6 +17,7 @@ from typing import TextIO
 from rich.cells import cell_len
 
 from precflow.diagnosis.findings import CERTAINTIES, Finding
+from precflow.diagnosis.training.phases import describe_phases
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
 from precflow.report import highlights, wording
 from precflow.report.model import ReportModel, Row
@@ -92,7 +93,7 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
     head = [_render_title(model, columns)]
     if kept:
         head.append(f"   nothing was computed: everything is kept from run {model.run}")
-    head += ["", *_render_verdict(model, columns), ""]
+    head += ["", *_render_verdict(model, columns), *_render_phases(model, columns), ""]
     room = (LINES if columns >= USUAL else MORE_LINES) - len(head) - len(foot) - 1
     command = _render_command(model, columns, ascii_only=ascii_only)
     body: list[str] = []
@@ -147,6 +148,12 @@ def _render_verdict(model: ReportModel, columns: int) -> list[str]:
     failing = any(model.verdict.counts.get(status) for status in MISALIGNED_STATUSES)
     missing = "records differ, but that proves nothing yet" if failing else "nothing failed, but something needed is missing"
     return [*_put_beside(line, "", missing, columns), *emulated]
+
+
+def _render_phases(model: ReportModel, columns: int) -> list[str]:
+    """Return which phase of a training step is guilty and which are aligned; no line if nothing was trained."""
+    lines = _break_lines(describe_phases(model.phases), columns - 3, 2) if model.phases else []
+    return [f"   {line}" for line in lines]
 
 
 def _put_beside(line: str, label: str, text: str, columns: int) -> list[str]:

@@ -58,6 +58,21 @@ STATUS_COLOURS: Mapping[str, str] = {  # status -> CSS class
     "pass": "good",
     "accepted": "known",
 }
+PHASE_SYMBOLS: Mapping[str, str] = {"aligned": "✓", "starts": "✗", "misaligned": "✗", "inherits": "→", "not_told": "?"}
+PHASE_WORDS: Mapping[str, str] = {
+    "aligned": "",
+    "starts": ": starts here",
+    "misaligned": ": an error of its own",
+    "inherits": " inherits it",
+    "not_told": ": not told",
+}
+PHASE_COLOURS: Mapping[str, str] = {
+    "aligned": "good",
+    "starts": "bad",
+    "misaligned": "bad",
+    "inherits": "doubt",
+    "not_told": "quiet",
+}
 ROLE_MEANINGS: Mapping[str, str] = {
     "introduces": "its inputs agree, its output does not: the error starts here",
     "inherits": "differs, and so did what it was given",

@@ -11,8 +11,11 @@ from typing import Any
 from precflow import keys, resources
 from precflow.config.schema import plain
 from precflow.diagnosis.advice.whatif import apply_outcomes, find_confirming
-from precflow.diagnosis.findings import Finding
+from precflow.diagnosis.findings import Finding, Region
+from precflow.diagnosis.training.phases import PhaseState, tell_phases
 from precflow.dumps.paired import see_through_rules
+from precflow.judgement.inputs import make_input_judge
+from precflow.judgement.verdicts import Judged, Verdict
 from precflow.report.formats import write
 from precflow.report.highlights import keep_most_important
 from precflow.report.model import ReportModel, StageView
@@ -23,6 +26,7 @@ from precflow.stages.commands import change_command, describe_change
 from precflow.stages.compare import read_measures
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Stage, StageResult
+from precflow.stages.judge import find_dtypes
 from precflow.stages.passes import latest, newest, open_both, second
 from precflow.stages.region import NAME, read_scope
 from precflow.stages.report_model import build_model
@@ -48,7 +52,7 @@ def stage(*, escalating: bool, second_pass: bool, evaluates: bool = False, more:
     """
     needs = newest(("dump.reference", "dump.target", "compare", "judge", "localize"), second_pass=second_pass)
     passes = (*((NAME,) if escalating else ()), *((introduced.NAME,) if evaluates else ()))
-    return Stage(name="report", needs=(*needs, "advise", *more, *passes), declare=_declare, make=_make)
+    return Stage(name="report", needs=(*needs, "advise", *more, *passes), declare=_declare, make=_make, version=2)
 
 
 def _declare(job: Job) -> Mapping[str, Any]:
@@ -73,6 +77,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         findings=[_add_command(job, finding) for finding in _propose(job, findings)],
         whatifs=outcomes,
         operators=operators.read_table(needs),
+        phases=_tell_phases(job, needs, judged, verdict, region),
         recipe=job.config.recipe,
         title=job.config.about.title,
         command=_hide_home(job.command),
@@ -94,6 +99,25 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         write_value(table, model.operators)
         written = [*written, table]
     return StageResult(note=", ".join(path.name for path in written))
+
+
+def _tell_phases(
+    job: Job, needs: Mapping[str, Path], judged: Sequence[Judged], verdict: Verdict, region: Region
+) -> tuple[PhaseState, ...]:
+    reference, target = open_both(needs, job)
+    measures = read_measures(latest(needs, "compare"))
+    dtypes = find_dtypes(reference, target, measures)
+    judge_input = make_input_judge(
+        reference,
+        target,
+        job.config.tolerance,
+        reference_dtype=dtypes[0],
+        target_dtype=dtypes[1],
+        folders=job.team.get("standard", ()),
+    )
+    return tell_phases(
+        reference, target, measures=measures, judged=judged, verdict=verdict, region=region, judge_input=judge_input
+    )
 
 
 def _propose(job: Job, findings: Sequence[Finding]) -> list[Finding]:

@@ -18,6 +18,7 @@ from precflow.comparison.measure import Measure
 from precflow.diagnosis.advice.whatif import Outcome
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.operator_table import OperatorRow
+from precflow.diagnosis.training.phases import PhaseState
 from precflow.dumps.header import Header
 from precflow.dumps.lookup import FoundRecord, Recorded
 from precflow.dumps.reader import Dump
@@ -50,6 +51,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
     detailed: tuple[Recorded, Recorded] | None = None,
     whatifs: Iterable[Outcome] = (),
     operators: Iterable[OperatorRow] = (),
+    phases: Iterable[PhaseState] = (),
 ) -> ReportModel:
     """Return everything that a report shows.
 
@@ -72,6 +74,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
         detailed: Evidence of reference and target from which the worst records are shown in full; ``None`` for no details.
         whatifs: What the what-ifs have shown, the one that removes most first.
         operators: How exact each operator of the target is, where that was asked for.
+        phases: The parts of a training step and which of them is guilty.
     """
     headers = (("reference", reference.header), ("target", target.header))
     roles = region.roles or {}
@@ -99,6 +102,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
         emulation=str(target.header.emulate.get("name", "")),
         whatifs=tuple(whatifs),
         operators=tuple(operators),
+        phases=tuple(phases),
         details=() if detailed is None else detail_worst(*detailed, rows),
     )
 

@@ -19,6 +19,7 @@ from precflow.diagnosis.choices import make_settler
 from precflow.diagnosis.evidence.collect import collect
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.localize import localize
+from precflow.diagnosis.training.phases import tell_phases
 from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call
@@ -92,6 +93,9 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
     findings = find_advice(
         reference, target, region=region, measures=measures, judged=judged, reproduction=reproduction, team=team
     )
+    phases = tell_phases(
+        reference, target, measures=measures, judged=judged, verdict=verdict, region=region, judge_input=inputs
+    )
     recipes = filter(None, (dump.header.recipe for dump in (reference, target)))
     return build_model(
         reference,
@@ -101,6 +105,7 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
         verdict=verdict,
         region=region,
         findings=findings,
+        phases=phases,
         recipe=" and ".join(dict.fromkeys(recipes)) or "two dumps",
         title="Two dumps",
         command=command,

@@ -8,6 +8,7 @@ import pytest
 
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.findings import Finding, Region, Suspect
+from precflow.diagnosis.training.phases import PhaseState
 from precflow.judgement.verdicts import Judged, Verdict
 from precflow.report.model import ReportModel, Row, SideView, StageView
 
@@ -310,6 +311,14 @@ def misaligned_model(layers=12, **changes):
     return model_of(rows, verdict, **({"region": region, "findings": FINDINGS, "seconds": 52.0} | changes))
 
 
+PHASES = (
+    PhaseState("data", "aligned", "the inputs are the same"),
+    PhaseState("forward", "aligned", "60 records within their limits"),
+    PhaseState("backward", "starts", "3 of 60 records over their limits, first a", "a/backward.output.0"),
+    PhaseState("optimizer", "not_told", "nothing of it was recorded"),
+)
+
+
 def inconclusive_model(**changes):
     """Nothing fails, but the target does not repeat itself and has lost records."""
     rows = list(rows_of(12))
@@ -439,3 +448,9 @@ def estimated():
     return dataclasses.replace(
         model, rows=(dataclasses.replace(row, measure=known), *(other for other in model.rows if other is not row))
     )
+
+
+@pytest.fixture
+def trained():
+    """Return a misaligned run of a training step, whose backward is guilty."""
+    return misaligned_model(phases=PHASES)

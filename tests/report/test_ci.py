@@ -38,3 +38,8 @@ def test_no_name_can_break_the_line(name, request):
 
 def test_a_stage_without_a_side():
     assert ci.format_stage("r", "judge", side="", state="kept", seconds=0.2) == "precflow r stage=judge state=kept seconds=0"
+
+
+def test_a_training_run_names_the_guilty_phase(trained, misaligned):
+    assert words(ci.format_outcome(trained, report_path=""))["phase"] == "backward"
+    assert "phase" not in words(ci.format_outcome(misaligned, report_path=""))

@@ -9,7 +9,7 @@ from precflow.report import highlights, html, page_data, templating, wording
 from precflow.report.model import SideView
 from precflow.resources import directory
 
-MODELS = ["aligned", "misaligned", "inconclusive", "nasty", "empty"]
+MODELS = ["aligned", "misaligned", "inconclusive", "nasty", "empty", "trained"]
 VOID = {"meta", "input", "br", "img", "link", "circle", "path", "wbr"}
 
 
@@ -197,3 +197,9 @@ def test_accepted_records_have_a_mark_a_colour_and_a_number_of_their_own(inconcl
         wording.STATUS_COLOURS[status] for status in ("pass", "fail", "undecided", "not_judged")
     }
     assert 'class="accepted"><path' not in html.render(misaligned)
+
+
+def test_each_phase_of_training_says_why_it_is_guilty_or_aligned(trained):
+    text = html.render(trained)
+    assert 'title="3 of 60 records over their limits, first a">✗ backward: starts here</span>' in text
+    assert '<p class="phases">' in text

@@ -50,3 +50,8 @@ def test_many_differences_are_cut_and_counted(misaligned):
     differences = {f"packages.number{index}": ("1", "2") for index in range(100)}
     text = markdown.render(type(misaligned)(**{**vars(misaligned), "differences": differences}))
     assert "and 70 more in the HTML report" in text
+
+
+def test_the_guilty_phase_comes_before_the_numbers(trained):
+    text = markdown.render(trained)
+    assert text.index("backward misaligned, starts here") < text.index("| coverage |")

@@ -65,7 +65,7 @@ def parsed(model):
     return json.loads(result_json.render(model), parse_constant=refuse)
 
 
-@pytest.mark.parametrize("name", ["aligned", "misaligned", "inconclusive", "nasty", "empty"])
+@pytest.mark.parametrize("name", ["aligned", "misaligned", "inconclusive", "nasty", "empty", "trained"])
 def test_every_result_follows_the_published_schema(name, request):
     assert violations(parsed(request.getfixturevalue(name)), SCHEMA) == []
 

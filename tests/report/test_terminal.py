@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from precflow.report import terminal
 
-MODELS = ["aligned", "misaligned", "inconclusive", "nasty", "empty", "large"]
+MODELS = ["aligned", "misaligned", "inconclusive", "nasty", "empty", "large", "trained"]
 
 
 WIDTHS = [60, 80, 88]
@@ -258,3 +258,13 @@ def test_a_standard_that_was_not_applied_is_open_in_a_misaligned_run(aligned):
     verdict = dataclasses.replace(aligned.verdict, verdict="misaligned", standards={"cann_mixed": False, "default": False})
     verdict = dataclasses.replace(verdict, not_applied={"cann_mixed": "no tensors"})
     assert terminal.describe_standards(dataclasses.replace(aligned, verdict=verdict)) == "cann_mixed ?   default ✗"
+
+
+def test_the_guilty_phase_stands_below_the_verdict(trained):
+    lines = shown(trained, 1).split("\n")
+    assert lines[2].startswith(" ✗ MISALIGNED")
+    assert lines[3] == "   data, forward aligned · backward misaligned, starts here · optimizer not told"
+
+
+def test_without_training_there_are_no_phases(misaligned):
+    assert "forward" not in shown(misaligned, 1)

@@ -1,0 +1,327 @@
+"""Which part of a training step is guilty: its data, forward, backward, optimizer, or the communication between ranks.
+
+The parts of a step come one after the other, so an error that starts in one of them goes on into all that follow. The part that
+it starts in is that of the first suspect, if there is one, else that of the first record over its limit. Every other part that
+fails inherits the error, unless a record of it introduces one of its own. What comes before the guilty part is told by the
+steps until then: the forward of a later step inherits what a backward did to the weights, and is aligned all the same.
+
+A part is *aligned* only if all of its records were compared and most of them could have failed. Everything else is *not told*,
+with the reason: it was not recorded, it is mostly blind, or nothing can be said because a side does not repeat itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Protocol
+
+from precflow.agent.contract import FORWARD, OPTIMIZER, ROOT_MODULE, level_of, parse_identity
+from precflow.comparison.measure import Measure
+from precflow.diagnosis.findings import Region
+from precflow.dumps.header import Header
+from precflow.dumps.records import Call, Record
+from precflow.environment.reproduction import find_different
+from precflow.judgement.coverage import tally
+from precflow.judgement.inputs import JudgeInput
+from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Judged, Verdict
+
+DATA, BACKWARD_PART, COMMUNICATION = "data", "backward", "communication"
+PARTS = (DATA, FORWARD, BACKWARD_PART, OPTIMIZER, COMMUNICATION)
+"""In the order of a step, except that ranks communicate in any of them."""
+STATES = ("aligned", "starts", "misaligned", "inherits", "not_told")
+"""``starts``: the run's error starts in this part. ``misaligned``: it fails too, by an error of its own."""
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send", "recv", "isend", "irecv")
+"""Beginnings of the names of operators that carry tensors between ranks."""
+
+LOSS_LINES: Mapping[str, float] = {"float64": 2.0**-12, "float32": 2.0**-12, "float16": 2.0**-5, "bfloat16": 2.0**-5}
+"""Relative difference of a step's loss that rounding does not explain if the forward before it is aligned: about 16 times the
+limit of preset ``default``, because a loss is a difference of numbers that are larger than it."""
+
+_WORDS = {
+    "aligned": "{} aligned",
+    "starts": "{} misaligned, starts here",
+    "misaligned": "{} misaligned too",
+    "inherits": "{} inherits it",
+    "not_told": "{} not told",
+}
+_MOSTLY = 0.5  # a part is blind if more than this share of its compared records is
+_PROVES_NOTHING = "records differ, and the verdict says why that proves nothing yet"
+
+
+@dataclass(frozen=True)
+class PhaseState:
+    """What a run says about one part of the training step.
+
+    Attributes:
+        name: One of ``PARTS``.
+        state: One of ``STATES``.
+        why: How that is known, in words.
+        record: Identity text of the first record of this part that fails; ``""`` if none does, or if it is the loss.
+    """
+
+    name: str
+    state: str
+    why: str
+    record: str = ""
+
+
+class RecordedRun(Protocol):
+    """What is needed of a dump: its header and its calls."""
+
+    @property
+    def header(self) -> Header:
+        """The typed view of ``dump.json``."""
+
+    def calls(self) -> Sequence[Call]:
+        """Return every call of the dump."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A record of one part: its measure, its status and its role in the graph."""
+
+    measure: Measure
+    judged: Judged
+    role: str
+    step: int
+
+    @property
+    def fails(self) -> bool:
+        return self.judged.status in MISALIGNED_STATUSES
+
+
+def describe_phases(states: Iterable[PhaseState]) -> str:
+    """Return the states as one line; neighbours that are in the same state share it.
+
+    >>> states = [("data", "aligned"), ("forward", "aligned"), ("backward", "starts")]
+    >>> describe_phases(PhaseState(name, state, "") for name, state in states)
+    'data, forward aligned · backward misaligned, starts here'
+    """
+    groups = [(state, [one.name for one in group]) for state, group in groupby(states, key=lambda one: one.state)]
+    return " · ".join(_WORDS[state].format(", ".join(names)) for state, names in groups)
+
+
+def find_guilty(states: Iterable[PhaseState]) -> str:
+    """Return the part that the error starts in; ``""`` if none does, or if that cannot be told."""
+    return next((one.name for one in states if one.state == "starts"), "")
+
+
+def tell_phases(  # noqa: PLR0913  two dumps and what was made of them, each by its own name
+    reference: RecordedRun,
+    target: RecordedRun,
+    *,
+    measures: Sequence[Measure],
+    judged: Sequence[Judged],
+    verdict: Verdict,
+    region: Region,
+    judge_input: JudgeInput | None = None,
+) -> tuple[PhaseState, ...]:
+    """Return the state of each part of the training step; empty for a run that trains nothing.
+
+    Communication is left out unless operators that carry tensors between ranks were recorded.
+
+    Args:
+        reference: Dump of the reference.
+        target: Dump of the target.
+        measures: Every pair of records.
+        judged: Their statuses, in the same order.
+        verdict: The verdict on them: unless it is ``misaligned``, records that fail prove nothing.
+        region: Where the sides part, with the role of each record.
+        judge_input: Judges an input of the model that has no equal bits; without it such an input is not told.
+    """
+    if not _trains(reference.header, measures):
+        return ()
+    roles = region.roles or {}
+    rows: dict[str, list[_Row]] = {part: [] for part in PARTS}
+    for measure, status in zip(measures, judged, strict=True):
+        rows[find_part(measure.record)].append(
+            _Row(measure, status, roles.get(measure.record, "unknown"), parse_identity(measure.record).step)
+        )
+    data = _tell_data(reference, target, judge_input)
+    proven = verdict.verdict == "misaligned"
+    first = _find_first(rows, region) if proven else ""
+    guilty = data.name if data.state == "starts" else find_part(first) if first else ""
+    loss = _describe_other_loss(reference.header, target.header, rows) if proven and guilty not in {DATA, FORWARD} else ""
+    if loss:
+        guilty = FORWARD
+    parts = [part for part in PARTS[1:] if part != COMMUNICATION or rows[part]]
+    until = parse_identity(first).step if first and guilty in parts else 0
+    # What comes before the guilty part, until the step in which that fails.
+    before = parts[: parts.index(guilty)] if guilty in parts else []
+    told = {part: [row for row in rows[part] if part not in before or row.step <= until] for part in parts}
+    states = [data, *(_tell_part(part, told[part], guilty=guilty, proven=proven, loss=loss) for part in parts)]
+    if guilty == FORWARD and _follows_unrecorded_update(rows):
+        states = [_explain_unrecorded_update(state, rows) for state in states]
+    return tuple(states)
+
+
+def find_part(record: str) -> str:
+    """Return the part of the step that a record belongs to.
+
+    >>> find_part("head/gradient.output.weight"), find_part("(outside)/all_reduce.0/forward.output.0")
+    ('backward', 'communication')
+    """
+    identity = parse_identity(record)
+    operator = identity.operator.rpartition(".")[2] if level_of(identity.operator) == "operator" else identity.operator
+    if operator.lstrip("_").startswith(COLLECTIVES):
+        return COMMUNICATION
+    return identity.phase if identity.phase in {FORWARD, OPTIMIZER} else BACKWARD_PART
+
+
+def _trains(header: Header, measures: Sequence[Measure]) -> bool:
+    return bool(header.losses) or any(measure.phase != FORWARD for measure in measures)
+
+
+def _find_first(rows: Mapping[str, Sequence[_Row]], region: Region) -> str:
+    """Return the record of the first suspect; without suspects the first record that fails, in order of steps; ``""``: none."""
+    if region.suspects:
+        return region.suspects[0].record
+    failing = [row for part in PARTS for row in rows[part] if row.fails]
+    if not failing:
+        return ""
+    return min(failing, key=lambda row: (row.step, row.measure.order)).measure.record
+
+
+def _tell_part(part: str, rows: Sequence[_Row], *, guilty: str, proven: bool, loss: str) -> PhaseState:
+    """Return the state of one part by its records; ``loss`` says how the loss differs, if the error starts there."""
+    if loss and part == FORWARD:
+        return PhaseState(part, "starts", loss)
+    failing = [row for row in rows if row.fails]
+    if not failing and part == guilty:  # the first suspect is a call whose own records are not judged, such as a movement
+        return PhaseState(part, "starts", "the first suspect of the run is in it")
+    if not failing:
+        return PhaseState(part, *_tell_unfailing(rows))
+    own = [row for row in failing if row.role == "introduces"]
+    counted = f"{len(failing)} of {_count(rows)} over their limits, first {failing[0].measure.name}"
+    if not proven:
+        state, counted = "not_told", _PROVES_NOTHING
+    elif part == guilty:
+        state = "starts"
+    elif own and guilty:
+        state, counted = "misaligned", f"{counted}; {len(own)} by an error of their own"
+    else:
+        state = "inherits"
+    return PhaseState(part, state, counted, (own or failing)[0].judged.record)
+
+
+def _tell_unfailing(rows: Sequence[_Row]) -> tuple[str, str]:
+    """Return state and reason of a part in which nothing fails: aligned only if that means something."""
+    counted = tally([row.judged for row in rows])
+    if not counted.total:
+        return "not_told", "nothing of it was recorded"
+    if not counted.compared:
+        return "not_told", f"none of its {_records(counted.total)} was compared"
+    missing = [row for row in rows if row.judged.status in INCOMPLETE_STATUSES | {"sampled_out", "not_comparable"}]
+    if missing:
+        why = missing[0].judged.reason or missing[0].measure.reason or missing[0].judged.status
+        return "not_told", f"{len(missing)} of its {_records(counted.total)} could not be compared: {why}"
+    if counted.counts.get("blind", 0) > _MOSTLY * counted.compared:
+        return "not_told", f"mostly blind: {counted.counts['blind']} of {_records(counted.compared)} could not have failed"
+    return "aligned", f"{_records(counted.compared)} within their limits"
+
+
+def _count(rows: Sequence[_Row]) -> str:
+    return _records(tally([row.judged for row in rows]).total)
+
+
+def _records(count: int) -> str:
+    return f"{count} record{'s' * (count != 1)}"
+
+
+# Data: what the model was given
+
+
+def _tell_data(reference: RecordedRun, target: RecordedRun, judge_input: JudgeInput | None) -> PhaseState:
+    """Compare what the model was given: the workload's inputs before any cast, and those of each recorded step."""
+    headers = (reference.header, target.header)
+    if all(header.inputs.digest for header in headers) and headers[0].inputs.digest != headers[1].inputs.digest:
+        names = find_different(headers[0].inputs, headers[1].inputs)
+        return PhaseState(DATA, "starts", f"the inputs differ: {', '.join(names[:5])}")
+    here, there = (_find_model_inputs(run) for run in (reference, target))
+    same_type = headers[0].dtype == headers[1].dtype
+    unknown = 0
+    for (step, rank, call, index), record in here.items():
+        other = there.get((step, rank, call, index))
+        verdict = _compare_input(record, other, judge_input, same_type=same_type)
+        if verdict == "differs":
+            where = f" on rank {rank}" if rank else ""
+            return PhaseState(
+                DATA, "starts", f"the sides were fed different batches from step {step}{where}: {index}", record.text
+            )
+        unknown += verdict == "unknown"
+    known = [header.inputs.digest for header in headers if header.inputs.digest]
+    if len(known) == 2 or (here and not unknown):
+        steps = len({step for step, *_ in here})
+        return PhaseState(DATA, "aligned", "the inputs are the same" + (f" in {steps} steps" if steps > 1 else ""))
+    return PhaseState(
+        DATA, "not_told", "the inputs of the model were not recorded" if not here else "inputs differ in their bits"
+    )
+
+
+def _compare_input(record: Record, other: Record | None, judge_input: JudgeInput | None, *, same_type: bool) -> str:
+    """Return ``same``, ``differs`` or ``unknown``."""
+    if other is None or not record.known or not other.known or bool(record.content) != bool(other.content):
+        return "unknown"
+    if record.known == other.known:
+        return "same"
+    if record.shape != other.shape:
+        return "differs"
+    floating = "float" in record.dtype or "float" in other.dtype
+    if not floating:
+        return "differs"
+    if record.dtype != other.dtype or not same_type or judge_input is None:
+        return "unknown"  # the same batch in another type has other bits
+    # Inputs that the script itself computes on the device (a noised image) may differ by rounding.
+    return "differs" if judge_input(record, other).status in MISALIGNED_STATUSES else "same"
+
+
+def _find_model_inputs(run: RecordedRun) -> dict[tuple[int, int, int, str], Record]:
+    """Return what the root module's forward was given, by step, rank, call and index."""
+    return {
+        (call.step, call.rank, call.call, record.index): record
+        for call in run.calls()
+        if call.module == ROOT_MODULE and not call.operator and call.phase == FORWARD
+        for record in call.inputs
+        if not record.weight
+    }
+
+
+# Loss: the end of the forward, which many runs record as a number only
+
+
+def _describe_other_loss(reference: Header, target: Header, rows: Mapping[str, Sequence[_Row]]) -> str:
+    """Say how the loss of the first recorded step differs, if all of the forward before it agrees; ``""`` if it does not."""
+    step = min((row.step for part in PARTS for row in rows[part]), default=0)
+    if any(row.fails for row in rows[FORWARD]) or step >= min(len(reference.losses), len(target.losses)):
+        return ""
+    left, right = reference.losses[step], target.losses[step]
+    line = max(LOSS_LINES.get(header.dtype, LOSS_LINES["bfloat16"]) for header in (reference, target))
+    both_finite = math.isfinite(left) and math.isfinite(right)
+    if math.isclose(left, right, rel_tol=line) if both_finite else math.isfinite(left) == math.isfinite(right):
+        return ""
+    return f"the loss of step {step} is {left:.6g} on the reference and {right:.6g} on the target, though the forward agrees"
+
+
+# A forward that fails only after an update of the weights that nobody recorded
+
+
+def _follows_unrecorded_update(rows: Mapping[str, Sequence[_Row]]) -> bool:
+    """Tell whether the forward fails from a later step on only, and no optimizer's step was recorded in between."""
+    if rows[OPTIMIZER]:
+        return False
+    first = min((row.step for part in PARTS for row in rows[part]), default=0)
+    failing = min((row.step for row in rows[FORWARD] if row.fails), default=first)
+    backward = min((row.step for row in rows[BACKWARD_PART] if row.fails), default=failing)
+    return first < failing <= backward
+
+
+def _explain_unrecorded_update(state: PhaseState, rows: Mapping[str, Sequence[_Row]]) -> PhaseState:
+    if state.name not in {FORWARD, OPTIMIZER}:
+        return state
+    failing = min(row.step for row in rows[FORWARD] if row.fails)
+    why = f"aligned until the update before step {failing}, which was not recorded: capture.phase with optimizer tells"
+    kept = "inherits" if state.name == FORWARD else "not_told"
+    return PhaseState(state.name, kept, why, state.record)
