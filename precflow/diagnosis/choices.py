@@ -121,12 +121,14 @@ def find_dependent(reference: Evidence, other: Evidence, measures: Sequence[Meas
     if not flipped:
         return set()
 
-    def decide(node: CallNode, record: Record) -> _Choice | None:
-        return _Choice("near_tie", node.call.name) if record.text in flipped else None
-
     has_equal_bits = _index_bits(reference, other)
-    graphs = (build_graph(dump.calls(), outside=_list_outside(dump)) for dump in (reference, other))
-    return {record for nodes in graphs for record in _Follower(nodes, has_equal_bits).follow(decide)}
+    behind: set[str] = set()
+    for dump in (reference, other):
+        follower = _Follower(build_graph(dump.calls(), outside=_list_outside(dump)), has_equal_bits)
+        behind.update(
+            follower.follow(lambda node, record: _Choice("near_tie", node.call.name) if record.text in flipped else None)
+        )
+    return behind
 
 
 def _index_bits(*dumps: Evidence) -> Callable[[Record], bool]:

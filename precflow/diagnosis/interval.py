@@ -55,12 +55,11 @@ class Interval:
     def within(self, module: CallNode) -> Interval:
         """Return the interval with only those calls in between that ran inside a module, if there are any on a side."""
         name = module.call.module
-
-        def select(nodes: tuple[CallNode, ...]) -> tuple[CallNode, ...]:
-            inside = tuple(node for node in nodes if not name or f"{node.call.module}.".startswith(f"{name}."))
-            return inside or nodes
-
-        return replace(self, reference=select(self.reference), target=select(self.target))
+        reference, target = (
+            tuple(node for node in nodes if not name or f"{node.call.module}.".startswith(f"{name}.")) or nodes
+            for nodes in (self.reference, self.target)
+        )
+        return replace(self, reference=reference, target=target)
 
     @property
     def is_empty(self) -> bool:

@@ -72,19 +72,15 @@ class HeldOutputs:
 
 def list_asked(standards: Sequence[Standard]) -> dict[str, dict[str, dict[str, list[float]]]]:
     """Return what the agent has to measure, by element type; see :mod:`precflow.agent.replay.errors`."""
-    asked: dict[str, dict[str, dict[str, list[float]]]] = {}
-
-    def add(dtype: str) -> dict[str, dict[str, list[float]]]:
-        return asked.setdefault(dtype, {"within": {}, "small": {}})
-
+    asked: dict[str, dict[str, dict[str, list[float]]]] = defaultdict(lambda: {"within": {}, "small": {}})
     for standard in standards:
         for dtype, limits in standard.operators.items():
-            within = add(dtype)["within"]
+            within = asked[dtype]["within"]
             if limits.share is not None:
                 within[standard.name] = [limits.atol, limits.rtol]
         for dtype, border in (standard.benchmark.small if standard.benchmark else {}).items():
-            add(dtype)["small"][standard.name] = list(border)
-    return asked
+            asked[dtype]["small"][standard.name] = list(border)
+    return dict(asked)
 
 
 def hold_all(standard: Standard, evaluated: Sequence[Evaluated], operators: Mapping[str, str]) -> HeldOutputs:

@@ -430,6 +430,7 @@ def _rename(call: Call, pattern: str, captured: Captured) -> Call:
     operator = operator or call.operator
 
     def rename(record: Record) -> Record:
+        """Return a record of the call under the call's new name; a weight of the call's module moves along."""
         weight = record.weight
         if weight.startswith(f"{call.module}."):
             weight = ".".join(filter(None, (module, weight[len(call.module) + 1 :])))

@@ -271,6 +271,7 @@ def _narrow(trial: Trial, whole: ArmRun, arguments: Mapping[str, Any], runs: _Ru
     failing, error = len(whole.failing(runs.ends)), whole.error(runs.ends)
 
     def mends(parts: list[list[str]]) -> list[bool]:
+        """Tell for each part of the suspects whether changing it alone is enough; all parts run in one process."""
         listed = {f"arm{number}": describe_changes(trial.whatif, part, arguments) for number, part in enumerate(parts)}
         measured = runs.run({name: changes for name, changes in listed.items() if changes})
         arms = [measured.get(name, measured[UNCHANGED]) for name in listed]
@@ -307,6 +308,7 @@ def _find_fewest(parts: Mapping[str, Sequence[str]], dtype: str, runs: _Runs) ->
     """Find the fewest of some parts (name -> records of its calls) that make the run pass in a wider type."""
 
     def measure(members: Sequence[Sequence[str]], rounds: int = 0) -> tuple[ArmRun, list[ArmRun]]:
+        """Return the run as it is, and one for each group of parts with these in the wider type."""
         arms = {
             f"arm{number}": [{"kind": "dtype", "value": dtype, "records": [one for name in names for one in parts[name]]}]
             for number, names in enumerate(members)

@@ -10,6 +10,7 @@ PyTorch.
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -28,6 +29,7 @@ def _computes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     """Register a function as the definition of operators with these canonical names."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Enter the function under each name, and leave it as it is."""
         COMPOSITIONS.update(dict.fromkeys(names, function))
         return function
 
@@ -114,112 +116,48 @@ def attention(
     return _Attention(query, key, value, attn_mask, is_causal, scale).forward()[0]
 
 
-@_computes("scaled_dot_product_flash_attention_for_cpu")
-def _flash_on_cpu(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    attn_mask: MaybeTensor = None,
-    scale: Optional[float] = None,
-) -> Tuple[Tensor, Tensor]:
-    _refuse_dropout(dropout_p)
-    return _Attention(query, key, value, attn_mask, is_causal, scale).forward()
+class _Kernel:
+    """A fused kernel of attention: the same computation each time, but every kernel has its parameters in an order of its own.
+
+    Args:
+        parameters: Their names in the order of the kernel's schema; ``attn_bias`` is what others call ``attn_mask``. A kernel
+            with ``logsumexp`` among them is a backward one.
+    """
+
+    def __init__(self, parameters: str) -> None:
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        self.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in parameters.split()])
+        self._is_backward = "logsumexp" in self.__signature__.parameters
+
+    def __call__(self, *positional: Any, **named: Any) -> Tuple[Tensor, ...]:
+        """Compute it: output and logsumexp, or the gradients of queries, keys and values."""
+        given = self.__signature__.bind_partial(*positional, **named).arguments
+        _refuse_dropout(given.get("dropout_p", 0.0))
+        mask = given.get("attn_mask", given.get("attn_bias"))
+        causal, scale = given.get("is_causal", False), given.get("scale")
+        computed = _Attention(given["query"], given["key"], given["value"], mask, causal, scale)
+        if self._is_backward:
+            gradient = given["grad_out_"] if "grad_out_" in given else given["grad_out"]
+            return computed.backward(gradient, given["out"], given["logsumexp"])
+        output, total = computed.forward()
+        return (output, total) if given.get("compute_log_sumexp", True) else (output,)
 
 
-@_computes("scaled_dot_product_flash_attention_for_cpu_backward")
-def _flash_on_cpu_backward(
-    grad_out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    logsumexp: Tensor,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    attn_mask: MaybeTensor = None,
-    scale: Optional[float] = None,
-) -> Tuple[Tensor, ...]:
-    _refuse_dropout(dropout_p)
-    return _Attention(query, key, value, attn_mask, is_causal, scale).backward(grad_out, out, logsumexp)
-
-
-@_computes("scaled_dot_product_flash_attention")
-def _flash(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    scale: Optional[float] = None,
-) -> Tuple[Tensor, Tensor]:
-    _refuse_dropout(dropout_p)
-    return _Attention(query, key, value, None, is_causal, scale).forward()
-
-
-@_computes(
-    "scaled_dot_product_efficient_attention",
-    "scaled_dot_product_cudnn_attention",
-    "scaled_dot_product_fused_attention_overrideable",
-)
-def _flash_with_bias(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_bias: MaybeTensor = None,
-    compute_log_sumexp: bool = False,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    scale: Optional[float] = None,
-) -> Tuple[MaybeTensor, ...]:
-    _refuse_dropout(dropout_p)
-    output, total = _Attention(query, key, value, attn_bias, is_causal, scale).forward()
-    return (output, total) if compute_log_sumexp else (output,)
-
-
-@_computes("scaled_dot_product_flash_attention_backward", "scaled_dot_product_cudnn_attention_backward")
-def _flash_backward(
-    grad_out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    logsumexp: Tensor,
-    cum_seq_q: Any = None,
-    cum_seq_k: Any = None,
-    max_q: int = 0,
-    max_k: int = 0,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    philox_seed: Any = None,
-    philox_offset: Any = None,
-    scale: Optional[float] = None,
-) -> Tuple[Tensor, ...]:
-    _refuse_dropout(dropout_p)
-    return _Attention(query, key, value, None, is_causal, scale).backward(grad_out, out, logsumexp)
-
-
-@_computes("scaled_dot_product_efficient_attention_backward")
-def _efficient_backward(
-    grad_out_: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_bias: MaybeTensor,
-    out: Tensor,
-    logsumexp: Tensor,
-    philox_seed: Any = None,
-    philox_offset: Any = None,
-    dropout_p: float = 0.0,
-    grad_input_mask: Sequence[bool] = (),
-    is_causal: bool = False,
-    scale: Optional[float] = None,
-) -> Tuple[Tensor, ...]:
-    _refuse_dropout(dropout_p)
-    return _Attention(query, key, value, attn_bias, is_causal, scale).backward(grad_out_, out, logsumexp)
+_KERNELS = {
+    "flash_attention_for_cpu": "query key value dropout_p is_causal attn_mask scale",
+    "flash_attention_for_cpu_backward": "grad_out query key value out logsumexp dropout_p is_causal attn_mask scale",
+    "flash_attention": "query key value dropout_p is_causal return_debug_mask scale",
+    "flash_attention_backward": "grad_out query key value out logsumexp cum_seq_q cum_seq_k max_q max_k dropout_p is_causal "
+    "philox_seed philox_offset scale",
+    "efficient_attention": "query key value attn_bias compute_log_sumexp dropout_p is_causal scale",
+    "efficient_attention_backward": "grad_out_ query key value attn_bias out logsumexp philox_seed philox_offset dropout_p "
+    "grad_input_mask is_causal scale",
+    "cudnn_attention": "query key value attn_bias compute_log_sumexp dropout_p is_causal return_debug_mask scale",
+    "cudnn_attention_backward": "grad_out query key value out logsumexp philox_seed philox_offset attn_bias cum_seq_q "
+    "cum_seq_k max_q max_k dropout_p is_causal scale",
+    "fused_attention_overrideable": "query key value attn_bias dropout_p is_causal return_debug_mask scale",
+}
+COMPOSITIONS.update({"scaled_dot_product_%s" % name: _Kernel(parameters) for name, parameters in _KERNELS.items()})
 
 
 _OPEN_END = 2147483647  # npu_fusion_attention's default for both ends of the band
@@ -310,12 +248,8 @@ def _hidden_places(mask: MaybeTensor, mode: int, length: int, width: int, band: 
 # Normalization
 
 
-def _default_epsilon() -> float:
-    return float(torch.finfo(torch.float32).eps)
-
-
 def _rms_norm(values: Tensor, axes: int, weight: MaybeTensor, epsilon: Optional[float]) -> Tuple[Tensor, Tensor]:
-    added = _default_epsilon() if epsilon is None else epsilon
+    added = torch.finfo(torch.float32).eps if epsilon is None else epsilon
     inverse = (values.square().mean(tuple(range(-axes, 0)), keepdim=True) + added).rsqrt()
     return values * inverse if weight is None else values * inverse * weight, inverse
 
@@ -437,20 +371,16 @@ def _npu_apply_rotary_pos_emb(
 # Activations
 
 
-def _chunk(values: Tensor, dim: int = -1) -> List[Tensor]:
-    return list(values.chunk(2, dim))
-
-
 @_computes("npu_swiglu")
 def npu_swiglu(self: Tensor, dim: int = -1) -> Tensor:
     """``torch_npu.npu_swiglu``: ``silu(first half) * second half``."""
-    first, second = _chunk(self, dim)
+    first, second = self.chunk(2, dim)
     return functional.silu(first) * second
 
 
 @_computes("npu_geglu")
 def _npu_geglu(self: Tensor, dim: int = -1, approximate: int = 1, activate_left: bool = False) -> Tuple[Tensor, Tensor]:
-    left, right = _chunk(self, dim)
+    left, right = self.chunk(2, dim)
     active, other = (left, right) if activate_left else (right, left)
     activated = functional.gelu(active, approximate="tanh" if approximate else "none")
     return other * activated, activated

@@ -26,10 +26,9 @@ import torch
 
 from precflow.agent.contract import ERRORS_FILE
 from precflow.agent.measure.content_id import dtype_name
-from precflow.agent.replay.numbers import BLOCK, format_of, round_once, ulp_of
+from precflow.agent.replay.numbers import BLOCK, REAL_TYPES, format_of, real_parts, round_once, ulp_of
 
 _OFFSET = 1e-7  # keeps an element of 0 from making a relative error infinite; CANN's own number
-_REAL_PARTS = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 
 Asked = Mapping[str, Mapping[str, Any]]
 """Element type -> ``{"within": {name: [atol, rtol]}, "small": {name: [below, allowed]}}``, both may be missing."""
@@ -53,11 +52,11 @@ def measure_errors(output: torch.Tensor, exact: torch.Tensor, asked: Asked) -> D
         exact: The operator in float64 (complex128) at that side's inputs, of the same shape.
         asked: What to measure. Complex numbers count as two elements, and ask as the type of their parts.
     """
-    dtype = _REAL_PARTS.get(output.dtype, output.dtype)
+    dtype = REAL_TYPES.get(output.dtype, output.dtype)
     wanted = asked.get(dtype_name(dtype))
     if wanted is None or not dtype.is_floating_point:
         return {}
-    recorded, golden = _flatten(output), _flatten(exact).to(torch.float64)
+    recorded, golden = real_parts(output), real_parts(exact).to(torch.float64)
     every = _Errors()
     within: Dict[str, int] = dict.fromkeys(wanted.get("within", {}), 0)
     small = {name: _Small(*border) for name, border in wanted.get("small", {}).items()}
@@ -77,11 +76,6 @@ def measure_errors(output: torch.Tensor, exact: torch.Tensor, asked: Asked) -> D
     found["within"] = {name: count / max(every.count, 1) for name, count in within.items()}
     found["small"] = {name: part.numbers() for name, part in small.items()}
     return found
-
-
-def _flatten(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
-    return torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
 
 
 class _Errors:
@@ -111,6 +105,7 @@ class _Errors:
             self._largest = largest
 
     def numbers(self) -> Dict[str, Any]:
+        """Return the errors by the names at the top of this file; all 0 if no element was added."""
         count = max(self.count, 1)
         return {
             "count": self.count,
@@ -143,6 +138,7 @@ class _Small:
         self._ordinary.add(difference[~small], size[~small], dtype)
 
     def numbers(self) -> Dict[str, Any]:
+        """Return how many elements are small and how many of these are wrong, and the errors of all others."""
         names: List[str] = ["count", "mare", "mere", "rmse"]
         ordinary = self._ordinary.numbers()
         return {"small": self._small, "wrong": self._wrong, **{name: ordinary[name] for name in names}}

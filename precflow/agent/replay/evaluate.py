@@ -283,26 +283,16 @@ class Computation:
         return Exact(self._run_first(side), self._add_terms(side))
 
     def _run_first(self, side: SideValues) -> Dict[str, torch.Tensor]:
-        """Run the readings until one gives what was recorded; keep that one for the other side."""
-        best: Tuple[float, Optional[operators.Reading], Dict[str, torch.Tensor]] = (math.inf, None, {})
-        problems: List[str] = []
-        for reading in self._readings:
-            try:
-                outputs = outputs_of(reading.run(self._prepare(side.inputs)))
-            except CannotCompute:
-                raise
-            except Exception as error:  # noqa: BLE001  this reading does not fit the arguments; another may
-                problems.append("%s: %s" % (reading.name, str(error).partition("\n")[0][:160]))
-                continue
-            distance = measure_distance(outputs, side.outputs)
-            if best[1] is None or distance < best[0]:
-                best = (distance, reading, outputs)
-            if distance <= choose_tolerance(side.outputs):
-                break
-        if best[1] is None:
-            raise CannotCompute("no computation fits: %s" % (problems[0] if problems else "there is none"))
-        self._readings = [best[1]]
-        return best[2]
+        """Return the results of the reading that gives what was recorded; keep that one for the other side."""
+        tolerance = choose_tolerance(side.outputs)
+        reading, outputs = run_closest(
+            self._readings,
+            lambda reading: outputs_of(reading.run(self._prepare(side.inputs))),
+            lambda outputs: (measure_distance(outputs, side.outputs), tolerance),
+            "no computation fits",
+        )
+        self._readings = [reading]
+        return outputs
 
     def _add_terms(self, side: SideValues) -> Dict[str, torch.Tensor]:
         """Return the sums of absolute terms; empty if the operator is no sum, or none of the readings fits."""
@@ -335,8 +325,8 @@ def _keep(value: Any) -> Any:
 
 
 def _has_float64(call: RecordedCall) -> bool:
-    tensors = [each for side in call.sides.values() for each in (*side.inputs, *side.outputs)]
-    return any(each.dtype in ("float64", "complex128") for each in tensors)
+    tensors = (tensor for side in call.sides.values() for tensor in (*side.inputs, *side.outputs))
+    return any(tensor.dtype in ("float64", "complex128") for tensor in tensors)
 
 
 def _adapt(value: Any, *, single: bool) -> Any:
@@ -361,6 +351,43 @@ def outputs_of(result: Any) -> Dict[str, torch.Tensor]:
     if result is None:
         raise TypeError("it returns nothing")
     return dict(output_tensors(result))
+
+
+def run_closest(
+    readings: Sequence[operators.Reading],
+    run: Callable[[operators.Reading], Dict[str, torch.Tensor]],
+    compare: Callable[[Dict[str, torch.Tensor]], Tuple[float, float]],
+    failure: str,
+) -> Tuple[operators.Reading, Dict[str, torch.Tensor]]:
+    """Return the first reading of a call that gives what is expected, or the one closest to it, and its outputs by path.
+
+    Args:
+        readings: The likeliest first.
+        run: Runs one and returns its outputs by path.
+        compare: Takes outputs; returns how far they are from what is expected, and how far is near enough.
+        failure: Said where none of them runs.
+
+    Raises:
+        CannotCompute: None of them runs; the message has the problem of the likeliest.
+    """
+    closest: Optional[Tuple[operators.Reading, Dict[str, torch.Tensor]]] = None
+    least, problem = math.inf, ""
+    for reading in readings:
+        try:
+            outputs = run(reading)
+        except CannotCompute:
+            raise
+        except Exception as error:  # noqa: BLE001  this reading does not fit the arguments; another may
+            problem = problem or "%s: %s" % (reading.name, str(error).partition("\n")[0][:160])
+            continue
+        distance, tolerance = compare(outputs)
+        if closest is None or distance < least:
+            least, closest = distance, (reading, outputs)
+        if distance <= tolerance:
+            break
+    if closest is None:
+        raise CannotCompute("%s: %s" % (failure, problem or "there is none"))
+    return closest
 
 
 def measure_distance(outputs: Mapping[str, torch.Tensor], recorded: Mapping[str, torch.Tensor]) -> float:

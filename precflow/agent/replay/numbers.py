@@ -45,6 +45,10 @@ _DOUBLE = 53  # digits of float64
 _LEAST = 2.3e-308  # smallest normal float64: nothing is divided by less
 
 
+REAL_TYPES = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
+"""Complex element type -> type of its real and imaginary part."""
+
+
 class Format(NamedTuple):
     """What rounding to an element type does.
 
@@ -123,7 +127,8 @@ def measure(
     if not (output.is_floating_point() or output.is_complex()):
         return {**facts, **_compare_whole_numbers(output, exact)}
     row = (output.shape[-1] if output.dim() else 1) * (2 if output.is_complex() else 1)
-    flat = _Flat(_parts_of(output), _parts_of(exact.to(_wide(exact))), None if terms is None else _magnitudes(terms, output))
+    wide = exact.to(torch.complex128 if exact.is_complex() else torch.float64)
+    flat = _Flat(real_parts(output), real_parts(wide), None if terms is None else _magnitudes(terms, output))
     if flat.output.dtype != torch.float64:
         return {**facts, **_measure_floats(flat, output.dtype, max(row, 1), residue=residue)}
     largest = _largest(flat.exact)
@@ -133,10 +138,6 @@ def measure(
     scaled = _Flat(flat.output * factor, flat.exact * factor, None if flat.terms is None else flat.terms * factor)
     found = _measure_floats(scaled, output.dtype, max(row, 1), residue=residue)
     return {**facts, **found, "scale": _finite(found["scale"] / factor)}
-
-
-def _wide(tensor: torch.Tensor) -> torch.dtype:
-    return torch.complex128 if tensor.is_complex() else torch.float64
 
 
 def _compare_whole_numbers(output: torch.Tensor, exact: torch.Tensor) -> Dict[str, Any]:
@@ -176,7 +177,7 @@ class _Flat(NamedTuple):
             yield _Flat(self.output[start : start + size].to(torch.float64), self.exact[start : start + size], terms)
 
 
-def _parts_of(tensor: torch.Tensor) -> torch.Tensor:
+def real_parts(tensor: torch.Tensor) -> torch.Tensor:
     """Return the elements of a tensor; of a complex one, real and imaginary parts in turn."""
     flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
     return torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
@@ -277,11 +278,8 @@ def _kinds(values: torch.Tensor, bands: List[Band]) -> torch.Tensor:
     return kinds
 
 
-_REAL_PARTS = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
-
-
 def _measure_floats(flat: _Flat, dtype: torch.dtype, row: int, *, residue: bool) -> Dict[str, Any]:
-    real = _REAL_PARTS.get(dtype, dtype)
+    real = REAL_TYPES.get(dtype, dtype)
     form, ordinary = format_of(real), _Filter(flat, real)
     sums, own, control = _Sums(), _Residue(), _Residue()
     edges = _find_edges(flat, ordinary) if residue else None

@@ -33,6 +33,7 @@ from precflow.agent.replay.evaluate import (
     output_indices,
     outputs_of,
     read_side,
+    run_closest,
     write_results,
 )
 
@@ -150,10 +151,10 @@ class _OnDevice:
     """
 
     def __init__(self, call: RecordedCall, where: torch.device, wait: Callable[[], None]) -> None:
-        def adapt(value: Any) -> Any:
-            return where if isinstance(value, torch.device) else value
-
-        self._readings = operators.find_readings(call, adapt, composed=False)
+        # `torch.zeros(3, device="cuda:0")` of the reference makes its zeros on this device.
+        self._readings = operators.find_readings(
+            call, lambda value: where if isinstance(value, torch.device) else value, composed=False
+        )
         self._where = where
         self._wait = wait
 
@@ -167,29 +168,25 @@ class _OnDevice:
         Raises:
             CannotCompute: The device runs none of the readings.
         """
-        best: Tuple[float, Optional[operators.Reading], Dict[str, torch.Tensor]] = (float("inf"), None, {})
-        problem = "there is none"
-        for reading in self._readings:
-            try:
-                outputs = self._run_one(reading, side)
-            except Exception as error:  # noqa: BLE001  this reading does not fit the arguments; another may
-                problem = "%s: %s" % (reading.name, str(error).partition("\n")[0][:160])
-                continue
-            compared = {index: tensor for index, tensor in outputs.items() if index in exact.outputs}
-            distance = measure_distance(exact.outputs, compared)
-            if best[1] is None or distance < best[0]:
-                best = (distance, reading, outputs)
-            if distance <= choose_tolerance(compared):
-                break
-        if best[1] is None:
-            raise CannotCompute("the device runs none of its forms: %s" % problem)
-        self._readings = [best[1]]
-        return best[2]
+        reading, outputs = run_closest(
+            self._readings,
+            lambda reading: self._run_here(reading, side),
+            lambda outputs: _compare(outputs, exact),
+            "the device runs none of its forms",
+        )
+        self._readings = [reading]
+        return outputs
 
-    def _run_one(self, reading: operators.Reading, side: SideValues) -> Dict[str, torch.Tensor]:
+    def _run_here(self, reading: operators.Reading, side: SideValues) -> Dict[str, torch.Tensor]:
         inputs = {index: tensor.clone().to(self._where) for index, tensor in side.inputs.items()}
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             outputs = outputs_of(reading.run(inputs))
             self._wait()
         return {index: tensor.detach().to("cpu") for index, tensor in outputs.items()}
+
+
+def _compare(outputs: Mapping[str, torch.Tensor], exact: Exact) -> Tuple[float, float]:
+    """Return how far outputs are from float64, and how far is near enough; what was not computed again is left out."""
+    compared = {index: tensor for index, tensor in outputs.items() if index in exact.outputs}
+    return measure_distance(exact.outputs, compared), choose_tolerance(compared)

@@ -9,6 +9,7 @@ Their random numbers come from a generator of their own, so the workload draws t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
@@ -80,16 +81,11 @@ class Schema:
             yield from (tensor for tensor in _tensors_in(value) if tensor.numel() > 1)
 
 
-class Disturbance(TorchDispatchMode):
-    """Runs every aten operator, disturbed; a context manager.
+class SchemaMode(TorchDispatchMode, ABC):
+    """Runs every aten operator with its schema at hand; a context manager."""
 
-    Args:
-        is_quiet: Tells whether capture works at the moment: its own operators (sums over a tensor) must not be disturbed.
-    """
-
-    def __init__(self, is_quiet: Callable[[], bool]) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
-        self._is_quiet = is_quiet
         self._schemas: Dict[Any, Schema] = {}
 
     def __torch_dispatch__(
@@ -100,17 +96,38 @@ class Disturbance(TorchDispatchMode):
         schema = self._schemas.get(func)
         if schema is None:
             schema = self._schemas[func] = Schema(func)
-        if self._is_quiet():
-            return schema.run(args, kwargs or {})
-        if _is_composed(func):  # seen in inference mode only: elsewhere torch has taken it apart before
-            with self:
-                return func.decompose(*args, **(kwargs or {}))
-        with DisableTorchFunction():  # the modes for torch functions would see what happens here as calls of the model
-            return self.compute(func, schema, args, kwargs or {})
+        return self.run_operator(func, schema, args, kwargs or {})
 
+    @abstractmethod
+    def run_operator(self, function: Any, schema: Schema, positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:
+        """Run an operator and return what the program gets for it."""
+
+
+class Disturbance(SchemaMode):
+    """Runs every aten operator, disturbed; a context manager.
+
+    Args:
+        is_quiet: Tells whether capture works at the moment: its own operators (sums over a tensor) must not be disturbed.
+    """
+
+    def __init__(self, is_quiet: Callable[[], bool]) -> None:
+        super().__init__()
+        self._is_quiet = is_quiet
+
+    def run_operator(self, function: Any, schema: Schema, positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:
+        """Run an operator of the program disturbed, and one of capture as it is."""
+        if self._is_quiet():
+            return schema.run(positional, keywords)
+        # An operator that torch computes by calling others is seen in inference mode only: elsewhere torch has taken it apart.
+        if torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd"):  # noqa: SLF001
+            with self:
+                return function.decompose(*positional, **keywords)
+        with DisableTorchFunction():  # the modes for torch functions would see what happens here as calls of the model
+            return self.compute(function, schema, positional, keywords)
+
+    @abstractmethod
     def compute(self, function: Any, schema: Schema, positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:
         """Compute one operator."""
-        raise NotImplementedError
 
 
 class Jitter(Disturbance):
@@ -192,11 +209,6 @@ class Directions:
 
 def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
     return (leaf for _, leaf in leaves(value) if isinstance(leaf, torch.Tensor))
-
-
-def _is_composed(function: Any) -> bool:
-    """Tell whether torch computes an operator by calling other operators."""
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd"))  # noqa: SLF001
 
 
 # Matrix products in parts

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict, Iterator,
 import torch
 from torch._C import DisableTorchFunction
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode  # documented to users of torch_dispatch, only its module is private
 
 from precflow.agent.capture import autograd
 from precflow.agent.capture.arguments import Signatures
@@ -29,7 +28,7 @@ from precflow.agent.capture.operator_names import is_movement, operator_name
 from precflow.agent.contract import FORWARD, OPERATOR, OUTSIDE, PLACEMENT, level_of, parse_identity
 from precflow.agent.failures import AgentError
 from precflow.agent.replay.calls import CannotCompute, parse_argument
-from precflow.agent.session.disturbance import Schema
+from precflow.agent.session.disturbance import Schema, SchemaMode
 from precflow.agent.session.workload_model import map_tensors
 from precflow.agent.session.written_out import DEFINITIONS
 
@@ -42,6 +41,7 @@ CallId = Tuple[str, int, str, int]  # module, its number, operator, ordinal
 _OF_AUTOGRAD = frozenset(["detach", "alias"])  # capture does not count them: autograd inserts them by itself
 _MASKS = ("attn_mask", "attention_mask", "mask", "atten_mask")  # names of the argument in torch and torch_npu
 _PLACE_OF_MASK = {"scaled_dot_product_attention": 3, "masked_fill": 1}  # where it may be passed by position
+_ADDS_BIAS = frozenset(["addmm", "baddbmm"])
 _ROWS_OF = frozenset("linear matmul mm addmm bmm baddbmm".split())  # their first axes are rows that do not depend on each other
 
 
@@ -184,7 +184,7 @@ class Interventions:
             run = _definition(name)
             wide = wide or torch.float32
         if "padded_to" in change and name in _ROWS_OF:
-            run = functools.partial(_run_padded, run, int(change["padded_to"]))
+            run = functools.partial(_run_padded, run, int(change["padded_to"]), name in _ADDS_BIAS)
         if "layout" in change:
             given, named = map_tensors(given, _pack), map_tensors(named, _pack)
         where = torch.device("cpu") if "device" in change else None
@@ -216,20 +216,15 @@ class _FunctionMode(TorchFunctionMode):
         return self._interventions.call(func, args, kwargs or {})
 
 
-class _AtenMode(TorchDispatchMode):
+class _AtenMode(SchemaMode):
     def __init__(self, interventions: Interventions) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+        super().__init__()
         self._interventions = interventions
-        self._schemas: Dict[Any, Schema] = {}
 
-    def __torch_dispatch__(
-        self, func: Any, types: Tuple[type, ...], args: Sequence[Any] = (), kwargs: Optional[Dict[str, Any]] = None
-    ) -> Any:
-        del types
-        schema = self._schemas.get(func)
-        if schema is None:
-            schema = self._schemas[func] = Schema(func)
-        return self._interventions.call_aten(schema, args, kwargs or {})
+    def run_operator(self, function: Any, schema: Schema, positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:
+        """Run an operator, changed if it is one of the calls; the schema runs it, whatever its overload."""
+        del function
+        return self._interventions.call_aten(schema, positional, keywords)
 
 
 # Changes of one call
@@ -252,6 +247,7 @@ def _run_elsewhere(  # noqa: PLR0913, PLR0917  the call, and where and how it is
     copies: List[Tuple[torch.Tensor, torch.Tensor, Optional[int]]] = []
 
     def bring(tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor of the wide type on the other device; what already is both stays itself."""
         widens = wide is not None and tensor.is_floating_point() and torch.finfo(tensor.dtype).bits < torch.finfo(wide).bits
         copy = tensor.to(device=where or tensor.device, dtype=wide if widens else tensor.dtype)
         if copy is not tensor:
@@ -279,6 +275,7 @@ def _run_elsewhere(  # noqa: PLR0913, PLR0917  the call, and where and how it is
     originals = {id(copy): tensor for tensor, copy, _ in copies}
 
     def send_back(tensor: torch.Tensor) -> torch.Tensor:
+        """Return a result as the call itself would have returned it: an argument that it wrote to is that argument."""
         if id(tensor) in originals:
             return originals[id(tensor)]
         narrows = wide is not None and native is not None and tensor.dtype == wide and native.is_floating_point
@@ -292,6 +289,7 @@ def _definition(name: str) -> Function:
         raise AgentError("unsupported", "no definition of %s is written out" % name, "choose another what-if")
 
     def run(*positional: Any, **keywords: Any) -> Any:
+        """Compute it as written out; an option that is not written out makes the what-if unsupported."""
         try:
             return DEFINITIONS[name](*positional, **keywords)
         except CannotCompute as error:
@@ -324,13 +322,14 @@ def _convert(mask: torch.Tensor, given: Sequence[Any], *, boolean: bool) -> torc
     return mask
 
 
-def _run_padded(run: Function, multiple: int, *positional: Any, **keywords: Any) -> Any:
+def _run_padded(run: Function, multiple: int, adds: bool, *positional: Any, **keywords: Any) -> Any:  # noqa: FBT001
     """Run a matmul with rows of zeros added up to a multiple, and cut them off the result.
 
-    Kernels choose how they cut a product into tiles by its shape. Only the left operand gets rows, and ``addmm`` keeps its
-    bias, which has one row or as many as the result.
+    Kernels choose how they cut a product into tiles by its shape. Only the left operand gets rows: the first argument, or the
+    second where an operator adds its first one (``adds``), as ``addmm(bias, left, right)`` does. That bias stays as it is, and
+    where it has as many rows as the result, so does the call.
     """
-    place = 1 if len(positional) > 2 and positional[1].dim() == positional[2].dim() and _is_added(positional) else 0
+    place = 1 if adds else 0
     left = positional[place]
     missing = -left.shape[-2] % multiple if left.dim() > 1 else 0
     if not missing or (place and positional[0].dim() > 1 and positional[0].shape[-2] == left.shape[-2]):
@@ -338,12 +337,6 @@ def _run_padded(run: Function, multiple: int, *positional: Any, **keywords: Any)
     wider = torch.nn.functional.pad(left, (0, 0, 0, missing))
     result = run(*positional[:place], wider, *positional[place + 1 :], **keywords)
     return result[..., : left.shape[-2], :]
-
-
-def _is_added(positional: Sequence[Any]) -> bool:
-    """Tell addmm(bias, left, right) from linear(values, weight, bias): only there the second and third multiply."""
-    left, right = positional[1], positional[2]
-    return bool(left.dim() > 1 and left.shape[-1] == right.shape[-2])
 
 
 # Changes of the whole run

@@ -76,6 +76,7 @@ def _record(arm: Arm, run: RunContext, workload: Workload) -> Dict[str, Any]:
     acting: List[Interventions] = []
 
     def intervene(recorder: Recorder) -> ContextManager[Any]:
+        """Return what changes the calls of one step, while the recorder records them."""
         guard = recorder.without_recording()
         acting.append(Interventions(workload.model, arm.changes, lambda: guard.is_held))
         return acting[0]

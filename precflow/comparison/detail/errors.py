@@ -18,12 +18,11 @@ from precflow.comparison.detail.boxes import Box
 from precflow.comparison.detail.histogram import Magnitudes, count_magnitudes
 from precflow.comparison.fused.integers import integer_distance
 from precflow.comparison.fused.kernel import PairFacts, pair_facts
-from precflow.comparison.fused.ulp_distance import ulp_distances
+from precflow.comparison.fused.ulp_distance import has_equal_bits, ulp_distances
 from precflow.comparison.fused.value_classes import BoolArray, FloatPair, Floats, classify_pairs, widen
 
 _NEAR = 1 << 12  # distances below are first counted by value: ten times faster than searching the class of each element
 _EDGES = np.array([0, *(1 << power for power in range(64)), (1 << 64) - 1], np.uint64)  # largest distance of each class
-_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}  # bytes of an element -> type to compare its bits with
 MOST = 10  # worst elements that are kept
 
 
@@ -201,11 +200,8 @@ def measure_differences(
         inexact: At least one side is floating point.
         floors: Magnitudes below which constants are not mask fills, for the reference and for the target.
     """
-    if reference.dtype == target.dtype:
-        # By bits: by value NaN would not be equal to itself, and -0 would equal 0.
-        word = _WORDS[reference.itemsize]
-        if np.array_equal(reference.view(word), target.view(word)):
-            return int(reference.size)
+    if reference.dtype == target.dtype and has_equal_bits(reference, target):
+        return int(reference.size)
     return _measure_float_differences(reference, target, floors) if inexact else _measure_integer_differences(reference, target)
 
 

@@ -19,7 +19,7 @@ from precflow.comparison.fused.kl_divergence import sum_divergence_terms
 from precflow.comparison.fused.row_norms import RowNorms
 from precflow.comparison.fused.scaled_float import ScaledFloat
 from precflow.comparison.fused.summary import Summary, merge
-from precflow.comparison.fused.ulp_distance import ulp_distances
+from precflow.comparison.fused.ulp_distance import has_equal_bits, ulp_distances
 from precflow.comparison.fused.value_classes import Fills, FloatPair, Floats, PairClasses, classify_pairs, fills_of, widen
 from precflow.dumps.dtypes import FloatFacts, coarsest, float_facts
 
@@ -27,7 +27,6 @@ _OFFSET = 1e-7  # CANN's operator standard adds it to |y|
 _SAFE = 2.0**400  # squares and sums of values between 1/_SAFE and _SAFE stay inside float64
 _MOST_EXPONENT = 1000  # norms below 2 to this power can be added up
 _EXTREME = 2.0**1022  # from here on the difference of two values may overflow
-_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +105,7 @@ def summarize_floats(  # noqa: PLR0913  each is needed, and named at the call
         length: Elements of a row; the block holds whole rows, or lies within one.
         floors: Smaller constants are not fills, in the reference and in the target: ``Summary.floors`` of the whole pair.
     """
-    word = _WORDS[reference.itemsize]  # by bits: NaN equals itself then, and -0 is not 0
-    unequal = not facts.same or not np.array_equal(reference.view(word), target.view(word))
+    unequal = not facts.same or not has_equal_bits(reference, target)
     y = widen(reference)
     x = widen(target) if unequal else y
     shape = (reference.size // length, length) if reference.size % length == 0 else (1, reference.size)

@@ -31,6 +31,12 @@ def ulp_distances(reference: npt.NDArray[Any], target: npt.NDArray[Any], coarse:
     return apart
 
 
+def has_equal_bits(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> bool:
+    """Tell whether two arrays of one type have the same bits: NaN equals itself then, and -0 is not 0."""
+    unsigned = _UNSIGNED[reference.itemsize]
+    return np.array_equal(reference.view(unsigned), target.view(unsigned))
+
+
 def _order(values: npt.NDArray[Any], coarse: str) -> Bits:
     """Return integers in the order of the values, one apart for neighbours: sign and magnitude made two's complement."""
     rounded = values

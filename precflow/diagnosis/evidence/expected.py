@@ -2,6 +2,9 @@
 
 The difference between the sides is what arrived plus what the operator added. Computed from the target's own inputs, only what
 the operator added is left, and rules can look at its shape even in 16 bits. Operators that are not here return ``None``.
+
+The agent has some of these formulas too (:mod:`precflow.agent.replay.compositions`), for another purpose: there torch computes
+every recorded call, on the machine of a side. Here rules look at a few suspects on the judge's machine, which has no torch.
 """
 
 from __future__ import annotations
@@ -49,12 +52,18 @@ class _Given:
         self.arguments, self.inputs = arguments, inputs
 
     def tensor(self, position: int, name: str = "") -> Array:
+        """Return a tensor.
+
+        Raises:
+            KeyError: The call was not given it.
+        """
         found = self.optional(position, name)
         if found is None:
             raise KeyError(name or position)
         return found
 
     def optional(self, position: int, name: str) -> Array | None:
+        """Return a tensor, floats as float64; ``None`` if the call was not given it."""
         found = self.inputs.get(str(position), self.inputs.get(name))
         return None if found is None else found.astype(np.float64) if found.dtype.kind in "fc" else found
 
@@ -64,9 +73,11 @@ class _Given:
         return float(self.arguments.get(str(position), self.arguments.get(name, "nan"))) if found is None else found
 
     def text(self, position: int, name: str, default: str) -> str:
+        """Return another argument as it was recorded."""
         return self.arguments.get(name, self.arguments.get(str(position), default))
 
     def numbers(self, position: int, name: str, default: str) -> list[int]:
+        """Return the whole numbers of an argument: ``(2, 2)`` and ``2`` become ``[2, 2]`` and ``[2]``."""
         return [int(number) for number in re.findall(r"-?\d+", self.text(position, name, default))]
 
 
@@ -87,10 +98,6 @@ def _linear(given: _Given) -> Array:
     bias = given.optional(2, "bias")
     product = multiply(given.tensor(0, "input"), given.tensor(1, "weight").T)
     return product if bias is None else product + bias
-
-
-def _matmul(given: _Given) -> Array:
-    return multiply(given.tensor(0, "input"), given.value(1, "other"))
 
 
 def _addmm(given: _Given) -> Array:
@@ -182,6 +189,7 @@ def _pointwise(function: Callable[[Array], Array]) -> Callable[[_Given], Array]:
 
 def _of_two(function: Callable[[Any, Any], Any]) -> Callable[[_Given], Array]:
     def compute(given: _Given) -> Array:
+        """Compute it for tensors and numbers; a factor of the second (``alpha``) is not handled."""
         if "alpha" in given.arguments:
             raise ValueError("not handled")
         return np.asarray(function(given.value(0, "input"), given.value(1, "other")), np.float64)
@@ -191,7 +199,9 @@ def _of_two(function: Callable[[Any, Any], Any]) -> Callable[[_Given], Array]:
 
 _OPERATORS: dict[str, Callable[[_Given], Array]] = {
     "linear": _linear,
-    **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot"), _matmul),
+    **dict.fromkeys(
+        ("matmul", "mm", "bmm", "mv", "dot"), lambda given: multiply(given.tensor(0, "input"), given.value(1, "other"))
+    ),
     **dict.fromkeys(("addmm", "baddbmm"), _addmm),
     "conv2d": _convolve,
     "softmax": _softmax,

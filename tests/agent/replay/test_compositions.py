@@ -1,5 +1,6 @@
 """Written-out operators: against torch's own where it has them, else against the published formula element by element."""
 
+import inspect
 import math
 
 import pytest
@@ -58,6 +59,31 @@ def test_the_backward_of_attention_is_that_of_autograd(heads):
     plain = [each.detach() for each in (q, k, v)]
     out, total = COMPOSITIONS["scaled_dot_product_flash_attention"](*plain, is_causal=True)
     found = COMPOSITIONS["scaled_dot_product_flash_attention_backward"](gradient, *plain, out, total, is_causal=True)
+    for each, expected in zip(found, (q.grad, k.grad, v.grad), strict=True):
+        close(each, expected)
+
+
+KERNELS = [name for name in COMPOSITIONS if name.startswith("scaled_dot_product_") and not name.endswith("product_attention")]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_fused_kernels_take_their_arguments_in_the_order_of_torch(name):
+    packet = getattr(torch.ops.aten, f"_{name}", None)
+    if packet is None:
+        pytest.skip("this torch does not have it")
+    declared = [argument.name for argument in packet.default._schema.arguments]
+    assert list(inspect.signature(COMPOSITIONS[name]).parameters) == declared
+
+
+def test_a_backward_of_cudnn_without_a_mask_is_not_causal():
+    q, k, v = (each.clone().requires_grad_() for each in (Q, K, V))
+    output = functional.scaled_dot_product_attention(q, k, v)
+    gradient = normal(*output.shape, seed=7)
+    output.backward(gradient)
+    _, total = COMPOSITIONS["scaled_dot_product_cudnn_attention"](Q, K, V, None, compute_log_sumexp=True)
+    lengths = (None, None, Q.shape[-2], K.shape[-2])
+    positional = (gradient, Q, K, V, output.detach(), total, None, None, None, *lengths, 0.0, False)
+    found = COMPOSITIONS["scaled_dot_product_cudnn_attention_backward"](*positional)
     for each, expected in zip(found, (q.grad, k.grad, v.grad), strict=True):
         close(each, expected)
 

@@ -185,6 +185,25 @@ def test_padding_reaches_the_kernel_and_is_cut_off_again(model, values):
     assert seen["project"].shape == (5, 16)
 
 
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda x: functional.linear(x, torch.ones(7, 16), None), "linear"),
+        (lambda x: torch.addmm(torch.ones(7), x, torch.ones(16, 7)), "addmm"),
+        (lambda x: torch.addmm(torch.ones(5, 7), x, torch.ones(16, 7)), "addmm"),
+    ],
+    ids=["no bias", "one row of bias", "as many rows"],
+)
+def test_padding_leaves_the_bias_as_it_is(values, call, name):
+    class Product(nn.Module):
+        def forward(self, values):
+            return call(values)
+
+    seen, interventions = outputs_of(Product(), values, Change("padded_to", 16, (f"(model)/{name}.0/forward.output.0",)))
+    assert interventions.changed == 1
+    torch.testing.assert_close(seen[""], call(values))
+
+
 @pytest.mark.parametrize(("value", "dtype"), [("additive", torch.float32), ("boolean", torch.bool)])
 def test_a_mask_is_converted_and_masks_the_same(value, dtype):
     kinds = []
