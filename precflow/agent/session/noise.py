@@ -54,7 +54,7 @@ def noise(request: Request, device: Device, where: torch.device, events: Events)
     try:
         with explain_user_errors():
             run = RunContext(request, device, where, events, make_random_numbers(request))
-            workload = prepare(run)
+            workload = prepare(run, hashed=False)
             for name in NOISES:
                 _record_disturbed(name, run, workload)
     except AgentError as error:
