@@ -44,6 +44,20 @@ def find_differences(
     return {name: changed[name] for name in ordered if changed[name][0] != changed[name][1]}
 
 
+def find_changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return dotted fact -> (before, after) for every fact of one side that changed between two runs, most important first.
+
+    Unlike :func:`find_differences` this is about one side, so that another card, driver or interpreter counts too.
+
+    >>> find_changes({"torch.version": "2.5", "python.version": "3.10"}, {"torch.version": "2.6", "python.version": "3.10"})
+    {'torch.version': ('2.5', '2.6')}
+    """
+    names = dict.fromkeys([*before, *after])
+    changed = {name: (before.get(name, ABSENT), after.get(name, ABSENT)) for name in names}
+    ordered = sorted(changed, key=lambda name: (_measure_importance(name, ()), name))
+    return {name: changed[name] for name in ordered if changed[name][0] != changed[name][1]}
+
+
 def read_variables(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the environment variables of a side."""
     variables = facts.get("variables")

@@ -49,6 +49,10 @@ class RunEntry:
     seconds: float = 0.0
     store: str = ""
 
+    def locate_store(self, folder: Path) -> Path:
+        """Return the folder of the stage instances; ``folder`` is the run folder."""
+        return Path(self.store) if self.store else folder / "store"
+
 
 class Manifest:
     """``run.json`` of one run folder."""

@@ -130,7 +130,7 @@ def find_prunable(
 
 
 def _locate_store(folder: Path, entry: RunEntry) -> Path:
-    return (Path(entry.store) if entry.store else folder / "store").resolve()
+    return entry.locate_store(folder).resolve()
 
 
 def prune(pruning: Pruning, still: Pruning) -> Iterator[tuple[StoreFolder, str]]:

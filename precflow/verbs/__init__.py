@@ -26,6 +26,7 @@ VERBS: Mapping[str, str] = {
     "inspect": "what a dump holds, its records by pattern, or one record in full",
     "convert": "tensors of a dump as npy or txt files",
     "compare": "two dumps without a recipe, or one record of both in full",
+    "diff": "two runs of a recipe: what changed, what got better or worse",
     "prune": "free space: what no kept run needs; deletes with --yes",
     "doctor": "this machine: what can be a side, and what is wrong",
     "request": "what the agent of one side is asked, for a job that somebody else starts",

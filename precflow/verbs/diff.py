@@ -1,0 +1,112 @@
+"""``precflow diff RUN [RUN]``: what changed between two runs of a recipe, and what it made better or worse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from precflow.verbs import make_parser, print_json
+
+if TYPE_CHECKING:
+    from precflow.report.screens.paper import Paper
+    from precflow.run.two_runs import Change, RecordChange, RunDifference
+
+_MOST_CHANGES = 12  # on the screen; --json has all
+_ABSENT = "(unset)"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print what differs between two runs; return 0.
+
+    Raises:
+        StoreError: There is no such run, it has no verdict, or the runs are of different recipes.
+    """
+    options = make_parser("diff", "RUN [RUN]")
+    options.add_argument("before", metavar="RUN", help="FOLDER@NUMBER, such as runs/sd_text_encoder@2; without @: the newest")
+    options.add_argument(
+        "after", nargs="?", default="", metavar="RUN", help="the later one; without: RUN and the one before it"
+    )
+    chosen = options.parse_args(arguments)
+    from precflow.run.find_runs import find_run, find_run_before
+    from precflow.run.two_runs import compare_runs
+
+    before = find_run(chosen.before)
+    before, after = (before, find_run(chosen.after)) if chosen.after else (find_run_before(before), before)
+    difference = compare_runs(before, after)
+    if chosen.json:
+        print_json(as_plain(difference))
+    else:
+        from precflow.verbs.inspect import show
+
+        show(show_difference(difference))
+    return 0
+
+
+def as_plain(difference: RunDifference) -> dict[str, Any]:
+    """Return everything as plain data for ``--json``."""
+    from precflow.report.result_json import make_strict
+
+    verdicts = [verdict.verdict for verdict in difference.verdicts]
+    plain: dict[str, Any] = make_strict({**asdict(difference), "verdicts": verdicts})
+    return plain
+
+
+def show_difference(difference: RunDifference) -> Paper:
+    """Return the screen."""
+    from precflow.report import wording
+    from precflow.report.screens.paper import Paper
+
+    paper = Paper()
+    old, new = difference.verdicts
+    paper.title(f"{difference.before} -> {difference.after}")
+    changes = [*difference.recipe, *difference.environment]
+    paper.facts("changed", _align_changes(changes[:_MOST_CHANGES]) or ["nothing in recipe and environment"])
+    if changes[_MOST_CHANGES:]:
+        paper.fact("", f"and {len(changes) - _MOST_CHANGES} more: --json lists them")
+    paper.facts("", difference.notes)
+    paper.fact("verdict", f"{old.verdict} -> {new.verdict}" if old.verdict != new.verdict else f"{new.verdict}, as before")
+    paper.facts("findings", [f"gone  {text}" for text in difference.findings_gone], "green")
+    paper.facts("" if difference.findings_gone else "findings", [f"new   {text}" for text in difference.findings_new], "red")
+    counts = [f"{wording.words(name)} {wording.count(was)} -> {wording.count(now)}" for name, (was, now) in _sorted(difference)]
+    paper.fact("records", ", ".join(counts))
+    paper.fact("better", _describe(difference.better), "green" if difference.better else "")
+    paper.fact("worse", _describe(difference.worse), "red" if difference.worse else "")
+    paper.fact("same", wording.plural(difference.same, "record"))
+    for label, names in (("only before", difference.only_before), ("only after", difference.only_after)):
+        paper.fact(label, f"{wording.plural(len(names), 'record')}, such as {names[0]}" if names else "")
+    if difference.losses:
+        was, now = (wording.number(loss) for loss in difference.losses)
+        paper.fact("loss", f"largest difference of the sides   {was} -> {now}")
+    return paper
+
+
+def _align_changes(changes: Sequence[Change]) -> list[str]:
+    names = [f"{change.side}: {change.name}" if change.side else change.name for change in changes]
+    width = max(map(len, names), default=0)
+    return [
+        f"{name:<{width}}   {change.before or _ABSENT} -> {change.after or _ABSENT}"
+        for name, change in zip(names, changes, strict=True)
+    ]
+
+
+def _sorted(difference: RunDifference) -> list[tuple[str, tuple[int, int]]]:
+    from precflow.judgement.verdicts import STATUSES
+
+    return sorted(difference.statuses.items(), key=lambda item: STATUSES.index(item[0]))
+
+
+def _describe(changes: Sequence[RecordChange]) -> str:
+    """Return how many records these are, and the worst of them with its numbers."""
+    from precflow.report import wording
+
+    count = wording.plural(len(changes), "record")
+    if not changes:
+        return count
+    worst = changes[0]
+    metric = worst.after.metric or worst.before.metric
+    numbers = (
+        wording.number(state.value) if state.metric else wording.words(state.status) for state in (worst.before, worst.after)
+    )
+    within = "   (within limits)" if worst.after.status in {"pass", "accepted"} else ""
+    return f"{count}   worst: {worst.name}   {metric} {' -> '.join(numbers)}{within}"
