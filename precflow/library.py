@@ -311,19 +311,17 @@ def as_array(value: Any) -> Array:
         TypeError: The element type is not one that a dump can hold.
     """
     if hasattr(value, "detach") and hasattr(value, "data_ptr"):  # a torch tensor; torch itself need not be installed
-        return _copy_from_torch(value.detach().cpu())
+        tensor = value.detach().cpu()
+        name = str(tensor.dtype).rpartition(".")[2]
+        if name not in NUMPY_DTYPES:
+            raise TypeError(f"cannot compare elements of type {tensor.dtype}")
+        # torch may store a conjugate or a negation as a flag instead of new bytes.
+        # `packed` must live until its bytes are copied.
+        packed = tensor.resolve_conj().resolve_neg().contiguous()
+        size = packed.numel() * packed.element_size()
+        data = ctypes.string_at(packed.data_ptr(), size) if size else b""
+        return np.frombuffer(data, NUMPY_DTYPES[name]).reshape(tuple(packed.shape))
     array = np.asarray(value)
     if not name_of(array.dtype):
         raise TypeError(f"cannot compare elements of type {array.dtype}")
     return array
-
-
-def _copy_from_torch(tensor: Any) -> Array:
-    name = str(tensor.dtype).rpartition(".")[2]
-    if name not in NUMPY_DTYPES:
-        raise TypeError(f"cannot compare elements of type {tensor.dtype}")
-    # torch may store a conjugate or a negation as a flag instead of new bytes. `packed` must live until its bytes are copied.
-    packed = tensor.resolve_conj().resolve_neg().contiguous()
-    size = packed.numel() * packed.element_size()
-    data = ctypes.string_at(packed.data_ptr(), size) if size else b""
-    return np.frombuffer(data, NUMPY_DTYPES[name]).reshape(tuple(packed.shape))

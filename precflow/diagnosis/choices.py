@@ -95,7 +95,12 @@ def make_settler(
 
     def settle_choices(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[Judged]:
         """Read tensors and follow the graphs only if any choice differs, which is rare."""
-        flipped = {record.record for measure, record in zip(measures, judged, strict=True) if _is_flip(measure, record)}
+        # A choice that may differ is of integers and booleans, or of numbers rounded to whole ones.
+        flipped = {
+            record.record
+            for measure, record in zip(measures, judged, strict=True)
+            if record.status in {"fail", "shape"} and (measure.exact or near_ties.is_rounding(measure.operator))
+        }
         if not flipped:
             return list(judged)
         return _Settling(reference, target, measures, judged, judge_input, floors or {}).settle(flipped)
@@ -143,11 +148,6 @@ def _index_bits(*dumps: Evidence) -> Callable[[Record], bool]:
         return bool(one) and one == other
 
     return has_equal_bits
-
-
-def _is_flip(measure: Measure, judged: Judged) -> bool:
-    """Tell whether a record may be a choice that differs: of integers and booleans, or of numbers rounded to whole ones."""
-    return judged.status in {"fail", "shape"} and (measure.exact or near_ties.is_rounding(measure.operator))
 
 
 class _Settling:

@@ -121,7 +121,8 @@ class OwnInputs:
             if judged.status in MISALIGNED_STATUSES:
                 after: list[CallNode] = []
                 here = self._walk_back(self._nodes, sources, after)
-                there = self._walk_back(self._target_nodes, self._find_sources_on_target(record), [])
+                edges = self._target_edges.get(record.identity, ())
+                there = self._walk_back(self._target_nodes, [source for source in edges if source is not None], [])
                 return Interval(record, judged.ratio, node, _name_calls(after), here, there)
         return None
 
@@ -236,10 +237,6 @@ class OwnInputs:
     def _has_status(self, node: CallNode, statuses: frozenset[str]) -> bool:
         known = (self._judged.get(record.text) for record in node.call.outputs)
         return any(judged is not None and judged.status in statuses for judged in known)
-
-    def _find_sources_on_target(self, record: Record) -> list[OutputKey]:
-        edges = self._target_edges.get(record.identity, ())
-        return [source for source in edges if source is not None]
 
     @functools.cached_property
     def _target_nodes(self) -> Mapping[CallKey, CallNode]:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from precflow.config.standard_sections import ORDINARY, Benchmark, OperatorLimits
-from precflow.diagnosis.introduced import MOVEMENT, RANDOM, Evaluated, SideNumbers
+from precflow.diagnosis.introduced import MOVEMENT, RANDOM, Evaluated
 from precflow.judgement.coverage import tally
 from precflow.judgement.standards import Standard
 from precflow.judgement.verdicts import Judged, Verdict, describe_not_applied
@@ -103,7 +103,13 @@ def _hold(standard: Standard, evaluated: Evaluated, operator: str) -> Held:  # n
         return Held(call, index, "unlimited", text=evaluated.why or "it draws random numbers")
     reference, target = evaluated.sides["reference"], evaluated.sides["target"]
     if evaluated.kind == MOVEMENT or target.eta is None:
-        return _hold_equal(call, index, reference, target)
+        if not reference.equal:
+            return Held(call, index, "invalid", text="the reference itself is not equal to what the evaluation gives")
+        if target.equal:
+            return Held(call, index, "met", "bitwise_equal")
+        return Held(
+            call, index, "failed", "bitwise_equal", 1.0, 0.0, "it is not equal, and data movement and integers have to be"
+        )
     if target.misplaced > reference.misplaced:
         text = f"{target.misplaced} elements are NaN, Inf or a mask's fill value on one side of float64 only"
         return Held(call, index, "failed", "misplaced", float(target.misplaced), 0.0, text)
@@ -117,14 +123,6 @@ def _hold(standard: Standard, evaluated: Evaluated, operator: str) -> Held:  # n
     if limits is None:
         return Held(call, index, "unlimited", text=f"{standard.name} has no limits for {target.dtype}")
     return _hold_to_limits(call, index, standard.name, limits, target.errors)
-
-
-def _hold_equal(call: str, index: str, reference: SideNumbers, target: SideNumbers) -> Held:
-    if not reference.equal:
-        return Held(call, index, "invalid", text="the reference itself is not equal to what the evaluation gives")
-    if target.equal:
-        return Held(call, index, "met", "bitwise_equal")
-    return Held(call, index, "failed", "bitwise_equal", 1.0, 0.0, "it is not equal, and data movement and integers have to be")
 
 
 def _hold_to_limits(call: str, index: str, name: str, limits: OperatorLimits, errors: Mapping[str, Any]) -> Held:

@@ -71,7 +71,11 @@ class UnrecordedInputs:
         for record, judged in self._judge_inputs(node):
             if judged.status in MISALIGNED_STATUSES:
                 taker = self._takers[id(record)]
-                return UnrecordedInput(record, judged, taker, self._find_module(taker, record))
+                # The innermost module around the call that was not given this input itself: its own code made it.
+                around = self._around.get(taker.key)
+                while around is not None and record.known and any(given.known == record.known for given in around.call.inputs):
+                    around = self._around.get(around.key)
+                return UnrecordedInput(record, judged, taker, around)
         return None
 
     def find_undecided(self, node: CallNode) -> str:
@@ -98,13 +102,6 @@ class UnrecordedInputs:
                 if id(record) not in self._known:
                     self._known[id(record)] = self._judge_input(record, other)
                 yield record, self._known[id(record)]
-
-    def _find_module(self, taker: CallNode, record: Record) -> CallNode | None:
-        """Return the innermost module around a call that was not given this input itself, so that its own code made it."""
-        around = self._around.get(taker.key)
-        while around is not None and record.known and any(given.known == record.known for given in around.call.inputs):
-            around = self._around.get(around.key)
-        return around
 
     @functools.cached_property
     def _takers(self) -> Mapping[int, CallNode]:

@@ -162,7 +162,7 @@ class PairedDump(Dump):
                 permute=rule.permute,
                 slices=rule.slices,
                 padding=rule.pad,
-                padded=self._find_shape(record.identity) if rule.pad is not None else (),
+                padded=self._reference_shapes.get(record.identity, ()) if rule.pad is not None else (),
             )
             outputs.append(self._make(record, (source,), change, number))
         return msgspec.structs.replace(renamed, outputs=tuple(outputs))
@@ -217,9 +217,6 @@ class PairedDump(Dump):
             statistics=None,
             row_norms=None,
         )
-
-    def _find_shape(self, identity: Identity) -> tuple[int, ...]:
-        return self._reference_shapes.get(identity, ())
 
     @functools.cached_property
     def _reference_shapes(self) -> Mapping[Identity, tuple[int, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
@@ -99,7 +99,13 @@ class Terms:
             own = list_conditions(chosen, chosen.match, chosen.because) if chosen else []
             # A rule replaces the limits that it names and leaves all others in force.
             replaced = {find_metric(condition.metric).family for condition in own}
-            every = own + [condition for condition in common if not _is_replaced(condition, replaced)]
+            # The measured limits on the worst row and the worst element go with that on relative L2: a rule that allows a
+            # record 5 % would otherwise be of no use.
+            every = own + [
+                condition
+                for condition in common
+                if find_metric(condition.metric if condition.least is None else MAIN_METRIC).family not in replaced
+            ]
             self._known[dtype, rule, floored] = Applicable(every, frozenset(every))
         return self._known[dtype, rule, floored]
 
@@ -108,15 +114,6 @@ def _choose_limits(standard: Standard, dtype: str, floored: frozenset[str]) -> S
     """Return the measured limits of a standard for records that have a floor, else its fixed ones."""
     measured = standard.measured.get(dtype, ()) if MAIN_METRIC in floored else ()
     return [condition for condition in measured if condition.metric in floored] or standard.limits.get(dtype, ())
-
-
-def _is_replaced(condition: Condition, families: Collection[str]) -> bool:
-    """Tell whether a rule sets another limit in place of this one.
-
-    The measured limits on the worst row and the worst element go with that on relative L2: a rule that allows a record 5 %
-    would otherwise be of no use.
-    """
-    return find_metric(condition.metric if condition.least is None else MAIN_METRIC).family in families
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,18 @@ def list_cases(model: ReportModel) -> list[Case]:
         Case("stages", stage.name, outcomes.get(stage.state, "failure"), stage.note or stage.state, seconds=stage.seconds)
         for stage in model.stages
     ]
-    return [_make_verdict_case(model), *stages, *_keep_worst(modules)]
+    verdict = model.verdict
+    outcome = {"aligned": "passed", "misaligned": "failure", "inconclusive": "error"}[verdict.verdict]
+    starts = f"starts at {model.region.start}" if model.region.start else ""
+    reasons = "; ".join(verdict.reasons)
+    findings = [f"{finding.rule} {finding.title} ({finding.certainty}): {finding.fix}" for finding in model.findings]
+    message = f"{verdict.verdict}: {starts or reasons}" if outcome != "passed" else ""
+    name = "emulated target" if model.emulated else "both sides"
+    return [
+        Case("verdict", f"verdict ({name})", outcome, message, "\n".join([reasons, *findings]), model.seconds),
+        *stages,
+        *_keep_worst(modules),
+    ]
 
 
 def _keep_worst(modules: Sequence[Case]) -> list[Case]:
@@ -83,23 +94,20 @@ def _keep_worst(modules: Sequence[Case]) -> list[Case]:
     return [*(modules[number] for number in kept), Case("modules", name, others[0].outcome, listed)]
 
 
-def _make_verdict_case(model: ReportModel) -> Case:
-    verdict = model.verdict
-    outcome = {"aligned": "passed", "misaligned": "failure", "inconclusive": "error"}[verdict.verdict]
-    starts = f"starts at {model.region.start}" if model.region.start else ""
-    reasons = "; ".join(verdict.reasons)
-    findings = [f"{finding.rule} {finding.title} ({finding.certainty}): {finding.fix}" for finding in model.findings]
-    message = f"{verdict.verdict}: {starts or reasons}" if outcome != "passed" else ""
-    name = "emulated target" if model.emulated else "both sides"
-    return Case("verdict", f"verdict ({name})", outcome, message, "\n".join([reasons, *findings]), model.seconds)
-
-
 def _make_module_case(name: str, rows: Sequence[Row]) -> Case:
     """Return the case of one module: failure if a record is wrong, else error if one is missing, else skipped or passed."""
     for outcome, statuses in (("failure", MISALIGNED_STATUSES), ("error", INCOMPLETE_STATUSES)):
         bad = [row for row in rows if row.judged.status in statuses]
         if bad:
-            return Case("modules", name, outcome, _describe_records(bad, rows), "\n".join(_list_reasons(bad)))
+            worst = highlights.find_worst_status([row.judged.status for row in bad])
+            starts = " (the error starts here)" if any(row.role == "introduces" for row in bad) else ""
+            return Case(
+                "modules",
+                name,
+                outcome,
+                f"{wording.count(len(bad))} of {wording.plural(len(rows), 'record')}, worst: {wording.words(worst)}{starts}",
+                "\n".join(_list_reasons(bad)),
+            )
     counted = Counter(row.judged.status for row in rows)
     named = (("accepted", "accepted difference", ""), ("near_tie", "near tie", ""))
     behind = ("not_comparable", "record behind near ties", "records behind near ties")
@@ -107,12 +115,6 @@ def _make_module_case(name: str, rows: Sequence[Row]) -> Case:
     if not any(counted[status] for status in ("pass", "accepted", "near_tie")):
         return Case("modules", name, "skipped", "; ".join(["no record of this module could have failed", *notes]))
     return Case("modules", name, "passed", ", ".join(notes))
-
-
-def _describe_records(bad: Sequence[Row], rows: Sequence[Row]) -> str:
-    worst = highlights.find_worst_status([row.judged.status for row in bad])
-    starts = " (the error starts here)" if any(row.role == "introduces" for row in bad) else ""
-    return f"{wording.count(len(bad))} of {wording.plural(len(rows), 'record')}, worst: {wording.words(worst)}{starts}"
 
 
 def _list_reasons(bad: Sequence[Row]) -> Iterable[str]:

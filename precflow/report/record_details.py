@@ -111,6 +111,17 @@ def view_detail(index: int, row: Row, of: RecordDetail) -> DetailView:
         "largest errors": detail.worst_absolute,
         "largest relative errors": detail.worst_relative,
     }
+    views = []
+    for axis in detail.axes:
+        if axis.size < 2 or not axis.top:
+            continue
+        top = ", ".join(
+            f"{first if first == last else f'{first} to {last}'}: {format_percent(share)}"
+            for first, last, share in axis.top[:_LARGEST_SHARES]
+        )
+        summary = f"share of the squared error along axis {axis.number}"
+        picture = Picture((draw_bars(axis.profile, logarithmic=False),), "0", str(axis.size - 1), summary)
+        views.append(AxisView(axis.number, axis.size, picture, top))
     return DetailView(
         index=index,
         row=row,
@@ -120,7 +131,7 @@ def view_detail(index: int, row: Row, of: RecordDetail) -> DetailView:
         values=_picture_values(detail.reference, detail.target),
         errors=_picture_errors(detail),
         ulps=_picture_ulps(detail),
-        axes=tuple(_view_axes(detail)),
+        axes=tuple(views),
         tables={title: elements for title, elements in titles.items() if elements},
     )
 
@@ -150,21 +161,6 @@ def _picture_ulps(detail: Detail) -> Picture | None:
     path = draw_bars([count for _, _, count in detail.ulps])
     summary = f"units in the last place, classes that double in width; median {describe_median(detail)}"
     return Picture((path,), "0", wording.count(detail.ulps[-1][1]), summary)
-
-
-def _view_axes(detail: Detail) -> Sequence[AxisView]:
-    views = []
-    for axis in detail.axes:
-        if axis.size < 2 or not axis.top:
-            continue
-        top = ", ".join(
-            f"{first if first == last else f'{first} to {last}'}: {format_percent(share)}"
-            for first, last, share in axis.top[:_LARGEST_SHARES]
-        )
-        summary = f"share of the squared error along axis {axis.number}"
-        picture = Picture((draw_bars(axis.profile, logarithmic=False),), "0", str(axis.size - 1), summary)
-        views.append(AxisView(axis.number, axis.size, picture, top))
-    return views
 
 
 def draw_outline(counts: Sequence[float], largest: float = 0.0, *, logarithmic: bool = True) -> str:

@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 
 from precflow.report import highlights, wording
-from precflow.report.model import ReportModel, Row
+from precflow.report.model import ReportModel
 
 _HEAD = "record name level phase order status role metric value limit ratio standard floor".split()
 _ENDS = "equal reference_dtype target_dtype reference_shape target_shape pairing reason".split()
@@ -21,23 +21,21 @@ def render(model: ReportModel) -> str:
     writer = csv.writer(target, lineterminator="\n")
     writer.writerow([*_HEAD, *metrics, *_ENDS])
     for row in model.rows:
-        writer.writerow(_list_cells(row, metrics))
+        measure, judged = row.measure, row.judged
+        decided = [judged.metric, *(map(repr, (judged.value, judged.limit, judged.ratio)) if judged.metric else ("", "", ""))]
+        names = [measure.record, measure.name, measure.level, measure.phase, str(measure.order), judged.status, row.role]
+        numbers = [repr(float(measure.metrics[metric])) if metric in measure.metrics else "" for metric in metrics]
+        shapes = [
+            _format_shape(measure.reference_shape, measure.reference_dtype),
+            _format_shape(measure.target_shape, measure.target_dtype),
+        ]
+        ends = [str(int(measure.equal)), measure.reference_dtype, measure.target_dtype, *shapes]
+        ends += [measure.pairing, judged.reason or measure.reason]
+        floor = "" if judged.floor is None else repr(judged.floor)
+        writer.writerow(
+            [*map(_escape_formula, [*names, *decided, judged.standard, floor]), *numbers, *map(_escape_formula, ends)]
+        )
     return target.getvalue()
-
-
-def _list_cells(row: Row, metrics: Sequence[str]) -> list[str]:
-    measure, judged = row.measure, row.judged
-    decided = [judged.metric, *(map(repr, (judged.value, judged.limit, judged.ratio)) if judged.metric else ("", "", ""))]
-    names = [measure.record, measure.name, measure.level, measure.phase, str(measure.order), judged.status, row.role]
-    numbers = [repr(float(measure.metrics[metric])) if metric in measure.metrics else "" for metric in metrics]
-    shapes = [
-        _format_shape(measure.reference_shape, measure.reference_dtype),
-        _format_shape(measure.target_shape, measure.target_dtype),
-    ]
-    ends = [str(int(measure.equal)), measure.reference_dtype, measure.target_dtype, *shapes]
-    ends += [measure.pairing, judged.reason or measure.reason]
-    floor = "" if judged.floor is None else repr(judged.floor)
-    return [*map(_escape_formula, [*names, *decided, judged.standard, floor]), *numbers, *map(_escape_formula, ends)]
 
 
 def _format_shape(shape: Sequence[int], dtype: str) -> str:

@@ -90,7 +90,9 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
     """
     bodies = {"aligned": _render_aligned, "misaligned": _render_misaligned, "inconclusive": _render_inconclusive}
     foot = [*_render_report_path(report_path, columns), f"   exit {exit_code}"]
-    head = [_render_title(model, columns)]
+    sides = " -> ".join(f"{'EMULATED ' if view.emulated else ''}{view.device} {view.dtype}".rstrip() for view in model.sides)
+    behind = f" · {sides} · {wording.duration(model.seconds)}"
+    head = [f" {_shorten(model.recipe, min(40, max(12, columns - 1 - cell_len(behind))))}{behind}"]
     if kept:
         head.append(f"   nothing was computed: everything is kept from run {model.run}")
     head += ["", *_render_verdict(model, columns), *_render_phases(model, columns), ""]
@@ -125,12 +127,6 @@ def fit(line: str, columns: int = WIDEST) -> str:
     while cell_len(line) > columns - 1:
         line = line[: max(columns - 1, len(line) - (cell_len(line) - columns))][:-1]
     return line + mark
-
-
-def _render_title(model: ReportModel, columns: int) -> str:
-    sides = " -> ".join(f"{'EMULATED ' if view.emulated else ''}{view.device} {view.dtype}".rstrip() for view in model.sides)
-    behind = f" · {sides} · {wording.duration(model.seconds)}"
-    return f" {_shorten(model.recipe, min(40, max(12, columns - 1 - cell_len(behind))))}{behind}"
 
 
 def _render_verdict(model: ReportModel, columns: int) -> list[str]:

@@ -233,7 +233,12 @@ def _list_folders(root: Path, foreign: list[str]) -> Iterator[StoreFolder]:
 
 
 def _measure(folder: Path, used: float, why: str) -> StoreFolder:
-    return StoreFolder(folder.name, folder, _size(folder), used, why)
+    total = 0  # a link counts with its own size
+    for here, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(here, name)).st_size  # noqa: PTH118  # dumps have many files
+    return StoreFolder(folder.name, folder, total, used, why)
 
 
 @contextlib.contextmanager
@@ -299,16 +304,6 @@ def _list_given_dumps(root: Path) -> Iterator[Path]:
 
 def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
-
-
-def _size(folder: Path) -> int:
-    """Return the size of all files below a folder in bytes; a link counts with its own size."""
-    total = 0
-    for here, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(here, name)).st_size  # noqa: PTH118  # dumps have many files
-    return total
 
 
 def _time_of_change(path: Path) -> float:

@@ -82,7 +82,10 @@ def run(composed: Composed, *, command: str) -> Outcome:
     states: dict[str, str] = {}
     verdict, code = "", 2  # what the history says if an error ends this run
     try:
-        _remove_old_report(where)
+        # If this run fails, a build server must not find the verdict of the previous one.
+        with explain_disk_errors(where.folder):
+            for file in (where.folder / "report.html", *where.folder.glob("public/*"), *where.folder.glob("repro/*")):
+                file.unlink(missing_ok=True)
         with cache_reads():
             # An agent waits between the stages of its side, so that torch is imported once. All of them end with this block.
             with closing(Agents()) as agents:
@@ -206,13 +209,6 @@ def publish(outcome: Outcome) -> None:
     """
     if outcome.folder is not None and outcome.report is not None:
         _publish(outcome.folder, outcome.report)
-
-
-def _remove_old_report(where: steps.RunFolder) -> None:
-    """Delete the previous run's report from the run folder: if this run fails, a build server must not find an old verdict."""
-    with explain_disk_errors(where.folder):
-        for file in (where.folder / "report.html", *where.folder.glob("public/*"), *where.folder.glob("repro/*")):
-            file.unlink(missing_ok=True)
 
 
 def _publish(folder: Path, report: Path) -> str:

@@ -13,7 +13,6 @@ from precflow.agent import intake, redaction
 from precflow.agent.contract import CHECKSUM, HEADER_FILE
 from precflow.config.trust import TARGET
 from precflow.config.vocabulary import SEEDED, names_file
-from precflow.dumps.header import Header
 from precflow.dumps.reader import Dump
 from precflow.dumps.requests import CaptureRules, describe_side, dump_request
 from precflow.environment.requirements import check_free_disk, refuse_missing
@@ -140,7 +139,13 @@ def record(side: str, job: Job, folder: Path, declared_key: str, region: Capture
     )
     ask_agent(job, side, request, folder)
     header = Dump.open(folder).header
-    return StageResult(note=_describe_dump(header), seal=identify(folder))
+    words = [f"{header.counts['records']} records", f"{header.counts['bytes'] / 1e6:.0f} MB"]
+    if header.repeat.checked:
+        different = len(header.repeat.different)
+        words.append(f"{different} not repeatable" if different else f"repeats {header.repeat.how}")
+        idle = [f"capture.rules[{number}]" for number in header.capture.get("unmatched", ())]
+        words += [f"{', '.join(idle)} matched no call"] if idle else []
+    return StageResult(note=", ".join(words), seal=identify(folder))
 
 
 def identify(folder: Path) -> str:
@@ -150,16 +155,6 @@ def identify(folder: Path) -> str:
     """
     plain: dict[str, Any] = intake.read_json(folder / HEADER_FILE)  # not checked again: the caller has opened the dump
     return keys.digest({key: value for key, value in plain.items() if key not in {"id", "seconds", "declared", CHECKSUM}})
-
-
-def _describe_dump(header: Header) -> str:
-    words = [f"{header.counts['records']} records", f"{header.counts['bytes'] / 1e6:.0f} MB"]
-    if header.repeat.checked:
-        different = len(header.repeat.different)
-        words.append(f"{different} not repeatable" if different else f"repeats {header.repeat.how}")
-        idle = [f"capture.rules[{number}]" for number in header.capture.get("unmatched", ())]
-        words += [f"{', '.join(idle)} matched no call"] if idle else []
-    return ", ".join(words)
 
 
 def _declare_given(side: str, job: Job) -> Mapping[str, Any]:

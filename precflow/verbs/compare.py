@@ -20,7 +20,7 @@ from precflow.verbs import make_parser, print_json, write
 if TYPE_CHECKING:
     from precflow.dumps.lookup import FoundRecord
     from precflow.dumps.reader import Dump
-    from precflow.report.model import ReportModel, Row
+    from precflow.report.model import ReportModel
 
 _FOLDER = Path("comparison")
 _RESULT, _TABLE = "result.json", "result.csv"
@@ -33,7 +33,14 @@ def main(arguments: Sequence[str]) -> int:
         DumpError: There is no such dump or record.
         StoreError: The result cannot be written.
     """
-    chosen = _make_options().parse_args(arguments)
+    options = make_parser("compare", "REFERENCE TARGET [--record NAME] [--output FOLDER]")
+    options.add_argument("reference", metavar="REFERENCE", help="a dump's folder, or RUN:reference")
+    options.add_argument("target", metavar="TARGET", help="a dump's folder, or RUN:target")
+    options.add_argument("--record", default="", metavar="NAME", help="one record in full: an identity, or the name of a call")
+    options.add_argument(
+        "--output", type=Path, default=_FOLDER, metavar="FOLDER", help=f"where {_RESULT} and {_TABLE} go (default {_FOLDER}/)"
+    )
+    chosen = options.parse_args(arguments)
     from precflow.run.find_dumps import open_named_dump
 
     reference, target = open_named_dump(chosen.reference), open_named_dump(chosen.target)
@@ -49,17 +56,6 @@ def main(arguments: Sequence[str]) -> int:
     code = EXIT_CODES[model.verdict.verdict]
     _print_outcome(model, written, code, as_json=chosen.json)
     return code
-
-
-def _make_options() -> argparse.ArgumentParser:
-    options = make_parser("compare", "REFERENCE TARGET [--record NAME] [--output FOLDER]")
-    options.add_argument("reference", metavar="REFERENCE", help="a dump's folder, or RUN:reference")
-    options.add_argument("target", metavar="TARGET", help="a dump's folder, or RUN:target")
-    options.add_argument("--record", default="", metavar="NAME", help="one record in full: an identity, or the name of a call")
-    options.add_argument(
-        "--output", type=Path, default=_FOLDER, metavar="FOLDER", help=f"where {_RESULT} and {_TABLE} go (default {_FOLDER}/)"
-    )
-    return options
 
 
 def _write_files(model: ReportModel, folder: Path) -> list[Path]:
@@ -111,7 +107,14 @@ def _compare_record(reference: Dump, target: Dump, chosen: argparse.Namespace) -
         from precflow.verbs.inspect import show
 
         show(show_pair(row, detail, doubts))
-    return _decide_exit_code(row)
+    from precflow.judgement.verdicts import MISALIGNED_STATUSES
+
+    status = row.judged.status
+    if status in MISALIGNED_STATUSES:
+        return EXIT_CODES["misaligned"]
+    # Moved values have no limit, so they are not judged; if they are equal, no limit could fail them.
+    same = status in {"pass", "accepted", "near_tie"} or (status == "not_judged" and row.measure.equal)
+    return EXIT_CODES["aligned" if same else "inconclusive"]
 
 
 def _find_on_both_sides(reference: Dump, target: Dump, text: str) -> tuple[FoundRecord, FoundRecord]:
@@ -134,15 +137,3 @@ def _find_on_both_sides(reference: Dump, target: Dump, text: str) -> tuple[Found
         step = f"precflow inspect {reference.path} '{left.text}'   shows the reference's"
         raise DumpError(f"only the reference has {left.text}", next_step=step)
     return left, right
-
-
-def _decide_exit_code(row: Row) -> int:
-    """Return the exit code of comparing this record alone."""
-    from precflow.judgement.verdicts import MISALIGNED_STATUSES
-
-    status = row.judged.status
-    if status in MISALIGNED_STATUSES:
-        return EXIT_CODES["misaligned"]
-    # Moved values have no limit, so they are not judged; if they are equal, no limit could fail them.
-    same = status in {"pass", "accepted", "near_tie"} or (status == "not_judged" and row.measure.equal)
-    return EXIT_CODES["aligned" if same else "inconclusive"]

@@ -54,7 +54,14 @@ def main(arguments: Sequence[str]) -> int:
         DumpError: There is no such dump or record, or the dump stored the tensor of no matching record.
         StoreError: A file exists already, or cannot be written.
     """
-    chosen = _make_options().parse_args(arguments)
+    options = make_parser("convert", "DUMP RECORD --to npy|txt [--output PATH] [--raw] [--force]")
+    options.add_argument("dump", metavar="DUMP", help="a dump's folder, or RUN:reference")
+    options.add_argument("record", metavar="RECORD", help="an identity, the name of a call, or a pattern with * ? [abc]")
+    options.add_argument("--to", required=True, metavar="|".join(FORMATS), help="what to write")
+    options.add_argument("--output", type=Path, metavar="PATH", help="a file, or a folder; of many records a folder (tensors/)")
+    options.add_argument("--raw", action="store_true", help="bfloat16 and float8 as their bits, not widened to float32")
+    options.add_argument("--force", action="store_true", help="write over files that exist")
+    chosen = options.parse_args(arguments)
     if chosen.to not in FORMATS:
         raise ConfigError(
             f"--to {chosen.to}: no such format.{did_you_mean(chosen.to, FORMATS)}   Formats: {', '.join(FORMATS)}"
@@ -75,17 +82,6 @@ def main(arguments: Sequence[str]) -> int:
         _write_index(files[0].parent, done)
     _print_outcome(done, left_out=len(matches) - len(stored), as_json=chosen.json)
     return 0 if all(record.file for record in done) else 2
-
-
-def _make_options() -> argparse.ArgumentParser:
-    options = make_parser("convert", "DUMP RECORD --to npy|txt [--output PATH] [--raw] [--force]")
-    options.add_argument("dump", metavar="DUMP", help="a dump's folder, or RUN:reference")
-    options.add_argument("record", metavar="RECORD", help="an identity, the name of a call, or a pattern with * ? [abc]")
-    options.add_argument("--to", required=True, metavar="|".join(FORMATS), help="what to write")
-    options.add_argument("--output", type=Path, metavar="PATH", help="a file, or a folder; of many records a folder (tensors/)")
-    options.add_argument("--raw", action="store_true", help="bfloat16 and float8 as their bits, not widened to float32")
-    options.add_argument("--force", action="store_true", help="write over files that exist")
-    return options
 
 
 def _choose_files(stored: Sequence[FoundRecord], chosen: argparse.Namespace, *, many: bool) -> list[Path]:

@@ -35,7 +35,13 @@ def main(arguments: Sequence[str]) -> int:
         destination /= f"{Path(name).name}.yaml"
     elif destination.suffix not in (".yaml", ".yml"):
         destination = destination.with_name(f"{destination.name}.yaml")
-    _copy(document.path, destination)
+    if destination.exists():
+        raise StoreError(f"{destination} exists and is not written over", next_step="name another file")
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(document.path, destination)
+    except OSError as error:
+        raise StoreError(f"{destination} cannot be written: {error.strerror}") from error
     command = describe_next_command(group, destination)
     if chosen.json:
         print_json({"copied": str(document.path), "to": str(destination), "next": command})
@@ -57,13 +63,3 @@ def describe_next_command(group: str, file: Path) -> str:
         group, f"{group}={file.stem}"
     )
     return f"precflow --config-dir {shlex.quote(str(root))} +recipe=NAME {shlex.quote(chosen) if chosen else ''}".rstrip()
-
-
-def _copy(source: Path, destination: Path) -> None:
-    if destination.exists():
-        raise StoreError(f"{destination} exists and is not written over", next_step="name another file")
-    try:
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, destination)
-    except OSError as error:
-        raise StoreError(f"{destination} cannot be written: {error.strerror}") from error

@@ -34,7 +34,17 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         DumpError: There is no such dump or record, or the name fits several dumps.
     """
-    chosen = _make_options().parse_args(arguments)
+    options = make_parser("inspect", "DUMP [RECORD] [--match PATTERN] [--limit N] [--verify]")
+    options.add_argument("dump", metavar="DUMP", help="a dump's folder, a run, or RUN:reference")
+    options.add_argument("record", nargs="?", default="", metavar="RECORD", help="an identity, or the name of a call")
+    options.add_argument(
+        "--match", default="", metavar="PATTERN", help="list records: a part of their identity, or with * ? [abc]"
+    )
+    options.add_argument(
+        "--limit", type=int, default=_LIMIT, metavar="N", help=f"records listed at most (default {_LIMIT}, 0: all)"
+    )
+    options.add_argument("--verify", action="store_true", help="read every byte and compare it with its seal")
+    chosen = options.parse_args(arguments)
     from precflow.run.find_dumps import find_dumps
 
     dumps = find_dumps(chosen.dump)
@@ -62,41 +72,23 @@ def show(paper: Paper) -> None:
     write(paper.render(colour=colour, ascii_only=plain), styled=colour)
 
 
-def _make_options() -> argparse.ArgumentParser:
-    options = make_parser("inspect", "DUMP [RECORD] [--match PATTERN] [--limit N] [--verify]")
-    options.add_argument("dump", metavar="DUMP", help="a dump's folder, a run, or RUN:reference")
-    options.add_argument("record", nargs="?", default="", metavar="RECORD", help="an identity, or the name of a call")
-    options.add_argument(
-        "--match", default="", metavar="PATTERN", help="list records: a part of their identity, or with * ? [abc]"
-    )
-    options.add_argument(
-        "--limit", type=int, default=_LIMIT, metavar="N", help=f"records listed at most (default {_LIMIT}, 0: all)"
-    )
-    options.add_argument("--verify", action="store_true", help="read every byte and compare it with its seal")
-    return options
-
-
 def _show_dump(dump: Dump, chosen: argparse.Namespace) -> int:
     from precflow.report.screens.dump import show_dump
 
     seen = overview.summarize_dump(dump)
     problems = dump.verify() if chosen.verify else None
     if chosen.json:
-        print_json(_dump_as_json(dump, seen, problems))
+        header = dump.header
+        # Without --verify only the damage is known that was noticed on the way; with it, every byte was read.
+        counted = asdict(seen)
+        counted["damage"] = list(seen.damage if problems is None else problems)
+        facts = {"side": header.side, "recipe": header.recipe, "dtype": header.dtype, "device": asdict(header.device)}
+        until = {str(rank): step for rank, step in overview.find_complete_steps(seen).items()}
+        sealed = {"path": str(dump.path), "sealed": dump.sealed, "content": header.content, "complete_until": until}
+        print_json({**sealed, **facts, "capture": dict(header.capture), "verified": problems is not None, **counted})
     else:
         show(show_dump(dump, seen, name=chosen.dump, verified=problems))
     return 2 if problems else 0
-
-
-def _dump_as_json(dump: Dump, seen: overview.Overview, problems: Sequence[str] | None) -> dict[str, Any]:
-    header = dump.header
-    # Without --verify only the damage is known that was noticed on the way; with it, every byte was read.
-    counted = asdict(seen)
-    counted["damage"] = list(seen.damage if problems is None else problems)
-    facts = {"side": header.side, "recipe": header.recipe, "dtype": header.dtype, "device": asdict(header.device)}
-    until = {str(rank): step for rank, step in overview.find_complete_steps(seen).items()}
-    sealed = {"path": str(dump.path), "sealed": dump.sealed, "content": header.content, "complete_until": until}
-    return {**sealed, **facts, "capture": dict(header.capture), "verified": problems is not None, **counted}
 
 
 def _list_records(dump: Dump, chosen: argparse.Namespace) -> int:

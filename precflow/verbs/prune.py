@@ -34,7 +34,9 @@ def main(arguments: Sequence[str]) -> int:
     options.add_argument("--runs", default="", metavar="N", help="keep what the last N runs name, not what every run names")
     options.add_argument("--yes", action="store_true", help="delete; without it nothing is deleted")
     chosen = options.parse_args(arguments)
-    wish = PruneRequest(older=_read_age(chosen.older), runs=_read_count(chosen.runs))
+    if chosen.runs and not (chosen.runs.isdigit() and int(chosen.runs) > 0):
+        raise ConfigError(f"--runs {chosen.runs}: expected how many runs are kept, from 1", next_step="precflow prune --runs 3")
+    wish = PruneRequest(older=_read_age(chosen.older), runs=int(chosen.runs) if chosen.runs else None)
     folders, stores = _locate(chosen.places)
     prunings = pruning.find_prunable(folders, stores, wish, witnesses=pruning.list_run_folders(RUNS))
     hindered: dict[Path, str] = {}
@@ -61,12 +63,6 @@ def _read_age(text: str) -> float | None:
         return parse_seconds(text)
     except ValueError as error:
         raise ConfigError(f"--older {text}: {error}", next_step="such as  precflow prune --older 30d") from error
-
-
-def _read_count(text: str) -> int | None:
-    if text and not (text.isdigit() and int(text) > 0):
-        raise ConfigError(f"--runs {text}: expected how many runs are kept, from 1", next_step="precflow prune --runs 3")
-    return int(text) if text else None
 
 
 def _locate(texts: Sequence[str]) -> tuple[list[Path], list[Path]]:

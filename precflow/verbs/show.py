@@ -37,7 +37,12 @@ def main(arguments: Sequence[str]) -> int:
     options.add_argument("--markdown", action="store_true", help="with `rule`: all rules as the page docs/rules.md")
     chosen = options.parse_args(arguments)
     if chosen.markdown:
-        return _show_all_rules(chosen.words)
+        from precflow.diagnosis.advice.rule_pages import render_all
+
+        if list(chosen.words) != ["rule"]:
+            raise ConfigError("--markdown is for all rules", next_step="precflow show rule --markdown")
+        write(render_all(resources.directory("conf") / "rule").rstrip())
+        return 0
     if _RULE.fullmatch(chosen.words[0]):
         return _show_rule(chosen.words, chosen.config_dir, as_json=chosen.json)
     document = _find_file(chosen.words, chosen.config_dir)
@@ -58,16 +63,15 @@ def main(arguments: Sequence[str]) -> int:
     if not rows:
         raise ConfigError(f"nothing is set in {section}.{did_you_mean(section, data)}   Sections: {', '.join(data)}")
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    write(_add_margin(rows, colour=colour), styled=colour)
-    return 0
-
-
-def _show_all_rules(words: Sequence[str]) -> int:
-    from precflow.diagnosis.advice.rule_pages import render_all
-
-    if list(words) != ["rule"]:
-        raise ConfigError("--markdown is for all rules", next_step="precflow show rule --markdown")
-    write(render_all(resources.directory("conf") / "rule").rstrip())
+    # A long place is shown without its outer folders: the last two parts are enough to find it.
+    short = [place if len(place) <= 48 else "..." + str(Path(*Path(place).parts[-2:])) for place, _ in rows]
+    places = [printable(place) for place in short]
+    width = max(len(place) for place in places)
+    on, off = (_GREY, _PLAIN) if colour else ("", "")
+    write(
+        "\n".join(f"{on}{place:>{width}}{off}  {printable(line)}" for place, (_, line) in zip(places, rows, strict=True)),
+        styled=colour,
+    )
     return 0
 
 
@@ -176,12 +180,3 @@ def _select_lines(data: dict[str, object], provenance: Mapping[str, str], sectio
     inside = (section, f"{section}.", f"{section}[")
     rows = [(describe_place(path, provenance), line, dotted(path)) for path, line in format_lines(data)]
     return [(place, line) for place, line, key in rows if not section or key == section or key.startswith(inside[1:])]
-
-
-def _add_margin(rows: Sequence[tuple[str, str]], *, colour: bool) -> str:
-    # A long place is shown without its outer folders: the last two parts are enough to find it.
-    short = [place if len(place) <= 48 else "..." + str(Path(*Path(place).parts[-2:])) for place, _ in rows]
-    places = [printable(place) for place in short]
-    width = max(len(place) for place in places)
-    on, off = (_GREY, _PLAIN) if colour else ("", "")
-    return "\n".join(f"{on}{place:>{width}}{off}  {printable(line)}" for place, (_, line) in zip(places, rows, strict=True))

@@ -98,16 +98,11 @@ def _cann_version() -> str:
         path = os.path.join(home, name)
         if os.path.isfile(path):
             with open(path, encoding="utf-8", errors="replace") as stream:
-                return _version_line(stream.read())
-    return "unknown"
-
-
-def _version_line(text: str) -> str:
-    """Return the version in a line such as ``Version=8.0.RC3`` or ``runtime_running_version=[7.3.0.1:8.0.0]`` (8.0.0)."""
-    for line in text.splitlines():
-        key, _, value = line.partition("=")
-        if "version" in key.lower() and value.strip():
-            return value.strip().strip("[]").rpartition(":")[2]
+                for line in stream:  # Version=8.0.RC3, or runtime_running_version=[7.3.0.1:8.0.0] (8.0.0)
+                    key, _, value = line.partition("=")
+                    if "version" in key.lower() and value.strip():
+                        return value.strip().strip("[]").rpartition(":")[2]
+                return "unknown"
     return "unknown"
 
 

@@ -81,7 +81,12 @@ def run(overload: Any, *arguments: Any, **named: Any) -> Any:
     with generator.as_default(index) if operator.draws_silently else contextlib.nullcontext():
         results = _compute(operator, overload, call)
     _adopt_resized(operator, given, call)
-    return _wrap_results(operator, results, given, index)
+    if len(operator.sources) == 1:
+        return _wrap_result(results, operator.sources[0], given, index)
+    if isinstance(results, tuple):
+        pairs: List[Tuple[Any, Optional[str]]] = list(zip(results, operator.sources))
+        return tuple([_wrap_result(result, source, given, index) for result, source in pairs])
+    return results
 
 
 def _compute(operator: Operator, overload: Any, call: Dict[str, Any]) -> Any:
@@ -123,15 +128,6 @@ def _adopt_resized(operator: Operator, given: Dict[str, Any], call: Dict[str, An
 
 def _as_sequence(value: Any) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple)) else (value,)
-
-
-def _wrap_results(operator: Operator, results: Any, given: Dict[str, Any], index: int) -> Any:
-    if len(operator.sources) == 1:
-        return _wrap_result(results, operator.sources[0], given, index)
-    if isinstance(results, tuple):
-        pairs: List[Tuple[Any, Optional[str]]] = list(zip(results, operator.sources))
-        return tuple([_wrap_result(result, source, given, index) for result, source in pairs])
-    return results
 
 
 def _wrap_result(result: Any, source: Optional[str], given: Dict[str, Any], index: int) -> Any:

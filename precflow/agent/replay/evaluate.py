@@ -280,10 +280,7 @@ class Computation:
         Raises:
             CannotCompute: No reading of the call runs.
         """
-        return Exact(self._run_first(side), self._add_terms(side))
-
-    def _run_first(self, side: SideValues) -> Dict[str, torch.Tensor]:
-        """Return the results of the reading that gives what was recorded; keep that one for the other side."""
+        # The reading that gives what was recorded is kept for the other side.
         tolerance = choose_tolerance(side.outputs)
         reading, outputs = run_closest(
             self._readings,
@@ -292,7 +289,7 @@ class Computation:
             "no computation fits",
         )
         self._readings = [reading]
-        return outputs
+        return Exact(outputs, self._add_terms(side))
 
     def _add_terms(self, side: SideValues) -> Dict[str, torch.Tensor]:
         """Return the sums of absolute terms; empty if the operator is no sum, or none of the readings fits."""

@@ -78,6 +78,8 @@ _SPACES: Tuple[Any, ...] = (
     *[getattr(torch._C, name) for name in ("_nn", "_linalg", "_fft", "_special") if hasattr(torch._C, name)],  # noqa: SLF001
 )
 
+_PLAIN_TYPES = frozenset("Tensor number float int bool".split())  # as schemas of aten operators write them
+
 Tensors = Mapping[str, torch.Tensor]
 
 
@@ -265,13 +267,9 @@ class _Bound:
             if set(given) & set(named):
                 raise TypeError("an argument is given twice")
             return self._function(**given, **named)
-        return self._function(*_in_row(positional), **named)
-
-
-def _in_row(positional: Mapping[int, Any]) -> List[Any]:
-    if sorted(positional) != list(range(len(positional))):
-        raise TypeError("an argument is missing among the positional ones")
-    return [positional[place] for place in range(len(positional))]
+        if sorted(positional) != list(range(len(positional))):
+            raise TypeError("an argument is missing among the positional ones")
+        return self._function(*[positional[place] for place in range(len(positional))], **named)
 
 
 def assemble(
@@ -350,7 +348,10 @@ def _run_overload(function: Any, arguments: Mapping[str, Any], tensors: Tensors)
             value = None
         else:
             raise TypeError("argument %s is missing" % argument.name)
-        _check_type(argument, value)
+        # torch would convert a number where a tensor is declared, and the other way round.
+        declared_type = str(argument.type)
+        if isinstance(value, torch.Tensor) != (declared_type == "Tensor") and declared_type in _PLAIN_TYPES:
+            raise TypeError("argument %s is %s" % (argument.name, type(value).__name__))
         if argument.kwarg_only:
             rest[argument.name] = value
         else:
@@ -358,10 +359,3 @@ def _run_overload(function: Any, arguments: Mapping[str, Any], tensors: Tensors)
     if positional or named:
         raise TypeError("it does not take %s" % ", ".join(map(str, [*positional, *named])))
     return function(*row, **rest)
-
-
-def _check_type(argument: Any, value: Any) -> None:
-    """Refuse a number where a tensor is declared and the other way round: torch would convert the one into the other."""
-    wants_tensor = str(argument.type) == "Tensor"
-    if wants_tensor != isinstance(value, torch.Tensor) and str(argument.type) in ("Tensor", "number", "float", "int", "bool"):
-        raise TypeError("argument %s is %s" % (argument.name, type(value).__name__))

@@ -74,7 +74,11 @@ class Workload(NamedTuple):
                     delattr(module, key)
                     continue
                 current, original = module._buffers[key], self.buffers[name]  # noqa: SLF001  setattr would delete the buffer for None
-                if current is not None and original is not None and _are_alike(current, original):
+                if (
+                    current is not None
+                    and original is not None
+                    and (current.shape, current.dtype, current.device) == (original.shape, original.dtype, original.device)
+                ):
                     current.copy_(original)  # the same object: other modules may hold it
                 else:
                     module._buffers[key] = _copy_buffer(original)  # noqa: SLF001  the same
@@ -99,7 +103,10 @@ def prepare(run: RunContext, *, hashed: bool = True) -> Workload:
     determinism.reseed(request.determinism, run.device)
     with events.time_part("model", "building the model"), run.numbers:
         model = build_model(request)
-        _check_on_cpu(model, request)
+        devices = sorted({each.device.type for each in (*model.parameters(), *model.buffers())} - {"cpu"})
+        if devices:
+            message = "workload.model: %s returned a model on %s" % (_section(request, "model")["_target_"], ", ".join(devices))
+            raise AgentError("workload", message, "build it on the CPU: precflow hashes the weights, casts them and moves them")
         inputs = build_inputs(request, model)
     with events.time_part("weights", "reading the weights"):
         redrawn = faults.redraw(request, model)
@@ -127,10 +134,6 @@ def _list_buffers(model: torch.nn.Module) -> List[Tuple[torch.nn.Module, str, st
 
 def _copy_buffer(buffer: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
     return None if buffer is None else buffer.detach().clone()
-
-
-def _are_alike(first: torch.Tensor, second: torch.Tensor) -> bool:
-    return (first.shape, first.dtype, first.device) == (second.shape, second.dtype, second.device)
 
 
 # Building
@@ -170,13 +173,6 @@ def build_inputs(request: Request, model: torch.nn.Module) -> Dict[str, Any]:
         return dict(inspect.signature(model.forward).bind(*inputs).arguments)
     except TypeError as error:
         raise AgentError("workload", "workload.inputs: the tuple does not fit the model's forward: %s" % error) from error
-
-
-def _check_on_cpu(model: torch.nn.Module, request: Request) -> None:
-    devices = sorted({each.device.type for each in (*model.parameters(), *model.buffers())} - {"cpu"})
-    if devices:
-        message = "workload.model: %s returned a model on %s" % (_section(request, "model")["_target_"], ", ".join(devices))
-        raise AgentError("workload", message, "build it on the CPU: precflow hashes the weights, casts them and moves them")
 
 
 def _section(request: Request, part: str) -> Dict[str, Any]:

@@ -155,7 +155,11 @@ class _Task:
                 f"a worker has precflow {__version__}, not {self.version}", next_step="install the same everywhere"
             )
         sides = {"reference": _open_dump(self.reference), "target": _open_dump(self.target)}
-        terms = ReadOptions(self.compiled, self.block, _load_metrics(self.declared), self.constants)
+        # `lru_cache` would need to hash its argument, and a dataclass with dictionaries in it has no hash: its text is the key.
+        key = repr(self.declared)
+        if key not in _MAKERS:
+            _MAKERS[key] = self.declared.load()
+        terms = ReadOptions(self.compiled, self.block, _MAKERS[key], self.constants)
         return [read_pair(reading, sides, terms) for reading in batch.readings]
 
 
@@ -232,12 +236,3 @@ def _open_dump(place: _DumpLocation) -> Dump:
 
 
 _MAKERS: dict[str, MetricMakers] = {}
-
-
-def _load_metrics(declared: DeclaredMetrics) -> MetricMakers:
-    """Load the user's metrics, once in each worker."""
-    # `lru_cache` would need to hash its argument, and a dataclass with dictionaries in it has no hash: its text is the key.
-    key = repr(declared)
-    if key not in _MAKERS:
-        _MAKERS[key] = declared.load()
-    return _MAKERS[key]

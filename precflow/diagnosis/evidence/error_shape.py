@@ -90,7 +90,12 @@ def measure_curve_share(values: Array, error: Array) -> float | None:
         return None
     order = np.argsort(x, kind="stable")[: count * _BINS]
     x, y = x[order].reshape(_BINS, count), y[order].reshape(_BINS, count)
-    share = 1.0 - _unexplained_energy(x, y) / float(np.sum(y * y) or total)
+    # What a straight line in each bin explains is no curve.
+    inner, outer = x - x.mean(axis=1, keepdims=True), y - y.mean(axis=1, keepdims=True)
+    energy = np.sum(inner * inner, axis=1)
+    slope = np.divide(np.sum(inner * outer, axis=1), energy, out=np.zeros_like(energy), where=energy > 0.0)
+    rest = outer - slope[:, None] * inner
+    share = 1.0 - float(np.sum(rest * rest)) / float(np.sum(y * y) or total)
     chance = 2.0 / count
     return float(np.clip((share - chance) / (1.0 - chance), 0.0, 1.0))
 
@@ -122,12 +127,3 @@ def count_error_bits(relative: float) -> float:
 
 def _energy(values: Array) -> float:
     return float(np.vdot(values, values))
-
-
-def _unexplained_energy(x: Array, y: Array) -> float:
-    """Return the energy that a straight line in each row does not explain."""
-    inner, outer = x - x.mean(axis=1, keepdims=True), y - y.mean(axis=1, keepdims=True)
-    energy = np.sum(inner * inner, axis=1)
-    slope = np.divide(np.sum(inner * outer, axis=1), energy, out=np.zeros_like(energy), where=energy > 0.0)
-    rest = outer - slope[:, None] * inner
-    return float(np.sum(rest * rest))

@@ -100,10 +100,11 @@ def _fit_epsilon(observed: ObservedCall, inputs: Mapping[str, Array], expected: 
     call, x = observed.reference, inputs.get("0", inputs.get("input"))
     if call.operator == "add" and x is not None:
         return _fit_added_constant(call.arguments.get("1", call.arguments.get("other", "")), expected, target)
+    shape = call.arguments.get("normalized_shape", call.arguments.get("1", "0"))
     if (
         x is None
         or call.operator not in _EPSILONS
-        or (call.operator != "group_norm" and not _is_over_last_axis(call.arguments))
+        or (call.operator != "group_norm" and len(re.findall(r"\d+", shape)) != 1)  # over several axes
     ):
         return {}
     position, default = _EPSILONS[call.operator]
@@ -139,10 +140,6 @@ def _fit_added_constant(text: str, expected: Array, target: Array) -> dict[str, 
     offset = float(error.mean())
     share = 1.0 - float(np.sum((error - offset) ** 2)) / energy
     return {"epsilon_reference": added, "epsilon_target": added + offset, "epsilon_share": share}
-
-
-def _is_over_last_axis(arguments: Mapping[str, str]) -> bool:
-    return len(re.findall(r"\d+", arguments.get("normalized_shape", arguments.get("1", "0")))) == 1
 
 
 def _as_arrays(observed: ObservedCall, output: TensorPair) -> tuple[Array, Array]:

@@ -106,8 +106,10 @@ class ObservedCall:
         # weights do not mean equal inputs.
         if self.reference.phase != "forward" and all(record.weight for record in self.reference.inputs):
             return False
+        # Of a weight whose content one side did not keep, the headers have the hashes.
         return all(
-            (one.content or one.weight) and (one.content == other.content or _is_unread_weight(one, other))
+            (one.content or one.weight)
+            and (one.content == other.content or (one.weight and other.weight and not (one.content and other.content)))
             for one, other in zip(self.reference.inputs, self.target.inputs, strict=True)
         )
 
@@ -220,8 +222,3 @@ def _find_filled(values: Floats, fills: Fills, classified: ClassifiedValues) -> 
     kinds = classify_values(values, fills, classified.floor).kinds
     filled: Mask = fills.low[kinds] | (kinds == MINUS_INFINITY)
     return filled
-
-
-def _is_unread_weight(one: Record, other: Record) -> bool:
-    """Tell whether two records are a weight whose content one side did not keep: the headers have its hashes."""
-    return bool(one.weight and other.weight and not (one.content and other.content))

@@ -48,8 +48,13 @@ def show_pair(row: Row, pair: RecordDetail, blockers: Sequence[str] = ()) -> Pap
     paper.line()
     paper.facts("inputs", [f"{one.index}{f' ({one.weight})' if one.weight else ''}: {one.state}" for one in pair.inputs])
     paper.fact("feeds", ", ".join(pair.feeds[:6]))
-    _write_call_sites(paper, row)
-    _write_metrics(paper, row)
+    reference, target = row.measure.site, row.measure.target_site
+    paper.facts("called at", reference.split(" <- ") if reference else [])
+    if target and target != reference:
+        paper.facts("target's", target.split(" <- "))
+    texts = [f"{name} {wording.number(value)}" for name, value in row.measure.metrics.items()]
+    lines = [" · ".join(texts[start : start + 4]) for start in range(0, len(texts), 4)]
+    paper.facts("metrics", lines)
     if pair.detail is not None and not row.measure.equal:
         _write_detail(paper, pair.detail)
     return paper
@@ -103,19 +108,6 @@ def _describe_limit(row: Row) -> str:
         return ""
     used = f"{wording.used(judged.ratio)} {wording.number(judged.limit)}{wording.describe_floor(judged.floor)}"
     return f"   {judged.metric} {wording.number(judged.value)}, {used} ({judged.standard})"
-
-
-def _write_call_sites(paper: Paper, row: Row) -> None:
-    reference, target = row.measure.site, row.measure.target_site
-    paper.facts("called at", reference.split(" <- ") if reference else [])
-    if target and target != reference:
-        paper.facts("target's", target.split(" <- "))
-
-
-def _write_metrics(paper: Paper, row: Row) -> None:
-    texts = [f"{name} {wording.number(value)}" for name, value in row.measure.metrics.items()]
-    lines = [" · ".join(texts[start : start + 4]) for start in range(0, len(texts), 4)]
-    paper.facts("metrics", lines)
 
 
 def _write_detail(paper: Paper, detail: Detail) -> None:
