@@ -4,6 +4,7 @@
     ├── ConfigError              a recipe, a site file or the command line is not usable (carries all problems at once)
     ├── TrustError               a recipe asks for code that the user has not trusted
     ├── DumpError                a dump is missing, torn, unsealed, or not what its header says
+    ├── CurveError               a log of a training run cannot be read as the curve that is asked for
     ├── SideError                an agent crashed, hung or refused; carries the last lines of its log
     ├── StoreError               a run folder or store cannot be read or written (read-only, full, unknown)
     ├── BusyError                another live process works on the same stage instance
@@ -79,6 +80,10 @@ class TrustError(ConfigError):
 
 class DumpError(PrecflowError):
     """A dump is missing, torn, unsealed, or not what its header says."""
+
+
+class CurveError(PrecflowError):
+    """A log of a training run cannot be read as the curve that is asked for."""
 
 
 class SideError(PrecflowError):

@@ -94,6 +94,8 @@ class LossLimits:
         fewest_steps: A run with fewer steps can fail but not meet the standard.
         one_side: Share of the steps whose difference may have the same sign.
         one_side_steps: Steps from which on that is looked at.
+        repeats: Further runs of the reference that the source asks for. Where they differ from the reference by more than a
+            limit, the limit becomes that difference.
     """
 
     first: Deviation | None = None
@@ -101,6 +103,7 @@ class LossLimits:
     fewest_steps: int = 1
     one_side: float | None = None
     one_side_steps: int = 0
+    repeats: int = 0
 
 
 def describe_origin(source: str, date: str, until: str) -> str:
@@ -169,7 +172,7 @@ def read_losses(value: Any, report: Report) -> LossLimits | None:
     """Return the limits of losses; ``None`` if there is no such section."""
     if value is None:
         return None
-    section = _read_section(value, ("losses",), ("first", "mean", "fewest_steps", "one_side"), report)
+    section = _read_section(value, ("losses",), ("first", "mean", "fewest_steps", "one_side", "repeats"), report)
     deviations = {
         name: Deviation(**_read_numbers(section[name], ("losses", name), _DEVIATIONS, report))
         for name in ("first", "mean")
@@ -180,9 +183,19 @@ def read_losses(value: Any, report: Report) -> LossLimits | None:
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         report(("losses", "fewest_steps"), "expected a number of steps, 1 or more")
         steps = 1
+    repeats = section.get("repeats", 0)
+    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 0:
+        report(("losses", "repeats"), "expected a number of further runs of the reference, 0 or more")
+        repeats = 0
     if not deviations:
         report(("losses",), "has nothing that could fail: first or mean, each with absolute, relative or both")
-    return LossLimits(**deviations, fewest_steps=steps, one_side=side.get("share"), one_side_steps=int(side.get("steps", 0)))
+    return LossLimits(
+        **deviations,
+        fewest_steps=steps,
+        one_side=side.get("share"),
+        one_side_steps=int(side.get("steps", 0)),
+        repeats=repeats,
+    )
 
 
 def _read_section(value: Any, path: DottedPath, known: Sequence[str] | None, report: Report) -> Mapping[str, Any]:

@@ -1,13 +1,16 @@
-"""The losses of a run against a standard: the first step, the mean over all steps, and differences that lean to one side."""
+"""The losses that two dumps hold against a standard: the first step, the mean over all steps, and differences to one side."""
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from precflow.config.standard_sections import Deviation, LossLimits
+from precflow.config.standard_sections import LossLimits
+from precflow.curves.deviations import measure
+from precflow.curves.joining import join
+from precflow.curves.limits import hold_to_standard
+from precflow.curves.series import make_series
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ def judge_losses(limits: LossLimits, reference: Sequence[float], target: Sequenc
         reference: A loss for each step.
         target: The same of the target. Steps that only one side has are missing, not failed.
 
+    >>> from precflow.config.standard_sections import Deviation
     >>> judge_losses(LossLimits(mean=Deviation(relative=0.02)), [2.0, 1.0], [2.0, 1.03]).failed
     ()
     """
@@ -49,46 +53,9 @@ def judge_losses(limits: LossLimits, reference: Sequence[float], target: Sequenc
         both = all(not math.isfinite(loss) for loss in pairs[first])
         text = f"the loss of step {first} is not finite on {'both sides' if both else 'one side'}"
         return LossOutcome(missing=text) if both else LossOutcome(failed=(text,))
-    failed = [
-        *_judge_deviation("the first loss", limits.first, pairs[:1]),
-        *_judge_deviation("the loss, on average,", limits.mean, pairs),
-        *_judge_sides(limits, pairs),
-    ]
-    missing = []
+    curves = [make_series(range(len(losses)), losses) for losses in (reference, target)]
+    held = hold_to_standard("loss", limits, measure(join(*curves)))
+    missing = list(held.missing)
     if len(reference) != len(target):
-        missing.append(f"the reference has {len(reference)} losses and the target {len(target)}")
-    if steps < limits.fewest_steps:
-        missing.append(f"it asks for {limits.fewest_steps} steps or more, and the dumps hold the losses of {steps}")
-    return LossOutcome(tuple(failed), "; ".join(missing))
-
-
-def _judge_deviation(what: str, limits: Deviation | None, pairs: Sequence[tuple[float, float]]) -> list[str]:
-    """Return the failure in words, none if one of the limits is kept."""
-    if limits is None:
-        return []
-    absolute = statistics.fmean(abs(target - reference) for reference, target in pairs)
-    relative = statistics.fmean(_divide(abs(target - reference), abs(reference)) for reference, target in pairs)
-    kept = [value < limit for value, limit in ((absolute, limits.absolute), (relative, limits.relative)) if limit is not None]
-    if any(kept) or not kept:
-        return []
-    asked = [
-        *([f"{limits.absolute:g}"] if limits.absolute is not None else []),
-        *([f"{limits.relative:.3g} of the reference's"] if limits.relative is not None else []),
-    ]
-    difference = f"{absolute:.3g} ({relative:.3g} of the reference's)"
-    return [f"{what} differs by {difference}; it has to differ by less than {' or '.join(asked)}"]
-
-
-def _divide(value: float, by: float) -> float:
-    return value / by if by else 0.0 if not value else math.inf
-
-
-def _judge_sides(limits: LossLimits, pairs: Sequence[tuple[float, float]]) -> list[str]:
-    if limits.one_side is None or len(pairs) < limits.one_side_steps:
-        return []
-    above = sum(target > reference for reference, target in pairs) / len(pairs)
-    below = sum(target < reference for reference, target in pairs) / len(pairs)
-    share, side = max((above, "above"), (below, "below"))
-    if share < limits.one_side:
-        return []
-    return [f"the target's loss is {side} the reference's in {share:.3g} of the steps, and has to fluctuate around it"]
+        missing.insert(0, f"the reference has {len(reference)} losses and the target {len(target)}")
+    return LossOutcome(held.failed, "; ".join(missing))

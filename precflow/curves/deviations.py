@@ -1,0 +1,272 @@
+"""How far two curves are apart: absolute, relative to the reference, at the start, smoothed, to one side, and from where on.
+
+Numbers are float64. A difference is the target's number minus the reference's; a relative one is divided by the absolute value
+of the reference's (0 against 0 is 0, anything else against 0 is infinite). Steps at which a side is not finite enter no
+difference: they are counted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from precflow.curves.joining import Joined
+from precflow.curves.series import Steps, Values
+
+PARTED = 0.01
+"""Smoothed relative deviation from which on curves count as parted: msprobe's mark for a loss that is misaligned."""
+_MOST_SPIKES = 20
+_SPIKE = 8.0  # times the usual distance from the median around; for normal noise this never happens in 10^14 steps
+_LEAST_SPIKE = 0.1  # of the median around: smaller ones are nothing to look at
+_AROUND = 25  # steps to each side of a spike that tell what is usual
+_BATCHES = 20  # means over this many parts tell how certain a mean is, although neighbouring steps depend on each other
+_DOUBTS = 3.0  # standard errors from which on a mean difference is no chance
+
+
+@dataclass(frozen=True)
+class Spike:
+    """A jump on one side only.
+
+    Attributes:
+        step: Where.
+        side: Which side has it.
+        value: The number there.
+        usual: Median of the numbers around it.
+    """
+
+    step: int
+    side: str
+    value: float
+    usual: float
+
+
+@dataclass(frozen=True)
+class Deviations:
+    """How far two curves are apart.
+
+    Attributes:
+        compared: Steps at which both are finite.
+        equal: Of them, steps at which both have the same bits.
+        first_step: The first of them; -1 without any.
+        first_abs_error: Absolute difference there.
+        first_rel_error: The same as a share of the reference's.
+        max_abs_error: Largest absolute difference.
+        max_abs_step: Where.
+        mean_abs_error: Mean of the absolute differences.
+        max_rel_error: Largest relative difference.
+        max_rel_step: Where.
+        mean_rel_error: Mean of the relative differences.
+        window: Steps of the running mean that the smoothed curves are.
+        smooth_rel_error: Largest relative difference of the smoothed curves.
+        smooth_rel_step: Last step of the window where.
+        parted_step: The step from which on the smoothed curves stay more than 1 % apart until the end; -1 if they do not.
+        mean_difference: Mean of the differences with their sign.
+        mean_uncertainty: Its standard error, by the spread of means over 20 parts.
+        above: Share of the steps at which the target is above the reference.
+        below: Share at which it is below.
+        sign_test: How probable so uneven a share would be if both sides were equally likely and steps did not depend on each
+            other; in a training run they do.
+        nonfinite_reference: Steps at which the reference is NaN or infinite.
+        nonfinite_target: The same of the target.
+        nonfinite_one_side: Steps at which only one side is.
+        first_nonfinite: The first step at which a side is; -1 if none is.
+        first_nonfinite_side: ``reference``, ``target`` or ``both`` there.
+        spikes: Jumps that one side has and the other has not, in order; at most 20.
+    """
+
+    compared: int = 0
+    equal: int = 0
+    first_step: int = -1
+    first_abs_error: float = 0.0
+    first_rel_error: float = 0.0
+    max_abs_error: float = 0.0
+    max_abs_step: int = -1
+    mean_abs_error: float = 0.0
+    max_rel_error: float = 0.0
+    max_rel_step: int = -1
+    mean_rel_error: float = 0.0
+    window: int = 1
+    smooth_rel_error: float = 0.0
+    smooth_rel_step: int = -1
+    parted_step: int = -1
+    mean_difference: float = 0.0
+    mean_uncertainty: float = math.inf
+    above: float = 0.0
+    below: float = 0.0
+    sign_test: float = 1.0
+    nonfinite_reference: int = 0
+    nonfinite_target: int = 0
+    nonfinite_one_side: int = 0
+    first_nonfinite: int = -1
+    first_nonfinite_side: str = ""
+    spikes: tuple[Spike, ...] = ()
+
+    @property
+    def one_sided(self) -> bool:
+        """The mean difference is more than three times its uncertainty: no chance, although single steps go either way."""
+        return abs(self.mean_difference) > _DOUBTS * self.mean_uncertainty
+
+
+def measure(joined: Joined) -> Deviations:
+    """Measure how far two curves are apart.
+
+    >>> from precflow.curves.joining import join
+    >>> from precflow.curves.series import make_series
+    >>> found = measure(join(make_series([0, 1], [2.0, 1.0]), make_series([0, 1], [2.0, 1.5])))
+    >>> found.first_abs_error, found.max_abs_error, found.max_abs_step, found.mean_rel_error
+    (0.0, 0.5, 1, 0.25)
+    """
+    finite = np.isfinite(joined.reference) & np.isfinite(joined.target)
+    steps, reference, target = joined.steps[finite], joined.reference[finite], joined.target[finite]
+    if not len(steps):
+        return _count_nonfinite(joined)
+    difference = target - reference
+    absolute = np.abs(difference)
+    relative = divide(absolute, np.abs(reference))
+    window = choose_window(len(steps))
+    smooth = [smooth_curve(values, window) for values in (reference, target)]
+    apart = divide(np.abs(smooth[1] - smooth[0]), np.abs(smooth[0]))
+    mean, uncertainty = estimate_mean(difference)
+    above, below = int(np.count_nonzero(difference > 0)), int(np.count_nonzero(difference < 0))
+    return replace(
+        _count_nonfinite(joined),
+        compared=len(steps),
+        equal=int(np.count_nonzero(difference == 0)),
+        first_step=int(steps[0]),
+        first_abs_error=float(absolute[0]),
+        first_rel_error=float(relative[0]),
+        max_abs_error=float(absolute.max()),
+        max_abs_step=int(steps[np.argmax(absolute)]),
+        mean_abs_error=float(absolute.mean()),
+        max_rel_error=float(relative.max()),
+        max_rel_step=int(steps[np.argmax(relative)]),
+        mean_rel_error=float(relative.mean()),
+        window=window,
+        smooth_rel_error=float(apart.max()),
+        smooth_rel_step=int(steps[window - 1 :][np.argmax(apart)]),
+        parted_step=_find_parting(steps[window - 1 :], apart),
+        mean_difference=mean,
+        mean_uncertainty=uncertainty,
+        above=above / len(steps),
+        below=below / len(steps),
+        sign_test=sign_probability(above, below),
+        spikes=_find_spikes(joined),
+    )
+
+
+def divide(values: Values, by: Values) -> Values:
+    """Return quotients: 0 by 0 is 0, and anything else by 0 is infinite."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(values == 0, 0.0, values / by)
+
+
+def choose_window(count: int) -> int:
+    """Return how many steps the running mean takes: a twentieth of the curve, 100 at most.
+
+    >>> [choose_window(count) for count in (5, 100, 1000, 100_000)]
+    [1, 5, 50, 100]
+    """
+    return max(1, min(100, count // 20))
+
+
+def smooth_curve(values: Values, window: int) -> Values:
+    """Return the running mean over ``window`` steps; the first result is of the first ``window`` of them."""
+    if window <= 1:
+        return values
+    # A running sum would carry the rounding of a spike, or of a large start, through the whole curve.
+    mean: Values = np.lib.stride_tricks.sliding_window_view(values, window).mean(axis=1)
+    return mean
+
+
+def estimate_mean(values: Values) -> tuple[float, float]:
+    """Return the mean and its standard error by batch means; the error is infinite for fewer than 40 numbers.
+
+    Neighbouring steps depend on each other, so that the plain standard error would be too small. Means over 20 parts of the
+    curve hardly do (Law and Kelton, Simulation Modeling and Analysis, batch means).
+    """
+    if len(values) < 2 * _BATCHES:
+        return float(values.mean()), math.inf
+    size = len(values) // _BATCHES
+    means = values[len(values) - size * _BATCHES :].reshape(_BATCHES, size).mean(axis=1)
+    return float(values.mean()), float(means.std(ddof=1) / math.sqrt(_BATCHES))
+
+
+def sign_probability(above: int, below: int) -> float:
+    """Return the two-sided sign test: the probability of at least so uneven a split of fair coins.
+
+    >>> round(sign_probability(9, 1), 6), sign_probability(5, 5), sign_probability(0, 0)
+    (0.021484, 1.0, 1.0)
+    """
+    count, fewer = above + below, min(above, below)
+    if above == below:
+        return 1.0
+    if count > 1000:  # the exact sum and the normal distribution agree to three digits here
+        return math.erfc((abs(above - below) - 1) / math.sqrt(2 * count))
+    ways = sum(math.comb(count, number) for number in range(fewer + 1))
+    return min(1.0, float(2 * ways / 2**count))
+
+
+def _count_nonfinite(joined: Joined) -> Deviations:
+    """Return the numbers of steps that are not finite, and nothing else yet."""
+    left, right = ~np.isfinite(joined.reference), ~np.isfinite(joined.target)
+    either = left | right
+    if not either.any():
+        return Deviations()
+    first = int(np.argmax(either))
+    side = "both" if left[first] and right[first] else "reference" if left[first] else "target"
+    return Deviations(
+        nonfinite_reference=int(np.count_nonzero(left)),
+        nonfinite_target=int(np.count_nonzero(right)),
+        nonfinite_one_side=int(np.count_nonzero(left ^ right)),
+        first_nonfinite=int(joined.steps[first]),
+        first_nonfinite_side=side,
+    )
+
+
+def _find_parting(steps: Steps, apart: Values) -> int:
+    """Return the first step of the last stretch that is apart until the end; -1 if the end is not apart."""
+    near = np.flatnonzero(apart <= PARTED)
+    if not len(near):
+        return int(steps[0])
+    return -1 if near[-1] == len(steps) - 1 else int(steps[near[-1] + 1])
+
+
+def _find_spikes(joined: Joined) -> tuple[Spike, ...]:
+    """Return jumps that one side has and the other has not, not even half as high."""
+    sides = {"reference": joined.reference, "target": joined.target}
+    if len(joined) <= 2 * _AROUND:
+        return ()
+    around = {side: _look_around(values) for side, values in sides.items()}
+    spikes = []
+    for side, other in (("reference", "target"), ("target", "reference")):
+        distance, usual, median = around[side]
+        jumps = (distance > _SPIKE * usual) & (distance > _LEAST_SPIKE * np.abs(median)) & (around[other][0] < distance / 2)
+        spikes += [
+            Spike(int(joined.steps[place]), side, float(sides[side][place]), float(median[place]))
+            for place in np.flatnonzero(jumps)
+        ]
+    return tuple(sorted(spikes, key=lambda spike: spike.step)[:_MOST_SPIKES])
+
+
+def _look_around(values: Values) -> tuple[Values, Values, Values]:
+    """Return each number's distance from the median around it, what is usual there, and that median."""
+    import pandas as pd  # noqa: PLC0415  half a second, which a short curve need not wait for
+
+    width = 2 * _AROUND + 1
+    series = pd.Series(np.where(np.isfinite(values), values, np.nan))
+    median = series.rolling(width, center=True, min_periods=_AROUND).median()
+    distance = (series - median).abs()
+    usual = distance.rolling(width, center=True, min_periods=_AROUND).median() * 1.4826  # a standard deviation, if normal
+    return distance.to_numpy(), usual.to_numpy(), median.to_numpy()
+
+
+def find_scale_drops(steps: Steps, values: Values) -> tuple[int, ...]:
+    """Return the steps at which a loss scale is lower than before: an optimizer step was skipped because of an overflow.
+
+    >>> find_scale_drops(np.arange(4), np.array([65536.0, 65536.0, 32768.0, 65536.0]))
+    (2,)
+    """
+    places = np.flatnonzero(np.diff(values) < 0) + 1
+    return tuple(int(steps[place]) for place in places)

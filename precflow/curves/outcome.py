@@ -1,0 +1,197 @@
+"""Everything that is said about one curve of a run, as one typed value: stages write it, reports show it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from precflow.config.standard_sections import LossLimits
+from precflow.curves.deviations import Deviations, find_scale_drops, measure
+from precflow.curves.growth import Growth, explain_growth
+from precflow.curves.joining import Joined, join
+from precflow.curves.limits import Held, check_whole, hold_to_limits, hold_to_standard
+from precflow.curves.series import Series, Steps, Values
+
+MOST_POINTS = 600  # of a curve in a report; a screen has no more columns
+_BETTER = 0.1  # of the mean difference is left if the steps of one side are counted from another number
+_SCALE = "scale"
+
+
+class HeldStandard(NamedTuple):
+    """A standard that a curve is held to: its name with its date, and its limits."""
+
+    name: str
+    limits: LossLimits
+
+
+@dataclass(frozen=True)
+class Point:
+    """A step of a picture: both numbers, and their absolute difference."""
+
+    step: int
+    reference: float
+    target: float
+    difference: float
+
+
+@dataclass(frozen=True)
+class CurveOutcome:
+    """What is said about one curve.
+
+    Attributes:
+        name: Name of the curve, such as ``loss``.
+        verdict: ``aligned``, ``misaligned`` or ``inconclusive``.
+        failed: What exceeds its limit.
+        missing: What is missing for a verdict.
+        notes: What else a reader should know.
+        standard: Name of the standard, ``""`` for none.
+        limits: Plain limits by name.
+        sources: Side -> where the curve was read from.
+        logged: Side -> number of steps that it has.
+        found: How far the curves are apart.
+        growth: How the difference grows.
+        last_step: The last step that both have; -1 without any.
+        shift: What to add to the target's steps so that the curves agree far better; 0 if nothing does.
+        scale_drops: Side -> steps at which a loss scale was lowered; of a curve with ``scale`` in its name alone.
+        fluctuation: The largest difference of a further run of the reference from the reference; 0 without one.
+        repeats: Number of further runs of the reference.
+        points: The picture; every step, or the least and the largest numbers of each stretch of steps.
+    """
+
+    name: str
+    verdict: str
+    failed: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    standard: str = ""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    logged: Mapping[str, int] = field(default_factory=dict)
+    found: Deviations = field(default_factory=Deviations)
+    growth: Growth = field(default_factory=Growth)
+    last_step: int = -1
+    shift: int = 0
+    scale_drops: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    fluctuation: float = 0.0
+    repeats: int = 0
+    points: tuple[Point, ...] = ()
+
+
+def examine(  # noqa: PLR0913  each is a fact of its own, and all but three go by name
+    name: str,
+    reference: Series,
+    target: Series,
+    *,
+    steps: int = 0,
+    limits: Mapping[str, float],
+    standard: HeldStandard | None = None,
+    repeats: Sequence[Series] = (),
+) -> CurveOutcome:
+    """Compare two curves and hold them to limits.
+
+    Args:
+        name: Name of the curve.
+        reference: The reference's.
+        target: The target's.
+        steps: How many steps are compared, from the first that both have; fewer are inconclusive. 0 is all.
+        limits: Plain limits by name.
+        standard: What it is held to besides.
+        repeats: The same curve of further runs of the reference.
+    """
+    joined = _keep_first(join(reference, target), steps)
+    found = measure(joined)
+    others = [measure(join(reference, repeat)) for repeat in repeats]
+    held = check_whole(name, joined, found, steps=steps) + hold_to_limits(name, limits, found)
+    if standard is not None:
+        by_standard = hold_to_standard(name, standard.limits, found, others)
+        held += Held(*(tuple(f"{standard.name}: {text}" for text in texts) for texts in vars(by_standard).values()))
+    shift = find_shift(reference, target)
+    notes = [*joined.notes, *held.notes]
+    if shift:
+        notes.append(
+            f"the curves agree far better with {shift:+d} added to the target's steps: do both count from the same number?"
+        )
+    finite = np.isfinite(joined.reference) & np.isfinite(joined.target)
+    scales = {"reference": reference, "target": target} if _SCALE in name else {}
+    return CurveOutcome(
+        name=name,
+        verdict="misaligned" if held.failed else "inconclusive" if held.missing else "aligned",
+        failed=held.failed,
+        missing=held.missing,
+        notes=tuple(notes),
+        standard=standard.name if standard else "",
+        limits=dict(limits),
+        sources={"reference": reference.source, "target": target.source},
+        logged={"reference": len(reference), "target": len(target)},
+        found=found,
+        growth=explain_growth(joined.steps[finite], (joined.target - joined.reference)[finite]),
+        last_step=int(joined.steps[-1]) if len(joined) else -1,
+        shift=shift,
+        scale_drops={side: find_scale_drops(series.steps, series.values) for side, series in scales.items()},
+        fluctuation=max((one.max_abs_error for one in others), default=0.0),
+        repeats=len(others),
+        points=choose_points(joined),
+    )
+
+
+def lacking(name: str, why: str) -> CurveOutcome:
+    """Return the outcome of a curve that a side does not have."""
+    return CurveOutcome(name=name, verdict="inconclusive", missing=(why,))
+
+
+def find_shift(reference: Series, target: Series) -> int:
+    """Return -1 or 1 if the curves agree far better with that added to the target's steps, else 0.
+
+    One loop counts from 0 and another from 1. A steep curve then looks wrong everywhere.
+    """
+    here = measure(join(reference, target))
+    if here.compared < 3 or not here.mean_abs_error:
+        return 0
+    for shift in (-1, 1):
+        there = measure(join(reference, Series(target.steps + shift, target.values)))
+        if there.compared >= here.compared - 1 and there.mean_abs_error < _BETTER * here.mean_abs_error:
+            return shift
+    return 0
+
+
+def choose_points(joined: Joined, most: int = MOST_POINTS) -> tuple[Point, ...]:
+    """Return a picture of at most ``most`` points that loses no spike.
+
+    Of each stretch of steps it has the step with the largest difference or with a number that is not finite, and where the
+    stretch is long, its first step too.
+    """
+    count = len(joined)
+    difference = np.abs(joined.target - joined.reference)
+    if count <= most:
+        places = np.arange(count)
+        return _make_points(joined.steps, joined, places, difference)
+    edges = np.linspace(0, count, most // 3 + 1).astype(int)
+    ranked = np.where(np.isfinite(difference), difference, np.inf)
+    high = np.maximum(joined.reference, joined.target)
+    high = np.where(np.isfinite(high), high, -np.inf)
+    chosen = {0, count - 1}
+    for start, end in itertools.pairwise(edges.tolist()):
+        chosen |= {start, start + int(np.argmax(ranked[start:end])), start + int(np.argmax(high[start:end]))}
+    return _make_points(joined.steps, joined, np.array(sorted(chosen)), difference)
+
+
+def _make_points(steps: Steps, joined: Joined, places: Steps, difference: Values) -> tuple[Point, ...]:
+    return tuple(
+        Point(int(steps[place]), float(joined.reference[place]), float(joined.target[place]), float(difference[place]))
+        for place in places
+    )
+
+
+def _keep_first(joined: Joined, steps: int) -> Joined:
+    """Return the first steps alone; what lacks behind them does not matter then."""
+    if not steps or len(joined) < steps:
+        return joined
+    last = joined.steps[steps - 1]
+    gaps = {side: inside for side, found in joined.gaps.items() if len(inside := found[found <= last])}
+    return Joined(
+        joined.steps[:steps], joined.reference[:steps], joined.target[:steps], stopped=None, gaps=gaps, notes=joined.notes
+    )

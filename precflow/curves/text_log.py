@@ -1,0 +1,188 @@
+"""Curves in lines of text, found by a regular expression with the groups ``step`` and ``value``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import yaml
+
+from precflow import resources
+from precflow.curves.series import Series, Values, make_series
+from precflow.curves.wanted import Wanted
+from precflow.errors import CurveError
+
+PATTERNS = "curve"  # folder of the shipped patterns
+_BLOCK = 1 << 23  # bytes of a log that are held at once
+_TRIED = 1 << 22  # bytes by which the shipped patterns are told from each other
+_FALLBACK = "plain"  # it would match some lines of all others
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_AROUND = " \t,;|()[]{}'\""  # marks that `\S+` takes along with a number
+
+
+class Pattern(NamedTuple):
+    """A pattern that is ready: its expression, its name if it is a shipped one, and whether steps are counted."""
+
+    expression: re.Pattern[str]
+    name: str
+    counted: bool
+
+
+def list_patterns() -> tuple[str, ...]:
+    """Return the names of the shipped patterns."""
+    return tuple(sorted(file.stem for file in (resources.directory("conf") / PATTERNS).glob("*.yaml")))
+
+
+def compile_pattern(wanted: Wanted) -> Pattern:
+    """Return the pattern that a recipe gives, or names.
+
+    Raises:
+        CurveError: It is no regular expression, or lacks a group.
+    """
+    if wanted.pattern in list_patterns():
+        return _compile_shipped(wanted.pattern, wanted.name, wanted.column)
+    try:
+        expression = re.compile(wanted.pattern, re.MULTILINE)
+    except re.error as error:
+        raise CurveError(
+            f"curves.{wanted.name}.pattern is no regular expression: {error.msg}"
+            + (f" at letter {error.pos + 1}" if error.pos is not None else ""),
+            next_step=f"correct it, or name a shipped one: {', '.join(list_patterns())}",
+        ) from error
+    missing = [name for name in ("step", "value") if name not in expression.groupindex]
+    if missing:
+        raise CurveError(
+            f"curves.{wanted.name}.pattern has no group {' and no group '.join(missing)}",
+            next_step=r"write it like  'step (?P<step>\d+).* loss (?P<value>\S+)'",
+        )
+    return Pattern(expression, "", counted=False)
+
+
+def read_text(path: Path, wanted: Wanted, place: str) -> Series:
+    """Return a curve of a log of text. Without a pattern the shipped ones are tried.
+
+    Raises:
+        CurveError: The pattern is not usable, or no line matches.
+    """
+    pattern = compile_pattern(wanted) if wanted.pattern else _recognize(path, wanted, place)
+    groups = pattern.expression.groupindex
+    value_group, step_group = groups["value"] - 1, groups.get("step", 0) - 1
+    steps: list[str] = []
+    values: list[str] = []
+    for block in _read_blocks(path):
+        matches = pattern.expression.findall(block)
+        if matches and isinstance(matches[0], str):  # of an expression with one group
+            values += matches
+            continue
+        values += [match[value_group] for match in matches]
+        if not pattern.counted:
+            steps += [match[step_group] for match in matches]
+    if not values:
+        raise _nothing_found(path, wanted, place)
+    numbers, bad = _parse(values)
+    notes = [f"read by the pattern {pattern.name}"] if pattern.name and not wanted.pattern else []
+    if bad.all():
+        raise CurveError(
+            f"{place}: curves.{wanted.name}.pattern finds {values[0][:40]!r} where a number is expected",
+            next_step="let the group `value` hold the number alone",
+        )
+    if bad.any():
+        first = values[int(np.argmax(bad))]
+        notes.append(f"{np.count_nonzero(bad)} matches are no numbers and left out, the first is {first[:40]!r}")
+    if pattern.counted:
+        notes.append("its lines name no steps: they are counted from 1")
+        numbered: Values = np.arange(1, len(values) + 1, dtype=np.float64)
+    else:
+        numbered, wrong = _parse(steps)
+        if wrong.any():
+            raise CurveError(
+                f"{place}: curves.{wanted.name}.pattern finds {steps[int(np.argmax(wrong))][:40]!r} where a step is expected",
+                next_step=r"let the group `step` be (?P<step>\d+)",
+            )
+    try:
+        return make_series(numbered[~bad], numbers[~bad], source=place, notes=notes)
+    except ValueError as error:
+        raise CurveError(f"{place}: {error}", next_step=r"let the group `step` be (?P<step>\d+)") from error
+
+
+def _recognize(path: Path, wanted: Wanted, place: str) -> Pattern:
+    """Return the shipped pattern that matches most of the first lines.
+
+    Raises:
+        CurveError: None of them matches.
+    """
+    with path.open("rb") as file:
+        head = _clean(file.read(_TRIED))
+    counts: dict[str, int] = {}
+    for name in list_patterns():
+        pattern = _compile_shipped(name, wanted.name, wanted.column)
+        counts[name] = len(pattern.expression.findall(head)) if name != _FALLBACK else 0
+    best = max(counts, key=lambda name: counts[name])
+    name = best if counts[best] else _FALLBACK
+    pattern = _compile_shipped(name, wanted.name, wanted.column)
+    if not pattern.expression.search(head):
+        raise _nothing_found(path, wanted, place)
+    return pattern
+
+
+@lru_cache(maxsize=64)
+def _compile_shipped(name: str, curve: str, column: str) -> Pattern:
+    """Return a shipped pattern for a curve: its own one, or that of any name with the name filled in."""
+    data = yaml.safe_load((resources.directory("conf") / PATTERNS / f"{name}.yaml").read_text(encoding="utf-8"))
+    own = data.get("curves", {}).get(curve) if not column else None
+    # A name is written with a space, a hyphen, an underscore or nothing between its words.
+    spelt = "[ _-]?".join(map(re.escape, re.split(r"[ _-]", column or curve)))
+    source = own or str(data["any"]).replace("NAME", spelt)
+    return Pattern(re.compile(source.replace("NUMBER", data["number"]), re.MULTILINE), name, bool(data.get("counted", False)))
+
+
+def _read_blocks(path: Path) -> Iterator[str]:
+    """Yield a log in parts that end with a line."""
+    rest = b""
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            whole, newline, rest_of_line = (rest + block).rpartition(b"\n")
+            if newline:
+                yield _clean(whole + newline)
+            rest = rest_of_line
+    if rest:
+        yield _clean(rest)
+
+
+def _clean(block: bytes) -> str:
+    """Return text without colours; a progress bar that overwrites its line becomes several lines."""
+    text = block.decode("utf-8", "replace")
+    text = _COLOUR.sub("", text) if "\x1b" in text else text
+    return text.replace("\r", "\n") if "\r" in text else text
+
+
+def _parse(texts: list[str]) -> tuple[Values, npt.NDArray[np.bool_]]:
+    """Return texts as numbers, and which of them are none."""
+    try:
+        return np.array(list(map(float, texts)), dtype=np.float64), np.zeros(len(texts), dtype=bool)
+    except ValueError:
+        numbers = np.full(len(texts), np.nan)
+        bad = np.zeros(len(texts), dtype=bool)
+        for place, text in enumerate(texts):
+            try:
+                numbers[place] = float(text.strip(_AROUND))
+            except ValueError:  # noqa: PERF203  only logs with such entries come here
+                bad[place] = True
+        return numbers, bad
+
+
+def _nothing_found(path: Path, wanted: Wanted, place: str) -> CurveError:
+    with path.open("rb") as file:
+        lines = [line.strip() for line in _clean(file.read(4096)).splitlines() if line.strip()]
+    if not lines:
+        return CurveError(f"{place} is empty", next_step="give the log of a run that has made a step")
+    what = f"the pattern {wanted.pattern}" if wanted.pattern else f"one of the patterns {', '.join(list_patterns())}"
+    return CurveError(
+        f"{place}: no line has {wanted.name} by {what}; its first line is {lines[0][:80]!r}",
+        next_step=f"say how its lines look: curves.{wanted.name}.pattern='step (?P<step>\\d+).* loss (?P<value>\\S+)'",
+    )
