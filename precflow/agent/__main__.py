@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Optional, Sequence
 
 from precflow import __version__
-from precflow.agent import request, worker
+from precflow.agent import ranks, request, worker
 from precflow.agent.contract import LOG_FILE
 from precflow.agent.events import Events, claim_stdout
 from precflow.agent.failures import AgentError
@@ -59,10 +59,32 @@ def _serve(path: str, events: Events, started_by: Optional[int] = None) -> int:
         checked = request.read(path)
         if checked.parent is not None:
             die_with(started_by or checked.parent)
+        if ranks.are_started():
+            ranks.check_launched(checked)
+            return _run_rank(checked, events.of_rank(int(os.environ["RANK"])))
+        if checked.ranks > 1 and checked.action in ranks.TOGETHER:
+            worker.import_torch(events)  # before the fork, so that it is imported once and not by each rank
+            myself = os.getpid()
+
+            def run(rank: int) -> int:
+                die_with(myself)
+                return _run_rank(checked, events.of_rank(rank))
+
+            return ranks.start(checked, events, run, _redirect_output)
         worker.run(checked, events)
         if started_by is not None and checked.action in _WITHOUT_USER_CODE:
             _flush()
             os._exit(0)  # tearing torch down properly takes half a second, and nobody's exit handlers are waiting
+    except AgentError as error:
+        return _report_failure(error, events)
+    return 0
+
+
+def _run_rank(checked: request.Request, events: Events) -> int:
+    """Run a request as one of several ranks and return the exit code."""
+    try:
+        if checked.action in ranks.TOGETHER or not int(os.environ["RANK"]):
+            worker.run(checked, events)
     except AgentError as error:
         return _report_failure(error, events)
     return 0

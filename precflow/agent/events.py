@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from contextlib import contextmanager
-from typing import Dict, Iterator, TextIO
+from typing import Dict, Iterator, Optional, TextIO
 
 from precflow.agent import redaction
 from precflow.agent.failures import AgentError
@@ -18,22 +18,44 @@ class Events:
 
     Args:
         stream: Where the lines go.
+        rank: Rank of this process if it is one of several, else ``None``. Only rank 0 reports progress.
 
     Attributes:
         seconds: Time that each part took, by name.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, rank: Optional[int] = None) -> None:
         self.seconds: Dict[str, float] = {}
         self._stream = stream
+        self._rank = rank
+
+    def of_rank(self, rank: int) -> Events:
+        """Return what sends the events of one of several ranks to the same place."""
+        return Events(self._stream, rank)
 
     def report_progress(self, step: str, text: str) -> None:
         """Report what is being done now."""
-        self._send({"event": "progress", "step": step, "text": redaction.redact_text(text)})
+        if not self._rank:
+            self._send({"event": "progress", "step": step, "text": redaction.redact_text(text)})
 
     def report_failure(self, error: AgentError) -> None:
         """Report why the agent stops."""
         self._send({"event": "error", "kind": error.kind, "message": error.message, "next_step": error.next_step})
+
+    def report_collective(self, operator: str, group: str, number: int, place: str) -> None:
+        """Report that this rank begins a collective: of ranks that wait for each other, the judge can tell which is late.
+
+        Args:
+            operator: Its name.
+            group: The ranks that take part, such as ``0,1``.
+            number: How many collectives of this group came before.
+            place: Step and module that it belongs to.
+        """
+        self._send({"event": "collective", "operator": operator, "group": group, "number": str(number), "place": place})
+
+    def report_end(self, rank: int, code: int) -> None:
+        """Report that a rank, which this process has started, has failed: with this exit code, or by the signal ``-code``."""
+        self._send({"event": "ended", "rank": str(rank), "code": str(code)})
 
     def report_done(self, code: int) -> None:
         """Report that a request is done and that this process waits for the next one."""
@@ -50,6 +72,8 @@ class Events:
             self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - started, 3)
 
     def _send(self, event: Dict[str, str]) -> None:
+        if self._rank is not None and "rank" not in event:
+            event = {**event, "rank": str(self._rank)}
         self._stream.write(json.dumps(event, ensure_ascii=True) + "\n")
         self._stream.flush()
 

@@ -122,7 +122,10 @@ class Arm(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One checked request; ``arms`` and ``rounds`` (timed runs of each arm) are for action ``whatif``."""
+    """One checked request; ``arms`` and ``rounds`` (timed runs of each arm) are for action ``whatif``.
+
+    ``ranks`` is the number of processes that run the workload together.
+    """
 
     action: str
     side: str
@@ -142,6 +145,7 @@ class Request(NamedTuple):
     resume: bool
     arms: Tuple[Arm, ...] = ()
     rounds: int = 0
+    ranks: int = 1
 
 
 def read(path: str) -> Request:
@@ -216,6 +220,7 @@ def parse(plain: Mapping[str, Any]) -> Request:
         resume=reader.flag("resume", default=False),
         arms=tuple(_parse_arm(each) for each in reader.sections("arms")),
         rounds=reader.value("rounds", 0, int),
+        ranks=reader.positive("ranks", 1),
     )
     if reader.problems:
         raise AgentError("bad_request", "the request is not usable: " + "; ".join(reader.problems))
@@ -321,6 +326,11 @@ class _Reader:
         """Return the value of a key; with ``None`` as default, the key is required."""
         given = self.plain.get(key, default)
         return given if _fits(given, kind) else self.note_problem(key, given, kind.__name__, kind())
+
+    def positive(self, key: str, default: int) -> int:
+        """Return a whole number of at least 1."""
+        given = self.value(key, default, int)
+        return given if given >= 1 else int(self.note_problem(key, given, "a number of at least 1", default))
 
     def flag(self, key: str, *, default: bool) -> bool:
         """Return a boolean."""

@@ -33,6 +33,7 @@ from precflow.metrics import LIMITED, find_metric
 _MOST_FILLS = 32
 _MOST_PAIRING_RULES, _MOST_PARTS, _MOST_STARS, _LONGEST_PATTERN = 200, 64, 8, 300
 _MOST_GROUPS, _MOST_AXES = 1 << 20, 16
+_MOST_RANKS = 1 << 16
 _CLOSEST = 0.05  # two mask constants differ by more than this share: rounded to 16 bits they must not become one
 
 # A phase is recorded by some levels only: gradients of weights, for instance, belong to modules and to no single call.
@@ -253,11 +254,7 @@ def _check_executor(config: RunConfig) -> PathProblems:
 def _check_capture(config: RunConfig) -> PathProblems:
     capture = config.capture
     yield from _check_capture_rules(capture)
-    ranks: list[tuple[DottedPath, tuple[int, ...]]] = [(("capture", "rank"), capture.rank)]
-    ranks += [(("capture", "rules", str(number), "rank"), rule.rank) for number, rule in enumerate(capture.rules)]
-    for path, wanted in ranks:
-        if beyond := [rank for rank in wanted if rank > 0]:
-            yield path, f"names rank {beyond[0]}; a side is one process, rank 0"
+    yield from _check_ranks(config)
     # Nothing of a phase that none of the chosen levels records would be compared, and nobody would notice.
     for phase, levels in _LEVELS_OF_PHASE.items():
         if phase in capture.phase and capture.level and not set(levels) & set(capture.level):
@@ -272,6 +269,19 @@ def _check_capture(config: RunConfig) -> PathProblems:
         yield ("capture", "detail"), f"escalating runs both sides a second time, and {given}.dump is given: use capture=tensors"
     if capture.detail == ESCALATING and capture.keep_last:
         yield ("capture", "keep_last"), "and escalating exclude each other: the second pass looks into steps of the first"
+
+
+def _check_ranks(config: RunConfig) -> PathProblems:
+    for name, side in (("reference", config.reference), ("target", config.target)):
+        if not 1 <= side.ranks <= _MOST_RANKS:
+            yield (name, "ranks"), f"is {side.ranks}; expected a number of processes from 1 to {_MOST_RANKS}"
+    most = max(config.reference.ranks, config.target.ranks)
+    named: list[tuple[DottedPath, tuple[int, ...]]] = [(("capture", "rank"), config.capture.rank)]
+    named += [(("capture", "rules", str(number), "rank"), rule.rank) for number, rule in enumerate(config.capture.rules)]
+    for path, wanted in named:
+        if beyond := [rank for rank in wanted if rank >= most]:
+            sides = "a side is one process, rank 0" if most == 1 else f"a side has ranks 0 to {most - 1}"
+            yield path, f"names rank {beyond[0]}; {sides}"
 
 
 def _check_whatif(config: RunConfig) -> PathProblems:

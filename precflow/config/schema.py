@@ -149,6 +149,12 @@ class Side:
         "(docs/recipe-safety.md).",
         '{HCCL_DETERMINISTIC: "true"}',
     )
+    ranks: int = key(
+        1,
+        "Processes that run the side together, each with its own rank. A launcher may start them (`[torchrun, ...]`); without "
+        "one they are started here, with the variables that torchrun sets (docs/ranks.md).",
+        "2",
+    )
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ SHIPPED = contract.SHIPPED.rstrip(".")
 TARGET = "_target_"
 
 _LIMITS = f"{' '.join(LIMITED)} metrics.*"
-_SIDE = "device dtype variables.*"
+_SIDE = "device dtype variables.* ranks"
 RECIPES_MAY_SET: Mapping[str, str] = {  # section -> keys; `.*` is everything below a key. A recipe may set no other key
     "about": "title owner needs",
     "environment": "same",

@@ -36,6 +36,7 @@ def describe_side(config: RunConfig, side: str, *, region: CaptureRules | None =
         "side": side,
         "device": list(settings.device),
         "dtype": settings.dtype,
+        "ranks": settings.ranks,
         "emulate": dict(emulate),
         "workload": _part(config.workload, _OF_WORKLOAD),
         "determinism": {

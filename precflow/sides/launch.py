@@ -24,6 +24,7 @@ from precflow.agent.contract import (
     HEADER_FILE,
     LOG_FILE,
     NOISE_FILE,
+    RANK_LOG_FILE,
     REHEARSAL_FILE,
     REPLAYED_FILE,
     UNARY_FILE,
@@ -33,6 +34,7 @@ from precflow.config.schema import Side
 from precflow.errors import SideError, StoreError
 from precflow.sides import pack
 from precflow.sides.interpreter import find_interpreter
+from precflow.sides.ranks import RANK_VARIABLES, Ranks
 
 REQUEST_FILE = "request.json"
 _COMMAND = "{command}"  # placeholder in a launcher for the agent's command
@@ -68,6 +70,7 @@ class _Outcome:
 
     error: Mapping[str, str] = field(default_factory=dict)
     timed_out: bool = False
+    ranks: Ranks = field(default_factory=Ranks)
     code: int | None = None  # exit code of a request that is done while the process waits for the next one
 
 
@@ -165,7 +168,8 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
     # The request is written to disk, so its secrets travel in an environment variable instead.
     workload, secrets = redaction.take_out(request.get("workload"), "workload")
     path = _write_request({**request, "workload": workload} if "workload" in request else request, side, folder)
-    environment = {**os.environ, **imply_variables(request), **{key: str(value) for key, value in variables.items()}}
+    ours = {key: value for key, value in os.environ.items() if key not in RANK_VARIABLES}  # we may be a rank of something else
+    environment = {**ours, **imply_variables(request), **{key: str(value) for key, value in variables.items()}}
     environment |= {redaction.VARIABLE: json.dumps(secrets)} if secrets else {}
     stays = agents is not None
     try:
@@ -173,10 +177,17 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
             deadline = time.monotonic() + timeout if timeout else float("inf")
             outcome = _follow(agent, deadline, on_progress or (lambda _: None), log)
     finally:
-        _redact_log(folder / LOG_FILE)
+        for written in sorted(folder.glob(LOG_FILE.replace(".", "*."))):
+            _redact_log(written)
+    late = outcome.ranks.find_culprit(timed_out=outcome.timed_out)
+    lines = read_last_lines(folder, log_of(late))
     if outcome.timed_out:
         message = f"the {name} side did not finish within {timeout:g} s and was stopped"
-        raise SideError(message, log=read_last_lines(folder), next_step="allow it more time: capture.timeout=2h")
+        message += outcome.ranks.describe_waiting(late)
+        raise SideError(message, log=lines, next_step="allow it more time: capture.timeout=2h")
+    if late is not None:
+        message, next_step = outcome.ranks.describe_failure(late, int(request.get("ranks", 1)))
+        raise SideError(f"{name}: {message}", log=[] if late in outcome.ranks.errors else lines, next_step=next_step)
     _check_end(agent.process.returncode if outcome.code is None else outcome.code, outcome, name, folder)
     if not (folder / _RESULT_FILES[str(request["action"])]).is_file():
         raise SideError(
@@ -223,13 +234,18 @@ def insert_into_launcher(launcher: Sequence[str], command: Sequence[str]) -> lis
     return [*launcher[:place], *command, *launcher[place + 1 :]]
 
 
-def read_last_lines(folder: Path, count: int = LOG_LINES) -> list[str]:
+def log_of(rank: int | None) -> str:
+    """Return the name of the file with what a rank of a side has printed."""
+    return RANK_LOG_FILE % rank if rank else LOG_FILE
+
+
+def read_last_lines(folder: Path, name: str = LOG_FILE, count: int = LOG_LINES) -> list[str]:
     """Return the last lines of the agent's log, or the innermost frames after a crash or a hang; ``[]`` if there is no log.
 
     A Python stack dump has the innermost frame first, so its end would show only how the program was started.
     """
     try:
-        text = (folder / LOG_FILE).read_text(encoding="utf-8", errors="replace")
+        text = (folder / name).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
     lines = [line for line in text.splitlines() if line.strip()]
@@ -366,11 +382,13 @@ def _handle_line(line: bytes, outcome: _Outcome, on_progress: Callable[[str], No
     except (ValueError, KeyError, TypeError):
         log.write(line)
         return
+    if "rank" in event:
+        outcome.ranks.note(event)
     if kind == "error":
         outcome.error = event
     elif kind == "done":
         outcome.code = int(event["code"])
-    else:
+    elif kind == "progress":
         on_progress(str(event.get("text", "")))
 
 

@@ -45,6 +45,7 @@ def refused(team, text, *words):
         ("accepted: [{match: a, because: b, until: 2027-W13-3}]", "accepted[0].until", "is not a day"),
         ("capture: {scope: []}", "capture.scope", "empty list"),
         ("reference: {device: []}", "reference.device", "empty list"),
+        ("target: {ranks: 0}", "target.ranks", "expected a number of processes from 1"),
         ("capture: {level: []}", "capture.level", "empty list"),
         ("report: {formats: []}", "report.formats", "empty list"),
         ("about: {needs: '>=99'}", "about.needs", "needs precflow >=99, this is 0.1.0"),
@@ -427,3 +428,11 @@ def test_pairing_rules_that_can_pair_nothing_are_refused(team, rule, key, said):
 def test_the_second_pass_knows_no_pairing_rules(team):
     text = "capture: {detail: escalating}\npairing: {rules: [{reference: [a], target: [b]}]}"
     assert "use capture=tensors" in dict(refused(team, text))["pairing.rules"]
+
+
+def test_ranks_that_a_side_has_may_be_recorded():
+    side = Side(ranks=2)
+    config = RunConfig(reference=side, target=side, capture=Capture(rank=(1, 2)))
+    assert [message for path, message in find_problems(config, {}) if path == ("capture", "rank")] == [
+        "names rank 2; a side has ranks 0 to 1"
+    ]

@@ -341,12 +341,12 @@ def test_keys_of_a_later_version_are_no_breach_of_trust(team, sites):
     lacking = {problem.key for problem in refused.value.problems if "does not have it yet" in problem.message}
     words = {problem.key for problem in refused.value.problems if "is not one of" in problem.message}
     assert lacking == set(LATER_KEYS)
-    assert {problem.key for problem in refused.value.problems} - lacking == {*words, "determinism.seed", "capture.rank"}
+    assert {problem.key for problem in refused.value.problems} - lacking == {*words, "determinism.seed"}
     assert words == {"determinism.algorithms", "tolerance.standards[0]"}
 
 
 LATER_KEYS = (
-    "workload.script workload.arguments reference.ranks reference.layout target.ranks target.migration target.arguments "
+    "workload.script workload.arguments reference.layout target.migration target.arguments "
     "determinism.shuffle determinism.data capture.slowdown curves"
 ).split()
 TEAM = """

@@ -16,7 +16,8 @@ class Toy(torch.nn.Module):
     def __init__(self, kind):
         super().__init__()
         self.linear = torch.nn.Linear(4, 4)
-        self.kind = kind
+        kind, _, rank = kind.partition("@")  # `killed@1` kills rank 1 alone
+        self.kind = kind if not rank or os.environ.get("RANK") == rank else ""
 
     def forward(self, features):
         print("a line of the user's own", flush=True)

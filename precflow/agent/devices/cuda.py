@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from precflow.agent.devices.protocol import DeviceFacts
@@ -29,6 +30,8 @@ class Cuda:
         import torch
 
         torch.cuda.init()
+        if "LOCAL_RANK" in os.environ:  # several ranks on one machine: each has a device of its own
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         return torch.device("cuda", torch.cuda.current_device())
 
     def seed(self, seed: int) -> None:

@@ -41,7 +41,7 @@ class Npu:
 
         npu = _npu()
         # Set the current device to itself: it is only started by a call that sets it or uses it.
-        npu.set_device(npu.current_device())
+        npu.set_device(int(os.environ.get("LOCAL_RANK", npu.current_device())))  # each rank has a device of its own
         return torch.device("npu", npu.current_device())
 
     def seed(self, seed: int) -> None:

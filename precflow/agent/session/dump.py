@@ -18,8 +18,9 @@ from precflow.agent.dump.finished_steps import index_outputs
 from precflow.agent.dump.writer import Writer
 from precflow.agent.failures import AgentError
 from precflow.agent.measure import value_classes
+from precflow.agent.ranks import rank_of
 from precflow.agent.selection import check_scope
-from precflow.agent.session import determinism, environment, faults, garbage
+from precflow.agent.session import determinism, environment, faults, garbage, rank_group
 from precflow.agent.session.random_numbers import RandomNumbers
 from precflow.agent.session.training import Training
 from precflow.agent.session.user_code import describe_error
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from precflow.agent.events import Events
     from precflow.agent.request import Request
 
-_RANK = 0  # this action runs in one process
 _UNDISTURBED: ContextManager[Any] = nullcontext()
 _LOG = "the traceback is in agent.log and error.json"
 
@@ -51,7 +51,7 @@ def dump(request: Request, device: Device, where: torch.device, events: Events) 
             run = RunContext(request, device, where, events, make_random_numbers(request))
             header = record(run, prepare(run), writer)
         events.report_progress("seal", "writing the header")
-        writer.seal({**header, "seconds": dict(events.seconds)})
+        rank_group.seal(request, writer, {**header, "seconds": dict(events.seconds)})
 
 
 def make_random_numbers(request: Request) -> RandomNumbers:
@@ -63,9 +63,11 @@ def make_random_numbers(request: Request) -> RandomNumbers:
 @contextmanager
 def open_writer(request: Request, where: torch.device, folder: str) -> Iterator[Writer]:
     """Open a dump in an existing folder; on an error, what was written stays readable, without a seal."""
+    rank_group.clear(request, folder)
     writer = Writer(
         folder,
-        budget_bytes=request.capture.budget,
+        budget_bytes=request.capture.budget // request.ranks,
+        rank=rank_of(request),
         resume=request.resume,
         declared=request.declared,
         # On a CPU, a writing thread would take cores from the model, and every tensor would have to be copied for it.
@@ -102,6 +104,7 @@ def record(
         levels=capture.level,
         phases=capture.phase,
         selection=selection,
+        rank=rank_of(run.request),
         fine=capture.fine,
         keep_weights=capture.weights == KEPT,
     )
@@ -152,14 +155,14 @@ def _run_steps(  # noqa: PLR0913, PLR0917  what a run is made of
     not recorded again.
     """
     contents: Dict[str, str] = {}
-    steps = run.request.capture.step
+    steps, rank = run.request.capture.step, rank_of(run.request)
     determinism.reseed(run.request.determinism, run.device)
     workload.restore()
     part = ("repeat", "running the model once more") if writer is None else ("forward", "running the model")
     with run.events.time_part(*part):
         for number in range(max(steps) + 1):
             inputs = workload.copy_inputs(element_type(run.request.dtype), run.where)
-            finished = writer is not None and writer.complete(number, _RANK)
+            finished = writer is not None and writer.complete(number, rank)
             wanted = number in steps and not finished
             with run.numbers, faults.follow_modules(run.request, workload.model), around:
                 training.begin_step()
@@ -171,10 +174,11 @@ def _run_steps(  # noqa: PLR0913, PLR0917  what a run is made of
                 else:
                     training.step(inputs)
             if writer is not None and finished:
-                contents.update(index_outputs(writer.lines(number, _RANK)))
+                contents.update(index_outputs(writer.lines(number, rank)))
             elif writer is not None and wanted:
-                writer.close_step(number, _RANK)
+                writer.close_step(number, rank)
         run.device.synchronize()
+    training.end()
     return contents
 
 
@@ -188,7 +192,7 @@ def _check_repeat(run: RunContext, workload: Workload, first: Dict[str, str]) ->
         return {"checked": False, "records": 0, "by": [], "different": []}
     capture = run.request.capture
     selection = capture.selection(repeat=True)
-    recorder = Recorder(None, levels=capture.level, phases=capture.phase, selection=selection)
+    recorder = Recorder(None, levels=capture.level, phases=capture.phase, selection=selection, rank=rank_of(run.request))
     second = _run_steps(run, workload, Training(run.request, workload.model, run.where), recorder)
     identities = {**first, **second}
     different = [identity for identity in identities if first.get(identity) != second.get(identity)]

@@ -24,6 +24,8 @@ from precflow.agent.dump.step_files import write_json
 from precflow.agent.dump.write_errors import write_error
 from precflow.agent.failures import AgentError
 from precflow.agent.measure import value_classes
+from precflow.agent.ranks import rank_of
+from precflow.agent.session import rank_group
 from precflow.agent.session.disturbance import Chunks, Directions, Jitter
 from precflow.agent.session.dump import check_capture, explain_user_errors, make_random_numbers, open_writer, record
 from precflow.agent.session.workload_model import RunContext, Workload, prepare
@@ -63,6 +65,8 @@ def noise(request: Request, device: Device, where: torch.device, events: Events)
         problem = error.message
         for name in NOISES:
             shutil.rmtree(os.path.join(request.output, name), ignore_errors=True)
+    if rank_of(request):  # the first rank writes it for all
+        return
     try:
         facts = {"problem": problem, "noises": list(NOISES), "seconds": dict(events.seconds)}
         write_json(os.path.join(request.output, NOISE_FILE), facts)
@@ -84,7 +88,7 @@ def _record_disturbed(name: str, run: RunContext, workload: Workload) -> None:
     with open_writer(run.request, run.where, folder) as writer:
         run.events.report_progress("noise", "with other %s" % name)
         header = record(run, workload, writer, lambda recorder: _disturb(name, recorder))
-        writer.seal({**header, "seconds": dict(run.events.seconds)})
+        rank_group.seal(run.request, writer, {**header, "seconds": dict(run.events.seconds)})
 
 
 def _disturb(name: str, recorder: Recorder) -> ContextManager[Any]:

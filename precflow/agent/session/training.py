@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import math
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from torch._C import DisableTorchFunction
 
 from precflow.agent.contract import BACKWARD, PHASES
 from precflow.agent.failures import AgentError
+from precflow.agent.session import rank_group
 from precflow.agent.session.workload_model import element_type, place_model
 from precflow.agent.workloads import resolve
 
@@ -65,6 +67,8 @@ class Training:
         self._loss = _build_loss(request, where) if self._is_training else None
         self._forward_names = read_argument_names(model.forward)
         self._loss_names = None if self._loss is None else read_argument_names(self._loss, skipped=1)
+        # What the steps call: the ranks of a side train the model together.
+        self._called = rank_group.wrap(request, model) if self._is_training else model
         self.optimizer = _build_optimizer(request, model) if self._is_training else None
 
     def begin_step(self) -> None:
@@ -85,7 +89,7 @@ class Training:
         """
         if not self._is_training:
             with torch.no_grad():
-                self._model(**inputs)
+                self._called(**inputs)
             return
         with torch.enable_grad():
             loss = self._forward(inputs)
@@ -95,6 +99,12 @@ class Training:
         with DisableTorchFunction():  # reading the loss must not be recorded as operators of the model
             number = loss.detach()
             self.losses.append(math.nan if number.is_meta else float(number))  # a rehearsal computes no values
+
+    def end(self) -> None:
+        """Let go of what the ranks trained together: its hooks at the gradients would act in the next run too."""
+        if self._called is not self._model:
+            self._called = self._model
+            gc.collect()  # it refers to itself
 
     def _forward(self, inputs: Dict[str, Any]) -> torch.Tensor:
         loss_names = self._loss_names or ArgumentNames((), (), any_name=False)
@@ -113,7 +123,7 @@ class Training:
         if unused:
             message = "workload.inputs: neither the model's forward nor the loss takes %s" % ", ".join(unused)
             raise AgentError("workload", message, "leave them out, or name them in the loss: def loss(output, %s)" % unused[0])
-        output = self._model(**given)
+        output = self._called(**given)
         if self._loss is None:
             return _check_loss(find_own_loss(output), "the model's loss")
         of_loss = {name: value for name, value in inputs.items() if loss_names.takes(name)}

@@ -19,7 +19,8 @@ from precflow.agent.dump.step_files import write_json
 from precflow.agent.dump.write_errors import write_error
 from precflow.agent.failures import AgentError
 from precflow.agent.measure import value_classes
-from precflow.agent.session import determinism, faults
+from precflow.agent.ranks import rank_of
+from precflow.agent.session import determinism, faults, rank_group
 from precflow.agent.session.dump import check_capture, explain_user_errors, make_random_numbers, open_writer, record
 from precflow.agent.session.interventions import Interventions
 from precflow.agent.session.training import Training
@@ -59,6 +60,8 @@ def whatif(request: Request, device: Device, where: torch.device, events: Events
     for arm in sound * request.rounds:
         seconds, before = _time(arm, run, workload), arms[arm.name]["seconds"]
         arms[arm.name]["seconds"] = seconds if before is None else min(seconds, before)
+    if rank_of(request):  # the first rank writes it for all
+        return
     try:
         write_json(os.path.join(request.output, WHATIF_FILE), {"arms": arms, "seconds": dict(events.seconds)})
     except OSError as error:
@@ -85,7 +88,7 @@ def _record(arm: Arm, run: RunContext, workload: Workload) -> Dict[str, Any]:
         with open_writer(run.request, run.where, folder) as writer, explain_user_errors():
             header = record(run, workload, writer, intervene)
             acting[0].check_acted()
-            writer.seal({**header, "seconds": dict(run.events.seconds)})
+            rank_group.seal(run.request, writer, {**header, "seconds": dict(run.events.seconds)})
     except AgentError as error:
         if error.kind not in _OF_ARM or arm.name == UNCHANGED:
             raise

@@ -13,7 +13,7 @@ from precflow.agent.capture.nesting import leaves
 from precflow.agent.contract import DIGEST_SIZE
 from precflow.agent.failures import AgentError
 from precflow.agent.measure.content_id import content_id, dtype_name
-from precflow.agent.session import determinism, faults
+from precflow.agent.session import determinism, faults, rank_group
 from precflow.agent.workloads import resolve
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ def prepare(run: RunContext, *, hashed: bool = True) -> Workload:
     """
     request, events = run.request, run.events
     dtype = element_type(request.dtype)
+    rank_group.join(request, run.device)
     determinism.reseed(request.determinism, run.device)
     with events.time_part("model", "building the model"), run.numbers:
         model = build_model(request)
@@ -111,7 +112,9 @@ def prepare(run: RunContext, *, hashed: bool = True) -> Workload:
     with events.time_part("weights", "reading the weights"):
         redrawn = faults.redraw(request, model)
         weight_hashes = hash_weights(model) if hashed else add_digest({})
-        input_hashes = hash_inputs(inputs) if hashed else add_digest({})
+        # Several ranks find out by the hashes whether they were given the same.
+        input_hashes = hash_inputs(inputs) if hashed or request.ranks > 1 else add_digest({})
+        inputs, input_hashes = rank_group.share_inputs(request, inputs, input_hashes)
     with events.time_part("move", "casting to %s and moving to %s" % (request.dtype, run.device.kind)):
         model.train(request.workload.get("mode", "eval") == "train")
         dropouts = determinism.remove_dropout(model) if request.determinism.dropout == "removed" else []

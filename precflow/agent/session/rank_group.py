@@ -1,0 +1,157 @@
+"""A workload that several ranks run together: their group, each one's part of the batch, and one header for all of them."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Tuple
+
+import torch
+import torch.distributed as group
+
+from precflow.agent import intake
+from precflow.agent.contract import RANK_FILE
+from precflow.agent.dump.step_files import write_json
+from precflow.agent.dump.write_errors import write_error
+from precflow.agent.failures import AgentError
+from precflow.agent.ranks import rank_of
+
+if TYPE_CHECKING:
+    from precflow.agent.devices.protocol import Device
+    from precflow.agent.dump.writer import Writer
+    from precflow.agent.request import Request
+
+_BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}  # of a device's kind, with which the ranks talk to each other
+_TICK = 0.02  # seconds between two looks for the files of the other ranks
+
+
+def join(request: Request, device: Device) -> None:
+    """Join the group of the ranks that run a model; does nothing if the side is one process.
+
+    Raises:
+        AgentError: ``unsupported``: ranks cannot talk to each other on this device.
+    """
+    if request.ranks == 1 or group.is_initialized():
+        return
+    backend = _BACKENDS.get(device.kind)
+    if backend is None or not group.is_available():
+        message = "ranks cannot talk to each other on the %s device" % device.kind
+        raise AgentError("unsupported", message, "%s.device=cpu, or %s.ranks=1" % (request.side, request.side))
+    group.init_process_group(backend)
+    atexit.register(group.destroy_process_group)  # NCCL complains of groups that nobody has left
+
+
+def share_inputs(request: Request, inputs: Dict[str, Any], hashes: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """Return this rank's part of the inputs, and the hashes of what it was given.
+
+    If the factory has made the same inputs on every rank, each takes its part of the batch: every tensor whose first axis is as
+    long as the first tensor's is cut along it. If the inputs differ, the factory has shared them out itself.
+
+    Args:
+        request: Says how many ranks there are.
+        inputs: By name, as the factory of this rank has made them.
+        hashes: ``digest`` and ``entries`` of these inputs.
+
+    Raises:
+        AgentError: ``workload``: the batch cannot be cut into equal parts.
+    """
+    if request.ranks == 1:
+        return inputs, hashes
+    digests: List[Any] = [None] * request.ranks
+    group.all_gather_object(digests, hashes["digest"])
+    rank = rank_of(request)
+    if len(set(digests)) > 1:
+        return inputs, hashes if not rank else {**hashes, "entries": _of_rank(rank, hashes["entries"])}
+    # The header has the inputs once then, by the names that they have in one process.
+    own: Dict[str, Any] = {**hashes, "entries": {} if rank else hashes["entries"]}
+    sizes = [len(value) for value in inputs.values() if isinstance(value, torch.Tensor) and value.dim()]
+    if not sizes:
+        return inputs, own
+    if sizes[0] % request.ranks:
+        message = "workload.inputs has a batch of %d, and %d ranks cannot share it equally" % (sizes[0], request.ranks)
+        raise AgentError("workload", message, "choose a batch that is a multiple of %d" % request.ranks)
+    part = sizes[0] // request.ranks
+
+    def cut(value: Any) -> Any:
+        whole = isinstance(value, torch.Tensor) and value.dim() and len(value) == sizes[0]
+        return value[rank * part : (rank + 1) * part].clone() if whole else value
+
+    return {name: cut(value) for name, value in inputs.items()}, own
+
+
+def wrap(request: Request, model: torch.nn.Module) -> torch.nn.Module:
+    """Return the model as the ranks train it together, with ``DistributedDataParallel`` around it; in one process as it is."""
+    together = request.ranks > 1 and group.is_available() and group.is_initialized()
+    if not together or not any(parameter.requires_grad for parameter in model.parameters()):
+        return model
+    return torch.nn.parallel.DistributedDataParallel(model)
+
+
+def seal(request: Request, writer: Writer, header: Mapping[str, Any]) -> None:
+    """Seal the dump: rank 0 waits until every other rank has finished, then writes one header for all of them.
+
+    The ranks meet at files and not at a barrier: a script may have left its group by now.
+
+    Raises:
+        WriteError: The dump cannot be written, or a rank has failed or lacks a step.
+    """
+    if request.ranks == 1:
+        writer.seal(header)
+        return
+    rank, own = rank_of(request), {key: header[key] for key in ("weights", "inputs", "losses", "repeat")}
+    if rank:
+        writer.finish()
+        path = os.path.join(writer.folder, RANK_FILE % rank)
+        try:
+            write_json(path, own)
+        except OSError as error:
+            raise write_error(error, path, 0) from error
+        return
+    paths = [os.path.join(writer.folder, RANK_FILE % other) for other in range(1, request.ranks)]
+    others = [_read(path) for path in paths]
+    writer.seal({**header, **_merge([own, *others])}, ranks=range(1, request.ranks))
+    for path in paths:
+        os.remove(path)
+
+
+def clear(request: Request, folder: str) -> None:
+    """Remove what this rank left of an attempt that did not come to its end."""
+    path = os.path.join(folder, RANK_FILE % rank_of(request))
+    if os.path.exists(path):
+        os.remove(path)
+
+
+def _read(path: str) -> Dict[str, Any]:
+    while not os.path.exists(path):  # written in one piece: what is there is whole
+        time.sleep(_TICK)
+    facts: Dict[str, Any] = intake.read_json(path)
+    return facts
+
+
+def _merge(ranks: List[Dict[str, Any]]) -> Dict[str, Any]:
+    """Return the facts of all ranks as one header has them. The loss of a step is the mean of the ranks' losses."""
+    from precflow.agent.session.workload_model import add_digest
+
+    inputs = {name: entry for facts in ranks for name, entry in facts["inputs"]["entries"].items()}
+    weights = dict(ranks[0]["weights"]["entries"])
+    for rank, facts in enumerate(ranks):
+        if facts["weights"]["digest"] != ranks[0]["weights"]["digest"]:
+            entries = facts["weights"]["entries"]
+            weights.update(_of_rank(rank, {name: each for name, each in entries.items() if weights.get(name) != each}))
+    repeats = [facts["repeat"] for facts in ranks]
+    return {
+        "weights": add_digest(weights),
+        "inputs": add_digest(inputs),
+        "losses": [sum(losses) / len(losses) for losses in zip(*[facts["losses"] for facts in ranks])],
+        "repeat": {
+            "checked": all(repeat["checked"] for repeat in repeats),
+            "records": sum(repeat["records"] for repeat in repeats),
+            "by": sorted({how for repeat in repeats for how in repeat["by"]}),
+            "different": [identity for repeat in repeats for identity in repeat["different"]],
+        },
+    }
+
+
+def _of_rank(rank: int, entries: Mapping[str, Any]) -> Dict[str, Any]:
+    return {"rank%d.%s" % (rank, name): entry for name, entry in entries.items()}
