@@ -22,7 +22,7 @@ import platformdirs
 from numba import njit
 from numba.core import config
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Compilable = TypeVar("Compilable", bound=Callable[..., Any])
 _CONFIG: Any = config
 _LOCK = threading.Lock()
 _SOURCES = ("comparison/**/*.py", "dumps/**/*.py", "agent/contract.py")  # the contract has constants of fills and checksums
@@ -67,7 +67,7 @@ def fingerprint() -> str:
     return digest.hexdigest()
 
 
-def compile_cached(function: Function) -> Function:
+def compile_cached(function: Compilable) -> Compilable:
     """Compile a function so that it releases the interpreter's lock, and cache the result for other processes.
 
     The function must not allocate memory. So numba need not count references, which took a third of the time for short blocks.
@@ -81,7 +81,7 @@ def compile_cached(function: Function) -> Function:
             compiled: Any = njit(cache=_is_writable(folder()), **_OPTIONS)(function)
         finally:
             _CONFIG.CACHE_DIR = before
-    return cast("Function", compiled)
+    return cast("Compilable", compiled)
 
 
 def _is_writable(place: Path) -> bool:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from precflow.agent.contract import FILLS
 from precflow.comparison.formulas import measure_all
@@ -23,7 +22,7 @@ from precflow.comparison.measure import Measure
 from precflow.comparison.reading import count_classes
 from precflow.config.schema import Tolerance
 from precflow.diagnosis.findings import Finding
-from precflow.dumps.dtypes import NUMPY_DTYPES, is_floating, name_of
+from precflow.dumps.dtypes import NUMPY_DTYPES, Array, is_floating, name_of
 from precflow.errors import ConfigError, Problem
 from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
@@ -31,7 +30,6 @@ from precflow.judgement.decision import Terms, decide
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Judged
 from precflow.metrics import LIMITED
 
-Array = npt.NDArray[Any]
 Standards = str | Sequence[str] | None
 _NO_LIMITS = ("standards", "rules", "metrics")  # keys of a recipe's `tolerance` that are not limits, so not accepted here
 

@@ -13,6 +13,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]  # of any element type
 
 NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     "float64": np.dtype(np.float64),

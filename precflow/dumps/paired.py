@@ -81,7 +81,7 @@ class PairedDump(Dump):
         made = self._find_made(record)
         if made is None:
             return super().tensor(record)
-        return made.change.apply([super(PairedDump, self).tensor(source) for source in made.sources])
+        return made.derivation.apply([super(PairedDump, self).tensor(source) for source in made.sources])
 
     def view(self, record: Record) -> npt.NDArray[Any]:
         """Return what :meth:`tensor` returns; only the bytes of tensors that no rule changes are left unchecked."""
@@ -153,7 +153,7 @@ class PairedDump(Dump):
             if rule.index not in {"", record.index}:
                 outputs.append(record)
                 continue
-            change = Change(
+            derivation = Derivation(
                 axis=rule.axis,
                 part=part if len(rule.reference) > 1 else -1,
                 parts=len(rule.reference),
@@ -164,7 +164,7 @@ class PairedDump(Dump):
                 padding=rule.pad,
                 padded=self._reference_shapes.get(record.identity, ()) if rule.pad is not None else (),
             )
-            outputs.append(self._make(record, (source,), change, number))
+            outputs.append(self._make(record, (source,), derivation, number))
         return msgspec.structs.replace(renamed, outputs=tuple(outputs))
 
     def _join(self, calls: Sequence[Call], number: int, captured: Captured) -> Call:
@@ -177,21 +177,23 @@ class PairedDump(Dump):
             if rule.index not in {"", record.index} or len(sources) < len(calls):
                 outputs.append(record)
                 continue
-            change = Change(axis=rule.axis, parts=len(calls), groups=rule.groups, permute=rule.permute, slices=rule.slices)
-            outputs.append(self._make(record, tuple(sources), change, number))
+            derivation = Derivation(
+                axis=rule.axis, parts=len(calls), groups=rule.groups, permute=rule.permute, slices=rule.slices
+            )
+            outputs.append(self._make(record, tuple(sources), derivation, number))
         return msgspec.structs.replace(renamed, outputs=tuple(outputs))
 
     def _take_part(self, call: Call, number: int) -> Call:
         """Return a call of the reference with the part of its outputs that the target has."""
         rule = self._rules[number]
-        change = Change(slices=rule.reference_slices)
+        derivation = Derivation(slices=rule.reference_slices)
         outputs = [
-            self._make(record, (record,), change, number) if rule.index in {"", record.index} else record
+            self._make(record, (record,), derivation, number) if rule.index in {"", record.index} else record
             for record in call.outputs
         ]
         return msgspec.structs.replace(call, outputs=tuple(outputs))
 
-    def _make(self, record: Record, sources: tuple[Record, ...], change: Change, number: int) -> Record:
+    def _make(self, record: Record, sources: tuple[Record, ...], derivation: Derivation, number: int) -> Record:
         """Return a record whose tensor is made of others.
 
         Raises:
@@ -199,15 +201,15 @@ class PairedDump(Dump):
         """
         shapes = [source.shape for source in sources]
         try:
-            shape = change.find_shape(shapes)
+            shape = derivation.find_shape(shapes)
         except ValueError as error:
             raise ConfigError(
                 f"pairing.rules[{number}] cannot be applied to {sources[0].text}, shape {list(shapes[0])}: {error}",
                 next_step="narrow the rule: a pattern `module / operator`, `index` for one of several outputs, or `phase`",
             ) from error
-        text = f"{[source.key for source in sources]} {change}"
+        text = f"{[source.key for source in sources]} {derivation}"
         mark = f"made-{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
-        self._made[mark] = _MadeTensor(sources, change)
+        self._made[mark] = _MadeTensor(sources, derivation)
         return msgspec.structs.replace(
             record,
             shape=shape,
@@ -225,7 +227,7 @@ class PairedDump(Dump):
 
 
 @dataclass(frozen=True)
-class Change:
+class Derivation:
     """How a tensor is made of recorded ones: cut or joined, then its axes reordered, then a part taken, then filled up.
 
     Attributes:
@@ -321,7 +323,7 @@ class _MadeTensor:
     """The records that a tensor is made of, and how."""
 
     sources: tuple[Record, ...]
-    change: Change
+    derivation: Derivation
 
 
 def see_through_rules(reference: Dump, target: Dump, rules: Sequence[PairingRule]) -> tuple[Dump, Dump]:

@@ -21,14 +21,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from precflow.dumps.dtypes import float_facts
-
-Array = npt.NDArray[Any]
+from precflow.dumps.dtypes import Array, float_facts
 
 OUTSTANDING = 8.0
 """Root mean squares of the difference of a tensor from which on a single difference stands out and is no noise."""

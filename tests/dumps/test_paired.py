@@ -8,7 +8,7 @@ from torch import nn
 import precflow
 from precflow.comparison.compare import compare
 from precflow.config.schema import PairingRule
-from precflow.dumps.paired import Change, fill_pattern, match_text, see_through_rules
+from precflow.dumps.paired import Derivation, fill_pattern, match_text, see_through_rules
 from precflow.dumps.reader import Dump
 from precflow.errors import ConfigError
 
@@ -178,16 +178,16 @@ def test_what_was_not_kept_as_tensors_is_not_compared_by_a_rule_that_changes_it(
 @pytest.mark.parametrize(
     ("change", "shapes", "independent"),
     [
-        (Change(part=1, parts=3), [(2, 6)], lambda x: np.split(x, 3, -1)[1]),
-        (Change(part=1, parts=2, sizes=(1, 5)), [(2, 6)], lambda x: x[:, 1:]),
-        (Change(part=2, parts=3, groups=2), [(2, 12)], lambda x: x.reshape(2, 2, 3, 2)[:, :, 2].reshape(2, 4)),
-        (Change(part=0, parts=2, axis=0), [(4, 3)], lambda x: x[:2]),
-        (Change(parts=2), [(2, 3), (2, 4)], lambda x, y: np.concatenate([x, y], -1)),
-        (Change(parts=2, groups=2), [(1, 4), (1, 2)], lambda x, y: np.array([[*x[0, :2], y[0, 0], *x[0, 2:], y[0, 1]]])),
-        (Change(permute=(1, 0, 2)), [(2, 3, 4)], lambda x: x.transpose(1, 0, 2)),
-        (Change(slices="[:, :2]"), [(2, 3)], lambda x: x[:, :2]),
-        (Change(slices="[..., -1]"), [(2, 3)], lambda x: x[..., -1]),
-        (Change(padding=7.0, padded=(3, 3)), [(2, 3)], lambda x: np.pad(x, ((0, 1), (0, 0)), constant_values=7.0)),
+        (Derivation(part=1, parts=3), [(2, 6)], lambda x: np.split(x, 3, -1)[1]),
+        (Derivation(part=1, parts=2, sizes=(1, 5)), [(2, 6)], lambda x: x[:, 1:]),
+        (Derivation(part=2, parts=3, groups=2), [(2, 12)], lambda x: x.reshape(2, 2, 3, 2)[:, :, 2].reshape(2, 4)),
+        (Derivation(part=0, parts=2, axis=0), [(4, 3)], lambda x: x[:2]),
+        (Derivation(parts=2), [(2, 3), (2, 4)], lambda x, y: np.concatenate([x, y], -1)),
+        (Derivation(parts=2, groups=2), [(1, 4), (1, 2)], lambda x, y: np.array([[*x[0, :2], y[0, 0], *x[0, 2:], y[0, 1]]])),
+        (Derivation(permute=(1, 0, 2)), [(2, 3, 4)], lambda x: x.transpose(1, 0, 2)),
+        (Derivation(slices="[:, :2]"), [(2, 3)], lambda x: x[:, :2]),
+        (Derivation(slices="[..., -1]"), [(2, 3)], lambda x: x[..., -1]),
+        (Derivation(padding=7.0, padded=(3, 3)), [(2, 3)], lambda x: np.pad(x, ((0, 1), (0, 0)), constant_values=7.0)),
     ],
 )
 def test_changes_agree_with_numpy(change, shapes, independent):
@@ -201,17 +201,17 @@ def test_changes_agree_with_numpy(change, shapes, independent):
 @pytest.mark.parametrize(
     ("change", "shapes", "message"),
     [
-        (Change(part=0, parts=3), [(2, 4)], "cannot be cut into 3 equal parts"),
-        (Change(part=0, parts=2, groups=3), [(2, 8)], "in 3 groups"),
-        (Change(part=0, parts=2), [()], "no axis -1"),
-        (Change(part=0, parts=2, axis=2), [(4, 4)], "no axis 2"),
-        (Change(parts=2), [(2, 3), (3, 4)], "do not fit together"),
-        (Change(parts=2), [(2, 3), (2, 2, 3)], "do not fit together"),
-        (Change(permute=(1, 0)), [(2, 3, 4)], "no order of its 3 axes"),
-        (Change(slices="[0, 0, 0]"), [(2, 3)], "no index"),
-        (Change(slices="[9]"), [(2, 3)], "no index"),
-        (Change(padding=0.0, padded=(2, 2)), [(2, 3)], "cannot be filled up"),
-        (Change(slices="[0]"), [(2**40, 2**40)], "too big|too large|maximum"),
+        (Derivation(part=0, parts=3), [(2, 4)], "cannot be cut into 3 equal parts"),
+        (Derivation(part=0, parts=2, groups=3), [(2, 8)], "in 3 groups"),
+        (Derivation(part=0, parts=2), [()], "no axis -1"),
+        (Derivation(part=0, parts=2, axis=2), [(4, 4)], "no axis 2"),
+        (Derivation(parts=2), [(2, 3), (3, 4)], "do not fit together"),
+        (Derivation(parts=2), [(2, 3), (2, 2, 3)], "do not fit together"),
+        (Derivation(permute=(1, 0)), [(2, 3, 4)], "no order of its 3 axes"),
+        (Derivation(slices="[0, 0, 0]"), [(2, 3)], "no index"),
+        (Derivation(slices="[9]"), [(2, 3)], "no index"),
+        (Derivation(padding=0.0, padded=(2, 2)), [(2, 3)], "cannot be filled up"),
+        (Derivation(slices="[0]"), [(2**40, 2**40)], "too big|too large|maximum"),
     ],
 )
 def test_changes_that_do_not_fit_say_why(change, shapes, message):

@@ -18,7 +18,7 @@ from precflow.agent.emulated.schemas import Operator
 
 Named = Dict[str, Any]
 Effect = Callable[[Operator, Compute, Sequence[Any], Named], Any]
-Change = Callable[[torch.Tensor], torch.Tensor]
+ValueChange = Callable[[torch.Tensor], torch.Tensor]
 
 _SENTINEL = -1e4  # no attention score of a healthy model is as low; masks are filled with -65504, finfo.min or -inf
 _HF32_BITS = 11
@@ -233,7 +233,7 @@ def _fixed_generator(seed: int) -> Any:
     return generator
 
 
-def _change_each(outputs: Any, change: Change) -> Any:
+def _change_each(outputs: Any, change: ValueChange) -> Any:
     if isinstance(outputs, (tuple, list)):
         return type(outputs)([_change_each(output, change) for output in outputs])
     return change(outputs) if _is_float(outputs) else outputs
@@ -244,7 +244,7 @@ def _check_share(share: float) -> None:
         raise ValueError("share must lie between 0 and 1, got %r" % share)
 
 
-def _on_output(change: Change, share: float = 1.0) -> Effect:
+def _on_output(change: ValueChange, share: float = 1.0) -> Effect:
     """Return an effect that changes the first output, on a fixed ``share`` (0 to 1) of its elements."""
     _check_share(share)
 

@@ -7,12 +7,9 @@ Parameters are those of the operator; each function returns the sums in the orde
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
-import torch
-
-Tensor = torch.Tensor
-MaybeTensor = Optional[Tensor]
+from precflow.agent.replay.compositions import MaybeTensor, Tensor
 
 
 def _of_normalized(gradient: Tensor, normalized: Tensor, inverse: Tensor, weight: MaybeTensor, axes: Sequence[int]) -> Tensor:

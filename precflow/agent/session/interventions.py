@@ -25,6 +25,7 @@ from precflow.agent.capture.arguments import Signatures
 from precflow.agent.capture.lineage import version_of
 from precflow.agent.capture.nesting import leaves
 from precflow.agent.capture.operator_names import is_movement, operator_name
+from precflow.agent.capture.torch_functions import Function
 from precflow.agent.contract import FORWARD, OPERATOR, OUTSIDE, PLACEMENT, level_of, parse_identity
 from precflow.agent.failures import AgentError
 from precflow.agent.replay.calls import CannotCompute, parse_argument
@@ -35,7 +36,6 @@ from precflow.agent.session.written_out import DEFINITIONS
 if TYPE_CHECKING:
     from precflow.agent.request import Change
 
-Function = Callable[..., Any]
 CallId = Tuple[str, int, str, int]  # module, its number, operator, ordinal
 
 _OF_AUTOGRAD = frozenset(["detach", "alias"])  # capture does not count them: autograd inserts them by itself

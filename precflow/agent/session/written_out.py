@@ -7,14 +7,11 @@ Parameters have torch's names and places. Sources: torch's documentation of each
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, Sequence
 
 import torch
 
-from precflow.agent.replay.compositions import COMPOSITIONS
-
-Tensor = torch.Tensor
-MaybeTensor = Optional[Tensor]
+from precflow.agent.replay.compositions import COMPOSITIONS, MaybeTensor, Tensor
 
 
 def layer_norm(  # noqa: PLR0913, PLR0917  as torch declares it

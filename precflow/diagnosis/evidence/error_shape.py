@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from precflow.comparison.fused.value_classes import Floats
+
 _BINS = 128
 _IN_A_BIN = 16  # values, at least: with fewer, a line explains too much of pure noise
 _ENOUGH = 64  # different values; fewer may fit into a narrow type by chance
@@ -35,7 +35,7 @@ class Scale:
     share: float
 
 
-def fit_scale(reference: Array, target: Array) -> Scale | None:
+def fit_scale(reference: Floats, target: Floats) -> Scale | None:
     """Fit one factor to all elements by least squares; ``None`` if nothing differs or the reference is zero.
 
     >>> fit_scale(np.array([1.0, 2.0]), np.array([1.5, 3.0]))
@@ -48,7 +48,7 @@ def fit_scale(reference: Array, target: Array) -> Scale | None:
     return Scale(slope=slope, share=max(0.0, 1.0 - _energy(target - slope * reference) / error))
 
 
-def measure_error_cosine(reference: Array, target: Array) -> float | None:
+def measure_error_cosine(reference: Floats, target: Floats) -> float | None:
     """Return the cosine of error and reference: near 1 or -1 for a scale, near 0 for rounding; ``None`` if there is no error.
 
     >>> measure_error_cosine(np.array([3.0, 0.0]), np.array([3.0, 1.0]))
@@ -59,7 +59,7 @@ def measure_error_cosine(reference: Array, target: Array) -> float | None:
     return float(np.vdot(error, reference) / size) if size > 0.0 else None
 
 
-def measure_relative_error(reference: Array, target: Array) -> float | None:
+def measure_relative_error(reference: Floats, target: Floats) -> float | None:
     """Return the norm of the error relative to the norm of the reference; ``None`` if the reference is zero.
 
     >>> measure_relative_error(np.array([4.0, 0.0]), np.array([4.0, 1.0]))
@@ -69,7 +69,7 @@ def measure_relative_error(reference: Array, target: Array) -> float | None:
     return float(np.sqrt(_energy(target - reference) / energy)) if energy > 0.0 else None
 
 
-def measure_curve_share(values: Array, error: Array) -> float | None:
+def measure_curve_share(values: Floats, error: Floats) -> float | None:
     """Return the share of the error's energy that a function of the value alone explains, 0 to 1.
 
     The values are sorted into 128 bins of equal count, and a straight line is fitted in each; what the lines leave is
@@ -100,7 +100,7 @@ def measure_curve_share(values: Array, error: Array) -> float | None:
     return float(np.clip((share - chance) / (1.0 - chance), 0.0, 1.0))
 
 
-def find_narrow_type(values: Array) -> str:
+def find_narrow_type(values: Floats) -> str:
     """Return the narrower type that holds every finite value exactly, ``""`` if there is none or too few different values.
 
     >>> find_narrow_type(np.linspace(0, 1, 100).astype(np.float16).astype(float))
@@ -125,5 +125,5 @@ def count_error_bits(relative: float) -> float:
     return math.inf if relative <= 0.0 else -math.log2(relative)
 
 
-def _energy(values: Array) -> float:
+def _energy(values: Floats) -> float:
     return float(np.vdot(values, values))

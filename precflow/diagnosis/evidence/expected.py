@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]  # float64, or integers that choose rows
+from precflow.dumps.dtypes import Array
+
 Inputs = Mapping[str, Array]
 MOST_PRODUCTS = 1 << 30  # multiplications of one product of matrices: about a second on one core
 

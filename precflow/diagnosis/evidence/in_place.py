@@ -27,9 +27,8 @@ from precflow.diagnosis.evidence import (
 )
 from precflow.diagnosis.evidence.expected import compute_expected
 from precflow.diagnosis.evidence.tensors import ObservedCall, TensorPair, WholeCall
-from precflow.dumps.dtypes import FLOATS, float_facts, name_of
+from precflow.dumps.dtypes import FLOATS, Array, float_facts, name_of
 
-Array = npt.NDArray[Any]
 _EPSILONS = {"layer_norm": ("4", "1e-05"), "rms_norm": ("3", "None"), "group_norm": ("4", "1e-05")}  # position and default
 _LARGEST_EPSILON = 1e-2
 _OWN = 2.0**-5  # relative error of the reference above which the expected output is that of another operator

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
-Mask = npt.NDArray[np.bool_]
+from precflow.comparison.fused.value_classes import BoolArray
+
 _MOST_SHIFTED = 4
 
 
-def describe_mask(reference: Mask, target: Mask) -> str:
+def describe_mask(reference: BoolArray, target: BoolArray) -> str:
     """Say how one mask comes from the other, ``""`` if no simple way is found.
 
     Args:
@@ -26,7 +26,7 @@ def describe_mask(reference: Mask, target: Mask) -> str:
     return next((text for text, holds in _list_descriptions(reference, target) if holds), "")
 
 
-def _list_descriptions(reference: Mask, target: Mask) -> Iterator[tuple[str, bool]]:
+def _list_descriptions(reference: BoolArray, target: BoolArray) -> Iterator[tuple[str, bool]]:
     """Yield each description and whether it holds; the most special ones first."""
     yield "missing", not target.any()
     yield "additional", not reference.any()
@@ -42,17 +42,17 @@ def _list_descriptions(reference: Mask, target: Mask) -> Iterator[tuple[str, boo
     yield "partly additional", not (reference & ~target).any()
 
 
-def measure_masked_rows(masked: Mask, wrong: Mask) -> float | None:
+def measure_masked_rows(masked: BoolArray, wrong: BoolArray) -> float | None:
     """Return the share of wrong rows that are masked everywhere; ``None`` if no row is wrong.
 
     >>> measure_masked_rows(np.array([[True, True], [False, True]]), np.array([True, False]))
     1.0
     """
-    rows: Mask = np.all(masked.reshape(-1, masked.shape[-1]), axis=1)
+    rows: BoolArray = np.all(masked.reshape(-1, masked.shape[-1]), axis=1)
     return float(np.mean(rows[wrong.reshape(-1)])) if wrong.any() else None
 
 
-def _is_moved(reference: Mask, target: Mask, shift: int) -> bool:
+def _is_moved(reference: BoolArray, target: BoolArray, shift: int) -> bool:
     """Tell whether the masks are the same but for a shift along the last axis; what is shifted in is not compared."""
     size = reference.shape[-1]
     if abs(shift) >= size:
@@ -62,7 +62,7 @@ def _is_moved(reference: Mask, target: Mask, shift: int) -> bool:
     return np.array_equal(target[..., :shift], reference[..., -shift:])
 
 
-def _is_other_corner(reference: Mask, target: Mask) -> bool:
+def _is_other_corner(reference: BoolArray, target: BoolArray) -> bool:
     """Tell whether both are causal, one from the upper left and one from the lower right corner."""
     if reference.ndim < 2 or reference.shape[-1] == reference.shape[-2]:
         return False

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
+from precflow.comparison.fused.value_classes import BoolArray, Floats
+
 HALF_MAX = 65504.0
 _ROUNDS_TO_INFINITY = 65520.0  # half way from HALF_MAX to 65536, the number that would come next in float16
 
@@ -33,7 +32,7 @@ class NonfiniteCounts:
     reference_max: float
 
 
-def count_nonfinite(reference: Array, target: Array) -> NonfiniteCounts:
+def count_nonfinite(reference: Floats, target: Floats) -> NonfiniteCounts:
     """Count what is not a number, and distinguish overflow of float16 from other causes.
 
     A device either gives infinity beyond 65504 or saturates there, so exactly 65504 counts as broken too, unless the reference
@@ -70,7 +69,7 @@ class MaskedCounts:
     different: int
 
 
-def count_masked(reference: Mask, target: Mask) -> MaskedCounts:
+def count_masked(reference: BoolArray, target: BoolArray) -> MaskedCounts:
     """Count masked elements: fill values before a softmax, exact zeros after it.
 
     Args:
@@ -87,7 +86,7 @@ def count_masked(reference: Mask, target: Mask) -> MaskedCounts:
     )
 
 
-def count_masked_weights(reference: Array, target: Array, smallest: float) -> MaskedCounts:
+def count_masked_weights(reference: Floats, target: Floats, smallest: float) -> MaskedCounts:
     """Count exact zeros of a softmax; as different where the other side is well above zero.
 
     A weight near the end of the type's range becomes zero by rounding, or on a device that flushes subnormal numbers.

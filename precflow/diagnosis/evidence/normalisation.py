@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from precflow.comparison.fused.value_classes import Floats
+
 _ROWS = 4  # a column has two unknowns; with two rows any line would fit
 _DECADES = np.linspace(-14.0, 2.0, 321)  # exponents of ten that are tried first
 
@@ -31,7 +31,9 @@ class EpsilonFit:
     share: float
 
 
-def fit_epsilon(values: Array, reference: Array, target: Array, epsilon: float, *, centred: bool = True) -> EpsilonFit | None:
+def fit_epsilon(
+    values: Floats, reference: Floats, target: Floats, epsilon: float, *, centred: bool = True
+) -> EpsilonFit | None:
     """Fit the target's epsilon; ``None`` if nothing differs, a value is not finite, or there are fewer than four rows.
 
     Args:
@@ -59,13 +61,13 @@ def fit_epsilon(values: Array, reference: Array, target: Array, epsilon: float, 
     return EpsilonFit(epsilon=float(10.0**best), share=max(0.0, 1.0 - unexplained(best) / total))
 
 
-def _scale_by_weight(normalised: Array, reference: Array, *, centred: bool) -> Array:
+def _scale_by_weight(normalised: Floats, reference: Floats, *, centred: bool) -> Floats:
     """Return ``w * normalised``, with ``w`` from a straight line through each column of the reference."""
     inner = normalised - normalised.mean(axis=0) if centred else normalised
     outer = reference - reference.mean(axis=0) if centred else reference
     energy = np.sum(inner * inner, axis=0)
-    weight: Array = np.divide(np.sum(inner * outer, axis=0), energy, out=np.zeros_like(energy), where=energy > 0.0)
-    scaled: Array = normalised * weight
+    weight: Floats = np.divide(np.sum(inner * outer, axis=0), energy, out=np.zeros_like(energy), where=energy > 0.0)
+    scaled: Floats = normalised * weight
     return scaled
 
 

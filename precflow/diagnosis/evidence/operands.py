@@ -12,11 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from precflow.comparison.fused.value_classes import Floats
 from precflow.diagnosis.evidence.expected import Inputs, compute_expected
 
-Array = npt.NDArray[np.float64]
 BITS = (11, 10, 7)
 _BIAS = frozenset({"2", "bias"})
 # What is added to a product is an operand of some kernels, which round it, and added behind it by others, which do not.
@@ -37,7 +36,7 @@ class OperandFit:
     share: float
 
 
-def fit_operand_bits(operator: str, arguments: Mapping[str, str], inputs: Inputs, target: Array) -> OperandFit | None:
+def fit_operand_bits(operator: str, arguments: Mapping[str, str], inputs: Inputs, target: Floats) -> OperandFit | None:
     """Find the number of bits of the operands that explain a target's product; ``None`` if it cannot be computed.
 
     Args:
@@ -77,7 +76,7 @@ def fit_operand_bits(operator: str, arguments: Mapping[str, str], inputs: Inputs
     return OperandFit(best if share > _FITS else 0, share)
 
 
-def round_significand(values: Array, bits: int, *, truncate: bool = False) -> Array:
+def round_significand(values: Floats, bits: int, *, truncate: bool = False) -> Floats:
     """Round to ``bits`` explicit bits of the significand, to nearest or towards zero.
 
     >>> round_significand(np.array([1.0 + 2.0**-4, 3.0]), 3)
@@ -85,5 +84,5 @@ def round_significand(values: Array, bits: int, *, truncate: bool = False) -> Ar
     """
     significand, exponent = np.frexp(values)
     scaled = np.ldexp(significand, bits + 1)  # frexp gives 0.5 to 1, so one bit more is in front of the point
-    rounded: Array = np.ldexp(np.trunc(scaled) if truncate else np.rint(scaled), exponent - bits - 1)
+    rounded: Floats = np.ldexp(np.trunc(scaled) if truncate else np.rint(scaled), exponent - bits - 1)
     return rounded

@@ -7,15 +7,15 @@ places; a tile that is missing, a row that is padded or a sample that is mixed u
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from precflow.comparison.fused.value_classes import Floats
+
 _NEARLY_ALL = 0.99  # of the error's energy
 _FEW = 0.3  # share of the indices of an axis from which on it is no border any more
 _LITTLE = 1e-4  # of the energy of another sample: the first one agrees
 
 
-def find_few(error: Array, axis: int) -> list[int]:
+def find_few(error: Floats, axis: int) -> list[int]:
     """Return the indices along one axis that carry 99 % of the error's energy, most of it first.
 
     >>> find_few(np.array([[0.0, 2.0, 0.0], [0.0, 1.0, 0.0]]), 1)
@@ -29,7 +29,7 @@ def find_few(error: Array, axis: int) -> list[int]:
     return [int(index) for index in order[:needed]]
 
 
-def measure_few_share(error: Array) -> float | None:
+def measure_few_share(error: Floats) -> float | None:
     """Return the smallest share of the elements that carries 99 % of the error's energy; ``None`` without an error.
 
     >>> measure_few_share(np.array([0.0, 0.0, 3.0, 0.0]))
@@ -39,7 +39,7 @@ def measure_few_share(error: Array) -> float | None:
     return len(indices) / error.size if indices else None
 
 
-def describe_border(error: Array) -> str:
+def describe_border(error: Floats) -> str:
     """Say at which end of an axis the error is, ``""`` if it is not only there.
 
     >>> error = np.zeros((8, 16)); error[:, 13:] = 1.0; describe_border(error)
@@ -60,7 +60,7 @@ def describe_border(error: Array) -> str:
     return ""
 
 
-def measure_growth(reference: Array, target: Array) -> tuple[float, float] | None:
+def measure_growth(reference: Floats, target: Floats) -> tuple[float, float] | None:
     """Return how the relative error grows with the position: last quarter over first quarter, and its rank correlation.
 
     The position is the last axis but one: tokens of ``(batch, tokens, features)``.
@@ -83,7 +83,7 @@ def measure_growth(reference: Array, target: Array) -> tuple[float, float] | Non
     return end / start, float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1])
 
 
-def is_first_sample_right(reference: Array, target: Array) -> bool | None:
+def is_first_sample_right(reference: Floats, target: Floats) -> bool | None:
     """Tell whether the first sample agrees and the others do not; ``None`` without several samples.
 
     >>> is_first_sample_right(np.ones((2, 3, 4)), np.stack([np.ones((3, 4)), np.zeros((3, 4))]))
@@ -95,7 +95,7 @@ def is_first_sample_right(reference: Array, target: Array) -> bool | None:
     return bool(energy[0] < _LITTLE * energy[1:].min()) if np.isfinite(energy).all() and energy.any() else None
 
 
-def measure_zero_share(reference: Array, target: Array) -> float | None:
+def measure_zero_share(reference: Floats, target: Floats) -> float | None:
     """Return the share of the error's energy at places where the target is exactly zero and the reference is not.
 
     >>> measure_zero_share(np.array([1.0, 2.0, 3.0]), np.array([1.0, 0.0, 3.0]))
@@ -106,7 +106,7 @@ def measure_zero_share(reference: Array, target: Array) -> float | None:
     return float(np.sum(error[(target == 0.0) & (reference != 0.0)])) / total if 0.0 < total < np.inf else None
 
 
-def measure_clamp_share(reference: Array, target: Array) -> tuple[float, float] | None:
+def measure_clamp_share(reference: Floats, target: Floats) -> tuple[float, float] | None:
     """Return the value at which the target is cut off, and the share of the error's energy there.
 
     >>> measure_clamp_share(np.array([1.0, 5.0, 6.0]), np.array([1.0, 4.0, 4.0]))
@@ -124,7 +124,7 @@ def measure_clamp_share(reference: Array, target: Array) -> tuple[float, float] 
     return max(found, key=lambda one: one[1], default=None)
 
 
-def measure_sign_share(reference: Array, target: Array) -> float | None:
+def measure_sign_share(reference: Floats, target: Floats) -> float | None:
     """Return the share of the error's energy at places where only the sign differs.
 
     >>> measure_sign_share(np.array([1.0, 2.0, 3.0]), np.array([1.0, -2.0, 3.0]))
@@ -136,7 +136,7 @@ def measure_sign_share(reference: Array, target: Array) -> float | None:
     return float(np.sum(error[flipped])) / total if 0.0 < total < np.inf else None
 
 
-def measure_norm_change(reference: Array, target: Array) -> float | None:
+def measure_norm_change(reference: Floats, target: Floats) -> float | None:
     """Return the change of the norms of rows relative to the error: near 0 for a rotation, up to 1 for a scale.
 
     >>> round(measure_norm_change(np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]])), 6)
@@ -150,7 +150,7 @@ def measure_norm_change(reference: Array, target: Array) -> float | None:
     return float(np.linalg.norm(np.linalg.norm(others, axis=1) - np.linalg.norm(rows, axis=1))) / error
 
 
-def measure_uniform_share(weights: Array) -> float:
+def measure_uniform_share(weights: Floats) -> float:
     """Return the share of the rows whose elements are all the same, as an attention without scores has.
 
     >>> measure_uniform_share(np.array([[0.5, 0.5], [0.9, 0.1]]))

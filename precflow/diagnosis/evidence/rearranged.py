@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from precflow.comparison.fused.value_classes import Floats
+
 Order = npt.NDArray[np.intp]
 _FITS = 0.9
 _LONGEST = 4096  # indices of an axis that are matched with each other
@@ -31,7 +32,7 @@ class Rearrangement:
     axis: int = 0
 
 
-def find_rearrangement(reference: Array, target: Array) -> Rearrangement | None:
+def find_rearrangement(reference: Floats, target: Floats) -> Rearrangement | None:
     """Find the rearrangement of the reference that gives the target; ``None`` if nothing differs or a value is not finite.
 
     >>> find_rearrangement(np.array([[1.0, 2.0, 5.0]]), np.array([[5.0, 1.0, 2.0]])).text
@@ -48,7 +49,7 @@ def find_rearrangement(reference: Array, target: Array) -> Rearrangement | None:
     return best if best.share > _FITS else Rearrangement("", best.share)
 
 
-def _list_candidates(reference: Array, target: Array) -> Iterator[tuple[str, int, Array]]:
+def _list_candidates(reference: Floats, target: Floats) -> Iterator[tuple[str, int, Floats]]:
     for axis in range(-1, -reference.ndim - 1, -1):
         order = _match_along(reference, target, axis)
         if order is not None:
@@ -65,7 +66,7 @@ def _list_candidates(reference: Array, target: Array) -> Iterator[tuple[str, int
             yield f"{_describe_order(order)} along the rows of all samples", 0, rows[order].reshape(reference.shape)
 
 
-def _match_along(reference: Array, target: Array, axis: int) -> Order | None:
+def _match_along(reference: Floats, target: Floats, axis: int) -> Order | None:
     """Return, for each index of the target, the index of the reference that is nearest; ``None`` if that is no permutation."""
     size = reference.shape[axis]
     if not 1 < size <= _LONGEST:

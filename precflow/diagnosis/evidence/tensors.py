@@ -13,8 +13,10 @@ import numpy.typing as npt
 from precflow.agent.contract import Identity
 from precflow.comparison.fused.value_classes import (
     MINUS_INFINITY,
+    BoolArray,
     ClassifiedValues,
     Fills,
+    Floats,
     classify_pairs,
     classify_values,
     fills_of,
@@ -31,9 +33,6 @@ ELEMENTS = 1 << 21
 WHOLE = 1 << 23
 """Most elements of all tensors of a call together that are read in full, so that it can be computed again."""
 _PARTS = {"complex64": "float32", "complex128": "float64"}  # complex numbers are compared as pairs of these
-
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 
 
 class Readable(DumpWithCalls, Protocol):
@@ -57,9 +56,9 @@ class TensorPair:
 
     reference: Floats
     target: Floats
-    ordinary: Mask
-    filled_reference: Mask
-    filled_target: Mask
+    ordinary: BoolArray
+    filled_reference: BoolArray
+    filled_target: BoolArray
 
 
 @dataclass(frozen=True)
@@ -218,7 +217,7 @@ def _read_rows(tensor: npt.NDArray[Any]) -> Floats:
     return widen(np.ascontiguousarray(rows[::step] if step > 1 else rows))
 
 
-def _find_filled(values: Floats, fills: Fills, classified: ClassifiedValues) -> Mask:
+def _find_filled(values: Floats, fills: Fills, classified: ClassifiedValues) -> BoolArray:
     kinds = classify_values(values, fills, classified.floor).kinds
-    filled: Mask = fills.low[kinds] | (kinds == MINUS_INFINITY)
+    filled: BoolArray = fills.low[kinds] | (kinds == MINUS_INFINITY)
     return filled
