@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from precflow.diagnosis.evidence.expected import Array, Inputs, compute_expected
+from precflow.diagnosis.evidence.expected import Inputs, compute_expected
+from precflow.dumps.dtypes import Array
 
 _FITS = 0.9
 _MOST_TERMS = 64  # of a sum that are left out at its end
