@@ -209,10 +209,6 @@ def compare_values(reference: Any, target: Any, tolerance: Tolerance) -> Compari
             records.append(Compared(name, "unpaired_target", "only the target has it"))
         else:
             records.append(_compare_tensors(name, left[name], right[name], loaded, tolerance))
-    return _summarize(records)
-
-
-def _summarize(records: Sequence[Compared]) -> Comparison:
     failing = [record for record in records if record.status in MISALIGNED_STATUSES | INCOMPLETE_STATUSES]
     others = [record for record in records if record.status != "pass" and record not in failing]
     verdict = "aligned"

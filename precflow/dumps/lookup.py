@@ -104,7 +104,9 @@ def find(dump: Dump, text: str) -> FoundRecord:
         if len(found) == 1:
             return found[0]
         if found:
-            raise _make_ambiguous_error(text, found)
+            listed = "".join(f"\n      {one.text}" for one in found[:_SHOWN])
+            more = f"\n      and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+            raise DumpError(f"{text} means {len(found)} records:{listed}{more}", next_step="name one of them")
     raise _make_unknown_error(dump, records, text)
 
 
@@ -223,12 +225,6 @@ def _find_covered(records: Sequence[FoundRecord], text: str) -> list[FoundRecord
         return []
     covers = re.compile(translate(text)).match
     return [found for found in records if covers(found.text)]
-
-
-def _make_ambiguous_error(text: str, found: Sequence[FoundRecord]) -> DumpError:
-    listed = "".join(f"\n      {one.text}" for one in found[:_SHOWN])
-    more = f"\n      and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return DumpError(f"{text} means {len(found)} records:{listed}{more}", next_step="name one of them")
 
 
 def _make_unknown_error(dump: Dump, records: Sequence[FoundRecord], text: str) -> DumpError:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -134,7 +134,11 @@ class PairedDump(Dump):
         if call.module == OUTSIDE:
             return -1, 0, ()
         for number, rule in enumerate(self._rules):
-            if not (self._is_target or rule.reference_slices) or call.phase not in _list_phases(rule, call.phase):
+            if not (self._is_target or rule.reference_slices):
+                continue
+            # A rule without a phase is about all of them, or about the forward if it changes tensors.
+            changes = changes_tensors(rule) or rule.reference_slices
+            if call.phase != (rule.phase or (FORWARD if changes else call.phase)):
                 continue
             for place, pattern in enumerate(rule.target if self._is_target else rule.reference):
                 captured = match_call(pattern, call)
@@ -443,11 +447,6 @@ def _rename(call: Call, pattern: str, captured: Captured) -> Call:
         inputs=tuple(map(rename, call.inputs)),
         outputs=tuple(map(rename, call.outputs)),
     )
-
-
-def _list_phases(rule: PairingRule, phase: str) -> Iterator[str]:
-    """Yield the phases of a rule; one without a phase is about all of them, or about the forward if it changes tensors."""
-    yield rule.phase or (FORWARD if changes_tensors(rule) or rule.reference_slices else phase)
 
 
 def _group(array: npt.NDArray[Any], axis: int, groups: int) -> npt.NDArray[Any]:

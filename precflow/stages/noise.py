@@ -98,19 +98,15 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         shutil.rmtree(folder / name)  # of the dumps only the floors are kept
     floors = gather_floors(reference, measured)
     write_lines(folder / FLOORS_FILE, floors)
-    return StageResult(note=_describe(floors))
+    sizes = sorted(floor.metrics["relative_l2"] for floor in floors if "relative_l2" in floor.metrics)
+    middle = f", half of them below {sizes[len(sizes) // 2]:.2g} (relative_l2)" if sizes else ""
+    return StageResult(note=f"floors of {len(floors)} records{middle}")
 
 
 def _compare(job: Job, reference: Dump, disturbed: Dump) -> list[Measure]:
     """Compare a disturbed run with the reference as ``compare`` does it, without the user's own metrics."""
     executor = choose(job.config.executor, DeclaredMetrics({}, job.trusted, job.import_paths))
     return compare(reference, disturbed, executor=executor, constants=(*FILLS, *job.config.tolerance.fills))
-
-
-def _describe(floors: list[Floor]) -> str:
-    sizes = sorted(floor.metrics["relative_l2"] for floor in floors if "relative_l2" in floor.metrics)
-    middle = f", half of them below {sizes[len(sizes) // 2]:.2g} (relative_l2)" if sizes else ""
-    return f"floors of {len(floors)} records{middle}"
 
 
 STAGE = Stage(

@@ -85,8 +85,11 @@ def examine(config: RunConfig, ask: Probe) -> list[Row]:
         interpreters = pool.map(lambda name: _check_interpreter(config, name, ask), names)
         matches = pool.submit(_check_torch_npu, config)
         devices = [_check_device(config, name, ask) for name in DEVICE_KINDS]
+    system = platform.freedesktop_os_release().get("PRETTY_NAME", "") if sys.platform == "linux" else platform.platform()
+    libc = " ".join(platform.libc_ver())
+    words = [platform.machine(), f"{os.cpu_count()} processors", system, libc, f"Python {platform.python_version()}"]
     return [
-        Row("this machine", _describe_machine()),
+        Row("this machine", ", ".join(word for word in words if word.strip())),
         *devices,
         *matches.result(),
         *interpreters,
@@ -147,13 +150,6 @@ def _compose_site(words: Sequence[str], config_dirs: Sequence[Path]) -> RunConfi
 def _get_side(config: RunConfig, name: str) -> Side:
     side: Side = getattr(config, name)
     return side
-
-
-def _describe_machine() -> str:
-    system = platform.freedesktop_os_release().get("PRETTY_NAME", "") if sys.platform == "linux" else platform.platform()
-    libc = " ".join(platform.libc_ver())
-    words = [platform.machine(), f"{os.cpu_count()} processors", system, libc, f"Python {platform.python_version()}"]
-    return ", ".join(word for word in words if word.strip())
 
 
 def _check_device(config: RunConfig, name: str, ask: Probe) -> Row:

@@ -136,7 +136,15 @@ class ShardFile:
         """
         try:
             if self._file is None:
-                self._open(self._measure_index())
+                # No entry follows. A small shard needs no padding: with the widest elements first, every offset is a multiple
+                # of the next element size.
+                described, offset = [], 0
+                for each in sorted(self._held, key=lambda entry: -entry.width):
+                    described.append(_describe(each, offset))
+                    offset += each.size
+                self._open(
+                    len(_join_index({each.key: "0" * 2 * DIGEST_SIZE for each in self._held if "." in each.key}, described))
+                )
             assert self._file is not None
             index = _join_index(self._checksums, self._described).ljust(self._begun - 8)  # the format allows trailing spaces
             head = len(index).to_bytes(8, "little") + index
@@ -190,17 +198,6 @@ class ShardFile:
             self._checksums[entry.key] = checksum.hexdigest()
         self._described.append(_describe(entry, self._offset))
         self._offset += entry.size
-
-    def _measure_index(self) -> int:
-        """Return the length of the index if no entry follows.
-
-        A small shard needs no padding: with the widest elements first, every offset is a multiple of the next element size.
-        """
-        described, offset = [], 0
-        for each in sorted(self._held, key=lambda entry: -entry.width):
-            described.append(_describe(each, offset))
-            offset += each.size
-        return len(_join_index({each.key: "0" * 2 * DIGEST_SIZE for each in self._held if "." in each.key}, described))
 
 
 def _index_room(entry: TensorEntry) -> int:

@@ -135,7 +135,13 @@ def _estimate(measure: Measure, first: KeptTensor, second: KeptTensor, size: int
     measure = replace(measure, counts=_count_classes(size, one, other, excluded))
     if not excluded.agree:  # the sums of the two sides are over different elements then
         return _give_up(measure, "the sides leave out different elements")
-    measure = replace(measure, warnings=_list_warnings(measure.counts))
+    masked = measure.counts["infinity_for_sentinel"]
+    warnings = (
+        (measure.counts["nonfinite"] - masked, "{} NaN or Inf, equal in kind and place on both sides"),
+        (masked, "{} places hold -inf on one side and a mask's fill value on the other"),
+        (measure.counts["sentinel"], "{} elements hold a mask's fill value on both sides and are measured by themselves"),
+    )
+    measure = replace(measure, warnings=tuple(text.format(count) for count, text in warnings if count > 0))
     count = size - one.nonfinite - one.sentinel
     if count <= 0:
         return _give_up(measure, "it holds no ordinary number")
@@ -204,14 +210,3 @@ def _count_classes(size: int, one: Statistics, other: Statistics, found: Exclusi
         "nonfinite_mismatch": found.nonfinite_mismatch,
         "infinity_for_sentinel": found.infinity_for_sentinel,
     }
-
-
-def _list_warnings(counts: Mapping[str, int]) -> tuple[str, ...]:
-    """Return warnings about elements that are excluded from sums at the same positions on both sides."""
-    masked = counts["infinity_for_sentinel"]
-    warnings = (
-        (counts["nonfinite"] - masked, "{} NaN or Inf, equal in kind and place on both sides"),
-        (masked, "{} places hold -inf on one side and a mask's fill value on the other"),
-        (counts["sentinel"], "{} elements hold a mask's fill value on both sides and are measured by themselves"),
-    )
-    return tuple(text.format(count) for count, text in warnings if count > 0)
