@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 import warm
+from hypothesis import settings
 
+settings.register_profile("precflow")  # how long an example takes says how busy the machine is
+settings.load_profile("precflow")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has what it starts in the background ignore interrupts
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if "PYTEST_XDIST_WORKER" in os.environ:  # threads of several tests on the same cores wait for each other at every operator

@@ -25,7 +25,7 @@ def kept(part, count):
     return np.concatenate([*blocks, np.arange(part.tail, count)])
 
 
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(SHAPES, st.floats(0.0005, 0.5))
 def test_a_sample_is_ordered_distinct_of_its_share_and_reaches_the_last_element(shape, sample):
     count = math.prod(shape)
@@ -41,7 +41,7 @@ def test_a_sample_is_ordered_distinct_of_its_share_and_reaches_the_last_element(
         assert wanted <= len(part.blocks) <= wanted + 1
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(SHAPES, st.floats(0.0005, 0.5))
 def test_a_sample_leaves_no_gap_of_two_strata(shape, sample):
     part = part_of(shape, sample=sample)

@@ -59,7 +59,7 @@ def by_hand(scope_patterns, general, rules, call):
     return Choice(general, None)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(PATTERNS, st.lists(RULES, max_size=4), st.randoms(use_true_random=False))
 def test_the_first_rule_that_matches_decides_in_whatever_order_it_is_asked(patterns, rules, random_numbers):
     scope = Selection(patterns, detail="sketch", rules=rules)
@@ -68,7 +68,7 @@ def test_the_first_rule_that_matches_decides_in_whatever_order_it_is_asked(patte
     assert all(scope.choose(*call) == by_hand(patterns, "sketch", rules, call) for call in asked)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(PATTERNS, st.lists(RULES, max_size=4))
 def test_what_stays_closed_holds_no_record(patterns, rules):
     scope = Selection(patterns, detail="tensors", rules=rules)

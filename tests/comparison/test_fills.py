@@ -61,7 +61,7 @@ def fails_by_class(summary):
     return any(count_classes(summary)[name] for name in CLASS_FAILURES)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(pairs())
 def test_no_metric_says_less_than_the_error_of_all_elements_together(pair):
     summary, true = summarize(*pair), plain_relative_l2(*pair)
@@ -72,7 +72,7 @@ def test_no_metric_says_less_than_the_error_of_all_elements_together(pair):
             assert_aligned(*pair[::-1])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(pairs(("float32", "bfloat16", "float16")), st.integers(0, 2000))
 def test_the_compiled_pass_says_no_less_however_it_is_cut(pair, cut):
     tensors = PairOfTensors(*pair)

@@ -87,7 +87,7 @@ def pairs(draw):
         return name, *(side.astype(NUMPY_DTYPES[name]) for side in (reference, target))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(pairs(), st.booleans())
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_what_agents_keep_passes_nothing_that_the_tensors_fail_and_fails_nothing_that_they_pass(pair, sketched):

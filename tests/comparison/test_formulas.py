@@ -205,7 +205,7 @@ def test_means_are_taken_over_what_was_compared():
     assert metrics["allclose_share"] == 0.5
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6), st.floats(1e-3, 1e3))
 def test_a_common_factor_changes_no_relative_metric(seed, factor):
     rng = np.random.default_rng(seed)

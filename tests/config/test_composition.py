@@ -344,7 +344,7 @@ def composed_or_refused(words):
         return None
 
 
-@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.dictionaries(SECTIONS, TREES, max_size=4))
 def test_no_recipe_whatever_it_says_ends_in_anything_but_an_explanation(team, data):
     team("any", yaml.safe_dump(data, allow_unicode=True))
@@ -352,7 +352,7 @@ def test_no_recipe_whatever_it_says_ends_in_anything_but_an_explanation(team, da
     assert composed is None or composed.config.recipe == "any"
 
 
-@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(raw=st.binary(max_size=60) | st.text("ab:-[]{}#&*!%@`'\"\n \t", max_size=60).map(str.encode))
 def test_no_file_whatever_its_bytes_ends_in_anything_but_an_explanation(team, raw):
     team("any", "").write_bytes(raw)
@@ -360,7 +360,7 @@ def test_no_file_whatever_its_bytes_ends_in_anything_but_an_explanation(team, ra
     assert composed is None or composed.config.recipe == "any"
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(
     key=st.lists(WORDS, min_size=1, max_size=4).map(".".join),
     value=st.text(max_size=8) | st.sampled_from(["[1,{a:b}]", "{x:[off]}", "null", "a,b"]),

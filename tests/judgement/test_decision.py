@@ -245,7 +245,7 @@ def test_fills_that_cannot_match_fail_without_any_number(measure, run):
     assert status(run, measure(metrics={}, absent=absent, counts=counts)).status == "fail"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     known=st.dictionaries(st.sampled_from(["relative_l2", "cosine_similarity", "max_abs_error"]), st.floats(0, 1), max_size=3),
     bounded=st.dictionaries(
@@ -288,7 +288,7 @@ def pairs(left, right, detail):
     return known, whole
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 @given(
     seed=st.integers(0, 10_000),
     shape=st.sampled_from([(1,), (40,), (30, 60), (2, 11, 64), (1100, 8)]),

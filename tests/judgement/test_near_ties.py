@@ -67,7 +67,7 @@ def test_a_difference_that_stands_out_is_no_noise():
     assert (flips.near, flips.differing) == (False, 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     operator=st.sampled_from(["argmax", "argmin", "topk", "sort", "kthvalue"]),

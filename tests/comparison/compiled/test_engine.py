@@ -63,7 +63,7 @@ def both(pair, **place):
     return tensors.summary(**place, compiled=True), tensors.summary(**place)
 
 
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(400))
 @given(pairs())
 def test_it_agrees_with_numpy(pair):
     compiled, oracle = both(pair)
@@ -74,7 +74,7 @@ def test_it_agrees_with_numpy(pair):
     assert ours == pytest.approx(theirs, rel=1e-11, abs=1e-15)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(pairs(), st.lists(st.integers(0, 9001), min_size=1, max_size=5), st.randoms())
 def test_any_cut_and_any_order_of_merging_give_the_same(pair, cuts, shuffler):
     tensors = PairOfTensors(*pair)

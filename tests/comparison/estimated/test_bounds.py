@@ -46,7 +46,7 @@ def assert_within(true, ranges):
 MODERATE = st.floats(-1e3, 1e3, width=32).filter(lambda value: value == 0 or abs(value) > 1e-3)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_statistics_bound_the_metrics_of_any_tensors(data):
     shape = data.draw(st.sampled_from([(1,), (5,), (3, 4), (2, 3, 2)]))

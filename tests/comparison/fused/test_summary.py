@@ -50,13 +50,13 @@ def assert_same(first, second):
     assert ours == pytest.approx(theirs, rel=1e-12, abs=1e-15)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(pairs(), st.integers(1, 50))
 def test_any_block_size_gives_the_same(pair, block):
     assert_same(summarize(*pair), summarize(*pair, block=block))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(pairs(), st.lists(st.integers(0, 200), min_size=1, max_size=4))
 def test_any_cut_and_any_order_of_merging_give_the_same(pair, cuts):
     tensors = PairOfTensors(*pair)
@@ -73,7 +73,7 @@ def test_any_cut_and_any_order_of_merging_give_the_same(pair, cuts):
         assert_same(merged, whole)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(pairs())
 def test_swapping_sides_swaps_what_belongs_to_a_side(pair):
     ours, theirs = summarize(*pair), summarize(*pair[::-1])
@@ -93,7 +93,7 @@ def test_swapping_sides_swaps_what_belongs_to_a_side(pair):
     assert float(ours.product) == pytest.approx(float(theirs.product), rel=1e-9, abs=1e-12 * float(ours.target_square))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(pairs())
 def test_classes_cover_every_element_once_and_no_metric_is_nan(pair):
     summary = summarize(*pair)
@@ -103,7 +103,7 @@ def test_classes_cover_every_element_once_and_no_metric_is_nan(pair):
     assert not any(math.isnan(value) for value in measure_all(summary).values())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(pairs())
 def test_equal_bits_take_the_short_way_to_the_same_result(pair):
     reference, _ = pair
