@@ -1,4 +1,4 @@
-"""Two small dumps written by hand, and a job over them: stages are tested without starting an agent."""
+"""Two small dumps written by hand, and a job over them: a stage that starts an agent has a fork of a warm one."""
 
 import importlib.util
 from pathlib import Path
@@ -24,6 +24,11 @@ def write_pair(folder, *, factor=1.0, sealed=True, **target_header):
         dump.header_changes = target_header if side == "target" else {}
         dump.write(sealed=sealed or side == "reference")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _warm_agents(warm_agents):
+    """Let agents be forks: the evaluation in float64 starts one, which would import torch."""
 
 
 @pytest.fixture

@@ -85,7 +85,6 @@ class Warm:
 
     def agents(self):
         """Return what `precflow.sides.launch` may use in place of `subprocess`: its agents are forks of the server."""
-        self.start()
         return _SubprocessOfServer(self)
 
     def run(self, words, *, cwd, env, timeout, module="precflow"):
@@ -521,6 +520,7 @@ class _SubprocessOfServer:
         is_agent = words[0] == sys.executable and len(words) > 2 and words[1].endswith(".pyz")
         if not (is_agent and self._server.serves(options["env"])):
             return subprocess.Popen(words, **options)
+        self._server.start()
         return _AgentOfServer(self._server.address, words, **options)
 
 
