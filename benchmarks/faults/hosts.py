@@ -116,17 +116,22 @@ def _sentences(_: torch.dtype) -> Inputs:
     return {"input_ids": tokens, "attention_mask": mask}
 
 
+def _build_language_model(kind: Callable[[Any], nn.Module], config: Any, variant: Variant) -> nn.Module:
+    """Build a model of transformers with spread weights, and without a cache of keys and values."""
+    config._attn_implementation = _attention(variant)  # noqa: SLF001  the same
+    config.use_cache = False
+    model = kind(config)
+    _spread_weights(model)
+    return model
+
+
 def _decoder(variant: Variant) -> nn.Module:
     from transformers import GlmConfig, GlmForCausalLM
 
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "head_dim": 16}
     special = {"pad_token_id": 0, "eos_token_id": 1, "attention_dropout": 0.0}
     config = GlmConfig(vocab_size=256, num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5, **sizes, **special)
-    config._attn_implementation = _attention(variant)  # noqa: SLF001  the same
-    config.use_cache = False
-    model = GlmForCausalLM(config)
-    _spread_weights(model)
-    return _with_norms(model, "GlmRMSNorm", variant)
+    return _with_norms(_build_language_model(GlmForCausalLM, config, variant), "GlmRMSNorm", variant)
 
 
 def _llama(variant: Variant) -> nn.Module:
@@ -134,11 +139,7 @@ def _llama(variant: Variant) -> nn.Module:
 
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4}
     config = LlamaConfig(vocab_size=256, num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-6, **sizes)
-    config._attn_implementation = _attention(variant)  # noqa: SLF001  the same
-    config.use_cache = False
-    model = LlamaForCausalLM(config)
-    _spread_weights(model)
-    return _with_norms(model, "LlamaRMSNorm", variant)
+    return _with_norms(_build_language_model(LlamaForCausalLM, config, variant), "LlamaRMSNorm", variant)
 
 
 def _experts(variant: Variant) -> nn.Module:
@@ -147,11 +148,8 @@ def _experts(variant: Variant) -> nn.Module:
     sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     routing = {"num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 64}
     config = MixtralConfig(vocab_size=256, num_key_value_heads=2, **sizes, **routing)
-    config._attn_implementation = _attention(variant)  # noqa: SLF001  the same
     config._experts_implementation = variant.get("experts", "eager")  # noqa: SLF001  the same
-    config.use_cache = False
-    model = MixtralForCausalLM(config)
-    _spread_weights(model)
+    model = _build_language_model(MixtralForCausalLM, config, variant)
     if variant.get("routing") == "near_ties":
         _tie_routers(model)
     return _with_norms(model, "MixtralRMSNorm", variant)
