@@ -30,6 +30,7 @@ from precflow.config.trust import SHIPPED, TARGET
 from precflow.config.vocabulary import COLUMNS, ESCALATING, SEEDED, names_file
 from precflow.metrics import LIMITED, find_metric
 
+# Recipes come from others: these bound what one may cost for every record.
 _MOST_FILLS = 32
 _MOST_PAIRING_RULES, _MOST_PARTS, _MOST_STARS, _LONGEST_PATTERN = 200, 64, 8, 300
 _MOST_GROUPS, _MOST_AXES = 1 << 20, 16

@@ -13,7 +13,7 @@ from precflow.config.documents import DottedPath, Mark, dotted
 from precflow.config.schema import RunConfig
 from precflow.config.trust import explain_refusal
 
-_WIDE = 100
+_WIDE = 100  # columns: a longer list gets a line for each item
 _PLAIN = re.compile(r"[^\W\d][\w ./+=-]*")
 _EMPTY: tuple[Any, ...] = (None, "", (), [], {})
 

@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _POWER = re.compile(r"(\d+(?:\.\d+)?)\^([+-]?\d{1,6})")
 _WITH_UNIT = re.compile(r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?) *(?P<unit>[A-Za-z%]+)")
 _RANGE = re.compile(r"(?P<first>\d{1,9})(?: *- *(?P<last>\d{1,9}))?")
-MOST_NUMBERS = 100_000
+MOST_NUMBERS = 100_000  # a range is written out, and 0-9999999999 would fill the memory
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[dhms]))+")
 
 

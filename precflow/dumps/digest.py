@@ -24,10 +24,10 @@ from precflow.dumps.mapped_pages import address, release
 
 Words = npt.NDArray[np.uint32]
 
-BLOCK_WORDS = 16384
+BLOCK_WORDS = 16384  # words that are summed up together: their weights stay in the cache
 BLOCK_BYTES = 4 * BLOCK_WORDS
-SEEDS = (0x243F6A88, 0x85A308D3)
-FACTOR = 0x9E3779B1
+SEEDS = (0x243F6A88, 0x85A308D3)  # digits of pi
+FACTOR = 0x9E3779B1  # 2^32 over the golden ratio
 WORTH_COMPILING = 1 << 29  # bytes; with less to read, NumPy is done before numba is even loaded
 _STRETCH = 256  # blocks after which the pages of a mapped file are released: 16 MiB
 _HALF, _ODD, _WORD = np.uint32(16), np.uint32(1), 0xFFFFFFFF

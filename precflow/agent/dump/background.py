@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from precflow.agent.dump.shard import TensorEntry
 
 QUEUE_BYTES = 256 << 20  # of tensors that may wait; a caller with more blocks until there is room
-QUEUE_ITEMS = 4096
+QUEUE_ITEMS = 4096  # with small tensors this is reached before the bytes
 
 
 class Background:

@@ -29,7 +29,7 @@ from precflow.agent.contract import (
 from precflow.agent.dump.last_steps import LastSteps, StepKey, format_numbers, parse_numbers
 
 _DROPPED = ".dropped"  # appended to the name of a step's folder that is about to be removed
-_PIECE = 1 << 20
+_PIECE = 1 << 20  # bytes read at once: checking a file takes no memory of its size
 _STEP = re.compile(r"step(\d+)\Z")
 
 

@@ -11,7 +11,7 @@ from typing import Any, Dict, Mapping, Optional
 from precflow.agent.contract import CHECKSUM, DIGEST_SIZE, STEP_FILE, checksum_of
 from precflow.agent.dump.shard import ShardFile, TensorEntry
 
-_LARGEST_SHARD = 16 << 30
+_LARGEST_SHARD = 16 << 30  # bytes; each shard may be twice as large as the one before, so that a step of any size has few files
 
 
 class StepFiles:

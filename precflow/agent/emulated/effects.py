@@ -21,8 +21,8 @@ Effect = Callable[[Operator, Compute, Sequence[Any], Named], Any]
 ValueChange = Callable[[torch.Tensor], torch.Tensor]
 
 _SENTINEL = -1e4  # no attention score of a healthy model is as low; masks are filled with -65504, finfo.min or -inf
-_HF32_BITS = 11
-_FLOAT32_MANTISSA = 23
+_HF32_BITS = 11  # explicit bits of the significand that HF32 keeps
+_FLOAT32_MANTISSA = 23  # explicit bits of the significand of a float32
 _INTEGER_OF_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _wild = PlainGenerator()  # not torch's default generator: an effect must not change the numbers that the model draws
 _wild.seed()

@@ -19,7 +19,7 @@ _HOST_CODE = 1  # kDLCPU
 _PRIVATE_CODE = 12  # kDLExtDev, which torch reads as PrivateUse1
 _DEVICE_OFFSET = 8  # DLTensor starts with void* data; then int32 device_type, int32 device_id
 
-_DeviceField = ctypes.c_int32 * 2
+_DeviceField = ctypes.c_int32 * 2  # DLPack's DLDevice: the kind of device, and its number
 _pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer_of.restype = ctypes.c_void_p
 _pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]

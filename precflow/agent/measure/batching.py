@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 SMALL_BYTES = 32 << 10  # on the CPU larger tensors are not copied
 WAITING_BYTES = 4 << 20  # copies that wait for a flush
-WAITING_BYTES_ON_DEVICES = 256 << 20
-WAITING_TICKETS = 1024
+WAITING_BYTES_ON_DEVICES = 256 << 20  # the same on other devices, which a flush has to wait for
+WAITING_TICKETS = 1024  # tensors that wait for a flush, however small
 
 _FLOATS = frozenset("float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz".split())
 _WHOLE_NUMBERS = frozenset("int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool".split())

@@ -23,7 +23,7 @@ from precflow.agent.measure.statistics import ROW, wide_type
 if TYPE_CHECKING:
     from precflow.agent.measure.value_classes import Cleaning
 
-BUCKETS = 509
+BUCKETS = 509  # a prime, so that no column of a matrix falls into a single bucket
 BLOCK = (65536 // BUCKETS) * BUCKETS  # values that share one offset
 BLOCKS_OF_STRETCH = 16
 STRETCH = BLOCKS_OF_STRETCH * BLOCK  # values that are summed up at once: 4 MB
@@ -31,7 +31,7 @@ MOST_ROWS = 1024  # most row norms that are kept of a tensor
 STORED_WHOLE = 1024  # elements: a tensor up to this size is stored itself, because it is about as small as its sketch
 FINE_BITS = 12  # bits of the high part, relative to the largest magnitude, when values are split into high and low parts
 
-_OFFSETS = 1 << 20
+_OFFSETS = 1 << 20  # places in the vector of signs where those of a block may begin
 _ROWS_OF_PIECE = 256  # most rows of 509 values that are added up in float32
 _STRETCHES_KEPT = 4  # the signs of so many stretches are cached: 16 MB
 _AT_ONCE = 1 << 18  # values that are squared at once: they stay in the cache

@@ -10,7 +10,7 @@ import gc
 from contextlib import contextmanager
 from typing import Iterator
 
-_TIMES_RARER = 10
+_TIMES_RARER = 10  # so many times more new objects before a collection
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The compiled twin of ``divergence.divergence_sum``."""
+"""The compiled twin of :mod:`precflow.comparison.fused.kl_divergence`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from precflow.comparison.fused.kl_divergence import RATIOS, SERIES, SERIES_BELOW
 
 _A, _B, _C, _D, _E = SERIES
 _LEAST, _MOST = RATIOS
-NEARBY = 0.001
+NEARBY = 0.001  # of |d| / y: up to here four terms of the series leave out less than 4e-13
 
 
 @register_jitable

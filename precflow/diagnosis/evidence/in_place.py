@@ -30,7 +30,7 @@ from precflow.diagnosis.evidence.tensors import ObservedCall, TensorPair, WholeC
 from precflow.dumps.dtypes import FLOATS, Array, float_facts, name_of
 
 _EPSILONS = {"layer_norm": ("4", "1e-05"), "rms_norm": ("3", "None"), "group_norm": ("4", "1e-05")}  # position and default
-_LARGEST_EPSILON = 1e-2
+_LARGEST_EPSILON = 1e-2  # a larger constant that is added is no epsilon of a norm that is written out
 _OWN = 2.0**-5  # relative error of the reference above which the expected output is that of another operator
 
 

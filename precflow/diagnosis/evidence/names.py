@@ -209,7 +209,7 @@ EVIDENCE: dict[str, EvidenceName] = {**_RUN, **_SUSPECT}
 """Name -> label and meaning. Names of a suspect are known only in rules about one."""
 OF_SUSPECT = frozenset(_SUSPECT)
 
-_NEAR_ONE = 0.9
+_NEAR_ONE = 0.9  # 0.9996 and 0.9999 are far apart for a share or a scale, and both would be shown as 1
 _LISTED = 5
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from precflow.comparison.fused.value_classes import Floats
 from precflow.diagnosis.evidence.expected import Inputs, compute_expected
 
-BITS = (11, 10, 7)
+BITS = (11, 10, 7)  # HF32, TF32, bfloat16
 _BIAS = frozenset({"2", "bias"})
 # What is added to a product is an operand of some kernels, which round it, and added behind it by others, which do not.
 _ADDENDS = dict.fromkeys(("addmm", "baddbmm"), frozenset({"0", "input"}))

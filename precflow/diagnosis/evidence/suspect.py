@@ -17,7 +17,7 @@ from precflow.judgement.verdicts import Judged
 _WIDE = ("float32", "float64")
 # operator -> position of eps among the arguments, and whether the mean is subtracted
 _EPSILON = {"layer_norm": (4, True), "native_layer_norm": (4, True), "rms_norm": (3, False)}
-_DEFAULT_EPSILON = 1e-5
+_DEFAULT_EPSILON = 1e-5  # of torch's layer_norm, group_norm and batch_norm
 _DEVICE = re.compile(r"\b(cuda|npu|cpu|device)\b")
 _DTYPE = re.compile(r"\b(b?float\d*|half|double)\b|torch\.(b?float\d*|half|double)")
 # Smallest weight of attention that counts as more than zero: below it a type, or a device that flushes, has none.
