@@ -35,7 +35,7 @@ class DifferentCall:
     @property
     def text(self) -> str:
         """What differs, in words."""
-        return "; ".join((*(f"argument {one}" for one in self.arguments), *self.sources))
+        return "; ".join((*(f"argument {argument}" for argument in self.arguments), *self.sources))
 
 
 def find_different_calls(

@@ -215,7 +215,7 @@ class _Settling:
         return self._contents.get(contents) if all(contents) else None
 
     def _find_output(self, side: int, record: str) -> Record:
-        return next(one for one in self._calls[side][record].outputs if one.text == record)
+        return next(output for output in self._calls[side][record].outputs if output.text == record)
 
     def _has_new_nan(self, measure: Measure) -> bool:
         """Tell whether only one side has NaN: another choice moves values elsewhere, and makes no number into NaN."""

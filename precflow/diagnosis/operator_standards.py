@@ -67,7 +67,7 @@ class HeldOutputs:
 
     def select(self, *outcomes: str) -> list[Held]:
         """Return those with these outcomes."""
-        return [one for one in self.outputs if one.outcome in outcomes]
+        return [output for output in self.outputs if output.outcome in outcomes]
 
 
 def list_asked(standards: Sequence[Standard]) -> dict[str, dict[str, dict[str, list[float]]]]:

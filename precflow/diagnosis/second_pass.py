@@ -138,7 +138,7 @@ class _SideBudget:
         """Return how many bytes the dump needs if it has these calls too."""
         found = self.calls[kind]
         records = [record for call in found for record in self._stored_records(call)]
-        new = {storage_key(one): tensor_bytes(one) for one in records if storage_key(one) not in self._contents}
+        new = {storage_key(record): tensor_bytes(record) for record in records if storage_key(record) not in self._contents}
         lines = sum(len(call.inputs) + len(call.outputs) for call in found)
         return self.bytes + sum(new.values()) + DETAIL_FACTS["tensors"].line_bytes * lines
 

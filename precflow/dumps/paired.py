@@ -267,12 +267,12 @@ class Derivation:
             raise ValueError(f"it has no axis {self.axis}")
         if len(shapes) > 1:
             axis = self.axis % len(shape)
-            others = {(len(one), *one[:axis], *one[axis + 1 :]) for one in shapes}
+            others = {(len(shape), *shape[:axis], *shape[axis + 1 :]) for shape in shapes}
             if len(others) > 1:
-                raise ValueError(f"the parts {', '.join(str(list(one)) for one in shapes)} do not fit together")
-            if any(one[self.axis] % self.groups for one in shapes):
+                raise ValueError(f"the parts {', '.join(str(list(shape)) for shape in shapes)} do not fit together")
+            if any(shape[self.axis] % self.groups for shape in shapes):
                 raise ValueError(f"its axis {self.axis} holds no {self.groups} groups")
-            shape[self.axis] = sum(one[self.axis] for one in shapes)
+            shape[self.axis] = sum(shape[self.axis] for shape in shapes)
         elif self.part >= 0:
             shape[self.axis] = self.groups * self._find_sizes(shape[self.axis])[self.part]
         if self.permute and sorted(self.permute) != list(range(len(shape))):
@@ -290,7 +290,7 @@ class Derivation:
         """Return the tensor that is made of these."""
         array, axis = arrays[0], self.axis % max(1, arrays[0].ndim)
         if len(arrays) > 1:
-            grouped = [_group(one, axis, self.groups) for one in arrays]
+            grouped = [_group(array, axis, self.groups) for array in arrays]
             array = _ungroup(np.concatenate(grouped, axis=axis + 1), axis)
         elif self.part >= 0:
             sizes = self._find_sizes(array.shape[axis])

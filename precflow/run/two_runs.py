@@ -346,4 +346,4 @@ def _list_findings(report: ReportModel | None) -> list[str]:
 
 def plain_changes(changes: Sequence[Change]) -> list[dict[str, str]]:
     """Return changes as plain data for ``--json``."""
-    return [{"name": one.name, "side": one.side, "before": one.before, "after": one.after} for one in changes]
+    return [{"name": change.name, "side": change.side, "before": change.before, "after": change.after} for change in changes]

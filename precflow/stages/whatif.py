@@ -196,7 +196,7 @@ class _Runs:
         )
         capture = {**request["capture"], "weights": LEFT_OUT, "budget": 0}
         if not everything:
-            modules = {parse_identity(record).module for record in (*(one.record for one in self.suspects), *self.ends)}
+            modules = {parse_identity(record).module for record in (*(suspect.record for suspect in self.suspects), *self.ends)}
             capture["scope"] = sorted(literal_pattern(module_text(module)) for module in modules)
         listed = [{"name": name, "changes": list(changes)} for name, changes in {UNCHANGED: [], **arms}.items()]
         return {
@@ -219,7 +219,7 @@ class _Runs:
         executor = choose_executor(job, DeclaredMetrics({}, job.trusted, job.import_paths))
         measures = compare(reference, target, executor=executor, constants=(*FILLS, *job.config.tolerance.fills))
         if not everything:
-            wanted = {*(one.record for one in self.suspects), *self.ends}
+            wanted = {*(suspect.record for suspect in self.suspects), *self.ends}
             measures = [measure for measure in measures if measure.record in wanted]
         dtypes = find_dtypes(reference, target, measures)
         judged, _ = judge(
@@ -246,7 +246,7 @@ def _try(trials: Sequence[Trial], runs: _Runs) -> list[Outcome]:
     """Run all trials in one process; where several suspects were changed and it helped, find the fewest that are enough."""
     arguments = {measure.record: measure.arguments for measure in runs.measures}
     changes = {
-        f"arm{number}": describe_changes(trial.whatif, [one.record for one in trial.suspects], arguments)
+        f"arm{number}": describe_changes(trial.whatif, [suspect.record for suspect in trial.suspects], arguments)
         for number, trial in enumerate(trials)
     }
     if not trials:
@@ -267,7 +267,7 @@ def _narrow(trial: Trial, whole: ArmRun, arguments: Mapping[str, Any], runs: _Ru
 
     Enough is a part that leaves no more failing there than all of them do, and an error that is at most a quarter larger.
     """
-    names = {one.record: one.name for one in trial.suspects}
+    names = {suspect.record: suspect.name for suspect in trial.suspects}
     failing, error = len(whole.failing(runs.ends)), whole.error(runs.ends)
 
     def mends(parts: list[list[str]]) -> list[bool]:
@@ -297,7 +297,7 @@ def _find_cheapest(job: Job, runs: _Runs, suspects: Sequence[Suspect]) -> Outcom
         if measure.operator and measure.phase == FORWARD and not measure.movement:
             of_modules.setdefault(measure.record.split("/", maxsplit=1)[0], []).append(measure.record)
     outcome = Outcome(CHEAPEST, f"every operator in {dtype}", FAILED)
-    for parts in ({one.name: [one.record] for one in suspects}, of_modules):
+    for parts in ({suspect.name: [suspect.record] for suspect in suspects}, of_modules):
         outcome = _find_fewest(parts, dtype, runs)
         if outcome.outcome in {CONFIRMED, NOTHING}:
             break

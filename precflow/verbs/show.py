@@ -119,11 +119,11 @@ def _read_findings(run: Path, identifier: str) -> list[dict[str, Any]]:
     results.sort(key=lambda path: path.stat().st_mtime)
     try:
         findings = json.loads(results[-1].read_text(encoding="utf-8"))["findings"]
-        found = [one for one in findings if one["rule"] == identifier]
+        found = [finding for finding in findings if finding["rule"] == identifier]
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{results[-1]} is no result of a run: {error}", next_step="run the recipe again") from error
     if not found:
-        others = ", ".join(str(one["rule"]) for one in findings) or "none"
+        others = ", ".join(str(finding["rule"]) for finding in findings) or "none"
         raise ConfigError(f"{identifier} is no finding of {run}; it has {others}")
     return found
 

@@ -287,7 +287,7 @@ def _finish_masked(cleared: Masked, dtype: torch.dtype) -> Optional[Statistics]:
     if number == cleared.values.numel():
         return [None, None, None, None, *tail]
     parts = _sum_rows(cleared.values, choose_row(cleared.values.numel()))
-    totals, norms = torch.cat([each[0] for each in parts], 1), torch.cat([each[1] for each in parts], 1)
+    totals, norms = torch.cat([part[0] for part in parts], 1), torch.cat([part[1] for part in parts], 1)
     (total,), (square,) = _add_rows(totals, norms)
     return [cleared.least, cleared.most, total, square, *tail]
 

@@ -27,7 +27,7 @@ def to_hosts(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
         tensors: Each with a multiple of four bytes.
     """
     hosts: List[torch.Tensor] = list(tensors)
-    devices = {each.device for each in tensors if each.device.type != "cpu"}
+    devices = {tensor.device for tensor in tensors if tensor.device.type != "cpu"}
     for device in devices:
         numbers = [number for number, each in enumerate(tensors) if each.device == device]
         # Each copy would wait until the device has done all that it was given, so all types travel together, as words.

@@ -233,7 +233,7 @@ def _value_of(node: ast.AST, text: str) -> Any:  # noqa: PLR0911  one case for e
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, (ast.Tuple, ast.List)):
-        values = [_value_of(each, text) for each in node.elts]
+        values = [_value_of(elt, text) for elt in node.elts]
         return tuple(values) if isinstance(node, ast.Tuple) else values
     if isinstance(node, ast.Dict) and None not in node.keys:
         return {_value_of(key, text): _value_of(value, text) for key, value in zip(node.keys, node.values) if key is not None}
@@ -259,7 +259,7 @@ def _call_of(node: ast.Call, text: str) -> Any:
     name = ast.dump(node.func)
     if "'device'" in name:
         return torch.device("cpu")
-    values: List[Any] = [_value_of(each, text) for each in node.args]
+    values: List[Any] = [_value_of(arg, text) for arg in node.args]
     if isinstance(node.func, ast.Name) and node.func.id in ("slice", "range") and not node.keywords:
         return slice(*values) if node.func.id == "slice" else range(*values)
     if "'Size'" in name and len(values) == 1:

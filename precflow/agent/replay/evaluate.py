@@ -122,7 +122,7 @@ def float64_defaults() -> Iterator[None]:
 
 def output_indices(call: RecordedCall) -> List[str]:
     """Return the paths of a call's outputs on any side."""
-    return list(dict.fromkeys(each.index for side in call.sides.values() for each in side.outputs))
+    return list(dict.fromkeys(output.index for side in call.sides.values() for output in side.outputs))
 
 
 def _line(call: RecordedCall, index: str, kind: str, why: str, sides: Mapping[str, Any]) -> Line:
@@ -157,7 +157,7 @@ def read_side(tensors: SideTensors, files: TensorFiles) -> SideValues:
             outputs[each.index] = files.read(each)
         except CannotCompute as error:  # noqa: PERF203  the others are still evaluated
             missing[each.index] = "output %s" % error
-    return SideValues(inputs, outputs, missing, {each.index: each.content for each in tensors.outputs})
+    return SideValues(inputs, outputs, missing, {output.index: output.content for output in tensors.outputs})
 
 
 def _evaluate(call: RecordedCall, kind: str, files: TensorFiles, asked: Asked) -> List[Line]:

@@ -323,7 +323,7 @@ def _aten_readings(name: str, arguments: Mapping[str, Any]) -> Iterator[Reading]
             continue
         for overload in packet.overloads():
             function = getattr(packet, overload)
-            if not any(each.is_out for each in function._schema.arguments):  # noqa: SLF001  the declaration has no public name
+            if not any(argument.is_out for argument in function._schema.arguments):  # noqa: SLF001  the declaration has no public name
                 yield Reading(str(function), functools.partial(_run_overload, function, arguments))
 
 

@@ -159,7 +159,7 @@ class Chunks(Disturbance):
         """Compute one operator, in parts if it is a matrix product."""
         in_parts = _IN_PARTS.get(schema.name) if str(function).endswith(".default") else None
         tensors = [each for each in positional if isinstance(each, torch.Tensor)]
-        if in_parts is None or not all(each.is_floating_point() and each.layout == torch.strided for each in tensors):
+        if in_parts is None or not all(tensor.is_floating_point() and tensor.layout == torch.strided for tensor in tensors):
             return schema.run(positional, keywords)
         result = in_parts(*positional, **keywords)
         return schema.run(positional, keywords) if result is None else result

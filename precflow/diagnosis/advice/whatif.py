@@ -162,7 +162,7 @@ def _aim(whatif: WhatIf, suspects: Sequence[Suspect], evidence: Mapping[str, Any
     if whatif.is_of_run:
         worth = not whatif.when or any(_holds(whatif, one) for one in [run, *known.values()])
         return [Trial(whatif, tuple(suspects))] if suspects and (worth or always) else []
-    operators = {one.operator for one in suspects if not whatif.when or _holds(whatif, known.get(one.name, run))}
+    operators = {suspect.operator for suspect in suspects if not whatif.when or _holds(whatif, known.get(suspect.name, run))}
     chosen = tuple(suspect for suspect in suspects if suspect.operator in operators)
     chosen = chosen or (tuple(suspects) if always else ())
     return [Trial(whatif, chosen)] if chosen else []
@@ -278,7 +278,7 @@ def narrow(members: Sequence[str], mends: Callable[[list[list[str]]], list[bool]
 
 def apply_outcomes(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> list[Finding]:
     """Return the findings with what the what-ifs have shown: confirmed ones are certain, refuted ones less so; best first."""
-    changed = [_apply(finding, [one for one in outcomes if _speaks_about(one, finding)]) for finding in findings]
+    changed = [_apply(finding, [outcome for outcome in outcomes if _speaks_about(outcome, finding)]) for finding in findings]
     return sorted(changed, key=lambda finding: CERTAINTIES.index(finding.certainty))
 
 

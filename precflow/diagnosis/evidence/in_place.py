@@ -146,7 +146,7 @@ def _as_arrays(observed: ObservedCall, output: TensorPair) -> tuple[Array, Array
     shape = observed.records[0].shape
     pairs = (np.where(output.ordinary, one, 0.0) for one in (output.reference, output.target))
     is_whole = output.reference.size == int(np.prod(shape)) and shape
-    here, there = (one.reshape(shape) if is_whole else one for one in pairs)
+    here, there = (pair.reshape(shape) if is_whole else pair for pair in pairs)
     return here, there
 
 

@@ -106,7 +106,7 @@ def describe_phases(states: Iterable[PhaseState]) -> str:
 
 def find_guilty(states: Iterable[PhaseState]) -> str:
     """Return the part that the error starts in; ``""`` if none does, or if that cannot be told."""
-    return next((one.name for one in states if one.state == "starts"), "")
+    return next((state.name for state in states if state.state == "starts"), "")
 
 
 def tell_phases(  # noqa: PLR0913  two dumps and what was made of them, each by its own name
