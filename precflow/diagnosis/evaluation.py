@@ -118,9 +118,22 @@ def choose_level(calls: Iterable[Call]) -> dict[str, str]:
     }
 
 
-def write_calls(
-    path: Path, reference: Located, target: Located, *, largest: int = LARGEST_WORK
-) -> tuple[list[PairedCall], int]:
+@dataclass(frozen=True)
+class WrittenCalls:
+    """The calls that an evaluation gets, and how many it does not get.
+
+    Attributes:
+        pairs: The calls that were written.
+        left_out: Calls that were too many to be read.
+        not_whole: Calls of the levels that are evaluated of which a side did not keep all tensors, or not in one piece.
+    """
+
+    pairs: list[PairedCall]
+    left_out: int = 0
+    not_whole: int = 0
+
+
+def write_calls(path: Path, reference: Located, target: Located, *, largest: int = LARGEST_WORK) -> WrittenCalls:
     """Write one line a call that both sides stored whole.
 
     Args:
@@ -128,18 +141,18 @@ def write_calls(
         reference: Evidence of the reference.
         target: Evidence of the target.
         largest: Bytes of tensors that are read at most; calls are taken in order of the reference.
-
-    Returns:
-        The calls that were written, and how many were left out because they were too many.
     """
     pairs = pair_calls(reference, target)
     levels = choose_level(pair.reference for pair in pairs)
     written: list[PairedCall] = []
-    left_out, room = 0, largest
+    left_out, not_whole, room = 0, 0, largest
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for pair in pairs:
-            line = _describe_call(pair, reference, target) if levels.get(pair.reference.phase) == pair.reference.level else None
+            if levels.get(pair.reference.phase) != pair.reference.level or not pair.reference.outputs:
+                continue
+            line = _describe_call(pair, reference, target)
             if line is None:
+                not_whole += 1
                 continue
             size = sum(one["bytes"] for side in line["sides"].values() for one in (*side["inputs"], *side["outputs"]))
             if size > room:  # smaller ones that come later may still fit
@@ -148,12 +161,12 @@ def write_calls(
             room -= size
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
             written.append(pair)
-    return written, left_out
+    return WrittenCalls(written, left_out, not_whole)
 
 
 def _describe_call(pair: PairedCall, reference: Located, target: Located) -> Mapping[str, Any] | None:
     """Return the line of a call, or ``None`` if a side did not store all of its tensors or they are damaged."""
-    if pair.reference.compiled or not pair.reference.outputs or len(pair.reference.outputs) != len(pair.target.outputs):
+    if pair.reference.compiled or len(pair.reference.outputs) != len(pair.target.outputs):
         return None
     sides: dict[str, Any] = {}
     for name, dump, call in (("reference", reference, pair.reference), ("target", target, pair.target)):

@@ -262,7 +262,7 @@ def _make(evaluated: Evaluated, measure: str, value: float, line: float, *, is_s
         index=evaluated.index,
         kind=evaluated.kind,
         rho=value,
-        share=value / line if line else math.inf,
+        share=math.inf if math.isnan(value) or not line else value / line,  # NaN would lose against any other output's share
         measure=measure,
         is_fault=not value <= line,  # NaN is a fault
         is_systematic=is_systematic,

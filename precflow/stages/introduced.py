@@ -46,10 +46,12 @@ class Evaluation:
 
     Attributes:
         left_out: Calls that were too many to be read.
+        not_whole: Calls of which a side did not keep all tensors.
         trouble: Why nothing was evaluated, or ``""``.
     """
 
     left_out: int = 0
+    not_whole: int = 0
     trouble: str = ""
 
 
@@ -106,8 +108,8 @@ def _make_evaluation(job: Job, folder: Path, needs: Mapping[str, Path]) -> Stage
             *open_both(needs, job), folder=folder, evaluate=functools.partial(_ask_agent, job), holding=_load_standards(job)
         )
     write_value(folder / EVALUATION_FILE, skipped)
-    count = len(_read_evaluated(folder))
-    return StageResult(note=skipped.trouble or f"{count} outputs computed again in float64")
+    rest = f"; {skipped.not_whole} calls were not kept whole" if skipped.not_whole else ""
+    return StageResult(note=skipped.trouble or f"{len(_read_evaluated(folder))} outputs computed again in float64{rest}")
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
@@ -145,17 +147,18 @@ def evaluate_calls(
         evaluate: Evaluates the ``calls.jsonl`` of a folder and leaves ``evaluated.jsonl`` in it, as the agent's action does.
         holding: Standards that judge operators, and have numbers of their own.
     """
-    pairs, left_out = write_calls(folder / CALLS_FILE, reference, target)
-    if not pairs:
+    written = write_calls(folder / CALLS_FILE, reference, target)
+    skipped = Evaluation(written.left_out, written.not_whole)
+    if not written.pairs:
         (folder / CALLS_FILE).unlink()
-        return Evaluation(left_out)
+        return skipped
     if holding:
         (folder / ERRORS_FILE).write_text(json.dumps(operator_standards.list_asked(holding)), encoding="utf-8")
     try:
         evaluate(folder)
     except SideError as error:  # the diagnosis is poorer without it, the verdict by limits stands
-        return Evaluation(left_out, f"no call was evaluated in float64: {error.message}")
-    return Evaluation(left_out)
+        return replace(skipped, trouble=f"no call was evaluated in float64: {error.message}")
+    return skipped
 
 
 def _read_evaluated(folder: Path) -> list[Evaluated]:
@@ -190,7 +193,6 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
     if not judged:
         return [], 0, Attribution(region, judged, verdict)
     evaluated, skipped = _read_evaluated(evaluation), read_value(evaluation / EVALUATION_FILE, Evaluation)
-    left_out, trouble = skipped.left_out, skipped.trouble
     every = pair_calls(reference, target)
     computed = {one.call for one in evaluated}
     pairs = [pair for pair in every if pair.name in computed]
@@ -208,7 +210,7 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
         pairs=pairs,
         found=found,
         different=different,
-        left_out=left_out,
+        left_out=skipped.left_out,
     )
     if holding:
         statuses, outcome = operator_standards.apply(
@@ -219,8 +221,12 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
             names={pair.name: pair.reference.name for pair in pairs},
         )
         final = replace(final, judged=statuses, verdict=outcome)
-    if trouble:
-        final = replace(final, region=replace(final.region, notes=(*final.region.notes, trouble)))
+    if skipped.trouble:  # a verdict without it is a weaker one, and says so
+        final = replace(
+            final,
+            region=replace(final.region, notes=(*final.region.notes, skipped.trouble)),
+            verdict=replace(final.verdict, warnings=(*final.verdict.warnings, skipped.trouble)),
+        )
     return found, sum(not one.evaluated for one in evaluated), final
 
 

@@ -50,7 +50,7 @@ def _declare(job: Job) -> Mapping[str, Any]:
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     reference, target = open_both(needs, job)
-    pairs, left_out = write_calls(folder / CALLS_FILE, reference, target)
+    written = write_calls(folder / CALLS_FILE, reference, target)
     asked = environment_request(job.config, "target", folder, ci=job.ci)
     for action in ("replay", "unary"):
         ask_agent(job, "target", {**asked, "action": action}, folder)
@@ -60,7 +60,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
             str(pair.reference.phase),
             {record.index: record.dtype for record in pair.target.outputs},
         )
-        for pair in pairs
+        for pair in written.pairs
     }
     rows = build_rows(
         introduced.read_introduced(needs),
@@ -73,7 +73,8 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     write_value(folder / TABLE_FILE, rows)
     for left in (CALLS_FILE, REQUEST_FILE, REPLAYED_FILE, UNARY_FILE):
         (folder / left).unlink(missing_ok=True)  # the first two have paths of this machine; the table has the others
-    rest = f"; {left_out} calls left out, they are too large" if left_out else ""
+    rest = f"; {written.left_out} calls left out, they are too large" if written.left_out else ""
+    rest += f"; {written.not_whole} calls were not kept whole" if written.not_whole else ""
     return StageResult(note=summarize(rows) + rest)
 
 

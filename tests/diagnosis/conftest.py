@@ -26,6 +26,7 @@ DEFAULTS = {
     "class_name": "Module",
     "rank": 0,
     "phase": "forward",
+    "returns": 1,
 }
 
 
@@ -71,7 +72,7 @@ class HandMade:
             compiled=False,
             arguments=dict(given["arguments"]),
             inputs=tuple(self._record(about, order, "input", str(at), self._input(one)) for at, one in enumerate(inputs)),
-            outputs=(self._record(about, order, "output", "0", given),),
+            outputs=tuple(self._record(about, order, "output", str(at), given) for at in range(given["returns"])),
         )
         self.made.append(made)
         return made

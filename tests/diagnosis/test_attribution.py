@@ -1,17 +1,18 @@
 """Suspects after float64: all that introduce an error, none that computes rightly what it was given."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from precflow.diagnosis.attribution import attribute
 from precflow.diagnosis.calls_differ import find_different_calls
 from precflow.diagnosis.evaluation import PairedCall, name_call
-from precflow.diagnosis.findings import Region
+from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.graph import build_graph
 from precflow.diagnosis.introduced import IntroducedError
 from precflow.diagnosis.localize import localize
-from precflow.judgement.verdicts import Verdict
+from precflow.judgement.verdicts import Judged, Verdict
 
 
 def found(call, *, fault, share=None, note=""):
@@ -159,3 +160,74 @@ def test_another_argument_is_named_where_the_sides_differ_and_not_where_they_agr
     one, other = build("1e-05"), build("0.001")
     assert "eps: 1e-05 / 0.001" in conclude(one, {"norm / layer_norm": "fail"}, set(), target=other).region.suspects[0].why
     assert names(conclude(one, {}, set(), target=other, verdict="aligned")) == []
+
+
+def test_an_output_that_was_not_evaluated_is_not_cleared_by_another_one(hand_made):
+    dump = hand_made()
+    call = dump.operator("a", "topk", {"content": "x"}, returns=2)
+    right, wrong = (record.text for record in call.outputs)
+    for failing, left in ((wrong, "its inputs agree"), (right, "its inputs agree; but at its own inputs it computes rightly")):
+        region = Region("a / topk", (Suspect(failing, "a / topk", "a", "topk", 0, 5.0, "its inputs agree"),), {})
+        judged = [Judged(right, "pass"), Judged(wrong, "pass")]
+        attribution = attribute(
+            build_graph(dump.calls()),
+            region,
+            judged,
+            Verdict("misaligned"),
+            pairs=[PairedCall(name_call(call), call, call)],
+            found=[found(call, fault=False)],  # of output 0 alone
+            different=[],
+        )
+        assert [one.why for one in attribution.region.suspects] == [left]
+
+
+def test_another_argument_names_the_output_that_fails(hand_made):
+    sides = [hand_made(), hand_made()]
+    for dump, k in zip(sides, ("2", "3"), strict=True):
+        dump.operator("a", "topk", {"content": "x"}, returns=2, arguments={"k": k})
+    here, there = (dump.made[0] for dump in sides)
+    pair = PairedCall(name_call(here), here, there)
+    judged = [Judged(here.outputs[0].text, "pass"), Judged(here.outputs[1].text, "fail", ratio=3.0)]
+    attribution = attribute(
+        build_graph(sides[0].calls()),
+        Region(),
+        judged,
+        Verdict("misaligned"),
+        pairs=[pair],
+        found=[],
+        different=find_different_calls([pair], sides[0].calls(), sides[1].calls(), same_dtype=True),
+    )
+    assert [(one.record, one.ratio) for one in attribution.region.suspects] == [(here.outputs[1].text, 3.0)]
+
+
+def test_a_target_of_nan_alone_fails_by_its_places(hand_made, judge_calls):
+    dump = chain(hand_made(), "a")
+    call = dump.made[0]
+    misplaced = IntroducedError(name_call(call), "0", "other", math.inf, math.inf, "misplaced", is_fault=True)
+    measures, judged = judge_calls(dump, {"a / linear": "blind"})  # NaN on both sides alone would be blind
+    attribution = attribute(
+        build_graph(dump.calls()),
+        localize(dump, dump, measures, judged),
+        judged,
+        Verdict("aligned"),
+        pairs=[PairedCall(name_call(call), call, call)],
+        found=[misplaced],
+        different=[],
+    )
+    assert (attribution.verdict.verdict, attribution.judged[0].status) == ("misaligned", "nonfinite")
+
+
+def test_a_reference_that_is_off_from_float64_is_noted(hand_made, judge_calls):
+    dump = chain(hand_made(), "a", "b")
+    measures, judged = judge_calls(dump, {})
+    off = [replace(found(call, fault=False), is_reference_off=True) for call in dump.made]
+    attribution = attribute(
+        build_graph(dump.calls()),
+        localize(dump, dump, measures, judged),
+        judged,
+        Verdict("aligned"),
+        pairs=[PairedCall(name_call(call), call, call) for call in dump.made],
+        found=off,
+        different=[],
+    )
+    assert attribution.region.notes[0].startswith("a / linear, and 1 more calls: the reference itself is off from float64")

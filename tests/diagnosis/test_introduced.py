@@ -165,3 +165,23 @@ def test_lines_stand_between_what_was_measured_of_correct_operators_and_of_fault
     assert 5.5 < lines.INTRODUCED < 29
     assert 34 < lines.INTRODUCED_MATMUL < 170
     assert lines.RESIDUE > 2.1
+
+
+def test_an_error_that_is_no_number_is_the_worst_output_of_its_call():
+    numbers = {"reference": side(eta=5e-8), "target": side(eta=math.nan)}
+    broken = Evaluated("a/topk.0", "1", evaluated=True, sides=numbers)
+    fine = Evaluated("a/topk.0", "0", evaluated=True, sides={**numbers, "target": side(eta=5e-8)})
+    for both in ((broken, fine), (fine, broken)):
+        assert group_by_call(decide_all(both, {}))["a/topk.0"].is_fault
+
+
+def test_a_target_of_nan_alone_is_misplaced_where_float64_has_numbers():
+    found = decide(side(eta=5e-8), side(eta=None, misplaced=64, nonfinite=64))
+    assert (found.is_fault, found.measure) == (True, "misplaced")
+    assert decide(side(eta=5e-8), side(eta=None, nonfinite=64)) is None  # its inputs are NaN too
+
+
+def test_a_reference_that_is_itself_off_is_said_to_be():
+    assert decide(side(eta=20 * FLOAT32), side(eta=20 * FLOAT32)).is_reference_off
+    assert not decide(side(eta=2 * FLOAT32), side(eta=2 * FLOAT32)).is_reference_off
+    assert not decide(side(eta=20 * FLOAT32), side(eta=20 * FLOAT32), "matmul").is_reference_off

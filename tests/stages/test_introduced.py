@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from precflow.config import standards
+from precflow.dumps.reader import Dump
+from precflow.errors import SideError
 from precflow.stages import introduced
 
 _SPEC = importlib.util.spec_from_file_location("stage_fixtures", Path(__file__).with_name("conftest.py"))
@@ -80,3 +82,32 @@ def test_a_changed_limit_evaluates_nothing_again(pair, job_of):
     plain = evaluation.declare(job_of(folder))
     assert evaluation.declare(job_of(folder, "tolerance.cosine_similarity=0.9999")) == plain
     assert evaluation.declare(job_of(folder, "tolerance.standards=[default,cann_mixed]")) != plain
+
+
+def test_an_evaluation_that_failed_is_said_in_the_verdict(pair, made, monkeypatch):
+    def fail(*_):
+        raise SideError("no memory")
+
+    monkeypatch.setattr(introduced, "run_agent", lambda *_, **__: fail())
+    _, verdict, region = introduced.read_conclusion(made(pair(), until="introduced"))
+    assert verdict.warnings[-1] == region.notes[-1] == "no call was evaluated in float64: no memory"
+
+
+def test_calls_that_were_not_kept_whole_are_counted(tmp_path, pair):
+    folder, work = pair(), tmp_path / "work"
+    work.mkdir()
+    sides = [Dump.open(folder / side) for side in ("reference", "target")]
+    lost = Lost(sides[1], "fc2")
+    assert introduced.evaluate_calls(*sides, folder=work, evaluate=lambda _: None).not_whole == 0
+    assert introduced.evaluate_calls(sides[0], lost, folder=work, evaluate=lambda _: None).not_whole == 1
+
+
+class Lost:
+    """A dump that has lost the tensors of one module."""
+
+    def __init__(self, dump, module):
+        self._dump, self._module = dump, module
+        self.header, self.calls, self.tensor = dump.header, dump.calls, dump.tensor
+
+    def locate(self, record):
+        return None if record.identity.module == self._module else self._dump.locate(record)

@@ -210,7 +210,7 @@ class _Filter:
         self.nonfinite = self.filled = self.misplaced = 0
         self._dtype = dtype
         fills = None if dtype_name(dtype).startswith("float8") else value_classes.fills_of(dtype)
-        largest = max(_largest(flat.output), _largest(flat.exact))  # NaN and infinity compare as not below
+        largest = max(_largest(flat.output), _largest(flat.exact))
         ends = fills.plain if fills is not None else math.inf
         self._is_plain = largest < min(ends, torch.finfo(dtype).max)
         self._bands: Tuple[List[Band], ...] = ([], [])
@@ -256,11 +256,11 @@ class _Filter:
 
 
 def _largest(flat: torch.Tensor) -> float:
-    """Return the largest magnitude; NaN if there is one."""
+    """Return the largest magnitude; infinity if there is a NaN, which ``max`` would lose."""
     if not flat.numel():
         return 0.0
     low, high = torch.aminmax(flat) if flat.element_size() > 1 else torch.aminmax(flat.to(torch.float32))
-    return math.nan if math.isnan(float(low)) else max(-float(low), float(high))
+    return math.inf if math.isnan(float(low)) else max(-float(low), float(high))
 
 
 def _in_pieces(flat: torch.Tensor) -> List[torch.Tensor]:

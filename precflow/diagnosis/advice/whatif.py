@@ -19,6 +19,7 @@ from precflow.diagnosis.advice.rule_templates import compile_condition
 from precflow.diagnosis.advice.whatif_files import WhatIf
 from precflow.diagnosis.findings import CERTAINTIES, Finding, Suspect
 from precflow.errors import ConfigError, Problem
+from precflow.judgement.coverage import COMPARED
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
 
 CONFIRMED, PARTLY, REFUTED, NOTHING, FAILED = OUTCOMES = ("confirmed", "partly", "refuted", "nothing to mend", "did not run")
@@ -59,10 +60,14 @@ class ArmRun:
         """Return those of the records that fail."""
         return [record for record in records if self.statuses.get(record) in MISALIGNED_STATUSES]
 
+    def compared(self, records: Collection[str]) -> list[str]:
+        """Return those of the records that were compared in this run; one that has no partner now proves nothing."""
+        return [record for record in records if self.statuses.get(record) in COMPARED]
+
     @property
     def passes(self) -> bool:
-        """It ran, and nothing that was recorded fails."""
-        return not self.problem and not self.failing(self.statuses)
+        """It ran, something was compared, and nothing that was recorded fails."""
+        return not self.problem and bool(self.compared(self.statuses)) and not self.failing(self.statuses)
 
     def error(self, records: Collection[str]) -> float:
         """Return the error of some records together: the root of the sum of squares of those that were measured."""
@@ -221,6 +226,10 @@ def conclude(trial: Trial, without: ArmRun, run: ArmRun, ends: Collection[str]) 
     if run.problem or without.problem:
         return replace(outcome, problem=run.problem or without.problem)
     failing = without.failing(records) or without.failing(ends)
+    if run.compared(failing) != failing and without.failing(ends):
+        records = failing = without.failing(ends)  # other operators run in place of the suspects: the model's output tells
+    if run.compared(failing) != failing:
+        return replace(outcome, problem="what failed without it has no record to compare in the run with it")
     before, after = without.error(records), run.error(records)
     removed = _share(before, after)
     end = _share(without.error(ends), run.error(ends))

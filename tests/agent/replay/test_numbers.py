@@ -197,6 +197,14 @@ def test_values_that_are_not_finite_are_left_out_and_counted():
     assert found["eta"] < 1e-7
 
 
+def test_a_nan_of_float64_alone_is_misplaced_and_no_infinite_error():
+    exact = torch.tensor([1.0, math.nan, 1.0, 1.0], dtype=torch.float64)
+    found = measure(torch.ones(4), exact)
+    assert (found["nonfinite"], found["misplaced"], found["eta"]) == (1, 1, 0)
+    found = measure(torch.full((4,), math.nan), torch.ones(4, dtype=torch.float64))
+    assert (found["nonfinite"], found["misplaced"]) == (4, 4)
+
+
 def test_what_the_type_cannot_hold_overflows_on_a_correct_side_too():
     exact = torch.tensor([1e5, -1e5, 1.0], dtype=torch.float64)
     found = measure(exact.to(torch.float16), exact)

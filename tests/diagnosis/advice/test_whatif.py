@@ -104,6 +104,28 @@ def test_a_nan_that_is_gone_is_a_mend_although_no_error_was_measured():
     assert result.outcome == "confirmed"
 
 
+@pytest.mark.parametrize("status", ["unpaired_reference", "unreadable", "undecided", None])
+def test_a_suspect_without_a_record_in_the_run_with_it_is_no_mend(status):
+    record = NORMS[0].record
+    run = ArmRun(statuses={} if status is None else {record: status})
+    result = conclude(Trial(EXACT, NORMS[:1]), ArmRun(errors={record: 1e-3}, statuses={record: "fail"}), run, [])
+    assert (result.outcome, result.removed) == ("did not run", 0.0)
+    assert "no record to compare" in result.problem
+
+
+def test_where_other_operators_run_in_place_of_the_suspects_the_model_s_output_tells():
+    end = "(model)/forward.output.0"
+    run = ArmRun(errors={end: 1e-7}, statuses={end: "pass", NORMS[0].record: "unpaired_reference"})
+    result = conclude(Trial(EXACT, NORMS[:1]), arm(1e-3, 1e-3), run, [end])
+    assert (result.outcome, result.before) == ("confirmed", 1e-3)
+
+
+def test_a_run_that_compared_nothing_does_not_pass():
+    assert not ArmRun().passes
+    assert not ArmRun(statuses={NORMS[0].record: "unpaired_target"}).passes
+    assert ArmRun(statuses={NORMS[0].record: "pass"}).passes
+
+
 def test_the_share_is_that_of_all_suspects_together():
     records = [one.record for one in NORMS[:2]]
     without = ArmRun(errors=dict(zip(records, (3e-3, 4e-3), strict=False)), statuses=dict.fromkeys(records, "fail"))
