@@ -11,14 +11,14 @@ device: nothing can be said about it by comparison. So the graph of each side is
     layers.1 / norm      pass              its error is within its limit although it depends on the near tie
 
 What agrees in spite of the near tie keeps its status. A choice that differs by more than noise fails, and so does what depends
-on it. Where the values that were chosen between were not kept, the choice is undecided.
+on it. Where the values that were chosen between were not kept, the choice is undecided; where they are blind, so is the choice.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -46,6 +46,7 @@ _MOST = 1e300  # stands for infinity, which JSON does not have
 _FLOOR = "max_rms_error"
 _DEPENDENT = frozenset({"fail", "shape", "nonfinite", "unpaired_reference", "unpaired_target", "undecided"})
 _AGREES = frozenset({"pass", "blind", "accepted"})
+_ORIGINS = {"near_tie": "the near tie", "undecided": "the undecided choice", "blind": "the choice between blind values"}
 
 
 class Evidence(Protocol):
@@ -66,7 +67,7 @@ class _Choice(NamedTuple):
     """A choice that differs.
 
     Attributes:
-        status: ``near_tie`` or ``undecided``.
+        status: ``near_tie``, ``undecided``, or ``blind`` where the values that were chosen between are.
         name: Name of its call.
     """
 
@@ -203,7 +204,7 @@ class _Settling:
         handed_on = self._find_handed_on(measure.record)
         if handed_on is not None:
             return replace(handed_on, record=measure.record)
-        what = "the near tie" if origin.status == "near_tie" else "the undecided choice"
+        what = _ORIGINS[origin.status]
         shapes = f"; {judged.reason}" if judged.status == "shape" else ""
         return Judged(measure.record, "not_comparable", reason=f"depends on {what} at {origin.name}{shapes}")
 
@@ -239,7 +240,8 @@ class _Settling:
         differing = [pair for pair in pairs.values() if not _is_equal(pair)]
         numbers = [pair for pair in differing if is_floating(pair.reference.dtype)]
         # Integers that differ were chosen before, and their choice was found to be no near tie.
-        if not pairs or len(numbers) < len(differing) or not all(self._agree(nodes, node, pair) for pair in numbers):
+        statuses = {self._judge_values(nodes, node, pair) for pair in numbers}
+        if not pairs or len(numbers) < len(differing) or not statuses <= _AGREES:
             return None
         mine, theirs = self._find_output(0, text), self._find_output(1, text)
         if not all(record is not None and record.stored for record in (mine, theirs, *itertools.chain(*pairs.values()))):
@@ -252,7 +254,7 @@ class _Settling:
         if flips is None:
             unknown = differing and not near_ties.is_known(call.operator)
             return self._leave_open(text, call, "it is not known how this operator chooses") if unknown else None
-        return self._conclude(text, call, flips)
+        return self._conclude(text, call, flips, statuses)
 
     def _decide_module(self, nodes: _Nodes, node: CallNode, text: str) -> _Choice | None:
         """Decide integers that a module returns and that no recorded operator chose, such as a cast, which is not recorded."""
@@ -267,8 +269,9 @@ class _Settling:
                     continue
                 given = {"0": self._read(nodes, node, pair)}
                 flips = self._examine("long", {}, given, mine, theirs) if record.shape == mine.shape else None
-                if flips is not None and flips.near and self._agree(nodes, node, pair):
-                    return self._conclude(text, node.call, flips)
+                status = self._judge_values(nodes, node, pair)
+                if flips is not None and flips.near and status in _AGREES:
+                    return self._conclude(text, node.call, flips, {status})
         if inside or not any(is_floating(record.dtype) for record in node.call.inputs):
             return None
         return self._leave_open(text, node.call, "the operator that chooses was not recorded")
@@ -281,11 +284,13 @@ class _Settling:
         tensors = self._dumps[0].tensor(mine), self._dumps[1].tensor(theirs)
         return near_ties.examine(operator, arguments, given, *tensors)
 
-    def _conclude(self, text: str, call: Call, flips: near_ties.Flips) -> _Choice | None:
-        """Remember the status of a choice whose values were read."""
+    def _conclude(self, text: str, call: Call, flips: near_ties.Flips, statuses: Collection[str]) -> _Choice | None:
+        """Remember the status of a choice whose values were read; between values that could not have failed it is blind."""
         ratio = min(flips.margin / flips.noise, _MOST) if flips.noise else 0.0 if flips.near else _MOST
-        status = "near_tie" if flips.near else "fail"
-        judged = Judged(text, status, MARGIN, min(flips.margin, _MOST), flips.noise, ratio, MARGIN, flips.text)
+        status, why = ("near_tie" if flips.near else "fail"), flips.text
+        if flips.near and "blind" in statuses:
+            status, why = "blind", f"{why}; but any other values would have passed as well, so it proves nothing"
+        judged = Judged(text, status, MARGIN, min(flips.margin, _MOST), flips.noise, ratio, MARGIN, why)
         self._settled[text] = judged
         if not flips.near:
             return None
@@ -300,13 +305,12 @@ class _Settling:
         self._settled[text] = Judged(text, "undecided", reason=f"{before.reason}; a near tie or a fault: {why}")
         return _Choice("undecided", call.name)
 
-    def _agree(self, nodes: _Nodes, node: CallNode, pair: _Sides) -> bool:
-        """Tell whether the values that were chosen between agree within their limits."""
+    def _judge_values(self, nodes: _Nodes, node: CallNode, pair: _Sides) -> str:
+        """Return the status of values that were chosen between, by the limits that outputs have."""
         source = next((edge.source for edge in node.edges if edge.record is pair.reference), None)
         made = self._statuses.get(_text_of(nodes, source)) if source is not None else None
-        if made is not None and made.status == "accepted":
-            return True
-        return self._judge_input(pair.reference, pair.target).status in _AGREES
+        is_accepted = made is not None and made.status == "accepted"
+        return "accepted" if is_accepted else self._judge_input(pair.reference, pair.target).status
 
     def _read(self, nodes: _Nodes, node: CallNode, pair: _Sides) -> near_ties.Given:
         source = next((edge.source for edge in node.edges if edge.record is pair.reference), None)

@@ -31,7 +31,7 @@ from precflow.judgement.floors import MAIN_METRIC, Floor
 from precflow.judgement.limits import Condition, list_conditions
 from precflow.judgement.losses import judge_losses
 from precflow.judgement.patterns import matches
-from precflow.judgement.verdicts import Judged, Verdict, describe_not_applied
+from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged, Verdict, describe_not_applied
 from precflow.judgement.zero_gradients import mark_zero_gradients
 
 Rows = Sequence[tuple[Measure, Judged]]
@@ -246,8 +246,8 @@ def _describe_dependent(rows: Rows) -> list[str]:
         return []
     verb = "is" if dependent == 1 else "are"
     ties = [(measure, record) for measure, record in rows if record.status == "near_tie"]
-    if not ties:  # an undecided choice, which is named as such
-        return [f"{records_in_words(dependent)} {verb} not comparable: they depend on a choice that is undecided"]
+    if not ties:  # an undecided choice, which is named as such, or one between blind values
+        return [f"{records_in_words(dependent)} {verb} not comparable: they depend on a choice that is undecided or blind"]
     measure, record = ties[0]
     depend = f"depend{'s' * (dependent == 1)} on {_count_ties(len(ties))}"
     return [f"{records_in_words(dependent)} {depend} and {verb} not comparable, first {measure.name}: {record.reason}"]
@@ -357,14 +357,18 @@ def _describe_shared_nonfinite(rows: Rows) -> list[str]:
 
 
 def _find_met(config: RunConfig, decisions: Sequence[Decision], counted: Tally) -> dict[str, bool]:
-    """Return which standards and plain limits every record keeps; one that no record could be held to is not met."""
+    """Return which standards and plain limits every record keeps; one that no record could be held to is not met.
+
+    None is met if a record has failed before any limit was asked (NaN on one side, another shape), or if all records are blind.
+    """
     failed = _unite(chain.from_iterable((decision.failed, decision.undecided) for decision in decisions))
+    unlimited = any(one.judged.status in MISALIGNED_STATUSES and not one.failed for one in decisions)
     decided = _unite(decision.decided for decision in decisions)
     # One condition of a standard that a record fails, or that stays open, is enough for the standard not to be met.
     kept = {condition.source for condition in decided} - {condition.source for condition in failed}
     met = {name: name in kept for name in config.tolerance.standards}
     met |= {condition.text: condition in decided - failed for condition in list_conditions(config.tolerance, "tolerance")}
-    return {name: is_kept and counted.compared > 0 for name, is_kept in met.items()}
+    return {name: is_kept and counted.could_fail > 0 and not unlimited for name, is_kept in met.items()}
 
 
 def _unite(sets: Iterable[frozenset[Condition]]) -> set[Condition]:

@@ -185,3 +185,11 @@ def test_what_noise_sends_another_way_has_no_floor(hand_made, make_header, judge
     dependent = {names[record] for record in find_dependent(*sides, measures)}
     assert dependent == {"gate / argmax", "gate", "expert / linear", "out / add"}
     assert find_dependent(*sides, [replace(measure, exact=False) for measure in measures]) == set()
+
+
+def test_a_choice_between_values_that_could_not_have_failed_is_blind_and_no_near_tie(settle):
+    found = settle(FLIPPED, inputs="blind")
+    assert found["gate / argmax"].status == "blind"
+    assert "any other values would have passed as well" in found["gate / argmax"].reason
+    assert found["expert / linear"].status == "not_comparable"
+    assert "depends on the choice between blind values at gate / argmax" in found["expert / linear"].reason

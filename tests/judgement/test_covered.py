@@ -2,6 +2,7 @@
 
 import pytest
 
+from precflow.config.schema import Accepted
 from precflow.judgement.covered import mark_covered
 from precflow.judgement.decision import Decision
 from precflow.judgement.verdicts import Judged
@@ -155,3 +156,10 @@ def test_they_fail_where_the_module_fails(run, implemented_otherwise):
 def test_an_operator_of_one_implementation_fails_whatever_its_module_says(run, measure, module):
     judged, _ = run([measure("norm", "mul", relative_l2=0.5), module("norm")])
     assert judged[0].status == "fail"
+
+
+def test_they_fail_where_nothing_shows_that_the_module_agrees(run, implemented_otherwise):
+    """An accepted difference is no agreement, and neither is an output that could not have failed."""
+    allowed = Accepted(match="norm", relative_l2=0.02, because="another norm", until="2027-01-01")
+    judged, _ = run(implemented_otherwise(error=1e-2), accepted=[allowed])
+    assert [record.status for record in judged] == ["fail", "covered", "accepted"]

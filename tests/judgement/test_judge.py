@@ -285,3 +285,22 @@ def test_a_fault_beside_near_ties_is_still_a_fault(measure, run):
     _, verdict = run(measures, settle_choices=settled_as(topk="near_tie", add="not_comparable"))
     assert verdict.verdict == "misaligned"
     assert verdict.reasons[0] == "1 record exceeds its limit, first encoder.layers.0.mlp / mul"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"counts": {"elements": 6, "ordinary": 5, "nonfinite_mismatch": 1}},
+        {"join": "shape", "reason": "[2, 3] [3, 2]"},
+        {"target_dtype": "float64"},
+        {"exact": True, "judged": False, "reference_dtype": "int64", "target_dtype": "int64", "metrics": {"bitwise_equal": 0.0}},
+    ],
+)
+def test_no_standard_is_met_where_a_record_failed_before_any_limit_was_asked(run, measure, broken):
+    _, verdict = run([measure(), measure("broken", **broken)])
+    assert (verdict.verdict, verdict.standards) == ("misaligned", {"default": False})
+
+
+def test_no_standard_is_met_by_blind_records_alone(run, measure):
+    _, verdict = run([measure()], tolerance=Tolerance(standards=(), relative_l2=0.5))
+    assert (verdict.could_fail, verdict.standards) == (0, {"relative_l2 <= 0.5": False})
