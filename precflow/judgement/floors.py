@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from precflow.comparison.measure import Measure
@@ -60,11 +60,46 @@ def gather_floors(reference: Dump, measured: Mapping[str, Sequence[Measure]]) ->
     _pool(reference.calls(), found)
     for each in found.values():
         _raise_largest(each)
-    return [
-        Floor(record, {name: value for name, (value, _) in each.items()}, {name: noise for name, (_, noise) in each.items()})
-        for record, each in found.items()
-        if each
-    ]
+    return [_make_floor(record, each) for record, each in found.items() if each]
+
+
+def find_floors_of_inputs(calls: Iterable[Call], floors: Mapping[str, Floor]) -> Callable[[Record], Floor | None]:
+    """Return a function that gives the floor of an input: that of the output which it is, also through movement.
+
+    Movement (a view, a transpose) has no floor of its own and hands on the largest of its inputs'. What no recorded call made
+    has none.
+
+    Args:
+        calls: Of the reference, in order of execution.
+        floors: Identity text of an output -> its floor.
+    """
+    leaving: dict[_Source, Floor] = {}
+    for call in calls if floors else ():
+        sources = [(call.step, call.rank, *record.source) for record in call.inputs if record.source is not None]
+        arriving = [leaving[source] for source in sources if source in leaving] if call.movement else []
+        for record in call.outputs:
+            floor = floors.get(record.text) or _merge(record.text, arriving)
+            if floor is not None:
+                leaving[call.step, call.rank, call.order, record.index] = floor
+
+    def find(record: Record) -> Floor | None:
+        """Look up by the call that made the input."""
+        whose = record.whose
+        return None if record.source is None else leaving.get((whose.step, whose.rank, *record.source))
+
+    return find
+
+
+def _merge(record: str, floors: Sequence[Floor]) -> Floor | None:
+    merged: dict[str, tuple[float, str]] = {}
+    for floor in floors:
+        _keep_larger(merged, {name: (value, floor.noises.get(name, "inputs")) for name, value in floor.metrics.items()})
+    return _make_floor(record, merged) if merged else None
+
+
+def _make_floor(record: str, found: Mapping[str, tuple[float, str]]) -> Floor:
+    values, noises = {name: value for name, (value, _) in found.items()}, {name: noise for name, (_, noise) in found.items()}
+    return Floor(record, values, noises)
 
 
 def _list_values(measure: Measure) -> Iterable[tuple[str, float]]:

@@ -22,6 +22,7 @@ from precflow.errors import DumpError
 from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
 from precflow.judgement.decision import Terms, decide
+from precflow.judgement.floors import Floor
 from precflow.judgement.verdicts import Judged
 
 JudgeInput = Callable[[Record, Record], Judged]
@@ -36,6 +37,7 @@ def make_input_judge(  # noqa: PLR0913  each is a fact of its own, and half of t
     reference_dtype: str,
     target_dtype: str,
     folders: Sequence[Path] = (),
+    find_floor: Callable[[Record], Floor | None] = lambda _: None,
 ) -> JudgeInput:
     """Return a function that judges an input as if it were an output, by the limits of the run.
 
@@ -46,16 +48,23 @@ def make_input_judge(  # noqa: PLR0913  each is a fact of its own, and half of t
         reference_dtype: Floating point type of the reference's run.
         target_dtype: Floating point type of the target's run.
         folders: Folders with standards besides the shipped ones.
+        find_floor: Returns the noise floor of an input of the reference, if there is one (see
+            :func:`precflow.judgement.floors.find_floors_of_inputs`), for standards that measure their limits.
 
     Raises:
         ConfigError: A standard is not known or not usable.
     """
     loaded = [standards.load(name, folders) for name in tolerance.standards]
-    terms = Terms(reference_dtype, target_dtype, loaded, tolerance)
+    floors: dict[str, Floor] = {}
+    terms = Terms(reference_dtype, target_dtype, loaded, tolerance, floors)
+    measures_limits = any(standard.measured for standard in loaded)
 
     def judge_input(left: Record, right: Record) -> Judged:
         """Measure and judge one input; nothing is accepted, because accepted differences are those of outputs."""
         measure = measure_input(left, right, reference, target)
+        floor = find_floor(left) if measures_limits else None
+        if floor is not None:
+            floors[measure.record] = floor
         return decide(measure, terms, AcceptedDifferences((), datetime.date.max)).judged
 
     return judge_input

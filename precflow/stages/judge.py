@@ -16,6 +16,7 @@ from precflow.diagnosis.choices import make_settler
 from precflow.dumps.reader import Dump
 from precflow.dumps.two_passes import TwoPasses
 from precflow.errors import StoreError
+from precflow.judgement.floors import find_floors_of_inputs
 from precflow.judgement.inputs import make_input_judge
 from precflow.judgement.judge import judge
 from precflow.judgement.verdicts import STATUSES, VERDICTS, Judged, Verdict
@@ -99,7 +100,12 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     floors = noise.read_floors(needs[noise.NAME]) if noise.NAME in needs else {}
     folders = job.team.get("standard", ())
     inputs = make_input_judge(
-        *evidence, job.config.tolerance, reference_dtype=dtypes[0], target_dtype=dtypes[1], folders=folders
+        *evidence,
+        job.config.tolerance,
+        reference_dtype=dtypes[0],
+        target_dtype=dtypes[1],
+        folders=folders,
+        find_floor=find_floors_of_inputs(evidence[0].calls(), floors),
     )
     judged, verdict = judge(
         measures,

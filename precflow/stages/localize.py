@@ -8,7 +8,9 @@ from typing import Any
 
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.localize import localize
+from precflow.judgement.floors import find_floors_of_inputs
 from precflow.judgement.inputs import make_input_judge
+from precflow.stages import noise
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.compare import read_measures
 from precflow.stages.job import Job, Stage, StageResult
@@ -32,6 +34,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     reference, target = open_both(needs, job)
     measures = read_measures(latest(needs, "compare"))
     dtypes = find_dtypes(reference, target, measures)
+    floors = noise.read_floors(needs[noise.NAME]) if noise.NAME in needs else {}
     inputs = make_input_judge(
         reference,
         target,
@@ -39,6 +42,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         reference_dtype=dtypes[0],
         target_dtype=dtypes[1],
         folders=job.team.get("standard", ()),
+        find_floor=find_floors_of_inputs(reference.calls(), floors),
     )
     region = localize(reference, target, measures, read_judged(latest(needs, "judge")), inputs)
     write_value(folder / REGION_FILE, region)

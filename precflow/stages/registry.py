@@ -91,4 +91,6 @@ def instances(config: RunConfig, *, second_pass: bool = True, floors: bool = Tru
 
 
 def _use_floors(stage: Stage) -> Stage:
-    return replace(stage, needs=(*stage.needs, noise.NAME)) if stage.kind == judge.STAGE.name else stage
+    """Let a stage that judges, records or inputs, know the floors."""
+    judges = stage.kind in {judge.STAGE.name, localize.STAGE.name}
+    return replace(stage, needs=(*stage.needs, noise.NAME)) if judges else stage

@@ -10,7 +10,7 @@ import pytest
 
 from precflow.comparison.compare import compare
 from precflow.dumps.reader import Dump
-from precflow.judgement.floors import METRICS, gather_floors
+from precflow.judgement.floors import METRICS, find_floors_of_inputs, gather_floors
 
 _SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
 builder = importlib.util.module_from_spec(_SPEC)
@@ -89,3 +89,15 @@ def test_the_worst_element_has_at_least_four_times_the_floor_of_the_norm(measure
     assert found[0].metrics == {"relative_l2": 1e-6, "max_rms_error": 4e-6}
     found = gather_floors(written("s", WIDE, 1.0), {"jitter": [measure(metrics={**metrics, "max_rms_error": 9e-6})]})
     assert found[0].metrics["max_rms_error"] == 9e-6
+
+
+def test_an_input_has_the_floor_of_the_output_that_it_is_also_through_movement(written):
+    reference, other = written("r", WIDE, 1.0), written("o", WIDE * np.float32(1.001), 1.0)
+    floors = floors_of(reference, jitter=other)
+    find = find_floors_of_inputs(reference.calls(), floors)
+    _, transpose, mean, model = reference.calls()
+    wide = floors["fc/linear.0/forward.output.0"].metrics
+    assert find(transpose.inputs[0]).metrics == wide
+    assert find(mean.inputs[0]).metrics == wide
+    assert all(find(record) is None for record in model.inputs)
+    assert find_floors_of_inputs(reference.calls(), {})(mean.inputs[0]) is None

@@ -9,6 +9,7 @@ import pytest
 
 from precflow.config.schema import Tolerance, ToleranceRule
 from precflow.errors import DumpError
+from precflow.judgement.floors import Floor
 from precflow.judgement.inputs import make_input_judge, measure_input
 
 _SPEC = importlib.util.spec_from_file_location("evidence", Path(__file__).parents[1] / "comparison" / "evidence.py")
@@ -59,3 +60,15 @@ def test_a_tensor_that_cannot_be_read_is_unreadable():
     left, right = (evidence.Dump(X, "tensors", content).record for content in ("c1", "c2"))
     found = measure_input(left, right, Torn(), Torn())
     assert (found.join, found.reason, found.name) == ("unreadable", "a/linear.0/forward.output.0 is torn", "a / linear")
+
+
+@pytest.mark.parametrize(("floor", "expected"), [(None, "pass"), (1e-7, "fail"), (1e-5, "pass")])
+def test_an_input_is_held_to_the_noise_floor_of_the_output_that_it_is(floor, expected):
+    left, right = evidence.Dump(X, "tensors", "c1"), evidence.Dump(X + np.float32(1e-6) * X[::-1], "tensors", "c2")
+    known = None if floor is None else Floor("made by another call", {"relative_l2": floor})
+    calibrated = Tolerance(standards=("calibrated",))
+    judge = make_input_judge(
+        left, right, calibrated, reference_dtype="float32", target_dtype="float32", find_floor=lambda _: known
+    )
+    found = judge(left.record, right.record)
+    assert (found.status, found.floor) == (expected, floor)

@@ -56,10 +56,10 @@ def test_a_standard_of_a_team_with_a_section_noise_is_measured_too(tmp_path):
 
 
 @pytest.mark.usefixtures("clean")
-def test_only_the_judge_waits_for_it_in_both_passes():
+def test_only_what_judges_waits_for_it_in_both_passes():
     config = compose(["+recipe=sd_text_encoder", CALIBRATED, "capture=escalating"], complete=False).config
     needing = [stage.name for stage in registry.instances(config) if noise.NAME in stage.needs]
-    assert needing == ["judge", "judge@2"]
+    assert needing == ["judge", "localize", "judge@2", "localize@2"]
 
 
 @pytest.mark.usefixtures("clean")
