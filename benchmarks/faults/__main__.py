@@ -95,7 +95,8 @@ def run_safely(case: Case, folder: Path) -> dict[str, Any]:
     try:
         return run(case, folder)
     except Exception:  # noqa: BLE001  whatever it is, the next case goes on
-        return {"name": case.name, "group": case.group, "crash": traceback.format_exc()}
+        about = {name: getattr(case, name) for name in ("name", "group", "dtype")}
+        return {**about, "crash": traceback.format_exc()}
 
 
 def run_all(planned: Sequence[Case], folder: Path) -> list[dict[str, Any]]:

@@ -134,13 +134,17 @@ def _share(true: Iterable[bool]) -> str:
 
 
 def table(lines: Sequence[Line], known: frozenset[str]) -> str:
-    """Return all results as Markdown: by element type and group, by baseline, by family, misses, wrong names and alarms."""
+    """Return all results as Markdown: by element type and group, by baseline, by family, misses, wrong names and alarms.
+
+    A case that crashed is one more fault that nobody found: leaving it out would raise every share.
+    """
+    crashed = Counter((line["dtype"], line["group"]) for line in lines if "crash" in line)
     lines = [line for line in lines if "crash" not in line]
     acting = [line for line in lines if line["group"] != "control" and band(line) != "none"]
     idle = [line for line in lines if line["group"] != "control" and band(line) == "none"]
     clean = [line for line in lines if line["group"] == "control"]
     parts = [
-        _faults_table(acting, known),
+        _faults_table(acting, known, crashed),
         f"Faults that do nothing here (rho under 8, of matrices under 64, residue under 3) and are not counted: {len(idle)}",
         _families_table(acting, known),
         _baselines_table(acting, clean),
@@ -157,18 +161,20 @@ def _groups(lines: Sequence[Line]) -> dict[tuple[str, str], list[Line]]:
     return dict(groups)
 
 
-def _faults_table(lines: Sequence[Line], known: frozenset[str]) -> str:
+def _faults_table(lines: Sequence[Line], known: frozenset[str], crashed: Counter[tuple[str, str]]) -> str:
     head = (
-        "| type | faults | detected, strong | detected, weak | first suspect right | right module | precision | named, median "
+        "| type | faults | crashed | detected, strong | detected, weak | first suspect right | right module | precision | named, median "
         "| recall | members of classes | cause first | among three | unknown | wrong | wrong and sure | right to say unknown |"
     )
-    rows = [head, "|---|---" + "|--:" * 14 + "|"]
-    for (dtype, group), some in _groups(lines).items():
-        rows.append(f"| {dtype} | {group} | " + " | ".join(_fault_cells(some, known)) + " |")
+    rows = [head, "|---|---" + "|--:" * 15 + "|"]
+    groups = _groups(lines)
+    for dtype, group in dict.fromkeys([*groups, *(key for key in crashed if key[1] != "control")]):
+        some, lost = groups.get((dtype, group), []), crashed[dtype, group]
+        rows.append(f"| {dtype} | {group} | {lost} | " + " | ".join(_fault_cells(some, known, lost)) + " |")
     return "\n".join(rows)
 
 
-def _fault_cells(some: Sequence[Line], known: frozenset[str]) -> list[str]:
+def _fault_cells(some: Sequence[Line], known: frozenset[str], crashed: int) -> list[str]:
     found = [line for line in some if detected(line)]
     scores = [line["scores"]["precflow"] for line in found if line["scores"]["precflow"]["located"]]
     located = [line["scores"]["precflow"] for line in some if line["scores"]["precflow"]["located"]]
@@ -177,7 +183,7 @@ def _fault_cells(some: Sequence[Line], known: frozenset[str]) -> list[str]:
     members = [one["members"] for one in located if one["members"] is not None]
     named = sum(one["named"] for one in scores)
     return [
-        _share(detected(line) for line in some if band(line) == "strong"),
+        _share([*(detected(line) for line in some if band(line) == "strong"), *[False] * crashed]),
         _share(detected(line) for line in some if band(line) == "weak"),
         _share(one["hit"] for one in scores),
         _share(one["module"] for one in scores),

@@ -9,6 +9,7 @@ import datetime
 import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from precflow import __version__, keys
 from precflow.agent import redaction
@@ -16,6 +17,7 @@ from precflow.agent.contract import Identity, parse_identity
 from precflow.comparison.detail.record import RecordDetail, examine_record
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.advice.whatif import Outcome
+from precflow.diagnosis.evidence.collect import SUSPECTS
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.operator_table import OperatorRow
 from precflow.diagnosis.training.phases import PhaseState
@@ -90,7 +92,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
         command=command,
         sides=tuple(_describe_side(name, header) for name, header in headers),
         verdict=verdict,
-        region=region,
+        region=replace(region, notes=(*region.notes, *_describe_unexamined(region))),
         findings=tuple(findings),
         rows=rows,
         differences=find_differences(reference.header.facts, target.header.facts),
@@ -105,6 +107,12 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
         phases=tuple(phases),
         details=() if detailed is None else detail_worst(*detailed, rows),
     )
+
+
+def _describe_unexamined(region: Region) -> list[str]:
+    """Say that causes were looked for at the first suspects only."""
+    count = len(region.suspects)
+    return [f"causes were looked for at the first {SUSPECTS} of {count} suspects"] if count > SUSPECTS else []
 
 
 def _describe_side(name: str, header: Header) -> SideView:
