@@ -11,7 +11,7 @@ from typing import Any
 from .faults import KINDS
 
 UNEXPLAINED = frozenset({"PF299", ""})  # rules that say that nothing explains the evidence
-DESCRIBING = frozenset({"PF503", "PF601", "PF602"})  # rules that say how a run looks, and claim no cause
+DESCRIBING = frozenset({"PF601", "PF602"})  # rules that say how a run looks, and claim no cause
 _SURE = frozenset({"certain", "likely"})
 _NO_EFFECT = {False: 8, True: 64}  # rho below which a fault does nothing here, by whether its operator multiplies matrices
 _STRONG = {False: 16, True: 128}  # rho from which on every fault should be found
@@ -163,8 +163,8 @@ def _groups(lines: Sequence[Line]) -> dict[tuple[str, str], list[Line]]:
 
 def _faults_table(lines: Sequence[Line], known: frozenset[str], crashed: Counter[tuple[str, str]]) -> str:
     head = (
-        "| type | faults | crashed | detected, strong | detected, weak | first suspect right | right module | precision | named, median "
-        "| recall | members of classes | cause first | among three | unknown | wrong | wrong and sure | right to say unknown |"
+        "| type | faults | crashed | detected, strong | detected, weak | first suspect right | right module | precision "
+        "| named, median | recall | members of classes | cause first | among three | unknown | wrong | wrong and sure | right to say unknown |"
     )
     rows = [head, "|---|---" + "|--:" * 15 + "|"]
     groups = _groups(lines)

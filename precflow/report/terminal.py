@@ -30,6 +30,7 @@ _RARE = frozenset(
     {"covered by their modules", "near ties", "not comparable", "blind", "undecided", "by estimate"}
 )  # left out where their number is 0
 _AMOUNTS = ((2, 2), (2, 1), (2, 0), (1, 0))  # findings and facts of each; the first that fits is shown
+_NARROW = {"float16": 100 * 2.0**-11, "bfloat16": 100 * 2.0**-8}  # percent that one rounding changes a number by at most
 _INDENT = " " * 15  # of text in the second column: three letters of margin, twelve of label
 _LEAST_NAME = 28  # columns; with less room a name gets a line of its own
 _TO_ASCII = str.maketrans({"·": "-", "✓": "ok", "✗": "x", "…": "~", "≥": ">=", "\u202f": " ", "→": "->"})
@@ -268,9 +269,18 @@ def _render_finding_title(place: int, finding: Finding, columns: int) -> list[st
 
 
 def describe_coverage(model: ReportModel) -> str:
-    """Return in words how many records were compared, and how many were not and why."""
+    """Return in words how many records were compared, how many were not and why, and what a clean run cannot tell."""
     shown = [f"{wording.count(many)} {what}" for what, many in _count_others(model).items() if many or what not in _RARE]
-    return "   ".join([describe_compared(model), *shown])
+    return "   ".join([describe_compared(model), *shown, *_describe_hidden(model)])
+
+
+def _describe_hidden(model: ReportModel) -> list[str]:
+    """Say of an aligned run in 16 bits what it cannot see: a fact, and nothing that anybody has to do something about."""
+    narrow = [view.dtype for view in model.sides if view.dtype in _NARROW]
+    if not narrow or model.verdict.verdict != "aligned":
+        return []
+    coarsest = max(narrow, key=_NARROW.__getitem__)
+    return [f"errors below the rounding of {coarsest} ({_NARROW[coarsest]:.1g} %) do not show"]
 
 
 def _count_others(model: ReportModel) -> dict[str, int]:

@@ -215,7 +215,6 @@ TABLE = [
     ("PF402", {"inputs_different": ["input_ids"], "inputs_different_count": 1}, {}),
     ("PF501", {"nonfinite_target_only": 3, "nonfinite_target": 3}, {"nonfinite_target_only": 3, **MASK}),
     ("PF502", {"overflow_share": 1.0, "reference_max": 1e5}, {"overflow_share": 0.1}),
-    ("PF503", {"low_precision": True, "failing": 0}, {"low_precision": True}),
     (
         "PF504",
         {"accumulated": True, "inputs_use": 0.95, "ratio": 1.8},
@@ -406,3 +405,9 @@ def test_what_nothing_explains_never_asks_for_what_the_run_does_already():
     names = {**evidence({"kept": "content id"}), "keep_tensors": "capture=tensors"}
     (finding,) = [one for one in advise(names, SHIPPED.values()) if one.rule == "PF299"]
     assert finding.try_it == "capture=tensors"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_clean_run_is_advised_nothing(dtype):
+    evidence = {"low_precision": dtype == "bfloat16", "target_dtype": dtype, "reference_dtype": dtype, "failing": 0}
+    assert advise({**evidence, "suspects": []}, list(SHIPPED.values())) == []
