@@ -164,7 +164,8 @@ def _groups(lines: Sequence[Line]) -> dict[tuple[str, str], list[Line]]:
 def _faults_table(lines: Sequence[Line], known: frozenset[str], crashed: Counter[tuple[str, str]]) -> str:
     head = (
         "| type | faults | crashed | detected, strong | detected, weak | first suspect right | right module | precision "
-        "| named, median | recall | members of classes | cause first | among three | unknown | wrong | wrong and sure | right to say unknown |"
+        "| named, median | recall | members of classes | cause first | among three | unknown | wrong | wrong and sure "
+        "| right to say unknown |"
     )
     rows = [head, "|---|---" + "|--:" * 15 + "|"]
     groups = _groups(lines)

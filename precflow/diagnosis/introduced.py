@@ -18,6 +18,8 @@ left after float64 must look like rounding. ``z`` is the error in units of the r
     curve       largest |sum z| / sqrt(n) over bins of the value: a wrong curve
     largest     largest |z|: a single wrong element
 
+Slope and curve say which way the errors point, and are divided by the target's own scatter, ``sqrt(variance)``: a function that
+is off by an ulp or two in a table's way, the same at neighbouring arguments, has errors that are large and point nowhere.
 Each is divided by that of the reference and of a control (float64 at the same inputs, rounded once), whichever is larger:
 inputs of few distinct values leave residues that do not average out, on correct chips too. More roundings inside are a
 property of a chip's kernel as long as all calls of an operator show them, and so is a curve that is off by an ulp; variance,
@@ -40,6 +42,7 @@ from precflow.diagnosis import lines
 
 MATMUL, MOVEMENT, RANDOM = "matmul", "movement", "random"
 _RESIDUES = ("variance", "slope", "curve", "largest")
+_DIRECTED = ("slope", "curve")
 _OF_CHIPS = ("variance", "curve", "largest")  # a property of kernels before it is a fault
 _ALONE = {"variance": lines.VARIANCE_ALONE, "curve": lines.CURVE_ALONE, "largest": lines.LARGEST_ALONE}
 _ENOUGH = 100  # calls of an operator that say what is usual
@@ -180,7 +183,9 @@ def decide_all(evaluated: Sequence[Evaluated], operators: Mapping[str, str]) -> 
     decided = []
     for one in evaluated:
         others = [numbers for call, numbers in groups[operators.get(one.call, "")] if call != one.call]
-        usual = {name: statistics.median([getattr(each, name) for each in others]) for name in _OF_CHIPS} if others else {}
+        usual = (
+            {name: statistics.median([_read_residue(each, name) for each in others]) for name in _OF_CHIPS} if others else {}
+        )
         decided.append(decide_introduced(one, usual))
     return [one for one in decided if one is not None]
 
@@ -237,7 +242,7 @@ def _judge_residue(
         if name == "largest" and same_type and reference.largest > lines.LARGEST_OF_REFERENCE:
             continue
         least = max(floor, target.control.get(name, 0.0), getattr(reference, name) if same_type else 0.0)
-        value = getattr(target, name)
+        value = _read_residue(target, name)
         if name not in _OF_CHIPS:
             yield _make(evaluated, name, value / least, lines.RESIDUE, is_systematic=True)
             continue
@@ -245,6 +250,12 @@ def _judge_residue(
             yield _make(evaluated, name, value / max(least, usual[name]), lines.RESIDUE, is_systematic=name == "curve")
         if name in _ALONE:
             yield _make(evaluated, name, value / least, _ALONE[name], is_systematic=name == "curve")
+
+
+def _read_residue(numbers: SideNumbers, name: str) -> float:
+    """Return a residue; slope and curve in units of the errors' own scatter."""
+    value: float = getattr(numbers, name)
+    return value / math.sqrt(max(numbers.variance, 1.0)) if name in _DIRECTED else value
 
 
 def _line_of(evaluated: Evaluated) -> float:

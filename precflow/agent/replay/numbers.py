@@ -16,8 +16,11 @@ would outweigh everything. A and B clip z at 8, V at 32, so that one element can
 correct operator adds up in 16 bits, as torch does for the weight gradient of a LayerNorm, elements near 0 have any z; without
 its bound V was 94 times the reference's on a correct chip.
 
-Errors of few distinct values do not average out: a correct GELU of bfloat16 inputs, of which there are 128 between 1 and 2, has
-B = 131. So the same four numbers are taken of a control: float64 at the same inputs, rounded once.
+Errors of few distinct values do not average out: a function of bfloat16 inputs, of which there are 128 between 1 and 2, rounds
+the same value in the same way a thousand times. So where most values of float64 occur more than once, A and B count each of
+them once, with the mean of its z. A wrong scale is wrong at all of them in the same direction and still stands out; a function
+that is off by an ulp here and there does not. The same four numbers are taken of a control: float64 at the same inputs, rounded
+once.
 
 Values that are not finite and mask fills are left out and counted; ``misplaced`` counts places where output and control differ
 in kind. Tensors are read in blocks, so the memory that this takes beyond the tensors themselves is bounded.
@@ -33,11 +36,10 @@ import torch
 from precflow.agent.contract import Band
 from precflow.agent.measure import value_classes
 from precflow.agent.measure.content_id import dtype_name
+from precflow.agent.replay.residue import BINS, Distinct, Residue, divide, finite, take_numbers
 
 BLOCK = 1 << 16  # elements that are worked on at once: half a megabyte in float64 stays in the cache
-BINS = 32
-CLIP = 8.0
-SQUARE_CLIP = 32.0
+RESIDUES = ("variance", "slope", "curve", "largest")
 _SAMPLE = 4096  # elements whose values set the edges of the bins
 _INNER = 2.0**-24  # half an ulp of float32, relative
 _SMALL, _SCALED = 2.0**-500, 500  # float64 values beyond this are scaled by a power of 2 before they are squared
@@ -137,7 +139,7 @@ def measure(
         factor = 2.0 ** (_SCALED if largest < 1 else -_SCALED)
     scaled = _Flat(flat.output * factor, flat.exact * factor, None if flat.terms is None else flat.terms * factor)
     found = _measure_floats(scaled, output.dtype, max(row, 1), residue=residue)
-    return {**facts, **found, "scale": _finite(found["scale"] / factor)}
+    return {**facts, **found, "scale": finite(found["scale"] / factor)}
 
 
 def _compare_whole_numbers(output: torch.Tensor, exact: torch.Tensor) -> Dict[str, Any]:
@@ -281,8 +283,9 @@ def _kinds(values: torch.Tensor, bands: List[Band]) -> torch.Tensor:
 def _measure_floats(flat: _Flat, dtype: torch.dtype, row: int, *, residue: bool) -> Dict[str, Any]:
     real = REAL_TYPES.get(dtype, dtype)
     form, ordinary = format_of(real), _Filter(flat, real)
-    sums, own, control = _Sums(), _Residue(), _Residue()
+    sums, own, control = _Sums(), Residue(), Residue()
     edges = _find_edges(flat, ordinary) if residue else None
+    once = Distinct() if edges is not None and form.unit > _INNER and _is_repeated(flat, ordinary) else None
     norms: List[torch.Tensor] = []
     for whole in flat.blocks(row):
         block = ordinary.clean(whole)
@@ -292,12 +295,15 @@ def _measure_floats(flat: _Flat, dtype: torch.dtype, row: int, *, residue: bool)
         ulp = ulp_of(block.exact, form)
         deviation = _deviation(block, ulp, ordinary.rms, form)
         weight, places = block.exact / deviation, torch.bucketize(block.exact, edges)
-        own.add((block.output - block.exact).div_(deviation), weight, places, block.kept)
-        control.add(round_once(block.exact, real, ulp).sub_(block.exact).div_(deviation), weight, places, block.kept)
+        errors = [(rounded - block.exact).div_(deviation) for rounded in (block.output, round_once(block.exact, real, ulp))]
+        for residue_of, z in zip((own, control), errors):
+            residue_of.add(z, weight, places, block.kept)  # clips z
+        if once is not None:
+            once.add(torch.stack([block.exact, *errors, weight]), block.kept)
     scale = math.sqrt(sums.terms if flat.terms is not None else sums.exact)
     size = math.sqrt(sums.error)
     return {
-        "eta": _divide(size, scale),
+        "eta": divide(size, scale),
         # float64 has nothing more precise here: the evaluation rounds as often as the operator, so its unit is widened.
         "unit": form.unit if form.digits < _DOUBLE else 8 * form.unit,
         "scale": scale,
@@ -307,8 +313,12 @@ def _measure_floats(flat: _Flat, dtype: torch.dtype, row: int, *, residue: bool)
         "filled": ordinary.filled,
         "misplaced": ordinary.misplaced,
         "equal": sums.equal and not ordinary.misplaced,
-        **(own.numbers(sums.count) if residue else dict.fromkeys(("variance", "slope", "curve", "largest"))),
-        "control": control.numbers(sums.count) if residue else None,
+        **(
+            take_numbers(own, 0, once, edges, sums.count)
+            if residue
+            else dict.fromkeys(("variance", "slope", "curve", "largest"))
+        ),
+        "control": take_numbers(control, 1, once, edges, sums.count) if residue else None,
     }
 
 
@@ -340,7 +350,7 @@ def _worst_row(norms: torch.Tensor) -> float:
     error, scale = norms[:, 0], norms[:, 1]
     least = torch.clamp(scale, min=float(scale.median()))
     ratios = torch.where(error > 0, error / least, torch.zeros_like(error))
-    return _finite(float(ratios.max()))
+    return finite(float(ratios.max()))
 
 
 def _deviation(block: _Flat, ulp: torch.Tensor, rms: float, form: Format) -> torch.Tensor:
@@ -354,64 +364,21 @@ def _deviation(block: _Flat, ulp: torch.Tensor, rms: float, form: Format) -> tor
     return square.sqrt_().clamp_(min=_LEAST)
 
 
-class _Residue:
-    """The rounding residue of an output, added up over the blocks."""
+def _is_repeated(flat: _Flat, ordinary: _Filter) -> bool:
+    """Tell whether most values of float64 occur more than once, by an even sample."""
+    sample = _take_sample(flat, ordinary)
+    return 2 * int(torch.unique(sample).numel()) < sample.numel()
 
-    def __init__(self) -> None:
-        self._square = self._product = self._weight = self._largest = 0.0
-        self._bins = torch.zeros(2, BINS, dtype=torch.float64)  # sum of z, and number of elements
 
-    def add(self, z: torch.Tensor, weight: torch.Tensor, places: torch.Tensor, kept: Optional[torch.Tensor]) -> None:
-        """Add a block.
-
-        Args:
-            z: Errors over their deviations; clipped here. 0 at places that are left out.
-            weight: Values over deviations.
-            places: The bin of each value.
-            kept: Where values count; ``None`` means everywhere.
-        """
-        if not z.numel():
-            return
-        low, high = torch.aminmax(z)
-        self._largest = max(self._largest, -float(low), float(high))
-        if self._largest > SQUARE_CLIP:
-            z.clamp_(-SQUARE_CLIP, SQUARE_CLIP)
-        self._square += float(z.dot(z))
-        if self._largest > CLIP:
-            z.clamp_(-CLIP, CLIP)
-        self._product += float(z.dot(weight))
-        self._weight += float(weight.dot(weight))
-        self._bins[0] += torch.bincount(places, weights=z, minlength=BINS)
-        self._bins[1] += torch.bincount(places if kept is None else places[kept], minlength=BINS)
-
-    def numbers(self, count: int) -> Dict[str, float]:
-        """Return V, A, B and M of so many values."""
-        filled = self._bins[1] > 0
-        curve = (self._bins[0].abs()[filled] / self._bins[1][filled].sqrt()).max() if bool(filled.any()) else 0.0
-        return {
-            "variance": _divide(self._square, count),
-            "slope": _divide(abs(self._product), math.sqrt(self._weight)),
-            "curve": float(curve),
-            "largest": _finite(self._largest),
-        }
+def _take_sample(flat: _Flat, ordinary: _Filter) -> torch.Tensor:
+    """Return an even sample of the ordinary values of float64."""
+    step = -(-flat.exact.numel() // _SAMPLE) or 1
+    return ordinary.sample(_Flat(flat.output[::step].to(torch.float64), flat.exact[::step].contiguous(), None))
 
 
 def _find_edges(flat: _Flat, ordinary: _Filter) -> torch.Tensor:
     """Return the inner edges of bins that hold about equally many values, from an even sample of float64's."""
-    step = -(-flat.exact.numel() // _SAMPLE) or 1
-    sample = ordinary.sample(_Flat(flat.output[::step].to(torch.float64), flat.exact[::step].contiguous(), None))
-    sample, _ = sample.sort()
+    sample, _ = _take_sample(flat, ordinary).sort()
     places = torch.arange(1, BINS) * sample.numel() // BINS
     edges: torch.Tensor = torch.unique(sample[places] if sample.numel() else sample)
     return edges
-
-
-def _divide(size: float, scale: float) -> float:
-    """Return a quotient; 0 for 0 over 0, and the largest float for more than that over 0, because JSON has no infinity."""
-    if not size:
-        return 0.0
-    return _finite(size / scale) if scale else _finite(math.inf)
-
-
-def _finite(value: float) -> float:
-    return value if math.isfinite(value) else 1.7976931348623157e308

@@ -267,3 +267,22 @@ def test_without_the_residue_all_else_is_the_same():
     assert {name: value for name, value in whole.items() if name not in residues} == {
         name: value for name, value in short.items() if name not in residues
     }
+
+
+def test_what_rounds_a_value_in_the_same_way_a_thousand_times_counts_it_once():
+    values = torch.linspace(0.5, 4.0, 200, dtype=torch.float64).bfloat16().double()
+    exact = values.tanh().repeat(500)
+    off = torch.tensor([0.0, 1.0, 0.0, -1.0], dtype=torch.float64).repeat(50).repeat(500)  # one ulp, here and there
+    coarse = (exact + off * ulp_of(exact.clone(), format_of(torch.bfloat16))).to(torch.bfloat16)
+    found = measure(coarse, exact)
+    assert found["slope"] < 6
+    assert found["curve"] < 16
+    assert found["control"]["curve"] < 8
+    scaled = measure((exact * 1.003).to(torch.bfloat16), exact)
+    assert scaled["slope"] > 20
+
+
+def test_without_repeated_values_each_element_counts():
+    exact = exact_values((100, 100))
+    found = measure((exact * 1.001).to(torch.bfloat16), exact)
+    assert found["slope"] > 50
