@@ -195,7 +195,7 @@ def compare_values(reference: Any, target: Any, tolerance: Tolerance) -> Compari
         TypeError: An element type cannot be compared.
     """
     loaded = [standards.load(name) for name in tolerance.standards]
-    for standard in (one for one in loaded if not one.judges_records):
+    for standard in (standard for standard in loaded if not standard.judges_records):
         judged = "the losses of a run" if standard.losses else "operators that were computed again in float64"
         raise ConfigError(
             f"standard {standard.name!r} judges {judged}, and here are values alone", next_step="precflow ls standard"

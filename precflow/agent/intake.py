@@ -134,7 +134,7 @@ def check_depth(plain: Any) -> None:
     """
     level = [plain]
     for _ in range(DEEPEST + 1):
-        level = [item for each in level for item in _list_containers(each)]
+        level = [item for value in level for item in _list_containers(value)]
         if not level:
             return
     raise ValueError("it is nested too deeply, expected at most %d levels" % DEEPEST)

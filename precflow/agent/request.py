@@ -218,7 +218,7 @@ def parse(plain: Mapping[str, Any]) -> Request:
         import_paths=reader.texts("import_paths", ()),
         parent=reader.optional("parent", int),
         resume=reader.flag("resume", default=False),
-        arms=tuple(_parse_arm(each) for each in reader.sections("arms")),
+        arms=tuple(_parse_arm(section) for section in reader.sections("arms")),
         rounds=reader.value("rounds", 0, int),
         ranks=reader.positive("ranks", 1),
     )
@@ -246,7 +246,7 @@ def _parse_capture(reader: _Reader) -> CaptureSection:
         step=reader.list_of("step", (0,), int),
         rank=reader.list_of("rank", (), int),
         detail=reader.choice("detail", "tensors", DETAILS),
-        rules=tuple(_parse_rule(each) for each in reader.sections("rules")),
+        rules=tuple(_parse_rule(section) for section in reader.sections("rules")),
         budget=reader.value("budget", 0, int),
         keep_last=reader.value("keep_last", 0, int),
         fine=reader.flag("fine", default=False),
@@ -274,7 +274,7 @@ def _parse_arm(reader: _Reader) -> Arm:
     name = reader.value("name", None, str)
     if not _FOLDER.fullmatch(name):
         reader.note_problem("name", name, "letters, digits and _", "")
-    return Arm(name, tuple(_parse_change(each) for each in reader.sections("changes")))
+    return Arm(name, tuple(_parse_change(section) for section in reader.sections("changes")))
 
 
 def _parse_change(reader: _Reader) -> Change:

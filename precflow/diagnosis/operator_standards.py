@@ -91,7 +91,7 @@ def hold_all(standard: Standard, evaluated: Sequence[Evaluated], operators: Mapp
         evaluated: As the agent wrote it, with the errors that :func:`list_asked` named.
         operators: Call -> its operator.
     """
-    held = [_hold(standard, one, operators.get(one.call, "")) for one in evaluated]
+    held = [_hold(standard, output, operators.get(output.call, "")) for output in evaluated]
     if standard.benchmark:
         held = _judge_again(standard.benchmark, held, evaluated, operators)
     return HeldOutputs(standard.name, held, standard.dated)
@@ -253,13 +253,13 @@ def apply(
         records: Call and index of an output -> identity text of its record.
         names: Call -> how it is shown.
     """
-    accepted = {one.record for one in judged if one.status == "accepted"}
+    accepted = {record.record for record in judged if record.status == "accepted"}
     failing: dict[str, Judged] = {}
     failures, gaps, warnings = [], [], []
     met, not_applied = dict(verdict.standards), dict(verdict.not_applied)
-    before = {describe_not_applied(one.standard, not_applied.pop(one.standard, "")) for one in held}
+    before = {describe_not_applied(outputs.standard, not_applied.pop(outputs.standard, "")) for outputs in held}
     for outputs in held:
-        wrong = [one for one in outputs.select("failed") if records.get((one.call, one.index)) not in accepted]
+        wrong = [output for output in outputs.select("failed") if records.get((output.call, output.index)) not in accepted]
         for one in wrong:
             record = records.get((one.call, one.index), "")
             failing.setdefault(record, _fail(record, outputs.standard, one))
@@ -280,7 +280,7 @@ def apply(
             gaps.append(describe_not_applied(outputs.standard, why))
         met[outputs.standard] = not wrong and not why
     reasons = [*failures, *(reason for reason in verdict.reasons if reason not in before), *gaps]
-    final = [failing.get(one.record, one) if one.status not in _KEPT else one for one in judged]
+    final = [failing.get(record.record, record) if record.status not in _KEPT else record for record in judged]
     counted = tally(final)
     misaligned = bool(failures) or verdict.verdict == "misaligned"
     return final, replace(

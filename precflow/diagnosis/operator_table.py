@@ -82,10 +82,10 @@ def build_rows(
     """
     alone = {(line["call"], line["index"]): line for line in replayed}
     groups: dict[tuple[str, str, str], list[IntroducedError]] = {}
-    for one in found:
-        call = called.get(one.call)
+    for output in found:
+        call = called.get(output.call)
         if call is not None:
-            groups.setdefault((call.operator, call.phase, call.dtypes.get(one.index, "")), []).append(one)
+            groups.setdefault((call.operator, call.phase, call.dtypes.get(output.index, "")), []).append(output)
     rows = [_build_row(key, group, alone) for key, group in groups.items()]
     return sorted([*rows, *map(_build_function, unary)], key=lambda row: (row.operator, row.phase, row.dtype))
 
@@ -95,7 +95,7 @@ def _build_row(
 ) -> OperatorRow:
     operator, phase, dtype = key
     unit = _UNITS.get(dtype, 1.0)
-    lines = [alone.get((one.call, one.index), {}) for one in group]
+    lines = [alone.get((output.call, output.index), {}) for output in group]
     errors = [line["runs"].get("reference", {}).get("eta") for line in lines if line.get("runs")]
     worst = max(group, key=lambda one: one.eta_target)
     return OperatorRow(
@@ -103,10 +103,10 @@ def _build_row(
         phase,
         dtype,
         calls=len(group),
-        faults=sum(one.is_fault for one in group),
+        faults=sum(output.is_fault for output in group),
         in_run=worst.eta_target / unit,
         alone=max((float(error) / unit for error in errors if error is not None), default=None),
-        reference=max(one.eta_reference for one in group) / unit,
+        reference=max(output.eta_reference for output in group) / unit,
         worst=worst.call,
         why="" if errors else next((str(line["why"]) for line in lines if line.get("why")), "it was not run alone"),
     )

@@ -104,7 +104,7 @@ def find(dump: Dump, text: str) -> FoundRecord:
         if len(found) == 1:
             return found[0]
         if found:
-            listed = "".join(f"\n      {one.text}" for one in found[:_SHOWN])
+            listed = "".join(f"\n      {record.text}" for record in found[:_SHOWN])
             more = f"\n      and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
             raise DumpError(f"{text} means {len(found)} records:{listed}{more}", next_step="name one of them")
     raise _make_unknown_error(dump, records, text)

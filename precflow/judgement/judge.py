@@ -112,11 +112,13 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     judged = [decision.judged for decision in decisions]
     rows = list(zip(measures, judged, strict=True))
     counted = tally(judged)
-    curves = {one.name: judge_losses(one.losses, *losses) for one in loaded if one.losses}
-    not_applied = {one.name: NOT_EVALUATED for one in loaded if one.judges_operators}
+    curves = {standard.name: judge_losses(standard.losses, *losses) for standard in loaded if standard.losses}
+    not_applied = {standard.name: NOT_EVALUATED for standard in loaded if standard.judges_operators}
     not_applied |= {name: outcome.missing for name, outcome in curves.items() if outcome.missing}
     failures = _describe_failures(rows, unrepeatable)
-    failures += [f"{one.dated}: {text}" for one in loaded if one.name in curves for text in curves[one.name].failed]
+    failures += [
+        f"{standard.dated}: {text}" for standard in loaded if standard.name in curves for text in curves[standard.name].failed
+    ]
     sampled = share_sampled(measures, judged)
     # If a blocker stood in the way, nothing was read on purpose: the blocker is the reason, and not a missing record.
     if measures or not blockers:
@@ -139,7 +141,11 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         *accepted.warnings(),
         *(_describe_missing_floors(rows, floors, measuring[0], without_floors) if measuring else ()),
         *([] if any("near tie" in text for text in missing) else _describe_near_ties(rows)),
-        *(f"{one.name} also asks for what is not checked: {'; '.join(one.unchecked)}" for one in loaded if one.unchecked),
+        *(
+            f"{standard.name} also asks for what is not checked: {'; '.join(standard.unchecked)}"
+            for standard in loaded
+            if standard.unchecked
+        ),
         *_describe_idle_rules(measures, config.tolerance.rules),
         *_describe_idle_pairings(measures, config.pairing.rules),
         *blind_phases,
@@ -162,10 +168,10 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         estimated=count_estimated(measures, judged),
         sampled=sampled,
         standards=_find_met(config, decisions, counted)
-        | {one.name: False for one in loaded if not one.judges_records}
+        | {standard.name: False for standard in loaded if not standard.judges_records}
         | {name: outcome.is_met for name, outcome in curves.items()},
         not_applied=not_applied,
-        sources={one.name: one.origin for one in loaded if one.date},
+        sources={standard.name: standard.origin for standard in loaded if standard.date},
         closest=closest.record,
         warnings=tuple(warnings),
     )

@@ -310,7 +310,7 @@ def _find_fewest(parts: Mapping[str, Sequence[str]], dtype: str, runs: _Runs) ->
     def measure(members: Sequence[Sequence[str]], rounds: int = 0) -> tuple[ArmRun, list[ArmRun]]:
         """Return the run as it is, and one for each group of parts with these in the wider type."""
         arms = {
-            f"arm{number}": [{"kind": "dtype", "value": dtype, "records": [one for name in names for one in parts[name]]}]
+            f"arm{number}": [{"kind": "dtype", "value": dtype, "records": [record for name in names for record in parts[name]]}]
             for number, names in enumerate(members)
         }
         measured = runs.run(arms, everything=True, rounds=rounds)

@@ -111,7 +111,9 @@ def _read_findings(run: Path, identifier: str) -> list[dict[str, Any]]:
         StoreError: There is no result, or it cannot be read.
     """
     # The store keeps the results of earlier runs too.
-    results = [run] if run.is_file() else [one for one in run.rglob("result.json") if "store" not in one.relative_to(run).parts]
+    results = (
+        [run] if run.is_file() else [file for file in run.rglob("result.json") if "store" not in file.relative_to(run).parts]
+    )
     if not results:
         raise StoreError(
             f"no result.json in {run}", next_step="give the folder of a finished run, such as runs/sd_text_encoder"

@@ -143,7 +143,7 @@ class ShardFile:
                     described.append(_describe(each, offset))
                     offset += each.size
                 self._open(
-                    len(_join_index({each.key: "0" * 2 * DIGEST_SIZE for each in self._held if "." in each.key}, described))
+                    len(_join_index({entry.key: "0" * 2 * DIGEST_SIZE for entry in self._held if "." in entry.key}, described))
                 )
             assert self._file is not None
             index = _join_index(self._checksums, self._described).ljust(self._begun - 8)  # the format allows trailing spaces

@@ -265,7 +265,11 @@ def _enqueue(jobs: List[_Job]) -> _Group:
     counted = any(job.ticket.detail in ("statistics", "sketch") for job in jobs)
     floating = dtype_name(flat[0].dtype) in _FLOATS and flat[0].numel() > 0
     sums, row = None, _row_length(jobs[0])
-    batch = flat[0].unsqueeze(0) if len(flat) == 1 else torch.stack([as_joinable(each) for each in flat]).view(flat[0].dtype)
+    batch = (
+        flat[0].unsqueeze(0)
+        if len(flat) == 1
+        else torch.stack([as_joinable(elements) for elements in flat]).view(flat[0].dtype)
+    )
     if counted and floating:
         sums = statistics.reduce_batch(batch, row)
     if all(job.ticket.detail == "statistics" for job in jobs):

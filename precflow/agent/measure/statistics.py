@@ -261,7 +261,7 @@ def measure_any(values: torch.Tensor) -> Statistics:
     counts, places = _count_kinds(values, fills, bands)
     nan, positive, negative, high, low, nothing, saturated, spread, least, most = counts
     other = nan + positive + negative + high + low
-    tail: Statistics = [int(each) for each in (nan, positive, negative, high + low)]
+    tail: Statistics = [int(count) for count in (nan, positive, negative, high + low)]
     tail += [int(nothing - other), int(saturated), int(high), places]
     if high + low:
         tail += [bands[0].constant, spread] if len(bands) == 1 else [None, None]

@@ -122,15 +122,15 @@ def _parse_call(plain: Mapping[str, Any]) -> RecordedCall:
 def _parse_tensors(plain: Sequence[Mapping[str, Any]]) -> Tuple[StoredTensor, ...]:
     return tuple(
         StoredTensor(
-            index=str(each["index"]),
-            dtype=str(each["dtype"]),
-            shape=tuple(int(size) for size in each["shape"]),
-            file=None if each.get("file") is None else str(each["file"]),
-            begin=int(each.get("begin", 0)),
-            bytes=int(each.get("bytes", 0)),
-            content=str(each.get("content", "")),
+            index=str(tensor["index"]),
+            dtype=str(tensor["dtype"]),
+            shape=tuple(int(size) for size in tensor["shape"]),
+            file=None if tensor.get("file") is None else str(tensor["file"]),
+            begin=int(tensor.get("begin", 0)),
+            bytes=int(tensor.get("bytes", 0)),
+            content=str(tensor.get("content", "")),
         )
-        for each in plain
+        for tensor in plain
     )
 
 

@@ -189,7 +189,7 @@ def npu_fusion_attention(
     _refuse_dropout(1.0 - keep_prob)
     if prefix is not None or padding_mask is not None or actual_seq_qlen or actual_seq_kvlen:
         raise CannotCompute("npu_fusion_attention with prefix, padding_mask or sequence lengths is not written out")
-    heads = [_to_heads(each, input_layout, head_num, query) for each in (query, key, value)]
+    heads = [_to_heads(tensor, input_layout, head_num, query) for tensor in (query, key, value)]
     length, width = heads[0].shape[-2], heads[1].shape[-2]
     bias = torch.zeros((length, width), dtype=query.dtype)
     hidden = _hidden_places(atten_mask, sparse_mode, length, width, (pre_tockens, next_tockens))

@@ -187,7 +187,7 @@ def _join(
     for name, side in sides.items():
         if name not in measured and index in side.missing:
             return _line(call, index, kind, "%s on the %s" % (side.missing[index], name), {})
-    failed = [each["why"] for each in measured.values() if "why" in each]
+    failed = [line["why"] for line in measured.values() if "why" in line]
     if failed or len(measured) < len(sides):
         return _line(call, index, kind, failed[0] if failed else "output %s is not on both sides" % index, {})
     reference = measured.get(REFERENCE)
@@ -237,7 +237,7 @@ def check_size(call: RecordedCall) -> None:
     """
     largest = 0
     for side in call.sides.values():
-        elements = sum(math.prod(each.shape) for each in (*side.inputs, *side.outputs))
+        elements = sum(math.prod(stored.shape) for stored in (*side.inputs, *side.outputs))
         largest = max(largest, elements * 8 * (2 if operators.adds_terms(call) else 1))
     if largest > MOST_BYTES:
         raise CannotCompute("it would take %.1f GB in float64, more than %.0f GB" % (largest / 1e9, MOST_BYTES / 1e9))
@@ -248,7 +248,7 @@ def _are_equal(these: Mapping[str, torch.Tensor], others: Mapping[str, torch.Ten
     if set(these) != set(others):
         return False
     pairs = [(tensor, others[index]) for index, tensor in these.items()]
-    return all(one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other) for one, other in pairs)
+    return all(here.dtype == there.dtype and here.shape == there.shape and torch.equal(here, there) for here, there in pairs)
 
 
 class Exact(NamedTuple):
@@ -411,5 +411,5 @@ def _as_double(tensor: torch.Tensor) -> torch.Tensor:
 
 def choose_tolerance(recorded: Mapping[str, torch.Tensor]) -> float:
     """Return the distance below which a reading is taken at once: far above rounding, far below another computation."""
-    units = [torch.finfo(each.dtype).eps for each in recorded.values() if each.is_floating_point() or each.is_complex()]
+    units = [torch.finfo(tensor.dtype).eps for tensor in recorded.values() if tensor.is_floating_point() or tensor.is_complex()]
     return 256 * max([float(unit) for unit in units if unit > 1e-10] or [1e-9])

@@ -219,7 +219,7 @@ class _Filter:
         if fills is not None and not self._is_plain:
             # A mask's constant with a score added lies beyond the type's largest value until it is rounded to the type.
             rounded = [round_once(piece, dtype) for piece in _in_pieces(flat.exact)]
-            self._bands = tuple(value_classes.bands_in(each, fills) for each in (_in_pieces(flat.output), rounded))
+            self._bands = tuple(value_classes.bands_in(pieces, fills) for pieces in (_in_pieces(flat.output), rounded))
         square, count = 0.0, 0
         for block in flat.blocks():
             exact = block.exact if self._is_plain else self._mask(block)[0].exact
@@ -251,7 +251,7 @@ class _Filter:
         kept = (here == 0) & (there == 0)
         same = (here == there) | ((here >= _LOW) & (there >= _LOW))  # -Inf and a low fill mask a place in the same way
         zero = torch.zeros((), dtype=torch.float64)
-        output, exact = (torch.where(kept, each, zero) for each in (block.output, block.exact))
+        output, exact = (torch.where(kept, values, zero) for values in (block.output, block.exact))
         terms = None if block.terms is None else torch.where(kept, block.terms, zero)
         counts = (int(nonfinite.sum()), int((~kept & ~nonfinite).sum()), int((~same).sum()))
         return _Flat(output, exact, terms, kept), counts
@@ -335,7 +335,7 @@ class _Sums:
         error = block.output - block.exact
         scale = block.exact if block.terms is None else block.terms
         self.count += error.numel() if block.kept is None else int(block.kept.sum())
-        squares = [each.view(-1, row).square().sum(1) for each in (error, scale)]
+        squares = [values.view(-1, row).square().sum(1) for values in (error, scale)]
         self.error += float(squares[0].sum())
         self.terms += float(squares[1].sum())
         self.exact += float(squares[1].sum()) if block.terms is None else float(block.exact.dot(block.exact))

@@ -152,11 +152,19 @@ def find_term_readings(call: RecordedCall, adapt: Callable[[Any], Any]) -> List[
         return [Reading("terms of %s" % call.operator, _Bound(TERMS[call.operator], arguments, python=True))]
     if not adds_terms(call):
         return []
-    return [Reading(each.name, functools.partial(_run_absolute, each.run)) for each in find_readings(_as_absolute(call), adapt)]
+    return [
+        Reading(reading.name, functools.partial(_run_absolute, reading.run))
+        for reading in find_readings(_as_absolute(call), adapt)
+    ]
 
 
 def _run_absolute(run: Callable[[Tensors], Any], tensors: Tensors) -> Any:
-    return run({path: each.abs() if each.is_floating_point() or each.is_complex() else each for path, each in tensors.items()})
+    return run(
+        {
+            path: tensor.abs() if tensor.is_floating_point() or tensor.is_complex() else tensor
+            for path, tensor in tensors.items()
+        }
+    )
 
 
 def _as_absolute(call: RecordedCall) -> RecordedCall:
@@ -252,7 +260,9 @@ class _Bound:
         self._names: Sequence[str] = ()
         if python:
             kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-            self._names = [each.name for each in inspect.signature(function).parameters.values() if each.kind in kinds]
+            self._names = [
+                parameter.name for parameter in inspect.signature(function).parameters.values() if parameter.kind in kinds
+            ]
 
     def __call__(self, tensors: Tensors) -> Any:
         """Run it.
@@ -292,7 +302,7 @@ def assemble(
         for part in outer:
             place = place.setdefault(part, {})
         place[last] = _Leaf(value)
-    whole = {name: _build(each, containers) for name, each in root.items()}
+    whole = {name: _build(node, containers) for name, node in root.items()}
     return (
         {int(name): value for name, value in whole.items() if name.isdigit()},
         {name: value for name, value in whole.items() if not name.isdigit()},
@@ -310,14 +320,14 @@ def _build(node: Any, containers: Callable[[Sequence[Any]], Any]) -> Any:
         return node.value
     if all(key.isdigit() for key in node):
         return containers([_build(node[key], containers) for key in sorted(node, key=int)])
-    return {key: _build(each, containers) for key, each in node.items()}
+    return {key: _build(child, containers) for key, child in node.items()}
 
 
 # Level `operator`: aten operators, whose declarations name every argument.
 
 
 def _aten_readings(name: str, arguments: Mapping[str, Any]) -> Iterator[Reading]:
-    for space, written in ((each, text) for each in ("aten", "npu") for text in (name, "_" + name, "__%s__" % name)):
+    for space, written in ((owner, text) for owner in ("aten", "npu") for text in (name, "_" + name, "__%s__" % name)):
         packet: Any = getattr(getattr(torch.ops, space), written, None)
         if not hasattr(packet, "overloads"):  # not there, or a method of the namespace itself, such as __gt__
             continue

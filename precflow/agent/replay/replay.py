@@ -119,7 +119,7 @@ def _replay(call: RecordedCall, kind: str, files: TensorFiles, where: torch.devi
     lines = []
     for index in output_indices(call):
         measured = {name: _measure(found, exact[name], index) for name, found in outputs.items()}
-        why = next((each["why"] for each in measured.values() if "why" in each), "")
+        why = next((line["why"] for line in measured.values() if "why" in line), "")
         same = _are_same(outputs.get(TARGET, {}).get(index), sides[TARGET].outputs.get(index) if TARGET in sides else None)
         lines.append({**_line(call, index, kind, why), "runs": {} if why else measured, "same_bits": same})
     return lines
@@ -137,7 +137,7 @@ def _are_same(output: Optional[torch.Tensor], recorded: Optional[torch.Tensor]) 
         return None
     if output.dtype != recorded.dtype or output.shape != recorded.shape:
         return False
-    here, there = (each.contiguous().reshape(-1).view(torch.uint8) for each in (output, recorded))
+    here, there = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (output, recorded))
     return bool(torch.equal(here, there))
 
 

@@ -19,7 +19,7 @@ def _of_normalized(gradient: Tensor, normalized: Tensor, inverse: Tensor, weight
     """
     size = gradient.abs() if weight is None else gradient.abs() * weight.abs()
     near = normalized.abs()
-    mean, slope = (each.mean(tuple(axes), keepdim=True) for each in (size, size * near))
+    mean, slope = (values.mean(tuple(axes), keepdim=True) for values in (size, size * near))
     return inverse * (size + mean + near * slope)
 
 

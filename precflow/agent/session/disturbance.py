@@ -51,19 +51,19 @@ class Schema:
     def __init__(self, function: Any) -> None:
         schema = function._schema  # noqa: SLF001  the declaration has no public name
         self._function = function
-        self._tensors = frozenset(place for place, each in enumerate(schema.arguments) if str(each.type) == "Tensor")
+        self._tensors = frozenset(place for place, argument in enumerate(schema.arguments) if str(argument.type) == "Tensor")
         self._written: List[Tuple[int, str]] = [
             (place, argument.name)
             for place, argument in enumerate(schema.arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
         ]
-        self._fresh = [place for place, each in enumerate(schema.returns) if each.alias_info is None]
+        self._fresh = [place for place, value in enumerate(schema.returns) if value.alias_info is None]
         self.name = aten_name(function)
         self.rounds = not ({self.name, self.name.rstrip("_")} & _UNROUNDED)
 
     def run(self, positional: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """Run the operator; ``x & 3`` arrives as the overload for two tensors, which refuses a number."""
-        number = any(place in self._tensors and isinstance(each, (int, float)) for place, each in enumerate(positional))
+        number = any(place in self._tensors and isinstance(value, (int, float)) for place, value in enumerate(positional))
         return (self._function.overloadpacket if number else self._function)(*positional, **keywords)
 
     def results(self, positional: Sequence[Any], keywords: Mapping[str, Any], result: Any) -> Iterator[torch.Tensor]:

@@ -104,7 +104,7 @@ def prepare(run: RunContext, *, hashed: bool = True) -> Workload:
     determinism.reseed(request.determinism, run.device)
     with events.time_part("model", "building the model"), run.numbers:
         model = build_model(request)
-        devices = sorted({each.device.type for each in (*model.parameters(), *model.buffers())} - {"cpu"})
+        devices = sorted({tensor.device.type for tensor in (*model.parameters(), *model.buffers())} - {"cpu"})
         if devices:
             message = "workload.model: %s returned a model on %s" % (_section(request, "model")["_target_"], ", ".join(devices))
             raise AgentError("workload", message, "build it on the CPU: precflow hashes the weights, casts them and moves them")

@@ -75,7 +75,7 @@ def resolve(target: str, *, key: str, trusted: Sequence[str]) -> Callable[..., A
     module = _import_module(module_name, key)
     function = getattr(module, name, None)
     if not callable(function):
-        near = difflib.get_close_matches(name, [each for each in vars(module) if not each.startswith("_")], n=3)
+        near = difflib.get_close_matches(name, [known for known in vars(module) if not known.startswith("_")], n=3)
         hint = "did you mean %s?" % " or ".join(near) if near else ""
         raise AgentError("workload", "%s: module %s has no function %s" % (key, module_name, name), hint)
     return function  # type: ignore[no-any-return]  # whatever is callable

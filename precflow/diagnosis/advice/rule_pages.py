@@ -51,7 +51,7 @@ def describe_rule(rule: AdviceRule, summary: str) -> dict[str, Any]:
         "likely_when": " ".join(rule.likely_when.split()),
         "certain_when": " ".join(rule.certain_when.split()),
         "certainty": rule.certainty,
-        "against": [{"when": one.when, "because": simplify(one.because)} for one in rule.against],
+        "against": [{"when": condition.when, "because": simplify(condition.because)} for condition in rule.against],
         "evidence": {EVIDENCE[name].label: EVIDENCE[name].meaning for name in rule.evidence},
         "try": simplify(rule.confirm or rule.try_it),
         "sources": list(rule.sources),

@@ -117,9 +117,9 @@ def _fit_epsilon(observed: ObservedCall, inputs: Mapping[str, Array], expected: 
         # The weight of a channel is that of many columns of a group, and of other ones in the next: take it out first.
         shift, factor = (np.zeros(1) if bias is None else bias.reshape(channels)), weight
         factor = np.ones(1) if factor is None else np.where(factor == 0.0, 1.0, factor).reshape(channels)
-        x, expected, target = (one.reshape(rows) for one in (x, (expected - shift) / factor, (target - shift) / factor))
+        x, expected, target = (values.reshape(rows) for values in (x, (expected - shift) / factor, (target - shift) / factor))
     rows = (-1, x.shape[-1])
-    x, expected, target = (one.reshape(rows) for one in (x, expected, target))
+    x, expected, target = (values.reshape(rows) for values in (x, expected, target))
     fitted = normalisation.fit_epsilon(x, expected, target, float(text), centred=call.operator != "rms_norm")
     if fitted is None:
         return {}
@@ -144,7 +144,7 @@ def _fit_added_constant(text: str, expected: Array, target: Array) -> dict[str, 
 def _as_arrays(observed: ObservedCall, output: TensorPair) -> tuple[Array, Array]:
     """Return the two outputs in their shape, with numbers that are not ordinary as zeros; as rows where rows were left out."""
     shape = observed.records[0].shape
-    pairs = (np.where(output.ordinary, one, 0.0) for one in (output.reference, output.target))
+    pairs = (np.where(output.ordinary, values, 0.0) for values in (output.reference, output.target))
     is_whole = output.reference.size == int(np.prod(shape)) and shape
     here, there = (pair.reshape(shape) if is_whole else pair for pair in pairs)
     return here, there

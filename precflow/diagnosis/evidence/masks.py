@@ -31,7 +31,7 @@ def _list_descriptions(reference: BoolArray, target: BoolArray) -> Iterator[tupl
     yield "missing", not target.any()
     yield "additional", not reference.any()
     yield "inverted", np.array_equal(target, ~reference)
-    for shift in (one for size in range(1, _MOST_SHIFTED + 1) for one in (size, -size)):
+    for shift in (places for size in range(1, _MOST_SHIFTED + 1) for places in (size, -size)):
         yield f"moved by {shift} along the keys", _is_moved(reference, target, shift)
     if reference.ndim > 1 and reference.shape[-1] == reference.shape[-2]:
         yield "transposed", np.array_equal(target, np.swapaxes(reference, -1, -2))

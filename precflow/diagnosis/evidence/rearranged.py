@@ -42,8 +42,8 @@ def find_rearrangement(reference: Floats, target: Floats) -> Rearrangement | Non
     if not 0.0 < total < np.inf:
         return None
     best = Rearrangement()
-    for text, axis, made in _list_candidates(reference, target):
-        share = 1.0 - float(np.sum((target - made) ** 2)) / total
+    for text, axis, candidate in _list_candidates(reference, target):
+        share = 1.0 - float(np.sum((target - candidate) ** 2)) / total
         if share > best.share:
             best = Rearrangement(text, share, axis)
     return best if best.share > _FITS else Rearrangement("", best.share)
@@ -71,7 +71,7 @@ def _match_along(reference: Floats, target: Floats, axis: int) -> Order | None:
     size = reference.shape[axis]
     if not 1 < size <= _LONGEST:
         return None
-    here, there = (np.moveaxis(one, axis, 0).reshape(size, -1) for one in (reference, target))
+    here, there = (np.moveaxis(array, axis, 0).reshape(size, -1) for array in (reference, target))
     step = -(-here.size // _LARGEST)
     here, there = here[:, ::step], there[:, ::step]
     distance = np.sum(here**2, axis=1)[None, :] - 2.0 * there @ here.T

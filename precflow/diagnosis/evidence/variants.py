@@ -60,10 +60,10 @@ def fit_variant(operator: str, arguments: Mapping[str, str], inputs: Inputs, tar
     best = VariantFit("", 0.0)
     call = _TargetCall(operator, arguments, inputs, target, exact)
     own = _FAMILIES.get(operator)
-    for name, made in itertools.chain(own(call) if own else (), _round_inputs(operator, arguments, inputs)):
-        if made is None or made.shape != target.shape:
+    for name, variant in itertools.chain(own(call) if own else (), _round_inputs(operator, arguments, inputs)):
+        if variant is None or variant.shape != target.shape:
             continue
-        share = 1.0 - float(np.sum((target - made)[usable] ** 2)) / energy
+        share = 1.0 - float(np.sum((target - variant)[usable] ** 2)) / energy
         if share > best.share:
             best = VariantFit(name, share)
     return best if best.share > _FITS else VariantFit("", best.share)
@@ -90,7 +90,7 @@ class _TargetCall:
     def compute_without(self, *names: str) -> Array | None:
         """Return float64 without some inputs."""
         return compute_expected(
-            self.operator, self.arguments, {key: one for key, one in self.inputs.items() if key not in names}
+            self.operator, self.arguments, {key: values for key, values in self.inputs.items() if key not in names}
         )
 
     def compute_with(self, **changes: Array) -> Array | None:

@@ -100,7 +100,7 @@ def describe_phases(states: Iterable[PhaseState]) -> str:
     >>> describe_phases(PhaseState(name, state, "") for name, state in states)
     'data, forward aligned · backward misaligned, starts here'
     """
-    groups = [(state, [one.name for one in group]) for state, group in groupby(states, key=lambda one: one.state)]
+    groups = [(outcome, [state.name for state in group]) for outcome, group in groupby(states, key=lambda state: state.state)]
     return " · ".join(_WORDS[state].format(", ".join(names)) for state, names in groups)
 
 
