@@ -102,7 +102,12 @@ def suggest_key(path: DottedPath, depth: int) -> str:
     if ".".join(("side" if path[0] in SIDES else path[0], *path[1 : depth + 1])) in _PLANNED:
         return f" precflow {__version__} does not have it yet"
     rest = path[depth + 1 :]
-    for neighbour in find_near(path[depth], _keys_at(path[:depth])):
+    hint: Any = RunConfig
+    for part in path[:depth]:
+        hint = without_none(hint)
+        hint = fields(hint).get(part) if is_section(hint) else item(hint)
+    kind = without_none(hint)
+    for neighbour in find_near(path[depth], tuple(fields(kind)) if is_section(kind) else ()):
         meant = (*path[:depth], neighbour, *rest)
         if not explain_problem(meant):
             return f" Did you mean  {dotted(meant)} ?"
@@ -118,16 +123,6 @@ def suggest_key(path: DottedPath, depth: int) -> str:
         return f" Did you mean  {best[0]} ?"
     far = find_near(dotted(path), every, most=1, alike=0.85)
     return f" Did you mean  {far[0]} ?" if far else ""
-
-
-def _keys_at(path: DottedPath) -> tuple[str, ...]:
-    """Return the keys that a section has; none where the path leads to no section."""
-    hint: Any = RunConfig
-    for part in path:
-        hint = without_none(hint)
-        hint = fields(hint).get(part) if is_section(hint) else item(hint)
-    kind = without_none(hint)
-    return tuple(fields(kind)) if is_section(kind) else ()
 
 
 @lru_cache(maxsize=1)

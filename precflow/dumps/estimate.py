@@ -73,7 +73,11 @@ def estimate_dump(dump: Dump, capture: Mapping[str, Any], dtype: str) -> int | N
         capture: Section ``capture`` of the request for the new dump.
         dtype: Element type that the new dump will run in.
     """
-    if not _covers(dump.header.capture, capture):
+    before = dump.header.capture
+    known = all(set(capture[key]) <= set(before.get(key, ())) for key in ("level", "phase"))
+    scope: Sequence[str] = before.get("scope", ())
+    everywhere = "*" in scope or list(scope) == list(capture["scope"])
+    if not (known and everywhere and not any(rule.get("detail") == NONE for rule in before.get("rules", ()))):
         return None
     return estimate_calls(dump.calls(), capture, dtype, ran_in=dump.header.dtype)
 
@@ -121,11 +125,3 @@ def _evidence_bytes(record: Record, detail: str, factor: float, parts: int) -> i
     if detail == "sketch":
         return sketch_bytes(record, parts)
     return rows_bytes(record) if detail == "statistics" else 0
-
-
-def _covers(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Tell whether an earlier capture recorded all calls that the new one asks for."""
-    known = all(set(wanted[key]) <= set(before.get(key, ())) for key in ("level", "phase"))
-    scope: Sequence[str] = before.get("scope", ())
-    everywhere = "*" in scope or list(scope) == list(wanted["scope"])
-    return known and everywhere and not any(rule.get("detail") == NONE for rule in before.get("rules", ()))

@@ -109,19 +109,8 @@ def _list_records(dump: Dump, chosen: argparse.Namespace) -> int:
 
 
 def _show_record(dump: Dump, found: FoundRecord, *, as_json: bool) -> int:
-    from precflow.report.screens.record import show_record
-
-    view = _view_record(dump, found)
-    if as_json:
-        print_json(_record_as_json(view))
-    else:
-        show(show_record(view))
-    return 0
-
-
-def _view_record(dump: Dump, found: FoundRecord) -> RecordView:
     from precflow.comparison.detail.description import describe
-    from precflow.report.screens.record import RecordView
+    from precflow.report.screens.record import RecordView, show_record
 
     problem, description = "", None
     if found.record.stored:
@@ -129,7 +118,7 @@ def _view_record(dump: Dump, found: FoundRecord) -> RecordView:
             (description,) = describe([dump.tensor(found.record)])
         except DumpError as error:
             problem = f"its tensor cannot be read: {error.message}"
-    return RecordView(
+    view = RecordView(
         found=found,
         text=found.text,
         source=lookup.find_source(dump, found),
@@ -138,6 +127,11 @@ def _view_record(dump: Dump, found: FoundRecord) -> RecordView:
         problem=problem,
         description=description,
     )
+    if as_json:
+        print_json(_record_as_json(view))
+    else:
+        show(show_record(view))
+    return 0
 
 
 def _describe_kept(dump: Dump, found: FoundRecord) -> str:

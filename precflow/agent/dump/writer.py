@@ -171,7 +171,16 @@ class Writer:
         self._check_budget(byte_count(tensor))
         host = to_host(tensor)
         # to_host returns the same memory if nothing had to be moved or reordered; only then can the model still write to it.
-        self._hand_over(TensorEntry(key, host, owned or host.data_ptr() != tensor.data_ptr()))
+        entry = TensorEntry(key, host, owned or host.data_ptr() != tensor.data_ptr())
+        if self._background is None:
+            self._store(entry)
+        elif entry.size > self._queue_bytes:
+            # Queueing means copying, and a copy of this size is what the queue's limit is there to prevent. Store it here;
+            # drain first, so that the tensors are in the file in the same order as without the thread.
+            self._background.drain()
+            self._store(entry)
+        else:
+            self._background.put(entry.freeze())
         self._stored.add(key)
         self._count({"tensors": 1, "bytes": byte_count(host)})
         if self._alarm is not None and not is_finite(host):
@@ -290,17 +299,6 @@ class Writer:
             self.failure = incomplete_rank(self.folder, rank, found, wanted)
             raise self.failure
         return sites
-
-    def _hand_over(self, entry: TensorEntry) -> None:
-        if self._background is None:
-            self._store(entry)
-        elif entry.size > self._queue_bytes:
-            # Queueing means copying, and a copy of this size is what the queue's limit is there to prevent. Store it here;
-            # drain first, so that the tensors are in the file in the same order as without the thread.
-            self._background.drain()
-            self._store(entry)
-        else:
-            self._background.put(entry.freeze())
 
     def _store(self, entry: TensorEntry) -> None:
         """Add an entry to the open step's shard; runs in the background thread if there is one."""

@@ -80,7 +80,11 @@ def run(overload: Any, *arguments: Any, **named: Any) -> Any:
         call["generator"] = generator.check(call.get("generator"), index)
     with generator.as_default(index) if operator.draws_silently else contextlib.nullcontext():
         results = _compute(operator, overload, call)
-    _adopt_resized(operator, given, call)
+    # out= and in-place npu tensors get the storage of their CPU aliases that the operator has resized.
+    for name in operator.written:
+        for tensor, host in zip(_as_sequence(given.get(name)), _as_sequence(call.get(name))):
+            if is_emulated(tensor) and tensor.shape != host.shape:
+                adopt(tensor, host)
     if len(operator.sources) == 1:
         return _wrap_result(results, operator.sources[0], given, index)
     if isinstance(results, tuple):
@@ -116,14 +120,6 @@ def _move_to_host(value: Any, written: bool, devices: _CallDevices) -> Any:  # n
         devices.see(torch.device(DEVICE_TYPE, ordinal.index_of(value)))
         return CPU
     return value
-
-
-def _adopt_resized(operator: Operator, given: Dict[str, Any], call: Dict[str, Any]) -> None:
-    """Give out= and in-place npu tensors the storage of their CPU aliases that the operator has resized."""
-    for name in operator.written:
-        for tensor, host in zip(_as_sequence(given.get(name)), _as_sequence(call.get(name))):
-            if is_emulated(tensor) and tensor.shape != host.shape:
-                adopt(tensor, host)
 
 
 def _as_sequence(value: Any) -> Sequence[Any]:

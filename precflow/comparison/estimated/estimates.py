@@ -152,7 +152,19 @@ def _estimate(measure: Measure, first: KeptTensor, second: KeptTensor, size: int
     known = bounds.bound_metrics(y, x, far, first, second)
     if excluded.fill_error:
         known = bounds.add_fills(known, excluded.fill_error, excluded.fill_size)
-    return _sort_metrics(measure, bounds.guess_metrics(y, x, far), known, _find_meaningless(y, x, measure))
+    unmet = set[Domain]()
+    if min(y.minimum, x.minimum) < 0:  # probabilities are never negative
+        unmet.add("distributions")
+    if not y.largest:
+        unmet.add("quotients")
+    if not (is_floating(measure.reference_dtype) or is_floating(measure.target_dtype)):
+        unmet |= {"floats", "quotients", "distributions", "tolerances"}
+    return _sort_metrics(
+        measure,
+        bounds.guess_metrics(y, x, far),
+        known,
+        frozenset(name for name, metric in METRICS.items() if metric.domain in unmet) | _find_without_tolerances(measure),
+    )
 
 
 def _sort_metrics(
@@ -175,18 +187,6 @@ def _give_up(measure: Measure, reason: str) -> Measure:
     """Return a measure of which at most ``bitwise_equal`` is known; every other metric is absent for the given reason."""
     without = _find_without_tolerances(measure)
     return replace(measure, absent={name: reason for name in METRICS if name not in {*measure.metrics, *without}})
-
-
-def _find_meaningless(y: bounds.SideSums, x: bounds.SideSums, measure: Measure) -> frozenset[str]:
-    """Return the metrics that have no meaning for the pair, even if both tensors were there."""
-    unmet = set[Domain]()
-    if min(y.minimum, x.minimum) < 0:  # probabilities are never negative
-        unmet.add("distributions")
-    if not y.largest:
-        unmet.add("quotients")
-    if not (is_floating(measure.reference_dtype) or is_floating(measure.target_dtype)):
-        unmet |= {"floats", "quotients", "distributions", "tolerances"}
-    return frozenset(name for name, metric in METRICS.items() if metric.domain in unmet) | _find_without_tolerances(measure)
 
 
 def _find_without_tolerances(measure: Measure) -> frozenset[str]:
