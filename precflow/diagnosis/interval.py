@@ -155,7 +155,7 @@ class OwnInputs:
 
     def find_wrong_movement(self, interval: Interval) -> CallNode | None:
         """Return the data movement in an interval whose inputs agree, so that it is the one that changed values."""
-        for node in reversed(interval.reference):
+        for node in reversed(interval.reference):  # the last one first: what is before it may be right
             if node.call.movement and self.find_interval(node) is None:
                 return node
         return None
@@ -216,7 +216,7 @@ class OwnInputs:
         while waiting:
             key = waiting.pop()
             node = nodes.get(key)
-            if node is None or key in between:
+            if node is None or key in between:  # two paths may lead back to one call
                 continue
             if self._was_compared(node):
                 after.append(node)

@@ -118,13 +118,13 @@ class PairedDump(Dump):
                 if len(together) < len(rule.target):
                     continue
                 made = [self._join([together[part] for part in range(len(rule.target))], number, captured)]
-                together.clear()
+                together.clear()  # the same calls of a later turn, as in a loop, are joined anew
             elif self._is_target:
                 made = [self._change(call, number, captured, part) for part in range(len(rule.reference))]
             else:
                 made = [self._take_part(call, number)]
             calls += made
-            pairing.update({record.identity: f"pairing.rules[{number}]" for one in made for record in one.outputs})
+            pairing.update({record.identity: f"pairing.rules[{number}]" for pair in made for record in pair.outputs})
         calls += [call for together in parts.values() for call in together.values()]  # without the others they stay alone
         calls.sort(key=lambda call: (call.rank, call.step, call.order))
         return calls, pairing
@@ -267,12 +267,12 @@ class Derivation:
             raise ValueError(f"it has no axis {self.axis}")
         if len(shapes) > 1:
             axis = self.axis % len(shape)
-            others = {(len(shape), *shape[:axis], *shape[axis + 1 :]) for shape in shapes}
+            others = {(len(part), *part[:axis], *part[axis + 1 :]) for part in shapes}
             if len(others) > 1:
-                raise ValueError(f"the parts {', '.join(str(list(shape)) for shape in shapes)} do not fit together")
-            if any(shape[self.axis] % self.groups for shape in shapes):
+                raise ValueError(f"the parts {', '.join(str(list(part)) for part in shapes)} do not fit together")
+            if any(part[self.axis] % self.groups for part in shapes):
                 raise ValueError(f"its axis {self.axis} holds no {self.groups} groups")
-            shape[self.axis] = sum(shape[self.axis] for shape in shapes)
+            shape[self.axis] = sum(part[self.axis] for part in shapes)
         elif self.part >= 0:
             shape[self.axis] = self.groups * self._find_sizes(shape[self.axis])[self.part]
         if self.permute and sorted(self.permute) != list(range(len(shape))):
@@ -281,7 +281,7 @@ class Derivation:
         if self.slices:
             shape = list(_find_slice_shape(shape, self.slices))
         if self.padding is not None:
-            if len(self.padded) != len(shape) or any(one > most for one, most in zip(shape, self.padded, strict=True)):
+            if len(self.padded) != len(shape) or any(size > most for size, most in zip(shape, self.padded, strict=True)):
                 raise ValueError(f"it cannot be filled up to the reference's shape, {list(self.padded)}")
             shape = list(self.padded)
         return tuple(shape)
@@ -289,8 +289,10 @@ class Derivation:
     def apply(self, arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
         """Return the tensor that is made of these."""
         array, axis = arrays[0], self.axis % max(1, arrays[0].ndim)
+        # With groups the parts lie group by group, such as q, k and v of each head: [q0 k0 v0 q1 k1 v1] holds the part
+        # [q0 q1]. So the axis is taken apart into groups first, and put together behind.
         if len(arrays) > 1:
-            grouped = [_group(array, axis, self.groups) for array in arrays]
+            grouped = [_group(part, axis, self.groups) for part in arrays]
             array = _ungroup(np.concatenate(grouped, axis=axis + 1), axis)
         elif self.part >= 0:
             sizes = self._find_sizes(array.shape[axis])

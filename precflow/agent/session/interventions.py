@@ -167,7 +167,7 @@ class Interventions:
             # Everything runs inside (outside); only what runs directly in it belongs to it.
             entries = self._running[1:] or self._running
             around = (self._of_modules.get(entry[:2]) for entry in reversed(entries))
-            change = next((change for change in around if change), None)
+            change = next((inherited for inherited in around if inherited), None)
         return change or {}
 
     def _run(

@@ -21,7 +21,7 @@ from precflow.dumps.dtypes import Array
 Inputs = Mapping[str, Array]
 MOST_PRODUCTS = 1 << 30  # multiplications of one product of matrices: about a second on one core
 
-_erf = np.vectorize(math.erf, otypes=[np.float64])
+_erf = np.vectorize(math.erf, otypes=[np.float64])  # NumPy has none
 
 
 def compute_expected(operator: str, arguments: Mapping[str, str], inputs: Inputs) -> Array | None:
@@ -39,7 +39,7 @@ def compute_expected(operator: str, arguments: Mapping[str, str], inputs: Inputs
     if compute is None:
         return None
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):  # mask fills and NaN of a target go through here too
             return compute(_Given(arguments, inputs))
     except (KeyError, ValueError, TypeError, IndexError):  # an argument in a form that is not known here
         return None
@@ -132,7 +132,7 @@ def _convolve(given: _Given) -> Array:
 
 def _softmax(given: _Given) -> Array:
     values, axis = given.tensor(0, "input"), int(given.text(1, "dim", "-1"))
-    powers = np.exp(values - values.max(axis=axis, keepdims=True))
+    powers = np.exp(values - values.max(axis=axis, keepdims=True))  # float64 ends at exp(709)
     result: Array = powers / powers.sum(axis=axis, keepdims=True)
     return result
 
@@ -151,7 +151,7 @@ def _normalise_layer(given: _Given) -> Array:
 def _normalise_by_squares(given: _Given) -> Array:
     values, weight = given.tensor(0, "input"), given.optional(2, "weight")
     axes = tuple(range(-len(given.numbers(1, "normalized_shape", "1")), 0))
-    text = given.text(3, "eps", "None")
+    text = given.text(3, "eps", "None")  # without one it is float32's
     epsilon = float(np.finfo(np.float32).eps) if text == "None" else float(text)
     scaled = values / np.sqrt(np.mean(values * values, axis=axes, keepdims=True) + epsilon)
     result: Array = scaled if weight is None else scaled * weight

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from precflow.comparison.fused.value_classes import Floats
 
 Order = npt.NDArray[np.intp]
-_FITS = 0.9
+_FITS = 0.9  # share of the error that a rearrangement has to explain
 _LONGEST = 4096  # indices of an axis that are matched with each other
 _LARGEST = 1 << 20  # elements that are looked at for that
 _EXCHANGED = 2

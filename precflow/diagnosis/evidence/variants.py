@@ -20,9 +20,9 @@ import numpy as np
 from precflow.diagnosis.evidence.expected import Inputs, compute_expected
 from precflow.dumps.dtypes import Array
 
-_FITS = 0.9
+_FITS = 0.9  # share of the error that a variant has to explain
 _MOST_TERMS = 64  # of a sum that are left out at its end
-_SHIFTS = (1, -1, 2, -2, 3, -3, 4, -4)
+_SHIFTS = (1, -1, 2, -2, 3, -3, 4, -4)  # rows: positions counted from another start, or an offset for padding
 _TYPES = (("bfloat16", np.dtype(ml_dtypes.bfloat16)), ("float16", np.dtype(np.float16)))
 
 Variants = Iterator[tuple[str, Array | None]]
@@ -109,7 +109,7 @@ def _vary_activation(call: _TargetCall) -> Variants:
         yield "gelu_erf" if is_tanh else "gelu_tanh", compute_expected("gelu", {"approximate": other}, {"0": x})
         yield "gelu_sigmoid", x / (1.0 + np.exp(-1.702 * x))
         return
-    hard = np.clip(x / 6.0 + 0.5, 0.0, 1.0)
+    hard = np.clip(x / 6.0 + 0.5, 0.0, 1.0)  # hardsigmoid, and with x before it hardswish
     yield "straight_lines", x * hard if call.operator == "silu" else hard
 
 
@@ -132,6 +132,7 @@ def _vary_norm(call: _TargetCall) -> Variants:
         yield "not_centred", compute_expected("rms_norm", {**call.arguments, "eps": call.text(4, "eps", "1e-5")}, call.inputs)
         shift = np.zeros(1) if bias is None else bias
         count = x.shape[-1]
+        # Over n - 1 in place of n the variance is n / (n - 1) times as large; the epsilon is too small to matter here.
         yield "unbiased_variance", (call.exact - shift) * math.sqrt((count - 1) / count) + shift
 
 
@@ -154,6 +155,7 @@ def _vary_product(call: _TargetCall) -> Variants:
         yield "transposed", call.compute_with(_1=second.T)
         yield from _leave_out_terms(first, second, call.exact)
         return
+    # A transposed operand whose strides were ignored: its memory read as if it lay in order.
     yield "memory_order", call.compute_with(_1=np.swapaxes(second, -1, -2).reshape(second.shape))
     yield "memory_order", call.compute_with(_0=np.swapaxes(first, -1, -2).reshape(first.shape))
     if first.ndim == second.ndim == 2:
