@@ -223,15 +223,15 @@ def select_recorded(variables: Mapping[str, str]) -> Dict[str, str]:
     >>> select_recorded({"HOME": "/home/ann", "OMP_NUM_THREADS": "2", "NCCL_TOKEN": "abc", "ACL_NEW_SWITCH": "1"})
     {'ACL_NEW_SWITCH': '1', 'NCCL_TOKEN': '(redacted)', 'OMP_NUM_THREADS': '2'}
     """
-    found: Dict[str, str] = {}
+    recorded: Dict[str, str] = {}
     for name in sorted(variables):
         value = variables[name]
         if name in RECORDED:
-            found[name] = redaction.redact_text(value)
+            recorded[name] = redaction.redact_text(value)
         elif name.startswith(_PREFIXES):
             shown = _SWITCH.fullmatch(value) is not None and not redaction.is_secret(name)
-            found[name] = value if shown else redaction.REDACTED
-    return found
+            recorded[name] = value if shown else redaction.REDACTED
+    return recorded
 
 
 def is_switch_value(value: str) -> bool:

@@ -119,7 +119,7 @@ def read_operators(value: Any, report: Report) -> Mapping[str, OperatorLimits]:
         report(("operators",), "expected element types such as float32, each with limits")
         return {}
     known = [one.name for one in fields(OperatorLimits)]
-    found = {}
+    read = {}
     for dtype, section in value.items():
         path = ("operators", str(dtype))
         limits = OperatorLimits(**_read_numbers(section, path, known, report))
@@ -127,8 +127,8 @@ def read_operators(value: Any, report: Report) -> Mapping[str, OperatorLimits]:
             report(path, "has a `share` of elements, and neither `atol` nor `rtol` to be within")
         if limits.share is None and limits.mare is None and limits.mere is None and limits.largest is None:
             report(path, "has nothing that could fail: mare, mere, share with atol and rtol, or largest")
-        found[str(dtype)] = limits
-    return found
+        read[str(dtype)] = limits
+    return read
 
 
 def read_benchmark(value: Any, report: Report) -> Benchmark | None:

@@ -159,11 +159,11 @@ class StandardFile:
         if not isinstance(section, Mapping) or not all(isinstance(section.get(name), Mapping) for name in _NOISE_KEYS):
             self.report(("noise",), f"expected {' and '.join(_NOISE_KEYS)}, each with names and their numbers")
             return {}, {}
-        found: list[dict[str, float]] = []
+        sections: list[dict[str, float]] = []
         for name in _NOISE_KEYS:
             numbers = {str(key): self._read_limit(("noise", name, str(key)), value) for key, value in section[name].items()}
-            found.append({key: number for key, number in numbers.items() if number is not None})
-        times, least = found
+            sections.append({key: number for key, number in numbers.items() if number is not None})
+        times, least = sections
         for metric in (metric for metric in least if metric not in METRICS):
             self.report(("noise", "least", metric), f"no such metric.{did_you_mean(metric, METRICS)}")
         return times, {metric: number for metric, number in least.items() if metric in METRICS}

@@ -55,15 +55,15 @@ def find_different_calls(
     makers = (_index_makers(reference), _index_makers(target))
     others = find_other_implementations(reference, target)
     known = {pair.name for pair in pairs}
-    found = []
+    different = []
     for pair in pairs:
         if pair.reference.operator and module_call_of(pair.reference) in others:
             continue
         changed = find_different_arguments(pair.reference, pair.target, same_dtype=same_dtype)
         sources = _compare_sources(pair, makers, known)
         if changed or sources:
-            found.append(DifferentCall(pair, tuple(changed), tuple(sources)))
-    return found
+            different.append(DifferentCall(pair, tuple(changed), tuple(sources)))
+    return different
 
 
 def _index_makers(calls: Iterable[Call]) -> Mapping[tuple[int, int, int], Call]:

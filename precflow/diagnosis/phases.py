@@ -83,8 +83,8 @@ class PhaseEdges:
         sum of the backwards 0 to 2, call 1 of 3 to 5.
         """
         backwards = self._all_backwards.get(self._find_user(call), [])
-        each = max(1, len(backwards) // max(1, self._added[_parameter(call)]))
-        return ((number, backward) for number, backward in enumerate(backwards) if number // each == call.call)
+        per_addition = max(1, len(backwards) // max(1, self._added[_parameter(call)]))
+        return ((number, backward) for number, backward in enumerate(backwards) if number // per_addition == call.call)
 
     def edges(self, call: Call) -> Iterator[Edge]:
         """Yield the edges of a call besides those of its inputs."""

@@ -216,9 +216,9 @@ def read(path: Path) -> Header:
     except (OSError, ValueError) as error:
         raise DumpError(f"{path} cannot be read as JSON: {describe_error(error)}", next_step=_AGAIN) from error
     if not isinstance(plain, dict) or plain.get("format") != DUMP_FORMAT:
-        found = plain.get("format") if isinstance(plain, dict) else type(plain).__name__
+        format_name = plain.get("format") if isinstance(plain, dict) else type(plain).__name__
         raise DumpError(
-            f"{path} is not the header of a dump: expected format {DUMP_FORMAT!r}, found {found!r}",
+            f"{path} is not the header of a dump: expected format {DUMP_FORMAT!r}, found {format_name!r}",
             next_step=f"give the folder that an agent wrote, with its {HEADER_FILE}",
         )
     _check_schema(path, plain)  # before the checksum, which headers of schema 1 do not have

@@ -78,10 +78,10 @@ class PairedDump(Dump):
         Raises:
             DumpError: It was not stored, or cannot be read.
         """
-        made = self._find_made(record)
-        if made is None:
+        derived = self._find_made(record)
+        if derived is None:
             return super().tensor(record)
-        return made.derivation.apply([super(PairedDump, self).tensor(source) for source in made.sources])
+        return derived.derivation.apply([super(PairedDump, self).tensor(source) for source in derived.sources])
 
     def view(self, record: Record) -> npt.NDArray[Any]:
         """Return what :meth:`tensor` returns; only the bytes of tensors that no rule changes are left unchecked."""
@@ -117,14 +117,14 @@ class PairedDump(Dump):
                 together[place] = call
                 if len(together) < len(rule.target):
                     continue
-                made = [self._join([together[part] for part in range(len(rule.target))], number, captured)]
+                paired = [self._join([together[part] for part in range(len(rule.target))], number, captured)]
                 together.clear()  # the same calls of a later turn, as in a loop, are joined anew
             elif self._is_target:
-                made = [self._change(call, number, captured, part) for part in range(len(rule.reference))]
+                paired = [self._change(call, number, captured, part) for part in range(len(rule.reference))]
             else:
-                made = [self._take_part(call, number)]
-            calls += made
-            pairing.update({record.identity: f"pairing.rules[{number}]" for pair in made for record in pair.outputs})
+                paired = [self._take_part(call, number)]
+            calls += paired
+            pairing.update({record.identity: f"pairing.rules[{number}]" for pair in paired for record in pair.outputs})
         calls += [call for together in parts.values() for call in together.values()]  # without the others they stay alone
         calls.sort(key=lambda call: (call.rank, call.step, call.order))
         return calls, pairing
@@ -315,9 +315,9 @@ class Derivation:
         Raises:
             ValueError: They do not make up the axis.
         """
-        each, rest = divmod(size, self.groups)
-        sizes = self.sizes or (each // self.parts,) * self.parts
-        if rest or sum(sizes) != each:
+        group, rest = divmod(size, self.groups)
+        sizes = self.sizes or (group // self.parts,) * self.parts
+        if rest or sum(sizes) != group:
             groups = f" in {self.groups} groups" if self.groups > 1 else ""
             wanted = f"parts of {list(self.sizes)}" if self.sizes else f"{self.parts} equal parts"
             raise ValueError(f"its axis {self.axis}, of size {size}, cannot be cut into {wanted}{groups}")
@@ -410,11 +410,11 @@ def match_text(pattern: str, text: str) -> Captured | None:
         return None
     at, end, captured = len(first), len(text) - len(rest[-1]), []
     for literal in rest[:-1]:
-        found = text.find(literal, at, end)
-        if found < 0:
+        start = text.find(literal, at, end)
+        if start < 0:
             return None
-        captured.append(text[at:found])
-        at = found + len(literal)
+        captured.append(text[at:start])
+        at = start + len(literal)
     return (*captured, text[at:end])
 
 

@@ -231,11 +231,11 @@ class Dump:
         for name in self._named(".jsonl"):
             place = rank_and_step_of(name)
             sites = self._steps.sites.get(place[0], ()) if place else ()
-            found = read_records(self.path, name, self._steps.files[name], sites)
-            calls += found.calls
-            damage += found.problems
-            if place and found.altered:
-                changed[place] = found.altered
+            records = read_records(self.path, name, self._steps.files[name], sites)
+            calls += records.calls
+            damage += records.problems
+            if place and records.altered:
+                changed[place] = records.altered
         calls.sort(key=lambda call: (call.rank, call.step, call.order))
         return calls, tuple(damage), changed
 
@@ -263,10 +263,10 @@ def find_contradictions(header: Header, calls: Sequence[Call]) -> list[str]:
         ("the ranks", sorted({0, *header.sites_of_ranks}) if header.sites_of_ranks else ranks[:1], ranks),
     ]
     for rank in ranks if "step" in said else ():
-        found = {step for of, step in places if of == rank}
+        steps = {step for of, step in places if of == rank}
         # A run with `keep_last` deletes earlier steps, so steps that the header asks for may be missing then.
-        gone = set(said["step"]) - found if header.dropped.get(rank) else set[int]()
-        pairs.append((f"the steps of rank {rank}", sorted({*said["step"]} - gone), sorted(found)))
+        gone = set(said["step"]) - steps if header.dropped.get(rank) else set[int]()
+        pairs.append((f"the steps of rank {rank}", sorted({*said["step"]} - gone), sorted(steps)))
     for key, seen in (("level", {call.level for call in calls}), ("phase", {call.phase for call in calls})):
         more = seen - set(said.get(key, seen))
         pairs.append((f"every {key}", sorted(seen - more), sorted(seen)))

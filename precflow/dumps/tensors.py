@@ -141,11 +141,11 @@ class Tensors:
 
     def verify(self) -> list[str]:
         """Read every tensor and return what is wrong, one line per shard however many of its tensors are damaged."""
-        found: dict[str, list[str]] = {}
+        damage: dict[str, list[str]] = {}
         for key, shard in self._index[0].items():
             if problem := self._find_problem(key, shard):
-                found.setdefault(shard.name, []).append(problem)
-        return [problems[0] + (f"; so are {len(problems) - 1} more" if problems[1:] else "") for problems in found.values()]
+                damage.setdefault(shard.name, []).append(problem)
+        return [problems[0] + (f"; so are {len(problems) - 1} more" if problems[1:] else "") for problems in damage.values()]
 
     def _find_problem(self, key: str, shard: Shard) -> str:
         """Read what is stored under a key and return what is wrong with it, ``""`` if nothing is."""

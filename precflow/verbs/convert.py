@@ -112,8 +112,8 @@ def _estimate_bytes(found: FoundRecord, chosen: argparse.Namespace) -> int:
     """Return about how large a file will be, in bytes."""
     # A .npy file has at least 4 bytes an element: bfloat16 and float8, which NumPy lacks, are widened to float32. With --raw
     # they are written as their bits and keep their size.
-    each = NUMPY_DTYPES[found.record.dtype].itemsize if found.record.dtype in NUMPY_DTYPES else 8
-    return math.prod(found.record.shape) * (_LETTERS if chosen.to == "txt" else max(each, 1 if chosen.raw else 4))
+    width = NUMPY_DTYPES[found.record.dtype].itemsize if found.record.dtype in NUMPY_DTYPES else 8
+    return math.prod(found.record.shape) * (_LETTERS if chosen.to == "txt" else max(width, 1 if chosen.raw else 4))
 
 
 def _convert(dump: Dump, found: FoundRecord, file: Path, chosen: argparse.Namespace) -> Written:

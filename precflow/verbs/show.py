@@ -121,13 +121,13 @@ def _read_findings(run: Path, identifier: str) -> list[dict[str, Any]]:
     results.sort(key=lambda path: path.stat().st_mtime)
     try:
         findings = json.loads(results[-1].read_text(encoding="utf-8"))["findings"]
-        found = [finding for finding in findings if finding["rule"] == identifier]
+        made_by_rule = [finding for finding in findings if finding["rule"] == identifier]
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{results[-1]} is no result of a run: {error}", next_step="run the recipe again") from error
-    if not found:
+    if not made_by_rule:
         others = ", ".join(str(finding["rule"]) for finding in findings) or "none"
         raise ConfigError(f"{identifier} is no finding of {run}; it has {others}")
-    return found
+    return made_by_rule
 
 
 def _format_finding(finding: Mapping[str, Any]) -> str:

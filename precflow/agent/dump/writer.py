@@ -294,9 +294,9 @@ class Writer:
         with self._explaining(0):
             self._locks[rank] = WriterLock(os.path.join(self.folder, "writer-rank%d.lock" % rank))
             sites = self._finished.resume(rank, self._declared)
-        found, wanted = self._finished.numbers(rank), self._finished.numbers(self._rank)
-        if failed or found != wanted:
-            self.failure = incomplete_rank(self.folder, rank, found, wanted)
+        written, wanted = self._finished.numbers(rank), self._finished.numbers(self._rank)
+        if failed or written != wanted:
+            self.failure = incomplete_rank(self.folder, rank, written, wanted)
             raise self.failure
         return sites
 

@@ -198,10 +198,10 @@ def find_dtype(name: str) -> torch.dtype:
     Raises:
         CannotCompute: This torch has none of that name.
     """
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
         raise CannotCompute("element type %s is unknown to torch %s" % (name, torch.__version__))
-    return found
+    return dtype
 
 
 # Argument texts. Capture writes the `repr` of a value; the reader below turns it back into the value without running anything.

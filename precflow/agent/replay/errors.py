@@ -72,10 +72,10 @@ def measure_errors(output: torch.Tensor, exact: torch.Tensor, asked: Asked) -> D
             within[name] += int((difference <= atol + rtol * size).sum())
         for part in small.values():
             part.add(difference, size, dtype)
-    found: Dict[str, Any] = every.numbers()
-    found["within"] = {name: count / max(every.count, 1) for name, count in within.items()}
-    found["small"] = {name: part.numbers() for name, part in small.items()}
-    return found
+    measured: Dict[str, Any] = every.numbers()
+    measured["within"] = {name: count / max(every.count, 1) for name, count in within.items()}
+    measured["small"] = {name: part.numbers() for name, part in small.items()}
+    return measured
 
 
 class _Errors:

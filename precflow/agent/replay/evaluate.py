@@ -207,11 +207,11 @@ def measure_output(output: torch.Tensor, exact: Exact, index: str, asked: Option
     try:
         # What rounding leaves is looked at where one rounding hides an error: in types of fewer digits than float32.
         is_coarse = output.is_floating_point() and numbers.format_of(output.dtype).digits < _FINE_DIGITS
-        found = numbers.measure(output, result, exact.terms.get(index), residue=is_coarse)
+        measured = numbers.measure(output, result, exact.terms.get(index), residue=is_coarse)
     except ValueError as error:
         return {"why": "output %s: %s" % (index, error)}
     errors = measure_errors(output, result, asked or {})
-    return {**found, "errors": errors} if errors else found
+    return {**measured, "errors": errors} if errors else measured
 
 
 def _compare_contents(side: SideValues, exact: Exact, files: TensorFiles) -> Dict[str, Line]:

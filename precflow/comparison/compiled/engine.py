@@ -237,7 +237,7 @@ def _make_population(facts: PairFacts, size: int, row: int, results: tuple[npt.N
     totals, largest, tallies, squares = results
     counts = tallies.tolist()
     mantissas, exponents = np.frexp(totals)
-    found: dict[str, Any] = dict(zip(_SUMS, map(ScaledFloat, mantissas.tolist(), exponents.tolist()), strict=True))
+    fields: dict[str, Any] = dict(zip(_SUMS, map(ScaledFloat, mantissas.tolist(), exponents.tolist()), strict=True))
     norms = np.sqrt(squares)
     return Summary(
         inexact=True,
@@ -253,5 +253,5 @@ def _make_population(facts: PairFacts, size: int, row: int, results: tuple[npt.N
         relative_max=float(largest[1]),
         offset_relative_max=float(largest[2]),
         rows=RowNorms(row, norms[0], norms[1]),
-        **found,
+        **fields,
     )

@@ -117,16 +117,16 @@ def _find_few(axis: int, shares: Floats, step: int, size: int) -> AxisPattern | 
     enough = int(np.searchsorted(carried, MOST_OF_IT))
     if enough >= order.size:
         return None
-    found = sorted(int(group) for group in order[: enough + 1])
+    few = sorted(int(group) for group in order[: enough + 1])
     share = float(carried[enough])
-    if len(found) == 1:
-        text = f"one position ({_name_group(found[0], step, size)} of axis {axis}) carries {format_percent(share)}"
-        return AxisPattern(axis, "one", (found[0] * step,), share, text)
-    if found[-1] - found[0] + 1 == len(found):  # neighbours are described better as a stretch
+    if len(few) == 1:
+        text = f"one position ({_name_group(few[0], step, size)} of axis {axis}) carries {format_percent(share)}"
+        return AxisPattern(axis, "one", (few[0] * step,), share, text)
+    if few[-1] - few[0] + 1 == len(few):  # neighbours are described better as a stretch
         return None
-    listed = ", ".join(_name_group(group, step, size) for group in found)
-    text = f"{len(found)} of {shares.size} positions of axis {axis} ({listed}) carry {format_percent(share)}"
-    return AxisPattern(axis, "few", tuple(group * step for group in found), share, text)
+    listed = ", ".join(_name_group(group, step, size) for group in few)
+    text = f"{len(few)} of {shares.size} positions of axis {axis} ({listed}) carry {format_percent(share)}"
+    return AxisPattern(axis, "few", tuple(group * step for group in few), share, text)
 
 
 def _find_stretch(axis: int, shares: Floats, step: int, size: int) -> AxisPattern | None:

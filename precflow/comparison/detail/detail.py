@@ -101,7 +101,7 @@ def examine(reference: npt.NDArray[Any], target: npt.NDArray[Any], *, threads: i
     # A complex tensor is read as pairs of reals, so it has one more axis.
     shape = (*reference.shape, 2) if pair.size != reference.size else reference.shape
     summary = summarize(reference, target)
-    found, sums = _measure_errors(pair, shape, summary, threads or os.cpu_count() or 1, block)
+    errors, sums = _measure_errors(pair, shape, summary, threads or os.cpu_count() or 1, block)
     patterns = find_patterns(sums)
     first, second = describe([reference, target], block=block)
     return Detail(
@@ -109,18 +109,18 @@ def examine(reference: npt.NDArray[Any], target: npt.NDArray[Any], *, threads: i
         target=second,
         metrics=measure_all(summary),
         mismatches=_count_mismatches(summary),
-        unequal=found.unequal,
-        first=next(iter(_read_elements(pair, shape, [found.first] if found.first >= 0 else [])), None),
-        mismatched=_read_elements(pair, shape, found.mismatched),
-        worst_absolute=_read_elements(pair, shape, found.absolute.places),
-        worst_relative=_read_elements(pair, shape, found.relative.places),
-        error_bins=tuple(found.sizes.bins()),
-        exact=found.sizes.zero,
-        ulps=tuple(found.ulps.rows()),
-        median_ulps=found.ulps.median(),
+        unequal=errors.unequal,
+        first=next(iter(_read_elements(pair, shape, [errors.first] if errors.first >= 0 else [])), None),
+        mismatched=_read_elements(pair, shape, errors.mismatched),
+        worst_absolute=_read_elements(pair, shape, errors.absolute.places),
+        worst_relative=_read_elements(pair, shape, errors.relative.places),
+        error_bins=tuple(errors.sizes.bins()),
+        exact=errors.sizes.zero,
+        ulps=tuple(errors.ulps.rows()),
+        median_ulps=errors.ulps.median(),
         axes=sums.axes(),
         places=patterns,
-        where=_describe_where(patterns, summary, found, sums.sizes),
+        where=_describe_where(patterns, summary, errors, sums.sizes),
     )
 
 
@@ -157,11 +157,11 @@ def _measure_task(pair: PairOfTensors, shape: tuple[int, ...], summary: Summary,
 
 def _measure_errors_of_box(pair: PairOfTensors, box: Box, sums: AxisSums, summary: Summary, before: Errors) -> Errors:
     reference, target = pair.reference[box.start : box.stop], pair.target[box.start : box.stop]
-    found = measure_differences(reference, target, inexact=pair.inexact, floors=summary.floors)
+    differences = measure_differences(reference, target, inexact=pair.inexact, floors=summary.floors)
     errors = (
         measure_equal_block(reference, inexact=pair.inexact, floors=summary.floors)
-        if isinstance(found, int)
-        else measure_box(found, box, sums, float(summary.difference_max), before)
+        if isinstance(differences, int)
+        else measure_box(differences, box, sums, float(summary.difference_max), before)
     )
     for side in (reference, target):
         release(side)

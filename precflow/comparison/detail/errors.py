@@ -112,14 +112,14 @@ def find_worst(figures: npt.NDArray[Any], start: int, floor: float = 0.0) -> Wor
     """
     if not figures.size or not figures.max() > floor:
         return WorstElements()
-    found = np.flatnonzero(figures > floor)
-    if found.size > MOST:  # of many errors equal to the smallest that is kept, the first ones in the tensor
-        kth = np.partition(figures[found], found.size - MOST)[found.size - MOST]
-        above, level = found[figures[found] > kth], found[figures[found] == kth]
-        found = np.concatenate([above, level[: MOST - above.size]])
-    order = np.lexsort((found, -figures[found].astype(np.float64)))
+    worst = np.flatnonzero(figures > floor)
+    if worst.size > MOST:  # of many errors equal to the smallest that is kept, the first ones in the tensor
+        kth = np.partition(figures[worst], worst.size - MOST)[worst.size - MOST]
+        above, level = worst[figures[worst] > kth], worst[figures[worst] == kth]
+        worst = np.concatenate([above, level[: MOST - above.size]])
+    order = np.lexsort((worst, -figures[worst].astype(np.float64)))
     return WorstElements(
-        tuple(float(figures[place]) for place in found[order]), tuple(start + int(place) for place in found[order])
+        tuple(float(figures[place]) for place in worst[order]), tuple(start + int(place) for place in worst[order])
     )
 
 

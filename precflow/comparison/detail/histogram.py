@@ -87,14 +87,14 @@ def count_magnitudes(values: Floats) -> Magnitudes:
     >>> count_magnitudes(np.array([0.0, 1.0, -1.5, 0.25]))
     Magnitudes(zero=1, exponents={-2: 1, 0: 2})
     """
-    found = values[values != 0]
-    if not found.size:
+    nonzero = values[values != 0]
+    if not nonzero.size:
         return Magnitudes(int(values.size))
-    powers: npt.NDArray[np.int32] = np.frexp(found)[1] - 1  # frexp's mantissa is in [0.5, 1), ours in [1, 2)
+    powers: npt.NDArray[np.int32] = np.frexp(nonzero)[1] - 1  # frexp's mantissa is in [0.5, 1), ours in [1, 2)
     lowest = int(powers.min())
     counts = np.bincount(powers - lowest)
     present = np.flatnonzero(counts)
-    return Magnitudes(int(values.size - found.size), {lowest + int(place): int(counts[place]) for place in present})
+    return Magnitudes(int(values.size - nonzero.size), {lowest + int(place): int(counts[place]) for place in present})
 
 
 def _power(exponent: int) -> float:

@@ -171,16 +171,16 @@ def add_fills(known: Mapping[str, Bounds], error: float, size: float) -> dict[st
     """
     relative = error / size
     share = {name: error <= RUNGS[name][1] + RUNGS[name][0] * size for name in RUNGS}
-    found = {}
+    widened = {}
     for name, (low, high) in known.items():
         metric = METRICS[name]
         if name == "cosine_similarity":
-            found[name] = (min(low, max(-1.0, 1 - relative * relative)), high)
+            widened[name] = (min(low, max(-1.0, 1 - relative * relative)), high)
         elif metric.domain == "tolerances":
-            found[name] = (low if all(share.values()) or share.get(metric.dtype, False) else 0.0, high)
+            widened[name] = (low if all(share.values()) or share.get(metric.dtype, False) else 0.0, high)
         else:
-            found[name] = (low, max(high, error if metric.unit == "value" else relative))
-    return found
+            widened[name] = (low, max(high, error if metric.unit == "value" else relative))
+    return widened
 
 
 def guess_metrics(y: SideSums, x: SideSums, far: Distance) -> dict[str, float]:
@@ -191,11 +191,11 @@ def guess_metrics(y: SideSums, x: SideSums, far: Distance) -> dict[str, float]:
     """
     if far.estimate is None:
         return {}
-    found = {"relative_l2": divide(far.estimate, y.norm), "rmse": far.estimate / math.sqrt(y.count)}
+    guesses = {"relative_l2": divide(far.estimate, y.norm), "rmse": far.estimate / math.sqrt(y.count)}
     best, worst = 1 - compute_cosine(y, x, far.low), 1 - compute_cosine(y, x, far.high)
     if min(y.norm, x.norm) < _TINY * max(y.norm, x.norm):
-        return found
-    return {"cosine_similarity": compute_cosine(y, x, far.estimate), **found} if worst <= _TELLING * best else found
+        return guesses
+    return {"cosine_similarity": compute_cosine(y, x, far.estimate), **guesses} if worst <= _TELLING * best else guesses
 
 
 def divide(numerator: float, denominator: float) -> float:
@@ -267,13 +267,13 @@ def _bound_close_shares(y: SideSums, far: Distance, coarse: str) -> Mapping[str,
 
     By Chebyshev's inequality at most ``|d|^2 / absolute^2`` elements can differ by more than ``absolute``.
     """
-    found = {}
+    shares = {}
     for name in rungs_from(coarse):
         relative, absolute = RUNGS[name]
         beyond = 0.0 if far.largest[1] <= absolute else min(1.0, (far.high / absolute) * (far.high / absolute) / y.count)
         one_is = far.largest[0] > absolute + relative * y.largest
-        found[f"allclose_share_{name}"] = (1.0 - beyond, 1.0 - one_is / y.count)
-    return {"allclose_share": next(iter(found.values())), **found} if found else {}
+        shares[f"allclose_share_{name}"] = (1.0 - beyond, 1.0 - one_is / y.count)
+    return {"allclose_share": next(iter(shares.values())), **shares} if shares else {}
 
 
 def _bound_worst_row(y: SideSums, far: Distance, left: KeptTensor, right: KeptTensor) -> Bounds | None:

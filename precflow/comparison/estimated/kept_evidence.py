@@ -103,19 +103,19 @@ def load_kept(record: Record, dump: EvidenceSource, constants: tuple[float, ...]
     Raises:
         DumpError: Something that was kept cannot be read.
     """
-    found = KeptTensor(record.dtype, record.shape, record.share, fills=dump.fills)
+    kept = KeptTensor(record.dtype, record.shape, record.share, fills=dump.fills)
     if record.stored:
-        return sum_tensor(dump.tensor(record), found, constants)
+        return sum_tensor(dump.tensor(record), kept, constants)
     if record.statistics is None:
-        return found
-    found = replace(found, evidence="statistics", statistics=record.statistics)
+        return kept
+    kept = replace(kept, evidence="statistics", statistics=record.statistics)
     rows = _in_range(dump.rows(record)) if record.share == 1 else None
     sums = None if _is_in_step(record.shape) else _in_range(dump.sketch(record))
     if sums is None:
-        return replace(found, rows=rows)
+        return replace(kept, rows=rows)
     parts = sums.reshape(-1, BUCKETS)
     resolution = _SPLIT if len(parts) > 1 else _SINGLE
-    return replace(found, evidence="sketch", sketch=parts.sum(axis=0), resolution=resolution, rows=rows)
+    return replace(kept, evidence="sketch", sketch=parts.sum(axis=0), resolution=resolution, rows=rows)
 
 
 def sum_tensor(tensor: npt.NDArray[Any], described: KeptTensor, constants: tuple[float, ...] = FILLS) -> KeptTensor:
@@ -160,8 +160,8 @@ def find_fill_floor(flat: npt.NDArray[Any], fills: Fills, block: int = BLOCK) ->
     largest, least = 0.0, np.inf
     for start in range(0, flat.size, block):
         part = flat[start : start + block]
-        found = classify_values(widen(part), fills)
-        largest, least = max(largest, found.largest), min(least, found.least)
+        classified = classify_values(widen(part), fills)
+        largest, least = max(largest, classified.largest), min(least, classified.least)
         release(part)
     return FILLS_FAR * largest if least < FILLS_FAR * largest else 0.0
 

@@ -67,17 +67,17 @@ class Cluster:
             futures = {client.submit(task, batch, pure=False): batch for batch in work}
             watch = _Watch(client)
             for future in _iterate_finished(distributed.as_completed(list(futures), loop=client.loop), watch):
-                found = self._wait_for_result(future, watch, distributed)
+                results = self._wait_for_result(future, watch, distributed)
                 batch = futures.pop(future)
                 future.release()  # so that workers may forget the result; else all of them stay in memory until the end
-                yield batch, found
+                yield batch, results
 
     def _wait_for_result(self, future: Any, watch: _Watch, distributed: Any) -> list[PairResult]:
         """Return the result of a task; if the worker that has it died, wait until Dask has run the task again."""
         while True:
             with contextlib.suppress(distributed.TimeoutError), self._explain_errors(distributed):
-                found: list[PairResult] = future.result(timeout=_TICK)
-                return found
+                results: list[PairResult] = future.result(timeout=_TICK)
+                return results
             watch.look()
 
     @contextlib.contextmanager

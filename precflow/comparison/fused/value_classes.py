@@ -130,16 +130,16 @@ def classify_values(values: Floats, fills: Fills, floor: float = 0.0) -> Classif
     band = np.searchsorted(fills.lows, special, side="right") - 1
     inside = (band >= 0) & (special <= fills.highs[band])
     beyond = np.abs(special[np.isfinite(special) & ~inside])
-    taken = inside & (fills.sizes[band] >= floor)
-    found = np.where(taken, fills.classes[band], ORDINARY).astype(np.uint8)
-    found[np.isnan(special)] = NOT_A_NUMBER
-    found[special == np.inf] = INFINITY
-    found[special == -np.inf] = MINUS_INFINITY
-    kinds[others] = found
+    in_band = inside & (fills.sizes[band] >= floor)
+    classes = np.where(in_band, fills.classes[band], ORDINARY).astype(np.uint8)
+    classes[np.isnan(special)] = NOT_A_NUMBER
+    classes[special == np.inf] = INFINITY
+    classes[special == -np.inf] = MINUS_INFINITY
+    kinds[others] = classes
     return ClassifiedValues(
         kinds,
         max(largest, float(np.max(beyond, initial=0.0))),
-        float(np.min(fills.sizes[band[taken]], initial=np.inf)),
+        float(np.min(fills.sizes[band[in_band]], initial=np.inf)),
     )
 
 

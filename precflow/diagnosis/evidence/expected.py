@@ -57,20 +57,20 @@ class _Given:
         Raises:
             KeyError: The call was not given it.
         """
-        found = self.optional(position, name)
-        if found is None:
+        tensor = self.optional(position, name)
+        if tensor is None:
             raise KeyError(name or position)
-        return found
+        return tensor
 
     def optional(self, position: int, name: str) -> Array | None:
         """Return a tensor, floats as float64; ``None`` if the call was not given it."""
-        found = self.inputs.get(str(position), self.inputs.get(name))
-        return None if found is None else found.astype(np.float64) if found.dtype.kind in "fc" else found
+        tensor = self.inputs.get(str(position), self.inputs.get(name))
+        return None if tensor is None else tensor.astype(np.float64) if tensor.dtype.kind in "fc" else tensor
 
     def value(self, position: int, name: str) -> Any:
         """Return a tensor, or a number."""
-        found = self.optional(position, name)
-        return float(self.arguments.get(str(position), self.arguments.get(name, "nan"))) if found is None else found
+        tensor = self.optional(position, name)
+        return float(self.arguments.get(str(position), self.arguments.get(name, "nan"))) if tensor is None else tensor
 
     def text(self, position: int, name: str, default: str) -> str:
         """Return another argument as it was recorded."""

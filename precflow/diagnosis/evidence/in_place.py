@@ -45,12 +45,12 @@ def gather(observed: ObservedCall) -> dict[str, Any]:
     target = widen(whole[1].output)
     usable = np.isfinite(expected) & np.isfinite(target)
     call, inputs = observed.reference, widen_inputs(whole[1].inputs)
-    found: dict[str, Any] = {"in_place": True}
+    evidence: dict[str, Any] = {"in_place": True}
     if usable.all():
         scale = error_shape.fit_scale(expected, target)
         own = error_shape.measure_relative_error(expected, target)
         digits = float_facts(name_of(whole[1].output.dtype)).digits if name_of(whole[1].output.dtype) in FLOATS else None
-        found |= {
+        evidence |= {
             "own_error": own,
             "own_error_units": own * 2.0**digits if own is not None and digits else None,
             "scale_slope": scale.slope if scale else None,
@@ -59,13 +59,13 @@ def gather(observed: ObservedCall) -> dict[str, Any]:
         }
     if operator_families.find_family(call.operator) == "matmul":
         fitted = operands.fit_operand_bits(call.operator, call.arguments, inputs, target)
-        found |= {} if fitted is None else {"operand_bits": fitted.bits, "operand_share": fitted.share}
-    found |= _fit_epsilon(observed, inputs, expected, target) if usable.all() else {}
+        evidence |= {} if fitted is None else {"operand_bits": fitted.bits, "operand_share": fitted.share}
+    evidence |= _fit_epsilon(observed, inputs, expected, target) if usable.all() else {}
     if operator_families.find_family(call.operator) == "activation" and "0" in inputs and inputs["0"].shape == target.shape:
-        found["curve_share"] = error_shape.measure_curve_share(inputs["0"], target - expected)
+        evidence["curve_share"] = error_shape.measure_curve_share(inputs["0"], target - expected)
     variant = variants.fit_variant(call.operator, call.arguments, inputs, target)
-    found |= {} if variant is None else {"variant": variant.name, "variant_share": variant.share}
-    return {name: value for name, value in found.items() if value is not None} | _describe_places(observed, expected, target)
+    evidence |= {} if variant is None else {"variant": variant.name, "variant_share": variant.share}
+    return {name: value for name, value in evidence.items() if value is not None} | _describe_places(observed, expected, target)
 
 
 def compute_own_expected(observed: ObservedCall, reference: WholeCall, target: WholeCall) -> Array | None:
@@ -160,7 +160,7 @@ def _describe_places(observed: ObservedCall, reference: Array, target: Array) ->
     is_softmax = operator_families.find_family(observed.reference.operator) in {"softmax", "attention"}
     moved = rearranged.find_rearrangement(here, there)
     growth, clamp = places.measure_growth(here, there), places.measure_clamp_share(here, there)
-    found = {
+    evidence = {
         "few_share": places.measure_few_share(error),
         "few_rows": len(places.find_few(error.reshape(-1, error.shape[-1]), 0)),
         "border": places.describe_border(error),
@@ -180,7 +180,7 @@ def _describe_places(observed: ObservedCall, reference: Array, target: Array) ->
         "nan_rows_masked": _find_masked_nan(observed),
         "saturated_target": _count_saturated(observed, target, reference),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in evidence.items() if value is not None}
 
 
 def _find_masked_rows(observed: ObservedCall, error: Array) -> float | None:

@@ -65,9 +65,9 @@ def fit_operand_bits(operator: str, arguments: Mapping[str, str], inputs: Inputs
             # Operands that are as short already: only the rounding of the result would be explained, and that is right.
             if all(np.array_equal(shortened[name], value) for name, value in inputs.items() if name not in addends):
                 continue
-            made = compute_expected(operator, arguments, shortened)
+            output = compute_expected(operator, arguments, shortened)
             # Autocast rounds the result as well.
-            for result in () if made is None else (made, round_significand(made, bits)):
+            for result in () if output is None else (output, round_significand(output, bits)):
                 yield 1.0 - float(np.sum((target - result) ** 2)) / energy
 
     shares = {bits: max(measure_shares(bits), default=0.0) for bits in BITS}

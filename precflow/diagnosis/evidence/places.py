@@ -116,12 +116,12 @@ def measure_clamp_share(reference: Floats, target: Floats) -> tuple[float, float
     total = float(np.sum(error))
     if not 0.0 < total < np.inf:
         return None
-    found = []
+    shares = []
     for end, is_beyond in ((target.max(), np.greater), (target.min(), np.less)):
         at_end = (target == end) & is_beyond(reference, end)
         if np.count_nonzero(at_end) > 1:  # a largest value there always is
-            found.append((float(end), float(np.sum(error[at_end])) / total))
-    return max(found, key=lambda one: one[1], default=None)
+            shares.append((float(end), float(np.sum(error[at_end])) / total))
+    return max(shares, key=lambda one: one[1], default=None)
 
 
 def measure_sign_share(reference: Floats, target: Floats) -> float | None:

@@ -93,8 +93,8 @@ def _split_steps(side: CallsAndFiniteness) -> tuple[frozenset[StepKey], frozense
         if any(map(side.is_nonfinite, gradients or _outputs(calls[BACKWARD]))):
             broken.add(key)
     skipped = {key for key in broken if not any(map(side.is_nonfinite, _outputs(phases[key][OPTIMIZER])))}
-    made = {key for key, calls in phases.items() if calls[OPTIMIZER]} - skipped
-    return frozenset(skipped), frozenset(made)
+    stepped = {key for key, calls in phases.items() if calls[OPTIMIZER]} - skipped
+    return frozenset(skipped), frozenset(stepped)
 
 
 def _outputs(calls: Iterable[Call]) -> Iterator[Record]:

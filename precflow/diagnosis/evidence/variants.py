@@ -199,10 +199,10 @@ def _cut_keys(scores: Array, target: Array) -> Variants:
 
 def _leave_out_terms(x: Array, weight: Array, exact: Array) -> Variants:
     """Yield products whose sums lack their last terms, one more each time."""
-    made = exact.copy()
+    shortened = exact.copy()
     for count in range(1, min(_MOST_TERMS, x.shape[-1] - 1) + 1):
-        made -= x[..., -count, None] * weight[:, -count]
-        yield "last_terms_left_out", made
+        shortened -= x[..., -count, None] * weight[:, -count]
+        yield "last_terms_left_out", shortened
 
 
 def _round_inputs(operator: str, arguments: Mapping[str, str], inputs: Inputs) -> Variants:
@@ -216,7 +216,7 @@ def _round_inputs(operator: str, arguments: Mapping[str, str], inputs: Inputs) -
             # Inputs of that type already: only the rounding of the result would be explained, which is right in that type.
             if all(np.array_equal(narrow[key], value, equal_nan=value.dtype.kind == "f") for key, value in inputs.items()):
                 continue
-            made = compute_expected(operator, arguments, narrow)
-            yield f"inputs_in_{name}", made
-            if made is not None:
-                yield f"inputs_in_{name}", made.astype(dtype).astype(np.float64)
+            output = compute_expected(operator, arguments, narrow)
+            yield f"inputs_in_{name}", output
+            if output is not None:
+                yield f"inputs_in_{name}", output.astype(dtype).astype(np.float64)
