@@ -1,6 +1,7 @@
 """What several tests share: a working directory for equal dumps, a header, and a team's folders in a temporary place."""
 
 import functools
+import gc
 import os
 import signal
 import subprocess
@@ -27,6 +28,22 @@ def pytest_collection_modifyitems(config, items):
             if not is_slow(item):
                 item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.stem}"))
         items.sort(key=lambda item: not is_slow(item))
+
+
+def pytest_collection_finish():
+    """Leave what has been imported out of garbage collections: a capture begins with one, and there are hundreds."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def nothing_frozen():
+    """Begin with nothing frozen; afterwards everything is again that is there."""
+    gc.unfreeze()
+    yield
+    gc.enable()
+    gc.unfreeze()
+    gc.freeze()
 
 
 def is_slow(item):

@@ -10,14 +10,7 @@ from precflow.dumps import garbage
 from precflow.dumps.garbage import MANY, collector_off, freezing_allowed
 from precflow.dumps.reader import Dump
 
-
-@pytest.fixture(autouse=True)
-def thawed():
-    """Begin with nothing frozen, and leave no test's values out of the collector's sight."""
-    gc.unfreeze()
-    yield
-    gc.unfreeze()
-    gc.enable()
+pytestmark = pytest.mark.usefixtures("nothing_frozen")
 
 
 def read(*numbers):

@@ -16,12 +16,7 @@ def cycle():
     return weakref.ref(node)
 
 
-@pytest.fixture(autouse=True)
-def _nothing_frozen():
-    """Begin with nothing frozen: a command that ran in this process before freezes the records that it has read."""
-    gc.unfreeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("nothing_frozen")
 
 
 def test_what_was_there_is_left_out_and_comes_back():
