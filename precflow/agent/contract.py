@@ -41,6 +41,7 @@ REPLAYED_FILE = "replayed.jsonl"  # what action "replay" writes
 REHEARSAL_FILE = "rehearsal.json"  # what action "rehearse" writes beside the lines of its step
 
 ROOT_MODULE = ""  # the model itself
+BEFORE = "before"  # index `weight.before` of an input of the optimizer: the weight before the step
 OUTSIDE = "(outside)"  # module of operators that run while no module of the model is running
 
 CHECKSUM = "checksum"  # key of a JSON file with the checksum over everything else in it

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from precflow.agent.contract import API, BACKWARD, FORWARD, MODULE, OPERATOR, module_text
+from precflow.agent.contract import API, BACKWARD, FORWARD, GRADIENT, MODULE, OPERATOR, OPTIMIZER, module_text
 from precflow.diagnosis.localize import DumpWithCalls
 from precflow.dumps.records import Call, Record
 from precflow.dumps.shards import Location
@@ -54,7 +54,9 @@ def name_call(call: Call) -> str:
     The name shown to users (``call.name``) is the same for all calls of an operator in one module call; this one is not.
     """
     operator = f"/{call.operator}.{call.ordinal}" if call.operator else ""
-    return f"{module_text(call.module, call.call)}{operator}/{call.level}.{call.phase}@{call.step}.{call.rank}"
+    # A module has a line of these phases for each of its parameters.
+    parameter = f".{call.outputs[0].index}" if call.phase in {GRADIENT, OPTIMIZER} and call.outputs else ""
+    return f"{module_text(call.module, call.call)}{operator}/{call.level}.{call.phase}{parameter}@{call.step}.{call.rank}"
 
 
 def pair_calls(reference: DumpWithCalls, target: DumpWithCalls) -> list[PairedCall]:

@@ -120,11 +120,11 @@ class IntroducedError:
     Attributes:
         call: The call, as in :class:`Evaluated`.
         index: Index of the output.
-        kind: As in :class:`Evaluated`.
+        kind: As in :class:`Evaluated`, or ``optimizer``.
         rho: The target's error in units of the reference's own; the largest residue ratio in low precision.
         share: How much of its line it uses; above 1 it is a fault.
         measure: What uses most of its line: ``rho``, ``worst_row``, ``variance``, ``slope``, ``curve``, ``largest``,
-            ``movement`` or ``misplaced``.
+            ``movement``, ``misplaced`` or ``step`` (of an optimizer, see :mod:`precflow.diagnosis.training.replay`).
         is_fault: The operator introduces an error that rounding does not explain.
         is_systematic: The error follows the values (a wrong formula or scale) instead of looking like more rounding.
         note: Something worth knowing that is no fault, such as a matmul with reduced accumulation.
@@ -153,6 +153,11 @@ class IntroducedError:
             return "it only moves values, and its output does not have the bits of its inputs"
         if self.measure == "misplaced":
             return "its output has NaN, Inf or a mask's fill value where float64 at the same inputs has none, or the reverse"
+        if self.measure == "step":
+            return (
+                "its new weight is not what its optimizer's formula gives from its own gradient, state and settings:"
+                f" the difference is {4 * self.rho:.3g} roundings"
+            )
         if self.measure == "worst_row":
             return f"at its own inputs its worst row is off by {self.rho:.3g} times what the reference's worst row is"
         if self.measure == "rho":

@@ -62,6 +62,11 @@ VARIANCE_FLOOR, SLOPE_FLOOR, CURVE_FLOOR, LARGEST_FLOOR = 1.0, 6.0, 8.0, 6.0
 SMALLEST_ERROR = 0.5
 """Least own error of a reference that rho divides by, in units of the element type's rounding: one exact result is luck."""
 
+OPTIMIZER_STEP = 2.0
+"""Line of an optimizer's error against its formula, in units of four roundings of the terms that it adds up. Correct optimizers
+(torch's, foreach and not, float32 and bfloat16): at most 0.4.
+"""
+
 CLASS_SHARE = 0.9
 """Share of the calls of an operator that have to be named before the whole class is."""
 

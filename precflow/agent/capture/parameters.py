@@ -10,7 +10,7 @@ import torch
 from precflow.agent.capture.arguments import format_argument
 from precflow.agent.capture.call_stack import ModuleCall
 from precflow.agent.capture.record_lines import Heading
-from precflow.agent.contract import NONE, OUTSIDE
+from precflow.agent.contract import BEFORE, NONE, OUTSIDE
 
 if TYPE_CHECKING:
     from precflow.agent.capture.call_stack import CallStack
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Undo = Callable[[], None]
 
 _NO_SITE = -1  # gradients of parameters and steps of an optimizer have no call site
+_NOT_SETTINGS = frozenset(("params", "param_names"))  # of a parameter group
 
 
 class Owner(NamedTuple):
@@ -126,7 +127,7 @@ class ParameterRecorder:
             self._lines.sources.note_output(parameter.grad, (order, owner.name), wrote=True)
 
     def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Read the gradients that the optimizer begins with."""
+        """Read what the optimizer begins with: gradients and, so that its step can be computed again, weights and state."""
         self._given = {}
         if "optimizer" not in self._active_phases or self._lines.failed:
             return
@@ -134,18 +135,38 @@ class ParameterRecorder:
             if parameter.grad is not None:
                 self._lines.note_write(parameter.grad)  # a gradient scaler writes without raising the version counter
                 choice = self._choose(owner, "optimizer")
-                self._given[id(parameter)] = self._lines.describe([(owner.name, parameter.grad)], store=True, choice=choice)
+                given = self._lines.describe([(owner.name, parameter.grad)], store=True, choice=choice)
+                if choice.detail == "tensors" and self._lines.keeps_weights:
+                    given += self._describe_before(optimizer, owner, parameter, choice)
+                self._given[id(parameter)] = given
+
+    def _describe_before(
+        self, optimizer: torch.optim.Optimizer, owner: Owner, parameter: torch.Tensor, choice: Choice
+    ) -> List[Record]:
+        """Return the records of a weight and of its state before the step."""
+        tensors: List[TensorWithPath] = [("%s.%s" % (owner.name, BEFORE), parameter.detach())]
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, torch.Tensor):
+                tensors.append(("%s.%s" % (owner.name, key), value))
+        records = self._lines.describe(tensors, store=True, choice=choice)
+        for record in records:  # like weights they outlive a step: no call of this step made them
+            name = record["index"] if record["index"] != tensors[0][0] else owner.name
+            record["weight"] = "%s.%s" % (owner.module, name) if owner.module else name
+            record["source"] = None
+        return records
 
     def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Record the parameters that had a gradient, and the optimizer's state of each."""
         if "optimizer" not in self._active_phases or self._lines.failed:
             return
+        settings = [_describe_settings(optimizer, group) for group in optimizer.param_groups]
+        groups = {id(parameter): number for number, group in enumerate(optimizer.param_groups) for parameter in group["params"]}
         for owner, parameter in self._recorded_parameters(optimizer):
             given = self._given.pop(id(parameter), None)
             if given is None:  # without a gradient, the optimizer leaves the parameter alone
                 continue
             tensors: List[TensorWithPath] = [(owner.name, parameter.detach())]
-            arguments: Dict[str, str] = {}
+            arguments = dict(settings[groups[id(parameter)]])
             for key, value in optimizer.state.get(parameter, {}).items():  # such as exp_avg, exp_avg_sq and step of Adam
                 if isinstance(value, torch.Tensor):
                     tensors.append(("%s.%s" % (owner.name, key), value))
@@ -173,3 +194,14 @@ class ParameterRecorder:
         self._runs[key] = number + 1
         module_call = ModuleCall(owner.module, owner.class_name, number, in_scope=True, compiled=False)
         return Heading("module", module_call, "", 0, _NO_SITE, False, arguments, phase)  # noqa: FBT003  a tuple's field
+
+
+def _describe_settings(optimizer: torch.optim.Optimizer, group: Dict[str, Any]) -> Dict[str, str]:
+    """Return the optimizer's class and the settings of a parameter group, as arguments of the step."""
+    settings = {"optimizer": format_argument(type(optimizer).__name__)}
+    for key, value in group.items():
+        if key not in _NOT_SETTINGS:
+            # A learning rate may be a tensor, which a compiled step needs.
+            number = isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_meta
+            settings[key] = format_argument(value.item() if number else value)
+    return settings

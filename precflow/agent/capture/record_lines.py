@@ -125,6 +125,11 @@ class Lines:
             self._writer.open_step(step, self._rank)
 
     @property
+    def keeps_weights(self) -> bool:
+        """Detail ``tensors`` stores the weights that go into a call."""
+        return self._keeps_weights
+
+    @property
     def failed(self) -> bool:
         """The writer cannot go on: nothing is recorded from here on."""
         return self._writer is not None and self._writer.failure is not None

@@ -89,7 +89,7 @@ def _split_steps(side: CallsAndFiniteness) -> tuple[frozenset[StepKey], frozense
     broken = set()
     for key, calls in phases.items():
         # A scaler looks at the gradients of parameters; if none were recorded, those at modules tell the same.
-        gradients = [*_outputs(calls[GRADIENT]), *(record for call in calls[OPTIMIZER] for record in call.inputs)]
+        gradients = [*_outputs(calls[GRADIENT]), *(record for call in calls[OPTIMIZER] for record in call.inputs[:1])]
         if any(map(side.is_nonfinite, gradients or _outputs(calls[BACKWARD]))):
             broken.add(key)
     skipped = {key for key in broken if not any(map(side.is_nonfinite, _outputs(phases[key][OPTIMIZER])))}

@@ -1,0 +1,351 @@
+"""Does the optimizer's step follow from its own gradient and state? And if it does not, from which other settings would it?
+
+Each side's step of each parameter is computed again in float64 from what that side recorded: the weight before, the gradient,
+the state, and the settings of the parameter group. What arrived wrong is on both sides of the comparison, so that a wrong
+gradient blames no optimizer. Only where the reference follows its formula does the target's step prove anything.
+
+A step that does not follow is tried with other settings, one at a time: another epsilon, other betas, another learning rate,
+decay or number of the step... A setting that gives the target's weights to within rounding is named as a possible cause.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import ml_dtypes
+import numpy as np
+
+from precflow.agent.contract import BEFORE, OPTIMIZER
+from precflow.comparison.fused.value_classes import widen
+from precflow.diagnosis import lines
+from precflow.diagnosis.evaluation import PairedCall
+from precflow.diagnosis.introduced import IntroducedError
+from precflow.diagnosis.training.optimizers import (
+    OPTIMIZERS,
+    WEIGHT,
+    Floats,
+    StepInputs,
+    StepResults,
+    find_optimizers,
+    read_settings,
+)
+from precflow.dumps.dtypes import FLOATS, float_facts
+from precflow.dumps.records import Call, Record
+from precflow.errors import DumpError
+
+ELEMENTS = 1 << 16
+"""Most elements of one parameter that are looked at, evenly spaced: every formula here is elementwise."""
+_ROUNDINGS = 4.0
+_NUMBER = "step"  # state: how many steps were made; an argument where torch keeps it as a plain number
+_EPSILONS = tuple(10.0**exponent for exponent in range(-3, -17, -1))
+_BETAS = ((0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99), (0.9, 0.95, 0.98, 0.99, 0.999, 0.9999))
+_DECAYS = (0.0, 1e-5, 1e-4, 5e-4, 1e-3, 0.01, 0.02, 0.05, 0.1)
+
+
+class ReadableTensors(Protocol):
+    """A dump whose tensors can be read."""
+
+    def tensor(self, record: Record) -> Any:
+        """Return a record's tensor; raises DumpError."""
+
+
+@dataclass(frozen=True)
+class ReplayedStep:
+    """The optimizer's step of one parameter, computed again.
+
+    Attributes:
+        call: Name of the call, as :func:`precflow.diagnosis.evaluation.name_call` gives it.
+        parameter: Module and name of the parameter.
+        optimizer: The formula: ``AdamW``.
+        reference: Largest error of the reference's weight and state, in units of four roundings; above 2 it does not follow.
+        target: The same of the target.
+        causes: Settings that give the target's step to within rounding, in words, the simplest first; empty if it follows.
+    """
+
+    call: str
+    parameter: str
+    optimizer: str
+    reference: float
+    target: float
+    causes: tuple[str, ...] = ()
+
+    @property
+    def proves(self) -> bool:
+        """The reference follows the formula, so that the target has to."""
+        return self.reference <= lines.OPTIMIZER_STEP
+
+    @property
+    def is_fault(self) -> bool:
+        """The target's step does not follow from its own gradient, state and settings."""
+        return self.proves and not self.target <= lines.OPTIMIZER_STEP  # NaN is a fault
+
+
+@dataclass(frozen=True)
+class _RecordedStep:
+    """One side's step of one parameter as it was recorded, a part of its elements."""
+
+    given: StepInputs
+    results: Mapping[str, Floats]
+    dtypes: Mapping[str, str]
+    optimizers: Sequence[str]
+
+
+def replay_steps(reference: ReadableTensors, target: ReadableTensors, pairs: Sequence[PairedCall]) -> list[ReplayedStep]:
+    """Compute the optimizer's steps again that both sides recorded with their tensors, weights and settings.
+
+    Args:
+        reference: Evidence of the reference.
+        target: Evidence of the target.
+        pairs: The calls that both sides made; only those of the optimizer are looked at.
+    """
+    replayed = (_replay(reference, target, pair) for pair in pairs if pair.reference.phase == OPTIMIZER)
+    return [one for one in replayed if one is not None]
+
+
+def judge_steps(replayed: Sequence[ReplayedStep], pairs: Sequence[PairedCall]) -> list[IntroducedError]:
+    """Return what the replayed steps say about the outputs of their calls, those that prove something.
+
+    Args:
+        replayed: The steps.
+        pairs: The calls that both sides made.
+    """
+    calls = {pair.name: pair.reference for pair in pairs}
+    return [
+        IntroducedError(
+            call=one.call,
+            index=record.index,
+            kind=OPTIMIZER,
+            rho=one.target,
+            share=one.target / lines.OPTIMIZER_STEP,
+            measure="step",
+            is_fault=one.is_fault,
+            is_systematic=True,
+        )
+        for one in replayed
+        if one.proves and one.call in calls
+        for record in calls[one.call].outputs[:1]
+    ]
+
+
+def choose_cause(replayed: Sequence[ReplayedStep]) -> tuple[str, int]:
+    """Return the setting that explains most of the steps that do not follow, and how many of them it explains.
+
+    A parameter of a few elements can be explained in several ways; all of them together rarely can.
+    """
+    faults = [one for one in replayed if one.is_fault]
+    # `most_common` keeps the order of first appearance among equals: the simplest.
+    counted = Counter(cause for one in faults for cause in one.causes).most_common(1)
+    return counted[0] if counted else ("", 0)
+
+
+def _replay(reference: ReadableTensors, target: ReadableTensors, pair: PairedCall) -> ReplayedStep | None:
+    try:
+        here, there = _read_step(reference, pair.reference), _read_step(target, pair.target)
+    except DumpError:  # the comparison has already called the record unreadable
+        return None
+    if here is None or there is None:
+        return None
+    name, own = _find_formula(here)
+    # What one class of optimizer does on the reference, it has to do on the target.
+    same_class = here.given.settings.get("optimizer") == there.given.settings.get("optimizer")
+    other, error = (name, _measure(there, name, there.given)) if same_class else _find_formula(there)
+    parameter = f"{pair.reference.module}.{pair.reference.outputs[0].index}".lstrip(".")
+    replayed = ReplayedStep(pair.name, parameter, name if other == name else f"{name} / {other}", own, error)
+    if not replayed.is_fault:
+        return replayed
+    causes = [
+        text for text, one, given in _list_changes(there, other, here.given.settings) if _measure(there, one, given) <= 1.0
+    ]
+    return replace(replayed, causes=tuple(dict.fromkeys(causes)))
+
+
+def _find_formula(step: _RecordedStep) -> tuple[str, float]:
+    """Return the optimizer that the step is of, by its formula, and the step's error."""
+    errors = [(name, _measure(step, name, step.given)) for name in step.optimizers]
+    fitting = [(name, error) for name, error in errors if error <= lines.OPTIMIZER_STEP]
+    return fitting[0] if fitting else errors[0]
+
+
+def _measure(step: _RecordedStep, optimizer: str, given: StepInputs) -> float:
+    """Return the largest error of weight and state in units of four roundings of what they are added up from."""
+    with np.errstate(all="ignore"):  # NaN and infinities give an error that is no number
+        computed = OPTIMIZERS[optimizer](given)
+        return max(_measure_one(step, computed, name) for name in computed.values)
+
+
+def _measure_one(step: _RecordedStep, computed: StepResults, name: str) -> float:
+    recorded = step.results.get(name)
+    if recorded is None:
+        return 0.0
+    unit = 2.0 ** -float_facts(step.dtypes[name]).digits
+    smallest = float_facts(step.dtypes[name]).smallest_normal * math.sqrt(recorded.size)
+    room = _ROUNDINGS * unit * float(np.linalg.norm(computed.terms[name])) + smallest
+    error = float(np.linalg.norm(recorded - computed.values[name])) / room
+    return error if not math.isnan(error) else math.inf
+
+
+# Reading
+
+
+def _read_step(dump: ReadableTensors, call: Call) -> _RecordedStep | None:
+    """Return a recorded step; ``None`` if its formula is not known, or not all of it was stored whole."""
+    settings = read_settings(call.arguments)
+    optimizers = find_optimizers(str(settings.get("optimizer", "")))
+    records = (*call.inputs, *call.outputs)
+    if not optimizers or not call.outputs or any(not each.stored or each.part for each in records):
+        return None
+    name = call.outputs[0].index
+    given = {record.index: record for record in call.inputs}
+    before = given.pop(f"{name}.{BEFORE}", None)
+    gradient = given.pop(name, None)
+    if before is None or gradient is None or before.dtype not in FLOATS or gradient.shape != before.shape:
+        return None
+    state = {index.removeprefix(f"{name}."): record for index, record in given.items()}
+    results = {index.removeprefix(f"{name}."): record for index, record in _by_index(call.outputs[1:]).items()}
+    number = _read_number(dump, results, settings)
+    results.pop(_NUMBER, None)
+    state.pop(_NUMBER, None)
+    shaped = {key: record for key, record in results.items() if record.shape == before.shape and record.dtype in FLOATS}
+    return _RecordedStep(
+        given=StepInputs(
+            weight=_read(dump, before),
+            gradient=_read(dump, gradient),
+            state={key: _read(dump, record) for key, record in state.items() if record.shape == before.shape},
+            number=number,
+            settings=settings,
+        ),
+        results={WEIGHT: _read(dump, call.outputs[0]), **{key: _read(dump, record) for key, record in shaped.items()}},
+        dtypes={WEIGHT: call.outputs[0].dtype, **{key: record.dtype for key, record in shaped.items()}},
+        optimizers=optimizers,
+    )
+
+
+def _by_index(records: Sequence[Record]) -> dict[str, Record]:
+    return {record.index: record for record in records}
+
+
+def _read_number(dump: ReadableTensors, results: Mapping[str, Record], settings: Mapping[str, Any]) -> float:
+    """Return the number of the step, from 1: the optimizer's own count after it."""
+    if _NUMBER in results:
+        return float(np.asarray(dump.tensor(results[_NUMBER])).reshape(-1)[0])
+    return float(settings.get(_NUMBER) or 1.0)
+
+
+def _read(dump: ReadableTensors, record: Record) -> Floats:
+    """Return a tensor as flat float64, of a large one every n-th element."""
+    flat = np.ascontiguousarray(dump.tensor(record)).reshape(-1)
+    return widen(np.ascontiguousarray(flat[:: max(1, -(-flat.size // ELEMENTS))]))
+
+
+# Other settings that may explain a step
+
+_Change = tuple[str, str, StepInputs]  # in words, the formula, and what it is given
+
+
+def _list_changes(step: _RecordedStep, optimizer: str, reference: Mapping[str, Any]) -> Iterator[_Change]:
+    """Yield what may have been other than recorded, the simplest first."""
+    given = step.given
+    for name, value in reference.items():
+        if name in given.settings and given.settings[name] != value and name != "optimizer":
+            yield _change(optimizer, given, name, value)
+    yield from _list_numbers(step, optimizer)
+    for name in ("amsgrad", "nesterov", "maximize"):
+        if name in given.settings:
+            yield _change(optimizer, given, name, not given.settings[name])
+    if given.settings.get("dampening"):
+        yield _change(optimizer, given, "dampening", 0)
+    if optimizer in {"Adam", "AdamW"}:
+        yield from _list_changes_of_adam(given, optimizer)
+    for dtype in (ml_dtypes.bfloat16, np.float16):
+        name = np.dtype(dtype).name
+        yield f"the gradient is rounded to {name}", optimizer, replace(given, gradient=_round(given.gradient, dtype))
+
+
+def _list_numbers(step: _RecordedStep, optimizer: str) -> Iterator[_Change]:
+    """Yield other values of the settings that are numbers."""
+    given = step.given
+    if given.setting("lr"):
+        yield _change(optimizer, given, "lr", _fit_rate(step, optimizer))
+    if "eps" in given.settings:
+        fitted = _minimise(lambda power: _measure(step, optimizer, _with(given, "eps", 10.0**power)), -16.0, 0.0)
+        for epsilon in (*_EPSILONS, 0.0, 10.0**fitted):
+            yield _change(optimizer, given, "eps", epsilon)
+        yield "eps is added below the root", optimizer, _with(given, "eps_inside", given.setting("eps"))
+    if "weight_decay" in given.settings:
+        for decay in (*_DECAYS, *([_fit_decay(step)] if optimizer == "AdamW" else [])):
+            yield _change(optimizer, given, "weight_decay", decay)
+    if "momentum" in given.settings:
+        for momentum in _BETAS[0]:
+            yield _change(optimizer, given, "momentum", momentum)
+
+
+def _list_changes_of_adam(given: StepInputs, optimizer: str) -> Iterator[_Change]:
+    first, second = given.settings.get("betas", (0.9, 0.999))
+    for beta in _BETAS[0]:
+        yield _change(optimizer, given, "betas", (beta, second))
+    for beta in _BETAS[1]:
+        yield _change(optimizer, given, "betas", (first, beta))
+    yield _change(optimizer, given, "betas", (second, first))
+    yield "the bias is not corrected", optimizer, _with(given, "bias_correction", value=False)
+    for number in dict.fromkeys((given.number - 1, given.number + 1, 1.0)):
+        if number >= 1:
+            yield f"step {number:g} is counted in place of {given.number:g}", optimizer, replace(given, number=number)
+    if given.setting("weight_decay"):
+        other = {"Adam": "AdamW", "AdamW": "Adam"}[optimizer]
+        kinds = {"Adam": "part of the gradient (Adam)", "AdamW": "taken from the weight itself (AdamW)"}
+        yield f"decay is {kinds[other]}", other, _with(given, "decoupled_weight_decay", value=other == "AdamW")
+
+
+def _change(optimizer: str, given: StepInputs, name: str, value: Any) -> _Change:
+    shown = _format(value)
+    return f"{name} is {shown} in place of {_format(given.settings[name])}", optimizer, _with(given, name, value)
+
+
+def _format(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _with(given: StepInputs, name: str, value: Any) -> StepInputs:
+    return replace(given, settings={**given.settings, name: value})
+
+
+def _fit_rate(step: _RecordedStep, optimizer: str) -> float:
+    """Return the learning rate that explains the weight best: every formula moves it by the rate times something."""
+    given, rate = step.given, step.given.setting("lr")
+    direction = (given.weight - OPTIMIZERS[optimizer](given).values[WEIGHT]) / rate
+    return _divide(float(direction @ (given.weight - step.results[WEIGHT])), float(direction @ direction))
+
+
+def _fit_decay(step: _RecordedStep) -> float:
+    """Return the decoupled decay that explains the weight best."""
+    given, rate = step.given, step.given.setting("lr")
+    without = OPTIMIZERS["AdamW"](_with(given, "weight_decay", 0.0)).values[WEIGHT]
+    decayed = rate * given.weight
+    return _divide(float(decayed @ (without - step.results[WEIGHT])), float(decayed @ decayed))
+
+
+def _divide(value: float, by: float) -> float:
+    return value / by if by and math.isfinite(value / by) else 0.0
+
+
+def _minimise(function: Callable[[float], float], low: float, high: float) -> float:
+    """Return about where a function of one number is smallest: the best of a grid, then thirds around it."""
+    grid = np.linspace(low, high, 33)
+    best = int(np.argmin([function(float(point)) for point in grid]))
+    left, right = float(grid[max(best - 1, 0)]), float(grid[min(best + 1, len(grid) - 1)])
+    for _ in range(40):
+        third = (right - left) / 3
+        if function(left + third) < function(right - third):
+            right -= third
+        else:
+            left += third
+    return (left + right) / 2
+
+
+def _round(values: Floats, dtype: Any) -> Floats:
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32).astype(dtype).astype(np.float64)
