@@ -21,7 +21,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from precflow.agent.contract import FORWARD
+from precflow.agent.contract import FORWARD, OPTIMIZER
 from precflow.diagnosis.calls_differ import DifferentCall
 from precflow.diagnosis.evaluation import PairedCall
 from precflow.diagnosis.findings import Region, Suspect
@@ -78,7 +78,7 @@ def attribute(  # noqa: PLR0913  what earlier stages found, each by its own name
     by_call = group_by_call(found)
     calls = {pair.name: pair.reference for pair in pairs}
     wrong = {name: one for name, one in by_call.items() if one.is_fault and not _is_accepted(calls[name], statuses)}
-    classes = find_classes({name: calls[name].operator or calls[name].class_name for name in by_call}, wrong)
+    classes = find_classes({name: _kind_of(calls[name]) for name in by_call}, wrong)
     named = [_suspect_error(calls[name], one, classes, statuses) for name, one in wrong.items()]
     suspected = {suspect.record for suspect in named}
     # A call that was made differently explains a difference only where there is one: both sides may spell a default.
@@ -105,6 +105,11 @@ def attribute(  # noqa: PLR0913  what earlier stages found, each by its own name
     )
 
 
+def _kind_of(call: Call) -> str:
+    """Return what calls of the same fault have in common: the operator, the class of the module, or the optimizer."""
+    return "the optimizer" if call.phase == OPTIMIZER else call.operator or call.class_name
+
+
 def _is_accepted(call: Call, statuses: Mapping[str, Judged]) -> bool:
     found = [statuses[record.text].status for record in call.outputs if record.text in statuses]
     return "accepted" in found
@@ -123,7 +128,7 @@ def _find_cleared(
 
 
 def _suspect_error(call: Call, found: IntroducedError, classes: Mapping[str, str], statuses: Mapping[str, Judged]) -> Suspect:
-    operator = call.operator or call.class_name
+    operator = _kind_of(call)
     whole = f"; {classes[operator]} do so" if operator in classes else ""
     record = next((each for each in call.outputs if each.index == found.index), call.outputs[0])
     judged = statuses.get(record.text)

@@ -79,6 +79,8 @@ def collect_evidence(job: Job, needs: Mapping[str, Path], *, repro: Path | None 
         blockers=reproduction.blockers,
         incomplete=reproduction.incomplete,
         introduced=introduced.read_introduced(needs),
+        steps=introduced.read_steps(needs),
+        gradients=introduced.read_gradients(needs),
         repro=repro,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,12 +23,15 @@ from precflow.diagnosis.evaluation import Located, find_doubtful_pairs, find_oth
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.graph import build_graph
 from precflow.diagnosis.introduced import Evaluated, IntroducedError, SideNumbers, decide_all
+from precflow.diagnosis.training.gradients import Gradients, measure_gradients
+from precflow.diagnosis.training.replay import ReplayedStep, judge_steps, replay_steps
 from precflow.dumps.requests import describe_side
 from precflow.errors import SideError, StoreError
 from precflow.judgement import standards
 from precflow.judgement.verdicts import Judged, Verdict
 from precflow.sides.launch import REQUEST_FILE, run_agent
 from precflow.stages.artifacts import read_json_lines, read_lines, read_value, write_lines, write_value
+from precflow.stages.compare import read_measures
 from precflow.stages.determinism import read_reproduction
 from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.judge import JUDGED_FILE, VERDICT_FILE, read_judged, read_verdict
@@ -38,6 +42,8 @@ NAME = "introduced"
 EVALUATION = "introduced.evaluation"
 EVALUATION_FILE = "evaluation.json"
 FOUND_FILE = "introduced.jsonl"
+STEPS_FILE = "optimizer_steps.jsonl"
+GRADIENTS_FILE = "gradients.json"
 
 
 @dataclass(frozen=True)
@@ -57,14 +63,14 @@ class Evaluation:
 
 def evaluation_stage(*, second_pass: bool) -> Stage:
     """Return the stage that computes calls in float64. It knows no limit, so that a changed one computes nothing again."""
-    needs = newest(("dump.reference", "dump.target", "determinism"), second_pass=second_pass)
-    return Stage(name=EVALUATION, needs=needs, declare=_declare_evaluation, make=_make_evaluation)
+    needs = newest(("dump.reference", "dump.target", "determinism", "compare"), second_pass=second_pass)
+    return Stage(name=EVALUATION, needs=needs, declare=_declare_evaluation, make=_make_evaluation, version=2)
 
 
 def stage(*, second_pass: bool) -> Stage:
     """Return the stage that names operators; with a second pass it reads what both passes kept."""
     needs = newest(("dump.reference", "dump.target", "judge", "localize"), second_pass=second_pass)
-    return Stage(name=NAME, needs=(*needs, EVALUATION), declare=_declare, make=_make)
+    return Stage(name=NAME, needs=(*needs, EVALUATION), declare=_declare, make=_make, version=2)
 
 
 def read_conclusion(needs: Mapping[str, Path]) -> tuple[list[Judged], Verdict, Region]:
@@ -79,6 +85,16 @@ def read_conclusion(needs: Mapping[str, Path]) -> tuple[list[Judged], Verdict, R
 def read_introduced(needs: Mapping[str, Path]) -> list[IntroducedError]:
     """Return what was found about each evaluated output; none without the stage."""
     return read_lines(needs[NAME] / FOUND_FILE, IntroducedError) if NAME in needs else []
+
+
+def read_steps(needs: Mapping[str, Path]) -> list[ReplayedStep]:
+    """Return the optimizer's steps that were computed again; none without the stage."""
+    return read_lines(needs[NAME] / STEPS_FILE, ReplayedStep) if NAME in needs else []
+
+
+def read_gradients(needs: Mapping[str, Path]) -> Gradients:
+    """Return the gradients of both sides; none without the stage."""
+    return read_value(needs[NAME] / GRADIENTS_FILE, Gradients) if NAME in needs else Gradients()
 
 
 def _declare(job: Job) -> Mapping[str, Any]:
@@ -102,12 +118,17 @@ def _declare_evaluation(job: Job) -> Mapping[str, Any]:
 
 
 def _make_evaluation(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
-    skipped = Evaluation()
+    skipped, steps, gradients = Evaluation(), list[ReplayedStep](), Gradients()
     if not read_reproduction(latest(needs, "determinism")).blockers:
+        reference, target = open_both(needs, job)
         skipped = evaluate_calls(
-            *open_both(needs, job), folder=folder, evaluate=functools.partial(_ask_agent, job), holding=_load_standards(job)
+            reference, target, folder=folder, evaluate=functools.partial(_ask_agent, job), holding=_load_standards(job)
         )
+        steps = replay_steps(reference, target, pair_calls(reference, target))
+        gradients = measure_gradients(reference, target, read_measures(latest(needs, "compare")))
     write_value(folder / EVALUATION_FILE, skipped)
+    write_lines(folder / STEPS_FILE, steps)
+    write_value(folder / GRADIENTS_FILE, gradients)
     rest = f"; {skipped.not_whole} calls were not kept whole" if skipped.not_whole else ""
     return StageResult(note=skipped.trouble or f"{len(_read_evaluated(folder))} outputs computed again in float64{rest}")
 
@@ -120,6 +141,8 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         reference, target, judged, verdict, region, evaluation=needs[EVALUATION], holding=_load_standards(job)
     )
     write_lines(folder / FOUND_FILE, found)
+    for name in (STEPS_FILE, GRADIENTS_FILE):  # for the stages that come after
+        shutil.copyfile(needs[EVALUATION] / name, folder / name)
     write_lines(folder / JUDGED_FILE, final.judged)
     write_value(folder / VERDICT_FILE, final.verdict)
     write_value(folder / REGION_FILE, final.region)
@@ -195,10 +218,12 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
     evaluated, skipped = _read_evaluated(evaluation), read_value(evaluation / EVALUATION_FILE, Evaluation)
     every = pair_calls(reference, target)
     computed = {one.call for one in evaluated}
+    steps = read_lines(evaluation / STEPS_FILE, ReplayedStep)
+    computed.update(one.call for one in steps)
     pairs = [pair for pair in every if pair.name in computed]
     operators = {pair.name: pair.reference.operator or pair.reference.class_name for pair in pairs}
     doubtful = find_doubtful_pairs(pairs, find_other_implementations(reference.calls(), target.calls()))
-    found = [one for one in decide_all(evaluated, operators) if one.call not in doubtful]
+    found = [one for one in decide_all(evaluated, operators) if one.call not in doubtful] + judge_steps(steps, pairs)
     same_dtype = reference.header.dtype == target.header.dtype
     different: list[DifferentCall] = find_different_calls(every, reference.calls(), target.calls(), same_dtype=same_dtype)
     outside = frozenset(entry.content for entry in reference.header.inputs.entries.values())

@@ -78,7 +78,7 @@ def test_every_shipped_standard_says_what_it_judges():
 def test_a_changed_limit_evaluates_nothing_again(pair, job_of):
     folder = pair()
     evaluation = introduced.evaluation_stage(second_pass=False)
-    assert evaluation.needs == ("dump.reference", "dump.target", "determinism")  # nothing that knows a limit
+    assert evaluation.needs == ("dump.reference", "dump.target", "determinism", "compare")  # nothing that knows a limit
     plain = evaluation.declare(job_of(folder))
     assert evaluation.declare(job_of(folder, "tolerance.cosine_similarity=0.9999")) == plain
     assert evaluation.declare(job_of(folder, "tolerance.standards=[default,cann_mixed]")) != plain

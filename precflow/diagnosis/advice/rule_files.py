@@ -51,7 +51,8 @@ class AdviceRule:
     """One rule. Texts are Jinja templates and conditions are Jinja expressions, both over the names of ``EVIDENCE``.
 
     Attributes:
-        id: ``PFnnn``: 1 environment, 2 operators, 3 attention, 4 weights and data, 5 numerics.
+        id: ``PFnnn``: 1 environment, 2 operators, 3 attention, 4 weights and data, 5 numerics, 6 the whole
+            run, 8 training.
         title: One line: what is wrong.
         when: Condition that makes it apply.
         why: Why this happens.

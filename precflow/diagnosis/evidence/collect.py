@@ -12,14 +12,17 @@ from precflow.config.vocabulary import ESCALATING
 from precflow.diagnosis.advice.repro import SCRIPT, write_repro
 from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
 from precflow.diagnosis.evaluation import name_call, pair_calls
-from precflow.diagnosis.evidence import operator_families, overflow, run, skipped_steps, suspect
+from precflow.diagnosis.evidence import operator_families, overflow, run, skipped_steps, suspect, training
 from precflow.diagnosis.evidence.run import UNPAIRED
 from precflow.diagnosis.evidence.tensors import Readable, observe
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.introduced import IntroducedError
+from precflow.diagnosis.training.gradients import Gradients
+from precflow.diagnosis.training.replay import ReplayedStep
 from precflow.judgement.verdicts import Judged
 
 _LISTED = 5
+_NO_GRADIENTS = Gradients()
 _EXACT = 2.0**-18  # relative error; with operands of 11 bits a product has 2^-14 to 2^-11
 SUSPECTS = 3
 """Number of suspects whose tensors are read."""
@@ -37,6 +40,8 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
     blockers: Sequence[str] = (),
     incomplete: Sequence[str] = (),
     introduced: Sequence[IntroducedError] = (),
+    steps: Sequence[ReplayedStep] = (),
+    gradients: Gradients = _NO_GRADIENTS,
     repro: Path | None = None,
 ) -> dict[str, Any]:
     """Return evidence by the names of ``names.EVIDENCE``, and under ``suspects`` one mapping for each of the first three.
@@ -53,6 +58,8 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         blockers: What made a comparison meaningless; then no tensor is read.
         incomplete: What is damaged in a dump or was never sealed, in words.
         introduced: What float64 at the target's own inputs said about outputs.
+        steps: The optimizer's steps, computed again.
+        gradients: The gradients of both sides.
         repro: Folder for a script that runs the first suspect alone, if all of its tensors were kept; ``None`` for no script.
     """
     statuses = {record.record: record for record in judged}
@@ -71,20 +78,21 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
     shown = next((number for number, one in enumerate(observed) if repro and write_repro(one, repro)), None)
     headers, same = (reference.header, target.header), config.environment.same
     traces = None if blockers else overflow.trace_sides(reference, target, measures)
-    steps = skipped_steps.NOTHING if traces is None else skipped_steps.find_skipped_steps(*traces)
+    skipped = skipped_steps.NOTHING if traces is None else skipped_steps.find_skipped_steps(*traces)
     # The records of a step that one side skipped are missing for a known reason, which is a finding of its own.
-    unexplained = [record for record in judged if record.status not in UNPAIRED or not steps.explains(record.record)]
+    unexplained = [record for record in judged if record.status not in UNPAIRED or not skipped.explains(record.record)]
     return {
         "recipe": config.recipe,
         "keep_tensors": keep_tensors(config),
         **run.gather(*headers, same=same, measures=measures, judged=unexplained, incomplete=incomplete),
+        **({} if blockers else training.gather(reference, target, steps=steps, gradients=gradients)),
         "arguments_elsewhere": elsewhere[:_LISTED],
         "suspect_count": len(region.suspects),
         "first_suspect": region.suspects[0].name if region.suspects else "",
         "suspects_all_matmul": families == {"matmul"},
         "unrepeatable_reference": _select_side(region.unrepeatable, "reference"),
         "unrepeatable_target": _select_side(region.unrepeatable, "target"),
-        **({} if traces is None else {**overflow.gather(*traces), **steps.evidence}),
+        **({} if traces is None else {**overflow.gather(*traces), **skipped.evidence}),
         "suspects": [
             suspect.gather(
                 call,

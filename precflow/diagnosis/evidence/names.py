@@ -71,6 +71,39 @@ _RUN = {
     ),
     "left_out_target": EvidenceName("steps that the target skips", "The same on the target."),
     "left_out_both": EvidenceName("steps that both skip", "Gradients are not finite, and neither optimizer did anything."),
+    "optimizer_settings": EvidenceName(
+        "settings of the optimizer that differ", "`name: reference / target (parameters)`, as recorded at each step."
+    ),
+    "optimizer_steps": EvidenceName(
+        "steps of the optimizer computed again", "Of parameters whose tensors were kept; absent if there are none."
+    ),
+    "optimizer_faults": EvidenceName(
+        "that do not follow from their own gradient", "Steps of the target whose weight or state the formula does not give."
+    ),
+    "optimizer_first_fault": EvidenceName("first of them", "Parameter; empty without one."),
+    "optimizer_cause": EvidenceName(
+        "they follow if", "Another setting than the recorded one that gives the target's weights; empty if none does."
+    ),
+    "optimizer_explained": EvidenceName("explained by that setting", "Share of the steps that do not follow, 0 to 1."),
+    "rate_shift": EvidenceName(
+        "learning rates are those of the reference's step", "1: a step later, -1: a step earlier; 0 if neither."
+    ),
+    "gradient_factor": EvidenceName(
+        "gradients are those of the reference times", "One factor for all parameters in the first step; absent without one."
+    ),
+    "gradient_factor_share": EvidenceName("parameters with that factor", "Share, 0 to 1."),
+    "gradients_reference": EvidenceName(
+        "between backward and the optimizer, on the reference",
+        "What happened to the gradients in the first step in which it differs; absent if it is the same.",
+    ),
+    "gradients_target": EvidenceName("the same on the target", "Such as: all multiplied by 0.13, cut off at 0.1, unchanged."),
+    "gradients_step": EvidenceName("first in step", "Number of that step."),
+    "gradients_narrow": EvidenceName(
+        "gradients of the target fit into", "16-bit type that holds all that its optimizer sees, and not the reference's."
+    ),
+    "batches_shuffled": EvidenceName(
+        "batches in another order", "The model was given the same inputs as on the reference, in other steps."
+    ),
     "arguments_elsewhere": EvidenceName(
         "arguments that differ elsewhere", "`call: name: reference / target` of calls that are no suspects; up to five."
     ),

@@ -5,7 +5,7 @@ import pytest
 from precflow import resources
 from precflow.diagnosis.advice.rule_files import AdviceRule, Objection, load_rules
 from precflow.diagnosis.advice.rules import advise
-from precflow.diagnosis.evidence.names import EVIDENCE
+from precflow.diagnosis.evidence.names import EVIDENCE, OF_SUSPECT
 from precflow.errors import ConfigError
 
 SHIPPED = {rule.id: rule for rule in load_rules([resources.directory("conf") / "rule"])}
@@ -43,6 +43,9 @@ RUN = {
     "left_out_target": [],
     "left_out_both": [],
     "arguments_elsewhere": [],
+    "optimizer_settings": [],
+    "rate_shift": 0,
+    "batches_shuffled": False,
     "suspect_count": 1,
     "suspects_all_matmul": False,
     "first_suspect": "layers.0 / op",
@@ -115,6 +118,16 @@ def variant(name, **more):
 ACCUMULATED = {"accumulated": True, "inputs_use": 0.95, "ratio": 1.8}
 SATURATED = {"overflow_kind": "saturated", "overflow_starts": "a / linear", "overflow_target": ["a / linear: 2"]}
 # rule, evidence that meets it, evidence that nearly does
+RATE = "lr: 0.001 / 0.002 (all 12 parameters)"
+WRONG_STEP = {
+    "optimizer_steps": 12,
+    "optimizer_faults": 12,
+    "optimizer_first_fault": "head.weight",
+    "optimizer_cause": "eps is 0.001 in place of 1e-08",
+    "optimizer_explained": 1.0,
+}
+SCALED = {"gradient_factor": 4.0, "gradient_factor_share": 1.0}
+CLIPPED = {"gradients_reference": "all multiplied by 0.13", "gradients_target": "cut off at 0.1", "gradients_step": 0}
 TABLE = [
     ("PF101", {"unrepeatable_target": ["a / index_put"]}, {}),
     ("PF102", MATMUL, {**MATMUL, "error_cosine": 0.9}),
@@ -236,13 +249,24 @@ TABLE = [
     ("PF507", {"left_out_target": ["step 1", "step 2"]}, {"left_out_both": ["step 1"]}),
     ("PF507", {"left_out_reference": ["step 1"]}, {}),
     ("PF508", {"left_out_both": ["step 0"]}, {"left_out_target": ["step 0"]}),
+    ("PF801", {"optimizer_settings": [RATE]}, {"optimizer_settings": [RATE], "rate_shift": 1}),
+    ("PF802", WRONG_STEP, {**WRONG_STEP, "optimizer_explained": 0.2}),
+    ("PF802", WRONG_STEP, {**WRONG_STEP, "optimizer_faults": 0}),
+    ("PF803", {**WRONG_STEP, "optimizer_cause": ""}, WRONG_STEP),
+    ("PF804", SCALED, {**SCALED, "gradient_factor": 1.0001}),
+    ("PF804", {**SCALED, "gradient_factor": 0.25}, {**SCALED, "gradient_factor_share": 0.5}),
+    ("PF805", CLIPPED, {**CLIPPED, **SCALED}),
+    ("PF805", CLIPPED, {"gradients_narrow": "bfloat16"}),
+    ("PF806", {"gradients_narrow": "bfloat16"}, CLIPPED),
+    ("PF807", {"rate_shift": -1, "optimizer_settings": [RATE]}, {"optimizer_settings": [RATE]}),
+    ("PF808", {"batches_shuffled": True}, {"batches_shuffled": False}),
 ]
 
 
 def evidence(changes):
     """Split changed names into those of the run and those of its one suspect."""
-    run = {name: value for name, value in changes.items() if name in RUN}
-    return {**RUN, **run, "suspects": [{**SUSPECT, **{name: value for name, value in changes.items() if name not in RUN}}]}
+    run = {name: value for name, value in changes.items() if name not in OF_SUSPECT}
+    return {**RUN, **run, "suspects": [{**SUSPECT, **{name: value for name, value in changes.items() if name in OF_SUSPECT}}]}
 
 
 @pytest.mark.parametrize(("identifier", "meets", "misses"), TABLE)
@@ -292,6 +316,19 @@ def test_names_in_tests_are_evidence():
         ("PF214", {**EPSILON, "inputs_equal": False}, "likely"),
         ("PF214", {**EPSILON, "inputs_equal": False, "accumulated": True}, "possible"),
         ("PF301", MASK, "certain"),
+        ("PF801", {"optimizer_settings": [RATE]}, "certain"),
+        ("PF801", {"optimizer_settings": [RATE], "failing": 0}, "likely"),
+        ("PF802", WRONG_STEP, "certain"),
+        ("PF802", {**WRONG_STEP, "optimizer_explained": 0.8}, "likely"),
+        ("PF804", SCALED, "certain"),
+        ("PF805", CLIPPED, "likely"),
+        ("PF805", {**CLIPPED, "gradient_factor": 1.0, "gradient_factor_share": 1.0}, "certain"),
+        ("PF806", {"gradients_narrow": "bfloat16"}, "likely"),
+        (
+            "PF806",
+            {"gradients_narrow": "bfloat16", "gradients_reference": "unchanged", "gradients_target": "rounded to bfloat16"},
+            "certain",
+        ),
         ("PF217", variant("no_weight", inputs_equal=False), "likely"),
         ("PF217", variant("no_weight", inputs_equal=False, own_error_units=1.1), "possible"),
     ],

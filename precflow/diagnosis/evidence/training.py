@@ -1,0 +1,179 @@
+"""Evidence about training as a whole: the optimizer's settings and steps, its gradients, and the order of the batches."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from precflow.agent.contract import FORWARD, OPTIMIZER, ROOT_MODULE
+from precflow.diagnosis.evaluation import PairedCall, pair_calls
+from precflow.diagnosis.evidence.suspect import find_different_arguments
+from precflow.diagnosis.training.gradients import GradientChange, GradientRow, Gradients
+from precflow.diagnosis.training.optimizers import read_settings
+from precflow.diagnosis.training.replay import ReplayedStep, choose_cause
+from precflow.dumps.header import Header
+from precflow.dumps.records import Call
+
+_FEWEST = 3  # parameters whose gradients have to share a factor
+_MOST = 0.9  # share of the parameters that have to
+_SPREAD = 1e-3
+_KINDS = {
+    "none": "unchanged",
+    "scaled": "all multiplied by {:.3g}",
+    "scaled each": "each multiplied by a factor of its own",
+    "cut off": "cut off at {:.3g}",
+    "bfloat16": "rounded to bfloat16",
+    "float16": "rounded to float16",
+    "other": "changed in another way",
+}
+
+
+class DumpOfTraining(Protocol):
+    """What is needed of a dump: its header and its calls."""
+
+    @property
+    def header(self) -> Header:
+        """The typed view of ``dump.json``."""
+
+    def calls(self) -> Sequence[Call]:
+        """Return every call."""
+
+
+def gather(
+    reference: DumpOfTraining, target: DumpOfTraining, *, steps: Sequence[ReplayedStep], gradients: Gradients
+) -> dict[str, Any]:
+    """Return the evidence about training, by the names of ``names.EVIDENCE``.
+
+    Args:
+        reference: Dump of the reference.
+        target: Dump of the target.
+        steps: The optimizer's steps, computed again.
+        gradients: The gradients of both sides.
+    """
+    pairs = [pair for pair in pair_calls(reference, target) if pair.reference.phase == OPTIMIZER]
+    return {
+        "optimizer_settings": _find_other_settings(pairs),
+        "rate_shift": _find_shift(pairs),
+        **_count_steps(steps),
+        **_find_factor(gradients.rows),
+        **_compare_changes(gradients),
+        "batches_shuffled": _are_shuffled(reference, target),
+    }
+
+
+# The optimizer
+
+
+def _find_other_settings(pairs: Sequence[PairedCall]) -> list[str]:
+    """Return ``name: reference / target (parameters)`` of each setting of the optimizer that differs."""
+    parameters: dict[str, set[str]] = defaultdict(set)
+    every = set()
+    for pair in pairs:
+        name = f"{pair.reference.module}.{pair.reference.outputs[0].index}"
+        every.add(name)
+        for text in find_different_arguments(pair.reference, pair.target, same_dtype=True):
+            parameters[text].add(name)
+    return [
+        f"{text} ({'all' if names == every else f'{len(names)} of'} {len(every)} parameters)"
+        for text, names in sorted(parameters.items(), key=lambda item: -len(item[1]))
+    ]
+
+
+def _find_shift(pairs: Sequence[PairedCall]) -> int:
+    """Return by how many steps the target's learning rates are ahead of the reference's; 0 if they are not."""
+    rates: tuple[dict[int, Any], dict[int, Any]] = ({}, {})
+    for pair in pairs:
+        for kept, call in zip(rates, (pair.reference, pair.target), strict=True):
+            kept.setdefault(call.step, read_settings(call.arguments).get("lr"))
+    here, there = rates
+    if here == there:
+        return 0
+    for shift in (1, -1):
+        both = [step for step in there if step + shift in here]
+        moves = len({here[step + shift] for step in both}) > 1 or len(both) == 1
+        if both and moves and all(there[step] == here[step + shift] for step in both):
+            return shift
+    return 0
+
+
+def _count_steps(steps: Sequence[ReplayedStep]) -> dict[str, Any]:
+    proving = [one for one in steps if one.proves]
+    if not proving:
+        return {}
+    faults = [one for one in proving if one.is_fault]
+    cause, explained = choose_cause(proving)
+    return {
+        "optimizer_steps": len(proving),
+        "optimizer_faults": len(faults),
+        "optimizer_first_fault": faults[0].parameter if faults else "",
+        "optimizer_cause": cause,
+        "optimizer_explained": explained / len(faults) if faults else 0.0,
+    }
+
+
+# Gradients
+
+
+def _find_factor(rows: Sequence[GradientRow]) -> dict[str, Any]:
+    """Return the one factor between the gradients of both sides in the first step; nothing if there is none."""
+    if not rows:
+        return {}
+    first = min(row.step for row in rows)
+    of_step = [row for row in rows if row.step == first and row.reference]
+    factors = [row.factor for row in of_step if row.factor is not None]
+    if len(factors) < max(_FEWEST, _MOST * len(of_step)):
+        return {}
+    middle = statistics.median(factors)
+    same = [factor for factor in factors if abs(factor - middle) <= _SPREAD * middle]
+    return {"gradient_factor": middle, "gradient_factor_share": len(same) / len(of_step)}
+
+
+def _compare_changes(gradients: Gradients) -> dict[str, Any]:
+    """Return what happened to the gradients on both sides in the first step in which that is another thing."""
+    narrow = dict(gradients.narrow or {})
+    found: dict[str, Any] = {}
+    if narrow.get("target") and narrow.get("target") != narrow.get("reference"):
+        found["gradients_narrow"] = narrow["target"]
+    by_step: dict[tuple[int, int], dict[str, GradientChange]] = defaultdict(dict)
+    for change in gradients.changes:
+        by_step[change.step, change.rank][change.side] = change
+    for (step, _), sides in sorted(by_step.items()):
+        if len(sides) == 2 and _differ(sides["reference"], sides["target"]):
+            words = {f"gradients_{side}": _describe(change) for side, change in sides.items()}
+            return {**found, **words, "gradients_step": step}
+    return found
+
+
+def _differ(reference: GradientChange, target: GradientChange) -> bool:
+    if reference.kind != target.kind:
+        return True
+    # Clipped by their norm, gradients that differ have other factors and the same norm afterwards.
+    same_norm = abs(reference.norm - target.norm) <= _SPREAD * max(reference.norm, target.norm)
+    same_amount = abs(reference.amount - target.amount) <= 10 * _SPREAD * max(abs(reference.amount), abs(target.amount))
+    return reference.kind in {"scaled", "cut off"} and not same_amount and not same_norm
+
+
+def _describe(change: GradientChange) -> str:
+    return _KINDS[change.kind].format(change.amount)
+
+
+# Data
+
+
+def _are_shuffled(reference: DumpOfTraining, target: DumpOfTraining) -> bool:
+    """Tell whether the target was fed the reference's batches in another order."""
+    here, there = (_list_batches(dump) for dump in (reference, target))
+    if here == there or here.keys() != there.keys() or not all(all(batch) for batch in (*here.values(), *there.values())):
+        return False
+    return sorted(here.values()) == sorted(there.values())
+
+
+def _list_batches(dump: DumpOfTraining) -> Mapping[tuple[int, int, int], tuple[str, ...]]:
+    """Return the content of what the model was given, by rank, step and call."""
+    return {
+        (call.rank, call.step, call.call): tuple(record.known for record in call.inputs if not record.weight)
+        for call in dump.calls()
+        if call.module == ROOT_MODULE and not call.operator and call.phase == FORWARD
+    }

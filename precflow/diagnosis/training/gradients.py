@@ -1,0 +1,260 @@
+"""The gradient of each parameter on both sides: norm and direction in each step, and what happened to it before the optimizer.
+
+A step may use a gradient otherwise than backward left it: a scaler divides it by the loss scale, clipping shortens it, a main
+gradient in 16 bits rounds it. Between the record of backward and that of the optimizer this shows::
+
+    head.weight/gradient.output.weight      as backward leaves it
+    head.weight/optimizer.input.weight      as the optimizer sees it
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import ml_dtypes
+import numpy as np
+
+from precflow.agent.contract import GRADIENT, OPTIMIZER
+from precflow.comparison.fused.value_classes import widen
+from precflow.comparison.measure import Measure
+from precflow.diagnosis.training.optimizers import Floats
+from precflow.dumps.dtypes import FLOATS, is_floating
+from precflow.dumps.records import Call, Record
+from precflow.errors import DumpError
+
+LARGEST_WORK = 1 << 32
+"""Bytes of gradients that are read at most; of those that come later only statistics are used."""
+_SAME_DIRECTION = 1.0 - 1e-5
+_SAME_FACTOR = 1e-3
+_NARROW = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+
+Place = tuple[int, int, str]
+"""Rank, step and full name of a parameter."""
+
+
+class ReadableDump(Protocol):
+    """A dump whose calls and tensors can be read."""
+
+    def calls(self) -> Sequence[Call]:
+        """Return every call."""
+
+    def tensor(self, record: Record) -> Any:
+        """Return a record's tensor; raises DumpError."""
+
+
+@dataclass(frozen=True)
+class GradientRow:
+    """The gradient of one parameter in one step, on both sides.
+
+    Attributes:
+        parameter: Full name.
+        step: Number of the step, from 0.
+        rank: Rank.
+        reference: Norm on the reference, over ordinary elements; ``None`` if too little was kept.
+        target: Norm on the target.
+        cosine: Cosine between both; ``None`` if it is not known, or a side is zero.
+    """
+
+    parameter: str
+    step: int
+    rank: int
+    reference: float | None
+    target: float | None
+    cosine: float | None
+
+    @property
+    def factor(self) -> float | None:
+        """The target as a multiple of the reference; ``None`` if they have another direction, or it is not known."""
+        if self.cosine is None or self.cosine < _SAME_DIRECTION or not self.reference or not self.target:
+            return None
+        return self.target / self.reference
+
+
+@dataclass(frozen=True)
+class GradientChange:
+    """What happened to the gradients of one step of one side between backward and the optimizer.
+
+    Attributes:
+        side: ``reference`` or ``target``.
+        step: Number of the step.
+        rank: Rank.
+        kind: ``none``, ``scaled`` (all by one factor: unscaled, or clipped by their common norm), ``scaled each`` (each
+            parameter by its own), ``cut off`` (elements beyond a limit), ``bfloat16`` or ``float16`` (rounded), ``other``.
+        amount: The factor, or the limit; 0 where there is none.
+        norm: Norm of all gradients as the optimizer sees them.
+    """
+
+    side: str
+    step: int
+    rank: int
+    kind: str
+    amount: float = 0.0
+    norm: float = 0.0
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What both sides recorded of gradients.
+
+    Attributes:
+        rows: Every parameter in every step, in order.
+        changes: What happened to them before the optimizer; empty if either phase was not recorded.
+        narrow: Side -> the 16-bit type that holds all gradients that its optimizer sees, though they have another type.
+    """
+
+    rows: tuple[GradientRow, ...] = ()
+    changes: tuple[GradientChange, ...] = ()
+    narrow: Mapping[str, str] | None = None
+
+
+def measure_gradients(reference: ReadableDump, target: ReadableDump, measures: Iterable[Measure] = ()) -> Gradients:
+    """Measure the gradients of both sides.
+
+    A step that accumulates has several records of one gradient, of which the last is the whole.
+
+    Args:
+        reference: Evidence of the reference.
+        target: Evidence of the target.
+        measures: Measures of the pairs, for cosines of gradients whose tensors were not kept.
+    """
+    sides = [_Side(dump) for dump in (reference, target)]
+    cosines = {measure.record: measure.metrics.get("cosine_similarity") for measure in measures}
+    here, there = (side.gradients or side.given for side in sides)
+    rows = []
+    for place, record in here.items():
+        other = there.get(place)
+        if other is None or other.shape != record.shape or not is_floating(record.dtype):
+            continue
+        rank, step, name = place
+        rows.append(GradientRow(name, step, rank, *_compare(sides, record, other, cosines)))
+    changes = [
+        change for name, side in zip(("reference", "target"), sides, strict=True) for change in _find_changes(name, side)
+    ]
+    narrow = {name: side.narrow for name, side in zip(("reference", "target"), sides, strict=True) if side.narrow}
+    return Gradients(tuple(rows), tuple(changes), narrow)
+
+
+class _Side:
+    """The gradients of one side.
+
+    Attributes:
+        gradients: As backward left them last.
+        given: As the optimizer saw them.
+        narrow: The 16-bit type that holds all of ``given``; ``""`` for none.
+    """
+
+    def __init__(self, dump: ReadableDump) -> None:
+        self._dump = dump
+        self._room = LARGEST_WORK
+        self.gradients: dict[Place, Record] = {}
+        self.given: dict[Place, Record] = {}
+        for call in dump.calls():
+            records = call.outputs if call.phase == GRADIENT else call.inputs[:1] if call.phase == OPTIMIZER else ()
+            kept = self.gradients if call.phase == GRADIENT else self.given
+            for record in records:
+                kept[call.rank, call.step, f"{call.module}.{record.index}".lstrip(".")] = record
+        self.narrow = self._find_narrow()
+
+    def read(self, record: Record) -> Floats | None:
+        """Return a whole gradient as flat float64; ``None`` if it was not kept whole, is damaged, or is too much to read."""
+        size = math.prod(record.shape) * 8
+        if not record.stored or record.part or record.dtype not in FLOATS or size > self._room:
+            return None
+        self._room -= size
+        try:
+            return widen(np.ascontiguousarray(self._dump.tensor(record)).reshape(-1))
+        except DumpError:
+            return None
+
+    def _find_narrow(self) -> str:
+        wide = [record for record in self.given.values() if record.dtype in {"float32", "float64"}]
+        values = [value for record in wide if (value := self.read(record)) is not None and value.any()]
+        if not wide or len(values) < len(wide) / 2:
+            return ""
+        return next(
+            (name for name, dtype in _NARROW.items() if all(np.array_equal(_round(one, dtype), one) for one in values)), ""
+        )
+
+
+def _compare(
+    sides: Sequence[_Side], record: Record, other: Record, cosines: Mapping[str, float | None]
+) -> tuple[float | None, float | None, float | None]:
+    """Return the norms of both gradients and their cosine, from their tensors, else from what was kept of them."""
+    left, right = sides[0].read(record), sides[1].read(other)
+    if left is None or right is None:
+        cosine = 1.0 if record.known and record.known == other.known else cosines.get(record.text)
+        return _norm_of(record), _norm_of(other), cosine
+    ordinary = np.isfinite(left) & np.isfinite(right)
+    left, right = left[ordinary], right[ordinary]
+    norms = float(np.linalg.norm(left)), float(np.linalg.norm(right))
+    cosine = float(left @ right) / (norms[0] * norms[1]) if norms[0] and norms[1] else None
+    return (*norms, None if cosine is None else max(-1.0, min(1.0, cosine)))
+
+
+def _norm_of(record: Record) -> float | None:
+    square = None if record.statistics is None or record.share < 1 else record.statistics.square
+    return None if square is None else math.sqrt(square)
+
+
+# Between backward and the optimizer
+
+
+def _find_changes(name: str, side: _Side) -> list[GradientChange]:
+    steps: dict[tuple[int, int], list[Place]] = defaultdict(list)
+    for place in side.given:
+        if place in side.gradients:
+            steps[place[:2]].append(place)
+    found = (_describe_change(name, side, places) for places in steps.values())
+    return [change for change in found if change is not None]
+
+
+def _describe_change(name: str, side: _Side, places: Sequence[Place]) -> GradientChange | None:
+    """Say what happened to the gradients of one step; ``None`` if not all of them were kept."""
+    rank, step = places[0][:2]
+    pairs = [(side.read(side.gradients[place]), side.read(side.given[place])) for place in places]
+    known = [(made, seen) for made, seen in pairs if made is not None and seen is not None]
+    if len(known) < len(pairs) or any(made.shape != seen.shape for made, seen in known):
+        return None
+    norm = math.sqrt(math.fsum(float(seen @ seen) for _, seen in known))
+    kind, amount = _classify(known)
+    return GradientChange(name, step, rank, kind, amount, norm)
+
+
+def _classify(pairs: Sequence[tuple[Floats, Floats]]) -> tuple[str, float]:
+    """Return the kind of a change of gradients, and its amount."""
+    if all(np.array_equal(made, seen) for made, seen in pairs):
+        return "none", 0.0
+    pairs = [(made, seen) for made, seen in pairs if made.any()]
+    if not pairs or not all(np.isfinite(made).all() and np.isfinite(seen).all() for made, seen in pairs):
+        return "other", 0.0
+    for name, dtype in _NARROW.items():
+        if all(np.array_equal(_round(made, dtype), seen) for made, seen in pairs):
+            return name, 0.0
+    return _find_factors(pairs) or _find_limit(pairs) or ("other", 0.0)
+
+
+def _find_factors(pairs: Sequence[tuple[Floats, Floats]]) -> tuple[str, float] | None:
+    factors = [float(made @ seen) / float(made @ made) for made, seen in pairs]
+    if not all(
+        np.allclose(seen, factor * made, rtol=1e-5, atol=0) for factor, (made, seen) in zip(factors, pairs, strict=True)
+    ):
+        return None
+    middle = statistics.median(factors)
+    is_one = all(math.isclose(factor, middle, rel_tol=_SAME_FACTOR) for factor in factors)
+    return "scaled" if is_one else "scaled each", middle
+
+
+def _find_limit(pairs: Sequence[tuple[Floats, Floats]]) -> tuple[str, float] | None:
+    limit = max(float(np.abs(seen).max()) for _, seen in pairs)
+    is_cut = all(np.allclose(np.clip(made, -limit, limit), seen, rtol=1e-6, atol=0) for made, seen in pairs)
+    return ("cut off", limit) if is_cut else None
+
+
+def _round(values: Floats, dtype: Any) -> Floats:
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32).astype(dtype).astype(np.float64)

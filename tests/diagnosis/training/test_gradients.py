@@ -1,0 +1,193 @@
+import ml_dtypes
+import numpy as np
+import pytest
+
+from precflow.agent.contract import Identity
+from precflow.diagnosis.evidence import training
+from precflow.diagnosis.evidence.names import EVIDENCE, OF_SUSPECT
+from precflow.diagnosis.training.gradients import Gradients, measure_gradients
+from precflow.diagnosis.training.replay import ReplayedStep
+from precflow.dumps.header import Header
+from precflow.dumps.records import Call, Record, Statistics
+
+NAMES = ("a", "b", "c")
+
+
+class Run:
+    """A dump of gradients: what backward leaves, what the optimizer sees, its settings, and what the model was given."""
+
+    def __init__(self, *, seen=lambda value: value, factor=1.0, settings=None, rates=(), batches=(), kept=True, steps=1):
+        self.header = Header(dtype="float32")
+        self.held, self.made = {}, []
+        for step in range(steps):
+            for order, name in enumerate(NAMES):
+                value = (np.random.default_rng(10 * step + order).standard_normal(32) * (order + 1) * factor).astype(np.float32)
+                self.call(name, "gradient", step, outputs=[value], kept=kept)
+                said = {"lr": repr(rates[step] if rates else 0.1), **((settings or {}).get(name, {}))}
+                self.call(
+                    name, "optimizer", step, inputs=[np.asarray(seen(value), np.float32)], outputs=[value], said=said, kept=kept
+                )
+        for step, batch in enumerate(batches):
+            self.call("", "forward", step, inputs=[np.asarray(batch)])
+
+    def call(self, module, phase, step, *, inputs=(), outputs=(), said=None, kept=True):
+        records = {
+            role: tuple(self.record(module, phase, role, step, value, kept=kept) for value in values)
+            for role, values in (("input", inputs), ("output", outputs))
+        }
+        about = {"level": "module", "class_name": "", "call": 0, "operator": "", "ordinal": 0, "site": "", "movement": False}
+        facts = {"module": module, "phase": phase, "step": step, "rank": 0, "order": len(self.made), "compiled": False}
+        made = Call(inputs=records["input"], outputs=records["output"], arguments=said or {}, **about, **facts)
+        self.made.append(made)
+
+    def record(self, module, phase, role, step, value, *, kept):
+        identity = Identity(module, 0, "", 0, phase, role, "weight", step, 0)
+        flat = value.reshape(-1).astype(np.float64)
+        numbers = (flat.min(), flat.max(), flat.sum(), float(flat @ flat))
+        statistics = None if kept else Statistics(*numbers, 0, 0, 0, 0, 0, 0)
+        held = {"stored": kept, "source": None, "weight": "", "statistics": statistics}
+        made = Record.of(identity, len(self.made), str(value.dtype), value.shape, value.tobytes().hex(), **held)
+        self.held[made.text] = value
+        return made
+
+    def calls(self):
+        return self.made
+
+    def tensor(self, record):
+        return self.held[record.text]
+
+
+def gather(reference, target, steps=()):
+    return training.gather(reference, target, steps=steps, gradients=measure_gradients(reference, target))
+
+
+def clip_norm(value):
+    return value * np.float32(0.125)
+
+
+def clip_value(value):
+    return np.clip(value, -0.5, 0.5)
+
+
+def narrow(value):
+    return value.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+# Norm and direction
+
+
+def test_norm_and_direction_of_each_parameter_in_each_step():
+    found = measure_gradients(Run(steps=2), Run(steps=2, factor=-2.0))
+    assert [(row.parameter, row.step) for row in found.rows] == [(f"{name}.weight", step) for step in (0, 1) for name in NAMES]
+    for row in found.rows:
+        assert row.target == pytest.approx(2 * row.reference)
+        assert row.cosine == pytest.approx(-1.0)
+        assert row.factor is None
+
+
+def test_without_tensors_norms_come_from_statistics():
+    found = measure_gradients(Run(kept=False), Run(kept=False))
+    whole = measure_gradients(Run(), Run())
+    assert [row.reference for row in found.rows] == pytest.approx([row.reference for row in whole.rows])
+    assert {row.cosine for row in found.rows} == {1.0}
+    assert found.changes == ()
+
+
+def test_a_gradient_of_zero_has_no_direction():
+    found = measure_gradients(Run(factor=0.0), Run())
+    assert {row.cosine for row in found.rows} == {None}
+
+
+# Evidence
+
+
+def test_evidence_has_names_of_the_run():
+    found = gather(Run(), Run(factor=2.0, seen=clip_value), [ReplayedStep("x", "a", "SGD", 0.1, 0.1)])
+    assert found.keys() <= EVIDENCE.keys() - OF_SUSPECT
+
+
+def test_equal_runs_have_no_evidence_against_them():
+    found = gather(Run(seen=clip_norm), Run(seen=clip_norm))
+    assert not any(found[name] for name in ("optimizer_settings", "rate_shift", "batches_shuffled"))
+    assert found["gradient_factor"] == pytest.approx(1.0)
+    assert "gradients_target" not in found
+    assert "gradients_narrow" not in found
+
+
+@pytest.mark.parametrize("factor", [4.0, 0.25, 1.02])
+def test_one_factor_for_all_gradients_is_found(factor):
+    found = gather(Run(), Run(factor=factor))
+    assert found["gradient_factor"] == pytest.approx(factor, rel=1e-6)
+    assert found["gradient_factor_share"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("reference", "target", "words"),
+    [
+        (clip_norm, clip_value, ("all multiplied by 0.125", "cut off at 0.5")),
+        (None, clip_norm, ("unchanged", "all multiplied by 0.125")),
+        (clip_norm, lambda value: value * np.float32(0.25), ("all multiplied by 0.125", "all multiplied by 0.25")),
+        (None, narrow, ("unchanged", "rounded to bfloat16")),
+        (None, lambda value: value / np.abs(value).max(), ("unchanged", "each multiplied by a factor of its own")),
+        (None, lambda value: value[::-1].copy(), ("unchanged", "changed in another way")),
+    ],
+)
+def test_what_happens_before_the_optimizer_is_told(reference, target, words):
+    found = gather(Run(seen=reference or (lambda value: value)), Run(seen=target))
+    assert (found["gradients_reference"], found["gradients_target"]) == pytest.approx(words)
+    assert found["gradients_step"] == 0
+
+
+def test_a_loss_scale_that_is_taken_off_again_is_no_difference():
+    halves = Run(factor=2.0, seen=lambda value: value / 2)
+    assert "gradients_target" not in gather(Run(factor=4.0, seen=lambda value: value / 4), halves)
+
+
+def test_gradients_in_16_bits_are_told_on_the_target_only():
+    assert gather(Run(), Run(seen=narrow))["gradients_narrow"] == "bfloat16"
+    assert "gradients_narrow" not in gather(Run(seen=narrow), Run(seen=narrow))
+
+
+def test_settings_that_differ_are_counted_by_parameters():
+    here = {name: {"weight_decay": "0.1", "foreach": "None"} for name in NAMES}
+    there = {**here, "b": {"weight_decay": "0.0", "foreach": "True"}}
+    assert gather(Run(settings=here), Run(settings=there))["optimizer_settings"] == [
+        "weight_decay: 0.1 / 0.0 (1 of 3 parameters)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reference", "target", "shift"),
+    [
+        ((3, 2, 1), (2, 1, 0), 1),
+        ((2, 1, 0), (3, 2, 1), -1),
+        ((3, 2, 1), (3, 2, 1), 0),
+        ((3, 2, 1), (9, 9, 9), 0),
+        ((1, 1, 1), (2, 2, 2), 0),
+    ],
+)
+def test_a_schedule_that_is_off_by_a_step(reference, target, shift):
+    assert gather(Run(steps=3, rates=reference), Run(steps=3, rates=target))["rate_shift"] == shift
+
+
+@pytest.mark.parametrize(
+    ("batches", "shuffled"), [(([1, 2], [3, 4]), False), (([3, 4], [1, 2]), True), (([3, 4], [5, 6]), False), ((), False)]
+)
+def test_the_same_batches_in_another_order(batches, shuffled):
+    assert gather(Run(batches=([1, 2], [3, 4])), Run(batches=batches))["batches_shuffled"] is shuffled
+
+
+def test_steps_that_do_not_follow_are_counted():
+    steps = [
+        ReplayedStep("x", "a", "SGD", 0.1, 9.0, ("lr is 2",)),
+        ReplayedStep("y", "b", "SGD", 0.1, 0.2),
+        ReplayedStep("z", "c", "SGD", 9.0, 9.0),
+    ]
+    found = gather(Run(), Run(), steps)
+    assert (found["optimizer_steps"], found["optimizer_faults"], found["optimizer_cause"]) == (2, 1, "lr is 2")
+    assert "optimizer_steps" not in gather(Run(), Run(), steps[2:])
+
+
+def test_nothing_recorded_is_no_evidence():
+    empty = training.gather(Run(steps=0), Run(steps=0), steps=(), gradients=Gradients())
+    assert not any(empty.values())
