@@ -149,7 +149,8 @@ def _run_step(request: Request, model: torch.nn.Module, inputs: Dict[str, Any]) 
     """Write the lines of one step."""
     writer = Writer(request.output, declared=request.declared)
     capture = request.capture
-    recorder = Recorder(writer, levels=capture.level, phases=capture.phase, detail="digest", measurer=NumberingMeasurer())
+    # As with tensors, whose dumps have the most records: weights and state before an optimizer's step are among them.
+    recorder = Recorder(writer, levels=capture.level, phases=capture.phase, detail="tensors", measurer=NumberingMeasurer())
     try:
         training = Training(request, model, _META)
         training.begin_step()
