@@ -84,7 +84,7 @@ class Ranks:
         groups = {group for _, group in self._begun} if event is None else {event["group"]}
         late: list[int] = []
         for group in sorted(groups):
-            members = [int(rank) for rank in group.split(",")]
+            members = [int(rank) for rank in group.replace(">", ",").split(",")]  # `0>1` are sends from 0 to 1
             begun = {rank: self._begun.get((rank, group), -1) for rank in members}
             late += [rank for rank in members if begun[rank] < max(begun.values())]
         return sorted(set(late))

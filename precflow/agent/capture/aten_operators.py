@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # documented to user
 from precflow.agent.capture import autograd
 from precflow.agent.capture.arguments import split_arguments
 from precflow.agent.capture.calls import OperatorCalls
+from precflow.agent.capture.collectives import NAMESPACES
 from precflow.agent.capture.operator_names import aten_name, is_movement
 from precflow.agent.capture.record_lines import Heading
 from precflow.agent.contract import ALLOCATION, NONE, PLACEMENT
@@ -27,6 +28,7 @@ from precflow.agent.contract import ALLOCATION, NONE, PLACEMENT
 if TYPE_CHECKING:
     from precflow.agent.capture.call_sites import CallSites
     from precflow.agent.capture.call_stack import CallStack, ModuleCall
+    from precflow.agent.capture.collectives import CollectiveRecorder
     from precflow.agent.capture.graph import Graph
     from precflow.agent.capture.guard import Guard
     from precflow.agent.capture.nesting import TensorWithPath
@@ -214,11 +216,17 @@ class _OperatorSchema:
 
 
 class AtenMode(TorchDispatchMode):
-    """Hands the aten operators of this thread, and of the backward passes that it starts, to a recorder."""
+    """Hands the operators of this thread, and of the backward passes that it starts, to a recorder.
 
-    def __init__(self, recorder: AtenRecorder) -> None:
+    Args:
+        recorder: Of aten operators.
+        collectives: Recorder of those of torch.distributed; without one, they count as the others do.
+    """
+
+    def __init__(self, recorder: AtenRecorder, collectives: Optional[CollectiveRecorder] = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
         self._recorder = recorder
+        self._collectives = collectives
         self._active = False
 
     def __torch_dispatch__(
@@ -226,6 +234,8 @@ class AtenMode(TorchDispatchMode):
     ) -> Any:
         """Run an operator on behalf of torch."""
         del types
+        if self._collectives is not None and func.namespace in NAMESPACES:
+            return self._collectives.call(func, args, kwargs or {})
         return self._recorder.call(func, args, kwargs or {})
 
     def start(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from precflow.agent.capture.lineage import Sources, Storages, read_state
 from precflow.agent.capture.measurement_cache import NO_CONTENT, MeasurementCache
@@ -82,6 +82,7 @@ class Lines:
     Attributes:
         sources: Which call's output a tensor is.
         records: Number of tensor records so far, in all steps.
+        before_reading: Called with the tensors that are about to be described.
     """
 
     def __init__(  # noqa: PLR0913  the options of a recorder
@@ -98,6 +99,7 @@ class Lines:
         self._storages = Storages()
         self.sources = Sources(self._storages)
         self.records = 0
+        self.before_reading: Optional[Callable[[Sequence[torch.Tensor]], None]] = None
         self._writer = writer
         self._weights = weights
         self._measurer: Measurer = measurer or MeasurementCache(writer, self._storages, fine=fine)
@@ -159,6 +161,8 @@ class Lines:
         Raises:
             WriteError: A tensor cannot be stored.
         """
+        if self.before_reading is not None:
+            self.before_reading([tensor for _, tensor in tensors])
         chosen = choice or self._default
         if not store:
             chosen = _SHAPE_ONLY if chosen.detail == "statistics" else _CONTENT_ONLY

@@ -5,6 +5,7 @@ It puts the parts of capture together::
     module_hooks       forward of modules, and the call stack        level module
     torch_functions    torch's Python functions                      level api
     aten_operators     aten operators, in forward and backward       level operator
+    collectives        what ranks send each other                    level api, else operator
     module_gradients   gradients at modules (by way of graph)        phase backward
     parameters         gradients of parameters, optimizer steps      phases gradient, optimizer
       all of them -> record_lines (lines of JSON, tensors measured in batches) -> the writer of the dump
@@ -16,10 +17,11 @@ import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Union
 
-from precflow.agent.capture import autograd
+from precflow.agent.capture import autograd, collectives
 from precflow.agent.capture.aten_operators import AtenMode, AtenRecorder
 from precflow.agent.capture.call_sites import CallSites
 from precflow.agent.capture.call_stack import CallStack
+from precflow.agent.capture.collectives import CollectiveRecorder, Report
 from precflow.agent.capture.graph import Graph
 from precflow.agent.capture.guard import Guard
 from precflow.agent.capture.module_hooks import ModuleRecorder
@@ -52,6 +54,7 @@ class Recorder:
         fine: Sketches keep the high and the low part of every value apart.
         keep_weights: Detail ``tensors`` stores the weights that go into a call too, each content once.
         measurer: What measures tensors, the only part of capture that reads values; made here if not given.
+        report: Called when a collective begins, see :class:`CollectiveRecorder`.
 
     Raises:
         ValueError: An unknown level, phase or detail.
@@ -71,6 +74,7 @@ class Recorder:
         fine: bool = False,
         keep_weights: bool = True,
         measurer: Optional[Measurer] = None,
+        report: Optional[Report] = None,
     ) -> None:
         if detail not in DETAILS or not set(levels) <= set(LEVELS) or not set(phases) <= set(PHASES):
             expected = "expected some of %s, some of %s, one of %s" % (LEVELS, PHASES, DETAILS)
@@ -90,7 +94,14 @@ class Recorder:
         parts = (self._lines, self._stack, self._sites, self._is_listening, self._guard)
         self._modules = ModuleRecorder(*parts, recorded=at_modules and forward, graph=self._graph)
         self._functions = FunctionRecorder(*parts) if "api" in levels and forward else None
-        self._aten = AtenRecorder(*parts, phases=phases, graph=self._graph) if "operator" in levels else None
+        self._aten: Optional[AtenRecorder] = None
+        self._collectives: Optional[CollectiveRecorder] = None
+        level = next((each for each in ("api", "operator") if each in levels), "")
+        if level and collectives.is_possible():
+            self._collectives = CollectiveRecorder(*parts, level=level, phases=phases, report=report)
+        if "operator" in levels or self._collectives is not None:
+            # Without level operator it records none, and only lets aten operators pass.
+            self._aten = AtenRecorder(*parts, phases=phases if "operator" in levels else (), graph=self._graph)
         self._parameters = ParameterRecorder(self._lines, self._stack, self._guard, phases=tuple(phases))
         self._thread: Optional[int] = None  # the watching thread; None while paused
         self._has_begun = False
@@ -120,6 +131,8 @@ class Recorder:
         with self._guard:  # a step may begin while the modes listen
             if self._graph is not None:
                 self._graph.end_step()
+            if self._collectives is not None:
+                self._collectives.begin_step(number)
             self._stack.begin_step(number)
             self._weights.renew()
             self._lines.begin_step(number)
@@ -169,7 +182,7 @@ class Recorder:
             undo.callback(self._graph.end_step)
         modes: List[Union[FunctionMode, AtenMode]] = []
         if self._aten is not None:
-            modes.append(AtenMode(self._aten))
+            modes.append(AtenMode(self._aten, self._collectives))
             # Only the dispatch mode has to step aside: the guard switches torch functions off by other means.
             self._guard.modes = tuple(modes)
             undo.callback(setattr, self._guard, "modes", ())
@@ -188,6 +201,8 @@ class Recorder:
 
     def _flush(self) -> None:
         with self._guard:
+            if self._collectives is not None:
+                self._collectives.end_step()
             self._lines.flush()
 
     @property

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from precflow.agent.capture.arguments import Signatures, split_arguments
 from precflow.agent.capture.calls import OperatorCalls
+from precflow.agent.capture.collectives import is_distributed
 from precflow.agent.capture.lineage import version_of
 from precflow.agent.capture.operator_names import is_movement, operator_name
 from precflow.agent.capture.record_lines import Heading
@@ -67,7 +68,7 @@ class FunctionRecorder:
         """
         if not self._stack.innermost.records_operators or not self._is_listening():
             return function(*positional, **keywords)
-        name = operator_name(function)
+        name = "" if is_distributed(function) else operator_name(function)
         if not name or name in PLACEMENT:  # an attribute, or an operator that only casts, moves or allocates
             result = function(*positional, **keywords)
             if name not in ALLOCATION and getattr(function, "__self__", None) is not _GRADIENT:

@@ -32,13 +32,16 @@ def has_plain_bytes(tensor: torch.Tensor) -> bool:
     """Tell whether the tensor has memory of its own, with its elements in it.
 
     Sparse, quantized and meta tensors have not, nor have wrappers: those of ``torch.func`` and subclasses that handle
-    dispatch themselves (fake and distributed tensors). They are recorded by type and shape, with an empty content id.
+    dispatch themselves (fake and distributed tensors). They are recorded by type and shape, with an empty content id. So are
+    tensors whose memory was given back, as FSDP does with weights that it has gathered: reading one would end the process.
     """
     if type(tensor).__torch_dispatch__ is not _PLAIN_DISPATCH or tensor.layout is not torch.strided:
         return False
     if tensor.is_meta or tensor.is_quantized or tensor.is_nested:
         return False
-    return _IS_WRAPPED_BY_FUNC is None or not _IS_WRAPPED_BY_FUNC(tensor)
+    if _IS_WRAPPED_BY_FUNC is not None and _IS_WRAPPED_BY_FUNC(tensor):
+        return False
+    return tensor.untyped_storage().nbytes() > 0 or not tensor.numel()
 
 
 def content_id(tensor: torch.Tensor) -> str:

@@ -107,6 +107,7 @@ def record(
         rank=rank_of(run.request),
         fine=capture.fine,
         keep_weights=capture.weights == KEPT,
+        report=run.events.report_collective if run.request.ranks > 1 else None,
     )
     training = Training(run.request, workload.model, run.where)
     with garbage.collect_rarely():

@@ -121,3 +121,11 @@ def test_a_column_of_a_single_row_has_the_content_of_its_element(name):
     row = torch.arange(8).reshape(1, 8).to(getattr(torch, name))
     for column in (row[:, 3], row[:, 3:4], row[:, 3:4].t(), row[0, 3].expand(1)):
         assert content_id(column) == content_id(torch.arange(8)[3:4].reshape(column.shape).to(row.dtype))
+
+
+def test_a_tensor_whose_memory_was_given_back_has_none():
+    """FSDP frees the weights that it has gathered and keeps the tensors: reading one would end the process."""
+    tensor = torch.ones(1 << 20)
+    tensor.untyped_storage().resize_(0)
+    assert content_id(tensor) == ""
+    assert content_id(torch.ones(0)) != ""
