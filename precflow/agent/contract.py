@@ -392,7 +392,7 @@ _RESERVED = re.compile(r"[%/~@()\x00-\x1f\x7f]")
 
 @functools.lru_cache(maxsize=1 << 16)  # the same names of modules and operators are escaped for every record
 def _escape(name: str) -> str:
-    return _RESERVED.sub(lambda found: "%%%02X" % ord(found.group()), name)
+    return _RESERVED.sub(lambda match: "%%%02X" % ord(match.group()), name)
 
 
 def module_text(module: str, call: int = 0) -> str:

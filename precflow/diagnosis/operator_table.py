@@ -97,7 +97,7 @@ def _build_row(
     unit = _UNITS.get(dtype, 1.0)
     lines = [alone.get((output.call, output.index), {}) for output in group]
     errors = [line["runs"].get("reference", {}).get("eta") for line in lines if line.get("runs")]
-    worst = max(group, key=lambda one: one.eta_target)
+    worst = max(group, key=lambda output: output.eta_target)
     return OperatorRow(
         operator,
         phase,

@@ -97,7 +97,8 @@ class WorstElements:
     def __add__(self, other: WorstElements) -> WorstElements:
         """Keep the worst of two parts."""
         pairs = sorted(
-            zip((*self.figures, *other.figures), (*self.places, *other.places), strict=True), key=lambda one: (-one[0], one[1])
+            zip((*self.figures, *other.figures), (*self.places, *other.places), strict=True),
+            key=lambda pair: (-pair[0], pair[1]),
         )[:MOST]
         return WorstElements(tuple(figure for figure, _ in pairs), tuple(place for _, place in pairs))
 

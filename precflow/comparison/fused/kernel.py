@@ -234,6 +234,7 @@ def _sum_quotients(block: _FloatBlock) -> Summary:
     relative[small] = 0.0
     apart[small] = 0
     largest, largest_offset = float(relative.max()), float(offset.max())
+    # What is left out holds 0 by now and would count as within; of small references only those with a small target do.
     outside = block.excluded + mismatch
     return Summary(
         small=int(np.count_nonzero(small)) - block.excluded,
@@ -256,6 +257,7 @@ def _sum_divergence(block: _FloatBlock) -> Summary:
         return Summary(negative=True)
     exponent = _find_exponent(max(float(y.max()), float(x.max())))
     if exponent:
+        # The target's smallest number stands for a 0 that the reference gives weight to, and must be scaled like the others.
         x = np.ldexp(np.where((x == 0) & (y > 0), smallest, x), -exponent)
         y = np.ldexp(y, -exponent)
     return Summary(divergence=ScaledFloat.of(sum_divergence_terms(y, x, smallest), exponent))
@@ -279,6 +281,7 @@ def _sum_squares(
     """Return the norm of each row, with the power of two to multiply them by, and the sum of all squares."""
     exponent = _find_exponent(largest)
     table = (np.ldexp(values, -exponent) if exponent else values).reshape(shape)
+    # einsum makes no array of the squares, and calls no BLAS, whose threads would compete with ours.
     squares: Floats = np.einsum("ij,ij->i", table, table)
     power = exponent + halved
     return (np.sqrt(squares), power), ScaledFloat.of(float(np.add.reduce(squares)), 2 * power)

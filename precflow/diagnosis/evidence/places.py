@@ -121,7 +121,7 @@ def measure_clamp_share(reference: Floats, target: Floats) -> tuple[float, float
         at_end = (target == end) & is_beyond(reference, end)
         if np.count_nonzero(at_end) > 1:  # a largest value there always is
             shares.append((float(end), float(np.sum(error[at_end])) / total))
-    return max(shares, key=lambda one: one[1], default=None)
+    return max(shares, key=lambda share: share[1], default=None)
 
 
 def measure_sign_share(reference: Floats, target: Floats) -> float | None:
