@@ -28,6 +28,7 @@ DROPOUT = frozenset(
     "feature_alpha_dropout feature_alpha_dropout_".split()
 )
 ATTENTION = "scaled_dot_product_attention"  # its dropout draws inside a fused kernel: it can be removed, but not moved
+_DROPOUT_OF_ATTENTION = 4  # its position, behind query, key, value and mask; is_causal follows, the rest have names only
 _FACTORIES = frozenset("normal rand randint randn randperm".split())
 
 
@@ -86,7 +87,7 @@ class RandomNumbers(TorchFunctionMode):
                 return args[0] if args else arguments["input"]
             return self._draw(func, name, args, arguments)
         if name == ATTENTION:
-            return func(*args, **self._change_attention(args, arguments))
+            return self._run_attention(func, args, arguments)
         return func(*args, **arguments)
 
     def _draw(self, func: Callable[..., Any], name: str, args: Sequence[Any], arguments: Dict[str, Any]) -> Any:
@@ -125,16 +126,15 @@ class RandomNumbers(TorchFunctionMode):
             self._twins[id(value)] = (value, torch.Generator().manual_seed(value.initial_seed()))
         return self._twins[id(value)][1]
 
-    def _change_attention(self, args: Sequence[Any], arguments: Dict[str, Any]) -> Dict[str, Any]:
-        """Return the arguments of attention, without its dropout if dropout is to be removed."""
-        device = args[0].device if args else arguments["query"].device
-        if not arguments.get("dropout_p", 0.0):
-            return arguments
-        if self._remove_dropout:
-            self._note_removed()
-            return {**arguments, "dropout_p": 0.0}
-        self._report(ATTENTION, device, moved=False)
-        return arguments
+    def _run_attention(self, func: Callable[..., Any], args: Sequence[Any], arguments: Dict[str, Any]) -> Any:
+        """Run attention, without its dropout if dropout is to be removed."""
+        given = {**dict(zip(("dropout_p", "is_causal"), args[_DROPOUT_OF_ATTENTION:])), **arguments}
+        if given.get("dropout_p", 0.0):
+            if self._remove_dropout:
+                self._note_removed()
+                return func(*args[:_DROPOUT_OF_ATTENTION], **{**given, "dropout_p": 0.0})
+            self._report(ATTENTION, (args[0] if args else arguments["query"]).device, moved=False)
+        return func(*args, **arguments)
 
     def _report(self, name: str, device: torch.device, *, moved: bool) -> None:
         if device.type != "cpu":

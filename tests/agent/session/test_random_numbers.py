@@ -99,12 +99,17 @@ def test_dropout_that_drops_nothing_is_not_touched():
     assert numbers.removed == []
 
 
-def test_dropout_inside_attention_is_removed():
+@pytest.mark.parametrize(
+    ("positional", "named"),
+    [((), {"dropout_p": 0.5, "is_causal": True}), ((None, 0.5), {"is_causal": True}), ((None, 0.5, True), {})],
+    ids=["by name", "by position", "all by position"],
+)
+def test_dropout_inside_attention_is_removed(positional, named):
     values = torch.randn(1, 1, 4, 8)
     attention = torch.nn.functional.scaled_dot_product_attention
     with RandomNumbers(move=True, remove_dropout=True) as numbers:
-        found = attention(values, values, values, dropout_p=0.5)
-    assert torch.allclose(found, attention(values, values, values))
+        found = attention(values, values, values, *positional, **named)
+    assert torch.allclose(found, attention(values, values, values, is_causal=True))
     assert len(numbers.removed) == 1
 
 
