@@ -60,7 +60,7 @@ def mark_covered(measures: Sequence[Measure], decisions: Sequence[Decision]) -> 
                 reason = f"{decision.judged.reason}; {_WHY[status].format(around)}"
                 decision = replace(decision, judged=replace(decision.judged, status=status, reason=reason))  # noqa: PLW2901
         marked.append(decision)
-    return _mark_namesakes(measures, marked, calls, gradients)
+    return _mark_uneven(measures, _mark_namesakes(measures, marked, calls, gradients), calls, gradients)
 
 
 def _mark_namesakes(measures: Sequence[Measure], decisions: list[Decision], calls: _Calls, gradients: _Lost) -> list[Decision]:
@@ -86,6 +86,34 @@ def _mark_namesakes(measures: Sequence[Measure], decisions: list[Decision], call
         if _find_cover(identity, calls, gradients)[1] == (identity.module or "the model"):
             module = identity.module or "the model"
             why = f"{decision.judged.reason}; {module} runs other operators on the two sides, and its outputs agree"
+            judged = replace(decision.judged, status="covered", reason=why)
+            decisions[number] = replace(decision, judged=judged, failed=frozenset())
+    return decisions
+
+
+def _mark_uneven(measures: Sequence[Measure], decisions: list[Decision], calls: _Calls, gradients: _Lost) -> list[Decision]:
+    """Return the decisions; what fails in a module that the sides call another number of times becomes ``covered``.
+
+    A mixture of experts may run its activation once for each expert, or once for all of them. The first call of one side is
+    then no partner of the other's first call. If a module around it agrees, the two only cut the same work otherwise.
+    """
+    called: dict[tuple[str, _When], dict[int, bool]] = defaultdict(dict)  # number of a call -> it has a record on both sides
+    for measure in measures:
+        identity = parse_identity(measure.record)
+        numbers = called[identity.module, _when(identity)]
+        numbers[identity.call] = numbers.get(identity.call, False) or measure.join not in UNPAIRED
+    uneven = {key for key, numbers in called.items() if not all(numbers.values())}
+    for number, (measure, decision) in enumerate(zip(measures, decisions, strict=True)):
+        if decision.judged.status not in MISALIGNED_STATUSES:
+            continue
+        identity = parse_identity(measure.record)
+        when = _when(identity)
+        inner = next((one for one in (identity.module, *_list_outer(identity.module)) if (one, when) in uneven), "")
+        around = next((one for one in _list_outer(inner) if (one, when) in calls), "")
+        outputs = calls.get((around, when), {}).values()
+        agrees = bool(outputs) and all(set(statuses) <= _AGREES and "pass" in statuses for statuses in outputs)
+        if agrees and not _has_lost_gradients(identity, around, gradients):
+            why = f"{decision.judged.reason}; the sides call {inner} another number of times, and {around} agrees"
             judged = replace(decision.judged, status="covered", reason=why)
             decisions[number] = replace(decision, judged=judged, failed=frozenset())
     return decisions
@@ -120,11 +148,7 @@ def _find_cover(identity: Identity, calls: _Calls, gradients: _Lost) -> tuple[st
         called = [of_module.get(identity.call, ())] if module == identity.module else list(of_module.values())
         if not called or not all(_is_compared(statuses) for statuses in called):
             continue
-        step_and_rank = (identity.step, identity.rank)
-        lost = identity.phase == BACKWARD and any(
-            (step, rank) == step_and_rank and _is_inside(parameter, module) for parameter, step, rank in gradients
-        )
-        if not lost:
+        if not _has_lost_gradients(identity, module, gradients):
             depends = any("not_comparable" in statuses for statuses in called)
             return "not_comparable" if depends else "covered", module or "the model"
     return "", ""
@@ -132,11 +156,23 @@ def _find_cover(identity: Identity, calls: _Calls, gradients: _Lost) -> tuple[st
 
 def _list_modules_around(identity: Identity) -> Iterator[str]:
     """Yield the modules that may cover a record, innermost first; the model only for what its own code ran."""
-    module = identity.module
     if identity.operator:
-        yield module
+        yield identity.module
+    yield from _list_outer(identity.module)
+
+
+def _list_outer(module: str) -> Iterator[str]:
+    """Yield the modules around a module, innermost first, without the model itself."""
     while module := module.rpartition(".")[0]:
         yield module
+
+
+def _has_lost_gradients(identity: Identity, module: str, gradients: _Lost) -> bool:
+    """Tell whether gradients of a module's parameters are missing or fail, so that its outputs say too little in backward."""
+    when = (identity.step, identity.rank)
+    return identity.phase == BACKWARD and any(
+        (step, rank) == when and _is_inside(parameter, module) for parameter, step, rank in gradients
+    )
 
 
 def _is_compared(statuses: Sequence[str]) -> bool:

@@ -163,3 +163,22 @@ def test_they_fail_where_nothing_shows_that_the_module_agrees(run, implemented_o
     allowed = Accepted(match="norm", relative_l2=0.02, because="another norm", until="2027-01-01")
     judged, _ = run(implemented_otherwise(error=1e-2), accepted=[allowed])
     assert [record.status for record in judged] == ["fail", "covered", "accepted"]
+
+
+def run_experts(run, module, alone, *, error=1e-7, second=True):
+    """Run an activation once for each of two experts on the reference, and once for both on the target."""
+    first = module("experts.act", join="shape", reason="[3, 8] [6, 8]")
+    more = [alone("experts.act~1", "", record="experts.act~1/forward.output.0", level="module")] if second else []
+    return run([first, *more, module("experts", relative_l2=error)])
+
+
+def test_a_module_that_the_sides_call_another_number_of_times_is_covered_by_the_one_around_it(run, module, alone):
+    judged, verdict = run_experts(run, module, alone)
+    assert [record.status for record in judged] == ["covered", "covered", "pass"]
+    assert judged[0].reason.endswith("the sides call experts.act another number of times, and experts agrees")
+    assert verdict.verdict == "aligned"
+
+
+def test_it_fails_where_the_one_around_it_fails_or_the_sides_call_it_as_often(run, module, alone):
+    assert run_experts(run, module, alone, error=1e-2)[0][0].status == "shape"
+    assert run_experts(run, module, alone, second=False)[0][0].status == "shape"
