@@ -13,6 +13,9 @@ and nothing about calls that compute rightly and should not have been made like 
    forward leads to everything in the backward pass, the gradients and the optimizer of its step and of later ones: they are
    computed from what the forward left, through the loss. (Level ``operator`` records what the backward pass runs, so that its
    operators are evaluated like any other, and a second fault there is named too.)
+5. Where nothing of this explains a difference, and all that fails is a little over a limit that nobody has set or measured
+   (a noise floor was asked for and is missing), behind inputs that use most of theirs, it is accumulated rounding as far as can
+   be told. Such records are undecided, and no call is blamed for them.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from precflow.diagnosis.calls_differ import DifferentCall
 from precflow.diagnosis.evaluation import PairedCall
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.introduced import IntroducedError, find_classes, group_by_call
+from precflow.diagnosis.localize import ACCUMULATED, AMPLIFIED
 from precflow.diagnosis.nodes import CallKey, CallNode
 from precflow.dumps.records import Call, Record
 from precflow.judgement.coverage import tally
@@ -61,6 +65,7 @@ def attribute(  # noqa: PLR0913  what earlier stages found, each by its own name
     found: Sequence[IntroducedError],
     different: Sequence[DifferentCall],
     left_out: int = 0,
+    guessed: Collection[str] = (),
 ) -> Attribution:
     """Return region, statuses and verdict with introduced errors taken into account.
 
@@ -73,6 +78,7 @@ def attribute(  # noqa: PLR0913  what earlier stages found, each by its own name
         found: What was found about their outputs.
         different: Calls that the sides made differently.
         left_out: Calls that could have been evaluated, but were too many.
+        guessed: Standards that measure their limits, and fall back to fixed ones for records without a floor.
     """
     statuses = {one.record: one for one in judged}
     by_call = group_by_call(found)
@@ -86,6 +92,8 @@ def attribute(  # noqa: PLR0913  what earlier stages found, each by its own name
     reasons = [suspect for one in failing if (suspect := _suspect_difference(one, by_call, statuses)).record not in suspected]
     explained = sorted((*named, *reasons), key=lambda suspect: suspect.order)
     cleared = _find_cleared(found, by_call, calls)
+    if found and not explained and _is_drift(region.suspects, judged, verdict, guessed):
+        return _leave_undecided(region, judged, verdict, cleared)
     kept = _keep(region.suspects, explained, cleared, nodes)
     suspects = tuple(explained) + kept
     errors = {
@@ -108,6 +116,53 @@ def attribute(  # noqa: PLR0913  what earlier stages found, each by its own name
 def _kind_of(call: Call) -> str:
     """Return what calls of the same fault have in common: the operator, the class of the module, or the optimizer."""
     return "the optimizer" if call.phase == OPTIMIZER else call.operator or call.class_name
+
+
+def _is_drift(suspects: Sequence[Suspect], judged: Sequence[Judged], verdict: Verdict, guessed: Collection[str]) -> bool:
+    """Tell whether all that fails is a little over a guessed limit, behind inputs that use most of theirs."""
+    failing = [one for one in judged if one.status in MISALIGNED_STATUSES]
+    return (
+        bool(failing)
+        and set(verdict.standards) <= set(guessed)  # whoever sets a limit means it
+        and all(one.status == "fail" and one.standard in guessed and one.floor is None for one in failing)
+        and all(one.ratio < AMPLIFIED for one in failing)
+        and bool(suspects)
+        and all(suspect.inputs_use > ACCUMULATED for suspect in suspects)
+    )
+
+
+def _leave_undecided(region: Region, judged: Sequence[Judged], verdict: Verdict, cleared: Collection[str]) -> Attribution:
+    why = "by accumulated rounding as far as can be told; its noise floor, which was not measured, would decide"
+    final = [
+        replace(one, status="undecided", reason=f"{one.reason} {why}") if one.status in MISALIGNED_STATUSES else one
+        for one in judged
+    ]
+    counted, first = tally(final), next(one for one in final if one.status == "undecided")
+    count = counted.counts["undecided"]
+    reason = (
+        f"{count} record{'s' * (count > 1)} exceed{'s' * (count == 1)} a fixed limit by less than {AMPLIFIED:g} times, and no"
+        f" operator introduces an error: a noise floor would decide (first {first.record})"
+    )
+    note = f"{len(region.suspects)} calls where the sides first differ start from inputs that use most of their limit"
+    return Attribution(
+        region=replace(
+            region,
+            start="",
+            suspects=(),
+            roles=_correct_roles(region.roles or {}, (), {one.record: one for one in final}, cleared),
+            notes=(note, *region.notes),
+        ),
+        judged=final,
+        verdict=replace(
+            verdict,
+            verdict="inconclusive",
+            reasons=(reason, *verdict.reasons[1:]),  # the first one counts these records as failures
+            counts=counted.counts,
+            coverage=counted.coverage,
+            compared=counted.compared,
+            could_fail=counted.could_fail,
+        ),
+    )
 
 
 def _is_accepted(call: Call, statuses: Mapping[str, Judged]) -> bool:

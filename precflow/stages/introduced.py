@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import CALLS_FILE, ERRORS_FILE, EVALUATED_FILE, REQUEST_SCHEMA
 from precflow.config.schema import Side, plain
+from precflow.config.standards import are_measured
 from precflow.diagnosis import lines, operator_standards
 from precflow.diagnosis.attribution import Attribution, attribute
 from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
@@ -138,7 +139,14 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     judged, verdict, region = read_judged(judge), read_verdict(judge), read_region(latest(needs, "localize"))
     reference, target = open_both(needs, job)
     found, skipped, final = attribute_errors(
-        reference, target, judged, verdict, region, evaluation=needs[EVALUATION], holding=_load_standards(job)
+        reference,
+        target,
+        judged,
+        verdict,
+        region,
+        evaluation=needs[EVALUATION],
+        holding=_load_standards(job),
+        guessed=[name for name in job.config.tolerance.standards if are_measured([name])],
     )
     write_lines(folder / FOUND_FILE, found)
     for name in (STEPS_FILE, GRADIENTS_FILE):  # for the stages that come after
@@ -198,6 +206,7 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
     *,
     evaluation: Path,
     holding: Sequence[standards.Standard] = (),
+    guessed: Collection[str] = (),
 ) -> tuple[list[IntroducedError], int, Attribution]:
     """Correct region, statuses and verdict by what was evaluated in float64.
 
@@ -209,6 +218,7 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
         region: The region by first divergence.
         evaluation: Folder of the evaluation.
         holding: Standards that judge operators.
+        guessed: Standards that measure their limits.
 
     Returns:
         What was found about each output, how many could not be evaluated, and the corrected diagnosis.
@@ -236,6 +246,7 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
         found=found,
         different=different,
         left_out=skipped.left_out,
+        guessed=guessed,
     )
     if holding:
         statuses, outcome = operator_standards.apply(

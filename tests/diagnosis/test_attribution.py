@@ -231,3 +231,55 @@ def test_a_reference_that_is_off_from_float64_is_noted(hand_made, judge_calls):
         different=[],
     )
     assert attribution.region.notes[0].startswith("a / linear, and 1 more calls: the reference itself is off from float64")
+
+
+DRIFT = {"standard": "calibrated", "ratio": 1.2}
+
+
+@pytest.fixture
+def drift(hand_made):
+    """Return a function that attributes a run of which one record is a little over its limit behind inputs near theirs."""
+
+    def run(*, use=0.9, standards=("calibrated",), fault=False, **changes):
+        dump = chain(hand_made(), "a", "b")
+        calls = dump.made
+        record = calls[1].outputs[0].text
+        judged = [Judged(calls[0].outputs[0].text, "pass"), Judged(record, "fail", **{**DRIFT, **changes})]
+        suspect = Suspect(record, "b / linear", "b", "linear", 1, 1.2, "accumulated", inputs_use=use)
+        return attribute(
+            build_graph(dump.calls()),
+            Region("b / linear", (suspect,), {record: "introduces"}),
+            judged,
+            Verdict("misaligned", ("1 record exceeds its limit",), standards=dict.fromkeys(standards, False)),
+            pairs=[PairedCall(name_call(call), call, call) for call in calls],
+            found=[found(calls[0], fault=False), found(calls[1], fault=fault)],
+            different=[],
+            guessed=("calibrated",),
+        )
+
+    return run
+
+
+def test_accumulated_rounding_over_a_guessed_limit_is_undecided_and_blames_nobody(drift):
+    attribution = drift()
+    assert (attribution.verdict.verdict, attribution.region.suspects, attribution.region.start) == ("inconclusive", (), "")
+    assert attribution.verdict.reasons[0].startswith("1 record exceeds a fixed limit by less than 4 times, and no operator")
+    assert [one.status for one in attribution.judged] == ["pass", "undecided"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"use": 0.3},  # its inputs are far from their limits: it starts here
+        {"ratio": 5.0},
+        {"floor": 1e-6},  # the limit was measured
+        {"standard": "default"},  # somebody has chosen it
+        {"standards": ("calibrated", "default")},
+        {"fault": True},
+    ],
+)
+def test_what_is_more_than_that_stays_a_failure(drift, other):
+    attribution = drift(**other)
+    assert attribution.verdict.verdict == "misaligned"
+    assert names(attribution) == ["b / linear"]
+    assert attribution.judged[1].status == "fail"
