@@ -58,7 +58,7 @@ def install(device_count: int = 2) -> types.ModuleType:
     if reason:
         raise RuntimeError(reason)
 
-    from precflow.agent.emulated import generator, module, operators, ordinal, private, storage, stream
+    from precflow.agent.emulated import generator, literals, module, operators, ordinal, private, storage, stream
     from precflow.agent.emulated.relabel import DEVICE_TYPE
 
     ordinal.set_device_count(device_count)
@@ -73,6 +73,7 @@ def install(device_count: int = 2) -> types.ModuleType:
     torch.autograd.set_multithreading_enabled(False)
     storage.install()
     operators.install()
+    literals.install()
     module.install_package(built)
     return built
 

@@ -55,6 +55,24 @@ def find_family(operator: str) -> str:
     return next((name for name, members in _FAMILIES.items() if operator in members), "other")
 
 
+_OF_ATEN = {  # with arguments in the same places
+    "native_layer_norm": "layer_norm",
+    "_softmax": "softmax",
+    "_log_softmax": "log_softmax",
+    **{name: name for name in "mm bmm mv dot addmm baddbmm gelu silu sigmoid relu tanh exp log sqrt rsqrt".split()},
+    **{name: name for name in "sin cos abs neg add sub mul div pow".split()},
+}
+
+
+def name_as_function(operator: str) -> str:
+    """Return the torch function that an aten operator computes, where both take their arguments in the same places.
+
+    >>> name_as_function("aten.native_layer_norm"), name_as_function("aten.embedding"), name_as_function("linear")
+    ('layer_norm', 'aten.embedding', 'linear')
+    """
+    return _OF_ATEN.get(operator.removeprefix("aten."), operator) if operator.startswith("aten.") else operator
+
+
 def operator_of_class(name: str) -> str:
     """Return the operator that a class of modules runs, for dumps without operators; ``""`` if that is not known.
 

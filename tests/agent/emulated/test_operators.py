@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Attention(nn.Module):
@@ -161,3 +162,39 @@ def test_deterministic_algorithms_are_obeyed(npu):
         assert target.cpu().tolist() == [2.0, 0.0, 0.0]
     finally:
         torch.use_deterministic_algorithms(mode=False)
+
+
+class Seen(TorchDispatchMode):
+    """Lists the operators that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+LITERALS = {
+    "tensor": lambda device: torch.tensor([1.0, 2.0], device=device),
+    "nothing": lambda device: torch.tensor([], device=device),
+    "number": lambda device: torch.tensor(3, device=device, dtype=torch.float16),
+    "as_tensor": lambda device: torch.as_tensor([1.0, 2.0], device=device),
+    "asarray": lambda device: torch.asarray([1.0, 2.0], device=device),
+    "new_tensor": lambda device: torch.ones(2, device=device).new_tensor([3, 4]),
+    "of a tensor": lambda device: torch.tensor(torch.ones(2), device=device),
+}
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct")
+@pytest.mark.parametrize("name", LITERALS)
+def test_tensors_of_numbers_are_made_under_a_dispatch_mode_as_on_the_cpu(npu, name):
+    made, seen = {}, {}
+    for device in ("cpu", "npu:1"):
+        with Seen() as mode:
+            made[device] = LITERALS[name](device)
+        seen[device] = mode.names
+    assert made["npu:1"].device == torch.device("npu:1")
+    assert torch.equal(made["npu:1"].cpu(), made["cpu"])
+    assert seen["npu:1"] == seen["cpu"]

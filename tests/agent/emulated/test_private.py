@@ -102,3 +102,18 @@ def test_softmax_has_the_arguments_that_are_replaced():
     for operator in (private.softmax, private.log_softmax):
         names = [argument.name for argument in private.schema_of(operator).arguments]
         assert names == ["self", "dim", "half_to_float"], ADVICE % "aten._softmax"
+
+
+def test_dispatch_modes_are_counted_and_can_be_left(npu):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    assert private.count_dispatch_modes() == 0, ADVICE % "_len_torch_dispatch_stack"
+    with Mode():
+        assert private.count_dispatch_modes() == 1, ADVICE % "_len_torch_dispatch_stack"
+        with private.without_dispatch_modes():
+            assert private.count_dispatch_modes() == 0, ADVICE % "_disable_current_modes"
+        assert private.count_dispatch_modes() == 1, ADVICE % "_disable_current_modes"

@@ -292,3 +292,18 @@ def test_unrepeatable_names_lose_their_side(hand_made):
 )
 def test_tensors_are_kept_in_a_way_that_the_recipe_allows(changes, expected):
     assert keep_tensors(replace(CONFIG, **changes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("operator", "arguments"),
+    [
+        ("getitem", ({"1": "slice(None, 7)"}, {"1": "slice(None, 8)"})),  # which part is taken is no setting
+        ("fused", ({}, {"attention_mask": "None"})),  # a tensor, or left out, against None
+        ("fused", ({"bias": "None"}, {})),
+    ],
+)
+def test_other_code_is_no_other_setting(hand_made, operator, arguments):
+    sides = hand_made(), hand_made()
+    for dump, given in zip(sides, arguments, strict=True):
+        dump.operator("norm", operator, value=np.ones((2, 2), np.float32), arguments=given)
+    assert collect(*sides, region=Region(), measures=[], judged=[], config=CONFIG)["arguments_elsewhere"] == []

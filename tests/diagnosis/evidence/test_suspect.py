@@ -178,3 +178,21 @@ def test_a_small_shift_of_a_mask_counts_however_long_the_rows_are(about):
 def test_an_underflow_is_no_mask(about):
     weights = np.abs(VALUES) + 1e-30
     assert about("softmax", np.where(weights < 1e-7, 0.0, weights).astype(np.float32))["masked_different"] == 0
+
+
+def test_an_aten_operator_has_the_evidence_of_the_function_that_it_computes(hand_made):
+    sides = []
+    for epsilon in (1e-5, 1e-1):
+        dump = hand_made()
+        before = dump.operator("a", "aten.add", value=VALUES * 2)
+        given = VALUES * 2
+        made = (given - given.mean(1, keepdims=True)) / np.sqrt(given.var(1, keepdims=True) + epsilon)
+        dump.operator("b", "aten.native_layer_norm", before, value=made, arguments={"1": "[64]", "4": "1e-05"})
+        sides.append(dump)
+    call = sides[0].made[1]
+    who = Suspect(call.outputs[0].text, call.name, "b", call.operator, 1, 3.0, "because")
+    (observed,) = observe(*sides, [who])
+    found = suspect.gather(observed, Judged(who.record, "fail"), same_dtype=True)
+    assert (found["operator"], found["family"]) == ("layer_norm", "normalisation")
+    assert found["epsilon_target"] == pytest.approx(1e-1, rel=0.01)
+    assert found["epsilon_share"] > 0.99
