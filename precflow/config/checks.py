@@ -23,6 +23,7 @@ from precflow.agent import redaction
 from precflow.agent.contract import BACKWARD, FILLS, GRADIENT, HEADER_FILE, LARGEST, MODULE, OPERATOR, OPTIMIZER
 from precflow.agent.sampling import parse_slices
 from precflow.config import signatures, standards, whatifs
+from precflow.config.addresses import find_problem, is_address
 from precflow.config.documents import DottedPath, PathProblems, walk_scalars
 from precflow.config.schema import Accepted, Capture, Limits, PairingRule, RunConfig, Side, ToleranceRule, plain
 from precflow.config.suggestions import did_you_mean
@@ -65,9 +66,10 @@ def find_problems(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
     for path, value in walk_scalars(data):
         if isinstance(value, str) and redaction.REDACTED[:-1] in value:
             yield path, "stands for a secret, which is never written down: give the secret itself"
-    for path, address in ((("store",), config.store), (("site", "store"), config.site.store)):
-        if "://" in address:
-            yield path, f"object stores are not available in precflow {__version__}: name a folder"
+    for path, store in ((("store",), config.store), (("site", "store"), config.site.store)):
+        problem = find_problem(store) if is_address(store) else ""
+        if problem:
+            yield path, problem
     for section, key in _NOT_EMPTY:
         if not getattr(getattr(config, section), key):
             yield (section, key), "is an empty list: leave it out for the default"

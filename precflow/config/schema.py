@@ -415,7 +415,17 @@ class Site:
     """Facts of a machine. Never written into a recipe, never part of a key."""
 
     name: str = key("", "Name of the machine or place.", "guiyang_910b")
-    store: str = key("", "Folder of the store for runs on this machine; `store` on the command line wins.", "/shared/alignment")
+    store: str = key(
+        "", "Store for runs on this machine, a folder or a URL; `store` on the command line wins.", "s3://llm-alignment"
+    )
+    store_profile: str = key(
+        "",
+        "Profile of the AWS configuration that has the credentials for a store at `s3://`; they never stand here.",
+        "obs-guiyang",
+    )
+    store_endpoint: str = key(
+        "", "URL of the service behind `s3://` where it is not Amazon's.", "https://obs.cn-southwest-2.myhuaweicloud.com"
+    )
     paths: Mapping[str, str] = key(
         {},
         "Folders that recipes may name, as `${site.paths.NAME}`. What is in them enters keys, where they are does not.",
@@ -467,8 +477,8 @@ class RunConfig:
     )
     store: str = key(
         "",
-        "Folder of finished stages, shared between machines and run folders. Without it: `site.store`, else the run folder's "
-        "own.",
+        "Store of finished stages, shared between machines and run folders: a folder, or a URL such as `s3://bucket/folder` "
+        "(docs/two-places.md). Without it: `site.store`, else the run folder's own.",
         "/shared/alignment",
     )
     runs: str = key("runs", "Folder of the run folders.", "/data/runs")

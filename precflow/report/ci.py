@@ -22,8 +22,11 @@ def format_stage(recipe: str, stage: str, *, side: str, state: str, seconds: flo
     return " ".join([*words, f"state={_escape_word(state)}", f"seconds={round(seconds)}"])
 
 
-def format_outcome(model: ReportModel, *, report_path: str) -> str:
-    """Return the last line: verdict, where the error starts, guilty phase, first finding, coverage, and the report's path."""
+def format_outcome(model: ReportModel, *, report_path: str, reference_age: str = "") -> str:
+    """Return the last line: verdict, where the error starts, guilty phase, first finding, coverage, and the report's path.
+
+    ``reference_age`` says how long ago a reference that was kept was made; ``""`` for a fresh one.
+    """
     start = _escape_word(model.region.start.replace(" / ", "/")) or "none"
     finding = _escape_word(model.findings[0].rule) if model.findings else "none"
     verdict = model.verdict
@@ -35,6 +38,7 @@ def format_outcome(model: ReportModel, *, report_path: str) -> str:
         *([f"phase={find_guilty(model.phases) or 'none'}"] if model.phases else []),
         f"finding={finding}",
         f"coverage={verdict.compared}/{verdict.total}",
+        *([f"reference_made={_escape_word(reference_age.replace(' ', '_'))}"] if reference_age else []),
         *([f"near_ties={verdict.counts['near_tie']}"] if verdict.counts.get("near_tie") else []),
         *([f"covered={verdict.counts['covered']}"] if verdict.counts.get("covered") else []),
         f"report={_escape_word(report_path) or 'none'}",

@@ -78,6 +78,7 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
     columns: int = WIDEST,
     ascii_only: bool = False,
     kept: bool = False,
+    reference_age: str = "",
 ) -> str:
     """Return the closing summary of a run.
 
@@ -88,6 +89,7 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
         columns: Width of the screen.
         ascii_only: Use only ASCII letters.
         kept: This run computed nothing, and the model is from an earlier one.
+        reference_age: How long ago a reference that was kept was made, in words; ``""`` for a fresh one.
     """
     bodies = {"aligned": _render_aligned, "misaligned": _render_misaligned, "inconclusive": _render_inconclusive}
     foot = [*_render_report_path(report_path, columns), f"   exit {exit_code}"]
@@ -96,6 +98,8 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
     head = [f" {_shorten(model.recipe, min(40, max(12, columns - 1 - cell_len(behind))))}{behind}"]
     if kept:
         head.append(f"   nothing was computed: everything is kept from run {model.run}")
+    if reference_age:
+        head.append(f"   the reference was made {reference_age}")
     head += ["", *_render_verdict(model, columns), *_render_phases(model, columns), ""]
     room = (LINES if columns >= USUAL else MORE_LINES) - len(head) - len(foot) - 1
     command = _render_command(model, columns, ascii_only=ascii_only)

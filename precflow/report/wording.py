@@ -154,6 +154,18 @@ def plural(value: int, one: str, many: str = "") -> str:
     return f"{count(value)} {one if value == 1 else many or one + 's'}"
 
 
+def describe_age(seconds: float) -> str:
+    """Return how long ago something was, in the largest unit that fits; ``""`` for less than an hour.
+
+    >>> describe_age(59 * 60), describe_age(3 * 3600), describe_age(12.4 * 86400), describe_age(1.2 * 86400)
+    ('', '3 hours ago', '12 days ago', '29 hours ago')
+    """
+    hours = int(seconds // 3600)
+    if hours < 1:
+        return ""
+    return f"{plural(hours, 'hour')} ago" if hours < 48 else f"{plural(hours // 24, 'day')} ago"
+
+
 def share(value: float) -> str:
     """Return a share in percent; only 1 is shown as 100 %, and only 0 as 0 %.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from precflow.config.addresses import is_address
 from precflow.stages.commands import config_dirs, environment_assignments
 from precflow.stages.job import Job
 
@@ -32,7 +33,9 @@ def command_for_side(job: Job, side: str) -> str:
             words.append(word)
     # The override that leads to the dumps stands last. A store that the site file names needs none.
     last = [f"sides=[{side}]"]
-    if job.config.store:  # as it was named: the recipe's name, which may have slashes, is added to it there as here
+    if is_address(job.config.store):
+        last.append(shlex.quote(f"store={job.config.store}"))
+    elif job.config.store:  # as it was named: the recipe's name, which may have slashes, is added to it there as here
         last.append(shlex.quote(f"store={Path(job.config.store).expanduser().resolve()}"))
     elif in_run_folder:
         last.append(shlex.quote(f"runs={Path(job.config.runs).expanduser().resolve()}"))

@@ -82,8 +82,10 @@ def build_plan(composed: Composed, *, sizes: bool = False, say: Callable[[str], 
         if step.state == "missing" and stage.name == noise.NAME:
             agenda.forgo_floors()
         if step.sealed:  # as in a run: a region that is kept from before may say that no second pass is needed
-            done[stage.name] = step.sealed
-            agenda.learn(stage, step.sealed)
+            # Of what lies in a remote store only the small region is downloaded: it says what comes after it.
+            sealed = where.bring(step.sealed) if stage.name == region.NAME else step.sealed
+            done[stage.name] = sealed
+            agenda.learn(stage, sealed)
         # Whether there is a second pass, and what it records, is known only after the first one.
         undecided = stage.scope_needs and region.NAME not in done
         steps.append(replace(step, because="decided by pass 1") if undecided else step)
@@ -125,7 +127,7 @@ def _format_row(step: Step, cost: tuple[float, int]) -> tuple[str, ...]:
         step.stage.label,
         step.stage.side or "-",
         step.state,
-        because or "-",
+        because or (f"in {step.sealed.upload.partition(': ')[0]}" if step.sealed and step.sealed.upload else "-"),
         f"{seconds:.1f} s" if seconds else "-",
         f"{'about ' * (step.state == 'run')}{shown}" if size else "-",
     )

@@ -1,4 +1,4 @@
-"""Shows on stderr how a run goes: one line for each finished stage, and a spinner on a terminal or heartbeats in CI."""
+"""Shows on stderr how a run goes: a line for each finished stage, and a spinner with a bar on a terminal, heartbeats in CI."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from precflow.agent import redaction
 from precflow.report.ci import format_stage
 from precflow.streams import printable
 
+_BAR = 20  # letters of a bar
+_SECONDS_TO_JUDGE = 3.0  # before it, the pace of a bar says little
 HEARTBEAT_SECONDS = 60.0  # build servers stop a job that prints nothing for some minutes
 
 
@@ -30,28 +32,44 @@ class Progress(Protocol):
     def say(self, text: str) -> None:
         """Show what the stage is doing."""
 
+    def advance(self, done: int, total: int, unit: str) -> None:
+        """Show how much of the work is done: ``done`` of ``total`` units, such as bytes or steps. Any thread may call it."""
+
     def done(self, stage: str, side: str, state: str, seconds: float, note: str) -> None:
         """Show that a stage was made, kept from before, or skipped."""
 
 
 class Terminal:
-    """A spinner while a stage works, one line when it is done."""
+    """A spinner while a stage works, with a bar if it tells how far it is, and one line when it is done."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._status = console.status("")
-        self._title = ""
+        self._title = self._text = self._bar = ""
+        self._began = 0.0
 
     @contextlib.contextmanager
     def working(self, stage: str, side: str) -> Iterator[None]:
         """Show the spinner."""
-        self._title = f"{stage} {side}".strip()
+        self._title, self._text, self._bar, self._began = f"{stage} {side}".strip(), "", "", 0.0
         with self._console.status(self._title) as self._status:
             yield
 
     def say(self, text: str) -> None:
         """Put the text beside the spinner."""
-        self._status.update(f"{self._title}  [dim]{escape(printable(redaction.redact_text(text)))}[/dim]")
+        self._text = escape(printable(redaction.redact_text(text)))
+        self._show()
+
+    def advance(self, done: int, total: int, unit: str) -> None:
+        """Put a bar beside the spinner, with the time left."""
+        self._began = self._began or time.monotonic()
+        elapsed = time.monotonic() - self._began
+        self._bar = format_bar(done, total, unit, elapsed, ascii_only=self._console.encoding != "utf-8")
+        self._show()
+
+    def _show(self) -> None:
+        parts = [self._title, self._bar, f"[dim]{self._text}[/dim]" if self._text else ""]
+        self._status.update("  ".join(part for part in parts if part))
 
     def done(self, stage: str, side: str, state: str, seconds: float, note: str) -> None:
         """Print the stage's line."""
@@ -67,23 +85,30 @@ class Lines:
 
     def __init__(self, recipe: str) -> None:
         self._recipe = recipe
+        self._share = ""
 
     @contextlib.contextmanager
     def working(self, stage: str, side: str) -> Iterator[None]:
         """Print a heartbeat every minute."""
-        with _Heartbeat(lambda seconds: self._line(stage, side, "running", seconds)):
+        self._share = ""
+        with _Heartbeat(lambda seconds: self._line(stage, side, "running", seconds, self._share)):
             yield
 
     def say(self, text: str) -> None:
         """Print nothing: a build server keeps every line, and there would be many."""
+
+    def advance(self, done: int, total: int, unit: str) -> None:
+        """Remember it for the next heartbeat."""
+        del unit
+        self._share = f" progress={min(100, 100 * done // max(total, 1))}%"
 
     def done(self, stage: str, side: str, state: str, seconds: float, note: str) -> None:
         """Print the stage's line."""
         del note
         self._line(stage, side, state if state in {"kept", "skipped"} else "done", seconds)
 
-    def _line(self, stage: str, side: str, state: str, seconds: float) -> None:
-        streams.say(format_stage(self._recipe, stage, side=side, state=state, seconds=seconds))
+    def _line(self, stage: str, side: str, state: str, seconds: float, share: str = "") -> None:
+        streams.say(format_stage(self._recipe, stage, side=side, state=state, seconds=seconds) + share)
 
 
 class Quiet:
@@ -96,6 +121,9 @@ class Quiet:
         yield
 
     def say(self, text: str) -> None:
+        """Do nothing."""
+
+    def advance(self, done: int, total: int, unit: str) -> None:
         """Do nothing."""
 
     def done(self, stage: str, side: str, state: str, seconds: float, note: str) -> None:
@@ -122,6 +150,32 @@ class _Heartbeat:
         started = time.monotonic()
         while not self._over.wait(HEARTBEAT_SECONDS):  # False after a minute, True at once when the stage is over
             self._beat(time.monotonic() - started)
+
+
+def format_bar(done: int, total: int, unit: str, elapsed: float, *, ascii_only: bool = False) -> str:
+    """Return a bar with what is done, and the time that is left at this pace; bytes are shown as MB.
+
+    Args:
+        done: Units that are done.
+        total: Units in all.
+        unit: Such as ``steps``.
+        elapsed: Seconds since the first of them.
+        ascii_only: Use only ASCII letters.
+
+    >>> format_bar(3, 10, "steps", 30.0)
+    '██████░░░░░░░░░░░░░░ 3 of 10 steps, 1 min left'
+    >>> format_bar(50_000_000, 200_000_000, "bytes", 1.0, ascii_only=True)
+    '#####............... 50 of 200 MB'
+    """
+    full, empty = "#." if ascii_only else "█░"
+    share = min(1.0, done / total) if total else 1.0
+    filled = int(share * _BAR)
+    amount = f"{done / 1e6:.0f} of {total / 1e6:.0f} MB" if unit == "bytes" else f"{done} of {total} {unit}"
+    text = f"{full * filled}{empty * (_BAR - filled)} {amount}"
+    if elapsed < _SECONDS_TO_JUDGE or not done or done >= total:  # too early to tell the pace
+        return text
+    left = elapsed / done * (total - done)
+    return f"{text}, {f'{left / 60:.0f} min' if left >= 60 else f'{left:.0f} s'} left"
 
 
 def choose(output: str, recipe: str, *, ci: bool) -> Progress:

@@ -23,7 +23,7 @@ from precflow.agent import intake
 from precflow.agent.contract import CHECKSUM, checksum_of
 from precflow.errors import StoreError
 from precflow.run.manifest import MANIFEST_FILE, Manifest, RunEntry
-from precflow.run.store import MAKING, lock_file
+from precflow.run.store import FETCHING, MAKING, lock_file
 from precflow.stages.artifacts import SEAL_FILE
 from precflow.stages.dump import GIVEN_FILE
 
@@ -199,7 +199,7 @@ def _sort_folders(root: Path, entries: Sequence[RunEntry], wish: PruneRequest, g
             stays.append(replace(rest, why="another run was given this dump"))
         elif reason and rest.folder.parent.name == _PRUNED:
             goes.append(rest)
-        elif rest.folder.parent.name == MAKING and not _is_free(rest):
+        elif rest.folder.parent.name in {MAKING, FETCHING} and not _is_free(rest):
             stays.append(replace(rest, why="being made right now"))
         elif wish.older is not None and wish.now - rest.used <= wish.older:
             stays.append(replace(rest, why="younger than asked for"))
@@ -217,7 +217,7 @@ def _sort_folders(root: Path, entries: Sequence[RunEntry], wish: PruneRequest, g
 def _list_folders(root: Path, foreign: list[str]) -> Iterator[StoreFolder]:
     """Yield what the store made; names of everything else go into ``foreign``."""
     for folder in sorted(root.iterdir()):
-        if folder.name in {MAKING, _PRUNED} and _is_folder(folder):
+        if folder.name in {MAKING, FETCHING, _PRUNED} and _is_folder(folder):
             continue
         finished = _read_finished(folder) if _is_folder(folder) else None
         if finished is not None:
@@ -226,9 +226,9 @@ def _list_folders(root: Path, foreign: list[str]) -> Iterator[StoreFolder]:
             yield _measure(folder, _time_of_change(folder), "a failed attempt")
         else:
             foreign.append(folder.name)
-    for place, why in ((MAKING, "never finished"), (_PRUNED, "half deleted")):
+    for place, why in ((MAKING, "never finished"), (FETCHING, "half downloaded"), (_PRUNED, "half deleted")):
         for folder in sorted((root / place).iterdir()) if _is_folder(root / place) else ():
-            if _is_folder(folder) and (place == _PRUNED or _UNFINISHED.fullmatch(folder.name)):
+            if _is_folder(folder) and (place != MAKING or _UNFINISHED.fullmatch(folder.name)):
                 yield _measure(folder, _time_of_change(folder), why)
 
 
@@ -244,14 +244,24 @@ def _measure(folder: Path, used: float, why: str) -> StoreFolder:
 @contextlib.contextmanager
 def _hold(rest: StoreFolder) -> Iterator[bool]:
     """Hold the lock of the instance that a folder belongs to, so that no run makes it meanwhile; yield whether it was free."""
+    if rest.folder.parent.name == FETCHING:
+        with _hold_lock(rest.folder.with_name(f"{rest.name}.lock")) as free:
+            yield free
+        return
     unfinished = _UNFINISHED.fullmatch(rest.name) if rest.folder.parent.name == MAKING else None
     instance = unfinished["instance"] if unfinished else rest.name.removesuffix(_FAILED)
-    root = rest.folder.parent.parent if rest.folder.parent.name in {MAKING, _PRUNED} else rest.folder.parent
+    root = rest.folder.parent.parent if rest.folder.parent.name in {MAKING, FETCHING, _PRUNED} else rest.folder.parent
     if rest.folder.parent.name == _PRUNED:  # no run uses what is in there, so it needs no lock
         yield True
         return
     (root / MAKING).mkdir(exist_ok=True)
-    lock = filelock.FileLock(lock_file(root, instance))
+    with _hold_lock(lock_file(root, instance)) as free:
+        yield free
+
+
+@contextlib.contextmanager
+def _hold_lock(file: Path) -> Iterator[bool]:
+    lock = filelock.FileLock(file)
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:

@@ -30,6 +30,7 @@ from precflow.run.store import Sealed, explain_disk_errors, mark_used
 from precflow.sides.launch import Agents
 from precflow.stages import noise, region
 from precflow.stages.artifacts import cache_reads
+from precflow.stages.dump import is_given
 from precflow.stages.introduced import read_conclusion
 from precflow.stages.job import Job
 from precflow.stages.report import read_model
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from precflow.config.composition import Composed
 
 
+BYTES = "bytes"
+_NOTABLE_BYTES = 10_000_000  # what takes time to move; the rest is moved without a line about it
 _NO_FLOORS = "the store has no noise floor of this reference: fixed limits apply"
 _LATER = "the second pass is to be made where the {} runs"
 
@@ -135,17 +138,53 @@ def _make_stages(
             continue
         if step.state == "run" and not step.key:
             raise ConfigError(f"stage {stage.name} needs {step.because}, which is not in stages=[...] and was never made")
+        if step.state == "run":
+            done.update({name: _bring(done[name], where, tell) for name in stage.needs})
         began = time.monotonic()
         with tell.working(stage.label, stage.side):
             sealed = step.sealed or _make(step, job, where, done)
+        if stage.kind != "dump":  # a dump may be large, and is downloaded only when something reads it
+            sealed = _bring(sealed, where, tell)
         agenda.learn(stage, sealed)
         done[stage.name], states[stage.name] = sealed, step.state
         mark_used(sealed)
         note()
         seconds = time.monotonic() - began
-        tell.done(stage.label, stage.side, step.state, seconds, sealed.note)
-        job = replace(job, stages=(*job.stages, (stage.name, step.state, round(seconds, 2), sealed.note)))
+        text = sealed.note if step.state == "run" else _add_age(sealed)
+        tell.done(stage.label, stage.side, step.state, seconds, text)
+        job = replace(job, stages=(*job.stages, (stage.name, step.state, round(seconds, 2), text)))
+        _share(sealed, where, tell)
     return tuple(stage.side for stage in agenda.postponed)
+
+
+def _bring(sealed: Sealed, where: steps.RunFolder, tell: progress.Progress) -> Sealed:
+    """Return an instance as it is on this machine; one that lies in the remote store is downloaded."""
+    if not sealed.upload:
+        return sealed
+    side, began = sealed.name.partition(".")[2], time.monotonic()
+    with tell.working("download", side):
+        brought = where.bring(sealed, lambda done, total: tell.advance(done, total, BYTES))
+    if brought.bytes >= _NOTABLE_BYTES or brought.damaged:
+        tell.done("download", side, "run", time.monotonic() - began, f"{brought.bytes / 1e6:.0f} MB, {brought.note}")
+    return brought
+
+
+def _share(sealed: Sealed, where: steps.RunFolder, tell: progress.Progress) -> None:
+    """Upload an instance that the remote store lacks."""
+    if where.remote is None:
+        return
+    side, began = sealed.name.partition(".")[2], time.monotonic()
+    with tell.working("upload", side):
+        sent = where.remote.share(sealed, lambda done, total: tell.advance(done, total, BYTES))
+    if sent and sealed.name.startswith("dump."):
+        note = f"{where.remote.url}/{sealed.name}-{sealed.key} (verified after upload)"
+        tell.done("upload", side, "run", time.monotonic() - began, note)
+
+
+def _add_age(sealed: Sealed) -> str:
+    """Return the note of an instance that is kept; that of a dump says when it was made."""
+    age = wording.describe_age(time.time() - sealed.finished)
+    return f"{sealed.note}, made {age}" if sealed.name.startswith("dump.") and age else sealed.note
 
 
 def _make(step: steps.Step, job: Job, where: steps.RunFolder, done: Mapping[str, Sealed]) -> Sealed:
@@ -172,7 +211,9 @@ def _make(step: steps.Step, job: Job, where: steps.RunFolder, done: Mapping[str,
 def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Sequence[str], *, kept: float | None) -> Outcome:
     """Publish the report and print how the run ended; ``kept``: the seconds of a run that computed nothing, else ``None``."""
     if "judge" not in done:
-        lines = [f" sealed   {sealed.folder}" for name, sealed in done.items() if name.startswith("dump.")]
+        dumps = [sealed for name, sealed in done.items() if name.startswith("dump.")]
+        place = where.remote.url if where.remote else ""
+        lines = [f" sealed   {place or sealed.folder.parent}/{sealed.folder.name}" for sealed in dumps]
         if tuple(job.config.sides) == ("reference",):
             lines += ["", *_describe_continuation(job, "target")]
         say("\n".join(lines))
@@ -183,16 +224,24 @@ def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Se
         shown = _publish(where.folder, done["report"].folder)
         model = read_model(done["report"].folder)
         row = find_furthest_row(model)
+        reference = done["dump.reference"]
+        age = "" if is_given(reference.folder) else wording.describe_age(time.time() - reference.finished)
         furthest = wording.used(row.judged.ratio) if row is not None and model.verdict.verdict == "misaligned" else ""
         if job.ci:
-            say(format_outcome(model, report_path=shown))
+            say(format_outcome(model, report_path=shown, reference_age=age))
         else:
             # A kept report has the seconds of the run that made it; the summary shows those of this one.
             model = model if kept is None else replace(model, seconds=kept)
             columns, plain = count_columns(sys.stderr), not is_unicode(sys.stderr)
             say(
                 render_summary(
-                    model, report_path=shown, exit_code=code, columns=columns, ascii_only=plain, kept=kept is not None
+                    model,
+                    report_path=shown,
+                    exit_code=code,
+                    columns=columns,
+                    ascii_only=plain,
+                    kept=kept is not None,
+                    reference_age=age,
                 )
             )
     if due:

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from precflow import __version__, keys
+from precflow import keys
 from precflow.agent import redaction
+from precflow.config.addresses import is_address
 from precflow.config.schema import RunConfig
 from precflow.errors import ConfigError, StoreError
 from precflow.run.manifest import Manifest
+from precflow.run.remote.filesystem import Address
+from precflow.run.remote.sharing import Remote
 from precflow.run.store import Sealed, Store
 from precflow.stages import noise, region, registry
 from precflow.stages.job import Job, Stage
@@ -36,13 +39,41 @@ class RunFolder:
 
     Attributes:
         folder: The run folder, ``runs/RECIPE``.
-        store: The finished stages; outside of the run folder if the recipe or the site names a store.
+        store: The finished stages on this machine; outside of the run folder if recipe or site name a folder as the store.
         manifest: The history of runs.
+        remote: The store behind a URL, if recipe or site name one.
     """
 
     folder: Path
     store: Store
     manifest: Manifest
+    remote: Remote | None = None
+
+    @property
+    def place(self) -> str:
+        """Where another machine would put what it made, for people."""
+        return self.remote.url if self.remote else str(self.store.root)
+
+    def find(self, name: str, key: str) -> Sealed | None:
+        """Return a whole instance, from this machine or from the remote store; ``None`` if there is none."""
+        sealed = self.store.find(name, key)
+        # A result of damaged input has the key of a whole one.
+        if (sealed is None or sealed.damaged) and self.remote:
+            return self.remote.find(name, key) or sealed
+        return sealed
+
+    def search(self, name: str, prefix: str = "") -> list[Sealed]:
+        """Return all instances of a name whose key starts with ``prefix``, newest first; each once, from here if it is here."""
+        here = self.store.list_sealed(name, prefix)
+        known = {sealed.key for sealed in here if not self.store.find_damage(name, sealed.key)}
+        there = self.remote.search(name, prefix) if self.remote else []
+        every = [sealed for sealed in here if sealed.key in known or not there]
+        every += [sealed for sealed in there if sealed.key not in known]
+        return sorted(every, key=lambda sealed: sealed.finished, reverse=True)
+
+    def bring(self, sealed: Sealed, say: Callable[[int, int], None] = lambda *_: None) -> Sealed:
+        """Return an instance whose files are on this machine; see :meth:`Remote.bring`."""
+        return self.remote.bring(sealed, say) if self.remote else sealed
 
 
 @dataclass(frozen=True)
@@ -117,17 +148,13 @@ class Agenda:
 
 
 def locate_run(config: RunConfig) -> RunFolder:
-    """Return where the runs of a recipe and their results are; nothing is created.
-
-    Raises:
-        ConfigError: The store is an address of a kind that this version does not support.
-    """
+    """Return where the runs of a recipe and their results are; nothing is created, and nothing is connected to."""
     folder = Path(config.runs).expanduser() / config.recipe
     named = config.store or config.site.store
-    if "://" in named:
-        raise ConfigError(
-            f"store={named}: object stores are not available in precflow {__version__}", next_step="name a folder: store=DIR"
-        )
+    if is_address(named):
+        store = Store(folder / "store")
+        address = Address(named, profile=config.site.store_profile, endpoint=config.site.store_endpoint)
+        return RunFolder(folder, store, Manifest(folder), Remote(address, config.recipe, store))
     root = Path(named).expanduser() / config.recipe if named else folder / "store"
     return RunFolder(folder=folder, store=Store(root), manifest=Manifest(folder))
 
@@ -195,7 +222,7 @@ def resolve(stage: Stage, job: Job, where: RunFolder, done: Mapping[str, Sealed]
     if elsewhere:
         return _find_on_other_machine(stage, where, declared)
     key = _compute_key(stage, job, declared, done)
-    sealed = where.store.find(stage.name, key)
+    sealed = where.find(stage.name, key)
     # A result of damaged input has the key of a whole one, so it is made again although it is there.
     if sealed and not sealed.damaged:
         return Step(stage, "kept", key, sealed=sealed)
@@ -226,17 +253,18 @@ def missing_side_error(step: Step, command: str) -> StoreError:
 def _find_on_other_machine(stage: Stage, where: RunFolder, declared: Mapping[str, Any]) -> Step:
     """Look for a dump that another machine made, by the first part of its key; the other part only that machine knows."""
     prefix = _compute_declaration_key(stage, declared)
-    matching = where.store.list_sealed(stage.name, prefix)
+    matching = where.search(stage.name, prefix)
     if matching:
-        damage = where.store.find_damage(stage.name, matching[0].key)
+        newest = matching[0]
+        damage = "" if newest.upload else where.store.find_damage(stage.name, newest.key)
         if damage:
-            return Step(stage, "missing", prefix, because=f"{matching[0].folder} is damaged: {damage}")
-        return Step(stage, "kept", matching[0].key, sealed=matching[0])
-    others = where.store.list_sealed(stage.name)
+            return Step(stage, "missing", prefix, because=f"{newest.folder} is damaged: {damage}")
+        return Step(stage, "kept", newest.key, sealed=newest)
+    others = where.search(stage.name)
     if not others:
-        return Step(stage, "missing", prefix, because=f"no {stage.side} was sealed in {where.store.root}")
+        return Step(stage, "missing", prefix, because=f"no {stage.side} was sealed in {where.place}")
     differing = _describe_changes(keys.changes(others[0].declared, declared))
-    return Step(stage, "missing", prefix, because=f"the {stage.side} in {where.store.root} is of another recipe: {differing}")
+    return Step(stage, "missing", prefix, because=f"the {stage.side} in {where.place} is of another recipe: {differing}")
 
 
 def _declare(stage: Stage, job: Job, done: Mapping[str, Sealed]) -> dict[str, Any]:

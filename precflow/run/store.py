@@ -9,6 +9,7 @@ STORE/.making/judge-1c9f...-4711/ being made; renamed when it is whole, thrown a
 STORE/.making/judge-1c9f...lock   held by the process that makes it
 STORE/.making/judge-1c9f...owner  who that is
 STORE/judge-1c9f20ab34.failed/    what the last failed attempt left, to look into
+STORE/.fetching/judge-1c9f...-CONTENT/  being downloaded from a remote store; the next attempt continues it
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from precflow.stages.artifacts import SEAL_FILE
 SEAL_SCHEMA = 2  # 1 had sizes of artifacts and no checksums
 _KEYS = frozenset("schema name key seal declared needs seconds note finished damaged files checksum".split())
 MAKING = ".making"
+FETCHING = ".fetching"  # what is being downloaded from a remote store
 _BY_THE_DUMP = ""  # in place of a checksum: the dump's own seal has it
 _OUT_OF_SPACE = {errno.ENOSPC, errno.EDQUOT}  # the disk is full, or the user's share of it
 
@@ -60,6 +62,7 @@ class Sealed:
         note: One line about it.
         finished: Seconds since the epoch.
         damaged: What it was made from was not whole, so that it is no answer for another run.
+        upload: Where it lies in a remote store, if it is not in ``folder`` yet; ``""`` if it is.
     """
 
     name: str
@@ -73,6 +76,7 @@ class Sealed:
     note: str = ""
     finished: float = 0.0
     damaged: bool = False
+    upload: str = ""
 
 
 class Attempt:
@@ -220,6 +224,26 @@ class Store:
             )
         return instance
 
+    def take_in(self, folder: Path, name: str, key: str) -> Sealed:
+        """Move a whole folder with a seal, which was made elsewhere, to its place and return the sealed instance.
+
+        Raises:
+            StoreError: The folder cannot be moved, or its files are not what was sealed.
+        """
+        place = self.root / f"{name}-{key}"
+        with explain_disk_errors(self.root), self._locked(name, key):
+            here = self.find(name, key)
+            if here is None:
+                shutil.rmtree(place, ignore_errors=True)
+                folder.replace(place)
+                here = self.find(name, key)
+        if here is None:
+            raise StoreError(
+                f"{place} came over damaged: {self.find_damage(name, key) or 'its seal is not usable'}",
+                next_step=f"remove it, then run the same command: rm -r {place}",
+            )
+        return here
+
     def failed_folder(self, name: str, key: str) -> Path:
         """Return the folder where the last failed attempt's files are kept."""
         return _failed_folder(self.root / f"{name}-{key}")
@@ -261,9 +285,17 @@ def read_seal(folder: Path) -> Sealed | None:
     """Return what a folder's seal says; ``None`` if it has no usable seal, or a file that is gone or of another size."""
     try:
         seal = artifacts.read_seal(folder)
-        if seal["schema"] != SEAL_SCHEMA or seal.keys() != _KEYS:
-            return None
         if any((folder / name).stat().st_size != file["bytes"] for name, file in seal["files"].items()):
+            return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return make_sealed(seal, folder)
+
+
+def make_sealed(seal: Mapping[str, Any], folder: Path) -> Sealed | None:
+    """Return the instance that a seal's plain data describe, ``None`` if it is not usable; its files are not looked at."""
+    try:
+        if seal["schema"] != SEAL_SCHEMA or seal.keys() != _KEYS:
             return None
         return Sealed(
             name=seal["name"],
@@ -278,7 +310,7 @@ def read_seal(folder: Path) -> Sealed | None:
             finished=seal["finished"],
             damaged=seal["damaged"],
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precflow.agent.contract import DEVICE_KINDS
+from precflow.config.addresses import is_address
 from precflow.config.schema import RunConfig, Side
-from precflow.errors import SideError
+from precflow.errors import PrecflowError, SideError
 from precflow.verbs import make_parser, print_json, say
 
 if TYPE_CHECKING:
+    from precflow.run.remote.filesystem import Address
     from precflow.sides.launch import Agents
 
 _NODES = {"cuda": "nvidia", "npu": "davinci"}  # kind of device -> start of its names in /dev: nvidia0, davinci0
@@ -232,8 +234,10 @@ def _check_variables(config: RunConfig) -> list[Row]:
 def _check_store(config: RunConfig) -> Row:
     """Try to write where runs would be written, without leaving anything there."""
     place = config.store or config.site.store or config.runs
-    if "://" in place:
-        return Row("store", f"{place}   not looked at: only folders are")
+    if is_address(place):
+        from precflow.run.remote.filesystem import Address
+
+        return _check_remote_store(Address(place, config.site.store_profile, config.site.store_endpoint))
     path = Path(place).expanduser().absolute()
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
     try:
@@ -244,6 +248,18 @@ def _check_store(config: RunConfig) -> Row:
         return Row("store", reason, problem=True, fix="name another place: store=FOLDER, or site.store in the site file")
     free = os.statvfs(existing)
     return Row("store", f"{path}   can be written, {free.f_bavail * free.f_frsize / 1e9:.0f} GB free")
+
+
+def _check_remote_store(address: Address) -> Row:
+    """Try to list, to write and to read in a store behind a URL; the small file that is written is deleted again."""
+    from precflow.run.remote.filesystem import probe_store
+
+    profile = f"   (profile {address.profile})" if address.profile else ""
+    try:
+        probe_store(address)
+    except PrecflowError as error:
+        return Row("store", _first_line(error.message), problem=True, fix=error.next_step)
+    return Row("store", f"{address.url}   can be read and written{profile}")
 
 
 def _first_line(text: str) -> str:

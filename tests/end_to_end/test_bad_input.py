@@ -66,7 +66,7 @@ LINES = {
         "workload.model.weights",
     ),
     "one dump": (("+recipe=compare_dumps", "reference.dump=x", "target.dump=./x"), "always agrees with itself"),
-    "object store": (("+recipe=sd_text_encoder", "store=s3://bucket/x"), "object stores are not available", "name a folder"),
+    "unknown store": (("+recipe=sd_text_encoder", "store=nonsense://bucket/x"), "no kind of store", "or a folder"),
     "no interpreter": (
         ("+recipe=sd_text_encoder", "reference.interpreter=/bin/true"),
         "does not answer like a Python",

@@ -16,6 +16,11 @@ def test_the_last_line_of_a_build(misaligned):
     )
 
 
+def test_an_old_reference_says_its_age(aligned):
+    assert words(ci.format_outcome(aligned, report_path="", reference_age="12 days ago"))["reference_made"] == "12_days_ago"
+    assert "reference_made" not in ci.format_outcome(aligned, report_path="")
+
+
 def test_what_there_is_not_is_none(inconclusive):
     line = words(ci.format_outcome(inconclusive, report_path=""))
     assert (line["verdict"], line["start"], line["finding"], line["report"]) == ("inconclusive", "none", "none", "none")

@@ -211,6 +211,11 @@ def test_the_path_of_the_report_is_whole_on_every_screen(aligned, columns):
     assert path in shown(aligned, report_path=path, columns=columns)
 
 
+def test_an_old_reference_says_its_age(aligned):
+    assert "   the reference was made 12 days ago\n" in shown(aligned, reference_age="12 days ago")
+    assert "was made" not in shown(aligned)
+
+
 def test_a_run_that_computed_nothing_says_whose_results_these_are(aligned):
     lines = shown(dataclasses.replace(aligned, seconds=0.42), kept=True).split("\n")
     assert lines[0].endswith("0.4 s")

@@ -39,10 +39,10 @@ def test_a_store_elsewhere_holds_one_folder_a_recipe(composed, tmp_path):
     assert where.folder.name == "compare_dumps"
 
 
-def test_an_object_store_is_refused_by_name(composed):
+def test_a_store_behind_a_url_leaves_the_work_in_the_run_folder(composed, tmp_path):
     config = dataclasses.replace(composed().config, store="s3://bucket/x")
-    with pytest.raises(ConfigError, match=r"s3://bucket"):
-        steps.locate_run(config)
+    where = steps.locate_run(config)  # connects to nothing
+    assert (where.store.root, where.place) == (where.folder / "store", "s3://bucket/x/compare_dumps")
 
 
 def test_a_side_that_was_never_made_is_missing(composed, tmp_path):

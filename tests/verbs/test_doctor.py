@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from precflow.config.schema import RunConfig, Side, Site
-from precflow.errors import SideError
+from precflow.errors import SideError, StoreError
 from precflow.sides import launch
 from precflow.verbs import doctor
 from precflow.verbs.doctor import Row, examine, main, matching, screen
@@ -104,9 +104,18 @@ def test_a_store_below_a_file_cannot_be_written(config, tmp_path):
     assert "cannot be written" in row.text
 
 
-def test_an_address_is_not_looked_at_and_said_so(config):
-    rows = examine(replace(config, store="s3://bucket/runs"), answer)
-    assert texts(rows, "store") == ["s3://bucket/runs   not looked at: only folders are"]
+def test_a_store_behind_a_url_is_tried(config, tmp_path, monkeypatch):
+    rows = examine(replace(config, store=f"file://{tmp_path}/store"), answer)
+    assert texts(rows, "store") == [f"file://{tmp_path}/store   can be read and written"]
+    assert list((tmp_path / "store").iterdir()) == []
+
+    def refuse(_):
+        raise StoreError("s3://bucket/x refuses: 403", next_step="ask for the right")
+
+    monkeypatch.setattr("precflow.run.remote.filesystem.open_filesystem", refuse)
+    (row,) = [row for row in examine(replace(config, store="s3://bucket/x"), answer) if row.topic == "store"]
+    assert (row.problem, row.fix) == (True, "ask for the right")
+    assert "s3://bucket/x refuses" in row.text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,253 @@
+"""Moves the files of one folder to a store and back: resumable, and verified by checksum in both directions.
+
+The checksum of a file is what S3 computes itself over what has arrived (the ETag): MD5 of a small file, and MD5 over the MD5s
+of the parts of a large one. So an upload is verified by asking, and nothing is read back. A store that tells no such checksum
+is verified by reading. MD5 guards against accidents here; when artifacts are used, their seals are checked by other checksums.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from precflow.agent import intake
+from precflow.errors import StoreError
+from precflow.run.remote.filesystem import S3, explain_errors
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+PART = 50 << 20  # bytes: s3fs sends files of two parts or more in parts of this size
+_WORKERS = 8  # of small files; the parts of a large one are sent side by side too, so large ones go one after the other
+_READ_AHEAD = 4  # parts of a large file that are fetched side by side
+_UNFINISHED = ".part"
+# Object stores show a file whole or not at all. Elsewhere a file is written under another name first.
+_ATOMIC = frozenset({*S3, "gs", "gcs", "az", "abfs", "abfss", "oss", "obs", "memory"})
+
+Tell = Callable[[int], None]
+"""Called with the number of bytes that were moved, or found to be there, since the last call; from several threads."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """Size of a file in bytes, and its checksum as this module computes it."""
+
+    bytes: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class RemoteFolder:
+    """A folder in a remote store.
+
+    Attributes:
+        filesystem: The file system it is in.
+        path: Its path there.
+        url: The store, for messages.
+    """
+
+    filesystem: AbstractFileSystem
+    path: str
+    url: str
+
+
+def compute_checksum(path: Path) -> str:
+    """Return the checksum of a file: hex MD5, or ``HEX-PARTS`` of a file of two parts or more.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    if path.stat().st_size < 2 * PART:
+        return str(_md5(b"".join(intake.read_pieces(path, 1 << 20))).hexdigest())
+    return _join_parts([_md5(part).digest() for part in intake.read_pieces(path, PART)])
+
+
+def _join_parts(digests: list[bytes]) -> str:
+    return f"{_md5(b''.join(digests)).hexdigest()}-{len(digests)}"
+
+
+def _md5(data: bytes = b"") -> Any:
+    return hashlib.md5(data, usedforsecurity=False)
+
+
+def upload_files(folder: Path, names: Iterable[str], into: RemoteFolder, tell: Tell) -> dict[str, RemoteFile]:
+    """Upload files, skip those that are there already, and verify each; return size and checksum by name.
+
+    Args:
+        folder: Where the files are.
+        names: Relative names.
+        into: Where to.
+        tell: Is told of progress.
+
+    Raises:
+        StoreError: The store fails, or has other bytes after the upload.
+        OSError: A file cannot be read.
+    """
+
+    def send(name: str) -> tuple[str, RemoteFile]:
+        path, there = folder / name, f"{into.path}/{name}"
+        file = RemoteFile(path.stat().st_size, compute_checksum(path))
+        if not holds(into.filesystem, there, file):
+            _put(into.filesystem, path, there)
+            if not holds(into.filesystem, there, file):
+                raise StoreError(
+                    f"{into.url}: {there} has other bytes than were sent",
+                    next_step="run the same command again: what has arrived whole is not sent again",
+                )
+        tell(file.bytes)
+        return name, file
+
+    with explain_errors(into.url):
+        return dict(_run_all(send, names, lambda name: (folder / name).stat().st_size))
+
+
+def holds(filesystem: AbstractFileSystem, path: str, file: RemoteFile) -> bool:
+    """Tell whether a store has a file with these bytes; it is read only if the store tells no checksum of that kind."""
+    try:
+        facts = filesystem.info(path)
+        if facts["size"] != file.bytes:
+            return False
+        told = str(facts.get("ETag", "")).strip('"')
+        # The same bytes, sent in other parts or encrypted with a key, have another ETag; then only the bytes tell.
+        return told == file.checksum or _read_checksum(filesystem, path, file.bytes) == file.checksum
+    except FileNotFoundError:
+        return False
+
+
+def _read_checksum(filesystem: AbstractFileSystem, path: str, size: int) -> str:
+    parts = [_md5(filesystem.cat_file(path, start=start, end=end)).digest() for start, end in _split(size)]
+    return parts[0].hex() if size < 2 * PART else _join_parts(parts)
+
+
+def _split(size: int) -> list[tuple[int, int]]:
+    """Return where the parts of a file begin and end: one part for a small file."""
+    if size < 2 * PART:
+        return [(0, size)]
+    return [(start, min(start + PART, size)) for start in range(0, size, PART)]
+
+
+def _put(filesystem: AbstractFileSystem, path: Path, there: str) -> None:
+    protocols = _protocols_of(filesystem)
+    if protocols & _ATOMIC:
+        filesystem.put_file(str(path), there, **({"chunksize": PART} if protocols & S3 else {}))
+        return
+    filesystem.makedirs(there.rpartition("/")[0], exist_ok=True)
+    aside = f"{there}.{os.getpid()}-{threading.get_ident()}{_UNFINISHED}"
+    filesystem.put_file(str(path), aside)
+    filesystem.mv(aside, there)
+
+
+def put_bytes(into: RemoteFolder, name: str, data: bytes) -> None:
+    """Write a small file, whole or not at all.
+
+    Raises:
+        StoreError: The store fails.
+    """
+    filesystem, path = into.filesystem, f"{into.path}/{name}"
+    with explain_errors(into.url):
+        if _protocols_of(filesystem) & _ATOMIC:
+            filesystem.pipe_file(path, data)
+            return
+        filesystem.makedirs(into.path, exist_ok=True)
+        aside = f"{path}.{os.getpid()}-{threading.get_ident()}{_UNFINISHED}"
+        filesystem.pipe_file(aside, data)
+        filesystem.mv(aside, path)
+
+
+def _protocols_of(filesystem: AbstractFileSystem) -> set[str]:
+    return {filesystem.protocol} if isinstance(filesystem.protocol, str) else set(filesystem.protocol)
+
+
+def download_files(source: RemoteFolder, files: Mapping[str, RemoteFile], folder: Path, tell: Tell) -> dict[str, str]:
+    """Download files into a folder and verify each; return what could not be had: name -> why.
+
+    A file that is there already with the right bytes stays, and the parts of a large one are not fetched twice.
+
+    Args:
+        source: Where from.
+        files: Relative name -> size and checksum.
+        folder: Where to.
+        tell: Is told of progress.
+
+    Raises:
+        StoreError: The store fails in another way than by not having a file.
+        OSError: A file cannot be written.
+    """
+
+    def fetch(name: str) -> tuple[str, str]:
+        path, file = folder / name, files[name]
+        problem = ""
+        if not (path.is_file() and path.stat().st_size == file.bytes and compute_checksum(path) == file.checksum):
+            problem = _fetch(source, name, file, path)
+        tell(file.bytes)
+        return name, problem
+
+    outcomes = _run_all(fetch, files, lambda name: files[name].bytes)
+    return {name: problem for name, problem in outcomes if problem}
+
+
+def _fetch(source: RemoteFolder, name: str, file: RemoteFile, path: Path) -> str:
+    """Fetch one file; return why it could not be had, ``""`` if it could."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + _UNFINISHED)
+    for _ in range(2):  # bytes that came over broken are fetched once more
+        try:
+            checksum = _fetch_parts(source, name, file.bytes, part)
+        except FileNotFoundError:
+            part.unlink(missing_ok=True)
+            return "is missing"
+        if checksum == file.checksum:
+            part.replace(path)
+            return ""
+        part.unlink(missing_ok=True)
+    return "has other bytes than were uploaded"
+
+
+def _fetch_parts(source: RemoteFolder, name: str, size: int, part: Path) -> str:
+    """Fetch the parts that ``part`` lacks, in order; return the checksum of all of them."""
+    filesystem, there = source.filesystem, f"{source.path}/{name}"
+    have = part.stat().st_size // PART if part.exists() and size >= 2 * PART else 0
+    pieces = islice(intake.read_pieces(part, PART), have) if have else ()
+    digests = [_md5(piece).digest() for piece in pieces]
+    with part.open("r+b" if have else "wb") as stream, ThreadPoolExecutor(_READ_AHEAD) as pool:
+        stream.seek(have * PART)
+        stream.truncate()
+
+        def read(span: tuple[int, int]) -> tuple[bytes, bytes]:
+            with explain_errors(source.url):
+                data: bytes = filesystem.cat_file(there, start=span[0], end=span[1]) if span[1] else b""
+                if span == (0, 0) and not filesystem.exists(there):
+                    raise FileNotFoundError(there)
+            return data, _md5(data).digest()
+
+        waiting = iter(_split(size)[have:])
+        ahead = [pool.submit(read, span) for span in islice(waiting, _READ_AHEAD)]
+        while ahead:
+            data, digest = ahead.pop(0).result()
+            stream.write(data)
+            digests.append(digest)
+            ahead += [pool.submit(read, span) for span in islice(waiting, 1)]
+    return digests[0].hex() if size < 2 * PART else _join_parts(digests)
+
+
+def _run_all(work: Callable[[str], Any], names: Iterable[str], size: Callable[[str], int]) -> Iterator[Any]:
+    """Yield ``work(name)`` for all names: small files side by side, large ones one after the other."""
+    every = sorted(names)
+    large = [name for name in every if size(name) >= 2 * PART]
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        futures = [pool.submit(work, name) for name in every if name not in set(large)]
+        try:
+            for name in large:
+                yield work(name)
+            for future in futures:
+                yield future.result()
+        finally:
+            for future in futures:
+                future.cancel()

@@ -1,0 +1,59 @@
+"""A reference made in one place and a target in another, with nothing between them but an S3 server."""
+
+import json
+import os
+
+import object_store
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("text encoder")]
+WORDS = ["+recipe=sd_text_encoder", "workload.model.layers=1", "target.dtype=float32", "output=ci"]
+
+
+@pytest.fixture(scope="module")
+def store():
+    """Return a store on a server of this module's own."""
+    with object_store.serving() as endpoint, pytest.MonkeyPatch.context() as patch:
+        object_store.set_credentials(patch)
+        yield object_store.make_bucket(endpoint, "places")
+
+
+@pytest.fixture
+def place(precflow, store, tmp_path):
+    """Return a function that runs the recipe in a place of its own, with the store as all that it shares."""
+
+    def run(name, *words):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        secrets = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        return precflow(*WORDS, *store.site, *words, cwd=folder, **secrets)
+
+    return run
+
+
+def test_the_second_place_finds_the_reference_and_a_lost_shard_is_unreadable(place, store, tmp_path):
+    missing = place("target", "sides=[target]", "stages=[environment,dump]")
+    assert missing.problems(2, "no reference was sealed in s3://places/team/sd_text_encoder", "sides=[reference]") == []
+    made = place("reference", "sides=[reference]")
+    assert made.problems(0, "stage=upload side=reference state=done", "sealed s3://places/team/sd_text_encoder/dump.") == []
+    judged = place("target", "sides=[target]")
+    assert judged.problems(0, "stage=dump side=reference state=kept", "stage=download side=reference", "verdict=aligned") == []
+
+    # A third place computes nothing, and needs no dump for that.
+    read = place("reader", "sides=[]")
+    assert read.problems(0, "verdict=aligned") == []
+    assert "stage=download" not in read.err
+    assert not list((tmp_path / "reader" / "runs" / "sd_text_encoder" / "store").glob("dump.*"))
+
+    # Nothing that was uploaded or written down has the credentials in it.
+    bucket = store.open()
+    texts = [bucket.cat_file(f"{store.bucket}/team/{name}") for name in store.files() if not name.endswith(".safetensors")]
+    texts += [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".safetensors"]
+    assert [text[:80] for text in texts if object_store.SECRET.encode() in text or object_store.KEY.encode() in text] == []
+
+    shards = [name for name in store.files() if "dump.reference" in name and name.endswith(".safetensors")]
+    bucket.rm_file(f"{store.bucket}/team/{shards[0]}")
+    torn = place("fourth", "sides=[]", "coverage.minimum=0.5", 'pairing.rules=[{reference: ["*.no"], target: ["*.none"]}]')
+    assert torn.problems(3, "verdict=inconclusive") == []
+    assert torn.result["verdict"]["counts"]["unreadable"] > 0
+    assert json.dumps(torn.result).count("cannot be read") > 0
