@@ -7,7 +7,7 @@ import object_store
 import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("text encoder")]
-WORDS = ["+recipe=sd_text_encoder", "workload.model.layers=1", "target.dtype=float32", "output=ci"]
+WORDS = ["+recipe=sd_text_encoder", "workload.model.layers=1", "target.dtype=float32", "target.device=emulated", "output=ci"]
 
 
 @pytest.fixture(scope="module")
