@@ -1,7 +1,7 @@
 """Every planted fault is found, named at its module and operator, and shown first; clean runs stay clean.
 
 On a narrow encoder of two layers: a fault that sits in a later one is planted in the second. Where each sits in the whole
-encoder is tested in ``tests/agent/emulated/test_faults.py``, and one is found in it here.
+encoder is tested in ``tests/agent/emulated/test_faults.py``, and one is found here in an encoder of real width and depth.
 """
 
 import json
@@ -39,10 +39,8 @@ def small(precflow, small_encoder):
     return lambda *words: precflow(RECIPE, *small_encoder(layers=2), *words)
 
 
-@pytest.mark.xdist_group("text encoder")
 def test_fault_is_found_in_the_whole_encoder(precflow):
-    """Whichever comes second of this and the block of the README, which runs the same command, finds everything made."""
-    ended = precflow(RECIPE, "target.dtype=float32", "+emulate=mask_dropped", "tolerance.standards=[calibrated]")
+    ended = precflow(RECIPE, "target.dtype=float32", "+emulate=mask_dropped")
     assert ended.code == 1, ended.err
     assert ended.result["region"]["start"] == "encoder.layers.4.self_attn / add"
 
