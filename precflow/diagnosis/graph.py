@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT, OUTSIDE, ROOT_MODULE
+from precflow.diagnosis.collectives import find_givers, order_across_ranks
 from precflow.diagnosis.nodes import CallKey, CallNode, Edge, OutputKey, key_of
 from precflow.diagnosis.phases import PhaseEdges
 from precflow.dumps.records import Call, Record
@@ -23,24 +24,24 @@ _NESTED = frozenset({FORWARD, BACKWARD})  # phases in which a module's call is a
 
 @dataclass
 class _SeenOutputs:
-    """The outputs so far, by everything that an input without a recorded source can be recognised by."""
+    """The outputs so far of each rank, by everything that an input without a recorded source can be recognised by."""
 
     outputs: set[OutputKey] = field(default_factory=set)
-    by_content: dict[str, list[OutputKey]] = field(default_factory=lambda: defaultdict(list))
-    by_shape: dict[tuple[str, tuple[int, ...]], list[OutputKey]] = field(default_factory=lambda: defaultdict(list))
+    by_content: dict[tuple[int, str], list[OutputKey]] = field(default_factory=lambda: defaultdict(list))
+    by_shape: dict[tuple[int, str, tuple[int, ...]], list[OutputKey]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, key: CallKey, call: Call) -> None:
         """Remember the outputs of a call."""
         for record in call.outputs:
             output = (key, record.index)
             self.outputs.add(output)
-            self.by_shape[call.phase, record.shape].append(output)
+            self.by_shape[call.rank, call.phase, record.shape].append(output)
             if record.known and math.prod(record.shape) > 1:  # single numbers are often equal by chance
-                self.by_content[record.known].append(output)
+                self.by_content[call.rank, record.known].append(output)
 
 
 def build_graph(calls: Iterable[Call], *, outside: frozenset[str] = frozenset()) -> dict[CallKey, CallNode]:
-    """Return every call as a node, in order of completion.
+    """Return every call as a node, in order of completion; a collective comes after what the other ranks gave it is made.
 
     Args:
         calls: Calls of one dump, of any steps and ranks.
@@ -49,13 +50,17 @@ def build_graph(calls: Iterable[Call], *, outside: frozenset[str] = frozenset())
     ordered = sorted(((key_of(call), call) for call in calls), key=lambda pair: pair[0])
     inside = _find_inside(ordered)
     seen = _SeenOutputs()
+    givers = find_givers(call for _, call in ordered)
     nodes: dict[CallKey, CallNode] = {}
     phases = PhaseEdges(nodes, (call for _, call in ordered))
-    for key, call in ordered:
+    for key, call in order_across_ranks(ordered, givers) if givers else ordered:
         children = inside.get(key, ())
         # A module is given its inputs before its first child runs, although its record comes after those of its children.
         start = children[0] if children else key
-        edges = [*_find_edges(call, start, seen, outside, phases), *phases.edges(call)]
+        edges: list[Edge] = []
+        for giver in givers.get(key, (call,)):
+            edges += _find_edges(giver, start if giver is call else key_of(giver), seen, outside, phases)
+        edges += phases.edges(call)
         backward = phases.find_unfinished_backward(call)
         if backward is not None:  # the gradient depends on whatever that backward was given
             edges += [*_find_edges(backward, start, seen, outside, phases), *phases.edges(backward)]
@@ -125,7 +130,7 @@ def _find_edges(call: Call, start: CallKey, seen: _SeenOutputs, outside: frozens
         elif source is not None or (call.phase in _NESTED and (any_known or from_outside)):
             yield Edge(record, source)
         elif call.phase in _NESTED:
-            guess = _find_latest(seen.by_shape.get((call.phase, record.shape), []), start)
+            guess = _find_latest(seen.by_shape.get((call.rank, call.phase, record.shape), []), start)
             yield Edge(record, guess, guessed=guess is not None)
 
 
@@ -137,7 +142,7 @@ def _find_source(record: Record, start: CallKey, seen: _SeenOutputs) -> OutputKe
         output = ((rank, step, order), index)
         if output in seen.outputs and output[0] < start:
             return output
-    return None if record.weight else _find_latest(seen.by_content.get(record.known, []), start)
+    return None if record.weight else _find_latest(seen.by_content.get((start[0], record.known), []), start)
 
 
 def _find_latest(outputs: list[OutputKey], start: CallKey) -> OutputKey | None:

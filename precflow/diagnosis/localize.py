@@ -26,6 +26,7 @@ from typing import Protocol
 
 from precflow.agent.contract import GRADIENT, module_text, parse_identity
 from precflow.comparison.measure import Measure
+from precflow.diagnosis.collectives import is_collective
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.flow import Flow, Tracer
 from precflow.diagnosis.graph import build_graph
@@ -144,7 +145,7 @@ class _SuspectSearch:
             elif _drifts(status, arriving):
                 self.roles[record] = "inherits"
                 self.drifting += 1
-            elif self._comes_from_around(node) or self._comes_from_between(node, arriving):
+            elif self._was_sent(node) or self._comes_from_around(node) or self._comes_from_between(node, arriving):
                 self.roles[record] = "inherits"
             else:
                 self.roles[record] = "introduces"
@@ -155,8 +156,14 @@ class _SuspectSearch:
 
         A suspect whose error may have come from another rank by a collective comes after the clear ones of other ranks.
         """
-        clear = sorted(self.clear, key=lambda key: (self._may_come_from_another_rank(key), key))
-        return (*(self.clear[key] for key in clear), *(self.accumulated[key] for key in sorted(self.accumulated)))
+        places = {key: place for place, key in enumerate(self.nodes)}  # keys sort by ranks, and nodes in order of the graph
+        clear = sorted(self.clear, key=lambda key: (self._may_come_from_another_rank(key), places[key]))
+        several = len({rank for rank, _, _ in self.nodes}) > 1
+        return tuple(
+            replace(part[key], why=f"on rank {key[0]}: {part[key].why}") if several else part[key]
+            for part, keys in ((self.clear, clear), (self.accumulated, sorted(self.accumulated, key=places.__getitem__)))
+            for key in keys
+        )
 
     def _may_come_from_another_rank(self, key: CallKey) -> bool:
         if not self.clear[key].changed:  # a collective changes its tensors in place, without a record of it
@@ -185,6 +192,10 @@ class _SuspectSearch:
         if interval is None:
             return suspect
         return _describe_interval(replace(suspect, why=f"{suspect.why}; {interval.text}"), interval)
+
+    def _was_sent(self, node: CallNode) -> bool:
+        """Tell whether a rank gave a collective something wrong that no recorded call made, such as a bucket of gradients."""
+        return is_collective(node.call) and self.tracer.unrecorded.find_failing(node) is not None
 
     def _comes_from_around(self, node: CallNode) -> bool:
         """Tell whether the error is that of an input that a module's own code made, and blame that module."""

@@ -12,7 +12,7 @@ from precflow.config.vocabulary import ESCALATING
 from precflow.diagnosis.advice.repro import SCRIPT, write_repro
 from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
 from precflow.diagnosis.evaluation import name_call, pair_calls
-from precflow.diagnosis.evidence import operator_families, overflow, run, skipped_steps, suspect, training
+from precflow.diagnosis.evidence import communication, operator_families, overflow, run, skipped_steps, suspect, training
 from precflow.diagnosis.evidence.run import UNPAIRED
 from precflow.diagnosis.evidence.tensors import Readable, observe
 from precflow.diagnosis.findings import Region, Suspect
@@ -89,6 +89,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         "keep_tensors": keep_tensors(config),
         **run.gather(*headers, same=same, measures=measures, judged=unexplained, incomplete=incomplete),
         **({} if blockers else training.gather(reference, target, steps=steps, gradients=gradients)),
+        **({} if blockers else communication.gather_run(reference, target, region.suspects, judged)),
         "arguments_elsewhere": elsewhere[:_LISTED],
         "suspect_count": len(region.suspects),
         "first_suspect": region.suspects[0].name if region.suspects else "",
@@ -105,6 +106,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
                 sources=different[name].sources if (name := name_call(call.reference)) in different else (),
             )
             | _count_exact_products(call.suspect, measures)
+            | communication.gather(reference, target, call.reference, call.target)
             | ({"repro": f"{repro.name}/{SCRIPT}"} if repro and number == shown else {})
             for number, call in enumerate(observed)
         ],

@@ -17,6 +17,15 @@ class EvidenceName(NamedTuple):
 
 
 _RUN = {
+    "ranks": EvidenceName("ranks", "Number of processes; only if there are several."),
+    "read_early": EvidenceName(
+        "results that are read too early",
+        "Collectives whose result the target uses before it has arrived, and the reference not.",
+    ),
+    "first_rank": EvidenceName("rank of the first suspect", "Only if there are several."),
+    "only_rank": EvidenceName(
+        "only this rank", "All suspects are on one rank, and no other fails before its first collective of that step."
+    ),
     "recipe": EvidenceName("recipe", "Name of the recipe."),
     "keep_tensors": EvidenceName(
         "keeps tensors", "The override with which a run of this recipe keeps the tensors of its suspects."
@@ -110,6 +119,17 @@ _RUN = {
     "unpaired_count": EvidenceName("records without a partner", "Number of judged records that are on one side only."),
 }
 _SUSPECT = {
+    "collective": EvidenceName("collective", "Name of the suspect, if it carries tensors between ranks."),
+    "ranks_agree": EvidenceName(
+        "every rank gives the same on both sides", "The inputs of the collective have the same bits on every rank of its group."
+    ),
+    "reductions": EvidenceName(
+        "computed reduction", "Of the reference and of the target, where they differ: the one that explains what a rank got."
+    ),
+    "groups": EvidenceName("ranks that take part", "Of the reference and of the target, where they differ."),
+    "left_out": EvidenceName(
+        "left out on the target", "Ranks without which the reduction explains what the target's rank got."
+    ),
     "name": EvidenceName("where", "Module and operator."),
     "module": EvidenceName("module", "Qualified name of the module."),
     "operator": EvidenceName("operator", "Canonical name of the operator; `module` for a module."),

@@ -99,6 +99,7 @@ SUSPECT = {
     "rearranged": "",
     "rearranged_share": 0.0,
 }
+COLLECTIVE = {"collective": "all_reduce", "operator": "all_reduce", "ranks_agree": True}
 MATMUL = {"family": "matmul", "operator": "linear", "error_bits": 12.0, "error_cosine": 0.01}
 EPSILON = {"family": "normalisation", "epsilon_reference": 1e-5, "epsilon_target": 1e-3, "epsilon_share": 0.999}
 MASK = {"family": "masking", "masked_reference": 1000, "masked_target": 0, "masked_different": 1000}
@@ -259,6 +260,13 @@ TABLE = [
     ("PF805", CLIPPED, {"gradients_narrow": "bfloat16"}),
     ("PF806", {"gradients_narrow": "bfloat16"}, CLIPPED),
     ("PF807", {"rate_shift": -1, "optimizer_settings": [RATE]}, {"optimizer_settings": [RATE]}),
+    ("PF901", {**COLLECTIVE, "reductions": ["mean", "sum"]}, COLLECTIVE),
+    ("PF902", {**COLLECTIVE, "left_out": "rank 1"}, COLLECTIVE),
+    ("PF902", {**COLLECTIVE, "groups": ["ranks 0, 1", "rank 0"]}, COLLECTIVE),
+    ("PF903", COLLECTIVE, {**COLLECTIVE, "ranks_agree": False}),
+    ("PF903", COLLECTIVE, {**COLLECTIVE, "reductions": ["mean", "sum"]}),
+    ("PF904", {"ranks": 2, "read_early": ["fc / all_reduce"]}, {"ranks": 2, "read_early": []}),
+    ("PF905", {"ranks": 2, "first_rank": 1, "only_rank": True}, {"ranks": 2, "first_rank": 1, "only_rank": False}),
     ("PF808", {"batches_shuffled": True}, {"batches_shuffled": False}),
 ]
 

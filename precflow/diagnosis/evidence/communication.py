@@ -1,0 +1,192 @@
+"""Evidence about several ranks: whether a collective computes what it should of what all ranks gave, and which rank errs first.
+
+What all ranks gave a collective is known where their tensors were kept. So it can be computed again, in float64, by every
+reduction: that which gives what a rank has got is the one that was computed, whatever the call said.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precflow.agent.contract import parse_identity
+from precflow.diagnosis.collectives import REDUCING, find_givers, is_collective, read_group
+from precflow.diagnosis.evidence.tensors import WHOLE, Readable
+from precflow.diagnosis.findings import Suspect
+from precflow.diagnosis.nodes import key_of
+from precflow.dumps.records import Call, Record
+from precflow.errors import DumpError
+from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
+
+Floats = npt.NDArray[np.float64]
+
+_REDUCTIONS: Mapping[str, Callable[[Floats], Floats]] = {
+    "sum": lambda given: given.sum(axis=0),
+    "mean": lambda given: given.mean(axis=0),
+    "maximum": lambda given: given.max(axis=0),
+    "minimum": lambda given: given.min(axis=0),
+    "product": lambda given: given.prod(axis=0),
+}
+_FITS = {"float64": 2.0**-40, "float32": 2.0**-18, "float16": 2.0**-8, "bfloat16": 2.0**-5}
+"""Relative L2 error up to which a reduction explains an output: some units of rounding, whatever the order of the sum."""
+_APART = 16.0  # how many times worse every other reduction has to fit
+
+
+def gather(reference: Readable, target: Readable, call: Call, partner: Call | None) -> dict[str, Any]:
+    """Return the evidence about a suspect that is a collective, by the names of ``names.EVIDENCE``; empty for other calls.
+
+    Args:
+        reference: Dump of the reference.
+        target: Dump of the target.
+        call: The suspect on the reference.
+        partner: The same call on the target.
+    """
+    if not is_collective(call) or partner is None:
+        return {}
+    evidence: dict[str, Any] = {"collective": call.operator.removeprefix("aten.")}
+    groups = [read_group(one) for one in (call, partner)]
+    if all(groups) and groups[0] != groups[1]:
+        evidence["groups"] = [_list_ranks(group) for group in groups]
+    here, there = _Computed(reference, call), _Computed(target, partner)
+    agree = _count_equal(here.givers, there.givers)
+    if agree is not None:
+        evidence["ranks_agree"] = agree
+    if here.reduction and there.reduction and here.reduction != there.reduction:
+        evidence["reductions"] = [here.reduction, there.reduction]
+    if there.left_out and not here.left_out:
+        evidence["left_out"] = _list_ranks(there.left_out)
+    return evidence
+
+
+def gather_run(reference: Readable, target: Readable, suspects: Sequence[Suspect], judged: Sequence[Judged]) -> dict[str, Any]:
+    """Return the evidence about the ranks of the whole run, by the names of ``names.EVIDENCE``; empty for one process."""
+    calls, others = reference.calls(), target.calls()
+    ranks = {call.rank for call in calls} | {call.rank for call in others}
+    if len(ranks) == 1:
+        return {}
+    early = [{call.name: None for call in side if call.arguments.get("read")} for side in (calls, others)]
+    evidence: dict[str, Any] = {"ranks": len(ranks), "read_early": [name for name in early[1] if name not in early[0]]}
+    if suspects:
+        first = parse_identity(suspects[0].record).rank
+        evidence["first_rank"] = first
+        evidence["only_rank"] = _starts_alone(calls, suspects, judged, first)
+    return evidence
+
+
+class _Computed:
+    """What one side's collective computes of what all ranks gave.
+
+    Attributes:
+        givers: The calls whose inputs it is made of.
+        reduction: The only one that explains the output; ``""`` if none does, or several do.
+        left_out: Ranks without which a sum or a mean explains the output, and with which it does not.
+    """
+
+    def __init__(self, dump: Readable, call: Call) -> None:
+        self.givers: tuple[Call, ...] = find_givers([other for other in dump.calls() if is_collective(other)]).get(
+            key_of(call), ()
+        )
+        self.reduction, self.left_out = "", tuple[int, ...]()
+        if call.operator.removeprefix("aten.") not in REDUCING or not call.outputs or len(self.givers) < 2:
+            return
+        given, got = self._read(dump, call)
+        if given is None or got is None:
+            return
+        line = _FITS.get(call.outputs[0].dtype, 0.0)
+        errors = {name: _distance(reduce(given), got) for name, reduce in _REDUCTIONS.items()}
+        best = min(errors, key=errors.__getitem__)
+        if errors[best] <= line and all(
+            errors[name] > _APART * max(errors[best], line / _APART) for name in errors if name != best
+        ):
+            self.reduction = best
+        elif errors[best] > line:
+            self.left_out = self._find_left_out(given, got, line)
+
+    def _read(self, dump: Readable, call: Call) -> tuple[Floats | None, Floats | None]:
+        """Return what each rank gave, as one row a rank, and what this rank got; ``None`` if it was not kept."""
+        size = sum(int(np.prod(record.shape)) for giver in self.givers for record in giver.inputs)
+        if size > WHOLE:
+            return None, None
+        try:
+            rows = [np.concatenate([_read(dump, record) for record in giver.inputs]) for giver in self.givers]
+            got = np.concatenate([_read(dump, record) for record in call.outputs])
+        except (DumpError, ValueError):  # not kept, or a rank gave nothing
+            return None, None
+        if len({row.size for row in rows}) > 1:
+            return None, None
+        given = np.stack(rows)
+        if "scatter" in call.operator:  # each rank gets its share of the result
+            own = next((place for place, giver in enumerate(self.givers) if giver.rank == call.rank), 0)
+            given = given[:, own * got.size : (own + 1) * got.size]
+        return (given, got) if given.shape[1] == got.size else (None, None)
+
+    def _find_left_out(self, given: Floats, got: Floats, line: float) -> tuple[int, ...]:
+        places = range(len(self.givers))
+        for kept in self._list_subsets(len(places)):
+            for reduce in (_REDUCTIONS["sum"], _REDUCTIONS["mean"]):
+                # A mean over all ranks of which some gave nothing divides by the number of all of them.
+                whole = reduce(given[list(kept)])
+                if min(_distance(whole, got), _distance(whole * len(kept) / len(places), got)) <= line:
+                    return tuple(self.givers[place].rank for place in places if place not in kept)
+        return ()
+
+    @staticmethod
+    def _list_subsets(count: int) -> Iterator[tuple[int, ...]]:
+        """Yield all but one rank, then one rank alone: what a wrong group or a rank that is left out gives."""
+        yield from itertools.combinations(range(count), count - 1)
+        if count > 2:
+            yield from itertools.combinations(range(count), 1)
+
+
+def _read(dump: Readable, record: Record) -> Floats:
+    if not record.stored or record.dtype not in _FITS:
+        raise ValueError(record.text)
+    return np.asarray(dump.tensor(record), dtype=np.float64).ravel()
+
+
+def _distance(expected: Floats, got: Floats) -> float:
+    """Return the relative L2 error of what was got; infinity if it is not finite."""
+    size = float(np.linalg.norm(expected))
+    error = float(np.linalg.norm(got - expected))
+    if not np.isfinite(error):
+        return float("inf")
+    return error / size if size else (0.0 if not error else float("inf"))
+
+
+def _count_equal(here: Sequence[Call], there: Sequence[Call]) -> bool | None:
+    """Tell whether every rank gave the same bits on both sides; ``None`` if that is not known."""
+    partners: Mapping[int, Call] = {call.rank: call for call in there}
+    if not here or any(call.rank not in partners for call in here):
+        return None
+    pairs = [pair for call in here for pair in zip(call.inputs, partners[call.rank].inputs, strict=False)]
+    if not pairs or not all(one.content and other.content for one, other in pairs):
+        return None
+    return all(one.content == other.content for one, other in pairs)
+
+
+def _starts_alone(calls: Sequence[Call], suspects: Sequence[Suspect], judged: Sequence[Judged], rank: int) -> bool:
+    """Tell whether only one rank errs until it meets the others: no record of another fails before its first collective."""
+    failing = {parse_identity(record.record)[-2:] for record in judged if record.status in MISALIGNED_STATUSES}
+    first_step = parse_identity(suspects[0].record).step
+    if any(parse_identity(suspect.record).rank != rank for suspect in suspects):
+        return False
+    if any(step < first_step for step, _ in failing):
+        return False
+    texts = {record.record for record in judged if record.status in MISALIGNED_STATUSES}
+    for other in {call.rank for call in calls} - {rank}:
+        for call in sorted(
+            (call for call in calls if (call.rank, call.step) == (other, first_step)), key=lambda call: call.order
+        ):
+            if is_collective(call):
+                break
+            if any(record.text in texts for record in call.outputs):
+                return False
+    return True
+
+
+def _list_ranks(ranks: Sequence[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
