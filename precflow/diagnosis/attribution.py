@@ -239,6 +239,7 @@ def _keep(
     forward = min((node.call.step for node in start if node.call.phase == FORWARD), default=None)
 
     def follows(suspect: Suspect) -> bool:
+        """Tell whether a named suspect leads to this one, through the graph or through the loss."""
         node = owners.get(suspect.record)
         if node is None:
             return False

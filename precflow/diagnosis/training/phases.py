@@ -90,6 +90,7 @@ class _Row:
 
     @property
     def fails(self) -> bool:
+        """Its status makes a run misaligned."""
         return self.judged.status in MISALIGNED_STATUSES
 
 
