@@ -83,9 +83,7 @@ def _load_and_test(reference: str, target: str, constants: tuple[float, ...]) ->
         return None
     facts = pair_facts(reference, target, constants)
     try:
-        from precflow.comparison.compiled.measure_range import measure_range  # noqa: PLC0415  imports numba, which takes 0.2 s
-
-        measure = _PairKernel(measure_range, facts, _kernel_constants(facts))
+        measure = _PairKernel(_import_kernel(), facts, _kernel_constants(facts))
         problem = find_problem(measure, facts)
     except Exception as error:  # noqa: BLE001  numba and LLVM fail in many ways, and NumPy can do all of this
         problem = f"{type(error).__name__}: {(str(error) or 'no reason given').splitlines()[0]}"
@@ -95,6 +93,12 @@ def _load_and_test(reference: str, target: str, constants: tuple[float, ...]) ->
         )
         return None
     return measure
+
+
+def _import_kernel() -> Callable[..., None]:
+    from precflow.comparison.compiled.measure_range import measure_range  # noqa: PLC0415  imports numba, which takes 0.2 s
+
+    return measure_range
 
 
 @dataclass(frozen=True, slots=True)
