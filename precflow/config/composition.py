@@ -162,6 +162,18 @@ def _lay_files(words: Sequence[Word], within: Sequence[SearchFolder]) -> tuple[L
     """Return all files laid over each other in Hydra's order, and these files."""
     layers, documents = Layers(), []
     chosen = {word.group for word in words}
+    for config_path, package in _resolve_defaults(words, within):
+        group, _, name = config_path.partition("/")
+        # An executor has addresses: one that nobody chose is precflow's own, whatever a folder of recipes brings along.
+        folders = shipped_folders(group) if group == "executor" and group not in chosen else within
+        document = find(group, name, folders) if group in GROUPS else None
+        if document is not None:
+            layers.add(document, () if document.group in OPEN_GROUPS else tuple(filter(None, package.split("."))))
+            documents.append(document)
+    return layers, documents
+
+
+def _resolve_defaults(words: Sequence[Word], within: Sequence[SearchFolder]) -> list[tuple[str, str]]:
     recipe_source.register()
     choices = [word.text for word in words if word.group]
     try:
@@ -176,17 +188,7 @@ def _lay_files(words: Sequence[Word], within: Sequence[SearchFolder]) -> tuple[L
     except HydraException as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise ConfigError(f"the files do not fit together: {lines[0] if lines else type(error).__name__}") from error
-    for entry in defaults:
-        if not entry.config_path:
-            continue
-        group, _, name = entry.config_path.partition("/")
-        # An executor has addresses: one that nobody chose is precflow's own, whatever a folder of recipes brings along.
-        folders = shipped_folders(group) if group == "executor" and group not in chosen else within
-        document = find(group, name, folders) if group in GROUPS else None
-        if document is not None:
-            layers.add(document, () if document.group in OPEN_GROUPS else tuple(filter(None, (entry.package or "").split("."))))
-            documents.append(document)
-    return layers, documents
+    return [(entry.config_path, entry.package or "") for entry in defaults if entry.config_path]
 
 
 def _build(

@@ -256,7 +256,11 @@ def measure_any(values: torch.Tensor) -> Statistics:
         known = None if cleared is None else _finish_masked(cleared, values.dtype)
         if known is not None:
             return known
-    # The slow path sorts values into kinds.
+    return _measure_by_kind(values, fills)
+
+
+def _measure_by_kind(values: torch.Tensor, fills: Fills) -> Statistics:
+    """Return the statistics of any values by sorting them into kinds: the slow path."""
     bands = bands_in([_widen(values[start : start + _SORTED]) for start in range(0, values.numel(), _SORTED)], fills)
     counts, places = _count_kinds(values, fills, bands)
     nan, positive, negative, high, low, nothing, saturated, spread, least, most = counts
