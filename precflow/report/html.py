@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import jinja2
 from markupsafe import Markup
 
+from precflow.diagnosis.training.phases import describe_phases
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
-from precflow.report import chart, highlights, page_data, record_details, wording
+from precflow.report import chart, highlights, page_data, record_details, training, wording
 from precflow.report.model import ReportModel
 from precflow.report.templating import load_templates
 
 FIRST_ROWS = 50  # rows written into the page, for print and without JavaScript; the script's table shows as many at a time
-STYLES = ("base.css", "sections.css", "records.css", "record_details.css", "print.css")
+STYLES = ("base.css", "sections.css", "records.css", "record_details.css", "training.css", "print.css")
 SCRIPTS = ("format.js", "page.js", "records.js", "chart.js", "table.js", "tree.js", "detail.js", "start.js")
 
 
@@ -52,6 +53,10 @@ def render(model: ReportModel) -> str:
         picture=chart.build_chart(page),
         left_out=wording.describe_left_out(len(page.rows), page.rows_left_out, page.recipe),
         facts=list_facts(model),
+        phases=describe_phases(model.phases),
+        gradients=training.draw_gradients(model.gradients),
+        check_words=wording.CHECK_WORDS,
+        check_colours=wording.CHECK_COLOURS,
         phase_symbols=wording.PHASE_SYMBOLS,
         phase_words=wording.PHASE_WORDS,
         phase_colours=wording.PHASE_COLOURS,

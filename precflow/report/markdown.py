@@ -20,6 +20,7 @@ def render(model: ReportModel) -> str:
         emulated=wording.EMULATED,
         coverage=terminal.describe_coverage(model),
         standards=terminal.describe_standards(model),
+        check_words=wording.CHECK_WORDS,
         phases=describe_phases(model.phases),
         worst=highlights.find_worst_rows(model, WORST),
         missing=highlights.find_incomplete_rows(model, WORST),

@@ -10,7 +10,9 @@ from precflow.comparison.measure import Measure
 from precflow.diagnosis.advice.whatif import Outcome
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.operator_table import OperatorRow
+from precflow.diagnosis.training.gradients import GradientRow
 from precflow.diagnosis.training.phases import PhaseState
+from precflow.diagnosis.training.procedure import Check
 from precflow.judgement.verdicts import Judged, Verdict
 
 RESULT_SCHEMA = 1
@@ -84,6 +86,8 @@ class ReportModel:
         whatifs: What the what-ifs have shown, the one that removes most first.
         operators: How exact each operator of the target is, where that was asked for.
         phases: The parts of a training step and which of them is guilty; empty for a run that trains nothing.
+        procedure: The checks of a training migration, in order; empty for a run that trains nothing.
+        gradients: Norm and direction of the gradients, those of the most different parameters; empty if none were kept.
         roles_left_out: Role -> those of them that were judged; every count of records includes them.
     """
 
@@ -109,5 +113,7 @@ class ReportModel:
     whatifs: tuple[Outcome, ...] = ()
     operators: tuple[OperatorRow, ...] = ()
     phases: tuple[PhaseState, ...] = ()
+    procedure: tuple[Check, ...] = ()
+    gradients: tuple[GradientRow, ...] = ()
     rows_left_out: int = 0
     roles_left_out: Mapping[str, int] = field(default_factory=dict)

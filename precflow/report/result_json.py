@@ -41,6 +41,8 @@ def build_document(model: ReportModel) -> dict[str, Any]:
         "verdict": make_strict(model.verdict),
         "region": {key: value for key, value in make_strict(model.region).items() if key != "roles"},
         "phases": make_strict(model.phases),
+        "procedure": make_strict(model.procedure),
+        "gradients": make_strict(model.gradients),
         "findings": [
             make_strict(finding)
             | {"evidence": [{"what": what, "value": value} for what, value in finding.evidence]}

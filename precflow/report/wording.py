@@ -73,6 +73,20 @@ PHASE_COLOURS: Mapping[str, str] = {
     "inherits": "doubt",
     "not_told": "quiet",
 }
+CHECK_WORDS: Mapping[str, str] = {
+    "agrees": "✓ agrees",
+    "differs": "✗ differs: it starts here",
+    "inherits": "→ inherits it",
+    "noted": "· differs, noted",
+    "not_told": "? not told",
+}
+CHECK_COLOURS: Mapping[str, str] = {
+    "agrees": "good",
+    "differs": "bad",
+    "inherits": "doubt",
+    "noted": "quiet",
+    "not_told": "quiet",
+}
 ROLE_MEANINGS: Mapping[str, str] = {
     "introduces": "its inputs agree, its output does not: the error starts here",
     "inherits": "differs, and so did what it was given",

@@ -11,6 +11,7 @@ from typing import Any
 from precflow import keys, resources
 from precflow.config.schema import plain
 from precflow.diagnosis.advice.whatif import apply_outcomes, find_confirming
+from precflow.diagnosis.evidence.training import find_other_settings
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.training.phases import PhaseState, tell_phases
 from precflow.dumps.paired import see_through_rules
@@ -68,8 +69,9 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     judged, verdict, region = introduced.read_conclusion(needs)
     outcomes = whatif.read_outcomes(needs)
     findings = apply_outcomes(read_findings(needs["advise"]), outcomes)
+    sides = see_through_rules(open_dump(needs["dump.reference"]), open_dump(needs["dump.target"]), job.config.pairing.rules)
     model = build_model(
-        *see_through_rules(open_dump(needs["dump.reference"]), open_dump(needs["dump.target"]), job.config.pairing.rules),
+        *sides,
         measures=read_measures(latest(needs, "compare")),
         judged=judged,
         verdict=verdict,
@@ -78,6 +80,9 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         whatifs=outcomes,
         operators=operators.read_table(needs),
         phases=_tell_phases(job, needs, judged, verdict, region),
+        settings=find_other_settings(*sides),
+        steps=introduced.read_steps(needs),
+        gradients=introduced.read_gradients(needs).rows,
         recipe=job.config.recipe,
         title=job.config.about.title,
         command=_hide_home(job.command),

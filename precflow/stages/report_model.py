@@ -20,7 +20,10 @@ from precflow.diagnosis.advice.whatif import Outcome
 from precflow.diagnosis.evidence.collect import SUSPECTS
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.operator_table import OperatorRow
+from precflow.diagnosis.training.gradients import GradientRow
 from precflow.diagnosis.training.phases import PhaseState
+from precflow.diagnosis.training.procedure import follow_procedure
+from precflow.diagnosis.training.replay import ReplayedStep
 from precflow.dumps.header import Header
 from precflow.dumps.lookup import FoundRecord, Recorded
 from precflow.dumps.reader import Dump
@@ -30,6 +33,7 @@ from precflow.report.highlights import ratio_of
 from precflow.report.model import ReportModel, Row, SideView, StageView
 
 MOST_DETAILS = 20
+MOST_GRADIENTS = 5_000  # rows of parameters and steps
 MOST_ELEMENTS = 1 << 25  # of all detailed records together; reading them takes about four seconds on one core
 
 
@@ -53,7 +57,10 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
     detailed: tuple[Recorded, Recorded] | None = None,
     whatifs: Iterable[Outcome] = (),
     operators: Iterable[OperatorRow] = (),
-    phases: Iterable[PhaseState] = (),
+    phases: Sequence[PhaseState] = (),
+    settings: Sequence[str] = (),
+    steps: Sequence[ReplayedStep] = (),
+    gradients: Sequence[GradientRow] = (),
 ) -> ReportModel:
     """Return everything that a report shows.
 
@@ -77,12 +84,16 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
         whatifs: What the what-ifs have shown, the one that removes most first.
         operators: How exact each operator of the target is, where that was asked for.
         phases: The parts of a training step and which of them is guilty.
+        settings: Settings of the optimizer that differ, in words.
+        steps: The optimizer's steps, computed again.
+        gradients: Norm and direction of each gradient on both sides.
     """
     headers = (("reference", reference.header), ("target", target.header))
     roles = region.roles or {}
     rows = tuple(
         Row(measure, status, roles.get(measure.record, "unknown")) for measure, status in zip(measures, judged, strict=True)
     )
+    differences = find_differences(reference.header.facts, target.header.facts)
     return ReportModel(
         recipe=recipe,
         title=title,
@@ -95,7 +106,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
         region=replace(region, notes=(*region.notes, *_describe_unexamined(region))),
         findings=tuple(findings),
         rows=rows,
-        differences=find_differences(reference.header.facts, target.header.facts),
+        differences=differences,
         stages=tuple(stages),
         recipe_yaml=recipe_yaml,
         columns=tuple(columns),
@@ -105,6 +116,10 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
         whatifs=tuple(whatifs),
         operators=tuple(operators),
         phases=tuple(phases),
+        procedure=follow_procedure(
+            reference.header, target.header, phases=phases, differences=differences, settings=settings, steps=steps
+        ),
+        gradients=tuple(gradients[:MOST_GRADIENTS]),
         details=() if detailed is None else detail_worst(*detailed, rows),
     )
 

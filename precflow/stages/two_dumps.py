@@ -17,6 +17,7 @@ from precflow.config.schema import RunConfig, Side, Tolerance
 from precflow.diagnosis.advice import rule_files, rules
 from precflow.diagnosis.choices import make_settler
 from precflow.diagnosis.evidence.collect import collect
+from precflow.diagnosis.evidence.training import find_other_settings
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.localize import localize
 from precflow.diagnosis.training.phases import tell_phases
@@ -106,6 +107,7 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
         region=region,
         findings=findings,
         phases=phases,
+        settings=find_other_settings(reference, target),
         recipe=" and ".join(dict.fromkeys(recipes)) or "two dumps",
         title="Two dumps",
         command=command,

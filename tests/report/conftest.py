@@ -8,7 +8,9 @@ import pytest
 
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.findings import Finding, Region, Suspect
+from precflow.diagnosis.training.gradients import GradientRow
 from precflow.diagnosis.training.phases import PhaseState
+from precflow.diagnosis.training.procedure import Check
 from precflow.judgement.verdicts import Judged, Verdict
 from precflow.report.model import ReportModel, Row, SideView, StageView
 
@@ -319,6 +321,15 @@ PHASES = (
 )
 
 
+PROCEDURE = (
+    Check("environment", "noted", "torch.version: 2.6.0 / 2.5.1"),
+    Check("forward", "agrees", "60 records within their limits"),
+    Check("gradients, from the loss backwards", "differs", "3 of 60 records over their limits, first a"),
+    Check("loss of step 1", "inherits", "1 and 1.1, 0.09 apart"),
+    Check("losses of steps 2 to 9", "not_told", "the dumps hold no loss of it"),
+)
+
+
 def inconclusive_model(**changes):
     """Nothing fails, but the target does not repeat itself and has lost records."""
     rows = list(rows_of(12))
@@ -453,4 +464,9 @@ def estimated():
 @pytest.fixture
 def trained():
     """Return a misaligned run of a training step, whose backward is guilty."""
-    return misaligned_model(phases=PHASES)
+    gradients = tuple(
+        GradientRow(f"layers.{layer}.weight", step, 0, 1.0 + layer, (1.0 + layer) * (4 if layer > 4 else 1), 1.0 - 1e-3 * layer)
+        for step in (0, 1)
+        for layer in range(8)
+    )
+    return misaligned_model(phases=PHASES, procedure=PROCEDURE, gradients=gradients)

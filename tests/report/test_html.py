@@ -203,3 +203,14 @@ def test_each_phase_of_training_says_why_it_is_guilty_or_aligned(trained):
     text = html.render(trained)
     assert 'title="3 of 60 records over their limits, first a">✗ backward: starts here</span>' in text
     assert '<p class="phases">' in text
+
+
+def test_the_procedure_names_the_first_check_that_differs(trained):
+    text = html.render(trained)
+    assert text.count("differs: it starts here") == 1
+    assert text.index("loss of step 1") > text.index("gradients, from the loss backwards")
+    assert '<svg class="gradients"' in text
+
+
+def test_a_run_that_trains_nothing_has_no_section_on_training(misaligned):
+    assert 'id="training"' not in html.render(misaligned)

@@ -55,3 +55,8 @@ def test_many_differences_are_cut_and_counted(misaligned):
 def test_the_guilty_phase_comes_before_the_numbers(trained):
     text = markdown.render(trained)
     assert text.index("backward misaligned, starts here") < text.index("| coverage |")
+
+
+def test_the_procedure_is_a_table(trained, misaligned):
+    assert "| gradients, from the loss backwards | ✗ differs: it starts here |" in markdown.render(trained)
+    assert "## Training" not in markdown.render(misaligned)

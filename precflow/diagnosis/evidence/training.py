@@ -52,10 +52,9 @@ def gather(
         steps: The optimizer's steps, computed again.
         gradients: The gradients of both sides.
     """
-    pairs = [pair for pair in pair_calls(reference, target) if pair.reference.phase == OPTIMIZER]
     return {
-        "optimizer_settings": _find_other_settings(pairs),
-        "rate_shift": _find_shift(pairs),
+        "optimizer_settings": find_other_settings(reference, target),
+        "rate_shift": _find_shift(_pair_steps(reference, target)),
         **_count_steps(steps),
         **_find_factor(gradients.rows),
         **_compare_changes(gradients),
@@ -66,11 +65,15 @@ def gather(
 # The optimizer
 
 
-def _find_other_settings(pairs: Sequence[PairedCall]) -> list[str]:
+def _pair_steps(reference: DumpOfTraining, target: DumpOfTraining) -> list[PairedCall]:
+    return [pair for pair in pair_calls(reference, target) if pair.reference.phase == OPTIMIZER]
+
+
+def find_other_settings(reference: DumpOfTraining, target: DumpOfTraining) -> list[str]:
     """Return ``name: reference / target (parameters)`` of each setting of the optimizer that differs."""
     parameters: dict[str, set[str]] = defaultdict(set)
     every = set()
-    for pair in pairs:
+    for pair in _pair_steps(reference, target):
         name = f"{pair.reference.module}.{pair.reference.outputs[0].index}"
         every.add(name)
         for text in find_different_arguments(pair.reference, pair.target, same_dtype=True):

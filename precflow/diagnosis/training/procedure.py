@@ -1,0 +1,169 @@
+"""The procedure by which a training migration is checked, in order: what agrees, and the first thing that does not.
+
+Each check only means something if all before it agree, so the procedure ends at the first one that differs: what differs after
+it inherits that. The checks are answered from what was recorded; one that nothing was recorded for is not told.
+
+    environment, weights, data, hyperparameters     by hash and by name
+    loss of step 0, forward, gradients              from the loss backwards
+    optimizer                                       its step, computed again from its own gradients
+    loss of step 1, later losses                    what the updated weights lead to
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from precflow.agent.contract import FORWARD, OPTIMIZER
+from precflow.diagnosis.training.phases import BACKWARD_PART, DATA, LOSS_LINES, PhaseState
+from precflow.diagnosis.training.replay import ReplayedStep
+from precflow.dumps.header import Header
+
+STATES = ("agrees", "differs", "inherits", "noted", "not_told")
+"""``noted``: it differs, which proves nothing by itself."""
+
+_OF_PHASE = {"aligned": "agrees", "starts": "differs", "misaligned": "inherits", "inherits": "inherits", "not_told": "not_told"}
+_LATER = 8.0  # times as far as the loss of the first step may losses be apart after an update: rounding grows with each
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check of the procedure.
+
+    Attributes:
+        name: What is compared.
+        state: One of ``STATES``; at most one check of a run ``differs``.
+        why: How that is known, in words.
+    """
+
+    name: str
+    state: str
+    why: str
+
+
+def follow_procedure(  # noqa: PLR0913  what was found out before, each by its own name
+    reference: Header,
+    target: Header,
+    *,
+    phases: Sequence[PhaseState],
+    differences: Mapping[str, tuple[str, str]],
+    settings: Sequence[str],
+    steps: Sequence[ReplayedStep],
+) -> tuple[Check, ...]:
+    """Return the checks in order; none for a run that trains nothing.
+
+    Args:
+        reference: Header of the reference's dump.
+        target: Header of the target's dump.
+        phases: The parts of a training step and which of them is guilty.
+        differences: Facts of the environment that differ: fact -> (reference, target).
+        settings: Settings of the optimizer that differ, in words.
+        steps: The optimizer's steps, computed again.
+    """
+    if not phases:
+        return ()
+    state_of = {one.name: one for one in phases}
+    first = min((step for header in (reference, target) for step in header.capture.get("step", (0,))), default=0)
+    checks = [
+        _check_environment(differences),
+        _check_weights(reference, target),
+        _from_phase("data", state_of[DATA]),
+        _check_settings(settings, state_of[OPTIMIZER]),
+        _check_loss(reference, target, first, 1.0),
+        _from_phase("forward", state_of[FORWARD]),
+        _from_phase("gradients, from the loss backwards", state_of[BACKWARD_PART]),
+        _check_optimizer(state_of[OPTIMIZER], steps),
+        _check_loss(reference, target, first + 1, _LATER),
+        *_check_later_losses(reference, target, first + 2),
+    ]
+    return tuple(_end_at_first(checks))
+
+
+def _end_at_first(checks: Iterable[Check]) -> Iterable[Check]:
+    """Yield the checks; after the first that differs the others that do so inherit it."""
+    guilty = ""
+    for check in checks:
+        if check.state == "differs" and guilty:
+            yield replace(check, state="inherits")
+        elif check.state == "inherits" and not guilty:  # what it inherits was not among the checks
+            yield replace(check, state="noted")
+        else:
+            guilty = guilty or (check.name if check.state == "differs" else "")
+            yield check
+
+
+def _from_phase(name: str, phase: PhaseState) -> Check:
+    return Check(name, _OF_PHASE[phase.state], phase.why)
+
+
+def _check_environment(differences: Mapping[str, tuple[str, str]]) -> Check:
+    if not differences:
+        return Check("environment", "agrees", "no fact differs that could matter")
+    name, (here, there) = next(iter(differences.items()))
+    more = f", and {len(differences) - 1} more" if len(differences) > 1 else ""
+    return Check("environment", "noted", f"{name}: {here or '-'} / {there or '-'}{more}")
+
+
+def _check_weights(reference: Header, target: Header) -> Check:
+    digests = [header.weights.digest for header in (reference, target)]
+    if not all(digests):
+        return Check("weights", "not_told", "a dump does not say which weights it started from")
+    if digests[0] == digests[1]:
+        return Check("weights", "agrees", f"{len(reference.weights.entries)} tensors, the same before any cast")
+    return Check("weights", "differs", "the sides started from other weights")
+
+
+def _check_settings(settings: Sequence[str], optimizer: PhaseState) -> Check:
+    name = "hyperparameters"
+    if settings:
+        return Check(name, "differs", "; ".join(settings[:3]))
+    if optimizer.why == "nothing of it was recorded":
+        return Check(name, "not_told", "no step of an optimizer was recorded: capture.phase with optimizer")
+    return Check(name, "agrees", "class and settings of the optimizer, at each recorded step and parameter")
+
+
+def _check_loss(reference: Header, target: Header, step: int, times: float) -> Check:
+    name = f"loss of step {step}"
+    if step >= min(len(reference.losses), len(target.losses)):
+        return Check(name, "not_told", "the dumps hold no loss of it")
+    left, right = reference.losses[step], target.losses[step]
+    if math.isnan(left) and math.isnan(right):
+        return Check(name, "not_told", "it is not a number on either side")
+    apart = abs(left - right) / max(abs(left), abs(right)) if left != right else 0.0
+    line = times * max(LOSS_LINES.get(header.dtype, LOSS_LINES["bfloat16"]) for header in (reference, target))
+    state = "agrees" if apart <= line else "differs"  # NaN differs
+    return Check(name, state, f"{left:.7g} and {right:.7g}, {apart:.2g} apart")
+
+
+def _check_later_losses(reference: Header, target: Header, first: int) -> list[Check]:
+    """Return what is known of all later losses: how far they are apart, which no fixed line judges."""
+    pairs = list(zip(reference.losses[first:], target.losses[first:], strict=False))
+    if not pairs:
+        return []
+    name = f"losses of steps {first} to {first + len(pairs) - 1}"
+    broken = next((step for step, pair in enumerate(pairs, first) if math.isfinite(pair[0]) != math.isfinite(pair[1])), None)
+    if broken is not None:
+        return [Check(name, "differs", f"that of step {broken} is finite on one side only")]
+    apart = [
+        abs(left - right) / max(abs(left), abs(right)) if left != right and math.isfinite(left) else 0.0
+        for left, right in pairs
+    ]
+    worst = max(range(len(apart)), key=apart.__getitem__)
+    if not apart[worst]:
+        return [Check(name, "agrees", "equal")]
+    return [Check(name, "noted", f"at most {apart[worst]:.2g} apart, in step {first + worst}; recipe loss_curves judges them")]
+
+
+def _check_optimizer(optimizer: PhaseState, steps: Sequence[ReplayedStep]) -> Check:
+    name = "optimizer, computed again from its own gradients"
+    proving = [one for one in steps if one.proves]
+    faults = [one for one in proving if one.is_fault]
+    if faults:
+        return Check(
+            name, "differs", f"{len(faults)} of {len(proving)} steps of parameters do not follow, first {faults[0].parameter}"
+        )
+    if proving and optimizer.state in {"aligned", "inherits", "misaligned"}:
+        followed = f"all {len(proving)} steps of parameters follow from their own gradient, state and settings"
+        return Check(name, "agrees", followed)
+    return _from_phase(name, optimizer)

@@ -1,0 +1,105 @@
+import pytest
+
+from precflow.diagnosis.training.phases import PhaseState
+from precflow.diagnosis.training.procedure import follow_procedure
+from precflow.diagnosis.training.replay import ReplayedStep
+from precflow.dumps.header import ContentEntries, Header
+
+PARTS = ("data", "forward", "backward", "optimizer")
+
+
+def header(*, losses=(2.0, 1.0, 0.5), weights="same", dtype="float32"):
+    return Header(dtype=dtype, losses=losses, weights=ContentEntries(weights, {}), capture={"step": (0, 1)})
+
+
+def follow(reference=None, target=None, *, states=(), differences=None, settings=(), steps=()):
+    given = {**dict.fromkeys(PARTS, "aligned"), **dict(states)}
+    checks = follow_procedure(
+        reference or header(),
+        target or header(),
+        phases=[PhaseState(name, state, f"{name} is {state}") for name, state in given.items()],
+        differences=differences or {},
+        settings=settings,
+        steps=steps,
+    )
+    return {one.name: one for one in checks}
+
+
+def state_of(checks):
+    return {name: check.state for name, check in checks.items()}
+
+
+def differing(checks):
+    return [name for name, check in checks.items() if check.state == "differs"]
+
+
+def test_an_aligned_run_agrees_in_every_check_and_in_order():
+    checks = follow()
+    assert set(state_of(checks).values()) == {"agrees"}
+    assert list(checks)[:5] == ["environment", "weights", "data", "hyperparameters", "loss of step 0"]
+    assert list(checks)[-2:] == ["loss of step 1", "losses of steps 2 to 2"]
+
+
+def test_without_training_there_is_no_procedure():
+    assert follow_procedure(header(), header(), phases=(), differences={}, settings=(), steps=()) == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"target": header(weights="other")}, "weights"),
+        ({"states": {"data": "starts"}}, "data"),
+        ({"settings": ["lr: 0.1 / 0.2 (all 3 parameters)"]}, "hyperparameters"),
+        ({"target": header(losses=(2.1, 1.0, 0.5))}, "loss of step 0"),
+        ({"states": {"forward": "starts", "backward": "inherits"}}, "forward"),
+        ({"states": {"backward": "starts", "optimizer": "inherits"}}, "gradients, from the loss backwards"),
+        ({"states": {"optimizer": "starts"}}, "optimizer, computed again from its own gradients"),
+        ({"target": header(losses=(2.0, 1.1, 0.5))}, "loss of step 1"),
+        ({"target": header(losses=(2.0, 1.0, float("nan")))}, "losses of steps 2 to 2"),
+    ],
+)
+def test_the_first_check_that_differs_is_named(options, name):
+    assert differing(follow(**options)) == [name]
+
+
+def test_what_differs_later_inherits():
+    checks = follow(target=header(losses=(2.0, 1.1, 0.7)), states={"backward": "starts", "optimizer": "inherits"})
+    assert differing(checks) == ["gradients, from the loss backwards"]
+    assert checks["loss of step 1"].state == "inherits"
+
+
+def test_an_optimizer_that_follows_from_wrong_gradients_agrees():
+    steps = [ReplayedStep("x", "head.weight", "AdamW", 0.1, 0.1)]
+    checks = follow(states={"backward": "starts", "optimizer": "inherits"}, steps=steps)
+    assert checks["optimizer, computed again from its own gradients"].state == "agrees"
+
+
+def test_an_optimizer_that_does_not_follow_differs_whatever_its_limits_say():
+    steps = [ReplayedStep("x", "head.weight", "AdamW", 0.1, 90.0), ReplayedStep("y", "head.bias", "AdamW", 0.1, 0.1)]
+    checks = follow(steps=steps)
+    assert differing(checks) == ["optimizer, computed again from its own gradients"]
+    assert "1 of 2" in checks["optimizer, computed again from its own gradients"].why
+
+
+def test_what_was_not_recorded_is_not_told():
+    checks = follow(header(losses=(), weights=""), header(losses=(), weights=""), states={"optimizer": "not_told"})
+    told = state_of(checks)
+    assert [name for name, state in told.items() if state == "not_told"] == [
+        "weights",
+        "loss of step 0",
+        "optimizer, computed again from its own gradients",
+        "loss of step 1",
+    ]
+
+
+def test_an_environment_that_differs_proves_nothing():
+    checks = follow(differences={"torch.version": ("2.6.0", "2.5.1"), "python.version": ("3.11", "3.10")})
+    assert checks["environment"].state == "noted"
+    assert checks["environment"].why == "torch.version: 2.6.0 / 2.5.1, and 1 more"
+    assert differing(checks) == []
+
+
+def test_losses_in_16_bits_may_be_further_apart():
+    low = header(losses=(2.0, 1.0, 0.5), dtype="bfloat16")
+    assert differing(follow(header(), header(losses=(2.02, 1.0, 0.5)))) == ["loss of step 0"]
+    assert differing(follow(low, header(losses=(2.02, 1.0, 0.5), dtype="bfloat16"))) == []
