@@ -9,6 +9,7 @@ Every check yields ``(path, message)`` for each problem, and all checks run: a u
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import re
 import shutil
@@ -81,6 +82,7 @@ def find_problems(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
     yield from _check_user_metrics(config)
     yield from _check_executor(config)
     yield from _check_capture(config)
+    yield from _check_learning_rate(config)
     yield from _check_whatif(config)
     yield from _check_pairing(config)
     yield from signatures.check_fault_rules(config.emulate.rules)
@@ -272,6 +274,16 @@ def _check_capture(config: RunConfig) -> PathProblems:
         yield ("capture", "detail"), f"escalating runs both sides a second time, and {given}.dump is given: use capture=tensors"
     if capture.detail == ESCALATING and capture.keep_last:
         yield ("capture", "keep_last"), "and escalating exclude each other: the second pass looks into steps of the first"
+
+
+def _check_learning_rate(config: RunConfig) -> PathProblems:
+    rate, path = config.workload.learning_rate, ("workload", "learning_rate")
+    if rate is None:
+        return
+    if not 0 <= rate < math.inf:
+        yield path, f"is {rate:g}; expected a number from 0 up: 0 leaves the weights as they are"
+    if config.workload.model and not config.workload.optimizer:
+        yield path, "is of the optimizer, and there is none: workload.optimizer._target_=torch.optim.AdamW"
 
 
 def _check_ranks(config: RunConfig) -> PathProblems:

@@ -106,6 +106,12 @@ class Workload:
         "The optimizer and its arguments; without it weights stay as they are. torch's own need no trust.",
         "{_target_: torch.optim.AdamW, lr: 0.001}",
     )
+    learning_rate: float | None = key(
+        None,
+        "Learning rate of every step, in place of the optimizer's own and whatever a schedule says. With 0 the weights stay as "
+        "they are, so that many steps of forward and backward are compared without updates.",
+        "0.0",
+    )
     mode: str = key("eval", "Whether the model is put into evaluation or training mode.", "train")
 
 

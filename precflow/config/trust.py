@@ -41,7 +41,7 @@ RECIPES_MAY_SET: Mapping[str, str] = {  # section -> keys; `.*` is everything be
     "about": "title owner needs",
     "environment": "same",
     "environment.require": "free_disk torch python",
-    "workload": "model.* inputs.* loss.* optimizer.* mode",
+    "workload": "model.* inputs.* loss.* optimizer.* learning_rate mode",
     "reference": _SIDE,
     "target": _SIDE,
     "determinism": "seed algorithms random_numbers dropout repeat",

@@ -38,7 +38,7 @@ def describe_side(config: RunConfig, side: str, *, region: CaptureRules | None =
         "dtype": settings.dtype,
         "ranks": settings.ranks,
         "emulate": dict(emulate),
-        "workload": _part(config.workload, _OF_WORKLOAD),
+        "workload": _describe_workload(config),
         "determinism": {
             **_part(config.determinism, _OF_DETERMINISM),
             **({} if region is None else {"repeat": False}),  # it is compared with the first pass instead
@@ -124,6 +124,12 @@ def dump_request(  # noqa: PLR0913  each is a fact of its own, and all but three
 
 def _common(config: RunConfig, side: str, output: Path, *, ci: bool) -> dict[str, Any]:
     return {**describe_side(config, side), "recipe": config.recipe, "output": str(output.resolve()), "ci": ci, "parent": None}
+
+
+def _describe_workload(config: RunConfig) -> dict[str, Any]:
+    workload = _part(config.workload, _OF_WORKLOAD)
+    rate = config.workload.learning_rate
+    return workload if rate is None else {**workload, "learning_rate": rate}  # absent, so that keys of other runs stay
 
 
 def _capture(config: RunConfig, region: CaptureRules | None) -> dict[str, Any]:

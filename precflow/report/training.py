@@ -28,7 +28,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class GradientPicture:
-    """Two grids side by side: parameters in order of the network from top to bottom, steps from left to right.
+    """Two grids side by side: parameters from the loss backwards from top to bottom, steps from left to right.
 
     Attributes:
         names: ``(height, name)`` of each parameter.

@@ -70,6 +70,7 @@ class Training:
         # What the steps call: the ranks of a side train the model together.
         self._called = rank_group.wrap(request, model) if self._is_training else model
         self.optimizer = _build_optimizer(request, model) if self._is_training else None
+        self._learning_rate = _read_learning_rate(request)
 
     def begin_step(self) -> None:
         """Drop the gradients of the step before: as torch does it, they are ``None`` then, not 0."""
@@ -95,6 +96,8 @@ class Training:
             loss = self._forward(inputs)
             loss.backward()
         if self.optimizer is not None:
+            if self._learning_rate is not None:
+                set_learning_rate(self.optimizer, self._learning_rate)
             self.optimizer.step()
         with DisableTorchFunction():  # reading the loss must not be recorded as operators of the model
             number = loss.detach()
@@ -134,6 +137,29 @@ def is_training(request: Request) -> bool:
     """Tell whether steps include a backward: the workload has a loss or an optimizer, or a phase asks for it."""
     named = any(request.workload.get(part) for part in ("loss", "optimizer"))
     return named or any(phase in OF_BACKWARD for phase in request.capture.phase)
+
+
+def _read_learning_rate(request: Request) -> Optional[float]:
+    """Return the learning rate that the request wants in every step; ``None`` leaves it to the optimizer.
+
+    Raises:
+        AgentError: ``bad_request``: it is no number from 0 up.
+    """
+    rate = request.workload.get("learning_rate")
+    if rate is None:
+        return None
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate < math.inf:
+        raise AgentError("bad_request", "workload.learning_rate is %r; expected a number from 0 up" % (rate,))
+    return float(rate)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of every parameter group, right before a step: a schedule may have changed it since the last."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], torch.Tensor):  # a compiled step holds the tensor itself
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def read_argument_names(function: Any, *, skipped: int = 0) -> ArgumentNames:

@@ -100,7 +100,7 @@ _RUN = {
     "gradient_factor": EvidenceName(
         "gradients are those of the reference times", "One factor for all parameters in the first step; absent without one."
     ),
-    "gradient_factor_share": EvidenceName("parameters with that factor", "Share, 0 to 1."),
+    "gradient_factor_share": EvidenceName("share of the parameters with that factor", "Of those with a gradient, 0 to 1."),
     "gradients_reference": EvidenceName(
         "between backward and the optimizer, on the reference",
         "What happened to the gradients in the first step in which it differs; absent if it is the same.",

@@ -296,7 +296,7 @@ def _find_model_inputs(run: RecordedRun) -> dict[tuple[int, int, int, str], Reco
 def _describe_other_loss(reference: Header, target: Header, rows: Mapping[str, Sequence[_Row]]) -> str:
     """Say how the loss of the first recorded step differs, if all of the forward before it agrees; ``""`` if it does not."""
     step = min((row.step for part in PARTS for row in rows[part]), default=0)
-    if any(row.fails for row in rows[FORWARD]) or step >= min(len(reference.losses), len(target.losses)):
+    if any(row.fails and row.step == step for row in rows[FORWARD]) or step >= min(len(reference.losses), len(target.losses)):
         return ""
     left, right = reference.losses[step], target.losses[step]
     line = max(LOSS_LINES.get(header.dtype, LOSS_LINES["bfloat16"]) for header in (reference, target))

@@ -219,3 +219,18 @@ def test_where_a_models_own_loss_is_found():
 
     assert find_own_loss({"loss": one}) is find_own_loss(Output()) is find_own_loss(one) is one
     assert find_own_loss(torch.ones(2)) is find_own_loss({"logits": one}) is find_own_loss((one,)) is None
+
+
+@pytest.mark.parametrize("rate", [0, 0.5])
+def test_a_learning_rate_of_the_recipe_takes_the_place_of_the_optimizers(make, rate):
+    dumped = make({"step": [0, 1]}, loss=SQUARED, optimizer={**ADAMW, "weight_decay": 0.1}, learning_rate=rate)
+    rates = {line["arguments"]["lr"] for line in dumped.lines() if line["phase"] == "optimizer"}
+    assert rates == {repr(float(rate))}
+    still = dumped.weight("optimizer", "output", 0) == dumped.weight("optimizer", "output", 1)
+    assert still is (rate == 0)
+
+
+@pytest.mark.parametrize("rate", [-1, float("nan"), "0", True])
+def test_a_learning_rate_is_a_number_from_0_up(make, rate):
+    error = refused(make, loss=SQUARED, optimizer=ADAMW, learning_rate=rate)
+    assert "workload.learning_rate" in error.message

@@ -159,7 +159,7 @@ def test_a_forward_that_fails_after_a_recorded_update_that_agrees_is_blamed():
 
 def test_a_loss_that_is_apart_though_the_forward_agrees_is_of_the_forward():
     losses = {"reference": Run(losses=(1.0,), inputs="same"), "target": Run(losses=(0.25,), inputs="same")}
-    states = tell(fail(*STEP[2:]), steps=1, suspects=[STEP[2]], **losses)
+    states = tell(fail(*STEP[2:], "a/forward.output.0@1.0"), suspects=[STEP[2]], **losses)
     assert find_guilty(states) == "forward"
     assert "the loss of step 0 is 1 on the reference and 0.25" in states[1].why
     assert words(states)["backward"] == "misaligned"
